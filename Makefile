@@ -1,0 +1,52 @@
+# Each target sets up what it needs in .venv, also as the first command on a fresh clone (Python 3.11+, pip and make).
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help demo test check format bench clean
+
+help:
+	@echo "make demo    train three tasks on the built-in sample data (a few minutes) and try the model"
+	@echo "make test    run every test"
+	@echo "make check   ruff, mypy and the import rules"
+	@echo "make format  let ruff put the code in its form"
+	@echo "make bench   run the benchmarks of this machine"
+
+.venv/.core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) -e .
+	@touch $@
+
+.venv/.dev: .venv/.core
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+demo: .venv/.core
+	@rm -rf runs/demo
+	$(BIN)/polytask train recipes/quickstart.yaml --run runs/demo
+	@echo
+	@echo "Three predictions on texts that are not in the data:"
+	$(BIN)/polytask predict runs/demo --task opinion --text "I wanted to love it, but after an hour I was checking the time."
+	$(BIN)/polytask predict runs/demo --task question --text "How can I stop my bread from going stale so quickly?" --text2 "What keeps a loaf fresh for longer?"
+	$(BIN)/polytask predict runs/demo --task similarity --text "A cyclist is fixing a flat tyre by the road." --text2 "Someone repairs a bicycle wheel at the roadside."
+	@echo
+	@echo "The report: runs/demo/report.html"
+
+test: .venv/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: .venv/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_imports.py
+
+format: .venv/.dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: .venv/.dev
+	$(BIN)/python benchmarks/cpu_step.py
+
+clean:
+	rm -rf .venv build dist

@@ -1,0 +1,45 @@
+"""polytask: one encoder, many text tasks."""
+
+from importlib.metadata import version
+
+from polytask.build import TABLES, options_of
+from polytask.evaluation.report import write_report
+from polytask.recipe import Recipe, read_recipe, recipe_from, write_recipe
+from polytask.run import Finished, Prepared, Running, describe_task, evaluate_run, prepare, train
+from polytask.serving.files import predict_file
+from polytask.serving.predictor import Predictor
+from polytask.starter import start_recipe
+from polytask.trunk.encoders import describe_encoder, find_encoder
+from polytask.types import EvalReport, Prediction, StepReport, UserError
+
+__version__ = version("polytask")
+
+load = Predictor.load
+
+__all__ = [
+    "TABLES",
+    "EvalReport",
+    "Finished",
+    "Prediction",
+    "Predictor",
+    "Prepared",
+    "Recipe",
+    "Running",
+    "StepReport",
+    "UserError",
+    "__version__",
+    "describe_encoder",
+    "describe_task",
+    "evaluate_run",
+    "find_encoder",
+    "load",
+    "options_of",
+    "predict_file",
+    "prepare",
+    "read_recipe",
+    "recipe_from",
+    "start_recipe",
+    "train",
+    "write_recipe",
+    "write_report",
+]

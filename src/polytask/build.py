@@ -1,0 +1,148 @@
+"""The composition root: recipe -> objects. The only file that knows every table of methods.
+
+A method's positional arguments are what every method of its table is given; its keyword-only arguments are the recipe's
+options, and an unknown method or option is an error that lists the valid ones.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from polytask import seeds
+from polytask.adapters import ADAPTERS
+from polytask.adapters.base import Adapter, AdapterContext
+from polytask.heads import HEADS
+from polytask.heads.base import Head
+from polytask.model import MultiTaskModel
+from polytask.optim import OPTIMIZERS
+from polytask.policies import POLICIES
+from polytask.recipe import Recipe
+from polytask.regularizers import REGULARIZERS
+from polytask.samplers import SAMPLERS
+from polytask.text.packing import Packer
+from polytask.text.tokenizer import TextTokenizer
+from polytask.trunk.bert import Bert, BertShape
+from polytask.trunk.encoders import find_encoder
+from polytask.trunk.weights import load_trunk
+from polytask.types import LabelSpace, Swap, TaskSpec, UserError
+from polytask.values import convert, unknown
+
+TABLES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "adapter": ADAPTERS,
+    "head": HEADS,
+    "regularizer": REGULARIZERS,
+    "sampler": SAMPLERS,
+    "policy": POLICIES,
+    "optimizer": OPTIMIZERS,
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a method, as its constructor declares it."""
+
+    name: str
+    kind: Any
+    default: Any
+
+
+def options_of(method: Callable[..., Any]) -> list[Option]:
+    """The keyword-only arguments of a method's constructor."""
+    init = method.__init__ if inspect.isclass(method) else method
+    hints = typing.get_type_hints(init)
+    parameters = inspect.signature(method).parameters.values()
+    return [Option(p.name, hints[p.name], p.default) for p in parameters if p.kind is p.KEYWORD_ONLY]
+
+
+def make(table: str, swap: Swap, where: str, *context: Any) -> Any:
+    """The method a recipe names, made with the recipe's options."""
+    methods = TABLES[table]
+    if swap.name not in methods:
+        raise UserError(unknown(where, swap.name, methods, table))
+    method = methods[swap.name]
+    kinds = {option.name: option.kind for option in options_of(method)}
+    for name in swap.options:
+        if name not in kinds:
+            raise UserError(unknown(where, name, kinds, f"option of {swap.name}"))
+    return method(*context, **{k: convert(v, kinds[k], f"{where}.{k}") for k, v in swap.options.items()})
+
+
+def option(table: str, swap: Swap, name: str, where: str) -> Any:
+    """An option's value: the recipe's, or the method's default."""
+    if swap.name not in TABLES[table]:
+        raise UserError(unknown(where, swap.name, TABLES[table], table))
+    declared = {o.name: o for o in options_of(TABLES[table][swap.name])}[name]
+    return convert(swap.options[name], declared.kind, f"{where}.{name}") if name in swap.options else declared.default
+
+
+# --- the encoder ------------------------------------------------------------------------------------------------------
+def encoder_folder(encoder: str | Mapping[str, Any]) -> Path:
+    """Where the encoder's files are; an untrained one has only the small built-in vocabulary."""
+    if isinstance(encoder, str):
+        return find_encoder(encoder)
+    return Path(str(resources.files("polytask.text") / "small_vocabulary"))
+
+
+def make_trunk(recipe: Recipe, folder: Path, tokenizer: TextTokenizer) -> Bert:
+    if isinstance(recipe.encoder, str):
+        trunk = load_trunk(folder, recipe.dropout, recipe.attention_dropout)
+    else:
+        given = {"dropout": recipe.dropout, "attention_dropout": recipe.attention_dropout}
+        numbers = {"vocabulary": tokenizer.vocabulary} | {k: v for k, v in given.items() if v is not None}
+        shape: BertShape = convert({**numbers, **recipe.encoder}, BertShape, "recipe: encoder")
+        if shape.hidden % shape.heads:
+            raise UserError(f"recipe: encoder: {shape.heads} heads do not divide a hidden size of {shape.hidden}")
+        trunk = Bert(shape)
+    if recipe.max_length > trunk.shape.positions:
+        raise UserError(
+            f"recipe: max_length: the encoder has {trunk.shape.positions} positions, found {recipe.max_length}"
+        )
+    return trunk
+
+
+def make_packer(recipe: Recipe, tokenizer: TextTokenizer) -> Packer:
+    return Packer(tuple(recipe.tasks), tokenizer.cls_id, tokenizer.sep_id, recipe.max_length)
+
+
+# --- the model --------------------------------------------------------------------------------------------------------
+def head_swap(spec: TaskSpec) -> Swap:
+    """The recipe's head, or linear for one text and cross for a pair."""
+    return spec.head or Swap("cross" if spec.is_pair else "linear")
+
+
+def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
+    where = f"recipe: tasks.{spec.name}.head"
+    head: Head = make("head", head_swap(spec), where, spec.name, labels, hidden)
+    if len(spec.text) not in head.texts:
+        fits = [name for name, method in HEADS.items() if len(spec.text) in method.texts]
+        raise UserError(
+            f"{where}: {head_swap(spec).name} does not take {len(spec.text)} text(s); these do: {', '.join(fits)}"
+        )
+    return head
+
+
+def make_adapter(swap: Swap, tasks: tuple[str, ...], shape: BertShape) -> Adapter:
+    context = AdapterContext(tasks, shape.layers, shape.hidden, shape.heads, shape.ffn, shape.dropout)
+    adapter: Adapter = make("adapter", swap, "recipe: adapter", context)
+    return adapter
+
+
+def make_model(
+    specs: Mapping[str, TaskSpec],
+    labels: Mapping[str, LabelSpace],
+    adapter: Swap,
+    trunk: Callable[[], Bert],
+    seed: int = 0,
+) -> MultiTaskModel:
+    """The whole model; what is not pretrained starts from the seed alone."""
+    torch.manual_seed(seeds.derive(seed, "start"))
+    bert = trunk()
+    parts = make_adapter(adapter, tuple(specs), bert.shape)
+    heads = {name: make_head(spec, labels[name], bert.shape.hidden) for name, spec in specs.items()}
+    return MultiTaskModel(bert, parts, heads)

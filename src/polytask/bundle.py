@@ -1,0 +1,104 @@
+"""The model folder: what predict, serve and export load, in files other programs can open too.
+
+config.json and model.safetensors are the trunk as plain `transformers` reads it; tokenizer.json its tokenizer;
+parts.safetensors the adapter and the heads; tasks.json what each task is. Knows no training.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+
+from polytask.build import head_swap, make_model
+from polytask.model import MultiTaskModel
+from polytask.text.packing import Packer
+from polytask.text.tokenizer import TextTokenizer
+from polytask.trunk.weights import load_trunk, save_trunk
+from polytask.types import LabelSpace, Swap, TaskSpec, UserError
+from polytask.values import convert
+
+FORMAT = 1
+FILES = ("config.json", "model.safetensors", "parts.safetensors", "tokenizer.json", "tasks.json")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A trained model with all it needs to answer."""
+
+    model: MultiTaskModel
+    tokenizer: TextTokenizer
+    packer: Packer
+    specs: Mapping[str, TaskSpec]
+    labels: Mapping[str, LabelSpace]
+    adapter: Swap
+
+
+def save_bundle(bundle: Bundle, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_trunk(bundle.model.trunk, folder)
+    bundle.tokenizer.save(folder)
+    parts = {
+        name: t.cpu().contiguous() for name, t in bundle.model.state_dict().items() if not name.startswith("trunk.")
+    }
+    save_file(parts, folder / "parts.safetensors")
+    content = {
+        "format": FORMAT,
+        "max_length": bundle.packer.max_length,
+        "adapter": asdict(bundle.adapter),
+        "tasks": {name: _task_entry(spec, bundle.labels[name]) for name, spec in bundle.specs.items()},
+    }
+    (folder / "tasks.json").write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def load_bundle(folder: Path) -> Bundle:
+    for name in FILES:
+        if not (folder / name).is_file():
+            raise UserError(f"{folder / name} is missing: a trained model has {', '.join(FILES)}")
+    content = json.loads((folder / "tasks.json").read_text(encoding="utf-8"))
+    if content["format"] != FORMAT:
+        raise UserError(
+            f"{folder / 'tasks.json'}: format {content['format']} is not known to this version, which reads {FORMAT}"
+        )
+    specs, labels = {}, {}
+    for name, entry in content["tasks"].items():
+        specs[name], labels[name] = _task_from(name, entry)
+    tokenizer = TextTokenizer.load(folder)
+    adapter: Swap = Swap(**content["adapter"])
+    model = make_model(specs, labels, adapter, lambda: load_trunk(folder))
+    parts = load_file(folder / "parts.safetensors")
+    missing = model.load_state_dict(parts, strict=False)
+    absent = [name for name in missing.missing_keys if not name.startswith("trunk.")]
+    if absent or missing.unexpected_keys:
+        raise UserError(f"{folder / 'parts.safetensors'}: does not fit tasks.json: {absent + missing.unexpected_keys}")
+    packer = Packer(tuple(specs), tokenizer.cls_id, tokenizer.sep_id, content["max_length"])
+    return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter)
+
+
+def _task_entry(spec: TaskSpec, labels: LabelSpace) -> dict[str, Any]:
+    return {
+        "kind": spec.kind,
+        "text": spec.text,
+        "label": spec.label,
+        "classes": labels.classes,
+        "range": [labels.low, labels.high],
+        "metric": spec.metric,
+        "head": asdict(head_swap(spec)),
+    }
+
+
+def _task_from(name: str, entry: Mapping[str, Any]) -> tuple[TaskSpec, LabelSpace]:
+    labels = LabelSpace(entry["kind"], tuple(entry["classes"]), *entry["range"])
+    head = Swap(entry["head"]["name"], entry["head"]["options"])
+    given = {
+        "name": name,
+        "train": "",
+        "dev": "",
+        "kind": entry["kind"],
+        "text": entry["text"],
+        "label": entry["label"],
+    }
+    spec: TaskSpec = convert({**given, "metric": entry["metric"]}, TaskSpec, f"tasks.json: {name}")
+    return TaskSpec(**{**vars(spec), "head": head, "range": (labels.low, labels.high)}), labels

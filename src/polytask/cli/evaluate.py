@@ -1,0 +1,29 @@
+"""polytask evaluate: a finished run's scores, computed again."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from polytask import evaluate_run
+from polytask.cli.init import pairs
+from polytask.cli.tables import scores_table
+
+
+def run(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.", show_default=False)],
+    split: Annotated[str, typer.Option(help="dev, test or train: the recipe's files of that name.")] = "dev",
+    on: Annotated[
+        list[str], typer.Option("--on", metavar="TASK=FILE", help="Another file, in place of the split's.")
+    ] = [],  # noqa: B006
+) -> None:
+    """Score a trained run on its dev or test files, or on other files.
+
+    Examples:
+
+        polytask evaluate runs/quickstart
+
+        polytask evaluate runs/quickstart --on opinion=more-opinions.csv
+    """
+    Console().print(scores_table(evaluate_run(folder, split, pairs("--on", on))))

@@ -1,0 +1,50 @@
+"""polytask init: a recipe from the user's own files."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polytask import UserError, start_recipe
+
+
+def run(
+    target: Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe file to write.")] = Path("recipe.yaml"),
+    task: Annotated[list[str], typer.Option("--task", metavar="NAME=FILE", help="A task and its training file.")] = [],  # noqa: B006
+    dev: Annotated[
+        list[str],
+        typer.Option("--dev", metavar="NAME=FILE", help="A task's dev file; left out: looked for, or split off."),
+    ] = [],  # noqa: B006
+    force: Annotated[bool, typer.Option("--force", help="Write over a recipe that is there.")] = False,
+) -> None:
+    """Make a recipe from your own csv, tsv, jsonl or parquet files, guessing columns and kinds.
+
+    Examples:
+
+        polytask init recipe.yaml --task topic=tickets.csv --task urgent=urgent.tsv
+
+        polytask init recipe.yaml --task mood=train.csv --dev mood=dev.csv
+    """
+    if target.exists() and not force:
+        raise UserError(f"{target}: is there already; choose another name, or write over it with --force")
+    starter = start_recipe(target, pairs("--task", task), pairs("--dev", dev))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(starter.text, encoding="utf-8")
+    for name, reasons in starter.reasons.items():
+        typer.echo(f"{name}:")
+        for reason in reasons:
+            typer.echo(f"  {reason}")
+    typer.echo(f"\nWritten: {target}\nNext: polytask check {target}, then polytask train {target}")
+
+
+def pairs(option: str, values: list[str]) -> dict[str, str]:
+    """NAME=FILE options as a mapping."""
+    found: dict[str, str] = {}
+    for value in values:
+        name, equals, file = value.partition("=")
+        if not (name and equals and file):
+            raise typer.BadParameter(f"{option} {value}: expected NAME=FILE")
+        if name in found:
+            raise typer.BadParameter(f"{option} {name}: given twice")
+        found[name] = file
+    return found

@@ -1,0 +1,48 @@
+"""polytask methods: every swap with its options, read from the constructors."""
+
+import inspect
+import typing
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from polytask import TABLES, UserError, options_of
+
+
+def run(
+    table: Annotated[
+        str | None, typer.Argument(help="adapter, head, regularizer, sampler, policy or optimizer.")
+    ] = None,
+) -> None:
+    """List every method a recipe can name, with its options and their defaults.
+
+    Examples:
+
+        polytask methods
+
+        polytask methods head
+    """
+    if table is not None and table not in TABLES:
+        raise UserError(f"methods {table}: the tables are {', '.join(TABLES)}")
+    console = Console()
+    for name, entries in TABLES.items():
+        if table in (None, name):
+            console.print(Text(name, style="bold"))
+            for method, constructor in entries.items():
+                first_line = (inspect.getdoc(constructor) or "").splitlines()[0]
+                console.print(Text.assemble("  ", (method, "bold cyan"), "  ", first_line), soft_wrap=True)
+                for option in options_of(constructor):
+                    console.print(
+                        Text(f"      {option.name}: {kind_name(option.kind)} = {option.default}"), soft_wrap=True
+                    )
+            if not entries:
+                console.print("  (none yet)")
+
+
+def kind_name(kind: Any) -> str:
+    """A type as a recipe's author would say it."""
+    if typing.get_origin(kind) is typing.Literal:
+        return " | ".join(map(str, typing.get_args(kind)))
+    return getattr(kind, "__name__", str(kind)) if not typing.get_args(kind) else str(kind)

@@ -1,0 +1,61 @@
+"""polytask predict: ask a trained run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from polytask import Prediction, UserError, load, predict_file
+
+
+def run(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.", show_default=False)],
+    task: Annotated[str, typer.Option(help="Which of the run's tasks to ask.", show_default=False)],
+    text: Annotated[str | None, typer.Option(help="A text to ask about.", show_default=False)] = None,
+    text2: Annotated[str | None, typer.Option(help="The second text of a pair.", show_default=False)] = None,
+    source: Annotated[
+        str | None, typer.Option("--input", help="A csv, tsv, jsonl or parquet file of texts.", show_default=False)
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option("--output", help="Where the file with predictions goes.", show_default=False)
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Text column(s) of the input, with commas between; left out: as in training.")
+    ] = None,
+) -> None:
+    """Predict one text, one pair, or a whole file of any size.
+
+    Examples:
+
+        polytask predict runs/quickstart --task opinion --text "Not bad at all."
+
+        polytask predict runs/quickstart --task question --text "How old is it?" --text2 "What is its age?"
+
+        polytask predict runs/quickstart --task opinion --input new.csv --output predicted.csv
+    """
+    if (text is None) == (source is None):
+        raise typer.BadParameter("give either --text or --input")
+    if (source is None) != (target is None):
+        raise typer.BadParameter("--input and --output go together")
+    predictor = load(folder)
+    console = Console()
+    if text is not None:
+        if not text.strip() or (text2 is not None and not text2.strip()):
+            raise UserError("predict: the text is empty")
+        console.print(shown(predictor.predict(task, text, text2)[0]), highlight=False, soft_wrap=True)
+    else:
+        assert source is not None
+        assert target is not None
+        names = [name.strip() for name in columns.split(",")] if columns else None
+        count = predict_file(predictor, task, source, target, names)
+        console.print(f"{count:,} predictions: {target}", highlight=False, soft_wrap=True)
+
+
+def shown(prediction: Prediction) -> str:
+    """`opinion: positive (positive 0.81, neutral 0.12, ...)`, or `similarity: 3.42`."""
+    if prediction.probabilities is None:
+        return f"{prediction.task}: {prediction.label:.2f}"
+    ordered = sorted(prediction.probabilities.items(), key=lambda item: -item[1])
+    rest = f", and {len(ordered) - 5} more" if len(ordered) > 5 else ""
+    return f"{prediction.task}: {prediction.label} ({', '.join(f'{n} {p:.2f}' for n, p in ordered[:5])}{rest})"

@@ -1,0 +1,18 @@
+"""polytask report: the page of a run, made again."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polytask import write_report
+
+
+def run(folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.", show_default=False)]) -> None:
+    """Write a run's report.html anew, also for a run that is still going on.
+
+    Example:
+
+        polytask report runs/quickstart
+    """
+    typer.echo(write_report(folder))

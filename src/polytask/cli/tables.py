@@ -1,0 +1,38 @@
+"""The tables commands print."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from polytask import EvalReport, Finished
+
+
+def scores_table(report: EvalReport, baselines: Mapping[str, Mapping[str, Any]] | None = None) -> Table:
+    """Each task's metrics with their intervals."""
+    table = Table(title=f"{report.split} scores, with 95 % bootstrap intervals over examples", title_justify="left")
+    for column in ("task", "examples", "metric", "score", "interval", "guessing"):
+        table.add_column(column, justify="left" if column in ("task", "metric", "guessing") else "right")
+    for task, score in report:
+        for name, value in score.metrics.items():
+            is_primary = name == score.primary
+            guess = (baselines or {}).get(task)
+            table.add_row(
+                task if is_primary else "",
+                f"{score.examples:,}" if is_primary else "",
+                name,
+                f"{value.value:.3f}",
+                f"{value.low:.3f} to {value.high:.3f}",
+                f"{guess['value']:.3f} ({guess['what']})" if guess and guess["metric"] == name else "",
+                style="bold" if is_primary else "dim",
+            )
+    return table
+
+
+def print_finished(finished: Finished, console: Console | None = None) -> None:
+    console = console or Console()
+    for split, report in finished.evaluations.items():
+        console.print(scores_table(report, finished.summary["baselines"] if split == "dev" else None))
+    console.print(f"model:  {finished.folder / 'model'}", soft_wrap=True, highlight=False)
+    console.print(f"report: {finished.report}", soft_wrap=True, highlight=False)

@@ -1,0 +1,252 @@
+"""Plots as inline SVG text. Knows numbers and names, not runs, tasks or files.
+
+Every function returns one `<svg>` that is safe to put into a page: it has no ids that clash with another plot's (the
+`name` argument is their prefix), loads nothing, escapes all text, and is the same for the same numbers. Ink and grid
+are CSS variables (--ink, --grid, --page) of the page, so that a plot follows its light and dark colours.
+"""
+
+import html
+import io
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Points = Sequence[tuple[int, float]]
+
+# Near Okabe and Ito's colours, which people with any common colour blindness can tell apart; readable on white and on
+# near-black.
+BLUE, ORANGE, GREEN, PURPLE, DEEP = "#2a7fbf", "#d9822b", "#109a77", "#b5679b", "#1b67a8"
+# Stand-ins that render() replaces by the page's own variables: matplotlib knows no CSS.
+INK, GRID, PAGE = "#010203", "#040506", "#070809"
+DASHED, DOTTED = (0, (4, 3)), (0, (1, 1.5))
+MAX_POINTS = 600
+STYLE: dict[str, Any] = {
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"), GRID),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon", "text.parse_math"), False),
+    **dict.fromkeys(("axes.facecolor", "figure.facecolor", "svg.fonttype"), "none"),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
+    **{"font.size": 10, "axes.titlesize": 11, "legend.fontsize": 9, "grid.linewidth": 0.6, "lines.linewidth": 1.6},
+    "axes.titlelocation": "left",
+}
+
+
+def _style(name: str) -> AbstractContextManager[None]:
+    settings: Any = {**STYLE, "svg.hashsalt": name}
+    return matplotlib.rc_context(settings)
+
+
+def _start(width: float = 5.2, height: float = 2.9) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def render(figure: Figure, name: str, description: str) -> str:
+    """A figure as an `<svg>` element; `name` keeps its ids apart from other plots', `description` is read aloud."""
+    buffer = io.StringIO()
+    with warnings.catch_warnings():
+        # Names in scripts that matplotlib's font lacks are only measured here: the browser draws them.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    head, body = text[text.index("<svg") :].split(">", 1)
+    box = re.search(r'viewBox="[\d.]+ [\d.]+ ([\d.]+) [\d.]+"', head)
+    assert box is not None
+    # matplotlib's style sheet would act on the whole page.
+    body = re.sub(r"<(metadata|style).*?</\1>", "", body, flags=re.DOTALL)
+    used = set(re.findall(r"[(\"]#([\w-]+)[)\"]", body))
+
+    def own_tag(tag: re.Match[str]) -> str:
+        text = re.sub(r' id="([^"]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", tag[0])
+        text = re.sub(r"(?<=[(\"]#)([\w-]+)(?=[)\"])", rf"{name}-\1", text)
+        return text.replace(INK, "var(--ink)").replace(GRID, "var(--grid)").replace(PAGE, "var(--page)")
+
+    body = re.sub(r"\n\s*", "\n", re.sub(r"<[^>]+>", own_tag, body))  # only tags: names may look like ids or colours
+    # 1.15: at full size a 10-point label is as large as the page's small text.
+    width = f"max-width: {float(box[1]) * 1.15:.0f}px"
+    return f'<svg {box[0]} role="img" aria-label="{html.escape(description)}" style="{width}">{body}'
+
+
+def shorten(name: str, length: int) -> str:
+    """A name on one line, cut so that its end, where similar names often differ, can still be read."""
+    name = " ".join(name.split()) or "(empty)"
+    return name if len(name) <= length else f"{name[: length - 6]}…{name[-5:]}"
+
+
+def _thinned(points: Points) -> tuple[Floats, Floats]:
+    """At most MAX_POINTS points: means of neighbouring ones. What is not a finite number is left out."""
+    x, y = np.array(points, np.float64).reshape(-1, 2).T
+    x, y = x[np.isfinite(y)], y[np.isfinite(y)]
+    if len(x) <= MAX_POINTS:
+        return x, y
+    starts = np.linspace(0, len(x), MAX_POINTS + 1).astype(int)[:-1]
+    sizes = np.diff([*starts, len(x)])
+    return np.add.reduceat(x, starts) / sizes, np.add.reduceat(y, starts) / sizes
+
+
+def _smoothed(values: Floats) -> Floats:
+    """The exponential mean over about a twentieth of the curve, without the usual pull towards the start."""
+    keep = 1 - 1 / max(1.0, len(values) / 20)
+    total, weight, means = 0.0, 0.0, []
+    for value in values:
+        total, weight = keep * total + value, keep * weight + 1
+        means.append(total / weight)
+    return np.array(means)
+
+
+def _finish_curve(figure: Figure, axes: Axes, name: str, title: str, best: int | None = None) -> str:
+    if best is not None:
+        axes.axvline(best, color=INK, linewidth=0.9, linestyle=DASHED, label=f"best model (step {best:,})")
+    axes.set(title=title, xlabel="step", xmargin=0.02)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    if len(axes.get_legend_handles_labels()[0]) > 1:
+        figure.legend(loc="outside lower left", ncols=2, handlelength=1.6, columnspacing=1.2)
+    return render(figure, name, title)
+
+
+def loss_curve(name: str, title: str, train: Points, dev: Points, best: int | None = None) -> str:
+    """Training loss (faint: as it was; strong: smoothed) and dev loss over the steps."""
+    with _style(name):
+        figure, axes = _start()
+        x, y = _thinned(train)
+        axes.plot(x, y, color=BLUE, alpha=0.3, linewidth=0.8)
+        axes.plot(x, _smoothed(y), color=BLUE, label="training, smoothed (faint: as it was)")
+        if dev:
+            axes.plot(*_thinned(dev), color=ORANGE, marker="o", markersize=4, label="dev")
+        return _finish_curve(figure, axes, name, title, best)
+
+
+def metric_curve(
+    name: str,
+    title: str,
+    points: Sequence[tuple[int, float, float, float]],
+    best: int | None = None,
+    baseline: float | None = None,
+) -> str:
+    """(step, value, low, high) of a dev metric, the interval as a band."""
+    with _style(name):
+        figure, axes = _start()
+        steps, values, low, high = np.array(points, np.float64).T
+        axes.plot(steps, values, color=GREEN, marker="o", markersize=4, label="dev")
+        axes.fill_between(steps, low, high, color=GREEN, alpha=0.18, linewidth=0, label="95 % interval")
+        if baseline is not None and low.min() - baseline < 1.5 * np.ptp(
+            [low, high]
+        ):  # a far one would flatten the curve
+            axes.axhline(baseline, color=ORANGE, linewidth=1.4, linestyle=DOTTED, label="baseline")
+        return _finish_curve(figure, axes, name, title, best)
+
+
+def small_curve(name: str, title: str, points: Points) -> str:
+    """One plain curve over the steps."""
+    with _style(name):
+        figure, axes = _start(5.2, 2.1)
+        axes.plot(*_thinned(points), color=PURPLE, linewidth=1.2)
+        return _finish_curve(figure, axes, name, title)
+
+
+def score_overview(
+    name: str, title: str, rows: Sequence[tuple[str, Mapping[str, tuple[float, float, float]], float | None]]
+) -> str:
+    """For each (label, {split: (value, low, high)}, baseline): dots with intervals, and the baseline as a tick."""
+    with _style(name):
+        figure, axes = _start(5.6, 1.1 + 0.45 * len(rows))
+        splits = sorted({split for _, scores, _ in rows for split in scores})
+        for at, (split, colour, marker) in enumerate(zip(splits, (BLUE, GREEN, PURPLE), "osD", strict=False)):
+            found = [(row, *scores[split]) for row, (_, scores, _) in enumerate(rows) if split in scores]
+            row, value, low, high = np.array(found, np.float64).T
+            row += 0.14 * (2 * at - len(splits) + 1)
+            axes.hlines(row, low, high, color=colour, linewidth=2.2)
+            axes.plot(value, row, marker, color=colour, markersize=6, label=f"{split} (95 % interval)")
+        known = [(baseline, row) for row, (_, _, baseline) in enumerate(rows) if baseline is not None]
+        if known:
+            axes.plot(*np.array(known).T, "|", color=ORANGE, markersize=18, markeredgewidth=2, label="baseline")
+        axes.set_yticks(range(len(rows)), [shorten(label, 28) for label, _, _ in rows])
+        axes.set(ylim=(len(rows) - 0.5, -0.5), title=title)
+        axes.grid(False, axis="y")
+        figure.legend(loc="outside lower left", ncols=3, handlelength=1.4, columnspacing=1.2)
+        return render(figure, name, title)
+
+
+def confusion_matrix(name: str, title: str, counts: Counts, names: Sequence[str], parts: str = "count share") -> str:
+    """Rows: true class; columns: predicted. Colour is the share of the row; cells say `count`, `share` or both."""
+    size = len(names)
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    labels = [shorten(label, 24) for label in names]
+    side = max(3.2, size * (0.6 if size <= 6 else 0.5 if size <= 12 else 0.34) + 0.09 * max(map(len, labels)) + 0.7)
+    with _style(name):
+        figure, axes = _start(side, side)
+        for row, column in zip(*np.nonzero(counts), strict=True):
+            share = float(shares[row, column])
+            place = (column - 0.5, row - 0.5)
+            axes.add_patch(Rectangle(place, 1, 1, color=DEEP, alpha=0.06 + 0.94 * share, linewidth=0))
+            cell = {"count": f"{counts[row, column]}", "share": f"{100 * share:.0f}%"}
+            text = "\n".join(cell[part] for part in parts.split())
+            ink, points = "white" if share > 0.78 else INK, 9 if size <= 12 else 7.5
+            axes.text(column, row, text, ha="center", va="center", fontsize=points, color=ink)
+        turn: Any = {"rotation": 90 if size > 6 else 40, "ha": "right", "rotation_mode": "anchor"}
+        axes.set_xticks(range(size), labels, **(turn if max(map(len, labels)) > 4 else {}))
+        axes.set_yticks(range(size), labels)
+        axes.set(xlim=(-0.5, size - 0.5), ylim=(size - 0.5, -0.5), aspect="equal", xlabel="predicted", ylabel="true")
+        axes.grid(False)
+        axes.set_xticks(np.arange(size - 1) + 0.5, minor=True)
+        axes.set_yticks(np.arange(size - 1) + 0.5, minor=True)
+        axes.grid(which="minor", linewidth=0.4)
+        axes.tick_params(which="both", length=0)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+        return render(figure, name, title)
+
+
+def score_scatter(name: str, title: str, gold: Sequence[float], predicted: Sequence[float]) -> str:
+    """True against predicted scores: dots, or six-sided bins where there are too many dots."""
+    with _style(name):
+        figure, axes = _start(4.6, 4.2)
+        if len(gold) <= MAX_POINTS:
+            axes.plot(gold, predicted, "o", color=BLUE, alpha=0.45, markersize=4.5, markeredgewidth=0)
+        else:
+            bins = axes.hexbin(gold, predicted, gridsize=28, mincnt=1, linewidths=0)
+            strength = np.log1p(np.asarray(bins.get_array(), np.float64))
+            bins.set_array(None)
+            bins.set_facecolor([(*to_rgb(BLUE), 0.12 + 0.85 * s / strength.max()) for s in strength])
+        ends = [min(*gold, *predicted), max(*gold, *predicted)]
+        axes.plot(ends, ends, color=INK, linewidth=0.9, linestyle=DASHED)
+        axes.set(title=title, xlabel="true score (on the dashed line: no error)", ylabel="predicted score")
+        return render(figure, name, title)
+
+
+def bars(name: str, title: str, labels: Sequence[str], counts: Sequence[float]) -> str:
+    """One bar for each label, with its count."""
+    with _style(name):
+        figure, axes = _start(5.2, 0.9 + 0.26 * len(labels))
+        drawn = axes.barh(range(len(labels)), counts, color=BLUE, alpha=0.75, height=0.7)
+        axes.bar_label(drawn, [f"{count:,.0f}" for count in counts], padding=3, fontsize=9, color=INK)
+        axes.set_yticks(range(len(labels)), [shorten(label, 26) for label in labels])
+        axes.set(ylim=(len(labels) - 0.4, -0.6), xmargin=0.14, title=title)
+        axes.grid(False, axis="y")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        return render(figure, name, title)
+
+
+def histogram(name: str, title: str, edges: Sequence[float], counts: Sequence[float], xlabel: str) -> str:
+    """Counts between edges (one edge more than counts)."""
+    with _style(name):
+        figure, axes = _start(5.2, 2.3)
+        axes.bar(
+            edges[:-1], counts, np.diff(edges), align="edge", color=BLUE, alpha=0.75, edgecolor=PAGE, linewidth=0.8
+        )
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.grid(False, axis="x")
+        axes.set(title=title, xlabel=xlabel, ylabel="rows")
+        return render(figure, name, title)

@@ -1,0 +1,262 @@
+"""report.html of a run: one self-contained page. Knows the files of a run folder, not the code that wrote them.
+
+Any of the files may be missing or end early (a run that still goes on, or was killed): the page then says what is not
+there yet. Predictions are read line by line, so that a split may be large.
+"""
+
+import heapq
+import io
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from numpy.typing import NDArray
+
+from polytask.evaluation import plots
+from polytask.evaluation.metrics import per_class
+from polytask.types import UserError
+
+Json = dict[str, Any]
+Counts = NDArray[np.int64]
+Pairs = Counter[tuple[str, str]]
+WORST, CLASSES_SHOWN = 10, 30
+
+
+def write_report(run: Path) -> Path:
+    """Write `report.html` into a run folder, from the other files there."""
+    if not run.is_dir():
+        raise UserError(f"{run} is not a run folder")
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    found = _read_run(run)
+    page = pages.get_template("report.html.jinja").render(
+        run=found,
+        name=found.summary.get("name") or run.resolve().name,
+        overview=_overview(found),
+        training=_training(found),
+        tasks=[_task(found, task, f"task-{at}") for at, task in enumerate(found.tasks, 1)],
+    )
+    target, beside = run / "report.html", run / "report.html.part"
+    beside.write_text(page, encoding="utf-8")
+    os.replace(beside, target)  # whoever looks at the old page never sees half of the new one
+    return target
+
+
+@dataclass(frozen=True)
+class _Run:
+    folder: Path
+    recipe: str | None
+    environment: Json
+    summary: Json
+    steps: list[Json]
+    evaluations: list[Json]
+
+    @property
+    def tasks(self) -> list[str]:
+        seen = dict.fromkeys(task for line in self.steps for task in line["losses"])
+        return list(dict.fromkeys([*self.summary.get("tasks", {}), *self.environment.get("data", {}), *seen]))
+
+    @property
+    def best(self) -> Json | None:
+        """The evaluation of the best model so far."""
+        return next((line for line in reversed(self.evaluations) if line.get("best")), None)
+
+    @property
+    def scores(self) -> dict[str, Json]:
+        """{split: {task: score}} of the best model."""
+        best = [self.best] if self.best else self.evaluations[-1:]
+        return self.summary.get("evaluations") or {line["split"]: line["tasks"] for line in best}
+
+    def baseline(self, task: str, metric: str) -> Json:
+        """What guessing scores, where that is known for this metric."""
+        found: Json = self.summary.get("baselines", {}).get(task, {})
+        return found if found.get("metric") == metric else {}
+
+
+def _read_json(path: Path) -> Json:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from None
+
+
+def _read_lines(path: Path) -> Iterator[Json]:
+    with path.open(encoding="utf-8") if path.exists() else io.StringIO() as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                if line.endswith("\n"):
+                    raise UserError(f"{path}, line {number} is not valid JSON: {error}") from None
+                return  # the writer was stopped, or is still writing this line
+
+
+def _read_run(folder: Path) -> _Run:
+    # A resumed run writes steps after its last checkpoint again: the later line counts.
+    steps, evaluations = dict[int, Json](), dict[int, Json]()
+    for line in _read_lines(folder / "metrics.jsonl"):
+        (steps if line["kind"] == "step" else evaluations)[line["step"]] = line
+    recipe = folder / "recipe.yaml"
+    return _Run(
+        folder,
+        recipe.read_text(encoding="utf-8") if recipe.exists() else None,
+        _read_json(folder / "environment.json"),
+        _read_json(folder / "summary.json"),
+        [steps[step] for step in sorted(steps)],
+        [evaluations[step] for step in sorted(evaluations)],
+    )
+
+
+@dataclass
+class _Tally:
+    """What the page shows of one predictions file, gathered in one pass."""
+
+    rows: int = 0
+    unlabelled: int = 0
+    pairs: Pairs = field(default_factory=Counter)
+    scores: list[tuple[float, float]] = field(default_factory=list)
+    heap: list[tuple[float, int, Json]] = field(default_factory=list)
+
+    def add(self, line: Json) -> None:
+        self.rows += 1
+        gold, predicted = line.get("label"), line["prediction"]
+        if gold is None:
+            self.unlabelled += 1
+        elif isinstance(predicted, str):
+            self.pairs[str(gold), predicted] += 1
+            if gold != predicted:
+                line["probability"] = (line.get("probabilities") or {}).get(predicted)
+                self._keep(line["probability"] or 0.0, line)
+        elif math.isfinite(predicted):
+            self.scores.append((gold, predicted))
+            line["error"] = predicted - gold
+            if line["error"]:
+                self._keep(abs(line["error"]), line)
+
+    def _keep(self, badness: float, line: Json) -> None:
+        heapq.heappush(self.heap, (badness, -self.rows, line))
+        if len(self.heap) > WORST:
+            heapq.heappop(self.heap)
+
+    @property
+    def worst(self) -> list[Json]:
+        return [line for _, _, line in sorted(self.heap, key=lambda entry: entry[:2], reverse=True)]
+
+
+def _interval(score: Json) -> tuple[float, float, float]:
+    metric = score["metrics"][score["primary"]]
+    return metric["value"], metric["low"], metric["high"]
+
+
+def _overview(run: _Run) -> list[str]:
+    rows = []
+    for task in run.tasks:
+        scores = {split: tasks[task] for split, tasks in run.scores.items() if task in tasks}
+        for primary in {score["primary"] for score in scores.values()}:
+            found = {split: _interval(score) for split, score in scores.items()}
+            rows.append((f"{task} ({primary})", found, run.baseline(task, primary).get("value")))
+    return [plots.score_overview("overview", "Every task's score", rows)] if rows else []
+
+
+def _training(run: _Run) -> list[str]:
+    curves = {"Learning rate": [(line["step"], line["learning_rate"]) for line in run.steps]}
+    curves["Gradient norm, before clipping"] = [(line["step"], line["gradient_norm"]) for line in run.steps]
+    for line in run.steps:
+        for name, value in line["penalties"].items():
+            curves.setdefault(f"Penalty of {name}", []).append((line["step"], value))
+    return [plots.small_curve(f"training-{at}", *curve) for at, curve in enumerate(curves.items()) if curve[1]]
+
+
+def _task(run: _Run, task: str, anchor: str) -> Json:
+    about = run.summary.get("tasks", {}).get(task, {})
+    files = {split: run.folder / "predictions" / f"{task}-{split}.jsonl" for split in ("dev", "test")}
+    found = {split: path for split, path in files.items() if path.exists()}
+    return {
+        "name": task,
+        "anchor": anchor,
+        "about": about,
+        "curves": _curves(run, task, anchor),
+        "predictions": [_predictions(found[split], split, about, f"{anchor}-{split}") for split in found],
+        "data": [_data(split, data, f"{anchor}-{split}") for split, data in about.get("data", {}).items()],
+    }
+
+
+def _curves(run: _Run, task: str, anchor: str) -> list[str]:
+    train = [(line["step"], line["losses"][task]) for line in run.steps if task in line["losses"]]
+    scored = [(line["step"], line["tasks"][task]) for line in run.evaluations if task in line["tasks"]]
+    best = run.best["step"] if run.best else None
+    dev = [(step, score["loss"]) for step, score in scored]
+    curves = [plots.loss_curve(f"{anchor}-loss", f"{task}: loss", train, dev, best)] if train or dev else []
+    if scored:
+        primary = scored[-1][1]["primary"]
+        points = [(step, *_interval(score)) for step, score in scored]
+        baseline = run.baseline(task, primary).get("value")
+        curves.append(plots.metric_curve(f"{anchor}-metric", f"{task}: {primary} on dev", points, best, baseline))
+    return curves
+
+
+def _predictions(path: Path, split: str, about: Json, anchor: str) -> Json:
+    tally = _Tally()
+    for line in _read_lines(path):
+        tally.add(line)
+    shown: Json = {"split": split, "tally": tally, "plots": [], "classes": []}
+    if tally.scores:
+        title = "True and predicted scores"
+        shown["plots"] = [plots.score_scatter(f"{anchor}-scatter", title, *zip(*tally.scores, strict=True))]
+    if tally.pairs:
+        found = sorted({name for pair in tally.pairs for name in pair})
+        names = {name: at for at, name in enumerate(dict.fromkeys([*about.get("classes", []), *found]))}
+        margins = np.zeros((3, len(names)), np.int64)
+        for (gold, predicted), count in tally.pairs.items():
+            margins[0, names[gold]] += count * (gold == predicted)
+            margins[1, names[predicted]] += count
+            margins[2, names[gold]] += count
+        columns = per_class(margins)
+        shown["classes"] = [{"name": name} | {c: columns[c][at] for c in columns} for name, at in names.items()]
+        shown["plots"] = _matrices(f"{anchor}-matrix", tally.pairs, list(names), margins[2])
+    return shown
+
+
+def _matrices(name: str, pairs: Pairs, names: Sequence[str], support: Counts) -> list[str]:
+    """One matrix with counts and shares where the cells have room for both, otherwise two."""
+    shown, place = _fold(names, support)
+    counts, at = np.zeros((len(shown), len(shown)), np.int64), dict(zip(names, place, strict=True))
+    for (gold, predicted), count in pairs.items():
+        counts[at[gold], at[predicted]] += count
+    if len(shown) <= 10:
+        title = "Confusion matrix: rows, and % of the true class"
+        return [plots.confusion_matrix(name, title, counts, shown)]
+    titles = {"count": "Confusion matrix: rows", "share": "Confusion matrix: % of the true class"}
+    return [plots.confusion_matrix(f"{name}-{part}", title, counts, shown, part) for part, title in titles.items()]
+
+
+def _fold(names: Sequence[str], support: Counts) -> tuple[list[str], list[int]]:
+    """The classes to show, and every class's place among them: of very many, the rarest share the last place."""
+    if len(names) <= CLASSES_SHOWN:
+        return list(names), list(range(len(names)))
+    kept = np.sort(np.argsort(-support, kind="stable")[: CLASSES_SHOWN - 1]).tolist()
+    place = {at: number for number, at in enumerate(kept)}
+    shown = [*(names[at] for at in kept), f"({len(names) - len(kept)} other classes)"]
+    return shown, [place.get(at, CLASSES_SHOWN - 1) for at in range(len(names))]
+
+
+def _data(split: str, data: Json, anchor: str) -> Json:
+    shown, labels, lengths = [], data.get("labels") or {}, data.get("lengths") or {}
+    if "names" in labels:
+        names, place = _fold(labels["names"], np.array(labels["counts"], np.int64))
+        counts = np.bincount(place, labels["counts"]).tolist()
+        shown.append(plots.bars(f"{anchor}-labels", f"{split}: rows of each label", names, counts))
+    elif labels:
+        title = f"{split}: rows by score"
+        shown.append(plots.histogram(f"{anchor}-labels", title, labels["edges"], labels["counts"], "score"))
+    if lengths:
+        title = f"{split}: rows by length"
+        shown.append(plots.histogram(f"{anchor}-lengths", title, lengths["edges"], lengths["counts"], "tokens"))
+    return {"split": split, **data, "plots": shown}

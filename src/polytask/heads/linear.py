@@ -1,0 +1,20 @@
+"""One text, one linear map."""
+
+from typing import ClassVar
+
+from polytask.heads.base import LinearHead
+from polytask.types import LabelSpace, Pooling
+
+
+class SingleHead(LinearHead):
+    """A linear layer on the pooled text: `W drop(pool(h)) + b`.
+
+    Paper: Devlin et al., "BERT", 2019, section 4.1, which pools by the pooler.
+    """
+
+    texts: ClassVar[tuple[int, ...]] = (1,)
+
+    def __init__(
+        self, task: str, labels: LabelSpace, hidden: int, *, pooling: Pooling = "mean", dropout: float = 0.1
+    ) -> None:
+        super().__init__(task, labels, hidden, pooling, dropout)

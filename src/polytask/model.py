@@ -1,0 +1,102 @@
+"""The multi-task model: one trunk, one adapter, a head for each task. Knows interfaces, no concrete method, no file."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polytask.adapters.base import Adapter
+from polytask.heads.base import Head
+from polytask.text.packing import Ids, Packer, Part, batches_by_length
+from polytask.trunk.bert import Bert
+from polytask.types import Encoded, Stream
+
+
+class MultiTaskModel(nn.Module):
+    """One pass of the trunk over a stream answers every task in it."""
+
+    def __init__(self, trunk: Bert, adapter: Adapter, heads: Mapping[str, Head]) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.adapter = adapter
+        self.heads = nn.ModuleDict(heads)
+        self.tasks = tuple(heads)
+
+    def head(self, task: str) -> Head:
+        head = self.heads[task]
+        assert isinstance(head, Head)
+        return head
+
+    @property
+    def device(self) -> torch.device:
+        return self.trunk.words.weight.device
+
+    def forward(self, stream: Stream, words_TD: Tensor | None = None) -> dict[str, Tensor]:
+        """Each task's outputs. `words_TD` stands in for the word vectors."""
+        return self.outputs(self.trunk.encode(stream, self.adapter, words_TD), stream)
+
+    def outputs(self, hidden_TD: Tensor, stream: Stream) -> dict[str, Tensor]:
+        """Each task's outputs, given the trunk's last hidden states."""
+        layout = stream.layout
+        return {
+            task: self.head(task)(Encoded(hidden_TD, layout, k, self.trunk.pool))
+            for k, task in enumerate(self.tasks)
+            if layout.sequence_ranges[k][0] < layout.sequence_ranges[k][1]
+        }
+
+    def losses(self, outputs: Mapping[str, Tensor], stream: Stream) -> dict[str, Tensor]:
+        return {task: self.head(task).loss(out, stream.labels[task]) for task, out in outputs.items()}
+
+    @torch.inference_mode()
+    def answer(
+        self, task: str, texts: Sequence[tuple[Ids, ...]], packer: Packer, token_budget: int = 8192, bf16: bool = False
+    ) -> Tensor:
+        """One task's outputs for many tokenized examples, in their order, whatever order they were computed in."""
+        was_training = self.training
+        self.eval()
+        apart = self.head(task).apart
+        lengths = [packer.length(tuple(map(len, ids)), apart) for ids in texts]
+        pieces, order = [], []
+        for batch in batches_by_length(lengths, token_budget):
+            stream = packer.pack([Part(task, [texts[i] for i in batch], apart)]).to(self.device)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
+                pieces.append(self(stream)[task].float().cpu())
+            order += batch
+        self.train(was_training)
+        return torch.cat(pieces)[torch.from_numpy(np.argsort(order))]
+
+    def parts(self) -> Iterator[tuple[str, int, nn.Module]]:
+        """The model's parts as (name, height, module): 0 the embeddings, 1 the first layer ... the heads on top.
+
+        This is what layer-wise learning rates and the parameter budget go by.
+        """
+        trunk = self.trunk
+        for name in ("words", "positions", "segments", "norm"):
+            yield f"trunk.{name}", 0, getattr(trunk, name)
+        for index, layer in enumerate(trunk.layers):
+            yield f"trunk.layers.{index}", index + 1, layer
+        yield "trunk.pooler", len(trunk.layers), trunk.pooler
+        yield "adapter", len(trunk.layers) + 1, self.adapter
+        yield "heads", len(trunk.layers) + 1, self.heads
+
+    def budget(self) -> dict[str, Any]:
+        """How many parameters are shared, how many each task has for itself, and how many learn."""
+        per_task = {
+            task: _count(self.head(task).parameters()) + _count(self.adapter.task_parameters(task))
+            for task in self.tasks
+        }
+        adapter = _count(self.adapter.parameters())
+        own = sum(_count(self.adapter.task_parameters(task)) for task in self.tasks)
+        return {
+            "trunk": _count(self.trunk.parameters()),
+            "adapter_shared": adapter - own,
+            "per_task": per_task,
+            "total": _count(self.parameters()),
+            "trainable": _count(p for p in self.parameters() if p.requires_grad),
+        }
+
+
+def _count(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(p.numel() for p in parameters)

@@ -1,0 +1,28 @@
+"""torch's fused AdamW under the options that recipes use. Knows nothing else."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+
+class FusedAdamW(torch.optim.AdamW):
+    """AdamW in one kernel for all parameters: the same numbers as `adamw` to rounding, and the faster of the two.
+
+        theta = theta - lr wd theta - lr m^ / (sqrt(v^) + eps)
+
+    Paper: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
+
+    Differences: torch's own code with fused=True and the default options of `adamw`; it has no efficient correction.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        *,
+        lr: float = 5e-5,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(params, lr=lr, betas=(betas[0], betas[1]), eps=eps, weight_decay=weight_decay, fused=True)

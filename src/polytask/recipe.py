@@ -1,0 +1,198 @@
+"""Recipe file <-> typed records. Strict: an unknown key, a wrong type or a bad value is an error that names the field.
+
+Knows the shape of a recipe and nothing of the methods it names: `build.py` checks those.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from polytask.types import Swap, TaskSpec, TrainSettings, UserError
+from polytask.values import convert, load_yaml, mapping, unknown
+
+TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One whole run: tasks, encoder, the six swaps, and how to train."""
+
+    tasks: Mapping[str, TaskSpec]
+    """Task name -> what it is."""
+    name: str = "run"
+    """Names the run's folder: runs/NAME."""
+    encoder: str | Mapping[str, Any] = "minilm"
+    """minilm, a folder, a hub id, or {layers: 2, hidden: 128, ...} for an untrained one."""
+    max_length: int = 128
+    """Longest sequence in tokens; longer texts lose their end."""
+    dropout: float | None = None
+    """Of hidden states; left out: as the encoder was trained."""
+    attention_dropout: float | None = None
+    """Of attention weights; left out: as the encoder was trained. 0 allows the fast attention kernel on CUDA."""
+    data: str | None = None
+    """Folder the tasks' files are in; left out: the recipe's own folder. May be ${POLYTASK_DATA}."""
+    seed: int = 0
+    adapter: Swap = field(default_factory=lambda: Swap("none"))
+    regularizers: tuple[Swap, ...] = ()
+    sampler: Swap = field(default_factory=lambda: Swap("proportional"))
+    policy: Swap = field(default_factory=lambda: Swap("sum"))
+    optimizer: Swap = field(default_factory=lambda: Swap("adamw"))
+    train: TrainSettings = field(default_factory=TrainSettings)
+
+
+def read_recipe(path: str | Path, settings: Iterable[str] = ()) -> Recipe:
+    """The recipe in a YAML file, with `a.b=value` settings put over it and files made absolute."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: the recipe cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: the recipe is not UTF-8 text (byte {error.start})") from None
+    content = load_yaml(text, str(path))
+    return recipe_from(content, settings, where=str(path), folder=path.resolve().parent)
+
+
+def recipe_from(
+    content: Any, settings: Iterable[str] = (), where: str = "recipe", folder: Path | None = None
+) -> Recipe:
+    """The recipe in a mapping as YAML gives it. Relative files are those of `folder` (left out: the current one)."""
+    if not isinstance(content, Mapping):
+        raise UserError(f"{where}: a recipe is a mapping with a `tasks:` part, found {type(content).__name__}")
+    content = dict(content)
+    for setting in settings:
+        content = with_setting(content, setting)
+    tasks = content.get("tasks")
+    if not isinstance(tasks, Mapping) or not tasks:
+        raise UserError(f"{where}: tasks: at least one task is needed, as `tasks: {{NAME: {{kind: ..., train: ...}}}}`")
+    named = {str(name): {"name": str(name), **mapping(task, f"{where}: tasks.{name}")} for name, task in tasks.items()}
+    for name in named:
+        if not TASK_NAME.fullmatch(name):
+            raise UserError(f"{where}: tasks.{name}: a task's name is letters, digits, - and _, at most 64")
+    recipe: Recipe = convert({**content, "tasks": named}, Recipe, where)
+    _check(recipe, where)
+    return _with_files(recipe, where, folder or Path.cwd())
+
+
+def with_setting(content: Mapping[str, Any], setting: str) -> dict[str, Any]:
+    """A copy of the recipe's mapping with `a.b.c=value` put in; the value is read as YAML."""
+    key, found, text = setting.partition("=")
+    if not found or not key:
+        raise UserError(f"--set {setting}: expected FIELD=VALUE, as in train.epochs=5")
+    return _with_value(content, key.split("."), load_yaml(text, f"--set {setting}"))
+
+
+def _with_value(content: Mapping[str, Any], keys: list[str], value: Any) -> dict[str, Any]:
+    if len(keys) == 1:
+        return {**content, keys[0]: value}
+    inner = content.get(keys[0], {})
+    if isinstance(inner, str):  # a swap in its short form, `optimizer: adamw`
+        inner = {"name": inner}
+    return {**content, keys[0]: _with_value(inner if isinstance(inner, Mapping) else {}, keys[1:], value)}
+
+
+def write_recipe(recipe: Recipe, path: Path) -> None:
+    """The complete recipe, every default written out, as YAML that `read_recipe` gives back unchanged."""
+    path.write_text(yaml.safe_dump(recipe_to_mapping(recipe), sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def recipe_to_mapping(recipe: Recipe) -> dict[str, Any]:
+    content: dict[str, Any] = _plain(asdict(recipe))
+    for task in content["tasks"].values():
+        del task["name"]
+    return content
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if set(value) == {"name", "options"}:  # a Swap
+            return {"name": value["name"], **_plain(value["options"])}
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, tuple | list) else value
+
+
+# --- checks a type cannot make ----------------------------------------------------------------------------------------
+def _check(recipe: Recipe, where: str) -> None:
+    t = recipe.train
+    least = {"epochs": 1, "steps_per_epoch": 1, "batch_size": 1, "accumulate": 1, "evaluate_every": 1, "save_every": 1}
+    for name, low in {**least, "keep": 1, "patience": 1, "threads": 1, "warmup": 0}.items():
+        value = getattr(t, name)
+        if value is not None and value < low:
+            raise UserError(f"{where}: train.{name}: at least {low} is needed, found {value}")
+    for name in ("clip", "head_lr", "layer_decay"):
+        value = getattr(t, name)
+        if value is not None and value <= 0:
+            raise UserError(f"{where}: train.{name}: a number above 0 is needed, found {value}")
+    for name in ("dropout", "attention_dropout"):
+        value = getattr(recipe, name)
+        if value is not None and not 0 <= value < 1:
+            raise UserError(f"{where}: {name}: a number from 0 up to (not with) 1 is needed, found {value}")
+    if recipe.max_length < 4:
+        raise UserError(
+            f"{where}: max_length: at least 4 is needed (a pair has 3 special tokens), found {recipe.max_length}"
+        )
+    for name, task in recipe.tasks.items():
+        _check_task(task, f"{where}: tasks.{name}")
+    chosen = t.select.partition(".")[0]
+    if chosen != "mean" and chosen not in recipe.tasks:
+        raise UserError(unknown(f"{where}: train.select", chosen, ["mean", *recipe.tasks], "task"))
+
+
+def _check_task(task: TaskSpec, where: str) -> None:
+    if len(task.text) not in (1, 2):
+        raise UserError(f"{where}.text: one column, or two for a pair, found {len(task.text)}")
+    if task.kind == "score":
+        if task.range is None:
+            raise UserError(f"{where}.range: a score needs its lowest and highest value, as `range: [0, 5]`")
+        if not task.range[0] < task.range[1]:
+            raise UserError(f"{where}.range: the first value must be the lower one, found {list(task.range)}")
+    if task.classes is not None and (task.kind != "classes" or len(set(task.classes)) < max(2, len(task.classes))):
+        raise UserError(
+            f"{where}.classes: two or more different names, for kind classes only, found {list(task.classes)}"
+        )
+    if task.weight <= 0:
+        raise UserError(f"{where}.weight: a number above 0 is needed, found {task.weight}")
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+def _with_files(recipe: Recipe, where: str, folder: Path) -> Recipe:
+    """Every file of the recipe as an absolute path, so that the run's copy can be used from anywhere."""
+    base = folder / _expand(recipe.data, f"{where}: data") if recipe.data is not None else folder
+    tasks = {}
+    for name, task in recipe.tasks.items():
+        place = f"{where}: tasks.{name}"
+        tasks[name] = replace(
+            task,
+            train=_absolute(task.train, base, f"{place}.train"),
+            dev=_absolute(task.dev, base, f"{place}.dev"),
+            test=None if task.test is None else _absolute(task.test, base, f"{place}.test"),
+        )
+    encoder = recipe.encoder
+    if isinstance(encoder, str):
+        encoder = _expand(encoder, f"{where}: encoder")
+        if (folder / encoder).is_dir() and encoder != "minilm":
+            encoder = str((folder / encoder).resolve())
+    return replace(recipe, tasks=tasks, data=None, encoder=encoder)
+
+
+def _absolute(source: str, base: Path, where: str) -> str:
+    if source.startswith(("sample:", "hub:")):
+        return source
+    return os.path.abspath(base / Path(_expand(source, where)).expanduser())
+
+
+def _expand(text: str, where: str) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in os.environ:
+            raise UserError(
+                f"{where}: the environment has no {name}; set it (export {name}=DIR) or give the folder itself"
+            )
+        return os.environ[name]
+
+    return re.sub(r"\$\{(\w+)\}", value, text)

@@ -1,0 +1,294 @@
+"""One recipe, one run folder, from start to finish. Knows every stage and the run's files; the stages know none of it.
+
+recipe.yaml  environment.json  metrics.jsonl  tensorboard/  checkpoints/
+model/  predictions/  summary.json  report.html
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from polytask.build import encoder_folder, make, make_model, make_packer, make_trunk, option
+from polytask.bundle import Bundle, save_bundle
+from polytask.environment import environment, peak_memory
+from polytask.evaluation.card import write_card
+from polytask.evaluation.evaluate import evaluate, split_outputs, write_predictions
+from polytask.evaluation.metrics import check_metric
+from polytask.evaluation.report import write_report
+from polytask.model import MultiTaskModel
+from polytask.recipe import Recipe, read_recipe, recipe_from, recipe_to_mapping, write_recipe
+from polytask.samplers.base import SamplerContext
+from polytask.serving.predictor import Predictor, pick_device
+from polytask.tasks.describe import baseline, describe_split
+from polytask.tasks.task import Task, default_cache, read_tasks
+from polytask.text.packing import Packer
+from polytask.text.tokenizer import TextTokenizer
+from polytask.training.checkpoint import newest, step_of
+from polytask.training.feed import Feed
+from polytask.training.groups import freeze, parameter_groups
+from polytask.training.journal import Journal
+from polytask.training.loop import Session, fit
+from polytask.types import EvalReport, StepReport, TaskSpec, UserError
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A recipe whose data is read and whose model is made: nothing but training is left to go wrong."""
+
+    recipe: Recipe
+    tokenizer: TextTokenizer
+    tasks: Mapping[str, Task]
+    packer: Packer
+    model: MultiTaskModel
+    steps_per_epoch: int
+
+    def splits(self, name: str) -> dict[str, Any]:
+        """Each task's split of this name, where it has one."""
+        return {task: entry.splits[name] for task, entry in self.tasks.items() if name in entry.splits}
+
+    @property
+    def bundle(self) -> Bundle:
+        labels = {name: task.labels for name, task in self.tasks.items()}
+        return Bundle(self.model, self.tokenizer, self.packer, self.recipe.tasks, labels, self.recipe.adapter)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that reached its end."""
+
+    folder: Path
+    evaluations: Mapping[str, EvalReport]
+    """By split: dev, and test where the recipe names test files."""
+    summary: Mapping[str, Any]
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report.html"
+
+
+def prepare(recipe: Recipe) -> Prepared:
+    """Finds the encoder, reads and tokenizes the data, makes the model."""
+    if recipe.train.threads is not None:
+        torch.set_num_threads(recipe.train.threads)
+    folder = encoder_folder(recipe.encoder)
+    tokenizer = TextTokenizer.load(folder)
+    for name, spec in recipe.tasks.items():
+        check_metric(spec.metric, spec.kind, f"recipe: tasks.{name}.metric")
+    tasks = {task.spec.name: task for task in read_tasks(list(recipe.tasks.values()), tokenizer, default_cache())}
+    labels = {name: task.labels for name, task in tasks.items()}
+    model = make_model(
+        recipe.tasks, labels, recipe.adapter, lambda: make_trunk(recipe, folder, tokenizer), seed=recipe.seed
+    )
+    freeze(model, recipe.train)
+    examples = sum(len(task.splits["train"]) for task in tasks.values())
+    a_step = recipe.train.batch_size * recipe.train.accumulate
+    steps_per_epoch = recipe.train.steps_per_epoch or -(-examples // a_step)
+    return Prepared(recipe, tokenizer, tasks, make_packer(recipe, tokenizer), model, steps_per_epoch)
+
+
+def train(
+    recipe: Recipe | str | Path | Mapping[str, Any],
+    run: str | Path | None = None,
+    settings: Iterable[str] = (),
+    resume: bool = False,
+) -> Finished:
+    """Trains a recipe (a file, a mapping, or a Recipe) to its end and gives back the finished run."""
+    if isinstance(recipe, str | Path):
+        recipe = read_recipe(recipe, settings)
+    elif isinstance(recipe, Mapping):
+        recipe = recipe_from(recipe, settings)
+    running = Running(recipe, run, resume)
+    for _ in running.steps():
+        pass
+    return running.finish()
+
+
+class Running:
+    """A run under way: iterate `steps()`, then `finish()`."""
+
+    def __init__(self, recipe: Recipe, run: str | Path | None = None, resume: bool = False) -> None:
+        self.folder = Path(run) if run is not None else Path("runs") / recipe.name
+        self.recipe = recipe
+        checkpoint = newest(self.folder / "checkpoints")
+        if resume and checkpoint is None and not self.folder.exists():
+            raise UserError(f"{self.folder}: there is no run to resume; leave out --resume to start it")
+        if resume:
+            self._check_same_recipe()
+        elif self.folder.exists() and any(self.folder.iterdir()):
+            raise UserError(
+                f"{self.folder}: there is a run in this folder already; go on with it by --resume, or give --run DIR"
+            )
+        self.prepared = prepare(recipe)
+        self.device = pick_device(recipe.train.device)
+        self.session = self._session(checkpoint if resume else None)
+        if checkpoint is None or not resume:
+            self._write_start()
+
+    def steps(self) -> Iterator[StepReport]:
+        yield from fit(self.session)
+
+    def finish(self) -> Finished:
+        """Takes the best weights, scores and predicts every split, and writes the model, the summary and the report."""
+        self.session.load_best()
+        evaluations = {}
+        for split in ("dev", "test"):
+            if self.prepared.splits(split):
+                evaluations[split] = score_split(self.prepared, split, self.folder, self.session.best_step or 0)
+        summary = self._summary(evaluations)
+        save_bundle(self.prepared.bundle, self.folder / "model")
+        _write_json(self.folder / "summary.json", summary)
+        write_card(self.folder / "model", summary)
+        write_report(self.folder)
+        return Finished(self.folder, evaluations, summary)
+
+    def _check_same_recipe(self) -> None:
+        path = self.folder / "recipe.yaml"
+        if path.exists() and recipe_to_mapping(read_recipe(path)) != recipe_to_mapping(self.recipe):
+            raise UserError(f"{path}: the run was started with another recipe; resume with that one, or give --run DIR")
+
+    def _session(self, checkpoint: Path | None) -> Session:
+        recipe, prepared = self.recipe, self.prepared
+        model = prepared.model.to(self.device)
+        settings = recipe.train
+        rates = [option("optimizer", recipe.optimizer, name, "recipe: optimizer") for name in ("lr", "weight_decay")]
+        groups = parameter_groups(model, settings, *rates)
+        train_splits = prepared.splits("train")
+        context = SamplerContext(
+            {name: len(split) for name, split in train_splits.items()},
+            settings.batch_size,
+            recipe.seed,
+            prepared.steps_per_epoch,
+            settings.epochs,
+        )
+        session = Session(
+            model=model,
+            optimizer=make("optimizer", recipe.optimizer, "recipe: optimizer", groups),
+            policy=make("policy", recipe.policy, "recipe: policy", {n: s.weight for n, s in recipe.tasks.items()}),
+            regularizers={s.name: make("regularizer", s, "recipe: regularizers") for s in recipe.regularizers},
+            sampler=make("sampler", recipe.sampler, "recipe: sampler", context),
+            feed=Feed(train_splits, {n: model.head(n).apart for n in model.tasks}, prepared.packer, recipe.seed),
+            settings=settings,
+            steps_per_epoch=prepared.steps_per_epoch,
+            seed=recipe.seed,
+            evaluate=lambda step: _evaluate(prepared, "dev", step)[0],
+            journal=Journal(self.folder, step_of(checkpoint) if checkpoint else 0),
+            folder=self.folder / "checkpoints",
+        )
+        if checkpoint is not None:
+            session.load(checkpoint)
+        return session
+
+    def _write_start(self) -> None:
+        data = {
+            name: {
+                split: {"source": s.source, "sha256": s.fingerprint, "rows": len(s), "skipped": s.num_broken}
+                for split, s in task.splits.items()
+            }
+            for name, task in self.prepared.tasks.items()
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_recipe(self.recipe, self.folder / "recipe.yaml")
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        _write_json(self.folder / "environment.json", {**environment(self.device), "started": started, "data": data})
+
+    def _summary(self, evaluations: Mapping[str, EvalReport]) -> dict[str, Any]:
+        session, recipe, model = self.session, self.recipe, self.prepared.model
+        encoder = recipe.encoder if isinstance(recipe.encoder, str) else "untrained"
+        examples = sum(session.feed.given.values())
+        return {
+            "format": 1,
+            "name": recipe.name,
+            "encoder": encoder,
+            "finished": True,
+            "steps": session.step,
+            "epochs": session.step / session.steps_per_epoch,
+            "seconds": session.seconds,
+            "examples_per_second": examples / session.step_seconds,
+            "peak_memory_bytes": peak_memory(self.device),
+            "device": str(self.device),
+            "best": {"step": session.best_step, "select": recipe.train.select, "value": session.best_value},
+            "parameters": model.budget(),
+            "tasks": {name: describe_task(task, self.prepared) for name, task in self.prepared.tasks.items()},
+            "evaluations": {split: asdict(report)["tasks"] for split, report in evaluations.items()},
+            "baselines": {
+                name: baseline(task.splits["dev"], task.labels) for name, task in self.prepared.tasks.items()
+            },
+        }
+
+
+def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] | None = None) -> EvalReport:
+    """A finished run's scores on its own files of a split, or on other files by task. Writes the split's predictions.
+
+    Predictions on other files go to predictions/TASK-on-FILE.jsonl, beside those of the run's own splits.
+    """
+    folder = Path(folder)
+    if not (folder / "recipe.yaml").is_file():
+        raise UserError(f"{folder}: this is no run: it has no recipe.yaml")
+    recipe = read_recipe(folder / "recipe.yaml")
+    predictor = Predictor.load(folder, recipe.train.device)
+    bundle = predictor.bundle
+    files = dict(on or {}) or {n: f for n, s in recipe.tasks.items() if (f := _file_of(s, split, folder)) is not None}
+    if not files:
+        raise UserError(f"{folder}: no task of its recipe has a {split} file")
+    splits = {}
+    for name, file in files.items():
+        spec = replace(recipe.tasks[predictor.spec(name).name], dev=file, test=None)
+        (task,) = read_tasks([spec], bundle.tokenizer, default_cache())
+        splits[name] = task.splits["dev"]
+    outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16")
+    primary = {name: recipe.tasks[name].metric for name in splits}
+    report = evaluate(bundle.model, outputs, splits, primary, split, 0)
+    for name, data in splits.items():
+        ending = f"on-{Path(files[name]).stem}" if on else split
+        predictions = bundle.model.head(name).decode(outputs[name])
+        write_predictions(folder / "predictions" / f"{name}-{ending}.jsonl", data.examples(), predictions)
+    return report
+
+
+def _file_of(spec: TaskSpec, split: str, folder: Path) -> str | None:
+    if split not in ("train", "dev", "test"):
+        raise UserError(f"{folder}: the splits are train, dev and test, found {split!r}")
+    file: str | None = getattr(spec, split)
+    return file
+
+
+def describe_task(task: Task, prepared: Prepared) -> dict[str, Any]:
+    spec, labels = task.spec, task.labels
+    apart = prepared.model.head(spec.name).apart
+    return {
+        "kind": spec.kind,
+        "classes": list(labels.classes),
+        "range": [labels.low, labels.high] if spec.kind == "score" else None,
+        "text": list(spec.text),
+        "label": spec.label,
+        "metric": check_metric(spec.metric, spec.kind, spec.name),
+        "data": {name: describe_split(split, labels, prepared.packer, apart) for name, split in task.splits.items()},
+    }
+
+
+def score_split(prepared: Prepared, split: str, folder: Path, step: int) -> EvalReport:
+    """Scores a split of every task and writes its predictions into the run."""
+    report, outputs = _evaluate(prepared, split, step)
+    for name, data in prepared.splits(split).items():
+        predictions = prepared.model.head(name).decode(outputs[name])
+        write_predictions(folder / "predictions" / f"{name}-{split}.jsonl", data.examples(), predictions)
+    return report
+
+
+def _evaluate(prepared: Prepared, split: str, step: int) -> tuple[EvalReport, Mapping[str, torch.Tensor]]:
+    splits = prepared.splits(split)
+    bf16 = prepared.recipe.train.precision == "bf16"
+    outputs = split_outputs(prepared.model, splits, prepared.packer, bf16)
+    primary = {name: spec.metric for name, spec in prepared.recipe.tasks.items()}
+    return evaluate(prepared.model, outputs, splits, primary, split, step), outputs
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+    beside.replace(path)

@@ -1,0 +1,160 @@
+"""Raw label values -> the numbers a store keeps, and back to what a user reads. Knows no file and no text.
+
+A stored label is a class's number (in order of appearance, or in the recipe's order), 0 or 1 for no and yes, or the
+score as it stands in the file.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from polytask.types import YES_NO, LabelSpace, TaskSpec, UserError
+
+YES = frozenset({"1", "true", "yes", "y"})
+NO = frozenset({"0", "false", "no", "n"})
+MOST_CLASSES = 10_000  # more different labels than this is a text or an id, and would not fit in memory either
+NUMBER = re.compile(r"([+-]?)(0|[1-9][0-9]*)(?:\.([0-9]+))?")
+
+
+class LabelProblem(ValueError):
+    """What is wrong with one label."""
+
+
+class LabelReader:
+    """Turns the raw labels of one split into numbers."""
+
+    def __init__(self, spec: TaskSpec, training_classes: Sequence[str] | None = None):
+        self._kind = spec.kind
+        self._range = score_range(spec) if spec.kind == "score" else (0.0, 1.0)
+        given = given_classes(spec) if spec.kind == "classes" else None
+        self._closed = "not one of the task's classes" if given else "not among the labels of the training rows"
+        known = given if given is not None else training_classes
+        self._growing = known is None
+        self._numbers = {name: number for number, name in enumerate(known or ())}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes, each at its number."""
+        return tuple(self._numbers)
+
+    def read(self, value: object) -> int | float:
+        """The label as a number; LabelProblem says what is wrong with it."""
+        empty = not value.strip() if isinstance(value, str) else value is None or value != value  # not itself: a NaN
+        if empty:
+            raise LabelProblem("the label is empty")
+        if not isinstance(value, str | int | float):
+            raise LabelProblem("a list or table; expected a name or a number")
+        if self._kind == "score":
+            return _score(value, *self._range)
+        name = class_name(value)
+        if self._kind == "yes_no":
+            return _yes_no(name)
+        if name not in self._numbers:
+            if not self._growing:
+                raise LabelProblem(f"{self._closed}; expected {_listed(self.names)}")
+            if len(self._numbers) == MOST_CLASSES:
+                raise UserError(f"more than {MOST_CLASSES:,} different labels; is this the label column?")
+            self._numbers[name] = len(self._numbers)
+        return self._numbers[name]
+
+
+def class_name(value: str | int | float) -> str:
+    """The one name of a class: 3, "3" and " 3.0 " are all "3"."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value).strip()
+    number = NUMBER.fullmatch(text)
+    if number is None:
+        return text
+    sign, whole, fraction = number[1], number[2], (number[3] or "").rstrip("0")
+    plain = f"{whole}.{fraction}" if fraction else whole
+    return f"-{plain}" if sign == "-" and plain != "0" else plain
+
+
+def sorted_classes(names: Sequence[str]) -> tuple[str, ...]:
+    """By number if all are numbers, else by letter."""
+    if all(NUMBER.fullmatch(name) for name in names):
+        return tuple(sorted(names, key=float))
+    return tuple(sorted(names))
+
+
+def given_classes(spec: TaskSpec) -> tuple[str, ...] | None:
+    """The recipe's own list of classes, checked; None when it has none."""
+    if spec.classes is None:
+        return None
+    names = tuple(class_name(name) for name in spec.classes)
+    if len(set(names)) < len(names) or len(names) < 2:
+        raise UserError(f"task {spec.name!r}: classes {list(spec.classes)}; expected two or more different names")
+    return names
+
+
+def score_range(spec: TaskSpec) -> tuple[float, float]:
+    """The recipe's range of scores, checked."""
+    if spec.range is None:
+        raise UserError(f"task {spec.name!r}: kind score needs a `range`, for example [0, 5]")
+    low, high = spec.range
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise UserError(f"task {spec.name!r}: range {list(spec.range)}; expected the lowest score and a higher one")
+    return float(low), float(high)
+
+
+def label_space(spec: TaskSpec, names: Sequence[str]) -> LabelSpace:
+    """What the task's labels can be, with these classes found in its training rows."""
+    if spec.kind == "yes_no":
+        return YES_NO
+    if spec.kind == "score":
+        low, high = score_range(spec)
+        return LabelSpace("score", low=low, high=high)
+    classes = given_classes(spec) or sorted_classes(names)
+    if len(classes) < 2:
+        found = f"only the class {classes[0]!r}" if classes else "no label at all"
+        raise UserError(
+            f"{spec.train}: column {spec.label!r} of task {spec.name!r} has {found}; expected two or more classes"
+        )
+    return LabelSpace("classes", classes)
+
+
+def as_targets(
+    space: LabelSpace, names: Sequence[str], stored: npt.NDArray[np.generic]
+) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
+    """Stored numbers as heads need them: the class's place, 0.0 or 1.0, or the score as a number from 0 to 1."""
+    if space.kind == "classes":
+        place = np.array([space.classes.index(name) for name in names], dtype=np.int64)
+        return place[stored.astype(np.int64)]
+    if space.kind == "yes_no":
+        return stored.astype(np.float32)
+    scaled = (stored.astype(np.float64) - space.low) / (space.high - space.low)
+    return scaled.astype(np.float32)
+
+
+def shown(kind: str, names: Sequence[str], stored: int | float) -> str | float:
+    """A stored number as a user reads it: the class's name, yes or no, or the score."""
+    if kind == "score":
+        return float(stored)
+    return (YES_NO.classes if kind == "yes_no" else names)[int(stored)]
+
+
+def _yes_no(name: str) -> int:
+    if name.lower() in YES:
+        return 1
+    if name.lower() in NO:
+        return 0
+    raise LabelProblem("neither yes nor no; expected 1/0, true/false, yes/no or y/n")
+
+
+def _score(value: str | int | float, low: float, high: float) -> float:
+    try:
+        score = math.nan if isinstance(value, str) and "_" in value else float(value)
+    except (ValueError, OverflowError):
+        score = math.nan
+    if not low <= score <= high:
+        what = "outside the range" if math.isfinite(score) else "not a number"
+        raise LabelProblem(f"{what}; expected a number from {low:g} to {high:g}")
+    return score
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

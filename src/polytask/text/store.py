@@ -1,0 +1,165 @@
+"""Token ids on disk, memory-mapped: written once in batches, read as arrays. Knows no task, no file format of a user.
+
+A store is a folder: `tokens` (all ids, one text after another), `offsets` (where each text starts, and the end),
+`labels`, `rows` (where each example stands in its source), and `meta.json` with the sizes. It appears whole or not
+at all.
+"""
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+FORMAT = 1
+LABEL_TYPES = {"int": "<i8", "float": "<f8"}
+
+
+class DamagedStore(Exception):
+    """The folder is not a whole store: build it anew."""
+
+
+class TokenStore:
+    """N examples of `width` texts each, as memory-mapped arrays."""
+
+    def __init__(self, folder: Path, header: Mapping[str, Any]):
+        self.folder = folder
+        self.width: int = header["width"]
+        self.meta: dict[str, Any] = header["meta"]
+        count: int = header["examples"]
+        self._tokens = _map(folder / "tokens", header["token_type"], header["tokens"])
+        self._offsets = _map(folder / "offsets", "<i8", count * self.width + 1)
+        self.labels = _map(folder / "labels", LABEL_TYPES[header["label_type"]], count)
+        self.rows = _map(folder / "rows", "<i8", count)
+        if self._offsets[0] != 0 or self._offsets[-1] != header["tokens"]:
+            raise DamagedStore(f"{folder / 'offsets'}: does not fit the tokens")
+
+    @classmethod
+    def open(cls, folder: Path) -> "TokenStore":
+        """Raises DamagedStore when the folder is missing, incomplete, or not what its meta.json says."""
+        try:
+            header = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+            if header["format"] != FORMAT:
+                raise DamagedStore(f"{folder}: format {header['format']}, expected {FORMAT}")
+            return cls(folder, header)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DamagedStore(f"{folder}: {error}") from error
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def texts(self, i: int) -> tuple[npt.NDArray[np.integer], ...]:
+        """The ids of example i's text, or of its two texts, without special tokens."""
+        bounds = self._offsets[i * self.width : (i + 1) * self.width + 1].tolist()
+        return tuple(self._tokens[a:b] for a, b in pairwise(bounds))
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """[N, width]: how many tokens each text has."""
+        lengths: npt.NDArray[np.int64] = np.diff(self._offsets).reshape(len(self), self.width)
+        return lengths
+
+
+class StoreWriter:
+    """Appends examples to a store that appears, whole, at `close`. On an error `with` leaves nothing."""
+
+    def __init__(self, folder: Path, *, width: int, vocabulary: int, label_type: Literal["int", "float"]):
+        self._folder = folder
+        self._width = width
+        self._token_type = "<u2" if vocabulary < 65536 else "<i4"
+        self._label_type = label_type
+        self._examples = 0
+        self._num_tokens = 0
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        self._beside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+        self._beside.mkdir()
+        self._files = {name: (self._beside / name).open("wb") for name in ("tokens", "offsets", "labels", "rows")}
+        self._files["offsets"].write(np.zeros(1, "<i8").tobytes())
+
+    def append(
+        self,
+        texts: Sequence[tuple[npt.NDArray[np.integer], ...]],
+        labels: Sequence[int | float],
+        rows: Sequence[int],
+    ) -> None:
+        """Examples: the ids of their texts, their labels as numbers, and where they stand in the source."""
+        assert len(texts) == len(labels) == len(rows)
+        assert all(len(example) == self._width for example in texts)
+        if not texts:
+            return
+        flat = [text for example in texts for text in example]
+        ends = self._num_tokens + np.cumsum([len(text) for text in flat])
+        self._files["tokens"].write(np.concatenate(flat).astype(self._token_type).tobytes())
+        self._files["offsets"].write(ends.astype("<i8").tobytes())
+        self._files["labels"].write(np.array(labels, LABEL_TYPES[self._label_type]).tobytes())
+        self._files["rows"].write(np.array(rows, "<i8").tobytes())
+        self._examples += len(texts)
+        self._num_tokens = int(ends[-1])
+
+    def close(self, meta: Mapping[str, Any]) -> None:
+        """Flush everything to the disk and give the folder its name; a whole store that is there already stays."""
+        header = {
+            "format": FORMAT,
+            "examples": self._examples,
+            "width": self._width,
+            "tokens": self._num_tokens,
+            "token_type": self._token_type,
+            "label_type": self._label_type,
+            "meta": dict(meta),
+        }
+        self._files["meta.json"] = (self._beside / "meta.json").open("wb")
+        self._files["meta.json"].write(json.dumps(header, indent=1).encode())
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+        _put_in_place(self._beside, self._folder)
+
+    def abort(self) -> None:
+        """Leave nothing behind."""
+        for file in self._files.values():
+            file.close()
+        shutil.rmtree(self._beside, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()  # after `close` the folder beside is gone, and this does nothing
+
+
+def _map(file: Path, dtype: str, count: int) -> npt.NDArray[Any]:
+    expected = count * np.dtype(dtype).itemsize
+    if file.stat().st_size != expected:
+        raise DamagedStore(f"{file}: {file.stat().st_size} bytes, expected {expected}")
+    if count == 0:  # an empty file cannot be mapped
+        return np.zeros(0, dtype)
+    # A plain array over the map: np.memmap's own class makes every slice several times slower.
+    return np.asarray(np.memmap(file, dtype, mode="r", shape=(count,)))
+
+
+def _put_in_place(beside: Path, folder: Path) -> None:
+    try:
+        TokenStore.open(folder)
+    except DamagedStore:
+        if folder.exists():  # damaged: out of the way first, because a rename cannot replace a full folder
+            wreck = folder.with_name(f"{beside.name}-damaged")
+            folder.rename(wreck)
+            shutil.rmtree(wreck, ignore_errors=True)
+    try:
+        beside.rename(folder)
+    except OSError:
+        TokenStore.open(folder)  # another process was first with the same content; if it was not, this says so
+        shutil.rmtree(beside, ignore_errors=True)
+    if hasattr(os, "O_DIRECTORY"):  # the new name itself reaches the disk
+        parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(parent)
+        os.close(parent)

@@ -1,0 +1,150 @@
+"""Text -> token ids with the `tokenizers` library. Knows an encoder's tokenizer files; knows no task and no stream.
+
+Ids come without special tokens: packing puts those in. A text can never forge one, because "[CLS]" inside a text is
+read as the letters that it is.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from polytask.types import UserError
+
+SPECIAL_TOKENS = {
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "mask_token": "[MASK]",
+    "unk_token": "[UNK]",
+}
+
+
+class TextTokenizer:
+    """The tokenizer of an encoder, with every text cut to `max_tokens`."""
+
+    def __init__(self, tokenizer: Tokenizer, special_tokens: Mapping[str, str] = SPECIAL_TOKENS, max_tokens: int = 512):
+        # A tokenizer.json often pads every text to 128 tokens and cuts it there: packing needs neither.
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.encode_special_tokens = True
+        self._tokenizer = tokenizer
+        self._special_tokens = dict(special_tokens)
+        self.max_tokens = max_tokens
+        self.vocabulary: int = tokenizer.get_vocab_size(with_added_tokens=True)
+        self.cls_id = self._special_id("cls_token")
+        self.sep_id = self._special_id("sep_token")
+        self.pad_id = self._special_id("pad_token")
+        self.mask_id = self._special_id("mask_token")
+        self.unk_id = self._special_id("unk_token")
+        canonical = json.dumps(json.loads(tokenizer.to_str()), sort_keys=True)
+        self.fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
+
+    @classmethod
+    def load(cls, folder: Path, max_tokens: int = 512) -> "TextTokenizer":
+        """From `tokenizer.json`, else a BERT WordPiece from `vocab.txt` with the options of `tokenizer_config.json`."""
+        config = _read_json(folder / "tokenizer_config.json")
+        special_tokens = _special_tokens(config, _read_json(folder / "special_tokens_map.json"))
+        if (folder / "tokenizer.json").is_file():
+            try:
+                tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            except Exception as error:  # the library raises plain Exception
+                raise UserError(f"{folder / 'tokenizer.json'}: not a tokenizer file ({error})") from error
+        elif (folder / "vocab.txt").is_file():
+            tokenizer = _word_piece(folder / "vocab.txt", config, special_tokens)
+        else:
+            raise UserError(f"{folder}: no tokenizer there; expected a tokenizer.json or a vocab.txt")
+        try:
+            return cls(tokenizer, special_tokens, max_tokens)
+        except UserError as error:
+            raise UserError(f"{folder}: {error}") from error
+
+    def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
+        """The ids of each text, without special tokens, at most `max_tokens` of them."""
+        encode_batch = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
+        try:
+            encodings = encode_batch(list(texts), add_special_tokens=False)
+        except TypeError:  # half of a surrogate pair, which is no text to the library
+            encodings = encode_batch([_without_lone_surrogates(text) for text in texts], add_special_tokens=False)
+        return [np.array(encoding.ids[: self.max_tokens], dtype=np.int32) for encoding in encodings]
+
+    def save(self, folder: Path) -> None:
+        """`tokenizer.json` and a `tokenizer_config.json` that transformers opens as a BERT tokenizer."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._tokenizer.save(str(folder / "tokenizer.json"))
+        normalizer = json.loads(self._tokenizer.to_str()).get("normalizer") or {}
+        config = {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": normalizer.get("lowercase", True),
+            "strip_accents": normalizer.get("strip_accents"),
+            "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
+            "model_max_length": self.max_tokens,
+            **self._special_tokens,
+        }
+        (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+    def _special_id(self, role: str) -> int:
+        token = self._special_tokens[role]
+        found = self._tokenizer.token_to_id(token)
+        if found is None:
+            raise UserError(f"the tokenizer has no {role} {token!r}; expected a BERT-family vocabulary")
+        return int(found)
+
+
+def _word_piece(file: Path, config: Mapping[str, Any], special_tokens: Mapping[str, str]) -> Tokenizer:
+    vocabulary: dict[str, int] = {}
+    try:
+        # Only "\n" ends a line: BERT vocabularies hold tokens that Python's splitlines would split at.
+        with file.open(encoding="utf-8", newline="\n") as lines:
+            for line in lines:
+                vocabulary[line.rstrip("\r\n")] = len(vocabulary)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: not UTF-8 text ({error})") from error
+    for role in ("cls_token", "sep_token", "unk_token"):
+        if special_tokens[role] not in vocabulary:
+            raise UserError(f"{file}: no line with the {role} {special_tokens[role]!r}; expected a BERT vocabulary")
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=special_tokens["unk_token"]))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
+        strip_accents=config.get("strip_accents"),
+        lowercase=config.get("do_lower_case", True),
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    sep, cls = special_tokens["sep_token"], special_tokens["cls_token"]
+    tokenizer.post_processor = processors.BertProcessing((sep, vocabulary[sep]), (cls, vocabulary[cls]))
+    tokenizer.add_special_tokens([token for token in special_tokens.values() if token in vocabulary])
+    return tokenizer
+
+
+def _special_tokens(*files: Mapping[str, Any]) -> dict[str, str]:
+    """The names of the five special tokens, as the first file that has them says."""
+    found = dict(SPECIAL_TOKENS)
+    for file in reversed(files):
+        for role in SPECIAL_TOKENS:
+            token = file.get(role)
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                found[role] = token
+    return found
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file}: not valid JSON ({error})") from error
+    return content if isinstance(content, dict) else {}
+
+
+def _without_lone_surrogates(text: str) -> str:
+    """Pairs of surrogates become the character they mean; one alone becomes the replacement character."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

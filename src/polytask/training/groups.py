@@ -1,0 +1,36 @@
+"""Which parameters learn, and how fast: the optimizer's groups. Knows the model's parts, no optimizer."""
+
+from typing import Any
+
+from torch import nn
+
+from polytask.model import MultiTaskModel
+from polytask.types import TrainSettings
+
+
+def freeze(model: MultiTaskModel, settings: TrainSettings) -> None:
+    """Parts that do not learn take no gradient, no gradient memory and no optimizer state."""
+    model.trunk.requires_grad_(settings.parts == "all")
+    model.adapter.requires_grad_(settings.parts == "all")
+
+
+def parameter_groups(
+    model: MultiTaskModel, settings: TrainSettings, lr: float, weight_decay: float
+) -> list[dict[str, Any]]:
+    """One group for each learning rate and decay; vectors (biases, norms, scales) are never decayed.
+
+    Layer-wise decay (Howard & Ruder 2018): the top layer learns at `lr`, each one below at `layer_decay` times that.
+    """
+    top = model.trunk.shape.layers
+    groups: dict[tuple[float, float], list[tuple[str, nn.Parameter]]] = {}
+    for part, height, module in model.parts():
+        rate = lr * settings.layer_decay ** max(top - height, 0)
+        if part == "heads" and settings.head_lr is not None:
+            rate = settings.head_lr
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                decay = weight_decay if parameter.ndim > 1 else 0.0
+                groups.setdefault((rate, decay), []).append((f"{part}.{name}", parameter))
+    return [
+        {"params": named, "lr": rate, "base_lr": rate, "weight_decay": decay} for (rate, decay), named in groups.items()
+    ]

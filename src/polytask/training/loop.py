@@ -1,0 +1,171 @@
+"""The training loop: a generator of step reports. Knows interfaces and settings; shows nothing and calls nobody back.
+
+Whoever iterates (command line, notebook, test) decides what to show, and may stop at any step.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from polytask import seeds
+from polytask.model import MultiTaskModel
+from polytask.policies.base import Policy
+from polytask.regularizers.base import Regularizer
+from polytask.samplers.base import Sampler
+from polytask.training import checkpoint as ckpt
+from polytask.training.feed import Feed
+from polytask.training.journal import Journal
+from polytask.training.schedules import factor
+from polytask.training.step import take_step
+from polytask.types import EvalReport, StepReport, TrainSettings
+
+
+@dataclass
+class Session:
+    """Everything one run trains with, and how far it is."""
+
+    model: MultiTaskModel
+    optimizer: torch.optim.Optimizer
+    policy: Policy
+    regularizers: Mapping[str, Regularizer]
+    sampler: Sampler
+    feed: Feed
+    settings: TrainSettings
+    steps_per_epoch: int
+    seed: int
+    evaluate: Callable[[int], EvalReport]
+    """Scores the model on every task's dev split, as of this step."""
+    journal: Journal
+    folder: Path
+    """Where checkpoints go."""
+    step: int = 0
+    best_step: int | None = None
+    best_value: float = float("-inf")
+    evaluations_since_best: int = 0
+    seconds: float = 0.0
+    """Spent training, evaluations included, over all starts of the run."""
+    step_seconds: float = 0.0
+    """Of those, spent in steps."""
+
+    @property
+    def steps(self) -> int:
+        return self.settings.epochs * self.steps_per_epoch
+
+    def save(self) -> Path:
+        path = self.folder / f"{ckpt.STEP}{self.step}"
+        extra = [("policy", self.policy.state_dict())]
+        extra += [(f"regularizer/{name}", r.state_dict()) for name, r in self.regularizers.items()]
+        tensors = {"model": self.model.state_dict(), "optimizer": ckpt.optimizer_tensors(self.optimizer)}
+        state = {
+            "format": 1,
+            "step": self.step,
+            "best_step": self.best_step,
+            "best_value": self.best_value if self.best_step is not None else None,
+            "evaluations_since_best": self.evaluations_since_best,
+            "seconds": self.seconds,
+            "step_seconds": self.step_seconds,
+            "sampler": self.sampler.state_dict(),
+            "feed": self.feed.state_dict(),
+        }
+        ckpt.write_checkpoint(path, ckpt.Checkpoint({**tensors, "methods": ckpt.prefixed(extra)}, state))
+        ckpt.remove_old(self.folder, self.settings.keep, self.best_step)
+        return path
+
+    def load(self, path: Path) -> None:
+        saved = ckpt.read_checkpoint(path)
+        self.model.load_state_dict(saved.tensors["model"])
+        ckpt.load_optimizer_tensors(self.optimizer, saved.tensors["optimizer"])
+        self.policy.load_state_dict(ckpt.owned(saved.tensors["methods"], "policy"))
+        for name, regularizer in self.regularizers.items():
+            regularizer.load_state_dict(ckpt.owned(saved.tensors["methods"], f"regularizer/{name}"))
+        state = saved.state
+        self.sampler.load_state_dict(state["sampler"])
+        self.feed.load_state_dict(state["feed"])
+        self.step, self.best_step = state["step"], state["best_step"]
+        self.seconds, self.step_seconds = state["seconds"], state["step_seconds"]
+        self.best_value = state["best_value"] if self.best_step is not None else float("-inf")
+        self.evaluations_since_best = state["evaluations_since_best"]
+
+    def load_best(self) -> None:
+        """Puts the best model's weights back, for what comes after training."""
+        if self.best_step is not None:
+            best = ckpt.read_checkpoint(self.folder / f"{ckpt.BEST}{self.best_step}")
+            self.model.load_state_dict(best.tensors["model"])
+
+
+def fit(session: Session) -> Iterator[StepReport]:
+    """Trains from the session's step to the end, or until patience runs out, one report a step."""
+    with session.journal:
+        while session.step < session.steps and not _out_of_patience(session):
+            yield _step_and_record(session)
+
+
+def _step_and_record(session: Session) -> StepReport:
+    """A step, with the evaluation and the checkpoint that are due after it."""
+    settings = session.settings
+    started = time.perf_counter()
+    report = _one_step(session)
+    session.step_seconds += report.seconds
+    last = session.step == session.steps
+    if session.step % (settings.evaluate_every or session.steps_per_epoch) == 0 or last:
+        evaluation = session.evaluate(session.step)
+        report = replace(report, evaluation=evaluation, best=_note_best(session, evaluation))
+        last = last or _out_of_patience(session)
+    session.sampler.observe(report)
+    session.seconds += time.perf_counter() - started
+    # The line first: what a checkpoint holds is always in the journal, and a resumed run drops what came after.
+    session.journal.write(report)
+    if session.step % (settings.save_every or session.steps_per_epoch) == 0 or last:
+        report = replace(report, checkpoint=str(session.save()))
+    return report
+
+
+def _one_step(session: Session) -> StepReport:
+    started = time.perf_counter()
+    settings = session.settings
+    session.step += 1
+    # Dropout and every other draw inside the step come from (seed, step): nothing to save, nothing to lose.
+    torch.manual_seed(seeds.derive(session.seed, "step", session.step))
+    draws = session.sampler.next_step()
+    scale = factor(session.step, session.steps, settings.warmup, settings.schedule)
+    for group in session.optimizer.param_groups:
+        group["lr"] = group["base_lr"] * scale
+    outcome = take_step(
+        session.model,
+        session.optimizer,
+        session.policy,
+        session.regularizers,
+        settings,
+        lambda: session.feed.next_stream(draws),
+    )
+    return StepReport(
+        step=session.step,
+        steps=session.steps,
+        epoch=(session.step - 1) // session.steps_per_epoch + 1,
+        losses=outcome.losses,
+        penalties=outcome.penalties,
+        learning_rate=max(group["lr"] for group in session.optimizer.param_groups),
+        gradient_norm=outcome.gradient_norm,
+        examples=outcome.examples,
+        tokens=outcome.tokens,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _note_best(session: Session, evaluation: EvalReport) -> bool:
+    value = evaluation.chosen(session.settings.select)
+    if value <= session.best_value:
+        session.evaluations_since_best += 1
+        return False
+    session.best_step, session.best_value, session.evaluations_since_best = session.step, value, 0
+    state = {"step": session.step, "value": value}
+    weights = ckpt.Checkpoint({"model": session.model.state_dict()}, state)
+    ckpt.write_checkpoint(session.folder / f"{ckpt.BEST}{session.step}", weights)
+    return True
+
+
+def _out_of_patience(session: Session) -> bool:
+    return session.settings.patience is not None and session.evaluations_since_best >= session.settings.patience

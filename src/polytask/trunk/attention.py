@@ -1,0 +1,89 @@
+"""Self-attention over the sequences of a packed stream; the only part of the trunk that sees sequence borders.
+
+Two ways to the same numbers: a varlen kernel on CUDA in half precision, and padded rows of similar length elsewhere.
+Knows no weights and no tasks.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
+
+from polytask.types import Layout
+
+
+def attend(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, dropout: float = 0.0) -> Tensor:
+    """softmax(q k' / sqrt(d)) v inside each sequence: [T, heads, head size] in and out."""
+    if varlen_works(q_THd, dropout):
+        return attend_varlen(q_THd, k_THd, v_THd, layout)
+    return attend_padded(q_THd, k_THd, v_THd, layout, dropout)
+
+
+def varlen_works(q_THd: Tensor, dropout: float) -> bool:
+    """The kernel needs CUDA and half precision, and drops no attention weights."""
+    return q_THd.is_cuda and q_THd.dtype in (torch.bfloat16, torch.float16) and dropout == 0.0
+
+
+def attend_varlen(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout) -> Tensor:
+    cu = layout.cu_seqlens_S1
+    out_THd = varlen_attn(q_THd, k_THd, v_THd, cu, cu, layout.max_length, layout.max_length)
+    assert isinstance(out_THd, Tensor)
+    return out_THd
+
+
+def attend_padded(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, dropout: float = 0.0) -> Tensor:
+    """Each bucket of similar lengths becomes padded rows, goes through SDPA, and is put back in its place."""
+    qkv_T3Hd = torch.stack((q_THd, k_THd, v_THd), dim=1)
+    outs: list[Tensor] = []
+    places: list[Tensor] = []
+    for bucket in layout.buckets:
+        block: Tensor = _Pad.apply(qkv_T3Hd, bucket.token_index, bucket.slot_index, bucket.rows * bucket.width)  # type: ignore[no-untyped-call]
+        q, k, v = block.view(bucket.rows, bucket.width, *qkv_T3Hd.shape[1:]).permute(2, 0, 3, 1, 4).unbind(0)
+        out_BHLd = F.scaled_dot_product_attention(q, k, v, attn_mask=bucket.mask_B11L, dropout_p=dropout)
+        flat = out_BHLd.transpose(1, 2).reshape(bucket.rows * bucket.width, *q_THd.shape[1:])
+        outs.append(_Pick.apply(flat, bucket.slot_index))  # type: ignore[no-untyped-call]
+        places.append(bucket.token_index)
+    if len(outs) == 1 and len(layout.lengths) == 1:
+        return outs[0]
+    back = torch.argsort(torch.cat(places))
+    restored: Tensor = _Pick.apply(torch.cat(outs), back)  # type: ignore[no-untyped-call]
+    return restored
+
+
+class _Pad(torch.autograd.Function):
+    """Copies rows into a block of zeros. Each row goes to one place, so its gradient is a plain copy back: unlike
+    indexing's own gradient it adds nothing up, is deterministic and takes no atomic operations."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, source: Tensor, target: Tensor, size: int) -> Tensor:
+        ctx.save_for_backward(source, target)
+        ctx.rows = len(x)
+        block = x.new_zeros(size, *x.shape[1:])
+        block[target] = x.index_select(0, source)
+        return block
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        source, target = ctx.saved_tensors
+        out = grad.new_zeros(ctx.rows, *grad.shape[1:])
+        out[source] = grad.index_select(0, target)
+        return out, None, None, None
+
+
+class _Pick(torch.autograd.Function):
+    """Rows of x, each at most once; the gradient is a plain copy back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.rows = len(x)
+        return x.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (index,) = ctx.saved_tensors
+        out = grad.new_zeros(ctx.rows, *grad.shape[1:])
+        out[index] = grad
+        return out, None

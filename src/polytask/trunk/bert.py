@@ -1,0 +1,134 @@
+"""BERT on packed streams: embeddings, post-norm layers, pooler (Devlin et al. 2019).
+
+Every linear map, norm and activation works on [T, D] with no padding. Task-specific parts come in through the adapter's
+slots and are never part of the trunk: its parameter names are the same whatever the adapter. Knows no task and no file.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polytask.adapters.base import Adapter, LayerAdapter
+from polytask.trunk.attention import attend
+from polytask.types import Layout, Stream
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+}
+
+
+@dataclass(frozen=True)
+class BertShape:
+    """The numbers that make a BERT."""
+
+    layers: int = 12
+    hidden: int = 768
+    heads: int = 12
+    ffn: int = 3072
+    vocabulary: int = 30522
+    positions: int = 512
+    segments: int = 2
+    norm_eps: float = 1e-12
+    activation: str = "gelu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    initializer_range: float = 0.02
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with its output map; the residual sum is the layer's."""
+
+    def __init__(self, hidden: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.query = nn.Linear(hidden, hidden)
+        self.key = nn.Linear(hidden, hidden)
+        self.value = nn.Linear(hidden, hidden)
+        self.output = nn.Linear(hidden, hidden)
+
+    def forward(self, x_TD: Tensor, layout: Layout, adapter: LayerAdapter) -> Tensor:
+        q_TD = adapter.linear("query", self.query, x_TD, layout)
+        k_TD = adapter.linear("key", self.key, x_TD, layout)
+        v_TD = adapter.linear("value", self.value, x_TD, layout)
+        q_THd, k_THd, v_THd = (t.unflatten(-1, (self.heads, -1)) for t in (q_TD, k_TD, v_TD))
+        mixed_THd = attend(q_THd, k_THd, v_THd, layout, self.dropout if self.training else 0.0)
+        return adapter.linear("attention_output", self.output, mixed_THd.flatten(1), layout)
+
+
+class Layer(nn.Module):
+    """a = LN1(h + Drop(SelfAttention(h))); out = LN2(a + Drop(FFN(a)))."""
+
+    def __init__(self, shape: BertShape) -> None:
+        super().__init__()
+        self.attention = Attention(shape.hidden, shape.heads, shape.attention_dropout)
+        self.attention_norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.up = nn.Linear(shape.hidden, shape.ffn)
+        self.down = nn.Linear(shape.ffn, shape.hidden)
+        self.ffn_norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.activation = ACTIVATIONS[shape.activation]
+        self.dropout = nn.Dropout(shape.dropout)
+
+    def forward(self, h_TD: Tensor, layout: Layout, adapter: LayerAdapter) -> Tensor:
+        y_TD = adapter.sublayer("attention", self.dropout(self.attention(h_TD, layout, adapter)), layout)
+        a_TD = adapter.norm("attention", self.attention_norm, h_TD + y_TD, layout)
+        up_TF = self.activation(adapter.linear("up", self.up, a_TD, layout))
+        y_TD = adapter.sublayer("ffn", self.dropout(adapter.linear("down", self.down, up_TF, layout)), layout)
+        branch_TD = adapter.parallel(h_TD, layout)
+        total_TD = a_TD + y_TD if branch_TD is None else a_TD + y_TD + branch_TD
+        return adapter.norm("ffn", self.ffn_norm, total_TD, layout)
+
+
+class Bert(nn.Module):
+    """The shared encoder: a stream of tokens in, one hidden state for each token out."""
+
+    def __init__(self, shape: BertShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.words = nn.Embedding(shape.vocabulary, shape.hidden)
+        self.positions = nn.Embedding(shape.positions, shape.hidden)
+        self.segments = nn.Embedding(shape.segments, shape.hidden)
+        self.norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.pooler = nn.Linear(shape.hidden, shape.hidden)
+        self.apply(self._start)
+
+    def _start(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=self.shape.initializer_range)
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+
+    def embed(self, stream: Stream, adapter: Adapter, words_TD: Tensor | None = None) -> Tensor:
+        """The first layer's input. `words_TD` stands in for the word vectors (a regularizer may perturb them)."""
+        if words_TD is None:
+            words_TD = self.words(stream.token_ids_T)
+        # Summed in the order of transformers' BertModel, for the same rounding.
+        sum_TD = words_TD + self.segments(stream.segment_ids_T) + self.positions(stream.position_ids_T)
+        normed_TD: Tensor = self.dropout(adapter.embedding.norm("embedding", self.norm, sum_TD, stream.layout))
+        return normed_TD
+
+    def states(self, h_TD: Tensor, layout: Layout, adapter: Adapter, start: int = 0) -> Iterator[Tensor]:
+        """The output of each layer from `start` on, given that layer's input."""
+        for index in range(start, len(self.layers)):
+            h_TD = self.layers[index](h_TD, layout, adapter.layer(index))
+            yield h_TD
+
+    def encode(self, stream: Stream, adapter: Adapter, words_TD: Tensor | None = None) -> Tensor:
+        """The last layer's output."""
+        h_TD = self.embed(stream, adapter, words_TD)
+        for state_TD in self.states(h_TD, stream.layout, adapter):
+            h_TD = state_TD
+        return h_TD
+
+    def pool(self, first_SD: Tensor) -> Tensor:
+        """tanh(W h + b) of first-token states."""
+        pooled_SD: Tensor = self.pooler(first_SD)
+        return pooled_SD.tanh()

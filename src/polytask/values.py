@@ -1,0 +1,145 @@
+"""Plain YAML values -> typed records, strictly: every mistake is told with the place it stands at.
+
+Knows types and their names; knows no recipe and no method.
+"""
+
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+
+from polytask.types import Swap, UserError
+
+
+def load_yaml(text: str, where: str) -> Any:
+    """Plain values only: no tags, and no key twice in one mapping."""
+    try:
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506  (a subclass of SafeLoader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{where}: not valid YAML: {error}") from None
+
+
+def convert(value: Any, kind: Any, where: str) -> Any:
+    """`value`, as YAML gives it, as the type `kind`; or a UserError that says where it stood and what was expected."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        return _convert_union(value, inner, where)
+    if origin is Literal:
+        if value in inner:
+            return value
+        raise UserError(f"{where}: {value!r} is not one of: {', '.join(map(str, inner))}")
+    if kind is Swap:
+        return _swap(value, where)
+    if is_dataclass(kind):
+        return _record(mapping(value, where), kind, where)
+    if origin is tuple:
+        return _convert_tuple(value, inner, where)
+    if origin in (Mapping, dict):
+        return {str(k): convert(v, inner[1], _inside(where, str(k))) for k, v in mapping(value, where).items()}
+    return _scalar(value, kind, where)
+
+
+def _convert_union(value: Any, kinds: tuple[Any, ...], where: str) -> Any:
+    if value is None:
+        if type(None) in kinds:
+            return None
+        raise UserError(f"{where}: a value is needed, found nothing")
+    choices = [kind for kind in kinds if kind is not type(None)]
+    for kind in choices[:-1]:
+        try:
+            return convert(value, kind, where)
+        except UserError:
+            continue
+    return convert(value, choices[-1], where)
+
+
+def _convert_tuple(value: Any, inner: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    if inner[-1] is Ellipsis:
+        return tuple(convert(item, inner[0], f"{where}[{i}]") for i, item in enumerate(items))
+    if len(items) != len(inner):
+        raise UserError(f"{where}: {len(inner)} values are needed, found {len(items)}: {value!r}")
+    return tuple(convert(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(items, inner, strict=True)))
+
+
+def _scalar(value: Any, kind: type, where: str) -> Any:
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    assert kind in names, f"{where}: recipes hold no {kind}"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind is str and (isinstance(value, str) or is_number):
+        return str(value)
+    if kind is int and is_number and value == int(value):
+        return int(value)
+    if kind is float and (is_number or isinstance(value, str)):
+        try:
+            number = float(value)  # YAML reads 1e-5 as text: it wants 1.0e-5
+        except ValueError:
+            number = float("nan")
+        if number == number and abs(number) != float("inf"):
+            return number
+    raise UserError(f"{where}: {names[kind]} is needed, found {value!r}")
+
+
+def _swap(value: Any, where: str) -> Swap:
+    if isinstance(value, str):
+        return Swap(value)
+    content = dict(mapping(value, where))
+    name = content.pop("name", None)
+    if not isinstance(name, str):
+        raise UserError(f"{where}: a method is given by its name, as `{{name: NAME, option: value}}`; found {value!r}")
+    return Swap(name, content)
+
+
+def _record(content: Mapping[str, Any], kind: Any, where: str) -> Any:
+    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in fields(kind)}
+    for key in content:
+        if key not in known:
+            raise UserError(unknown(where, str(key), known, "field"))
+    for name, f in known.items():
+        if name not in content and f.default is MISSING and f.default_factory is MISSING:
+            raise UserError(f"{where}: the field {name} is missing")
+    return kind(**{key: convert(value, hints[key], _inside(where, key)) for key, value in content.items()})
+
+
+def unknown(where: str, name: str, known: Iterable[str], what: str) -> str:
+    """The message for a name that is not in a table: the nearest one, and all of them."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return f"{where}: there is no {what} {name!r}{hint}. Valid: {', '.join(known) or 'none'}"
+
+
+def mapping(value: Any, where: str) -> Mapping[str, Any]:
+    """The value, if it is fields."""
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where}: fields are needed here, found {value!r}")
+    return value
+
+
+def _inside(where: str, key: str) -> str:
+    """`recipe.yaml` and `train` -> `recipe.yaml: train`; `recipe.yaml: train` and `lr` -> `recipe.yaml: train.lr`."""
+    return f"{where}.{key}" if ": " in where else f"{where}: {key}"
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Plain YAML values only; a key that stands twice in one mapping is an error, not silently the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.YAMLError(
+                    f"the key {key!r} stands twice, the second time in line {key_node.start_mark.line + 1}"
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)

@@ -1,0 +1,95 @@
+"""Every head of the table: its loss falls on one batch, and what it decodes is a valid answer."""
+
+import numpy as np
+import pytest
+import torch
+
+from polytask.adapters import NoAdapter
+from polytask.adapters.base import AdapterContext
+from polytask.heads import HEADS
+from polytask.model import MultiTaskModel
+from polytask.text.packing import Packer, Part
+from polytask.trunk.bert import Bert, BertShape
+from polytask.types import YES_NO, LabelSpace, Stream, UserError
+
+SPACES = {
+    "classes": LabelSpace("classes", ("a", "b", "c")),
+    "yes_no": YES_NO,
+    "score": LabelSpace("score", low=1, high=5),
+}
+OPTIONS = {
+    "linear": [{"pooling": p} for p in ("first", "pooler", "mean")],
+    "cross": [{"pooling": p} for p in ("first", "pooler", "mean")],
+    "bi": [{"form": f} for f in ("concat", "difference", "product")] + [{"pooling": "first"}],
+    "cosine": [{"map": m} for m in ("linear", "direct", "sigmoid")] + [{"pooling": "pooler"}],
+}
+CASES = [(name, options, kind) for name in HEADS for options in OPTIONS[name] for kind in SPACES]
+SHAPE = BertShape(
+    layers=2, hidden=32, heads=4, ffn=64, vocabulary=100, positions=32, dropout=0.0, attention_dropout=0.0
+)
+
+
+def one_task(name: str, options: dict[str, str], labels: LabelSpace) -> tuple[MultiTaskModel, Stream]:
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    head = HEADS[name]("t", labels, SHAPE.hidden, **options)
+    context = AdapterContext(("t",), SHAPE.layers, SHAPE.hidden, SHAPE.heads, SHAPE.ffn, SHAPE.dropout)
+    model = MultiTaskModel(Bert(SHAPE), NoAdapter(context), {"t": head})
+    texts = [tuple(rng.integers(5, 100, rng.integers(1, 12)) for _ in range(head.texts[-1])) for _ in range(12)]
+    gold = {
+        "classes": rng.integers(0, 3, 12),
+        "yes_no": rng.integers(0, 2, 12).astype(np.float32),
+        "score": rng.random(12).astype(np.float32),
+    }[labels.kind]
+    return model, Packer(("t",), 2, 3, 32).pack([Part("t", texts, head.apart, gold)])
+
+
+@pytest.mark.parametrize(("name", "options", "kind"), CASES)
+def test_loss_falls_and_predictions_are_valid(name: str, options: dict[str, str], kind: str) -> None:
+    labels = SPACES[kind]
+    if name == "cosine" and kind == "classes":
+        with pytest.raises(UserError, match="fits yes_no and score, not classes"):
+            one_task(name, options, labels)
+        return
+    model, stream = one_task(name, options, labels)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = model.losses(model(stream), stream)["t"]
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+
+    outputs = model(stream)["t"]
+    assert outputs.shape == ((12, 3) if kind == "classes" else (12,))
+    for prediction in model.head("t").decode(outputs):
+        if kind == "score":
+            assert isinstance(prediction.label, float)
+            assert 1 <= prediction.label <= 5
+            assert prediction.probabilities is None
+        else:
+            assert prediction.probabilities is not None
+            assert tuple(prediction.probabilities) == labels.classes
+            assert sum(prediction.probabilities.values()) == pytest.approx(1, abs=1e-5)
+            assert prediction.probabilities[str(prediction.label)] == max(prediction.probabilities.values())
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_sees_its_own_task_only(name: str) -> None:
+    """Sequences of another task in the stream change nothing."""
+    model, alone = one_task(name, OPTIONS[name][0], YES_NO)
+    head = model.head("t")
+    both = MultiTaskModel(
+        model.trunk, model.adapter, {"other": HEADS["linear"]("other", YES_NO, SHAPE.hidden), "t": head}
+    )
+    rng = np.random.default_rng(0)
+    texts = [tuple(rng.integers(5, 100, rng.integers(1, 12)) for _ in range(head.texts[-1])) for _ in range(12)]
+    other = [(rng.integers(5, 100, 9),) for _ in range(5)]
+    mixed = Packer(("other", "t"), 2, 3, 32).pack([Part("t", texts, head.apart), Part("other", other)])
+    both.eval()
+    model.eval()
+    torch.testing.assert_close(both(mixed)["t"], model(alone)["t"], atol=1e-6, rtol=0)
+    assert set(both(mixed)) == {"other", "t"}
+    assert set(both(Packer(("other", "t"), 2, 3, 32).pack([Part("other", other)]))) == {"other"}

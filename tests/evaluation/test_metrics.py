@@ -1,0 +1,189 @@
+"""Metrics against scikit-learn and scipy, their degenerate cases, and whether the intervals cover the truth."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, precision_recall_fscore_support
+
+from polytask.evaluation.metrics import METRICS, check_metric, margins, metrics_for, per_class, primary_metric, score
+from polytask.types import YES_NO, LabelSpace, UserError
+
+
+def classes(number: int) -> LabelSpace:
+    return LabelSpace("classes", tuple(f"c{i}" for i in range(number)))
+
+
+SCORES = LabelSpace("score", low=0.0, high=5.0)
+
+
+def values(result) -> dict[str, float]:
+    return {name: metric.value for name, metric in result.metrics.items()}
+
+
+@pytest.mark.parametrize("number", [2, 3, 7])
+@pytest.mark.parametrize("seed", range(5))
+def test_class_metrics_equal_scikit_learn(number: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    gold = rng.integers(0, number, 60)
+    predicted = np.where(rng.random(60) < 0.6, gold, rng.integers(0, number, 60))
+    found = values(score(gold, predicted, classes(number), 0.5))
+    assert found["accuracy"] == pytest.approx(accuracy_score(gold, predicted))
+    assert found["f1"] == pytest.approx(f1_score(gold, predicted, average="macro"))
+    assert found["matthews"] == pytest.approx(matthews_corrcoef(gold, predicted))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_yes_no_f1_is_that_of_yes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    gold, predicted = rng.integers(0, 2, 40), rng.integers(0, 2, 40)
+    found = values(score(gold, predicted, YES_NO, 0.5))
+    assert found["f1"] == pytest.approx(f1_score(gold, predicted))
+    assert found["matthews"] == pytest.approx(matthews_corrcoef(gold, predicted))
+
+
+def test_macro_f1_leaves_out_classes_that_never_occur() -> None:
+    gold, predicted = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1])
+    assert values(score(gold, predicted, classes(9), 0.0))["f1"] == pytest.approx(
+        f1_score(gold, predicted, average="macro")
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("tied", [False, True])
+def test_correlations_equal_scipy(seed: int, tied: bool) -> None:
+    rng = np.random.default_rng(seed)
+    gold = rng.random(80) * 5
+    predicted = gold + rng.normal(size=80)
+    if tied:
+        gold, predicted = gold.round(), predicted.round()
+    found = values(score(gold, predicted.astype(np.float32), SCORES, 0.1))
+    assert found["pearson"] == pytest.approx(stats.pearsonr(gold, predicted).statistic, abs=1e-6)
+    assert found["spearman"] == pytest.approx(stats.spearmanr(gold, predicted).statistic, abs=1e-6)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: f"{metric.name}-{metric.kinds[0]}")
+def test_a_metric_over_leading_axes_is_the_metric_row_by_row(metric) -> None:
+    rng = np.random.default_rng(3)
+    gold, predicted = rng.integers(0, 2, (2, 3, 50)), rng.integers(0, 2, (2, 3, 50))
+    together = metric.function(gold, predicted)
+    assert together.shape == (2, 3)
+    for index in np.ndindex(2, 3):
+        assert together[index] == pytest.approx(float(metric.function(gold[index], predicted[index])))
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "labels"),
+    [
+        ([0, 0, 0], [0, 0, 0], YES_NO),
+        ([1, 1, 1], [0, 0, 0], YES_NO),
+        ([0, 1, 0, 1], [1, 1, 1, 1], YES_NO),
+        ([2, 2, 2], [2, 2, 2], classes(3)),
+        ([0, 1, 2], [1, 1, 1], classes(3)),
+        ([1], [1], classes(3)),
+        ([1.0, 2.0, 3.0], [0.7, 0.7, 0.7], SCORES),
+        ([2.0, 2.0, 2.0], [0.1, 0.2, 0.3], SCORES),
+        ([1.0, 2.0, 3.0], [0.1, float("nan"), 0.3], SCORES),
+        ([1.0, 2.0, 3.0], [0.1, float("inf"), 0.3], SCORES),
+        ([2.0], [1.0], SCORES),
+    ],
+)
+def test_cases_without_meaning_are_zero_and_silent(gold, predicted, labels: LabelSpace) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = score(np.array(gold), np.array(predicted), labels, 0.0)
+    for name, metric in result.metrics.items():
+        assert np.isfinite([metric.value, metric.low, metric.high]).all(), name
+        if name in ("matthews", "pearson", "spearman"):
+            assert metric.value == 0.0, name
+
+
+def test_tiny_splits_have_finite_intervals() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = score(np.array([1.0, 4.0]), np.array([2.0, 3.0]), SCORES, 0.0)
+    assert result.metrics["pearson"].value == pytest.approx(1.0)
+    assert 0.0 <= result.metrics["pearson"].low <= result.metrics["pearson"].high <= 1.0
+
+
+def test_matthews_does_not_overflow_on_large_splits() -> None:
+    gold = np.repeat([0, 1], 1_000_000)
+    assert values(score(gold, gold, YES_NO, 0.0))["matthews"] == pytest.approx(1.0)
+
+
+def test_thousands_of_classes_need_no_square_matrix() -> None:
+    rng = np.random.default_rng(0)
+    gold, predicted = rng.integers(0, 8000, 500), rng.integers(0, 8000, 500)
+    predicted[:250] = gold[:250]
+    found = values(score(gold, predicted, classes(8000), 0.0))
+    assert found["accuracy"] == pytest.approx(accuracy_score(gold, predicted))
+    assert found["f1"] == pytest.approx(f1_score(gold, predicted, average="macro"))
+
+
+def test_per_class_equals_scikit_learn() -> None:
+    rng = np.random.default_rng(1)
+    gold, predicted = rng.integers(0, 4, 50), rng.integers(0, 3, 50)
+    expected = precision_recall_fscore_support(gold, predicted, labels=range(4), zero_division=0)
+    for name, numbers in zip(("precision", "recall", "f1", "support"), expected, strict=True):
+        assert per_class(margins(gold, predicted, 4))[name] == pytest.approx(numbers), name
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    rng = np.random.default_rng(0)
+    gold, predicted = rng.random(50), rng.random(50)
+    assert score(gold, predicted, SCORES, 0.0, seed=4) == score(gold, predicted, SCORES, 0.0, seed=4)
+    assert score(gold, predicted, SCORES, 0.0, seed=4) != score(gold, predicted, SCORES, 0.0, seed=5)
+
+
+def test_drawn_confusion_matrices_give_the_interval_of_drawn_rows() -> None:
+    rng = np.random.default_rng(2)
+    gold = rng.integers(0, 4, 300)
+    predicted = np.where(rng.random(300) < 0.7, gold, rng.integers(0, 4, 300))
+    result = score(gold, predicted, classes(4), 0.0)
+    rows = rng.integers(0, 300, (4000, 300))
+    for metric in metrics_for("classes"):
+        low, high = np.quantile(metric.function(gold[rows], predicted[rows]), [0.025, 0.975])
+        assert result.metrics[metric.name].low == pytest.approx(low, abs=0.012), metric.name
+        assert result.metrics[metric.name].high == pytest.approx(high, abs=0.012), metric.name
+
+
+def test_accuracy_intervals_cover_the_truth_about_95_percent_of_the_time() -> None:
+    rng, covered = np.random.default_rng(7), 0
+    for trial in range(200):
+        gold = rng.integers(0, 2, 200)
+        predicted = np.where(rng.random(200) < 0.8, gold, 1 - gold)
+        interval = score(gold, predicted, YES_NO, 0.0, seed=trial).metrics["accuracy"]
+        covered += interval.low <= 0.8 <= interval.high
+    assert 0.90 <= covered / 200 <= 0.985
+
+
+def test_pearson_intervals_cover_the_truth_about_95_percent_of_the_time() -> None:
+    rng, covered, truth = np.random.default_rng(8), 0, 0.6
+    for trial in range(200):
+        gold = rng.normal(size=150)
+        predicted = truth * gold + np.sqrt(1 - truth**2) * rng.normal(size=150)
+        interval = score(gold, predicted, SCORES, 0.0, seed=trial).metrics["pearson"]
+        covered += interval.low <= truth <= interval.high
+    assert 0.89 <= covered / 200 <= 0.985
+
+
+def test_what_is_primary() -> None:
+    assert [primary_metric(kind) for kind in ("classes", "yes_no", "score")] == ["accuracy", "accuracy", "pearson"]
+    assert check_metric(None, "score", "tasks.a.metric") == "pearson"
+    gold = np.array([0, 1, 1])
+    assert score(gold, gold, YES_NO, 0.25).primary == "accuracy"
+    chosen = score(gold, gold, YES_NO, 0.25, primary="f1")
+    assert (chosen.primary, chosen.value, chosen.loss, chosen.examples) == ("f1", 1.0, 0.25, 3)
+
+
+def test_errors_say_what_is_allowed() -> None:
+    gold = np.array([0, 1])
+    with pytest.raises(UserError, match=r"'pearson'.*yes_no.*accuracy, f1, matthews"):
+        score(gold, gold, YES_NO, 0.0, primary="pearson")
+    with pytest.raises(UserError, match=r"^tasks.a.metric: 'f1'.*score.*pearson, spearman"):
+        check_metric("f1", "score", "tasks.a.metric")
+    with pytest.raises(UserError, match="no labelled row"):
+        score(np.array([], int), np.array([], int), YES_NO, 0.0)
+    with pytest.raises(ValueError, match="same length"):
+        score(gold, np.array([0, 1, 1]), YES_NO, 0.0)

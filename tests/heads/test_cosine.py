@@ -1,0 +1,33 @@
+"""The cosine head's maps, against numbers worked out by hand."""
+
+import pytest
+import torch
+
+from polytask.heads.cosine import CosineHead
+from polytask.types import Encoded, LabelSpace, Layout
+
+SCORE = LabelSpace("score", low=0, high=5)
+
+
+def encoded(u: list[float], v: list[float]) -> Encoded:
+    cu = torch.arange(3, dtype=torch.int32)
+    zeros = torch.zeros(2, dtype=torch.int64)
+    return Encoded(torch.tensor([u, v]), Layout(cu, zeros, zeros, (1, 1), ((0, 2),), ((0, 2),)), 0, lambda x: x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "v", "score"),
+    [
+        ("linear", [2.0, 0.0], 5.0),
+        ("linear", [0.0, 1.0], 2.5),
+        ("linear", [-3.0, 0.0], 0.0),
+        ("direct", [0.0, 1.0], 0.0),
+        ("direct", [1.0, 1.0], 5 / 2**0.5),
+        ("sigmoid", [2.0, 0.0], 5 * 0.7310586),
+        ("sigmoid", [-2.0, 0.0], 5 * 0.2689414),
+    ],
+)
+def test_maps(kind: str, v: list[float], score: float) -> None:
+    head = CosineHead("t", SCORE, 2, map=kind, pooling="first")  # type: ignore[arg-type]
+    (prediction,) = head.decode(head(encoded([1.0, 0.0], v)))
+    assert prediction.label == pytest.approx(score, abs=1e-5)

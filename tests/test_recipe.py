@@ -1,0 +1,132 @@
+"""Recipes: what is read, what is refused and in which words, and that the resolved copy means the same."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polytask.recipe import read_recipe, recipe_from, recipe_to_mapping, write_recipe
+from polytask.types import Swap, UserError
+
+TASK = {"kind": "yes_no", "text": "t", "label": "l", "train": "a.csv", "dev": "b.csv"}
+
+
+def recipe(**more: Any) -> dict[str, Any]:
+    return {"tasks": {"one": TASK}, **more}
+
+
+def test_defaults_and_short_forms() -> None:
+    made = recipe_from(recipe(sampler="round_robin", optimizer={"name": "adamw", "lr": "1e-5"}))
+    assert made.tasks["one"].text == ("t",)
+    assert made.sampler == Swap("round_robin")
+    assert made.optimizer == Swap("adamw", {"lr": "1e-5"})
+    assert made.train.epochs == 3
+
+
+def test_files_are_made_absolute_from_the_recipe_or_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text("tasks: {one: {kind: yes_no, text: t, label: l, train: in/a.csv, dev: 'sample:b.csv'}}")
+    assert read_recipe(path).tasks["one"].train == str(tmp_path / "in" / "a.csv")
+    assert read_recipe(path).tasks["one"].dev == "sample:b.csv"
+    monkeypatch.setenv("SOME_DATA", "/data")
+    assert read_recipe(path, ["data=${SOME_DATA}"]).tasks["one"].train == "/data/in/a.csv"
+    monkeypatch.delenv("SOME_DATA")
+    with pytest.raises(UserError, match=r"data: the environment has no SOME_DATA; set it .export SOME_DATA=DIR."):
+        read_recipe(path, ["data=${SOME_DATA}"])
+
+
+def test_settings_go_over_the_file() -> None:
+    made = recipe_from(
+        recipe(optimizer="adamw"), ["train.epochs=7", "optimizer.lr=3e-5", "tasks.one.text=[a, b]", "seed=4"]
+    )
+    assert made.train.epochs == 7
+    assert made.optimizer == Swap("adamw", {"lr": "3e-5"})
+    assert made.tasks["one"].is_pair
+    assert made.seed == 4
+
+
+def test_resolved_copy_means_the_same(tmp_path: Path) -> None:
+    made = recipe_from(
+        recipe(
+            regularizers=[{"name": "x", "strength": 0.1}],
+            encoder={"layers": 2, "hidden": 32},
+            train={"warmup": 0.2, "clip": None},
+        ),
+        ["tasks.one.head={name: bi, form: concat}", "tasks.one.classes=null"],
+    )
+    write_recipe(made, tmp_path / "recipe.yaml")
+    assert read_recipe(tmp_path / "recipe.yaml") == made
+    assert recipe_to_mapping(made)["train"]["epochs"] == 3  # defaults are written out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1, 2], "a recipe is a mapping"),
+        ({}, "tasks: at least one task is needed"),
+        ({"tasks": {}}, "tasks: at least one task is needed"),
+        (recipe(epocs=3), "there is no field 'epocs'"),
+        (
+            recipe(train={"epocs": 3}),
+            r"train: there is no field 'epocs' \(did you mean epochs\?\)\. Valid: accumulate, ",
+        ),
+        (recipe(train={"epochs": "many"}), "train.epochs: a whole number is needed, found 'many'"),
+        (recipe(train={"epochs": 0}), "train.epochs: at least 1 is needed, found 0"),
+        (recipe(train={"clip": -1}), "train.clip: a number above 0 is needed, found -1"),
+        (recipe(train={"precision": "fp8"}), "train.precision: 'fp8' is not one of: float32, bf16"),
+        (recipe(train={"head_lr": "nan"}), "train.head_lr: a number is needed"),
+        (recipe(train={"select": "two"}), "train.select: there is no task 'two'"),
+        (recipe(dropout=1.0), "dropout: a number from 0 up to"),
+        (recipe(max_length=2), "max_length: at least 4"),
+        (recipe(sampler={"lr": 1}), "sampler: a method is given by its name"),
+        ({"tasks": {"../x": TASK}}, r"tasks.\.\./x: a task's name is letters"),
+        ({"tasks": {"one": "file.csv"}}, "tasks.one: fields are needed here, found 'file.csv'"),
+        (
+            {"tasks": {"one": {**TASK, "kind": "regression"}}},
+            "tasks.one.kind: 'regression' is not one of: classes, yes_no, score",
+        ),
+        ({"tasks": {"one": {k: v for k, v in TASK.items() if k != "dev"}}}, "tasks.one: the field dev is missing"),
+        (
+            {"tasks": {"one": {**TASK, "text": ["a", "b", "c"]}}},
+            "tasks.one.text: one column, or two for a pair, found 3",
+        ),
+        ({"tasks": {"one": {**TASK, "kind": "score"}}}, "tasks.one.range: a score needs its lowest and highest"),
+        ({"tasks": {"one": {**TASK, "kind": "score", "range": [5, 0]}}}, "the first value must be the lower"),
+        ({"tasks": {"one": {**TASK, "kind": "score", "range": [5]}}}, "tasks.one.range: 2 values are needed, found 1"),
+        ({"tasks": {"one": {**TASK, "kind": "classes", "classes": ["a", "a"]}}}, "two or more different names"),
+        ({"tasks": {"one": {**TASK, "weight": 0}}}, "tasks.one.weight: a number above 0"),
+    ],
+)
+def test_refused_in_plain_words(content: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        recipe_from(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tasks: {a: 1\n", "not valid YAML"),
+        ("seed: 1\nseed: 2\n", "the key 'seed' stands twice, the second time in line 2"),
+        ("x: !!python/object/apply:os.system ['true']", "not valid YAML"),
+    ],
+)
+def test_bad_files_are_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(UserError, match=rf"bad\.yaml: .*{message}"):
+        read_recipe(tmp_path / "bad.yaml")
+
+
+def test_missing_and_undecodable_files(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.yaml: the recipe cannot be read: No such file"):
+        read_recipe(tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9")
+    with pytest.raises(UserError, match=r"latin\.yaml: the recipe is not UTF-8 text .byte 9."):
+        read_recipe(tmp_path / "latin.yaml")
+
+
+@pytest.mark.parametrize("setting", ["train.epochs", "=3", "train.epochs=[1"])
+def test_bad_settings(setting: str) -> None:
+    with pytest.raises(UserError, match="--set"):
+        recipe_from(recipe(), [setting])

@@ -1,0 +1,96 @@
+"""Packing keeps every token of every example, ordered by task, with the right borders, segments and fillers."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polytask.text.packing import FILLER_LENGTH, Packer, Part, batches_by_length, cut_pair, filler_lengths
+
+CLS, SEP = 101, 102
+
+
+def packer(max_length: int = 16) -> Packer:
+    return Packer(("a", "b", "c"), CLS, SEP, max_length)
+
+
+def ids(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.uint16)
+
+
+def test_single_texts_pairs_and_pairs_apart() -> None:
+    single = list(packer().sequences((ids(1, 2),), apart=False))
+    pair = list(packer().sequences((ids(1), ids(2, 3)), apart=False))
+    apart = list(packer().sequences((ids(1), ids(2, 3)), apart=True))
+    assert [(s.tolist(), start) for s, start in single] == [([CLS, 1, 2, SEP], 4)]
+    assert [(s.tolist(), start) for s, start in pair] == [([CLS, 1, SEP, 2, 3, SEP], 3)]
+    assert [s.tolist() for s, _ in apart] == [[CLS, 1, SEP], [CLS, 2, 3, SEP]]
+
+
+def test_a_stream_is_ordered_by_task_with_its_ranges() -> None:
+    parts = [
+        Part("c", [(ids(7), ids(8))], labels=np.array([1.0], dtype=np.float32)),
+        Part("a", [(ids(1, 2),), (ids(),)], labels=np.array([0, 4])),
+    ]
+    stream = packer().pack(parts)
+    assert stream.token_ids_T.tolist() == [CLS, 1, 2, SEP, CLS, SEP, CLS, 7, SEP, 8, SEP]
+    assert stream.position_ids_T.tolist() == [0, 1, 2, 3, 0, 1, 0, 1, 2, 3, 4]
+    assert stream.segment_ids_T.tolist() == [0] * 9 + [1, 1]
+    assert stream.layout.lengths == (4, 2, 5)
+    assert stream.layout.cu_seqlens_S1.tolist() == [0, 4, 6, 11]
+    assert stream.layout.task_ids_S.tolist() == [0, 0, 2]
+    assert stream.layout.task_ids_T.tolist() == [0] * 6 + [2] * 5
+    assert stream.layout.sequence_ranges == ((0, 2), (0, 0), (2, 3))
+    assert stream.layout.token_ranges == ((0, 6), (0, 0), (6, 11))
+    assert stream.labels["a"].tolist() == [0, 4]
+    assert stream.labels["c"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("budget", [4, 5, 20, 21, 100])
+def test_a_budget_is_filled_exactly_and_fillers_belong_to_no_task(budget: int) -> None:
+    stream = packer().pack([Part("b", [(ids(1, 2),)])], token_budget=budget)
+    assert len(stream.token_ids_T) == budget == sum(stream.layout.lengths)
+    assert stream.layout.sequence_ranges == ((0, 0), (0, 1), (0, 0))
+    assert stream.layout.token_ranges[1] == (0, 4)
+    assert max(stream.layout.lengths) <= FILLER_LENGTH
+    assert stream.segment_ids_T.sum() == 0
+
+
+def test_a_stream_larger_than_its_budget_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 tokens larger than its budget"):
+        packer().pack([Part("b", [(ids(1, 2),)])], token_budget=3)
+    assert filler_lengths(0) == []
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(2, 40))
+def test_cut_pair_fills_the_room_and_cuts_the_longer_text(a: int, b: int, room: int) -> None:
+    cut_a, cut_b = cut_pair(np.arange(a), np.arange(b), room)
+    assert len(cut_a) + len(cut_b) == min(a + b, room)
+    np.testing.assert_array_equal(cut_a, np.arange(a)[: len(cut_a)])
+    np.testing.assert_array_equal(cut_b, np.arange(b)[: len(cut_b)])
+    if len(cut_a) < a and len(cut_b) < b:
+        assert len(cut_a) - len(cut_b) in (0, 1)
+    elif len(cut_a) < a:
+        assert len(cut_a) >= len(cut_b)
+    elif len(cut_b) < b:
+        assert len(cut_b) >= len(cut_a) - 1
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=2), st.booleans(), st.integers(5, 30))
+def test_length_is_what_packing_takes(lengths: list[int], apart: bool, max_length: int) -> None:
+    texts = tuple(np.ones(length, dtype=np.int64) for length in lengths)
+    made = [sequence for sequence, _ in packer(max_length).sequences(texts, apart)]
+    assert sum(map(len, made)) == packer(max_length).length(tuple(lengths), apart)
+    assert all(len(sequence) <= max_length for sequence in made)
+
+
+@given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 100), st.none() | st.integers(1, 20))
+def test_batches_hold_every_example_once_inside_the_budget(lengths: list[int], budget: int, window: int | None) -> None:
+    batches = list(batches_by_length(lengths, budget, window))
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or sum(lengths[i] for i in batch) <= budget
+        assert [lengths[i] for i in batch] == sorted((lengths[i] for i in batch), reverse=True)
+        if window is not None:
+            assert len({i // window for i in batch}) == 1

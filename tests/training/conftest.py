@@ -1,0 +1,93 @@
+"""A tiny model of two tasks and random examples: what the loop's own tests train."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from polytask.adapters import NoAdapter
+from polytask.adapters.base import AdapterContext
+from polytask.evaluation.evaluate import evaluate, split_outputs
+from polytask.heads import HEADS
+from polytask.model import MultiTaskModel
+from polytask.optim import OPTIMIZERS
+from polytask.policies import WeightedSum
+from polytask.samplers import SAMPLERS
+from polytask.samplers.base import SamplerContext
+from polytask.text.packing import Packer
+from polytask.training.feed import Feed
+from polytask.training.groups import freeze, parameter_groups
+from polytask.training.journal import Journal
+from polytask.training.loop import Session
+from polytask.trunk.bert import Bert, BertShape
+from polytask.types import YES_NO, LabelSpace, TrainSettings
+
+SHAPE = BertShape(layers=2, hidden=32, heads=4, ffn=64, vocabulary=60, positions=32)
+
+
+class Examples:
+    """Random ids; the label can be read off the first token."""
+
+    def __init__(self, count: int, seed: int, kind: str) -> None:
+        rng = np.random.default_rng(seed)
+        self._tokens = [(rng.integers(5, 60, rng.integers(2, 12)),) for _ in range(count)]
+        high = np.array([ids[0] >= 32 for (ids,) in self._tokens])
+        self.labels: npt.NDArray[Any] = high.astype(np.int64 if kind == "classes" else np.float32)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def tokens(self, index: int) -> tuple[npt.NDArray[np.integer], ...]:
+        return self._tokens[index]
+
+
+MakeSession = Callable[..., Session]
+
+
+@pytest.fixture
+def make_session(tmp_path: Path) -> MakeSession:
+    """make_session(folder, resumed_at, regularizers, optimizer, sampler, **settings of TrainSettings)."""
+
+    def make(
+        folder: str = "run",
+        resumed_at: int = 0,
+        regularizers: dict[str, Any] | None = None,
+        optimizer: str = "adamw",
+        sampler: str = "proportional",
+        **settings: Any,
+    ) -> Session:
+        train = TrainSettings(**{"epochs": 2, "steps_per_epoch": 6, "batch_size": 4, **settings})
+        torch.manual_seed(0)
+        labels = {"one": LabelSpace("classes", ("low", "high")), "two": YES_NO}
+        context = AdapterContext(tuple(labels), SHAPE.layers, SHAPE.hidden, SHAPE.heads, SHAPE.ffn, SHAPE.dropout)
+        heads = {task: HEADS["linear"](task, space, SHAPE.hidden) for task, space in labels.items()}
+        model = MultiTaskModel(Bert(SHAPE), NoAdapter(context), heads)
+        freeze(model, train)
+        packer = Packer(tuple(labels), 2, 3, 16)
+        examples = {"one": Examples(40, 1, "classes"), "two": Examples(20, 2, "yes_no")}
+        dev = {"one": Examples(20, 3, "classes"), "two": Examples(20, 4, "yes_no")}
+        sizes = {task: len(part) for task, part in examples.items()}
+        run = tmp_path / folder
+        run.mkdir(exist_ok=True)
+        return Session(
+            model=model,
+            optimizer=OPTIMIZERS[optimizer](parameter_groups(model, train, 1e-3, 0.01)),
+            policy=WeightedSum(dict.fromkeys(labels, 1.0)),
+            regularizers=regularizers or {},
+            sampler=SAMPLERS[sampler](SamplerContext(sizes, train.batch_size, 5, 6, train.epochs)),
+            feed=Feed(examples, dict.fromkeys(labels, False), packer, 5),
+            settings=train,
+            steps_per_epoch=6,
+            seed=5,
+            evaluate=lambda step: evaluate(
+                model, split_outputs(model, dev, packer), dev, dict.fromkeys(labels, None), "dev", step
+            ),
+            journal=Journal(run, resumed_at),
+            folder=run / "checkpoints",
+        )
+
+    return make

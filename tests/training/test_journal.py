@@ -1,0 +1,39 @@
+"""The journal: one line a step, in order, also when a stopped run goes on."""
+
+import json
+from pathlib import Path
+
+from polytask.training.journal import Journal
+from polytask.types import EvalReport, MetricValue, StepReport, TaskScore
+
+
+def report(step: int, evaluated: bool = False) -> StepReport:
+    score = TaskScore(0.5, {"accuracy": MetricValue(0.7, 0.6, 0.8)}, "accuracy", 100)
+    evaluation = EvalReport(step, "dev", {"t": score}) if evaluated else None
+    return StepReport(step, 10, 1, {"t": 0.25}, {}, 1e-3, 2.0, 4, 40, 0.1, evaluation, evaluated)
+
+
+def steps(run: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_lines_hold_the_report(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        journal.write(report(1, evaluated=True))
+    step, evaluation = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert (step["kind"], step["losses"], step["examples"]) == ("step", {"t": 0.25}, 4)
+    assert evaluation["tasks"]["t"]["metrics"]["accuracy"] == {"value": 0.7, "low": 0.6, "high": 0.8}
+    assert (evaluation["mean"], evaluation["best"]) == (0.7, True)
+    assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        for step in range(1, 6):
+            journal.write(report(step))
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "step", "st')  # the process died here
+    with Journal(tmp_path, resumed_at=3) as journal:
+        for step in (4, 5):
+            journal.write(report(step))
+    assert steps(tmp_path) == [1, 2, 3, 4, 5]

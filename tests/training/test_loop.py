@@ -1,0 +1,136 @@
+"""The loop: the same seed gives the same weights, and a stopped run ends where an unstopped one does, bit for bit."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from polytask.model import MultiTaskModel
+from polytask.regularizers.base import Regularizer
+from polytask.training.checkpoint import newest, numbered, optimizer_tensors, step_of
+from polytask.training.loop import Session, fit
+from polytask.types import Stream
+
+
+def bits(session: Session) -> dict[str, Tensor]:
+    return {**session.model.state_dict(), **optimizer_tensors(session.optimizer)}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def lines(session: Session) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in session.journal.path.read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in found]
+
+
+def test_same_seed_same_weights(make_session: Any) -> None:
+    one, other = make_session("a"), make_session("b")
+    reports = [list(fit(session)) for session in (one, other)]
+    assert same(bits(one), bits(other))
+    assert lines(one) == lines(other)
+    assert [report.losses for report in reports[0]] == [report.losses for report in reports[1]]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "fused_adamw"])
+@pytest.mark.parametrize("stop", [1, 5, 9])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_stopped_and_resumed_is_bit_identical(make_session: Any, optimizer: str, stop: int, accumulate: int) -> None:
+    options = {"optimizer": optimizer, "save_every": 2, "evaluate_every": 3, "accumulate": accumulate}
+    straight = make_session("straight", **options)
+    list(fit(straight))
+    stopped = make_session("stopped", **options)
+    list(itertools.islice(fit(stopped), stop))
+    checkpoint = newest(stopped.folder)
+    resumed = make_session("stopped", resumed_at=step_of(checkpoint) if checkpoint else 0, **options)
+    if checkpoint is not None:
+        resumed.load(checkpoint)
+        assert resumed.step == stop - stop % 2
+    list(fit(resumed))
+    assert same(bits(resumed), bits(straight))
+    assert lines(resumed) == lines(straight)
+    assert (resumed.best_step, resumed.best_value) == (straight.best_step, straight.best_value)
+    resumed.load_best()
+    straight.load_best()
+    assert same(resumed.model.state_dict(), straight.model.state_dict())
+
+
+def test_lines_are_counted_once_and_losses_fall(make_session: Any) -> None:
+    session = make_session(epochs=40, schedule="constant")
+    reports = list(fit(session))
+    assert [line["step"] for line in lines(session) if line["kind"] == "step"] == list(range(1, 241))
+    assert [line["step"] for line in lines(session) if line["kind"] == "evaluation"] == list(range(6, 241, 6))
+    early = [loss for report in reports[:10] for loss in report.losses.values()]
+    late = [loss for report in reports[-10:] for loss in report.losses.values()]
+    assert sum(late) / len(late) < 0.8 * sum(early) / len(early)
+    assert {report.epoch for report in reports} == set(range(1, 41))
+
+
+def test_best_weights_come_back(make_session: Any) -> None:
+    session = make_session(epochs=6)
+    values = {}
+    weights = {}
+    for report in fit(session):
+        if report.evaluation is not None:
+            values[report.step] = report.evaluation.mean
+            weights[report.step] = {key: t.clone() for key, t in session.model.state_dict().items()}
+            assert report.best == (
+                values[report.step] > max([v for s, v in values.items() if s < report.step], default=-9)
+            )
+    best = max(values, key=lambda step: (values[step], -step))
+    session.load_best()
+    assert session.best_step == best
+    assert same(session.model.state_dict(), weights[best])
+
+
+def test_patience_stops_and_stays_stopped(make_session: Any) -> None:
+    options = {"epochs": 50, "patience": 2, "evaluate_every": 1}
+    session = make_session(**options)
+    reports = list(fit(session))
+    assert len(reports) < 300
+    assert session.evaluations_since_best == 2
+    resumed = make_session(resumed_at=session.step, **options)
+    resumed.load(newest(session.folder))
+    assert list(fit(resumed)) == []
+
+
+def test_old_checkpoints_go_when_newer_ones_are_whole(make_session: Any) -> None:
+    session = make_session(save_every=1, keep=3)
+    list(fit(session))
+    assert list(numbered(session.folder, "step-")) == [10, 11, 12]
+    assert list(numbered(session.folder, "best-")) == [session.best_step]
+
+
+class TowardsZero(Regularizer):
+    """Half the squared norm of the weights; remembers how often it was asked."""
+
+    def __init__(self) -> None:
+        self.count = torch.zeros(())
+
+    def penalty(self, model: MultiTaskModel, stream: Stream, outputs: Any) -> Tensor:
+        return 0.5 * sum(p.square().sum() for p in model.trunk.parameters())
+
+    def after_step(self, model: MultiTaskModel) -> None:
+        self.count = self.count + 1
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.count = state["count"]
+
+
+def test_regularizers_add_to_the_loss_and_keep_their_state(make_session: Any) -> None:
+    plain, held = make_session("plain"), make_session("held", regularizers={"zero": TowardsZero()}, save_every=6)
+    list(fit(plain))
+    reports = list(fit(held))
+    assert all(report.penalties["zero"] > 0 for report in reports)
+    norms = [sum(p.square().sum().item() for p in s.model.trunk.layers.parameters()) for s in (plain, held)]
+    assert norms[1] < norms[0]
+    again = make_session("held", resumed_at=12, regularizers={"zero": TowardsZero()})
+    again.load(newest(held.folder))
+    assert again.regularizers["zero"].count == 12
