@@ -1,7 +1,5 @@
 """polytask: one encoder, many text tasks."""
 
-from importlib.metadata import version
-
 from polytask.build import TABLES, options_of
 from polytask.evaluation.report import write_report
 from polytask.recipe import Recipe, read_recipe, recipe_from, write_recipe
@@ -11,8 +9,7 @@ from polytask.serving.predictor import Predictor
 from polytask.starter import start_recipe
 from polytask.trunk.encoders import describe_encoder, find_encoder
 from polytask.types import EvalReport, Prediction, StepReport, UserError
-
-__version__ = version("polytask")
+from polytask.version import __version__
 
 load = Predictor.load
 

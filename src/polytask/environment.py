@@ -11,19 +11,21 @@ from typing import Any
 
 import torch
 
+from polytask.version import __version__
+
 PACKAGES = ("torch", "numpy", "scipy", "tokenizers", "safetensors", "pyarrow")
 
 
 def environment(device: torch.device) -> dict[str, Any]:
     return {
-        "polytask": metadata.version("polytask"),
+        "polytask": __version__,
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in PACKAGES},
         "platform": platform.platform(),
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "device": device_name(device),
+        "device": str(device) if device.type == "cpu" else f"{device} ({torch.cuda.get_device_name(device)})",
         "commit": commit(),
     }
 
@@ -36,10 +38,6 @@ def cpu_name() -> str:
     return next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
     )
-
-
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
 
 
 def commit() -> str | None:

@@ -67,6 +67,7 @@ def make_session(tmp_path: Path) -> MakeSession:
         heads = {task: HEADS["linear"](task, space, SHAPE.hidden) for task, space in labels.items()}
         model = MultiTaskModel(Bert(SHAPE), NoAdapter(context), heads)
         freeze(model, train)
+        model.to("cpu" if train.device == "auto" else train.device)
         packer = Packer(tuple(labels), 2, 3, 16)
         examples = {"one": Examples(40, 1, "classes"), "two": Examples(20, 2, "yes_no")}
         dev = {"one": Examples(20, 3, "classes"), "two": Examples(20, 4, "yes_no")}

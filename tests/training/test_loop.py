@@ -59,6 +59,20 @@ def test_stopped_and_resumed_is_bit_identical(make_session: Any, optimizer: str,
     assert same(resumed.model.state_dict(), straight.model.state_dict())
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("optimizer", ["adamw", "fused_adamw"])
+def test_resumes_on_cuda_as_closely_as_its_kernels_allow(make_session: Any, optimizer: str) -> None:
+    options = {"optimizer": optimizer, "save_every": 4, "precision": "bf16", "device": "cuda"}
+    straight, stopped = make_session("straight", **options), make_session("stopped", **options)
+    list(fit(straight))
+    list(itertools.islice(fit(stopped), 5))
+    resumed = make_session("stopped", resumed_at=4, **options)
+    resumed.load(newest(stopped.folder))
+    list(fit(resumed))
+    for name, weight in resumed.model.state_dict().items():
+        torch.testing.assert_close(weight, straight.model.state_dict()[name], atol=2e-3, rtol=0)
+
+
 def test_lines_are_counted_once_and_losses_fall(make_session: Any) -> None:
     session = make_session(epochs=40, schedule="constant")
     reports = list(fit(session))

@@ -87,13 +87,16 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Takes back what `optimizer_tensors` gave; each parameter keeps its own step count."""
     parameters = {name: parameter for parameter, name in _names(optimizer).items()}
+    # Moments live with their parameter; step counts on the CPU, except for torch's fused kernels.
+    counts_with_parameter = {
+        p for group in optimizer.param_groups if group.get("fused") or group.get("capturable") for p in group["params"]
+    }
     optimizer.state.clear()
     for key, value in tensors.items():
         name, _, field = key.rpartition("/")
         parameter = parameters[name]
-        # Per-parameter counters may live on the CPU while moments live with their parameter.
-        on = parameter.device if value.shape == parameter.shape and value.ndim > 0 else value.device
-        optimizer.state[parameter][field] = value.to(on, copy=True)
+        beside = field != "step" or parameter in counts_with_parameter
+        optimizer.state[parameter][field] = value.to(parameter.device if beside else "cpu", copy=True)
 
 
 def _names(optimizer: torch.optim.Optimizer) -> dict[Tensor, str]:

@@ -1,0 +1,5 @@
+"""`python -m polytask` is the `polytask` command."""
+
+from polytask.cli.main import main
+
+main()
