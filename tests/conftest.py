@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from polytask import Finished, train
 from polytask.trunk.encoders import find_encoder
 from polytask.types import Layout, Stream, UserError
 
@@ -28,6 +29,27 @@ def minilm() -> Path:
         if os.environ.get("HF_HUB_OFFLINE"):
             pytest.skip(str(error))
         raise
+
+
+TINY = {
+    "encoder": "{layers: 2, hidden: 32, heads: 4, ffn: 64, positions: 128}",
+    "train.steps_per_epoch": "10",
+    "train.epochs": "2",
+    "optimizer.lr": "3e-3",
+}
+QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
+
+
+@pytest.fixture(scope="session")
+def tiny_settings() -> list[str]:
+    """Settings that make a recipe a matter of seconds: an untrained encoder and twenty steps."""
+    return [f"{field}={value}" for field, value in TINY.items()]
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory, tiny_settings: list[str]) -> Finished:
+    """The quickstart recipe, tiny, trained to its end. Tests look at it and leave it as it is."""
+    return train(QUICKSTART, tmp_path_factory.mktemp("tiny") / "run", tiny_settings)
 
 
 @pytest.fixture(scope="session")

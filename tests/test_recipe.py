@@ -23,6 +23,11 @@ def test_defaults_and_short_forms() -> None:
     assert made.train.epochs == 3
 
 
+def test_options_without_a_name_are_the_defaults() -> None:
+    assert recipe_from(recipe(optimizer={"lr": "1e-5"})).optimizer == Swap("adamw", {"lr": "1e-5"})
+    assert recipe_from(recipe(), ["optimizer.lr=0.1"]).optimizer == Swap("adamw", {"lr": 0.1})
+
+
 def test_files_are_made_absolute_from_the_recipe_or_the_data_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +85,7 @@ def test_resolved_copy_means_the_same(tmp_path: Path) -> None:
         (recipe(train={"select": "two"}), "train.select: there is no task 'two'"),
         (recipe(dropout=1.0), "dropout: a number from 0 up to"),
         (recipe(max_length=2), "max_length: at least 4"),
-        (recipe(sampler={"lr": 1}), "sampler: a method is given by its name"),
+        (recipe(regularizers=[{"lr": 1}]), r"regularizers\[0\]: a method is given by its name"),
         ({"tasks": {"../x": TASK}}, r"tasks.\.\./x: a task's name is letters"),
         ({"tasks": {"one": "file.csv"}}, "tasks.one: fields are needed here, found 'file.csv'"),
         (

@@ -74,9 +74,18 @@ def recipe_from(
     for name in named:
         if not TASK_NAME.fullmatch(name):
             raise UserError(f"{where}: tasks.{name}: a task's name is letters, digits, - and _, at most 64")
+    # `optimizer: {lr: 3e-5}` is the default optimizer with another rate.
+    for default in ("adapter", "sampler", "policy", "optimizer"):
+        if isinstance(content.get(default), Mapping):
+            content[default] = {"name": _default_name(default), **content[default]}
     recipe: Recipe = convert({**content, "tasks": named}, Recipe, where)
     _check(recipe, where)
     return _with_files(recipe, where, folder or Path.cwd())
+
+
+def _default_name(swap: str) -> str:
+    default: Swap = getattr(Recipe(tasks={}), swap)
+    return default.name
 
 
 def with_setting(content: Mapping[str, Any], setting: str) -> dict[str, Any]:

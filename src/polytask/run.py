@@ -6,7 +6,7 @@ model/  predictions/  summary.json  report.html
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,12 @@ from polytask.evaluation.evaluate import evaluate, split_outputs, write_predicti
 from polytask.evaluation.metrics import check_metric
 from polytask.evaluation.report import write_report
 from polytask.model import MultiTaskModel
+from polytask.places import cache_folder
 from polytask.recipe import Recipe, read_recipe, recipe_from, recipe_to_mapping, write_recipe
 from polytask.samplers.base import SamplerContext
 from polytask.serving.predictor import Predictor, pick_device
 from polytask.tasks.describe import baseline, describe_split
-from polytask.tasks.task import Task, default_cache, read_tasks
+from polytask.tasks.task import Task, read_split, read_tasks
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.training.checkpoint import newest, step_of
@@ -34,6 +35,7 @@ from polytask.training.groups import freeze, parameter_groups
 from polytask.training.journal import Journal
 from polytask.training.loop import Session, fit
 from polytask.types import EvalReport, StepReport, TaskSpec, UserError
+from polytask.whole import write_whole
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def prepare(recipe: Recipe) -> Prepared:
     tokenizer = TextTokenizer.load(folder)
     for name, spec in recipe.tasks.items():
         check_metric(spec.metric, spec.kind, f"recipe: tasks.{name}.metric")
-    tasks = {task.spec.name: task for task in read_tasks(list(recipe.tasks.values()), tokenizer, default_cache())}
+    tasks = {task.spec.name: task for task in read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder())}
     labels = {name: task.labels for name, task in tasks.items()}
     model = make_model(
         recipe.tasks, labels, recipe.adapter, lambda: make_trunk(recipe, folder, tokenizer), seed=recipe.seed
@@ -216,7 +218,8 @@ class Running:
             "tasks": {name: describe_task(task, self.prepared) for name, task in self.prepared.tasks.items()},
             "evaluations": {split: asdict(report)["tasks"] for split, report in evaluations.items()},
             "baselines": {
-                name: baseline(task.splits["dev"], task.labels) for name, task in self.prepared.tasks.items()
+                name: baseline(task.splits["dev"], task.labels, check_metric(task.spec.metric, task.spec.kind, name))
+                for name, task in self.prepared.tasks.items()
             },
         }
 
@@ -237,9 +240,8 @@ def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] |
         raise UserError(f"{folder}: no task of its recipe has a {split} file")
     splits = {}
     for name, file in files.items():
-        spec = replace(recipe.tasks[predictor.spec(name).name], dev=file, test=None)
-        (task,) = read_tasks([spec], bundle.tokenizer, default_cache())
-        splits[name] = task.splits["dev"]
+        spec = recipe.tasks[predictor.spec(name).name]
+        splits[name] = read_split(spec, bundle.labels[name], file, bundle.tokenizer, cache_folder(), split)
     outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16")
     primary = {name: recipe.tasks[name].metric for name in splits}
     report = evaluate(bundle.model, outputs, splits, primary, split, 0)
@@ -289,6 +291,4 @@ def _evaluate(prepared: Prepared, split: str, step: int) -> tuple[EvalReport, Ma
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
-    beside.replace(path)
+    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False))

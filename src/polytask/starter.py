@@ -8,7 +8,8 @@ from pathlib import Path
 import yaml
 
 from polytask.recipe import TASK_NAME
-from polytask.tasks.guess import guess_task, split_file
+from polytask.tasks.guess import guess_task
+from polytask.tasks.splitting import split_file
 from polytask.types import TaskSpec, UserError
 
 HEADER = """\

@@ -21,11 +21,12 @@ def run(
     """
     console = Console()
     folder = find_encoder(name)
-    console.print(f"{name}: {folder}", soft_wrap=True, highlight=False)
-    for key, value in describe_encoder(folder).items():
-        if key == "files":
-            for file, facts in value.items():
-                line = "  ".join(f"{k} {v:,}" if isinstance(v, int) else f"{k} {v}" for k, v in facts.items())
-                console.print(f"  {file}  {line}", soft_wrap=True, highlight=False)
-        else:
-            console.print(f"  {key}: {value:,}" if isinstance(value, int) else f"  {key}: {value}", highlight=False)
+    facts = describe_encoder(folder)
+    files = facts.pop("files")
+    for key, value in facts.items():
+        shown = f"{value:,}" if isinstance(value, int) else value
+        console.print(f"{key}: {shown}", soft_wrap=True, highlight=False)
+    for file in files:
+        console.print(
+            f"  {file['name']}  {file['bytes']:,} bytes  sha256 {file['sha256']}", soft_wrap=True, highlight=False
+        )

@@ -12,6 +12,7 @@ from polytask.evaluation.metrics import score
 from polytask.model import MultiTaskModel
 from polytask.text.packing import Packer
 from polytask.types import EvalReport, Example, LabelSpace, Prediction, TaskScore, TokenizedExamples
+from polytask.whole import whole_file
 
 
 def split_outputs(
@@ -56,11 +57,9 @@ def decided(outputs: Tensor, labels: LabelSpace) -> np.ndarray:
 def write_predictions(path: Path, examples: Iterable[Example], predictions: Iterable[Prediction]) -> None:
     """One JSON line for each example, in the order of the file it came from."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.part")
-    with beside.open("w", encoding="utf-8") as file:
+    with whole_file(path) as beside, beside.open("w", encoding="utf-8") as file:
         for example, prediction in zip(examples, predictions, strict=True):
             line = {"row": example.row, "text": example.texts, "label": example.label, "prediction": prediction.label}
             if prediction.probabilities is not None:
                 line["probabilities"] = {name: round(p, 6) for name, p in prediction.probabilities.items()}
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
-    beside.replace(path)

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from polytask.serving.predictor import WINDOW, Predictor
-from polytask.tasks.task import read_texts
+from polytask.tasks.rows import read_texts
 from polytask.types import Prediction, UserError
+from polytask.whole import whole_file
 
 Rows = Iterator[dict[str, Any]]
 
@@ -32,14 +33,8 @@ def predict_file(
     rows, texts = tee(read_texts(source, columns))
     # tee holds what one side has read and the other has not: a window of rows, because predictions come by windows.
     predictions = predictor.stream(task, (texts_of_row for _, _, texts_of_row in texts))
-    beside = target.with_name(f".{target.name}.part")
-    try:
-        with writer(beside) as write:
-            count: int = write(_with_prediction(row, p) for (_, row, _), p in zip(rows, predictions, strict=True))
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    beside.replace(target)
+    with whole_file(target) as beside, writer(beside) as write:
+        count: int = write(_with_prediction(row, p) for (_, row, _), p in zip(rows, predictions, strict=True))
     return count
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from polytask.evaluation.metrics import metrics_for
 from polytask.tasks.task import Split
 from polytask.text.packing import Packer
 from polytask.types import LabelSpace
@@ -47,10 +48,16 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
     return {"names": list(labels.classes), "counts": counts.tolist()}
 
 
-def baseline(split: Split, labels: LabelSpace) -> dict[str, Any]:
-    """What the best constant answer scores: the commonest class's share, or no correlation at all."""
+def baseline(split: Split, labels: LabelSpace, metric: str) -> dict[str, Any]:
+    """What the best constant answer scores by this metric: one class for all rows, or one score."""
+    function = next(entry.function for entry in metrics_for(labels.kind) if entry.name == metric)
     if labels.kind == "score":
-        return {"metric": "pearson", "value": 0.0, "what": "always the same score"}
-    counts = np.bincount(split.labels.astype(np.int64), minlength=len(labels.classes))
-    commonest = labels.classes[int(counts.argmax())]
-    return {"metric": "accuracy", "value": float(counts.max() / counts.sum()), "what": f"always '{commonest}'"}
+        constant = np.full(len(split), split.labels.mean())
+        return {"metric": metric, "value": float(function(split.labels, constant)), "what": "always the same score"}
+    gold = split.labels.astype(np.int64)
+    by_count = np.argsort(-np.bincount(gold, minlength=len(labels.classes)), kind="stable")
+    # No constant beats the commonest class, unless the metric looks at one class alone, as f1 does at yes.
+    answers = by_count if labels.kind == "yes_no" else by_count[:1]
+    values = [float(function(gold, np.full(len(gold), answer))) for answer in answers]
+    best = int(np.argmax(values))
+    return {"metric": metric, "value": values[best], "what": f"always '{labels.classes[answers[best]]}'"}

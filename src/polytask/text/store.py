@@ -6,9 +6,7 @@ at all.
 """
 
 import json
-import os
 import shutil
-import uuid
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +15,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+
+from polytask.whole import fresh_folder, put_in_place
 
 FORMAT = 1
 LABEL_TYPES = {"int": "<i8", "float": "<f8"}
@@ -76,10 +76,8 @@ class StoreWriter:
         self._label_type = label_type
         self._examples = 0
         self._num_tokens = 0
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        self._beside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
-        self._beside.mkdir()
-        self._files = {name: (self._beside / name).open("wb") for name in ("tokens", "offsets", "labels", "rows")}
+        self._fresh = fresh_folder(folder, shared=True)
+        self._files = {name: (self._fresh / name).open("wb") for name in ("tokens", "offsets", "labels", "rows")}
         self._files["offsets"].write(np.zeros(1, "<i8").tobytes())
 
     def append(
@@ -113,19 +111,16 @@ class StoreWriter:
             "label_type": self._label_type,
             "meta": dict(meta),
         }
-        self._files["meta.json"] = (self._beside / "meta.json").open("wb")
-        self._files["meta.json"].write(json.dumps(header, indent=1).encode())
         for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
             file.close()
-        _put_in_place(self._beside, self._folder)
+        (self._fresh / "meta.json").write_text(json.dumps(header, indent=1), encoding="utf-8")
+        put_in_place(self._fresh, self._folder, stays=_is_whole)
 
     def abort(self) -> None:
         """Leave nothing behind."""
         for file in self._files.values():
             file.close()
-        shutil.rmtree(self._beside, ignore_errors=True)
+        shutil.rmtree(self._fresh, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self
@@ -133,7 +128,7 @@ class StoreWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.abort()  # after `close` the folder beside is gone, and this does nothing
+        self.abort()  # after `close` the fresh folder is gone, and this does nothing
 
 
 def _map(file: Path, dtype: str, count: int) -> npt.NDArray[Any]:
@@ -146,20 +141,9 @@ def _map(file: Path, dtype: str, count: int) -> npt.NDArray[Any]:
     return np.asarray(np.memmap(file, dtype, mode="r", shape=(count,)))
 
 
-def _put_in_place(beside: Path, folder: Path) -> None:
+def _is_whole(folder: Path) -> bool:
     try:
         TokenStore.open(folder)
     except DamagedStore:
-        if folder.exists():  # damaged: out of the way first, because a rename cannot replace a full folder
-            wreck = folder.with_name(f"{beside.name}-damaged")
-            folder.rename(wreck)
-            shutil.rmtree(wreck, ignore_errors=True)
-    try:
-        beside.rename(folder)
-    except OSError:
-        TokenStore.open(folder)  # another process was first with the same content; if it was not, this says so
-        shutil.rmtree(beside, ignore_errors=True)
-    if hasattr(os, "O_DIRECTORY"):  # the new name itself reaches the disk
-        parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(parent)
-        os.close(parent)
+        return False
+    return True

@@ -5,7 +5,6 @@ dictionaries; knows no method.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from polytask.whole import whole_folder
 
 STEP = "step-"
 BEST = "best-"
@@ -30,17 +31,10 @@ class Checkpoint:
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Makes `folder`, whole or not at all; one that was there is replaced."""
-    beside = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    for name, tensors in checkpoint.tensors.items():
-        save_file({key: t.detach().cpu().contiguous() for key, t in tensors.items()}, beside / f"{name}.safetensors")
-    (beside / "state.json").write_text(json.dumps(checkpoint.state, indent=1), encoding="utf-8")
-    for file in [*beside.iterdir(), beside]:
-        _flush(file)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.rename(beside, folder)
-    _flush(folder.parent)
+    with whole_folder(folder) as fresh:
+        for name, tensors in checkpoint.tensors.items():
+            save_file({key: t.detach().cpu().contiguous() for key, t in tensors.items()}, fresh / f"{name}.safetensors")
+        (fresh / "state.json").write_text(json.dumps(checkpoint.state, indent=1), encoding="utf-8")
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -115,11 +109,3 @@ def prefixed(states: Iterable[tuple[str, Mapping[str, Tensor]]]) -> dict[str, Te
 def owned(tensors: Mapping[str, Tensor], owner: str) -> dict[str, Tensor]:
     """One owner's part of what `prefixed` made."""
     return {key.removeprefix(f"{owner}/"): t for key, t in tensors.items() if key.startswith(f"{owner}/")}
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

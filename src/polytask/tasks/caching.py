@@ -1,0 +1,80 @@
+"""A source's usable rows, tokenized once and kept on disk. Knows what makes two readings the same; knows no split.
+
+Building is one streaming pass: rows -> batches -> tokenizer -> store.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Literal
+
+from polytask.tasks.labels import LabelReader
+from polytask.tasks.rows import LabelledRow, labelled_rows
+from polytask.tasks.source import BrokenRow, Source
+from polytask.text.store import DamagedStore, StoreWriter, TokenStore
+from polytask.text.tokenizer import TextTokenizer
+from polytask.types import TaskSpec, UserError
+
+CACHE_FORMAT = 1
+BATCH_ROWS = 2_000
+BATCH_CHARACTERS = 4_000_000  # long documents fill a batch earlier, so that memory stays flat
+BROKEN_KEPT = 1_000
+
+
+def cached_store(
+    spec: TaskSpec, source: Source, fingerprint: str, reader: LabelReader, tokenizer: TextTokenizer, cache: Path
+) -> TokenStore:
+    """The source's store; built when it is not there, or not whole."""
+    key = [
+        CACHE_FORMAT,
+        [fingerprint, Path(source.name).suffix, spec.format, spec.delimiter, spec.quoting, spec.encoding],
+        [spec.text, spec.label, spec.kind, spec.range, spec.classes, reader.names],
+        [tokenizer.fingerprint, tokenizer.max_tokens],
+    ]
+    folder = cache / "tokens" / hashlib.sha256(json.dumps(key).encode()).hexdigest()[:40]
+    try:
+        return TokenStore.open(folder)
+    except DamagedStore:
+        pass
+    try:
+        _build_store(folder, spec, source, reader, tokenizer)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: the cache cannot be written ({error}); set POLYTASK_CACHE to another folder"
+        ) from error
+    return TokenStore.open(folder)
+
+
+def broken_rows(store: TokenStore, source: Source) -> tuple[BrokenRow, ...]:
+    """The rows that were left out of the store, the first thousand of them."""
+    return tuple(BrokenRow(source.name, source.unit, *kept) for kept in store.meta["broken"])
+
+
+def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelReader, tokenizer: TextTokenizer) -> None:
+    label_type: Literal["int", "float"] = "float" if spec.kind == "score" else "int"
+    width = len(spec.text)
+    broken: list[BrokenRow] = []
+    num_broken = 0
+    batch: list[LabelledRow] = []
+    characters = 0
+    with StoreWriter(folder, width=width, vocabulary=tokenizer.vocabulary, label_type=label_type) as writer:
+
+        def append() -> None:
+            ids = tokenizer.encode([text for _, texts, _ in batch for text in texts])
+            examples = [tuple(ids[i : i + width]) for i in range(0, len(ids), width)]
+            writer.append(examples, [label for _, _, label in batch], [row for row, _, _ in batch])
+
+        for entry in labelled_rows(spec, source, reader):
+            if isinstance(entry, BrokenRow):
+                num_broken += 1
+                if num_broken <= BROKEN_KEPT:
+                    broken.append(entry)
+                continue
+            batch.append(entry)
+            characters += sum(map(len, entry[1]))
+            if len(batch) == BATCH_ROWS or characters > BATCH_CHARACTERS:
+                append()
+                batch, characters = [], 0
+        append()
+        kept = [[row.row, row.column, row.value, row.problem] for row in broken]
+        writer.close({"names": reader.names, "broken": kept, "num_broken": num_broken})

@@ -1,0 +1,102 @@
+"""Which delimiter and quoting a delimited file has, found out from its own lines. Knows lines, and no file."""
+
+import csv
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Literal
+
+Quoting = Literal["minimal", "none"]
+
+DELIMITERS = {"tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
+NO_DELIMITER = "\x1f"  # a file of one column, where every line is one text
+LARGEST_FIELD = 16 * 2**20  # the csv module's own 128 KiB is less than a long document
+
+csv.field_size_limit(max(csv.field_size_limit(), LARGEST_FIELD))
+
+
+def parse(lines: Iterable[str], delimiter: str, quoting: Quoting) -> Iterator[tuple[int, list[str] | str]]:
+    """The line each record starts at, and its fields, or what is wrong with its quotes. Empty lines are passed over."""
+    no_quotes = quoting == "none"
+    reader = csv.reader(
+        lines, delimiter=delimiter, quoting=csv.QUOTE_NONE if no_quotes else csv.QUOTE_MINIMAL, strict=True
+    )
+    while True:
+        start = reader.line_num + 1
+        try:
+            record = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield start, _quote_problem(str(error))
+            continue
+        if record:
+            yield start, record
+
+
+def find_dialect(
+    lines: Callable[[], Iterator[str]], first_guess: str, delimiter: str | None, quoting: Quoting | None
+) -> tuple[str, Quoting]:
+    """The delimiter that makes the first lines most regular, and the quoting that breaks fewer rows of them all."""
+    sample = list(islice(lines(), 1000))
+    others = [mark for mark in DELIMITERS.values() if mark != first_guess]
+    marks = [delimiter] if delimiter else [first_guess, *others]
+    styles: list[Quoting] = [quoting] if quoting else ["minimal", "none"]
+    best: tuple[float, str, Quoting] | None = None
+    single: tuple[str, Quoting] | None = None
+    for mark in marks:
+        for style in styles:
+            width, share = _regularity(sample, mark, style)
+            if width > 1 and (best is None or share > best[0]):
+                best = share, mark, style
+            if width == 1 and share == 1 and single is None:
+                single = mark, style
+    if best is None:
+        return single or (delimiter or NO_DELIMITER, quoting or "none")
+    return best[1], quoting or _find_quoting(lines, best[1])
+
+
+def in_words(delimiter: str, quoting: Quoting) -> str:
+    """How a file is read, for the message about a row that does not fit."""
+    names = {mark: name for name, mark in DELIMITERS.items()}
+    return f"read with delimiter {names.get(delimiter, repr(delimiter))} and quoting {quoting}"
+
+
+def _regularity(sample: list[str], delimiter: str, quoting: Quoting) -> tuple[int, float]:
+    """Fields in the first record, and the share of records with as many."""
+    records = [record for _, record in parse(sample, delimiter, quoting)]
+    if len(records) > 2 and isinstance(records[-1], str):
+        records.pop()  # the sample may end inside quotes
+    if not records or isinstance(records[0], str):
+        return 0, 0.0
+    width = len(records[0])
+    return width, sum(len(record) == width and not isinstance(record, str) for record in records) / len(records)
+
+
+def _find_quoting(lines: Callable[[], Iterator[str]], delimiter: str) -> Quoting:
+    counts: Counter[str] = Counter()
+
+    def counted() -> Iterator[str]:
+        for line in lines():
+            counts["doubled"] += '""' in line
+            yield line
+
+    broken_if_minimal = _num_broken(counted(), delimiter, "minimal")
+    # Doubled quotes are what a program writes that does quote: a few bad rows do not speak against that.
+    if broken_if_minimal == 0 or counts["doubled"] > 10 * broken_if_minimal:
+        return "minimal"
+    return "none" if _num_broken(lines(), delimiter, "none") < broken_if_minimal else "minimal"
+
+
+def _num_broken(lines: Iterable[str], delimiter: str, quoting: Quoting) -> int:
+    width, broken = 0, 0
+    for _, record in parse(lines, delimiter, quoting):
+        width = width or len(record)
+        broken += isinstance(record, str) or len(record) != width
+    return broken
+
+
+def _quote_problem(error: str) -> str:
+    if "unexpected end of data" in error or "field larger" in error:
+        return 'a quote is opened here and never closed (write " inside a field as "", or set `quoting: none`)'
+    return f"quotes are not as a csv has them: {error} (set `quoting: none` if quotes are plain text)"

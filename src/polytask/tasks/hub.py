@@ -1,0 +1,79 @@
+"""Data sets of the Hugging Face hub as a source of rows, with the optional `datasets` library."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from polytask.tasks.source import BATCH, BrokenRow, Row, Unit, numbered
+from polytask.types import UserError
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A split of a data set of the Hugging Face hub, or of a local folder, with the `datasets` library.
+
+    Class labels stay the numbers they are stored as.
+    """
+
+    name: str
+    unit: Unit = "row"
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(json.dumps(self.columns).encode())
+        for table in self._data.with_format("arrow").iter(BATCH):
+            for batch in table.to_batches():
+                digest.update(batch.serialize())
+        return digest.hexdigest()
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self._data.column_names)
+
+    def rows(self, columns: Sequence[str], needed: Sequence[str] | None = None) -> Iterator[Row | BrokenRow]:
+        batches = self._data.select_columns(list(columns)).iter(BATCH)
+        yield from numbered([batch[name] for name in columns] for batch in batches)
+
+    @cached_property
+    def _data(self) -> Any:
+        try:
+            import datasets  # noqa: PLC0415  an optional extra
+        except ImportError as error:
+            raise UserError(f"{self.name}: needs the datasets library: pip install 'polytask[hub]'") from error
+        path, _, split = self.name.removeprefix("hub:").rpartition("#")
+        if not path or not split:
+            raise UserError(f"{self.name}: expected hub:DATASET#SPLIT or hub:DATASET/CONFIG#SPLIT, for example #train")
+        problems = []
+        for dataset, config in hub_names(path):
+            try:
+                data = datasets.load_dataset(dataset, config, split=split)
+            except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+                problems.append(f"{dataset}{f' ({config})' if config else ''}: {error}")
+                continue
+            if len(data) == 0:
+                raise UserError(f"{self.name}: a split without rows")
+            return data
+        raise UserError(
+            f"{self.name}: cannot be loaded; " + "; ".join(problems or ["expected OWNER/NAME/CONFIG at most"])
+        )
+
+
+def hub_names(path: str) -> list[tuple[str, str | None]]:
+    """The data sets and configurations that a name can mean, the likeliest first.
+
+    A local folder, or one with a configuration's name behind it; NAME; OWNER/NAME; NAME/CONFIG; OWNER/NAME/CONFIG.
+    """
+    local = Path(path).expanduser()
+    if local.is_dir():
+        return [(str(local), None)]
+    if local.parent.is_dir() and "/" in path:
+        return [(str(local.parent), local.name)]
+    parts = path.split("/")
+    if len(parts) == 1:
+        return [(path, None)]
+    if len(parts) == 2:
+        return [(path, None), (parts[0], parts[1])]
+    return [("/".join(parts[:2]), parts[2])] if len(parts) == 3 else []

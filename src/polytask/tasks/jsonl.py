@@ -1,0 +1,60 @@
+"""JSON lines as a source of rows."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from polytask.tasks.lines import read_lines
+from polytask.tasks.source import BrokenRow, Row, Unit, file_fingerprint, shortened
+from polytask.types import UserError
+
+
+@dataclass(frozen=True)
+class JsonLinesSource:
+    """One JSON object a line; the first one's keys are the columns."""
+
+    name: str
+    file: Path
+    encoding: str
+    unit: Unit = "line"
+
+    def fingerprint(self) -> str:
+        return file_fingerprint(self.file)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        for row in self._objects():
+            if isinstance(row, BrokenRow):
+                raise UserError(f"{row}; the first line says which columns there are")
+            return tuple(row[1])
+        raise UserError(f"{self.name}: the file is empty; expected one JSON object a line")
+
+    def rows(self, columns: Sequence[str], needed: Sequence[str] | None = None) -> Iterator[Row | BrokenRow]:
+        must = columns if needed is None else needed
+        for row in self._objects():
+            if isinstance(row, BrokenRow):
+                yield row
+                continue
+            line, content = row
+            missing = next((column for column in must if column not in content), None)
+            if missing is None:
+                yield line, [content.get(column) for column in columns]
+            else:
+                yield BrokenRow(self.name, self.unit, line, missing, "", "the line has no such key")
+
+    def _objects(self) -> Iterator[tuple[int, dict[str, Any]] | BrokenRow]:
+        for line, text in enumerate(read_lines(self.name, self.file, self.encoding, newline="\n"), start=1):
+            if not text.strip():
+                continue
+            problem = "not a JSON object"
+            try:
+                content = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                content, problem = None, f"not valid JSON: {error}"
+            if isinstance(content, dict):
+                yield line, content
+            else:
+                yield BrokenRow(self.name, self.unit, line, None, shortened(text.strip()), problem)

@@ -1,0 +1,83 @@
+"""Rows of a source with their texts and labels checked. Knows columns and labels; knows no format and no tokenizer."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from polytask.tasks.dialect import Quoting
+from polytask.tasks.labels import LabelProblem, LabelReader
+from polytask.tasks.reading import Format, open_source
+from polytask.tasks.source import BrokenRow, Source, no_column, shortened
+from polytask.types import TaskSpec, UserError
+
+LabelledRow = tuple[int, tuple[str, ...], int | float]
+"""A row's number, its text or two texts, and its label as a store keeps it."""
+
+
+def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterator[LabelledRow | BrokenRow]:
+    """Rows to train on or to score; one that cannot be used comes as a BrokenRow."""
+    columns = (*spec.text, spec.label)
+    _check_columns(source, columns)
+    for entry in source.rows(columns):
+        if isinstance(entry, BrokenRow):
+            yield entry
+            continue
+        row, values = entry
+        broken = _broken_text(source, row, spec.text, values[:-1])
+        if broken is not None:
+            yield broken
+            continue
+        try:
+            yield row, tuple(map(str, values[:-1])), reader.read(values[-1])
+        except LabelProblem as problem:
+            yield BrokenRow(source.name, source.unit, row, spec.label, shortened(values[-1]), str(problem))
+        except UserError as error:
+            raise UserError(f"{source.name}, {source.unit} {row}, column {spec.label!r}: {error}") from error
+
+
+def read_texts(
+    source: str,
+    columns: Sequence[str],
+    *,
+    format: Format | None = None,
+    delimiter: str | None = None,
+    quoting: Quoting | None = None,
+    encoding: str = "utf-8",
+) -> Iterator[tuple[int, dict[str, Any], tuple[str, ...]]]:
+    """Rows to predict: the row's number, all its columns, and its text or two texts. A row without text is an error."""
+    opened = open_source(source, format=format, delimiter=delimiter, quoting=quoting, encoding=encoding)
+    _check_columns(opened, columns)
+    return _texts(opened, columns)
+
+
+def _texts(source: Source, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any], tuple[str, ...]]]:
+    for entry in source.rows(source.columns, needed=columns):
+        if isinstance(entry, BrokenRow):
+            raise UserError(str(entry))
+        row, content = entry[0], dict(zip(source.columns, entry[1], strict=True))
+        texts = [content[column] for column in columns]
+        broken = _broken_text(source, row, columns, texts)
+        if broken is not None:
+            raise UserError(str(broken))
+        yield row, content, tuple(map(str, texts))
+
+
+def _broken_text(source: Source, row: int, columns: Sequence[str], values: Sequence[object]) -> BrokenRow | None:
+    """What is wrong with the first of the texts that cannot be used."""
+    for column, value in zip(columns, values, strict=True):
+        if problem := _text_problem(value):
+            return BrokenRow(source.name, source.unit, row, column, shortened(value), problem)
+    return None
+
+
+def _text_problem(value: object) -> str:
+    if isinstance(value, str):
+        return "" if value.strip() else "the text is empty"
+    if value is None or value != value:  # a number that is not itself is a table's missing value
+        return "the text is empty"
+    return "" if isinstance(value, int | float) else "a list or table; expected text"
+
+
+def _check_columns(source: Source, columns: Sequence[str]) -> None:
+    missing = [str(no_column(source, column)) for column in columns if column not in source.columns]
+    if missing:
+        raise UserError("\n".join(missing))

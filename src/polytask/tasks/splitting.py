@@ -1,0 +1,112 @@
+"""A training and a dev file out of one file, for those who have only one. Knows rows and texts; knows no model."""
+
+import csv
+import hashlib
+import io
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from polytask.tasks.labels import class_name
+from polytask.tasks.reading import open_for
+from polytask.tasks.source import BrokenRow
+from polytask.types import TaskSpec, UserError
+from polytask.whole import whole_file
+
+
+class Parts(NamedTuple):
+    """The two files made from one."""
+
+    train: Path
+    dev: Path
+    kept_together: Literal["texts", "pairs"]
+    """What is never in both: any text; or, when nearly all rows hang together by shared texts, any pair of texts."""
+    dropped: int
+    """Rows that could not be read, and are in neither."""
+
+
+def split_file(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0) -> Parts:
+    """`NAME-train.csv` and `NAME-dev.csv` from the task's one file, `share` of the rows in dev, always the same ones.
+
+    Rows with the same text stay on the same side, or the dev score would praise a good memory. A class that dev alone
+    would have moves to train.
+    """
+    source = open_for(spec, spec.train)
+    entries = list(source.rows(source.columns, needed=(*spec.text, spec.label)))
+    rows = [entry[1] for entry in entries if not isinstance(entry, BrokenRow)]
+    texts = [source.columns.index(column) for column in spec.text]
+    keys = [[_text_key(row[i], seed) for i in texts] for row in rows]
+    kept_together: Literal["texts", "pairs"] = "texts"
+    groups = _groups(keys)
+    in_dev = _choose_dev(groups, share)
+    if spec.is_pair and sum(in_dev) < share * len(rows) / 2:
+        kept_together = "pairs"
+        groups = _groups([[b"".join(sorted(key))] for key in keys])
+        in_dev = _choose_dev(groups, share)
+    if spec.kind == "classes":
+        label = source.columns.index(spec.label)
+        in_dev = _without_new_classes(groups, [class_name(str(row[label])) for row in rows], in_dev)
+    if not any(in_dev) or all(in_dev):
+        raise UserError(
+            f"{spec.train}: {len(rows)} rows are too few, or too much alike, to make a training and a dev file"
+        )
+    files = [out_dir / f"{spec.name}-{part}.csv" for part in ("train", "dev")]
+    for file, wanted in zip(files, (False, True), strict=True):
+        _write_new(file, source.columns, [row for row, dev in zip(rows, in_dev, strict=True) if dev is wanted])
+    return Parts(files[0], files[1], kept_together, len(entries) - len(rows))
+
+
+def _text_key(text: object, seed: int) -> bytes:
+    """A hash that is the same for texts that differ in case and spaces only."""
+    plain = " ".join(str(text).casefold().split())
+    return hashlib.blake2b(f"{seed}\x1f{plain}".encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def _groups(keys: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """For each row the least key of all rows that hang together with it by a shared key."""
+    parent: dict[bytes, bytes] = {}
+
+    def root(key: bytes) -> bytes:
+        parent.setdefault(key, key)
+        while parent[key] != key:
+            parent[key] = key = parent[parent[key]]
+        return key
+
+    for row in keys:
+        roots = sorted(root(key) for key in row)
+        for other in roots[1:]:
+            parent[other] = roots[0]
+    return [root(row[0]) for row in keys]
+
+
+def _choose_dev(groups: Sequence[bytes], share: float) -> list[bool]:
+    """Whole groups, in the order of their hashes, as long as they fit into the share."""
+    chosen: set[bytes] = set()
+    room = round(share * len(groups))
+    for group, size in sorted(Counter(groups).items()):
+        if size <= room:
+            chosen.add(group)
+            room -= size
+    return [group in chosen for group in groups]
+
+
+def _without_new_classes(groups: Sequence[bytes], classes: Sequence[str], in_dev: Sequence[bool]) -> list[bool]:
+    """Groups with a class that no training row has go to train, whole."""
+    learned = {name for name, dev in zip(classes, in_dev, strict=True) if not dev}
+    moved = {group for group, name in zip(groups, classes, strict=True) if name not in learned}
+    return [dev and group not in moved for group, dev in zip(groups, in_dev, strict=True)]
+
+
+def _write_new(file: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A csv file; one with other content that is there already stays, and is an error."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    content = text.getvalue().encode("utf-8", "replace")
+    if file.exists() and file.read_bytes() != content:
+        raise UserError(f"{file}: is there already, with other content; move it away or choose another folder")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(file) as beside:
+        beside.write_bytes(content)

@@ -1,0 +1,102 @@
+"""The built-in data: enough of it, balanced, no text twice, none in both parts, and not solved by counting words."""
+
+import csv
+import re
+from collections import Counter
+from importlib import resources
+from itertools import pairwise
+
+import pytest
+from scipy import stats
+
+SAMPLE = resources.files("polytask.tasks") / "sample"
+TEXTS = {
+    "opinions": ("text",),
+    "questions": ("question1", "question2"),
+    "similarity": ("sentence1", "sentence2"),
+}
+
+
+def rows(name: str, part: str) -> list[dict[str, str]]:
+    with (SAMPLE / f"{name}-{part}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9']+", text.lower())
+
+
+def plain(text: str) -> str:
+    return " ".join(words(text))
+
+
+def overlap(row: dict[str, str], columns: tuple[str, ...]) -> float:
+    a, b = (set(words(row[column])) for column in columns)
+    return len(a & b) / len(a | b)
+
+
+def test_sizes_and_balance() -> None:
+    opinions = {part: Counter(row["opinion"] for row in rows("opinions", part)) for part in ("train", "dev")}
+    classes = {"very negative", "negative", "neutral", "positive", "very positive"}
+    assert opinions["train"].keys() == opinions["dev"].keys() == classes
+    assert sum(opinions["train"].values()) + sum(opinions["dev"].values()) >= 500
+    questions = {part: Counter(row["duplicate"] for row in rows("questions", part)) for part in ("train", "dev")}
+    assert sum(questions["train"].values()) + sum(questions["dev"].values()) >= 400
+    for counts in [*opinions.values(), *questions.values()]:
+        assert len(set(counts.values())) == 1
+    scores = [float(row["similarity"]) for part in ("train", "dev") for row in rows("similarity", part)]
+    assert len(scores) >= 300
+    assert min(scores) >= 0
+    assert max(scores) <= 5
+    bands = Counter(min(int(score + 0.5), 5) for score in scores)
+    assert min(bands.values()) > 0.8 * len(scores) / 6
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_no_text_twice_and_none_in_both_parts(name: str) -> None:
+    texts = {part: [plain(row[c]) for row in rows(name, part) for c in TEXTS[name]] for part in ("train", "dev")}
+    for part, found in texts.items():
+        assert not [text for text, count in Counter(found).items() if count > 1], part
+        assert all(found), part
+    assert not set(texts["train"]) & set(texts["dev"])
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_no_near_copy_across_the_parts(name: str) -> None:
+    train = [set(words(row[c])) for row in rows(name, "train") for c in TEXTS[name]]
+    for row in rows(name, "dev"):
+        for column in TEXTS[name]:
+            own = set(words(row[column]))
+            near = max(len(own & other) / len(own | other) for other in train)
+            assert near < 0.75, row[column]
+
+
+def test_words_are_varied_and_not_from_a_template() -> None:
+    for name, columns in TEXTS.items():
+        texts = [row[c] for part in ("train", "dev") for row in rows(name, part) for c in columns]
+        openings = Counter(tuple(words(text)[:2]) for text in texts)
+        assert openings.most_common(1)[0][1] < 0.2 * len(texts), openings.most_common(3)
+        runs = Counter(run for text in texts for run in zip(*(words(text)[i:] for i in range(5)), strict=False))
+        assert runs.most_common(1)[0][1] < 0.02 * len(texts), runs.most_common(3)
+        assert len({w for text in texts for w in words(text)}) > 1500
+        assert all(text == text.strip() and "  " not in text for text in texts)
+
+
+def test_counting_shared_words_does_not_solve_the_pair_tasks() -> None:
+    questions = rows("questions", "train") + rows("questions", "dev")
+    shares = {
+        answer: [overlap(r, TEXTS["questions"]) for r in questions if r["duplicate"] == answer]
+        for answer in ("yes", "no")
+    }
+    assert abs(sum(shares["yes"]) / len(shares["yes"]) - sum(shares["no"]) / len(shares["no"])) < 0.08
+    pairs = rows("similarity", "train") + rows("similarity", "dev")
+    correlation = stats.spearmanr(
+        [overlap(r, TEXTS["similarity"]) for r in pairs], [float(r["similarity"]) for r in pairs]
+    )
+    assert correlation.statistic < 0.6
+
+
+def test_rows_are_not_sorted_by_label() -> None:
+    labels = [row["opinion"] for row in rows("opinions", "train")]
+    changes = sum(a != b for a, b in pairwise(labels))
+    assert changes > 0.6 * len(labels)

@@ -1,0 +1,51 @@
+"""The model folder: what is saved comes back, and a folder with a part missing or altered is refused by name."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from polytask import Finished, UserError, load
+from polytask.bundle import FILES, load_bundle, save_bundle
+
+
+def test_round_trip(tiny_run: Finished, tmp_path: Path) -> None:
+    bundle = load(tiny_run.folder).bundle
+    save_bundle(bundle, tmp_path / "copy")
+    copy = load_bundle(tmp_path / "copy")
+    assert copy.labels == bundle.labels
+    assert copy.packer == bundle.packer
+    assert copy.adapter == bundle.adapter
+    weights = bundle.model.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in copy.model.state_dict().items())
+    assert copy.labels["opinion"].classes[0] == "very negative"  # the recipe's order, not the alphabet's
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(tiny_run: Finished, tmp_path: Path, name: str) -> None:
+    shutil.copytree(tiny_run.folder / "model", tmp_path / "model")
+    (tmp_path / "model" / name).unlink()
+    with pytest.raises(UserError, match=name):
+        load(tmp_path)
+
+
+def test_parts_that_do_not_fit_and_other_formats_are_refused(tiny_run: Finished, tmp_path: Path) -> None:
+    shutil.copytree(tiny_run.folder / "model", tmp_path / "model")
+    path = tmp_path / "model" / "tasks.json"
+    content = json.loads(path.read_text())
+    content["tasks"]["extra"] = content["tasks"]["opinion"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"parts\.safetensors: does not fit tasks\.json: .*heads\.extra"):
+        load(tmp_path)
+    path.write_text(json.dumps({**content, "format": 99}))
+    with pytest.raises(UserError, match=r"tasks\.json: format 99 is not known"):
+        load(tmp_path)
+
+
+def test_a_run_that_has_not_finished(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no trained model here"):
+        load(tmp_path)
+    with pytest.raises(UserError, match="there is no such run"):
+        load(tmp_path / "nothing")

@@ -1,0 +1,165 @@
+"""A whole run from Python: the folder it makes, resuming it, and what is refused."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoTokenizer
+
+import polytask
+from polytask import Finished, Running, UserError, evaluate_run, prepare, read_recipe, train
+
+QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
+
+
+def test_the_folder_has_everything(tiny_run: Finished) -> None:
+    names = {path.relative_to(tiny_run.folder).as_posix() for path in tiny_run.folder.rglob("*") if path.is_file()}
+    expected = {"recipe.yaml", "environment.json", "metrics.jsonl", "summary.json", "report.html"}
+    expected |= {
+        f"model/{n}" for n in ("config.json", "model.safetensors", "tokenizer.json", "tasks.json", "README.md")
+    }
+    expected |= {f"predictions/{task}-dev.jsonl" for task in ("opinion", "question", "similarity")}
+    assert expected <= names
+    assert any(name.startswith("tensorboard/") for name in names)
+    assert {Path(n).suffix for n in names if n.startswith("checkpoints/")} == {".safetensors", ".json"}
+    assert not [name for name in names if name.endswith(".part")]
+
+
+def test_environment_says_what_was_run_on_what(tiny_run: Finished) -> None:
+    environment = json.loads((tiny_run.folder / "environment.json").read_text())
+    assert environment["torch"] == torch.__version__.partition("+")[0] or environment["torch"] == torch.__version__
+    assert environment["data"]["opinion"]["train"]["rows"] == 450
+    assert len(environment["data"]["opinion"]["dev"]["sha256"]) == 64
+    assert environment["polytask"] == polytask.__version__
+
+
+def test_predictions_stand_beside_their_labels(tiny_run: Finished) -> None:
+    lines = [json.loads(x) for x in (tiny_run.folder / "predictions" / "opinion-dev.jsonl").read_text().splitlines()]
+    assert len(lines) == 150
+    right = sum(line["label"] == line["prediction"] for line in lines) / 150
+    assert right == pytest.approx(tiny_run.evaluations["dev"].tasks["opinion"].metrics["accuracy"].value)
+    assert lines[0]["row"] == 2  # below the header
+    assert sum(lines[0]["probabilities"].values()) == pytest.approx(1, abs=1e-4)
+
+
+def test_transformers_opens_the_model(tiny_run: Finished) -> None:
+    folder = tiny_run.folder / "model"
+    theirs, said = AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert not said["missing_keys"]
+    assert not said["unexpected_keys"]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    predictor = polytask.load(tiny_run.folder)
+    text = "Not bad at all, but far too long."
+    batch = tokenizer(text, return_tensors="pt")
+    with torch.inference_mode():
+        hidden = theirs.eval()(**batch).last_hidden_state.mean(1)
+        head = predictor.bundle.model.head("opinion").eval()
+        logits = head.output(hidden)[0]
+    (ours,) = predictor.predict("opinion", text)
+    assert ours.probabilities is not None
+    assert list(ours.probabilities.values()) == pytest.approx(logits.softmax(-1).tolist(), abs=1e-5)
+
+
+def test_evaluating_again_gives_the_same(tiny_run: Finished) -> None:
+    report = evaluate_run(tiny_run.folder)
+    for task, score in tiny_run.evaluations["dev"]:
+        assert report.tasks[task].metrics == score.metrics
+
+
+def test_same_seed_same_weights_another_seed_others(tmp_path: Path, tiny_settings: list[str]) -> None:
+    short = [*tiny_settings, "train.epochs=1", "train.steps_per_epoch=3"]
+    weights = []
+    for name, seed in [("a", 0), ("b", 0), ("c", 1)]:
+        train(QUICKSTART, tmp_path / name, [*short, f"seed={seed}"])
+        parts = [load_file(tmp_path / name / "model" / f"{file}.safetensors") for file in ("model", "parts")]
+        weights.append({**parts[0], **parts[1]})
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    assert not all(torch.equal(weights[0][key], weights[2][key]) for key in weights[0])
+
+
+def test_a_stopped_run_resumes_to_the_same_end(tmp_path: Path, tiny_run: Finished, tiny_settings: list[str]) -> None:
+    settings = [*tiny_settings, "train.save_every=4"]
+    recipe = read_recipe(QUICKSTART, settings)
+    straight = train(recipe, tmp_path / "straight")
+    running = Running(recipe, tmp_path / "stopped")
+    list(itertools.islice(running.steps(), 14))
+    del running
+    resumed = train(recipe, tmp_path / "stopped", resume=True)
+    for file in ("model/model.safetensors", "model/parts.safetensors", "predictions/opinion-dev.jsonl"):
+        assert (straight.folder / file).read_bytes() == (resumed.folder / file).read_bytes()
+    assert straight.evaluations == resumed.evaluations
+    steps = [json.loads(line) for line in (resumed.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in steps if line["kind"] == "step"] == list(range(1, 21))
+    again = train(recipe, tmp_path / "stopped", resume=True)  # a finished run has nothing left to train
+    assert again.evaluations == resumed.evaluations
+
+
+def test_refused_folders(tmp_path: Path, tiny_run: Finished, tiny_settings: list[str]) -> None:
+    recipe = read_recipe(QUICKSTART, tiny_settings)
+    with pytest.raises(UserError, match="there is a run in this folder already; go on with it by --resume"):
+        Running(recipe, tiny_run.folder)
+    with pytest.raises(UserError, match="there is no run to resume"):
+        Running(recipe, tmp_path / "nothing", resume=True)
+    other = read_recipe(QUICKSTART, [*tiny_settings, "seed=9"])
+    with pytest.raises(UserError, match="the run was started with another recipe"):
+        Running(other, tiny_run.folder, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("sampler=annealing", "sampler: there is no sampler 'annealing'. Valid: proportional, round_robin"),
+        ("optimizer.lrr=1", r"optimizer: there is no option of adamw 'lrr' .did you mean lr... Valid: betas"),
+        ("optimizer.lr=fast", "optimizer.lr: a number is needed, found 'fast'"),
+        ("tasks.opinion.head=cross", "cross does not take 1 text.s.; these do: linear"),
+        ("tasks.question.head.form=concat", "a method is given by its name"),
+        ("tasks.question.head={name: bi, form: sum}", "'sum' is not one of: concat, difference, product"),
+        ("tasks.opinion.metric=pearson", "tasks.opinion.metric: 'pearson' does not suit"),
+        ("max_length=600", "max_length: the encoder has 128 positions, found 600"),
+        ("encoder.heads=5", "5 heads do not divide a hidden size of 32"),
+        ("train.device=cuda:7", "device cuda:7"),
+    ],
+)
+def test_refused_recipes(tmp_path: Path, tiny_settings: list[str], setting: str, message: str) -> None:
+    if "cuda" in setting and torch.cuda.is_available():
+        message = "."
+    with pytest.raises(UserError, match=message):
+        Running(read_recipe(QUICKSTART, [*tiny_settings, setting]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()  # nothing is written before everything is right
+
+
+def test_heads_bi_accumulation_and_bf16_together(tmp_path: Path, tiny_settings: list[str]) -> None:
+    more = [
+        "tasks.question.head={name: bi, form: product}",
+        "tasks.similarity.head={name: cosine, map: direct}",
+        "train.accumulate=2",
+        "train.precision=bf16",
+        "train.layer_decay=0.9",
+        "train.schedule=cosine",
+        "sampler=round_robin",
+        "train.patience=1",
+        "train.select=question.f1",
+    ]
+    finished = train(QUICKSTART, tmp_path / "run", [*tiny_settings, *more])
+    assert finished.summary["best"]["select"] == "question.f1"
+    assert finished.evaluations["dev"].tasks["similarity"].examples == 90
+
+
+def test_heads_only_learns_on_a_frozen_trunk(tmp_path: Path, tiny_settings: list[str]) -> None:
+    recipe = read_recipe(QUICKSTART, [*tiny_settings, "train.parts=heads", "train.epochs=1"])
+    before = {k: v.clone() for k, v in prepare(recipe).model.trunk.state_dict().items()}
+    train(recipe, tmp_path / "run")
+    after: dict[str, Any] = polytask.load(tmp_path / "run").bundle.model.trunk.state_dict()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_a_mapping_is_a_recipe_too(tmp_path: Path, tiny_settings: list[str]) -> None:
+    (tmp_path / "train.csv").write_text("words,good\n" + "a fine day,yes\na foul day,no\n" * 10)
+    task = {"kind": "yes_no", "text": "words", "label": "good", "train": "train.csv", "dev": "train.csv"}
+    recipe = polytask.recipe_from({"tasks": {"mood": task}, "max_length": 16}, tiny_settings, folder=tmp_path)
+    finished = train(recipe, tmp_path / "run")
+    assert finished.evaluations["dev"].mean == 1.0
