@@ -113,10 +113,12 @@ def test_refused_folders(tmp_path: Path, tiny_run: Finished, tiny_settings: list
     ("setting", "message"),
     [
         ("sampler=annealing", "sampler: there is no sampler 'annealing'. Valid: proportional, round_robin"),
-        ("optimizer.lrr=1", r"optimizer: there is no option of adamw 'lrr' .did you mean lr... Valid: betas"),
+        ("optimizer.lrr=1", r"optimizer: there is no option of fused_adamw 'lrr' .did you mean lr... Valid: betas"),
         ("optimizer.lr=fast", "optimizer.lr: a number is needed, found 'fast'"),
         ("tasks.opinion.head=cross", "cross does not take 1 text.s.; these do: linear"),
-        ("tasks.question.head.form=concat", "a method is given by its name"),
+        ("tasks.question.head.form=concat", "there is no option of cosine 'form'. Valid: map, pooling"),
+        ("tasks.opinion.head.dropout=0.1", "a method is given by its name"),
+        ("train.parts=heads", "the head of similarity has no parameters"),
         ("tasks.question.head={name: bi, form: sum}", "'sum' is not one of: concat, difference, product"),
         ("tasks.opinion.metric=pearson", "tasks.opinion.metric: 'pearson' does not suit"),
         ("max_length=600", "max_length: the encoder has 128 positions, found 600"),
@@ -150,7 +152,9 @@ def test_heads_bi_accumulation_and_bf16_together(tmp_path: Path, tiny_settings: 
 
 
 def test_heads_only_learns_on_a_frozen_trunk(tmp_path: Path, tiny_settings: list[str]) -> None:
-    recipe = read_recipe(QUICKSTART, [*tiny_settings, "train.parts=heads", "train.epochs=1"])
+    recipe = read_recipe(
+        QUICKSTART, [*tiny_settings, "train.parts=heads", "train.epochs=1", "tasks.similarity.head=bi"]
+    )
     before = {k: v.clone() for k, v in prepare(recipe).model.trunk.state_dict().items()}
     train(recipe, tmp_path / "run")
     after: dict[str, Any] = polytask.load(tmp_path / "run").bundle.model.trunk.state_dict()
@@ -163,3 +167,22 @@ def test_a_mapping_is_a_recipe_too(tmp_path: Path, tiny_settings: list[str]) -> 
     recipe = polytask.recipe_from({"tasks": {"mood": task}, "max_length": 16}, tiny_settings, folder=tmp_path)
     finished = train(recipe, tmp_path / "run")
     assert finished.evaluations["dev"].mean == 1.0
+
+
+def test_evaluating_needs_no_training_file(tmp_path: Path, tiny_settings: list[str]) -> None:
+    (tmp_path / "train.csv").write_text("words,mood\n" + "a fine day,good\na foul day,bad\n" * 10)
+    (tmp_path / "dev.csv").write_text("words,mood\na fine night,good\na foul night,bad\n")
+    task = {"kind": "classes", "text": "words", "label": "mood", "train": "train.csv", "dev": "dev.csv"}
+    recipe = polytask.recipe_from({"tasks": {"mood": task}, "max_length": 16}, tiny_settings, folder=tmp_path)
+    finished = train(recipe, tmp_path / "run")
+    (tmp_path / "train.csv").unlink()
+    assert evaluate_run(finished.folder).tasks["mood"].metrics == finished.evaluations["dev"].tasks["mood"].metrics
+    more = tmp_path / "more.csv"
+    more.write_text("words,mood\na foul day,bad\n")
+    assert evaluate_run(finished.folder, on={"mood": str(more)}).tasks["mood"].examples == 1
+    assert (finished.folder / "predictions" / "mood-on-more.jsonl").is_file()
+    more.write_text("words,mood\na foul day,bad\na grey day,so-so\n")
+    with pytest.raises(
+        UserError, match=r"1 broken row;[^\n]*\n  .*more\.csv, line 3, column 'mood': 'so-so': not among"
+    ):
+        evaluate_run(finished.folder, on={"mood": str(more)})

@@ -37,12 +37,19 @@ class Recipe:
     data: str | None = None
     """Folder the tasks' files are in; left out: the recipe's own folder. May be ${POLYTASK_DATA}."""
     seed: int = 0
+    """Every random draw of the run comes from it: same seed, same machine, same weights."""
     adapter: Swap = field(default_factory=lambda: Swap("none"))
+    """Task-specific parts inside the trunk."""
     regularizers: tuple[Swap, ...] = ()
+    """Penalties added to the loss, any number."""
     sampler: Swap = field(default_factory=lambda: Swap("proportional"))
+    """Which tasks enter a step."""
     policy: Swap = field(default_factory=lambda: Swap("sum"))
+    """How the tasks' losses become one update."""
     optimizer: Swap = field(default_factory=lambda: Swap("adamw"))
+    """Its `lr` and `weight_decay` are the trunk's."""
     train: TrainSettings = field(default_factory=TrainSettings)
+    """How long, how fast and on what: below."""
 
 
 def read_recipe(path: str | Path, settings: Iterable[str] = ()) -> Recipe:

@@ -67,6 +67,7 @@ class TaskSpec:
     quoting: Literal["minimal", "none"] | None = None
     """Left out: found out from the file."""
     encoding: str = "utf-8"
+    """Of csv, tsv and jsonl files."""
 
     @property
     def is_pair(self) -> bool:
@@ -78,6 +79,7 @@ class TrainSettings:
     """How long, how fast and on what: the recipe's `train:` part."""
 
     epochs: int = 3
+    """Rounds of `steps_per_epoch` steps."""
     steps_per_epoch: int | None = None
     """Left out: as many steps as hold every training example once, all tasks together."""
     batch_size: int = 32
@@ -97,6 +99,7 @@ class TrainSettings:
     clip: float | None = 1.0
     """Largest norm of the gradient; null: not clipped."""
     precision: Literal["float32", "bf16"] = "float32"
+    """bf16 computes the forward pass in half the bytes; weights stay float32."""
     evaluate_every: int | None = None
     """Steps between evaluations; left out: once an epoch."""
     save_every: int | None = None

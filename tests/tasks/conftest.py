@@ -1,5 +1,6 @@
 """Files of a test's own, read as a user's are, and a tokenizer that knows letters and digits."""
 
+import csv
 import string
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from polytask.types import TaskSpec
 
 Write = Callable[[str, str | bytes], str]
 Read = Callable[..., list[object]]
+Table = Callable[..., str]
 
 
 @pytest.fixture
@@ -51,3 +53,15 @@ def opinions(write: Write) -> TaskSpec:
     train = write("o-train.csv", "text,opinion\nab,10\nc d,9\nab,10.0\n")
     dev = write("o-dev.csv", "text,opinion\nx,9\ny,10\n")
     return TaskSpec("opinions", "classes", ("text",), "opinion", train, dev)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """table(name, header, rows, delimiter=","): the full path of a file as the csv module writes it."""
+
+    def write_table(name: str, header: list[str], rows: list[list[object]], delimiter: str = ",") -> str:
+        with (tmp_path / name).open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, delimiter=delimiter).writerows([header, *rows])
+        return str(tmp_path / name)
+
+    return write_table

@@ -1,6 +1,8 @@
 """A store gives back what was appended, appears whole or not at all, and says when it is damaged."""
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +109,16 @@ def test_offsets_that_do_not_fit_the_tokens_are_damage(tmp_path: Path) -> None:
     with pytest.raises(DamagedStore, match="does not fit"):
         TokenStore.open(tmp_path / "s")
     assert json.loads((tmp_path / "s/meta.json").read_text())["tokens"] == 2
+
+
+def test_what_killed_processes_left_is_cleared_away_after_a_day(tmp_path: Path) -> None:
+    killed, running = (StoreWriter(tmp_path / "s", width=1, vocabulary=9, label_type="int") for _ in range(2))
+    left, alive = killed._fresh, running._fresh
+    long_ago = time.time() - 25 * 3600
+    for path in (*left.iterdir(), left):
+        os.utime(path, (long_ago, long_ago))
+    write(tmp_path / "s", [(np.array([1, 2]),)])
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([alive.name, "s"])
+    running.close({})
+    killed.abort()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["s"]

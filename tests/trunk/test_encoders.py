@@ -14,7 +14,7 @@ from huggingface_hub import constants
 
 from polytask.trunk import encoders
 from polytask.trunk.bert import Bert, BertShape
-from polytask.trunk.encoders import cache_folder, describe_encoder, find_encoder, sha256
+from polytask.trunk.encoders import describe_encoder, find_encoder, sha256
 from polytask.trunk.weights import load_trunk, save_trunk
 from polytask.types import UserError
 
@@ -108,17 +108,6 @@ def test_describe_minilm(minilm: Path) -> None:
 
 
 # --- minilm: polytask's cache, and the wheel --------------------------------------------------------------------------
-
-
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    monkeypatch.delenv("POLYTASK_CACHE", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert cache_folder() == Path("/home/me/.cache/polytask")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert cache_folder() == Path("/xdg/polytask")
-    monkeypatch.setenv("POLYTASK_CACHE", "~/own")
-    assert cache_folder() == Path("/home/me/own")
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ N dev examples has two sources of noise. With x_si the part of example i in the 
     V_both     = variance of what neither explains / (S N)          would be counted twice
 
 For any metric, x_si is the metric plus the influence of the example (delete-one jackknife of a confusion matrix,
-influence function of a correlation); for accuracy it is exactly "right or wrong". The half width of an interval at level
+influence function of a correlation); for accuracy that is right or wrong. The half width of an interval at level
 p is (Howe 1974; Burdick & Graybill 1992)
 
-    half(p)^2 = t_{S-1}(p)^2 V_seeds + t_{N-1}(p)^2 (V_examples - min(V_both, V_seeds))
+    half(p)^2 = t_{S-1}(p)^2 V_seeds + t_{N-1}(p)^2 (V_examples - V_both),   at least t_{N-1}(p)^2 V_examples
 
 and the p value of a difference is the p at which half(p) reaches it, so that the test and the interval agree. With one
 seed the first term is unknown and left out: the interval then speaks of these trained models, not of the recipes.
@@ -23,8 +23,8 @@ What simulation ruled out (false claims at a level of 5 % and of 0.25 %, which H
 - pooling the seed spread over variants: up to 36 % false claims per study when one of six recipes is unstable.
 The price is power: with three seeds a claim needs a difference that is large against the spread of the seeds.
 
-A swap test of the examples (all seeds of an example together) is the second opinion: exact for the example noise whatever
-its distribution, but blind to seeds; swapping whole seeds has only 2^S outcomes. A claim needs both.
+A swap test of the examples (all seeds of an example together) is the second opinion: it holds whatever the distribution
+of the example noise, but is blind to seeds; swapping whole seeds has only 2^S outcomes. A claim needs both.
 """
 
 from collections.abc import Sequence
@@ -75,21 +75,30 @@ def _jackknife(metric: Metric, gold: Array, predicted: Array, classes: int) -> F
 
 
 def _correlation_influence(gold: Array, predicted: Array, ranked: bool) -> Floats:
-    """Of Pearson's r; of Spearman's with `ranked`, where an example also moves the ranks of those above it."""
+    """The jackknife of Pearson's r; of Spearman's with `ranked`, where an example also moves the ranks above its own.
+
+    The influence on the three moments is exact, and r is then worked out again for each example left out: r's own
+    influence function makes intervals too short when N is 100.
+    """
+    n = len(gold)
     columns = [np.asarray(column, np.float64) for column in (gold, predicted)]
     if ranked:
-        columns = [stats.rankdata(column) / len(column) for column in columns]
+        columns = [stats.rankdata(column) / n for column in columns]
     if any(np.ptp(column) <= 1e-13 * np.abs(column).max() for column in columns):
-        return np.zeros(len(gold))
+        return np.zeros(n)
     x, y = (column - column.mean() for column in columns)
-    xy, xx, yy = x * y, x * x, y * y
+    x, y = x / x.std(), y / y.std()
+    pulls = [x * y, x * x, y * y]
     if ranked:
-        xy = xy + _push(gold, y) + _push(predicted, x)
-        xx, yy = xx + 2 * _push(gold, x), yy + 2 * _push(predicted, y)
-    r = (x * y).mean() / np.sqrt((x * x).mean() * (y * y).mean())
-    pull: Floats = xy / np.sqrt((x * x).mean() * (y * y).mean())
-    pull = pull - r / 2 * (xx / (x * x).mean() + yy / (y * y).mean())
-    return pull - pull.mean()
+        pulls[0] += _push(gold, y) / columns[0].std() + _push(predicted, x) / columns[1].std()
+        pulls[1] += 2 * _push(gold, x) / columns[0].std()
+        pulls[2] += 2 * _push(predicted, y) / columns[1].std()
+    xy, xx, yy = (
+        moment - (pull - pull.mean()) / (n - 1) for moment, pull in zip(((x * y).mean(), 1.0, 1.0), pulls, strict=True)
+    )
+    without = xy / np.sqrt(np.maximum(xx * yy, 1e-12))
+    influences: Floats = (n - 1) * (without.mean() - without)
+    return influences
 
 
 def _push(scores: Array, weights: Floats) -> Floats:
@@ -116,14 +125,12 @@ class Noise:
     degrees: int
     """Of the examples' variance."""
 
-    @property
-    def parts(self) -> tuple[tuple[float, int], ...]:
-        shared = min(self.both, sum(variance for variance, _ in self.seeds))
-        return (*self.seeds, (self.examples - shared, self.degrees))
-
     def half_width(self, p: float) -> float:
         """Half the width of the interval that misses the truth with probability p."""
-        return float(np.sqrt(sum(v * special.stdtrit(df, p / 2) ** 2 for v, df in self.parts)))
+        example_t = special.stdtrit(self.degrees, p / 2) ** 2
+        by_seeds = sum(variance * special.stdtrit(degrees, p / 2) ** 2 for variance, degrees in self.seeds)
+        own = max(self.examples - self.both, 0.0)
+        return float(np.sqrt(max(by_seeds + example_t * own, example_t * self.examples)))
 
     def p_value(self, difference: float) -> float:
         """The two-sided p at which the interval around the difference just reaches 0."""
@@ -162,9 +169,9 @@ def noise(groups: Sequence[Sequence[Runs]], counted: Sequence[float]) -> Noise:
     (the second with its sign turned) for a difference without common seeds. Tasks have dev sets of their own.
 
     `counted` is, for each task, the squared width of the metric's range times the number of variants, and 0 for scores.
-    Metrics that count get what small counts need: made-up examples with the largest possible pull (Bonett & Price 2012),
-    so that agreeing on every example is no proof of equality; and the variance that rounding to whole examples hides, so
-    that seeds that happen to tie are no proof of no seed noise.
+    Counts get what small counts need: made-up examples with the largest possible pull (Bonett & Price 2012), so that
+    agreeing on every example is no proof of equality; and the variance that rounding to whole examples hides, so that
+    seeds that happen to tie are no proof of no seed noise.
     """
     tasks = len(counted)
     sizes = [runs.pulls_SN.shape[1] for runs in groups[0]]
@@ -186,11 +193,13 @@ def noise(groups: Sequence[Sequence[Runs]], counted: Sequence[float]) -> Noise:
     return Noise(tuple(seeds), examples, both, min(sizes) - 1)
 
 
-def interval(mean: float, half: float, low: float, high: float, examples: int) -> tuple[float, float]:
-    """mean +- half, on the log-odds scale (Fisher's z for correlations), so that it stays inside the metric's range."""
+def interval(mean: float, half: float, low: float, high: float, shrink: float = 1.0) -> tuple[float, float]:
+    """mean +- half, on the log-odds scale (Fisher's z for correlations), so that it stays inside the metric's range.
+
+    `shrink` is N / (N + 2) for counts: one made-up example at each end gives 100 % right a lower end (Agresti & Coull).
+    """
     scale = (high - low) / 2
-    x = (mean - low) / scale - 1
-    centre = x * examples / (examples + 2)  # one made-up example at each end, so that 100 % right has a lower end
+    centre = ((mean - low) / scale - 1) * min(shrink, 1 - 1e-9)
     z, reach = np.arctanh(centre), half / scale / (1 - centre**2)
     ends = (np.tanh([z - reach, z + reach]) + 1) * scale + low
     return min(float(ends[0]), mean), max(float(ends[1]), mean)
@@ -223,7 +232,7 @@ def swap_p(difference: float, swapped_means: Floats) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Each p so adjusted that, whatever is true, all those at most a are wrong with probability at most a (Holm 1979)."""
+    """Adjusted p values: claiming all that are at most a risks any false claim with at most a (Holm 1979)."""
     p = np.asarray(p_values, np.float64)
     order = np.argsort(p, kind="stable")
     adjusted = np.empty(len(p))

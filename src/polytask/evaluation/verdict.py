@@ -88,6 +88,11 @@ class TaskData:
         """The squared width of the range; 0 for scores (see `statistics.noise`)."""
         return 0.0 if self.kind == "score" else (self.range[1] - self.range[0]) ** 2
 
+    @property
+    def shrink(self) -> float:
+        """See `statistics.interval`."""
+        return 1.0 if self.kind == "score" else len(self.gold) / (len(self.gold) + 2)
+
 
 @dataclass(frozen=True)
 class VariantScore:
@@ -204,7 +209,7 @@ def sentence(comparison: Comparison) -> str:
     """The comparison in plain words, in points (hundredths of the metric)."""
     c = comparison
     where = "the mean of the tasks" if c.task == MEAN else c.task
-    range_ = f"[{_points(c.low)}, {_points(c.high)}]"
+    ends = f"[{_points(c.low)}, {_points(c.high)}]"
     if c.claim != "none seen":
         low, high = (c.low, c.high) if c.claim == "better" else (-c.high, -c.low)
         text = f"{c.variant} is {c.claim} than {c.reference} on {where} by {_points(abs(c.difference))} points"
@@ -217,9 +222,7 @@ def sentence(comparison: Comparison) -> str:
         text = f"no difference seen between {c.variant} and {c.reference} on {where}; {sets} of {c.examples:,} examples"
         text += f" with {seeds} cannot see less than about {_points(c.detectable)} points"
         if c.p <= LEVEL:
-            text += (
-                f" (alone, {_points(c.difference)} points {range_} would count; among {c.comparisons} comparisons not)"
-            )
+            text += f" (alone, {_points(c.difference)} points {ends} would count; among {c.comparisons} it does not)"
     return text if c.seed_noise_known else f"{text} (one seed: seed noise is unknown)"
 
 
@@ -249,11 +252,10 @@ class _Pair:
 
     def parts(self, task: int) -> Floats:
         """[N]: the part of each example in the difference on a task; the mean is the difference."""
-        pull_N, difference = 0.0, 0.0
-        for group in self.groups:
-            pull_N = pull_N + group[task].pulls_SN.mean(0)
-            difference += float(group[task].scores_S.mean())
-        return pull_N + difference
+        first, second = (side[task] for side in self.sides)
+        difference = first.scores_S.mean() - second.scores_S.mean()
+        parts_N: Floats = difference + first.pulls_SN.mean(0) - second.pulls_SN.mean(0)
+        return parts_N
 
 
 def _variants(tasks: Sequence[TaskData], reference: str) -> list[str]:
@@ -313,7 +315,7 @@ def _score(tasks: Sequence[TaskData], view: list[int], variant: str, runs: list[
     values_S = np.mean([runs[t].scores_S for t in view], axis=0)
     half = noise([[runs[t] for t in view]], [tasks[t].counted for t in view]).half_width(LEVEL)
     mean = float(values_S.mean())
-    ends = interval(mean, half, low, high, examples)
+    ends = interval(mean, half, low, high, float(np.mean([tasks[t].shrink for t in view])))
     deviation = float(values_S.std(ddof=1)) if len(values_S) > 1 else None
     return VariantScore(variant, name, mean, *ends, deviation, tuple(values_S.tolist()), examples)
 

@@ -5,13 +5,19 @@ from typing import Any
 from torch import nn
 
 from polytask.model import MultiTaskModel
-from polytask.types import TrainSettings
+from polytask.types import TrainSettings, UserError
 
 
 def freeze(model: MultiTaskModel, settings: TrainSettings) -> None:
     """Parts that do not learn take no gradient, no gradient memory and no optimizer state."""
     model.trunk.requires_grad_(settings.parts == "all")
     model.adapter.requires_grad_(settings.parts == "all")
+    if settings.parts == "heads":
+        for task in model.tasks:
+            if not any(True for _ in model.head(task).parameters()):
+                raise UserError(
+                    f"train.parts: heads: the head of {task} has no parameters, so nothing of it would learn"
+                )
 
 
 def parameter_groups(

@@ -1,0 +1,89 @@
+"""Training steps on this CPU: polytask's packed step beside a plain padded transformers loop on the same batches.
+
+    python benchmarks/cpu_step.py [STEPS]
+
+Same MiniLM weights, same texts (the built-in opinions, 16 a step), same optimizer (torch's fused AdamW), float32,
+dropout on. The two take turns inside one process; reported is the ratio of their times over the rounds, and its spread.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from transformers import AutoModel
+
+from polytask import prepare, read_recipe
+from polytask.environment import environment
+from polytask.optim.fused_adamw import FusedAdamW
+from polytask.policies.sum import WeightedSum
+from polytask.training.feed import Feed
+from polytask.training.groups import parameter_groups
+from polytask.training.step import take_step
+from polytask.trunk.encoders import find_encoder
+from polytask.types import Draw
+
+RECIPE = "recipes/quickstart.yaml"
+BATCH = 16
+
+
+def ours() -> Callable[[], object]:
+    prepared = prepare(read_recipe(RECIPE))
+    model, settings = prepared.model, prepared.recipe.train
+    feed = Feed(prepared.splits("train"), {t: model.head(t).apart for t in model.tasks}, prepared.packer, seed=0)
+    optimizer = FusedAdamW(parameter_groups(model, settings, 1e-5, 0.01))
+    policy = WeightedSum(dict.fromkeys(model.tasks, 1.0))
+    draw = [Draw("opinion", BATCH)]
+    return lambda: take_step(model, optimizer, policy, {}, settings, lambda: feed.next_stream(draw))
+
+
+def plain() -> Callable[[], object]:
+    """What a first script does: pad to the longest text of the batch, mean-pool under the mask, one linear layer."""
+    prepared = prepare(read_recipe(RECIPE))
+    feed = Feed(prepared.splits("train"), dict.fromkeys(prepared.model.tasks, False), prepared.packer, seed=0)
+    trunk = AutoModel.from_pretrained(find_encoder("minilm")).train()
+    head = torch.nn.Linear(trunk.config.hidden_size, 5)
+    optimizer = torch.optim.AdamW([*trunk.parameters(), *head.parameters()], lr=1e-5, fused=True)
+
+    def step() -> None:
+        stream = feed.next_stream([Draw("opinion", BATCH)])
+        rows = stream.token_ids_T.split(list(stream.layout.lengths))
+        ids_BL = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+        mask_BL = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+        hidden_BLD = trunk(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
+        pooled_BD = (hidden_BLD * mask_BL[..., None]).sum(1) / mask_BL.sum(1, keepdim=True)
+        loss = F.cross_entropy(head(F.dropout(pooled_BD, 0.1)), stream.labels["opinion"])
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trunk.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def main(rounds: int) -> None:
+    ways = {"polytask": ours(), "plain padded loop": plain()}
+    for step in ways.values():
+        step()
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, step in ways.items():
+            started = time.perf_counter()
+            step()
+            seconds[name].append(time.perf_counter() - started)
+    machine = environment(torch.device("cpu"))
+    print(
+        f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}, {rounds} rounds of {BATCH} examples"
+    )
+    for name, times in seconds.items():
+        median = statistics.median(times)
+        print(f"{name:20} {median * 1000:7.1f} ms a step  {BATCH / median:6.1f} examples/s")
+    ratios = sorted(b / a for a, b in zip(*seconds.values(), strict=True))
+    low, high = ratios[len(ratios) // 10], ratios[-len(ratios) // 10]
+    print(f"plain / polytask: {statistics.median(ratios):.2f} (middle 80 % of rounds: {low:.2f} to {high:.2f})")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 60)

@@ -1,0 +1,97 @@
+"""Writes docs/recipes.md from the records a recipe is read into: `python docs/generate.py`. A test asks for it."""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+from polytask import recipe, types
+
+PAGE = Path(__file__).parent / "recipes.md"
+PARTS = [
+    (
+        "The recipe",
+        recipe,
+        "Recipe",
+        "Everything has a default but `tasks`. Relative files are looked for beside the recipe.",
+    ),
+    ("A task: `tasks: {NAME: {...}}`", types, "TaskSpec", "`kind`, `text`, `label`, `train` and `dev` are needed."),
+    (
+        "Training: `train: {...}`",
+        types,
+        "TrainSettings",
+        "`--set train.epochs=5` changes one field from the command line.",
+    ),
+]
+INTRO = """\
+# Every field of a recipe
+
+A recipe is one YAML file that describes a whole run. The six swaps (`adapter`, `regularizers`, `sampler`, `policy`,
+`optimizer`, and each task's `head`) are given by name, `sampler: round_robin`, or by name and options,
+`optimizer: {name: adamw, lr: 3e-5}`; `polytask methods` lists them. An unknown field, method or option is an error that
+says what there is.
+
+This page is made by `python docs/generate.py` from the code.
+"""
+
+
+def fields(module: object, name: str) -> Iterator[tuple[str, str, str, str]]:
+    """Name, type, default and the sentence under it, for each field of a record."""
+    source = inspect.getsource(module)  # type: ignore[arg-type]
+    record = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == name)
+    for node, following in zip(record.body, [*record.body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign):
+            default = ast.unparse(node.value) if node.value else "needed"
+            said = ""
+            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                said = str(following.value.value)
+            yield ast.unparse(node.target), ast.unparse(node.annotation), default, said
+
+
+WORDS = {
+    "Literal[": "",
+    "Mapping[str, TaskSpec]": "tasks by name",
+    "Mapping[str, Any]": "mapping",
+    "tuple[": "",
+    "]": "",
+    "'": "",
+    ", ...": ", several",
+    "Swap": "method",
+    " | None": "",
+    "LabelKind": "classes, yes_no, score",
+    "|": "or",
+}
+
+
+def shown_type(text: str) -> str:
+    for old, new in WORDS.items():
+        text = text.replace(old, new)
+    return text
+
+
+def shown_default(text: str) -> str:
+    if text.startswith("field(default_factory=lambda: Swap("):
+        return text.split("'")[1]
+    return {"None": "", "field(default_factory=TrainSettings)": "", "()": "none"}.get(text, text.strip("'"))
+
+
+def page() -> str:
+    lines = [INTRO]
+    for title, module, name, said in PARTS:
+        lines += [
+            f"## {title}",
+            "",
+            said,
+            "",
+            "| field | what it takes | default | what it does |",
+            "|---|---|---|---|",
+        ]
+        for field, kind, default, sentence in fields(module, name):
+            if (name, field) != ("TaskSpec", "name"):
+                lines.append(f"| `{field}` | {shown_type(kind)} | {shown_default(default)} | {sentence} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

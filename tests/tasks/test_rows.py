@@ -1,0 +1,60 @@
+"""Texts and labels are checked row by row, and what is wrong is named with its place."""
+
+from collections.abc import Callable
+
+import pytest
+
+from polytask.tasks.labels import LabelReader
+from polytask.tasks.reading import open_source
+from polytask.tasks.rows import labelled_rows, read_texts
+from polytask.tasks.source import BrokenRow
+from polytask.types import TaskSpec, UserError
+
+Write = Callable[[str, str | bytes], str]
+
+
+def test_too_many_classes_names_the_column(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polytask.tasks.labels.MOST_CLASSES", 2)
+    train = write("t.csv", "text,label\na,x\nb,y\nc,z\n")
+    source = open_source(train)
+    spec = TaskSpec("t", "classes", ("text",), "label", train, train)
+    with pytest.raises(UserError) as error:
+        list(labelled_rows(spec, source, LabelReader(spec)))
+    assert (
+        str(error.value) == f"{train}, line 4, column 'label': more than 2 different labels; is this the label column?"
+    )
+
+
+def test_labelled_rows_and_what_is_wrong_with_each(write: Write) -> None:
+    rows = ['{"a": "x", "b": 1.5, "y": "no"}', '{"a": " ", "b": null, "y": 1}', '{"a": "x", "b": ["l"], "y": 1}']
+    rows += ['{"a": "x", "b": "y", "y": "maybe"}', '{"a": "x", "b": "y"}', '{"a": 0, "b": false, "y": true}']
+    source = open_source(write("in.jsonl", "\n".join(rows)))
+    spec = TaskSpec("t", "yes_no", ("a", "b"), "y", source.name, source.name)
+    first, empty, a_list, no_label, no_key, last = labelled_rows(spec, source, LabelReader(spec))
+    assert (first, last) == ((1, ("x", "1.5"), 0), (6, ("0", "False"), 1))
+    assert empty == BrokenRow(source.name, "line", 2, "a", " ", "the text is empty")  # the first of two that are
+    assert a_list == BrokenRow(source.name, "line", 3, "b", "['l']", "a list or table; expected text")
+    assert isinstance(no_label, BrokenRow)
+    assert (no_label.row, no_label.column, no_label.value) == (4, "y", "maybe")
+    assert str(no_key) == f"{source.name}, line 5, column 'y': the line has no such key"
+    with pytest.raises(UserError, match=r"no column 'c'; its columns are: a, b, y\n.*no column 'd'"):
+        next(labelled_rows(TaskSpec("t", "yes_no", ("c",), "d", "", ""), source, LabelReader(spec)))
+
+
+def test_read_texts_gives_all_columns(write: Write) -> None:
+    source = write("in.jsonl", '{"id": 7, "a": "x", "b": "y", "note": null}\n{"id": 8, "a": "z", "b": 1}\n')
+    rows = list(read_texts(source, ["b", "a"]))
+    assert rows[0] == (1, {"id": 7, "a": "x", "b": "y", "note": None}, ("y", "x"))
+    assert rows[1] == (2, {"id": 8, "a": "z", "b": 1, "note": None}, ("1", "z"))
+
+
+def test_read_texts_errors_name_the_place(write: Write) -> None:
+    source = write("in.csv", "id,text\n1,fine\n2,\n")
+    rows = read_texts(source, ["text"])
+    assert next(rows)[2] == ("fine",)
+    with pytest.raises(UserError, match=r"in\.csv, line 3, column 'text': the text is empty"):
+        next(rows)
+    with pytest.raises(UserError, match="no column 'txt'; its columns are: id, text; did you mean 'text'"):
+        read_texts(source, ["txt"])  # at once, not when the first row is asked for
+    with pytest.raises(UserError, match="line 2: 1 fields, expected 2"):
+        list(read_texts(write("ragged.csv", "id,text\n1\n"), ["text"]))

@@ -1,0 +1,85 @@
+"""One file becomes two: every row in one of them, always the same one, and no text in both."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from polytask.tasks.reading import open_source
+from polytask.tasks.splitting import split_file
+from polytask.types import TaskSpec, UserError
+
+Table = Callable[..., str]
+
+
+def rows_of(file: Path) -> list[list[str]]:
+    source = open_source(str(file))
+    return [row[1] for row in source.rows(source.columns) if isinstance(row, tuple)]
+
+
+def spec_of(train: str, kind: str = "yes_no", text: tuple[str, ...] = ("text",)) -> TaskSpec:
+    return TaskSpec("mine", kind, text, "label", train, "")  # type: ignore[arg-type]
+
+
+def test_parts_hold_every_row_once_and_no_text_is_in_both(tmp_path: Path, table: Table) -> None:
+    rows: list[list[object]] = [[i, f"{'Text' if i % 2 else 'text '} {i % 70}", i % 2] for i in range(200)]
+    parts = split_file(spec_of(table("x.tsv", ["id", "text", "label"], rows, "\t")), tmp_path / "out")
+    train, dev = rows_of(parts.train), rows_of(parts.dev)
+    assert (parts.train.name, parts.dev.name) == ("mine-train.csv", "mine-dev.csv")
+    assert sorted(train + dev, key=lambda row: int(row[0])) == [[str(value) for value in row] for row in rows]
+    plain = [{" ".join(row[1].lower().split()) for row in part} for part in (train, dev)]
+    assert not plain[0] & plain[1]
+    assert 35 <= len(dev) <= 40
+    assert [int(row[0]) for row in train] == sorted(int(row[0]) for row in train)
+
+
+def test_the_split_is_the_same_every_time_and_another_with_another_seed(tmp_path: Path, table: Table) -> None:
+    spec = spec_of(table("x.csv", ["text", "label"], [[f"text {i}", i % 2] for i in range(50)]))
+    first = split_file(spec, tmp_path / "out").dev.read_bytes()
+    assert split_file(spec, tmp_path / "out").dev.read_bytes() == first
+    assert split_file(spec, tmp_path / "other", seed=1).dev.read_bytes() != first
+    assert len(rows_of(split_file(spec, tmp_path / "half", share=0.5).dev)) == 25
+    with pytest.raises(UserError, match=r"mine-train.csv: is there already, with other content"):
+        split_file(spec, tmp_path / "out", seed=1)
+
+
+def test_rows_of_pairs_that_share_a_text_stay_together(tmp_path: Path, table: Table) -> None:
+    rows: list[list[object]] = [[f"a{i}", f"b{i}", 0] for i in range(40)] + [[f"b{i}", f"c{i}", 1] for i in range(40)]
+    parts = split_file(spec_of(table("x.csv", ["a", "b", "label"], rows), text=("a", "b")), tmp_path / "out")
+    train, dev = ({text for row in rows_of(part) for text in row[:2]} for part in (parts.train, parts.dev))
+    assert not train & dev
+    assert (len(rows_of(parts.dev)), parts.kept_together) == (16, "texts")
+
+
+def test_when_all_pairs_hang_together_whole_pairs_stay_together(tmp_path: Path, table: Table) -> None:
+    chain: list[list[object]] = [[f"t{i}", f"t{i + 1}", i % 2] for i in range(40)]
+    swapped = [[b, a, label] for a, b, label in chain]
+    source = table("x.csv", ["a", "b", "label"], chain + swapped)
+    parts = split_file(spec_of(source, text=("a", "b")), tmp_path / "out")
+    train, dev = ({frozenset(row[:2]) for row in rows_of(part)} for part in (parts.train, parts.dev))
+    assert not train & dev
+    assert (len(rows_of(parts.dev)), parts.kept_together) == (16, "pairs")
+
+
+def test_a_class_is_never_in_dev_alone(tmp_path: Path, table: Table) -> None:
+    rows: list[list[object]] = [[f"text {i}", f"class {i}" if i < 10 else "common"] for i in range(60)]
+    parts = split_file(spec_of(table("x.csv", ["text", "label"], rows), "classes"), tmp_path / "out")
+    train, dev = ({row[1] for row in rows_of(part)} for part in (parts.train, parts.dev))
+    assert dev <= train
+    assert len(train) == 11
+
+
+def test_ragged_rows_are_counted_and_odd_text_survives(tmp_path: Path) -> None:
+    content = "".join(f'"text ""{i}"",\nline two",{i % 2}\n' for i in range(30))
+    (tmp_path / "x.csv").write_text(f"text,label\n{content}ragged,1,2\n")
+    parts = split_file(spec_of(str(tmp_path / "x.csv")), tmp_path / "out")
+    texts = {row[0] for part in (parts.train, parts.dev) for row in rows_of(part)}
+    assert parts.dropped == 1
+    assert texts == {f'text "{i}",\nline two' for i in range(30)}
+
+
+def test_too_few_rows_to_split(tmp_path: Path, table: Table) -> None:
+    source = table("x.csv", ["text", "label"], [["same", 1], ["same", 0]])
+    with pytest.raises(UserError, match=r"x\.csv: 2 rows are too few, or too much alike"):
+        split_file(spec_of(source), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
