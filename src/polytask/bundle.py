@@ -19,6 +19,7 @@ from polytask.text.tokenizer import TextTokenizer
 from polytask.trunk.weights import load_trunk, save_trunk
 from polytask.types import LabelSpace, Swap, TaskSpec, UserError
 from polytask.values import convert
+from polytask.whole import whole_file, write_whole
 
 FORMAT = 1
 FILES = ("config.json", "model.safetensors", "parts.safetensors", "tokenizer.json", "tasks.json")
@@ -43,14 +44,15 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
     parts = {
         name: t.cpu().contiguous() for name, t in bundle.model.state_dict().items() if not name.startswith("trunk.")
     }
-    save_file(parts, folder / "parts.safetensors")
+    with whole_file(folder / "parts.safetensors") as beside:
+        save_file(parts, beside)
     content = {
         "format": FORMAT,
         "max_length": bundle.packer.max_length,
         "adapter": asdict(bundle.adapter),
         "tasks": {name: _task_entry(spec, bundle.labels[name]) for name, spec in bundle.specs.items()},
     }
-    (folder / "tasks.json").write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+    write_whole(folder / "tasks.json", json.dumps(content, indent=1, ensure_ascii=False))
 
 
 def load_bundle(folder: Path) -> Bundle:

@@ -79,8 +79,8 @@ def recipe_from(
         raise UserError(f"{where}: tasks: at least one task is needed, as `tasks: {{NAME: {{kind: ..., train: ...}}}}`")
     named = {str(name): {"name": str(name), **mapping(task, f"{where}: tasks.{name}")} for name, task in tasks.items()}
     for name in named:
-        if not TASK_NAME.fullmatch(name):
-            raise UserError(f"{where}: tasks.{name}: a task's name is letters, digits, - and _, at most 64")
+        if not TASK_NAME.fullmatch(name) or name == "mean":
+            raise UserError(f"{where}: tasks.{name}: a task's name is letters, digits, - and _, at most 64, and not mean")
     # `optimizer: {lr: 3e-5}` is the default optimizer with another rate.
     for default in ("adapter", "sampler", "policy", "optimizer"):
         if isinstance(content.get(default), Mapping):
@@ -100,16 +100,17 @@ def with_setting(content: Mapping[str, Any], setting: str) -> dict[str, Any]:
     key, found, text = setting.partition("=")
     if not found or not key:
         raise UserError(f"--set {setting}: expected FIELD=VALUE, as in train.epochs=5")
-    return _with_value(content, key.split("."), load_yaml(text, f"--set {setting}"))
+    return with_value(content, key.split("."), load_yaml(text, f"--set {setting}"))
 
 
-def _with_value(content: Mapping[str, Any], keys: list[str], value: Any) -> dict[str, Any]:
+def with_value(content: Mapping[str, Any], keys: list[str], value: Any) -> dict[str, Any]:
+    """A copy of the recipe's mapping with the field at the end of `keys` set."""
     if len(keys) == 1:
         return {**content, keys[0]: value}
     inner = content.get(keys[0], {})
     if isinstance(inner, str):  # a swap in its short form, `optimizer: adamw`
         inner = {"name": inner}
-    return {**content, keys[0]: _with_value(inner if isinstance(inner, Mapping) else {}, keys[1:], value)}
+    return {**content, keys[0]: with_value(inner if isinstance(inner, Mapping) else {}, keys[1:], value)}
 
 
 def write_recipe(recipe: Recipe, path: Path) -> None:

@@ -2,12 +2,13 @@
 
 import html
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jinja2
+
+from polytask.whole import write_whole
 
 
 def write_card(model_folder: Path, summary: Mapping[str, Any]) -> Path:
@@ -19,9 +20,8 @@ def write_card(model_folder: Path, summary: Mapping[str, Any]) -> Path:
     )
     pages.filters.update(plain=_plain, code=_code, quoted=_quoted)
     text = pages.get_template("card.md.jinja").render(summary=summary)
-    target, beside = model_folder / "README.md", model_folder / ".README.md.part"
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, target)
+    target = model_folder / "README.md"
+    write_whole(target, text)
     return target
 
 

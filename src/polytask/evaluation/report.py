@@ -8,7 +8,6 @@ import heapq
 import io
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from polytask.evaluation import plots
 from polytask.evaluation.metrics import per_class
 from polytask.types import UserError
+from polytask.whole import write_whole
 
 Json = dict[str, Any]
 Counts = NDArray[np.int64]
@@ -43,9 +43,8 @@ def write_report(run: Path) -> Path:
         training=_training(found),
         tasks=[_task(found, task, f"task-{at}") for at, task in enumerate(found.tasks, 1)],
     )
-    target, beside = run / "report.html", run / "report.html.part"
-    beside.write_text(page, encoding="utf-8")
-    os.replace(beside, target)  # whoever looks at the old page never sees half of the new one
+    target = run / "report.html"
+    write_whole(target, page)  # whoever looks at the old page never sees half of the new one
     return target
 
 

@@ -1,0 +1,301 @@
+"""The verdict on hand-made studies, on odd ones, and on simulated studies whose truth is known."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from polytask.evaluation.statistics import holm
+from polytask.evaluation.verdict import MEAN, TaskData, Verdict, judge, sentence
+from polytask.types import UserError
+
+GOLD = np.array([0, 1] * 50)
+
+
+def wrong_at(*places: int) -> np.ndarray:
+    predicted = GOLD.copy()
+    predicted[list(places)] = 1 - predicted[list(places)]
+    return predicted
+
+
+def yes_no(
+    predictions: Mapping[str, Sequence[np.ndarray]], name: str = "opinion", metric: str = "accuracy"
+) -> TaskData:
+    return TaskData(name, "yes_no", 2, metric, GOLD, {variant: np.stack(rows) for variant, rows in predictions.items()})
+
+
+def numbers(verdict: Verdict) -> list[float]:
+    records = [asdict(record) for record in (*verdict.scores, *verdict.comparisons)]
+    return [value for record in records for value in record.values() if isinstance(value, int | float)]
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def test_two_seeds_by_hand() -> None:
+    task = yes_no({"none": [wrong_at(0, 1, 2), wrong_at(0, 1)], "pal": [wrong_at(0), wrong_at(0, 3)]})
+    verdict = judge([task], "none")
+    none, pal = verdict.scores
+    assert (none.values, none.mean) == ((0.97, 0.98), pytest.approx(0.975))
+    assert none.seed_deviation == pytest.approx(0.01 / np.sqrt(2))
+    assert pal.seeds == 2
+    assert pal.seed_noise_known
+    (found,) = verdict.comparisons
+    assert found.difference == pytest.approx(0.01)
+    assert found.effect_seeds == pytest.approx(0.01 / (0.01 / np.sqrt(2)))
+    parts = np.zeros(100)
+    parts[[1, 2, 3]] = 1.0, 0.5, -0.5
+    assert found.effect_examples == pytest.approx(0.01 / parts.std(ddof=1))
+    assert found.low < 0 < found.high
+    assert (found.claim, found.seeds, found.paired, found.comparisons) == ("none seen", 2, True, 1)
+
+
+def test_one_seed_by_hand() -> None:
+    """20 examples only pal gets right, 4 only none: Bonett and Price's interval, within what t and N - 1 change."""
+    task = yes_no({"none": [wrong_at(*range(20))], "pal": [wrong_at(*range(40, 44))]})
+    (found,) = judge([task], "none").comparisons
+    one, two = 21 / 102, 5 / 102
+    half = stats.norm.isf(0.025) * np.sqrt((one + two - (one - two) ** 2) / 102)
+    assert found.difference == pytest.approx(0.16)
+    assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.05)
+    assert found.p_swap == pytest.approx(stats.binomtest(4, 24).pvalue, abs=0.002)
+    assert not found.seed_noise_known
+    assert found.effect_seeds is None
+    assert found.claim == "better"
+
+
+def test_the_mean_is_over_tasks() -> None:
+    rng = np.random.default_rng(0)
+    tasks = [
+        yes_no({"a": [wrong_at(1), wrong_at(2)], "b": [wrong_at(3, 4), wrong_at(5, 6)]}, "opinion"),
+        yes_no({"a": [wrong_at(7, 8), wrong_at(7)], "b": [GOLD, wrong_at(9)]}, "question"),
+        TaskData("similarity", "score", 0, "pearson", np.arange(9.0), dict.fromkeys("ab", rng.random((2, 9)))),
+    ]
+    verdict = judge(tasks, "b")
+    values = {(score.variant, score.task): score.mean for score in verdict.scores}
+    found = {comparison.task: comparison for comparison in verdict.comparisons}
+    assert list(found) == ["opinion", "question", "similarity", MEAN]
+    assert values["a", MEAN] == pytest.approx(np.mean([values["a", task.name] for task in tasks]))
+    assert found[MEAN].difference == pytest.approx(np.mean([found[task.name].difference for task in tasks]))
+    assert found[MEAN].examples == 209
+    assert [c.p_holm for c in verdict.comparisons] == pytest.approx(holm([c.p for c in verdict.comparisons]))
+    assert len(judge(tasks[:1], "b").comparisons) == 1
+
+
+def test_turning_a_pair_round_turns_the_signs() -> None:
+    rng = np.random.default_rng(1)
+    rows = {name: [wrong_at(*rng.integers(0, 100, count)) for _ in range(3)] for name, count in [("a", 9), ("b", 30)]}
+    (one,) = judge([yes_no(rows)], "a").comparisons
+    (two,) = judge([yes_no(dict(reversed(rows.items())))], "b").comparisons
+    assert (one.difference, one.low, one.high) == pytest.approx((-two.difference, -two.high, -two.low))
+    assert (one.p_noise, one.p_swap) == pytest.approx((two.p_noise, two.p_swap))
+    assert (one.claim, two.claim) == ("worse", "better")
+    assert judge([yes_no(rows)], "a") == judge([yes_no(rows)], "a")
+
+
+# --- seeds that are missing -------------------------------------------------------------------------------------------
+
+SIX = [wrong_at(*range(i, 10 + i)) for i in range(6)]
+
+
+def test_missing_seeds_leave_the_common_ones() -> None:
+    task = yes_no({"none": SIX[:3], "pal": SIX[3:5]})
+    (found,) = judge([task], "none", {"none": [7, 8, 9], "pal": [9, 8]}).comparisons
+    (wanted,) = judge([yes_no({"none": [SIX[2], SIX[1]], "pal": SIX[3:5]})], "none").comparisons
+    assert found == wanted
+    assert found.seeds == 2
+
+
+def test_without_common_seeds_runs_are_not_paired() -> None:
+    task = yes_no({"none": SIX[:3], "pal": SIX[3:5]})
+    for names in ([4, 5], [3, 5]):  # none in common, and one
+        (found,) = judge([task], "none", {"none": [1, 2, 3], "pal": names}).comparisons
+        assert (found.paired, found.seeds, found.seed_noise_known) == (False, 2, True)
+    (found,) = judge([yes_no({"none": SIX[:3], "pal": SIX[3:4]})], "none", {"none": [1, 2, 3], "pal": [4]}).comparisons
+    assert (found.paired, found.seeds, found.seed_noise_known) == (False, 1, False)
+
+
+# --- odd studies ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "f1", "matthews"])
+def test_identical_predictions(metric: str) -> None:
+    task = yes_no({"none": SIX[:3], "pal": SIX[:3], "off": SIX[3:]}, metric=metric)
+    found, _ = judge([task], "none").comparisons
+    assert (found.difference, found.p, found.p_holm, found.claim) == (0.0, 1.0, 1.0, "none seen")
+    assert found.low < 0 < found.high  # 100 equal examples are no proof that all examples are
+    assert found.detectable > 0.01
+
+
+def test_no_number_is_ever_missing() -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=20)
+    columns = [scores, -scores, np.zeros(20), np.full(20, np.nan), np.eye(20)[0], rng.normal(size=20)]
+    odd = [GOLD[:20], 1 - GOLD[:20], np.zeros(20, int), np.ones(20, int), np.eye(20, dtype=int)[0], GOLD[20:40]]
+    for seeds in (1, 2):
+        said = {f"v{i}": np.stack([columns[i], columns[(i + 1) % 6]])[:seeds] for i in range(6)}
+        classes = {f"v{i}": np.stack([odd[i], odd[(i + 1) % 6]])[:seeds] for i in range(6)}
+        tasks = [TaskData(m, "score", 0, m, scores, said) for m in ("pearson", "spearman")]
+        tasks += [TaskData(m, "classes", 3, m, GOLD[:20], classes) for m in ("accuracy", "f1", "matthews")]
+        tasks += [TaskData("tiny", "yes_no", 2, "f1", GOLD[:2], {name: rows[:, :2] for name, rows in classes.items()})]
+        verdict = judge(tasks, "v0", resamples=99)
+        assert np.isfinite(numbers(verdict)).all()
+        assert all(0 < c.p <= c.p_holm <= 1 for c in verdict.comparisons)
+        assert all(c.low <= c.difference <= c.high for c in verdict.comparisons)
+        assert all("nan" not in sentence(c) for c in verdict.comparisons)
+
+
+def test_one_variant_has_scores_and_nothing_to_compare() -> None:
+    verdict = judge([yes_no({"none": SIX})], "none")
+    assert len(verdict.scores) == 1
+    assert verdict.comparisons == ()
+
+
+def test_runs_must_share_their_true_labels() -> None:
+    runs = {"a": [(GOLD, SIX[0]), (GOLD, SIX[1])], "b": [(GOLD, SIX[2])]}
+    task = TaskData.from_runs("t", "yes_no", 2, "accuracy", runs)
+    assert task.predictions["a"].shape == (2, 100)
+    with pytest.raises(ValueError, match="t: the true labels of b are not those of a"):
+        TaskData.from_runs("t", "yes_no", 2, "accuracy", {**runs, "b": [(1 - GOLD, SIX[2])]})
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    task = yes_no({"a": SIX[:2], "b": SIX[:2]})
+    with pytest.raises(ValueError, match="reference 'c' is not one of the variants: a, b"):
+        judge([task], "c")
+    with pytest.raises(ValueError, match="do not name the runs"):
+        judge([task], "a", {"a": [1, 2], "b": [1]})
+    with pytest.raises(ValueError, match="task other has the variants a; task opinion has a, b"):
+        judge([task, yes_no({"a": SIX[:2]}, "other")], "a")
+    with pytest.raises(ValueError, match="same name"):
+        judge([task, task], "a")
+    with pytest.raises(ValueError, match="at least one task"):
+        judge([], "a")
+    with pytest.raises(UserError, match="does not suit"):
+        yes_no({"a": SIX}, metric="pearson")
+    with pytest.raises(ValueError, match="predictions must be"):
+        yes_no({"a": [GOLD[:9]]})
+    with pytest.raises(ValueError, match="a class outside 0 to 1"):
+        yes_no({"a": [GOLD + 1]})
+    with pytest.raises(ValueError, match="cannot be called"):
+        yes_no({"a": SIX}, MEAN)
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+
+def test_sentences() -> None:
+    (base,) = judge([yes_no({"none": SIX[:3], "pal": SIX[3:]})], "none").comparisons
+    one = replace(base, variant="PAL", task="similarity", difference=0.009, low=0.002, high=0.016, claim="better")
+    assert sentence(one) == "PAL is better than none on similarity by 0.9 points [0.2, 1.6]"
+    worse = replace(one, difference=-0.009, low=-0.016, high=-0.002, claim="worse", task=MEAN)
+    assert sentence(worse) == "PAL is worse than none on the mean of the tasks by 0.9 points [0.2, 1.6]"
+    unseen = replace(one, claim="none seen", p=0.2, examples=1101, detectable=0.03, seeds=3)
+    text = "no difference seen between PAL and none on similarity; a dev set of 1,101 examples with "
+    assert sentence(unseen) == text + "3 seeds cannot see less than about 3.0 points"
+    assert sentence(replace(unseen, seeds=1, seed_noise_known=False)) == (
+        text + "1 seed cannot see less than about 3.0 points (one seed: seed noise is unknown)"
+    )
+    assert sentence(replace(one, seed_noise_known=False)).endswith("[0.2, 1.6] (one seed: seed noise is unknown)")
+    assert sentence(replace(unseen, p=0.01, comparisons=20)).endswith(
+        " 3.0 points (alone, 0.9 points [0.2, 1.6] would count; among 20 it does not)"
+    )
+    assert sentence(replace(unseen, detectable=0.0)).endswith("on similarity; their predictions are the same")
+
+
+# --- simulated studies ------------------------------------------------------------------------------------------------
+
+SHARED, OWN, RUN = 0.6, 0.4, 0.7  # deviations of an example's difficulty: for all, for a variant, for one run
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(30)  # for means over normal seed noise
+
+
+def simulated(
+    rng: np.random.Generator, kind: str, n: int, skills: Sequence[float], seed_noise: Sequence[float], seeds: int
+) -> tuple[TaskData, np.ndarray]:
+    """A task whose truth is known: accuracy Phi(skill + seed noise), or Pearson's r tanh(skill + seed noise)."""
+    v = len(skills)
+    skill_VS = np.array(skills)[:, None] + np.array(seed_noise)[:, None] * rng.normal(size=(v, seeds))
+    noise_VSN = SHARED * rng.normal(size=n) + OWN * rng.normal(size=(v, 1, n)) + RUN * rng.normal(size=(v, seeds, n))
+    noise_VSN /= np.sqrt(SHARED**2 + OWN**2 + RUN**2)
+    skill_VQ = np.array(skills)[:, None] + np.array(seed_noise)[:, None] * NODES
+    names = [f"v{i}" for i in range(v)]
+    if kind == "accuracy":
+        truth_VS, truth_VQ = stats.norm.cdf(skill_VS), stats.norm.cdf(skill_VQ)
+        gold = rng.integers(0, 2, n)
+        said = np.where(skill_VS[..., None] + noise_VSN > 0, gold, 1 - gold)
+        task = TaskData(kind, "yes_no", 2, kind, gold, dict(zip(names, said, strict=True)))
+    else:
+        truth_VS, truth_VQ = np.tanh(skill_VS), np.tanh(skill_VQ)
+        scores = rng.normal(size=n)
+        said = truth_VS[..., None] * scores + np.sqrt(1 - truth_VS[..., None] ** 2) * noise_VSN
+        task = TaskData(kind, "score", 0, kind, scores, dict(zip(names, said, strict=True)))
+    if seeds == 1:  # the interval speaks of the trained models themselves
+        return task, truth_VS[:, 0]
+    return task, truth_VQ @ WEIGHTS / WEIGHTS.sum()
+
+
+LOW, HIGH, UNSTABLE = (0.02,) * 4, (0.3,) * 4, (0.1, 0.1, 0.1, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "seed_noise"), [(1, (0.0,) * 4), (2, HIGH), (3, LOW), (3, HIGH), (3, UNSTABLE), (5, UNSTABLE)]
+)
+def test_at_most_5_percent_of_studies_without_a_difference_claim_one(seeds: int, seed_noise: tuple[float, ...]) -> None:
+    """Without the swap test too, which hardly ever disagrees but would hide a fault here."""
+    rng = np.random.default_rng(seeds)
+    studies, claims, without_swaps = 250, 0, 0
+    for _ in range(studies):
+        # An unstable recipe scores less on average; its skill is raised so that the truth is equal.
+        skills = [0.9 * np.sqrt((1 + noise**2) / (1 + seed_noise[0] ** 2)) for noise in seed_noise]
+        tasks = [simulated(rng, "accuracy", n, skills, seed_noise, seeds)[0] for n in (150, 300)]
+        tasks = [replace(task, name=f"task {i}") for i, task in enumerate(tasks)]
+        found = judge(tasks, "v0", resamples=1).comparisons
+        claims += any(c.claim != "none seen" for c in found)
+        without_swaps += min(holm([c.p_noise for c in found])) <= 0.05
+    most = stats.binom.ppf(0.995, studies, 0.05)
+    assert claims <= without_swaps <= most
+
+
+@pytest.mark.parametrize("kind", ["accuracy", "pearson"])
+@pytest.mark.parametrize("n", [100, 1000])
+@pytest.mark.parametrize(("seeds", "seed_noise"), [(1, 0.1), (2, 0.4), (3, 0.02), (3, 0.4), (5, 0.1)])
+def test_intervals_cover_the_truth(kind: str, n: int, seeds: int, seed_noise: float) -> None:
+    """95 % where one noise rules; up to all of the time where the seeds' noise is small but two runs cannot show it."""
+    rng = np.random.default_rng(n + seeds)
+    studies, differences, means = 300, 0, 0
+    for _ in range(studies):
+        task, truth = simulated(rng, kind, n, (1.0, 0.9), (seed_noise,) * 2, seeds)
+        verdict = judge([task], "v1", resamples=1)
+        score, found = verdict.scores[0], verdict.comparisons[0]
+        differences += found.low <= truth[0] - truth[1] <= found.high
+        means += score.low <= truth[0] <= score.high
+    least = stats.binom.ppf(0.002, studies, 0.95)
+    assert min(differences, means) >= least
+    if seeds == 1:
+        assert max(differences, means) <= stats.binom.ppf(0.998, studies, 0.96)
+
+
+def claimed(seed: int, n: int, seeds: int, gap: float = 0.25, studies: int = 100) -> float:
+    rng, hits = np.random.default_rng(seed), 0
+    for _ in range(studies):
+        task, _ = simulated(rng, "accuracy", n, (1.0 + gap, 1.0), (0.03, 0.03), seeds)
+        hits += judge([task], "v1", resamples=999).comparisons[0].claim == "better"
+    return hits / studies
+
+
+def test_power_rises_with_seeds_and_with_examples() -> None:
+    by_seeds = [claimed(0, 400, seeds) for seeds in (2, 3, 5, 10)]
+    by_size = [claimed(1, n, 5) for n in (50, 200, 800)]
+    for powers in (by_seeds, by_size):
+        assert powers == sorted(powers)
+        assert powers[-1] > powers[0] + 0.5
+    assert claimed(2, 1600, 1) > claimed(2, 100, 1) + 0.5
+
+
+def test_a_difference_of_the_detectable_size_is_mostly_claimed() -> None:
+    rng = np.random.default_rng(9)
+    first = judge([simulated(rng, "accuracy", 1000, (1.0, 1.0), (0.0, 0.0), 1)[0]], "v1").comparisons[0]
+    gap = stats.norm.ppf(stats.norm.cdf(1.0) + first.detectable) - 1.0
+    assert 0.65 < claimed(3, 1000, 1, gap, studies=200) < 0.97
