@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test check format bench clean chromium
 
 help:
 	@echo "make demo    train three tasks on the built-in sample data (a few minutes) and try the model"
@@ -32,7 +32,13 @@ demo: .venv/.core
 	@echo
 	@echo "The report: runs/demo/report.html"
 
-test: .venv/.dev
+# The browser tests need Chromium: installed where that can be done, else they are skipped and say so.
+chromium:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
+	  || echo "no Chromium, and it cannot be installed here: the browser tests will be skipped"
+
+test: .venv/.dev chromium
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/.dev

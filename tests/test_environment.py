@@ -1,8 +1,10 @@
 """What a run ran on."""
 
+import pytest
 import torch
 
-from polytask.environment import environment, peak_memory
+from polytask import UserError
+from polytask.environment import environment, peak_memory, pick_device
 
 
 def test_names_versions_and_hardware() -> None:
@@ -18,3 +20,9 @@ def test_peak_memory_grows_with_what_is_held() -> None:
     held = torch.ones(60_000_000)  # 240 MB
     assert peak_memory(torch.device("cpu")) >= before
     assert peak_memory(torch.device("cpu")) > held.numel() * 4
+
+
+def test_devices() -> None:
+    assert pick_device("cpu").type == "cpu"
+    with pytest.raises(UserError, match="not a device torch knows"):
+        pick_device("abacus")

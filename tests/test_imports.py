@@ -38,8 +38,8 @@ MAY: dict[str, set[str]] = {
     "build": {"recipe", "model", "text", "trunk", *TABLES},
     "bundle": {"build", "model", "recipe", "text", "trunk"},
     "environment": set(),
-    "serving": {"bundle", "build", "tasks", "text", "trunk"},
-    "experiments": {"evaluation", "recipe", "run"},
+    "serving": {"bundle", "build", "environment", "tasks", "text", "trunk"},
+    "experiments": {"build", "environment", "evaluation", "recipe", "run"},
     "run": {
         *("build", "bundle", "environment", "evaluation", "model", "recipe", "samplers.base"),
         *("serving", "tasks", "text", "training"),

@@ -87,7 +87,7 @@ def test_resolved_copy_means_the_same(tmp_path: Path) -> None:
         (recipe(max_length=2), "max_length: at least 4"),
         (recipe(regularizers=[{"lr": 1}]), r"regularizers\[0\]: a method is given by its name"),
         ({"tasks": {"../x": TASK}}, r"tasks.\.\./x: a task's name is letters"),
-        ({"tasks": {"mean": TASK}}, "tasks.mean: a task's name is letters.* and not mean"),
+        ({"tasks": {"mean": TASK}}, "tasks.mean: a task's name is letters.*, not mean"),
         ({"tasks": {"one": "file.csv"}}, "tasks.one: fields are needed here, found 'file.csv'"),
         (
             {"tasks": {"one": {**TASK, "kind": "regression"}}},

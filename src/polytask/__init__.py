@@ -2,6 +2,9 @@
 
 from polytask.build import TABLES, options_of
 from polytask.evaluation.report import write_report
+from polytask.experiments.compare import StudyRunning, compare_runs
+from polytask.experiments.runner import CellReport
+from polytask.experiments.study import read_study
 from polytask.recipe import Recipe, read_recipe, recipe_from, write_recipe
 from polytask.run import Finished, Prepared, Running, describe_task, evaluate_run, prepare, train
 from polytask.serving.files import predict_file
@@ -15,6 +18,7 @@ load = Predictor.load
 
 __all__ = [
     "TABLES",
+    "CellReport",
     "EvalReport",
     "Finished",
     "Prediction",
@@ -23,8 +27,10 @@ __all__ = [
     "Recipe",
     "Running",
     "StepReport",
+    "StudyRunning",
     "UserError",
     "__version__",
+    "compare_runs",
     "describe_encoder",
     "describe_task",
     "evaluate_run",
@@ -34,6 +40,7 @@ __all__ = [
     "predict_file",
     "prepare",
     "read_recipe",
+    "read_study",
     "recipe_from",
     "start_recipe",
     "train",

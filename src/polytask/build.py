@@ -28,8 +28,8 @@ from polytask.samplers import SAMPLERS
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.trunk.bert import Bert, BertShape
-from polytask.trunk.encoders import find_encoder
-from polytask.trunk.weights import load_trunk
+from polytask.trunk.encoders import find_encoder, sha256
+from polytask.trunk.weights import load_trunk, weight_files
 from polytask.types import LabelSpace, Swap, TaskSpec, UserError
 from polytask.values import convert, unknown
 
@@ -87,6 +87,13 @@ def encoder_folder(encoder: str | Mapping[str, Any]) -> Path:
     if isinstance(encoder, str):
         return find_encoder(encoder)
     return Path(str(resources.files("polytask.text") / "small_vocabulary"))
+
+
+def encoder_fingerprint(encoder: str | Mapping[str, Any]) -> str:
+    """SHA-256 of the encoder's weights; an untrained one is known by its numbers, which stand in the recipe."""
+    if not isinstance(encoder, str):
+        return "untrained"
+    return " ".join(sha256(path) for path in weight_files(find_encoder(encoder)))
 
 
 def make_trunk(recipe: Recipe, folder: Path, tokenizer: TextTokenizer) -> Bert:

@@ -1,4 +1,4 @@
-"""What a run ran on: versions, hardware, commit. Knows the machine, not the run."""
+"""The machine: what a run runs on, versions, hardware, commit. Knows nothing of the run."""
 
 import os
 import platform
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from polytask.types import UserError
 from polytask.version import __version__
 
 PACKAGES = ("torch", "numpy", "scipy", "tokenizers", "safetensors", "pyarrow")
@@ -55,3 +56,15 @@ def peak_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"device {name}: this machine has no CUDA device that torch can use; use cpu or auto")
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise UserError(f"device {name}: not a device torch knows; use auto, cpu or cuda") from None

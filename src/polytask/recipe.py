@@ -80,7 +80,7 @@ def recipe_from(
     named = {str(name): {"name": str(name), **mapping(task, f"{where}: tasks.{name}")} for name, task in tasks.items()}
     for name in named:
         if not TASK_NAME.fullmatch(name) or name == "mean":
-            raise UserError(f"{where}: tasks.{name}: a task's name is letters, digits, - and _, at most 64, and not mean")
+            raise UserError(f"{where}: tasks.{name}: a task's name is letters, digits, - and _, up to 64, not mean")
     # `optimizer: {lr: 3e-5}` is the default optimizer with another rate.
     for default in ("adapter", "sampler", "policy", "optimizer"):
         if isinstance(content.get(default), Mapping):

@@ -15,7 +15,7 @@ import torch
 
 from polytask.build import encoder_folder, make, make_model, make_packer, make_trunk, option
 from polytask.bundle import Bundle, save_bundle
-from polytask.environment import environment, peak_memory
+from polytask.environment import environment, peak_memory, pick_device
 from polytask.evaluation.card import write_card
 from polytask.evaluation.evaluate import evaluate, split_outputs, write_predictions
 from polytask.evaluation.metrics import check_metric
@@ -24,7 +24,7 @@ from polytask.model import MultiTaskModel
 from polytask.places import cache_folder
 from polytask.recipe import Recipe, read_recipe, recipe_from, recipe_to_mapping, write_recipe
 from polytask.samplers.base import SamplerContext
-from polytask.serving.predictor import Predictor, pick_device
+from polytask.serving.predictor import Predictor
 from polytask.tasks.describe import baseline, describe_split
 from polytask.tasks.task import Task, read_split, read_tasks
 from polytask.text.packing import Packer

@@ -14,7 +14,7 @@ def test_version_and_help(cli: Any) -> None:
     assert cli("--version").out.strip() == f"polytask {polytask.__version__}"
     said = cli("--help")
     assert said.code == 0
-    for command in ("init", "check", "train", "evaluate", "predict", "report", "methods", "encoder"):
+    for command in ("init", "check", "train", "evaluate", "predict", "compare", "report", "methods", "encoder"):
         assert command in said.out
         assert "Example" in cli(command, "--help").out
 

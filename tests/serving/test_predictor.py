@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from polytask import Finished, UserError, load
+from polytask import Finished, load
 from polytask.serving import predictor as module
-from polytask.serving.predictor import pick_device
 
 
 def test_forms_of_asking(tiny_run: Finished) -> None:
@@ -47,9 +46,3 @@ def test_an_empty_or_strange_text_still_gets_an_answer(tiny_run: Finished) -> No
     model = load(tiny_run.folder)
     for text in ("", "\u200b", "x" * 20_000, "[CLS] [SEP]", "\ud800", "日本語"):
         assert len(model.predict("opinion", text)) == 1
-
-
-def test_devices() -> None:
-    assert pick_device("cpu").type == "cpu"
-    with pytest.raises(UserError, match="not a device torch knows"):
-        pick_device("abacus")

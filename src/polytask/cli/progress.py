@@ -56,7 +56,7 @@ def _follow_live(running: Running, console: Console) -> None:
             pace.add(report)
             bar.update(line, completed=report.step, epoch=report.epoch, pace=str(pace))
             if report.evaluation is not None:
-                bar.print(_evaluation(report), highlight=False)
+                bar.console.print(_evaluation(report), highlight=False)
 
 
 def _follow_lines(running: Running, console: Console) -> None:

@@ -12,9 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from polytask.build import encoder_fingerprint
 from polytask.experiments.study import Study
 from polytask.recipe import Recipe, recipe_to_mapping
-from polytask.run import Prepared, encoder_fingerprint, prepare
+from polytask.run import Prepared, prepare
 
 # Rooms and files that show, serve or compare results, and cannot change them.
 SHOWING = {"cli", "serving", "experiments", "starter", "version", "environment", "__main__", "__init__"}
@@ -62,9 +63,15 @@ def plan(study: Study, folder: Path) -> Plan:
 
 def cell_key(recipe: Recipe, prepared: Prepared) -> str:
     data = {
-        task: {name: split.fingerprint for name, split in entry.splits.items()} for task, entry in prepared.tasks.items()
+        task: {name: split.fingerprint for name, split in entry.splits.items()}
+        for task, entry in prepared.tasks.items()
     }
-    content = [recipe_to_mapping(replace(recipe, name="")), data, encoder_fingerprint(recipe.encoder), code_fingerprint()]
+    content = [
+        recipe_to_mapping(replace(recipe, name="")),
+        data,
+        encoder_fingerprint(recipe.encoder),
+        code_fingerprint(),
+    ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

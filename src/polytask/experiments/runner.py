@@ -1,7 +1,7 @@
 """Runs cells in processes of their own, several at a time: one that fails or is killed harms no other.
 
-Each is `polytask train` on the cell's recipe, so a study that was stopped resumes its cells where they were. Knows processes
-and files; knows no statistics.
+Each is `polytask train` on the cell's recipe, so a study that was stopped resumes its cells where they were. Knows
+processes and files; knows no statistics.
 """
 
 import os
@@ -44,7 +44,7 @@ class _Process:
 
 
 def run_cells(cells: Sequence[Cell], study: Path, workers: int) -> Iterator[CellReport]:
-    """Runs what has not finished, `workers` at a time, and tells what happens. Stopping the iterator stops the cells."""
+    """Runs what has not finished, `workers` at a time, and tells what happens. Closing the iterator stops them."""
     waiting = [cell for cell in cells if not cell.done]
     running: list[_Process] = []
     try:

@@ -1,12 +1,12 @@
 """A study file -> a base recipe, its variants and seeds. Strict, as recipes are. Knows recipes, runs nothing.
 
-    base: ../three-tasks.yaml          # a recipe file, or a whole recipe in place
-    set: {train.epochs: 2}             # for every variant
-    seeds: [0, 1, 2]
-    reference: cross
-    variants:                          # or `grid: {sampler: [proportional, round_robin], optimizer.lr: [5e-5, 1e-4]}`
-      cross: {}
-      bi: {tasks.sts.head: {name: bi, form: concat}}
+base: ../three-tasks.yaml          # a recipe file, or a whole recipe in place
+set: {train.epochs: 2}             # for every variant
+seeds: [0, 1, 2]
+reference: cross
+variants:                          # or `grid: {sampler: [proportional, round_robin], optimizer.lr: [5e-5, 1e-4]}`
+  cross: {}
+  bi: {tasks.sts.head: {name: bi, form: concat}}
 """
 
 import itertools
@@ -68,7 +68,7 @@ def read_study(path: str | Path) -> Study:
         base = with_value(base, key.split("."), value)
     settings = _variants(file, where)
     recipes = {
-        name: _recipe(base, chosen, f"{where}: variant {name}", folder, file.name) for name, chosen in settings.items()
+        name: _recipe(base, chosen, f"{where} (variant {name})", folder, file.name) for name, chosen in settings.items()
     }
     _check_different(recipes, where)
     if len(set(file.seeds)) < len(file.seeds) or not file.seeds:
@@ -76,7 +76,9 @@ def read_study(path: str | Path) -> Study:
     reference = file.reference or next(iter(settings))
     if reference not in settings:
         raise UserError(unknown(f"{where}: reference", reference, settings, "variant"))
-    return Study(file.name, reference, file.seeds, settings, {n: replace(r, seed=file.seeds[0]) for n, r in recipes.items()})
+    return Study(
+        file.name, reference, file.seeds, settings, {n: replace(r, seed=file.seeds[0]) for n, r in recipes.items()}
+    )
 
 
 def _read_text(path: Path, what: str) -> str:

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-import torch
-
 from polytask.bundle import Bundle, load_bundle
+from polytask.environment import pick_device
 from polytask.types import Prediction, TaskSpec, UserError
 from polytask.values import unknown
 
@@ -72,15 +71,3 @@ class Predictor:
         if task not in self.bundle.specs:
             raise UserError(unknown("predict", task, self.tasks, "task"))
         return self.bundle.specs[task]
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"device {name}: this machine has no CUDA device that torch can use; use cpu or auto")
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise UserError(f"device {name}: not a device torch knows; use auto, cpu or cuda") from None

@@ -1,0 +1,112 @@
+"""polytask compare: which recipe is really better."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from polytask import CellReport, StudyRunning, UserError, compare_runs, read_study
+
+
+def run(
+    what: Annotated[list[Path], typer.Argument(metavar="STUDY.yaml | RUN RUN ...", help="A study, or finished runs.")],
+    folder: Annotated[Path | None, typer.Option("--study", help="The study's folder; left out: studies/NAME.")] = None,
+    workers: Annotated[int, typer.Option(help="Runs at a time, each in its own process; several can share a GPU.")] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and its expected cost; run nothing.")
+    ] = False,
+) -> None:
+    """Train every variant of a study with every seed, and say with statistics which is better.
+
+    A study that was stopped goes on where it was; what has finished never runs again.
+
+    Examples:
+
+        polytask compare recipes/studies/quickstart.yaml --workers 2
+
+        polytask compare recipes/studies/quickstart.yaml --dry-run
+
+        polytask compare runs/first runs/second
+    """
+    console = Console()
+    if len(what) > 1 or what[0].is_dir():
+        if dry_run:
+            raise typer.BadParameter("--dry-run is for studies; these runs have finished")
+        target = folder or Path("comparison")
+        show(compare_runs(what, target), target, console)
+        return
+    running = StudyRunning(read_study(what[0]), folder, workers)
+    if dry_run:
+        show_plan(running, console)
+        return
+    follow(running, console)
+    content = running.finish()
+    show(content, running.folder, console)
+    if running.errors:
+        raise UserError(
+            f"{len(running.errors)} of {len(running.plan.cells)} runs failed; the next start tries them again"
+        )
+
+
+def show_plan(running: StudyRunning, console: Console) -> None:
+    cells = running.plan.cells
+    console.print(
+        f"{len(running.study.recipes)} variants x {len(running.study.seeds)} seeds: {len(cells)} runs", highlight=False
+    )
+    costs = {(c.cell.variant, c.cell.seed): c for c in running.costs()}
+    for cell in cells:
+        cost = costs.get((cell.variant, cell.seed))
+        said = "done" if cost is None else f"about {minutes(cost.seconds)} (from {cost.measured})"
+        console.print(
+            f"  {cell.variant}, seed {cell.seed}: {cell.steps:,} steps, {said}", highlight=False, soft_wrap=True
+        )
+    total = sum(cost.seconds for cost in costs.values())
+    workers = min(running.workers, max(len(costs), 1))
+    console.print(
+        f"Expected: {minutes(total / workers)} with {workers} at a time, if each is as fast as alone.", highlight=False
+    )
+
+
+def minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def follow(running: StudyRunning, console: Console) -> None:
+    """Shows progress over all steps of all runs: a bar on a terminal, lines elsewhere."""
+    total = sum(cell.steps for cell in running.plan.cells)
+    steps = {cell.key: cell.steps if cell.done else 0 for cell in running.plan.cells}
+    before, started = sum(steps.values()), time.monotonic()
+    done = len(running.plan.cells) - len(running.waiting)
+    console.print(f"{len(running.plan.cells)} runs, {done} of them done already", highlight=False)
+    columns: list[ProgressColumn] = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f} %"),
+    ]
+    columns += [TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()]
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        line = bar.add_task(f"{done}/{len(steps)} runs", total=total, completed=before)
+        for report in running.reports():
+            steps[report.cell.key] = report.step
+            done += report.state == "done"
+            bar.update(line, completed=sum(steps.values()), description=f"{done}/{len(steps)} runs")
+            if report.state in ("done", "failed"):
+                rate = (sum(steps.values()) - before) / (time.monotonic() - started)
+                left = minutes((total - sum(steps.values())) / max(rate, 1e-9))
+                bar.console.print(_line(report, done, len(steps), left), highlight=False, soft_wrap=True)
+
+
+def _line(report: CellReport, done: int, of: int, left: str) -> str:
+    cell = report.cell
+    if report.state == "failed":
+        return f"FAILED {cell.variant}, seed {cell.seed}:\n{report.error}"
+    return f"done {cell.variant}, seed {cell.seed} ({done}/{of}, about {left} left)"
+
+
+def show(content: dict[str, Any], folder: Path, console: Console) -> None:
+    for comparison in sorted(content["comparisons"], key=lambda c: c["claim"] == "none seen"):
+        console.print(comparison["sentence"], highlight=False, soft_wrap=True)
+    console.print(f"table:  {folder / 'study.md'}\nreport: {folder / 'report.html'}", highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Studies: a matrix of runs (variants of a recipe, several seeds), and the verdict on it."""

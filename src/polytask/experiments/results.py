@@ -1,0 +1,143 @@
+"""Finished runs -> what each predicted on each task's dev set -> the verdict. Knows run folders, trains nothing."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polytask.evaluation.verdict import TaskData, Verdict, judge, sentence
+from polytask.types import UserError
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One finished run of a variant."""
+
+    variant: str
+    seed: int
+    folder: Path
+    summary: Mapping[str, Any]
+
+
+def verdict_of(runs: Sequence[RunFolder], reference: str) -> Verdict | None:
+    """Every variant that has a finished run against the reference; None when the reference has none."""
+    by_variant: dict[str, list[RunFolder]] = {}
+    for run in runs:
+        by_variant.setdefault(run.variant, []).append(run)
+    if reference not in by_variant:
+        return None
+    check_same_dev(runs)
+    ordered = {reference: by_variant[reference], **by_variant}
+    tasks = [_task_data(task, about, ordered) for task, about in runs[0].summary["tasks"].items()]
+    return judge(tasks, reference, {variant: [run.seed for run in found] for variant, found in ordered.items()})
+
+
+def check_same_dev(runs: Sequence[RunFolder]) -> None:
+    """Scores on different dev data cannot be compared."""
+    first = runs[0]
+    for run in runs[1:]:
+        if set(run.summary["tasks"]) != set(first.summary["tasks"]):
+            raise UserError(
+                f"{run.folder}: its tasks are {', '.join(run.summary['tasks'])}, those of {first.folder} are "
+                f"{', '.join(first.summary['tasks'])}: only runs of the same tasks can be compared"
+            )
+        one, other = _dev_files(first.folder), _dev_files(run.folder)
+        for task in one:
+            if one[task]["sha256"] != other[task]["sha256"]:
+                raise UserError(
+                    f"{run.folder}: task {task} was scored on {other[task]['source']}, in {first.folder} on "
+                    f"{one[task]['source']}, and their contents differ: scores on different dev data cannot be compared"
+                )
+        for task, about in run.summary["tasks"].items():
+            if about["metric"] != first.summary["tasks"][task]["metric"]:
+                raise UserError(
+                    f"{run.folder}: task {task} is scored by {about['metric']}, in {first.folder} by another metric"
+                )
+
+
+def _dev_files(run: Path) -> dict[str, Any]:
+    data = json.loads((run / "environment.json").read_text(encoding="utf-8"))["data"]
+    return {task: splits["dev"] for task, splits in data.items()}
+
+
+def _task_data(task: str, about: Mapping[str, Any], runs: Mapping[str, Sequence[RunFolder]]) -> TaskData:
+    pairs = {variant: [_predicted(run, task, about) for run in found] for variant, found in runs.items()}
+    try:
+        return TaskData.from_runs(task, about["kind"], max(len(about["classes"]), 2), about["metric"], pairs)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _predicted(run: RunFolder, task: str, about: Mapping[str, Any]) -> tuple[Array, Array]:
+    """The gold and predicted labels of a run, as numbers, in the order of the dev file."""
+    path = run.folder / "predictions" / f"{task}-dev.jsonl"
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: the run's predictions cannot be read: {error}") from None
+    if about["kind"] == "score":
+        return np.array([line["label"] for line in lines]), np.array([line["prediction"] for line in lines])
+    numbers = {name: number for number, name in enumerate(about["classes"])}
+    return (
+        np.array([numbers[line["label"]] for line in lines]),
+        np.array([numbers[line["prediction"]] for line in lines]),
+    )
+
+
+def comparisons_json(verdict: Verdict | None) -> list[dict[str, Any]]:
+    if verdict is None:
+        return []
+    return [{**asdict(comparison), "sentence": sentence(comparison)} for comparison in verdict.comparisons]
+
+
+def scores_json(verdict: Verdict | None, variant: str) -> dict[str, Any]:
+    """A variant's scores by task, the mean of the tasks among them."""
+    if verdict is None:
+        return {}
+    found = [score for score in verdict.scores if score.variant == variant]
+    return {s.task: {k: v for k, v in asdict(s).items() if k not in ("variant", "task")} for s in found}
+
+
+def cost_json(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
+    """What a variant costs: parameters, and the means over its runs of speed, memory and time."""
+    if not runs:
+        return None
+    budget = runs[0].summary["parameters"]
+    means = {
+        key: float(np.mean([run.summary[key] for run in runs]))
+        for key in ("examples_per_second", "peak_memory_bytes", "seconds")
+    }
+    shared = budget["trunk"] + budget["adapter_shared"]
+    parts = {"shared": shared, **{key: budget[key] for key in ("per_task", "trainable", "total")}}
+    return {"parameters": parts, **means}
+
+
+def curves_json(runs: Sequence[RunFolder]) -> dict[str, Any]:
+    """For each seed and task, the dev score at each evaluation."""
+    return {str(run.seed): _curves(run.folder) for run in runs}
+
+
+def _curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    found: dict[str, list[tuple[int, float]]] = {}
+    for line in _lines(folder / "metrics.jsonl"):
+        if line["kind"] == "evaluation":
+            for task, score in line["tasks"].items():
+                found.setdefault(task, []).append((line["step"], score["metrics"][score["primary"]]["value"]))
+    return found
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+def values_json(summary: Mapping[str, Any]) -> dict[str, float]:
+    """One run's dev scores, and their mean where there are several."""
+    values = {t: s["metrics"][s["primary"]]["value"] for t, s in summary["evaluations"]["dev"].items()}
+    return {**values, "mean": float(np.mean(list(values.values())))} if len(values) > 1 else values

@@ -1,0 +1,186 @@
+"""study.md: a study as one Markdown table, and how a study's numbers are written, there and on its page.
+
+Knows `study.json`, not the runs. Scores and differences are written in points, hundredths of the metric.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from polytask.evaluation.verdict import MEAN
+from polytask.types import UserError
+from polytask.whole import write_whole
+
+Json = Mapping[str, Any]
+
+FORMAT = 1
+ABSENT = "–"  # noqa: RUF001  (a dash, for what is not known)
+CLAIMS = ("better", "worse", "none seen")
+
+
+def write_table(folder: Path) -> Path:
+    """Write `study.md` into a study's folder, from its `study.json`."""
+    target = folder / "study.md"
+    write_whole(target, study_markdown(read_study(folder)))
+    return target
+
+
+def read_study(folder: Path) -> Json:
+    """What `study.json` of a folder says."""
+    path = folder / "study.json"
+    if not path.exists():
+        raise UserError(f"{folder} is not the folder of a study: it has no study.json")
+    try:
+        study = dict(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from None
+    if study.get("format") != FORMAT:
+        raise UserError(f"{path} has the format {study.get('format')!r}; this polytask reads {FORMAT}")
+    return study
+
+
+def study_markdown(study: Json) -> str:
+    """Title, date and hardware, the table of the variants, the sentences, and the runs that failed."""
+    parts = [f"# {escaped(study['name'])}", escaped(_circumstances(study)), _table(study)]
+    parts.append(f"{SCALE} {_noise(study)}")
+    said = [f"- {escaped(comparison['sentence'])}" for comparison in ordered(study)]
+    parts += ["\n".join(said)] if said else []
+    missing = [cell for _, cell in cells(study, "missing")]
+    if missing:
+        parts.append(f"Not finished: {len(missing)} of {len(list(cells(study)))} runs are not there yet.")
+    failed = [f"- {escaped(variant)}, seed {cell['seed']}: {_reason(cell)}" for variant, cell in cells(study, "failed")]
+    parts += ["Failed runs:", "\n".join(failed)] if failed else []
+    return "\n\n".join(parts) + "\n"
+
+
+SCALE = "Scores on dev, in points (hundredths of the metric), mean over seeds [95 % interval]."
+
+
+def _noise(study: Json) -> str:
+    if len(study["seeds"]) == 1:
+        return "One seed: seed noise is unknown, and the intervals are over examples only."
+    return "The intervals are over examples and seeds together."
+
+
+def _circumstances(study: Json) -> str:
+    machine = study.get("environment") or {}
+    found = [str(study.get("started") or "")[:10], machine.get("cpu"), machine.get("device")]
+    found += [f"{key} {machine[key]}" for key in ("torch", "polytask") if machine.get(key)]
+    found += [f"commit {str(machine['commit'])[:12]}"] if machine.get("commit") else []
+    seeds = ", ".join(map(str, study["seeds"]))
+    found += [f"seed {seeds}" if len(study["seeds"]) == 1 else f"seeds {seeds}"]
+    return " · ".join(dict.fromkeys(str(part) for part in found if part))
+
+
+def _table(study: Json) -> str:
+    views = scored(study)
+    heads = [f"{view} ({metric})" if metric else view for view, metric in views.items()]
+    lines = [["Variant", *heads, "Trainable parameters", "Examples/s", "Peak memory", "Time"]]
+    lines.append(["---", *["---:"] * (len(views) + 4)])
+    for variant, found in study["variants"].items():
+        name = f"{variant} (reference)" if variant == study["reference"] else variant
+        scores, cost = found.get("scores") or {}, found.get("cost") or {}
+        size = (cost.get("parameters") or {}).get("trainable")
+        line = [name, *(with_interval(scores.get(view)) for view in views)]
+        line += [count(size), speed(cost.get("examples_per_second"))]
+        lines.append([*line, memory(cost.get("peak_memory_bytes")), seconds(cost.get("seconds"))])
+    return "\n".join(f"| {' | '.join(map(escaped, line))} |" for line in lines)
+
+
+def _reason(cell: Json) -> str:
+    """The last line of the error, which is where Python says what it was."""
+    lines = [line.strip() for line in (cell.get("error") or "").splitlines() if line.strip()]
+    return escaped(lines[-1]) if lines else "no error text"
+
+
+def escaped(text: str) -> str:
+    """On one line, with nothing that Markdown would take for a cell's end, a tag, a link, code or emphasis."""
+    text = " ".join(str(text).split())
+    text = re.sub(r"([\\`*|~<]|(?<=\])[(\[]|(?<!\w)_|_(?!\w))", r"\\\1", text)
+    return re.sub(r"&(?=#?\w+;)", "&amp;", text)
+
+
+# --- what is in a study -----------------------------------------------------------------------------------------------
+
+
+def scored(study: Json) -> dict[str, str]:
+    """What is compared, and its metric: every task, and with several tasks their mean (whose metric is "")."""
+    views = {task: str(about["metric"]) for task, about in study["tasks"].items()}
+    return views | {MEAN: ""} if len(views) > 1 else views
+
+
+def main_score(study: Json) -> str:
+    """The mean of the tasks, or the only task."""
+    return list(scored(study))[-1]
+
+
+def ordered(study: Json) -> list[Json]:
+    """The comparisons: better ones, worse ones (the largest first), then those where nothing was seen.
+
+    In each part the mean of the tasks comes first.
+    """
+    found, unseen = study.get("comparisons") or [], CLAIMS[-1]
+    size = {id(c): 0.0 if c["claim"] == unseen else -abs(c["difference"]) for c in found}
+    return sorted(found, key=lambda c: (CLAIMS.index(c["claim"]), c["task"] != MEAN, size[id(c)]))
+
+
+def cells(study: Json, state: str | None = None) -> Iterator[tuple[str, Json]]:
+    """(variant, cell) of all cells, or of those in one state."""
+    for variant, found in study["variants"].items():
+        yield from ((variant, cell) for cell in found["cells"] if state in (None, cell["state"]))
+
+
+# --- how numbers are written ------------------------------------------------------------------------------------------
+
+
+def known(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def points(value: Any, sign: bool = False) -> str:
+    """86.1 for 0.861."""
+    if not known(value):
+        return ABSENT
+    text = f"{100 * value:+.1f}" if sign else f"{100 * value:.1f}"
+    return "0.0" if float(text) == 0 else text
+
+
+def ends(found: Json, sign: bool = False) -> str:
+    """[85.6, 86.5]"""
+    return f"[{points(found['low'], sign)}, {points(found['high'], sign)}]"
+
+
+def with_interval(score: Json | None) -> str:
+    """86.1 [85.6, 86.5]"""
+    return f"{points(score['mean'])} {ends(score)}" if score and known(score.get("mean")) else ABSENT
+
+
+def count(value: Any) -> str:
+    return f"{value:,.0f}" if known(value) else ABSENT
+
+
+def speed(value: Any) -> str:
+    return (f"{value:,.0f}" if value >= 100 else f"{value:.3g}") if known(value) else ABSENT
+
+
+def memory(value: Any) -> str:
+    if not known(value):
+        return ABSENT
+    return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
+
+
+def seconds(value: Any) -> str:
+    if not known(value):
+        return ABSENT
+    whole = round(value)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{value:.1f} s"
+
+
+def chance(value: Any) -> str:
+    """A p value."""
+    return ("< 0.001" if value < 0.001 else f"{value:.3f}") if known(value) else ABSENT

@@ -1,0 +1,110 @@
+"""Studies end to end with real runs: what is written, what never runs twice, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polytask import Finished, UserError
+from polytask.experiments.compare import StudyRunning, compare_runs
+from polytask.experiments.study import read_study
+
+from .conftest import Done, study_file
+
+
+def test_the_folder_has_the_verdict(small_study: Done) -> None:
+    content = json.loads((small_study.folder / "study.json").read_text())
+    assert content["reference"] == "cosine"
+    assert set(content["tasks"]) == {"opinion", "question", "similarity"}
+    for variant in ("cosine", "bi"):
+        found = content["variants"][variant]
+        assert [cell["state"] for cell in found["cells"]] == ["done", "done"]
+        values = [cell["values"]["question"] for cell in found["cells"]]
+        assert found["scores"]["question"]["mean"] == pytest.approx(sum(values) / 2)
+        assert found["scores"]["mean"]["low"] <= found["scores"]["mean"]["mean"] <= found["scores"]["mean"]["high"]
+        assert found["cost"]["seconds"] > 0
+        assert content["curves"][variant]["0"]["opinion"][0][0] == 10
+    assert content["variants"]["bi"]["cost"]["parameters"]["per_task"]["question"] == 3 * 32 + 1
+    assert [c["task"] for c in content["comparisons"]] == ["opinion", "question", "similarity", "mean"]
+    assert all(c["sentence"] for c in content["comparisons"])
+    assert set(content["differences"]) == {"tasks.question.head", "tasks.similarity.head"}
+    assert (small_study.folder / "report.html").is_file()
+    assert "| cosine" in (small_study.folder / "study.md").read_text()
+
+
+def test_a_finished_cell_never_runs_twice(small_study: Done) -> None:
+    again = StudyRunning(read_study(small_study.path), small_study.folder)
+    assert again.waiting == []
+    assert list(again.reports()) == []
+    assert again.finish()["comparisons"] == small_study.content["comparisons"]
+
+
+def test_more_seeds_run_only_what_is_new_and_costs_are_known(
+    small_study: Done, tmp_path: Path, tiny_settings: Any
+) -> None:
+    more = StudyRunning(read_study(study_file(tmp_path, tiny_settings, seeds=[0, 1, 5])), small_study.folder)
+    assert [(cell.variant, cell.seed) for cell in more.waiting] == [("cosine", 5), ("bi", 5)]
+    assert all(cost.measured == "2 finished" and cost.seconds > 0 for cost in more.costs())
+
+
+def test_costs_of_a_new_study_come_from_a_few_steps(tmp_path: Path, tiny_settings: list[str]) -> None:
+    running = StudyRunning(read_study(study_file(tmp_path, tiny_settings)), tmp_path / "new")
+    costs = running.costs()
+    assert len(costs) == 4
+    assert all(0 < cost.seconds < 600 for cost in costs)
+    assert not (tmp_path / "new").exists()
+
+
+def test_another_study_is_refused_its_folder(small_study: Done, tmp_path: Path, tiny_settings: list[str]) -> None:
+    other = read_study(study_file(tmp_path, tiny_settings, set={"max_length": 32}))
+    with pytest.raises(UserError, match=r"this is the folder of another study .its recipes differ"):
+        StudyRunning(other, small_study.folder)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "something").write_text("mine")
+    with pytest.raises(UserError, match="there is something else in this folder"):
+        StudyRunning(read_study(small_study.path), tmp_path / "full")
+
+
+def test_what_is_wrong_with_any_variant_is_told_before_anything_runs(tmp_path: Path, tiny_settings: list[str]) -> None:
+    wrong = {"cosine": {}, "wrong": {"tasks.opinion.head": "cross"}}
+    with pytest.raises(UserError, match="cross does not take 1 text"):
+        StudyRunning(read_study(study_file(tmp_path, tiny_settings, variants=wrong)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match="--workers: at least 1"):
+        StudyRunning(read_study(tmp_path / "study.yaml"), tmp_path / "out", workers=0)
+
+
+def runs_of(study: Done, variant: str) -> list[Path]:
+    return [study.folder / cell["run"] for cell in study.content["variants"][variant]["cells"]]
+
+
+def test_finished_runs_are_grouped_by_recipe(small_study: Done, tmp_path: Path) -> None:
+    folders = [*runs_of(small_study, "cosine"), *runs_of(small_study, "bi")]
+    content = compare_runs(folders, tmp_path / "comparison")
+    assert len(content["variants"]) == 2
+    first = next(iter(content["variants"].values()))
+    assert [cell["seed"] for cell in first["cells"]] == [0, 1]
+    numbers = [(c["difference"], c["p_holm"]) for c in content["comparisons"]]
+    assert numbers == [(c["difference"], c["p_holm"]) for c in small_study.content["comparisons"]]
+    assert (tmp_path / "comparison" / first["cells"][0]["run"] / "report.html").is_file()
+
+
+def test_runs_that_cannot_be_compared(small_study: Done, tiny_run: Finished, tmp_path: Path) -> None:
+    (run, *_) = runs_of(small_study, "cosine")
+    with pytest.raises(UserError, match="two or more different runs"):
+        compare_runs([run, run], tmp_path / "c")
+    with pytest.raises(UserError, match="all runs are of one recipe"):
+        compare_runs(runs_of(small_study, "cosine"), tmp_path / "c")
+    with pytest.raises(UserError, match="this is no finished run"):
+        compare_runs([run, tmp_path], tmp_path / "c")
+    other = tmp_path / "other"
+    shutil.copytree(tiny_run.folder, other)
+    path = other / "environment.json"
+    path.write_text(
+        path.read_text().replace(json.loads(path.read_text())["data"]["question"]["dev"]["sha256"], "0" * 64)
+    )
+    with pytest.raises(UserError, match=r"task question was scored on .* cannot be compared"):
+        compare_runs([run, other], tmp_path / "c")
+    assert not (tmp_path / "c").exists()

@@ -1,0 +1,78 @@
+"""Cells in processes of their own: a failed one is kept apart, a killed study goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from polytask.experiments.compare import StudyRunning
+from polytask.experiments.runner import last_lines, run_cells
+from polytask.experiments.study import read_study
+
+from .conftest import Done, study_file
+
+
+def test_every_cell_is_started_and_ends(small_study: Done) -> None:
+    for state in ("started", "done"):
+        cells = {(r.cell.variant, r.cell.seed) for r in small_study.reports if r.state == state}
+        assert cells == {("cosine", 0), ("cosine", 1), ("bi", 0), ("bi", 1)}
+    running = 0
+    for report in small_study.reports:
+        running += {"started": 1, "done": -1}.get(report.state, 0)
+        assert running <= 2
+
+
+def test_a_failed_cell_is_kept_apart_and_tried_again(tmp_path: Path, tiny_settings: list[str]) -> None:
+    dev = tmp_path / "dev.csv"
+    dev.write_text("text,opinion\ngood,positive\nbad,negative\n")
+    more = [*tiny_settings, f"tasks.opinion.dev={dev}"]
+    variants = {"one": {}, "two": {"max_length": 32}}
+    running = StudyRunning(read_study(study_file(tmp_path, more, variants=variants, seeds=[0])), tmp_path / "out", 1)
+    states = {}
+    for report in running.reports():
+        states[report.cell.variant] = report
+        if report.state == "done":
+            dev.write_text("text,opinion\nbroken,\n")  # under the running study: the second cell must fail
+    assert states["one"].state == "done"
+    assert states["two"].state == "failed"
+    assert "dev.csv, line 2, column 'opinion'" in (states["two"].error or "")
+    key = states["two"].cell.key
+    assert (tmp_path / "out" / "failed" / key / "log.txt").is_file()
+    content = running.finish()
+    assert content["variants"]["two"]["cells"][0]["state"] == "failed"
+    assert "two" in (tmp_path / "out" / "report.html").read_text()
+    dev.write_text("text,opinion\ngood,positive\nbad,negative\n")
+    again = StudyRunning(read_study(tmp_path / "study.yaml"), tmp_path / "out", 1)
+    assert "two" in {cell.variant for cell in again.waiting}
+
+
+def test_a_killed_study_goes_on(tmp_path: Path, tiny_settings: list[str]) -> None:
+    path = study_file(tmp_path, [*tiny_settings, "train.save_every=2"], seeds=[0])
+    command = [sys.executable, "-m", "polytask", "compare", str(path), "--study", str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("done"):
+            os.killpg(process.pid, signal.SIGKILL)
+            break
+    process.wait()
+    process.stdout.close()
+    running = StudyRunning(read_study(path), tmp_path / "out")
+    assert len(running.waiting) == 1
+    assert [r.state for r in running.reports() if r.state != "running"] == ["started", "done"]
+    assert all(cell["state"] == "done" for v in running.finish()["variants"].values() for cell in v["cells"])
+
+
+def test_closing_the_iterator_stops_the_processes(tmp_path: Path, tiny_settings: list[str]) -> None:
+    running = StudyRunning(read_study(study_file(tmp_path, tiny_settings)), tmp_path / "out")
+    reports = run_cells(running.plan.cells, tmp_path / "out", 2)
+    next(reports)
+    reports.close()
+    assert len(running.waiting) == 4
+
+
+def test_the_end_of_a_log(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("\n".join(map(str, range(100))))
+    assert last_lines(tmp_path / "log").splitlines()[-1] == "99"
+    assert len(last_lines(tmp_path / "log").splitlines()) == 12
