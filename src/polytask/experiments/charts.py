@@ -106,7 +106,7 @@ def tradeoff(
             axes.step(x, 100 * y, where="post", color=INK, linewidth=0.9, linestyle=DASHED, alpha=0.7)
         _cost_axis(axes, [point[0] for point in known.values()])
         axes.set(xlabel=xlabel, ylabel="points")
-        _names(axes, {variant: point[:2] for variant, point in known.items()}, drawn)
+        _names(figure, axes, {variant: point[:2] for variant, point in known.items()}, drawn)
         return _titled(figure, name, title)
 
 
@@ -128,7 +128,7 @@ def overlay(name: str, title: str, curves: Mapping[str, Sequence[Curve]], drawn:
                 ends[variant] = (step, value)
         axes.set(xlabel="step", ylabel="points")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        _names(axes, ends, drawn)
+        _names(figure, axes, ends, drawn)
         return _titled(figure, name, title)
 
 
@@ -186,11 +186,11 @@ def _short(value: float, _: int | None = None) -> str:
     return f"{value / (unit or 1):g}{letter}"
 
 
-def _names(axes: Axes, points: Mapping[str, tuple[float, float]], drawn: Mapping[str, Look]) -> None:
+def _names(figure: Figure, axes: Axes, points: Mapping[str, tuple[float, float]], drawn: Mapping[str, Look]) -> None:
     """Every variant's name right of the plot, as near to its point's height as the others let it, with a thin line."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)
-    tall = float(axes.get_figure(root=True).get_size_inches()[1]) * 72 - 68  # about the height of the plot's inside
+    tall = float(figure.get_size_inches()[1]) * 72 - 68  # about the height of the plot's inside
     heights = _spread([(100 * y - low) / (high - low) for _, y in points.values()], LINE / tall)
     for (variant, (x, y)), height in zip(points.items(), heights, strict=True):
         look = drawn[variant]

@@ -32,6 +32,7 @@ def write_page(folder: Path) -> Path:
         verdict=verdict(study),
         states={state: len(list(cells(study, state))) for state in ("done", "failed", "missing")},
         said={claim: [c["sentence"] for c in table.ordered(study) if c["claim"] == claim] for claim in table.CLAIMS},
+        seed_noise=table.seed_noise(study),
         views=scored(study),
         place=place,
         rows=[_row(study, variant) for variant in study["variants"]],
@@ -51,7 +52,7 @@ def _template() -> jinja2.Template:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     written = (table.points, table.ends, table.count, table.speed, table.memory, table.seconds, table.chance)
-    pages.filters |= {function.__name__: function for function in (*written, effect, plain, link, sha256)}
+    pages.filters |= {function.__name__: function for function in (*written, effect, key, plain, link, sha256)}
     return pages.get_template("study.html.jinja")
 
 
@@ -138,7 +139,7 @@ def _row(study: Json, variant: str) -> Json:
         "name": variant,
         "seeds": sum(cell["state"] == "done" for cell in found["cells"]),
         "scores": [(_score(found, view), claims.get(view)) for view in scored(study)],
-        "costs": [(write(value), value if table.known(value) else None) for value, write in shown],
+        "costs": [(write(value), value) for value, write in shown],
     }
 
 
@@ -206,6 +207,11 @@ def _curves(study: Json, drawn: Mapping[str, charts.Look]) -> list[str]:
 
 def effect(value: Any) -> str:
     return f"{value:+.2f}" if table.known(value) else ABSENT
+
+
+def key(value: Any) -> str:
+    """What a cell is sorted by; what is not known comes last."""
+    return repr(value) if table.known(value) else ""
 
 
 def plain(value: Any) -> str:

@@ -60,9 +60,10 @@ SCALE = "Scores on dev, in points (hundredths of the metric), mean over seeds [9
 
 
 def _noise(study: Json) -> str:
-    if len(study["seeds"]) == 1:
-        return "One seed: seed noise is unknown, and the intervals are over examples only."
-    return "The intervals are over examples and seeds together."
+    if seed_noise(study) == "known":
+        return "The intervals are over examples and seeds together."
+    which = "One seed" if seed_noise(study) == "unknown" else "Where a variant has one seed"
+    return f"{which}: seed noise is unknown, and the intervals are over examples only."
 
 
 def _circumstances(study: Json) -> str:
@@ -100,7 +101,7 @@ def escaped(text: str) -> str:
     """On one line, with nothing that Markdown would take for a cell's end, a tag, a link, code or emphasis."""
     text = " ".join(str(text).split())
     text = re.sub(r"([\\`*|~<]|(?<=\])[(\[]|(?<!\w)_|_(?!\w))", r"\\\1", text)
-    return re.sub(r"&(?=#?\w+;)", "&amp;", text)
+    return re.sub(r"&(?=#?\w+;)", "&amp;", re.sub(r"^([#>])", r"\\\1", text))
 
 
 # --- what is in a study -----------------------------------------------------------------------------------------------
@@ -113,8 +114,8 @@ def scored(study: Json) -> dict[str, str]:
 
 
 def main_score(study: Json) -> str:
-    """The mean of the tasks, or the only task."""
-    return list(scored(study))[-1]
+    """The mean of the tasks, or the only task. (Before the first run has finished the tasks are not known.)"""
+    return next(reversed(scored(study)), MEAN)
 
 
 def ordered(study: Json) -> list[Json]:
@@ -125,6 +126,12 @@ def ordered(study: Json) -> list[Json]:
     found, unseen = study.get("comparisons") or [], CLAIMS[-1]
     size = {id(c): 0.0 if c["claim"] == unseen else -abs(c["difference"]) for c in found}
     return sorted(found, key=lambda c: (CLAIMS.index(c["claim"]), c["task"] != MEAN, size[id(c)]))
+
+
+def seed_noise(study: Json) -> str:
+    """ "known", "unknown" (one run of each variant), or "partly" known."""
+    seen = {c["seed_noise_known"] for c in study.get("comparisons") or []} or {len(study["seeds"]) > 1}
+    return "partly" if len(seen) > 1 else "known" if True in seen else "unknown"
 
 
 def cells(study: Json, state: str | None = None) -> Iterator[tuple[str, Json]]:
