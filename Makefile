@@ -26,7 +26,7 @@ demo: .venv/.core
 	$(BIN)/polytask train recipes/quickstart.yaml --run runs/demo
 	@echo
 	@echo "Three predictions on texts that are not in the data:"
-	$(BIN)/polytask predict runs/demo --task opinion --text "I wanted to love it, but after an hour I was checking the time."
+	$(BIN)/polytask predict runs/demo --task opinion --text "The battery died within a week and nobody answered my emails."
 	$(BIN)/polytask predict runs/demo --task question --text "How can I stop my bread from going stale so quickly?" --text2 "What keeps a loaf fresh for longer?"
 	$(BIN)/polytask predict runs/demo --task similarity --text "A cyclist is fixing a flat tyre by the road." --text2 "Someone repairs a bicycle wheel at the roadside."
 	@echo

@@ -29,7 +29,7 @@ def test_the_folder_has_the_verdict(small_study: Done) -> None:
     assert content["variants"]["bi"]["cost"]["parameters"]["per_task"]["question"] == 3 * 32 + 1
     assert [c["task"] for c in content["comparisons"]] == ["opinion", "question", "similarity", "mean"]
     assert all(c["sentence"] for c in content["comparisons"])
-    assert set(content["differences"]) == {"tasks.question.head", "tasks.similarity.head"}
+    assert set(content["differences"]) == {"tasks.question.head", "tasks.similarity.head", "tasks.similarity.head.map"}
     assert (small_study.folder / "report.html").is_file()
     assert "| cosine" in (small_study.folder / "study.md").read_text()
 

@@ -30,7 +30,10 @@ def test_named_variants(tmp_path: Path) -> None:
     assert {recipe.train.epochs for recipe in made.recipes.values()} == {7}
     assert made.recipe("bi", 4).seed == 4
     assert made.recipes["plain"].tasks["one"].train == str(tmp_path / "t.csv")
-    assert list(differences(made.recipes)) == ["tasks.one.head"]
+    assert differences(made.recipes) == {
+        "tasks.one.head": {"plain": None, "bi": "bi"},
+        "tasks.one.head.form": {"plain": None, "bi": "concat"},
+    }
 
 
 def test_a_grid_is_every_combination(tmp_path: Path) -> None:

@@ -87,9 +87,8 @@ def test_title_date_and_hardware(study: dict[str, Any]) -> None:
 
 def test_sentences_are_a_list_claims_first_the_largest_first(study: dict[str, Any]) -> None:
     said = re.findall(r"^- (\w on \w+: [\w ]+) \[1.0, 2.0\]$", table.study_markdown(study), re.MULTILINE)
-    assert said == ["y on mean: better", "y on same: better", "x on same: better", "x on mean: worse"] + [
-        "x on topic: none seen"
-    ]
+    better = ["y on mean: better", "y on same: better", "x on same: better"]
+    assert said == [*better, "x on mean: worse", "x on topic: none seen"]
 
 
 def test_runs_that_failed_or_are_not_there_are_said(study: dict[str, Any]) -> None:
@@ -135,12 +134,17 @@ def test_nothing_becomes_markup(text: str, shown: str) -> None:
 
 
 def test_numbers_as_they_are_written() -> None:
-    assert [table.points(x) for x in (0.8614, -0.0001, None, float("nan"))] == ["86.1", "0.0", "–", "–"]
+    assert [table.points(x) for x in (0.8614, -0.0001, None, float("nan"))] == [
+        "86.1",
+        "0.0",
+        table.ABSENT,
+        table.ABSENT,
+    ]
     assert [table.points(x, sign=True) for x in (0.012, -0.012, 0.0)] == ["+1.2", "-1.2", "0.0"]
     assert [table.seconds(x) for x in (5.04, 59.96, 723, 3725)] == ["5.0 s", "1 min 00 s", "12 min 03 s", "1 h 02 min"]
     assert [table.memory(x) for x in (2**29, 2**31)] == ["512 MiB", "2.0 GiB"]
     assert [table.speed(x) for x in (9.876, 1234.5)] == ["9.88", "1,234"]
-    assert [table.chance(x) for x in (0.0001, 0.0412, None)] == ["< 0.001", "0.041", "–"]
+    assert [table.chance(x) for x in (0.0001, 0.0412, None)] == ["< 0.001", "0.041", table.ABSENT]
 
 
 def test_written_beside_study_json(study: dict[str, Any], tmp_path: Path) -> None:

@@ -44,12 +44,14 @@ STYLE: dict[str, Any] = {
 }
 
 
-def _style(name: str) -> AbstractContextManager[None]:
+def style(name: str) -> AbstractContextManager[None]:
+    """Everything drawn inside looks alike; `name` makes the ids of a plot its own."""
     settings: Any = {**STYLE, "svg.hashsalt": name}
     return matplotlib.rc_context(settings)
 
 
-def _start(width: float = 5.2, height: float = 2.9) -> tuple[Figure, Axes]:
+def new_figure(width: float = 5.2, height: float = 2.9) -> tuple[Figure, Axes]:
+    """One figure with one pair of axes, in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
 
@@ -119,8 +121,8 @@ def _finish_curve(figure: Figure, axes: Axes, name: str, title: str, best: int |
 
 def loss_curve(name: str, title: str, train: Points, dev: Points, best: int | None = None) -> str:
     """Training loss (faint: as it was; strong: smoothed) and dev loss over the steps."""
-    with _style(name):
-        figure, axes = _start()
+    with style(name):
+        figure, axes = new_figure()
         x, y = _thinned(train)
         axes.plot(x, y, color=BLUE, alpha=0.3, linewidth=0.8)
         axes.plot(x, _smoothed(y), color=BLUE, label="training, smoothed (faint: as it was)")
@@ -137,8 +139,8 @@ def metric_curve(
     baseline: float | None = None,
 ) -> str:
     """(step, value, low, high) of a dev metric, the interval as a band."""
-    with _style(name):
-        figure, axes = _start()
+    with style(name):
+        figure, axes = new_figure()
         steps, values, low, high = np.array(points, np.float64).T
         axes.plot(steps, values, color=GREEN, marker="o", markersize=4, label="dev")
         axes.fill_between(steps, low, high, color=GREEN, alpha=0.18, linewidth=0, label="95 % interval")
@@ -151,8 +153,8 @@ def metric_curve(
 
 def small_curve(name: str, title: str, points: Points) -> str:
     """One plain curve over the steps."""
-    with _style(name):
-        figure, axes = _start(5.2, 2.1)
+    with style(name):
+        figure, axes = new_figure(5.2, 2.1)
         axes.plot(*_thinned(points), color=PURPLE, linewidth=1.2)
         return _finish_curve(figure, axes, name, title)
 
@@ -161,8 +163,8 @@ def score_overview(
     name: str, title: str, rows: Sequence[tuple[str, Mapping[str, tuple[float, float, float]], float | None]]
 ) -> str:
     """For each (label, {split: (value, low, high)}, baseline): dots with intervals, and the baseline as a tick."""
-    with _style(name):
-        figure, axes = _start(5.6, 1.1 + 0.45 * len(rows))
+    with style(name):
+        figure, axes = new_figure(5.6, 1.1 + 0.45 * len(rows))
         splits = sorted({split for _, scores, _ in rows for split in scores})
         for at, (split, colour, marker) in enumerate(zip(splits, (BLUE, GREEN, PURPLE), "osD", strict=False)):
             found = [(row, *scores[split]) for row, (_, scores, _) in enumerate(rows) if split in scores]
@@ -186,8 +188,8 @@ def confusion_matrix(name: str, title: str, counts: Counts, names: Sequence[str]
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     labels = [shorten(label, 24) for label in names]
     side = max(3.2, size * (0.6 if size <= 6 else 0.5 if size <= 12 else 0.34) + 0.09 * max(map(len, labels)) + 0.7)
-    with _style(name):
-        figure, axes = _start(side, side)
+    with style(name):
+        figure, axes = new_figure(side, side)
         for row, column in zip(*np.nonzero(counts), strict=True):
             share = float(shares[row, column])
             place = (column - 0.5, row - 0.5)
@@ -211,8 +213,8 @@ def confusion_matrix(name: str, title: str, counts: Counts, names: Sequence[str]
 
 def score_scatter(name: str, title: str, gold: Sequence[float], predicted: Sequence[float]) -> str:
     """True against predicted scores: dots, or six-sided bins where there are too many dots."""
-    with _style(name):
-        figure, axes = _start(4.6, 4.2)
+    with style(name):
+        figure, axes = new_figure(4.6, 4.2)
         if len(gold) <= MAX_POINTS:
             axes.plot(gold, predicted, "o", color=BLUE, alpha=0.45, markersize=4.5, markeredgewidth=0)
         else:
@@ -228,8 +230,8 @@ def score_scatter(name: str, title: str, gold: Sequence[float], predicted: Seque
 
 def bars(name: str, title: str, labels: Sequence[str], counts: Sequence[float]) -> str:
     """One bar for each label, with its count."""
-    with _style(name):
-        figure, axes = _start(5.2, 0.9 + 0.26 * len(labels))
+    with style(name):
+        figure, axes = new_figure(5.2, 0.9 + 0.26 * len(labels))
         drawn = axes.barh(range(len(labels)), counts, color=BLUE, alpha=0.75, height=0.7)
         axes.bar_label(drawn, [f"{count:,.0f}" for count in counts], padding=3, fontsize=9, color=INK)
         axes.set_yticks(range(len(labels)), [shorten(label, 26) for label in labels])
@@ -241,8 +243,8 @@ def bars(name: str, title: str, labels: Sequence[str], counts: Sequence[float]) 
 
 def histogram(name: str, title: str, edges: Sequence[float], counts: Sequence[float], xlabel: str) -> str:
     """Counts between edges (one edge more than counts)."""
-    with _style(name):
-        figure, axes = _start(5.2, 2.3)
+    with style(name):
+        figure, axes = new_figure(5.2, 2.3)
         axes.bar(
             edges[:-1], counts, np.diff(edges), align="edge", color=BLUE, alpha=0.75, edgecolor=PAGE, linewidth=0.8
         )

@@ -22,6 +22,7 @@ MEAN = "mean"
 LEVEL = 1 - CONFIDENCE
 POWER = 0.8
 RESAMPLES = 9_999
+HOPELESS = 0.3  # a number of points beyond this would only puzzle: the study is too small, mostly in seeds
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,8 @@ def sentence(comparison: Comparison) -> str:
         sets = "dev sets" if c.task == MEAN else "a dev set"
         seeds = "1 seed" if c.seeds == 1 else f"{c.seeds} seeds"
         text = f"no difference seen between {c.variant} and {c.reference} on {where}; {sets} of {c.examples:,} examples"
-        text += f" with {seeds} cannot see less than about {_points(c.detectable)} points"
+        least = f"less than about {_points(c.detectable)} points" if c.detectable < HOPELESS else "any usual difference"
+        text += f" with {seeds} cannot see {least}"
         if c.p <= LEVEL:
             text += f" (alone, {_points(c.difference)} points {ends} would count; among {c.comparisons} it does not)"
     return text if c.seed_noise_known else f"{text} (one seed: seed noise is unknown)"

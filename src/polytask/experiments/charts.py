@@ -5,18 +5,29 @@ Scores come as fractions and are drawn in points (hundredths). What is not a fin
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
-from polytask.evaluation.plots import BLUE, DASHED, GREEN, GRID, INK, ORANGE, PAGE, PURPLE, STYLE, render, shorten
+from polytask.evaluation.plots import (
+    BLUE,
+    DASHED,
+    GREEN,
+    GRID,
+    INK,
+    ORANGE,
+    PAGE,
+    PURPLE,
+    new_figure,
+    render,
+    shorten,
+    style,
+)
 
 Floats = NDArray[np.float64]
 Curve = Sequence[tuple[int, float]]
@@ -64,8 +75,8 @@ def pareto(points: Mapping[str, tuple[float, float]]) -> list[str]:
 def forest(name: str, title: str, comparisons: Sequence[Mapping[str, Any]]) -> str:
     """Differences to the reference with intervals, in claim colours; a band as wide as what cannot be seen."""
     rows = [c for c in comparisons if _finite(c["difference"], c["low"], c["high"])]
-    with _style(name):
-        figure, axes = _start(5.4, 0.95 + 0.3 * len(rows))
+    with style(name):
+        figure, axes = new_figure(5.4, 0.95 + 0.3 * len(rows))
         for row, c in enumerate(rows):
             colour, marker, alpha = CLAIMS[c["claim"]]
             if _finite(c.get("detectable")):
@@ -93,8 +104,8 @@ def tradeoff(
     """{variant: (cost, score, low, high)}. Full markers and the stepped line are the Pareto front."""
     known = {variant: point for variant, point in points.items() if _finite(*point)}
     front = pareto({variant: point[:2] for variant, point in known.items()})
-    with _style(name):
-        figure, axes = _start(5.4, _height(len(known)))
+    with style(name):
+        figure, axes = new_figure(5.4, _height(len(known)))
         for variant, (cost, score, low, high) in known.items():
             look = drawn[variant]
             axes.vlines(cost, 100 * low, 100 * high, color=look.colour, linewidth=1.2, alpha=0.55)
@@ -112,8 +123,8 @@ def tradeoff(
 
 def overlay(name: str, title: str, curves: Mapping[str, Sequence[Curve]], drawn: Mapping[str, Look]) -> str:
     """For each variant its seeds' curves, faint, and their mean over the steps that all of them have, bold."""
-    with _style(name):
-        figure, axes = _start(5.4, max(3.1, _height(len(curves))))
+    with style(name):
+        figure, axes = new_figure(5.4, max(3.1, _height(len(curves))))
         ends = dict[str, tuple[float, float]]()
         for variant, seeds in curves.items():
             look, known = drawn[variant], [_known(curve) for curve in seeds]
@@ -122,8 +133,8 @@ def overlay(name: str, title: str, curves: Mapping[str, Sequence[Curve]], drawn:
                 axes.plot(*_xy(curve), color=look.colour, linewidth=0.8, alpha=0.4)
             mean = _mean(known)
             if mean:
-                style: Any = {"markevery": [-1], "marker": look.marker, "markersize": 5, "linestyle": look.dash}
-                axes.plot(*_xy(mean), color=look.colour, linewidth=2, **style)
+                line: Any = {"markevery": [-1], "marker": look.marker, "markersize": 5, "linestyle": look.dash}
+                axes.plot(*_xy(mean), color=look.colour, linewidth=2, **line)
                 step, value = next(reversed(mean.items()))
                 ends[variant] = (step, value)
         axes.set(xlabel="step", ylabel="points")
@@ -133,16 +144,6 @@ def overlay(name: str, title: str, curves: Mapping[str, Sequence[Curve]], drawn:
 
 
 # --- the parts of a plot ----------------------------------------------------------------------------------------------
-
-
-def _style(name: str) -> AbstractContextManager[None]:
-    settings: Any = {**STYLE, "svg.hashsalt": name}
-    return matplotlib.rc_context(settings)
-
-
-def _start(width: float, height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.add_subplot()
 
 
 def _titled(figure: Figure, name: str, title: str) -> str:
@@ -222,10 +223,8 @@ def _spread(wanted: Sequence[float], gap: float) -> list[float]:
 
 
 def _known(curve: Curve) -> dict[int, float]:
-    """{step: value}, in the order of the steps; of very many evaluations every n-th and the last."""
-    found = sorted((step, value) for step, value in curve if _finite(step, value))
-    every = -(-len(found) // MAX_EVALUATIONS) or 1
-    return dict(found[::-every][::-1])
+    """{step: value}, in the order of the steps."""
+    return dict(sorted((step, value) for step, value in curve if _finite(step, value)))
 
 
 def _mean(curves: Sequence[Mapping[int, float]]) -> dict[int, float]:
@@ -234,4 +233,7 @@ def _mean(curves: Sequence[Mapping[int, float]]) -> dict[int, float]:
 
 
 def _xy(curve: Mapping[int, float]) -> tuple[Floats, Floats]:
-    return np.array(list(curve), np.float64), 100 * np.array(list(curve.values()), np.float64)
+    """To draw; of very many evaluations every n-th, back from the last."""
+    steps, values = np.array(list(curve.items()), np.float64).T
+    every = -(-len(steps) // MAX_EVALUATIONS)
+    return steps[::-every][::-1], 100 * values[::-every][::-1]

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,17 @@ class RunFolder:
     summary: Mapping[str, Any]
 
 
-def verdict_of(runs: Sequence[RunFolder], reference: str) -> Verdict | None:
-    """Every variant that has a finished run against the reference; None when the reference has none."""
+def verdict_of(runs: Sequence[RunFolder], reference: str) -> Verdict:
+    """Every variant that has a finished run against the reference; scores alone when the reference has none."""
     by_variant: dict[str, list[RunFolder]] = {}
     for run in runs:
         by_variant.setdefault(run.variant, []).append(run)
-    if reference not in by_variant:
-        return None
     check_same_dev(runs)
-    ordered = {reference: by_variant[reference], **by_variant}
+    first = reference if reference in by_variant else next(iter(by_variant))
+    ordered = {first: by_variant[first], **by_variant}
     tasks = [_task_data(task, about, ordered) for task, about in runs[0].summary["tasks"].items()]
-    return judge(tasks, reference, {variant: [run.seed for run in found] for variant, found in ordered.items()})
+    verdict = judge(tasks, first, {variant: [run.seed for run in found] for variant, found in ordered.items()})
+    return verdict if first == reference else replace(verdict, comparisons=())
 
 
 def check_same_dev(runs: Sequence[RunFolder]) -> None:

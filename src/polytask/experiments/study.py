@@ -146,16 +146,19 @@ def _check_different(recipes: Mapping[str, Recipe], where: str) -> None:
 
 
 def flat_fields(recipe: Recipe) -> dict[str, Any]:
-    """A recipe's fields by dotted name; a method stays whole."""
+    """A recipe's fields by dotted name; a method is its name, and its options by their own."""
     return dict(_flat(recipe_to_mapping(recipe), ""))
 
 
 def _flat(content: Mapping[str, Any], prefix: str) -> Any:
     for key, value in content.items():
-        if isinstance(value, Mapping) and "name" not in value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
+        if not isinstance(value, Mapping):
             yield f"{prefix}{key}", value
+        elif "name" in value:
+            yield f"{prefix}{key}", value["name"]
+            yield from _flat({k: v for k, v in value.items() if k != "name"}, f"{prefix}{key}.")
+        else:
+            yield from _flat(value, f"{prefix}{key}.")
 
 
 def differences(recipes: Mapping[str, Recipe]) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,28 @@
+"""Every policy of the table: one finite number from any tasks, the sum when it says so, whatever their order."""
+
+import pytest
+import torch
+
+from polytask.policies import POLICIES
+
+WEIGHTS = {"a": 1.0, "b": 1.0, "c": 1.0}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_one_loss_whatever_the_order(name: str) -> None:
+    losses = {task: torch.tensor(value, requires_grad=True) for task, value in [("a", 0.5), ("b", 2.0), ("c", 0.1)]}
+    total = POLICIES[name](WEIGHTS).weigh(losses)
+    assert total.shape == ()
+    turned = POLICIES[name](WEIGHTS).weigh(dict(reversed(losses.items())))
+    torch.testing.assert_close(total, turned)
+    total.backward()
+    assert all(loss.grad is not None and torch.isfinite(loss.grad) for loss in losses.values())
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_state_round_trip(name: str) -> None:
+    policy = POLICIES[name](WEIGHTS)
+    other = POLICIES[name](WEIGHTS)
+    other.load_state_dict(policy.state_dict())
+    losses = {"a": torch.tensor(0.5), "c": torch.tensor(3.0)}
+    assert torch.equal(policy.weigh(losses), other.weigh(losses))
