@@ -46,8 +46,8 @@ def start_recipe(target: Path, trains: Mapping[str, str], devs: Mapping[str, str
         tasks.append(_task_text(spec, reasons[name], target.parent))
     settings = {
         "sampler": "proportional",
-        "optimizer": {"name": "adamw", "lr": 5.0e-5},
-        "train": {"epochs": 4, "batch_size": 16},
+        "optimizer": {"name": "fused_adamw", "lr": 1.0e-4},
+        "train": {"epochs": 4, "batch_size": 16, "head_lr": 1.0e-3},
     }
     head = HEADER.format(name=target.name) + yaml.safe_dump(
         {"name": target.stem, "encoder": "minilm", "max_length": 128}, sort_keys=False
