@@ -146,7 +146,7 @@ def test_the_rest_is_shown(page: Page) -> None:
         "4 variants, 2 tasks, 3 seeds (0, 1, 2)",
         "1 of 12 runs failed and is left out",
         "adapter.size=1",
-        "at most 5 %",
+        "about 5 %",
         "torch 2.13.0",
         "topic accuracy on 400 dev examples",
         "runs at a time 2",
