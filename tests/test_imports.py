@@ -23,7 +23,7 @@ MAY: dict[str, set[str]] = {
     "values": {"types"},
     "text": set(),
     "samplers": set(),
-    "adapters": set(),
+    "adapters": {"trunk.attention"},
     "heads": set(),
     "policies": set(),
     "optim": set(),

@@ -135,7 +135,8 @@ def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
 
 
 def make_adapter(swap: Swap, tasks: tuple[str, ...], shape: BertShape) -> Adapter:
-    context = AdapterContext(tasks, shape.layers, shape.hidden, shape.heads, shape.ffn, shape.dropout)
+    numbers = (shape.layers, shape.hidden, shape.heads, shape.ffn, shape.dropout)
+    context = AdapterContext(tasks, *numbers, make=lambda inner: make_adapter(inner, tasks, shape))
     adapter: Adapter = make("adapter", swap, "recipe: adapter", context)
     return adapter
 

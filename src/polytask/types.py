@@ -86,8 +86,10 @@ class TrainSettings:
     """Examples in one forward pass."""
     accumulate: int = 1
     """Forward passes whose gradients make one step."""
-    parts: Literal["all", "heads"] = "all"
-    """What learns: everything, or the heads alone on a frozen trunk."""
+    parts: Literal["all", "adapters", "heads"] = "all"
+    """What learns: everything; adapters and heads; or heads alone. The rest of the trunk is frozen."""
+    norms: bool = False
+    """The layer norms of a frozen trunk learn too."""
     head_lr: float | None = None
     """Learning rate of heads (left out: the optimizer's lr)."""
     layer_decay: float = 1.0

@@ -3,8 +3,22 @@
 from collections.abc import Callable
 
 from polytask.adapters.base import Adapter
+from polytask.adapters.conditional_norm import ConditionalNorm
+from polytask.adapters.houlsby import Houlsby
+from polytask.adapters.lhuc import Lhuc
+from polytask.adapters.lora import Lora
+from polytask.adapters.low_rank import LowRank
 from polytask.adapters.none import NoAdapter
+from polytask.adapters.pal import Pal
+from polytask.adapters.stack import Stack
 
 ADAPTERS: dict[str, Callable[..., Adapter]] = {
+    "conditional_norm": ConditionalNorm,
+    "houlsby": Houlsby,
+    "lhuc": Lhuc,
+    "lora": Lora,
+    "low_rank": LowRank,
     "none": NoAdapter,
+    "pal": Pal,
+    "stack": Stack,
 }

@@ -4,13 +4,13 @@ A layer adapter sees the layout as an argument and keeps no notion of an "active
 holds one task or many. The trunk knows this file and no concrete adapter.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from polytask.types import Layout
+from polytask.types import Layout, Swap, UserError
 
 LinearSite = Literal["query", "key", "value", "attention_output", "up", "down"]
 NormSite = Literal["embedding", "attention", "ffn"]
@@ -28,6 +28,8 @@ class AdapterContext:
     heads: int
     ffn: int
     dropout: float
+    make: "Callable[[Swap], Adapter] | None" = None
+    """Makes another adapter for the same trunk and tasks."""
 
 
 class LayerAdapter(nn.Module):
@@ -55,8 +57,12 @@ class LayerAdapter(nn.Module):
 class Adapter(nn.Module):
     """The task-specific parts of a whole trunk: one layer adapter for the embeddings and one for each layer."""
 
-    def __init__(self, embedding: LayerAdapter, layers: Iterable[LayerAdapter]) -> None:
+    plain_at_start: bool = True
+    """Before the first step, outputs are those of plain BERT to the last bit."""
+
+    def __init__(self, embedding: LayerAdapter, layers: Iterable[LayerAdapter], tasks: tuple[str, ...] = ()) -> None:
         super().__init__()
+        self.tasks = tasks
         self.embedding = embedding
         self.layers = nn.ModuleList(layers)
 
@@ -65,6 +71,30 @@ class Adapter(nn.Module):
         assert isinstance(adapter, LayerAdapter)
         return adapter
 
-    def task_parameters(self, task: str) -> Iterable[nn.Parameter]:
-        """The parameters that belong to this task alone; the others are shared by all tasks."""
-        return ()
+    def task_parameters(self, task: str) -> list[nn.Parameter]:
+        """The parameters that belong to this task alone: modules with task-specific parts say which by `own`."""
+        if task not in self.tasks:
+            return []
+        k = self.tasks.index(task)
+        parts = [module for module in self.modules() if isinstance(module, TaskSpecific)]
+        return [parameter for part in parts for parameter in part.own(k)]
+
+
+@runtime_checkable
+class TaskSpecific(Protocol):
+    """A module that holds parameters of single tasks."""
+
+    def own(self, k: int) -> list[nn.Parameter]:
+        """Those of task k."""
+
+
+def chosen_layers(context: AdapterContext, layers: int | None) -> list[bool]:
+    """For each layer of the trunk whether the adapter is on it: on all of them, or on the last `layers`."""
+    if layers is not None and not 1 <= layers <= context.layers:
+        raise UserError(f"recipe: adapter: layers: a number from 1 to {context.layers} is needed, found {layers}")
+    return [index >= context.layers - (layers or context.layers) for index in range(context.layers)]
+
+
+def normal(weight: Tensor) -> None:
+    """BERT's own first values."""
+    nn.init.normal_(weight, std=0.02)

@@ -10,4 +10,4 @@ class NoAdapter(Adapter):
     """
 
     def __init__(self, context: AdapterContext) -> None:
-        super().__init__(LayerAdapter(), (LayerAdapter() for _ in range(context.layers)))
+        super().__init__(LayerAdapter(), (LayerAdapter() for _ in range(context.layers)), context.tasks)

@@ -11,13 +11,17 @@ from polytask.types import TrainSettings, UserError
 def freeze(model: MultiTaskModel, settings: TrainSettings) -> None:
     """Parts that do not learn take no gradient, no gradient memory and no optimizer state."""
     model.trunk.requires_grad_(settings.parts == "all")
-    model.adapter.requires_grad_(settings.parts == "all")
-    if settings.parts == "heads":
-        for task in model.tasks:
-            if not any(True for _ in model.head(task).parameters()):
-                raise UserError(
-                    f"train.parts: heads: the head of {task} has no parameters, so nothing of it would learn"
-                )
+    model.adapter.requires_grad_(settings.parts != "heads")
+    if settings.norms:
+        for module in model.trunk.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.requires_grad_(True)
+    for task in model.tasks:
+        own = [*model.head(task).parameters(), *model.adapter.task_parameters(task)]
+        if not any(p.requires_grad for p in [*own, *model.trunk.parameters()]):
+            raise UserError(
+                f"train.parts: {settings.parts}: the head of {task} has no parameters, so nothing of it would learn"
+            )
 
 
 def parameter_groups(

@@ -31,7 +31,7 @@ def take_step(
 ) -> StepOutcome:
     """Moves the weights once. Parameters of tasks that took no part get no gradient, so no optimizer moves them."""
     model.train()
-    if settings.parts == "heads":
+    if settings.parts != "all":
         model.trunk.eval()  # a frozen trunk gives the same features every time
     optimizer.zero_grad(set_to_none=True)
     losses: dict[str, list[Tensor]] = {}

@@ -128,6 +128,14 @@ class Bert(nn.Module):
             h_TD = state_TD
         return h_TD
 
+    def linear(self, layer: int, site: str) -> nn.Linear:
+        """The linear map that an adapter sees at this site of a layer."""
+        own = self.layers[layer]
+        assert isinstance(own, Layer)
+        attention = own.attention
+        sites = {"query": attention.query, "key": attention.key, "value": attention.value}
+        return {**sites, "attention_output": attention.output, "up": own.up, "down": own.down}[site]
+
     def pool(self, first_SD: Tensor) -> Tensor:
         """tanh(W h + b) of first-token states."""
         pooled_SD: Tensor = self.pooler(first_SD)

@@ -1,0 +1,67 @@
+"""What more tasks in one stream cost: a training pass with 64 tasks beside one with 3, the same tokens in both.
+
+    python benchmarks/mixed_tasks.py [ROUNDS]
+
+MiniLM's shape (untrained), 128 sequences of 24 tokens, forward and backward, float32, on CUDA where there is one. The
+two take turns; reported is the ratio of their times, for every adapter, with its spread.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from polytask.build import TABLES, make_adapter
+from polytask.environment import environment, pick_device
+from polytask.text.packing import Packer, Part
+from polytask.trunk.bert import Bert, BertShape
+from polytask.types import Swap
+
+SHAPE = BertShape(layers=6, hidden=384, heads=12, ffn=1536, dropout=0.0, attention_dropout=0.0)
+SEQUENCES, LENGTH = 128, 24
+
+
+def one_pass(adapter_name: str, num_tasks: int, device: torch.device) -> Callable[[], None]:
+    tasks = tuple(f"task{i}" for i in range(num_tasks))
+    trunk = Bert(SHAPE).to(device)
+    adapter = make_adapter(Swap(adapter_name), tasks, SHAPE).to(device)
+    share = np.array_split(np.arange(SEQUENCES), num_tasks)
+    ids = np.random.default_rng(0).integers(1000, 20000, (SEQUENCES, LENGTH - 2))
+    parts = [Part(task, [(ids[i],) for i in rows]) for task, rows in zip(tasks, share, strict=True)]
+    stream = Packer(tasks, 101, 102, LENGTH).pack(parts).to(device)
+
+    def run() -> None:
+        trunk.zero_grad(set_to_none=True)
+        adapter.zero_grad(set_to_none=True)
+        trunk.encode(stream, adapter).square().mean().backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    return run
+
+
+def main(rounds: int) -> None:
+    device = pick_device("auto")
+    machine = environment(device)
+    print(f"{machine['cpu']}, {machine['device']}, {machine['threads']} threads, torch {machine['torch']}")
+    for name in TABLES["adapter"]:
+        ways = {count: one_pass(name, count, device) for count in (3, 64)}
+        seconds: dict[int, list[float]] = {count: [] for count in ways}
+        for number in range(rounds + 1):
+            for count, run in ways.items():
+                started = time.perf_counter()
+                run()
+                if number:  # the first is a warm-up
+                    seconds[count].append(time.perf_counter() - started)
+        ratios = sorted(b / a for a, b in zip(seconds[3], seconds[64], strict=True))
+        print(
+            f"{name:18} 3 tasks {statistics.median(seconds[3]) * 1000:7.1f} ms   64 tasks / 3 tasks: "
+            f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10)

@@ -1,0 +1,80 @@
+"""Bottleneck adapters inside every layer."""
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSite, SublayerSite, chosen_layers
+from polytask.adapters.grouped import TaskLinear
+from polytask.types import Layout
+
+Position = Literal["after_ffn", "after_norm", "both_sublayers"]
+
+
+def nearly_zero(weight: Tensor) -> None:
+    """Truncated normal with a deviation of 1e-3, cut at two deviations: the adapter starts near the identity."""
+    nn.init.trunc_normal_(weight, std=1e-3, a=-2e-3, b=2e-3)
+
+
+class Bottleneck(nn.Module):
+    """`x + W_D gelu(W_E x + b_E) + b_D`."""
+
+    def __init__(self, context: AdapterContext, size: int) -> None:
+        super().__init__()
+        self.down = TaskLinear(context.tasks, context.hidden, size, nearly_zero)
+        self.up = TaskLinear(context.tasks, size, context.hidden, nearly_zero)
+
+    def forward(self, x_TD: Tensor, layout: Layout) -> Tensor:
+        y_TD: Tensor = x_TD + self.up(F.gelu(self.down(x_TD, layout)), layout)
+        return y_TD
+
+
+class HoulsbyLayer(LayerAdapter):
+    def __init__(self, context: AdapterContext, size: int, position: Position) -> None:
+        super().__init__()
+        self.position = position
+        self.ffn = Bottleneck(context, size)
+        self.attention = Bottleneck(context, size) if position == "both_sublayers" else None
+
+    def sublayer(self, site: SublayerSite, y_TD: Tensor, layout: Layout) -> Tensor:
+        bottleneck = self.attention if site == "attention" else self.ffn
+        if self.position == "after_norm" or bottleneck is None:
+            return y_TD
+        changed_TD: Tensor = bottleneck(y_TD, layout)
+        return changed_TD
+
+    def norm(self, site: NormSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
+        y_TD = super().norm(site, base, x_TD, layout)
+        if self.position == "after_norm" and site == "ffn":
+            y_TD = self.ffn(y_TD, layout)
+        return y_TD
+
+
+class Houlsby(Adapter):
+    """Bottleneck adapters: `x + W_D gelu(W_E x + b_E) + b_D` of each task, in every layer.
+
+    Position: both_sublayers (the paper: on the outputs of attention and of the feed-forward part, before the residual
+    sum), after_ffn (on the latter only), after_norm (on the layer's output). They start near the identity (truncated
+    normal, deviation 1e-3, zero biases), not exactly at it. Made for frozen trunks (`train.parts: adapters`).
+    Paper: Houlsby et al., "Parameter-Efficient Transfer Learning for NLP", 2019 (size 64).
+    """
+
+    plain_at_start = False
+
+    def __init__(
+        self,
+        context: AdapterContext,
+        *,
+        size: int = 64,
+        position: Position = "both_sublayers",
+        layers: int | None = None,
+    ) -> None:
+        super().__init__(
+            LayerAdapter(),
+            (
+                HoulsbyLayer(context, size, position) if here else LayerAdapter()
+                for here in chosen_layers(context, layers)
+            ),
+            context.tasks,
+        )

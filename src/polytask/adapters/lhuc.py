@@ -1,0 +1,33 @@
+"""Hidden units turned up or down by each task."""
+
+from torch import Tensor, nn
+
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSite, chosen_layers
+from polytask.adapters.grouped import TaskVector, by_task
+from polytask.types import Layout
+
+
+class LhucLayer(LayerAdapter):
+    def __init__(self, context: AdapterContext) -> None:
+        super().__init__()
+        self.gate = TaskVector(context.tasks, context.hidden)
+
+    def norm(self, site: NormSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
+        y_TD = super().norm(site, base, x_TD, layout)
+        if site != "ffn":
+            return y_TD
+        return by_task(y_TD, layout, lambda k, rows: rows * (2 * self.gate.vectors[k].sigmoid()))
+
+
+class Lhuc(Adapter):
+    """Learning hidden unit contributions: each layer's output `h * 2 sigmoid(r_t)`, r_t = 0 at the start.
+
+    Paper: Swietojanski & Renals, "Learning Hidden Unit Contributions", 2014.
+    """
+
+    def __init__(self, context: AdapterContext, *, layers: int | None = None) -> None:
+        super().__init__(
+            LayerAdapter(),
+            (LhucLayer(context) if here else LayerAdapter() for here in chosen_layers(context, layers)),
+            context.tasks,
+        )

@@ -1,0 +1,65 @@
+"""Projected attention layers: a small attention of each task beside every layer."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, chosen_layers, normal
+from polytask.adapters.grouped import Projections, TaskLinear
+from polytask.trunk.attention import attend
+from polytask.types import Layout, UserError
+
+
+class PalLayer(LayerAdapter):
+    """One layer's branch."""
+
+    def __init__(self, context: AdapterContext, projections: Projections, heads: int, gelu: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.gelu = gelu
+        # A tuple, because layers may share them: a module would put them into the state of every layer.
+        self.projections = (projections,)
+        # Query, key and value in one map: with many tasks, few products matter more than their size.
+        self.query_key_value = TaskLinear(context.tasks, projections.size, 3 * projections.size, normal)
+
+    def parallel(self, x_TD: Tensor, layout: Layout) -> Tensor:
+        (projections,) = self.projections
+        qkv_T3s = self.query_key_value(projections.down(x_TD, layout), layout)
+        q_THd, k_THd, v_THd = qkv_T3s.unflatten(-1, (3, self.heads, -1)).unbind(1)
+        y_TD: Tensor = projections.up(attend(q_THd, k_THd, v_THd, layout).flatten(1), layout)
+        return F.gelu(y_TD) if self.gelu else y_TD
+
+
+class Pal(Adapter):
+    """Projected attention layers: `LN2(a + FFN(a) + TS(h))`, `TS(h) = V_D g(V_E h)`, g attention in `size` dimensions.
+
+    h is the layer's input, so the branch runs beside the whole layer; g has several heads and no output matrix. V_E and
+    V_D belong to the task and are shared by all layers (`shared_projections: false` gives every layer its own); query,
+    key and value are per task and layer. V_D starts at zero, so the branch starts silent but learns: both at zero would
+    never learn, and both random, as in the authors' code, is not silent and was reported to collapse.
+    Paper: Stickland & Murray, "BERT and PALs", 2019 (size 204, 12 heads; 6 in their code). One later system puts a GELU
+    after V_D: `gelu: true`.
+    """
+
+    def __init__(
+        self,
+        context: AdapterContext,
+        *,
+        size: int = 204,
+        heads: int = 12,
+        shared_projections: bool = True,
+        gelu: bool = False,
+        layers: int | None = None,
+    ) -> None:
+        if size < 1 or heads < 1 or size % heads:
+            raise UserError(f"recipe: adapter: {heads} heads do not divide a size of {size}")
+        chosen = chosen_layers(context, layers)
+        made = [
+            Projections(context.tasks, context.hidden, size) for _ in range(1 if shared_projections else sum(chosen))
+        ]
+        next_projections = iter(made * sum(chosen) if shared_projections else made)
+        super().__init__(
+            LayerAdapter(),
+            (PalLayer(context, next(next_projections), heads, gelu) if here else LayerAdapter() for here in chosen),
+            context.tasks,
+        )
+        self.projections = nn.ModuleList(made)

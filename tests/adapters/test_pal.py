@@ -1,0 +1,62 @@
+"""PAL against the formula written out, sequence by sequence."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from polytask.adapters.base import AdapterContext
+from polytask.adapters.pal import Pal, PalLayer
+from polytask.text.packing import Packer, Part
+from polytask.types import UserError
+
+CONTEXT = AdapterContext(("a", "b"), layers=2, hidden=8, heads=2, ffn=16, dropout=0.1)
+
+
+@pytest.mark.parametrize("gelu", [False, True])
+def test_the_branch_is_the_papers(gelu: bool) -> None:
+    torch.manual_seed(0)
+    pal = Pal(CONTEXT, size=6, heads=3, gelu=gelu)
+    for parameter in pal.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    parts = [Part("a", [(np.arange(5, 9),)]), Part("b", [(np.arange(5, 7),), (np.arange(5, 11),)])]
+    layout = Packer(("a", "b"), 2, 3, 16).pack(parts).layout
+    x = torch.randn(sum(layout.lengths), 8)
+    layer = pal.layer(1)
+    assert isinstance(layer, PalLayer)
+    got = layer.parallel(x, layout)
+    shared = pal.projections[0]
+    for s, task in enumerate((0, 1, 1)):
+        rows = slice(int(layout.cu_seqlens_S1[s]), int(layout.cu_seqlens_S1[s + 1]))
+        z = x[rows] @ shared.down.weights[task].T + shared.down.biases[task]
+        weights, biases = layer.query_key_value.weights[task].split(6), layer.query_key_value.biases[task].split(6)
+        q, k, v = ((z @ w.T + b).view(-1, 3, 2).transpose(0, 1) for w, b in zip(weights, biases, strict=True))
+        mixed = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(2), -1) @ v
+        out = mixed.transpose(0, 1).reshape(-1, 6) @ shared.up.weights[task].T + shared.up.biases[task]
+        torch.testing.assert_close(got[rows], F.gelu(out) if gelu else out, atol=1e-5, rtol=1e-5)
+
+
+def test_projections_are_shared_by_layers_and_saved_once() -> None:
+    shared, own = Pal(CONTEXT, size=6, heads=3), Pal(CONTEXT, size=6, heads=3, shared_projections=False)
+    assert sum("projections" in key for key in shared.state_dict()) == 8  # two tasks, two maps, weight and bias
+    assert sum("projections" in key for key in own.state_dict()) == 16
+    pointers = [t.data_ptr() for t in shared.state_dict().values()]
+    assert len(set(pointers)) == len(pointers)
+
+
+def test_starts_silent_but_learns() -> None:
+    pal = Pal(CONTEXT, size=6, heads=3)
+    layout = Packer(("a", "b"), 2, 3, 16).pack([Part("a", [(np.arange(5, 9),)])]).layout
+    layer = pal.layer(0)
+    out = layer.parallel(torch.randn(sum(layout.lengths), 8), layout)
+    assert out is not None
+    assert torch.equal(out, torch.zeros_like(out))
+    out.sum().backward()
+    assert pal.projections[0].up.weights[0].grad.abs().sum() > 0
+
+
+def test_heads_must_divide_the_size() -> None:
+    with pytest.raises(UserError, match="12 heads do not divide a size of 326"):
+        Pal(CONTEXT, size=326)

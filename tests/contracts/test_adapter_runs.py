@@ -1,0 +1,64 @@
+"""Every adapter of the table in whole runs: saved, loaded, resumed, with a trained and with a frozen trunk."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import polytask
+from polytask import Running, prepare, read_recipe, train
+from polytask.adapters import ADAPTERS
+
+QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
+SMALL = {
+    "pal": "{name: pal, size: 12, heads: 3}",
+    "houlsby": "{name: houlsby, size: 4}",
+    "low_rank": "{name: low_rank, size: 4}",
+}
+SMALL["stack"] = f"{{name: stack, adapters: [{SMALL['pal']}, conditional_norm]}}"
+
+
+def settings(tiny: list[str], name: str, *more: str) -> list[str]:
+    heads = ["tasks.question.head=bi", "tasks.similarity.head=cross"]
+    fixed = ["train.epochs=1", "train.steps_per_epoch=6", "train.save_every=2"]
+    return [*tiny, *heads, *fixed, f"adapter={SMALL.get(name, name)}", *more]
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_stopped_run_resumes_and_its_model_loads(name: str, tmp_path: Path, tiny_settings: list[str]) -> None:
+    recipe = read_recipe(QUICKSTART, settings(tiny_settings, name, "train.accumulate=2"))
+    straight = train(recipe, tmp_path / "straight")
+    list(itertools.islice(Running(recipe, tmp_path / "stopped").steps(), 3))
+    resumed = train(recipe, tmp_path / "stopped", resume=True)
+    for file in ("model", "parts"):
+        path = f"model/{file}.safetensors"
+        assert (straight.folder / path).read_bytes() == (resumed.folder / path).read_bytes()
+    model = polytask.load(straight.folder)
+    again = polytask.load(resumed.folder)
+    assert model.predict("opinion", "fine") == again.predict("opinion", "fine")
+    budget = model.bundle.model.budget()
+    assert budget["adapter_shared"] == 0
+    assert budget["trunk"] + sum(budget["per_task"].values()) == budget["total"]
+
+
+@pytest.mark.parametrize("name", [name for name in ADAPTERS if name != "none"])
+@pytest.mark.parametrize("norms", [False, True])
+def test_a_frozen_trunk_stays_and_the_adapter_learns(
+    name: str, norms: bool, tmp_path: Path, tiny_settings: list[str]
+) -> None:
+    more = ["train.parts=adapters", f"train.norms={str(norms).lower()}", "train.precision=bf16"]
+    recipe = read_recipe(QUICKSTART, settings(tiny_settings, name, *more))
+    start = prepare(recipe).model
+    before: dict[str, Any] = {key: tensor.clone() for key, tensor in start.state_dict().items()}
+    running = Running(recipe, tmp_path / "run")
+    list(running.steps())
+    after = running.prepared.model.state_dict()
+    moved = {key for key in before if not torch.equal(before[key], after[key])}
+    trunk = {key for key in moved if key.startswith("trunk.")}
+    assert all("norm" in key for key in trunk)
+    assert bool(trunk) == norms
+    assert any(key.startswith("adapter.") for key in moved)
+    held = {id(p) for p in running.session.optimizer.state}
+    assert not any(id(p) in held for p in running.prepared.model.trunk.parameters() if not p.requires_grad)
