@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from polytask import Finished, train
+from polytask.stream import Layout, Stream
 from polytask.trunk.encoders import find_encoder
-from polytask.types import Layout, Stream, UserError
+from polytask.types import UserError
 
 MakeStream = Callable[..., Stream]
 

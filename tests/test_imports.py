@@ -9,13 +9,14 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "polytask"
 
 # What everybody may import: records, seeds, plain values, and the two modules about files.
-BASICS = {"types", "seeds", "values", "version", "places", "whole"}
+BASICS = {"types", "stream", "seeds", "values", "version", "places", "whole"}
 BASES = {f"{room}.base" for room in ("adapters", "heads", "samplers", "regularizers", "policies")}
 TABLES = {"adapters", "heads", "samplers", "regularizers", "policies", "optim"}
 
 # A room (or a file) -> the rooms and files it may import beside the basics and itself.
 MAY: dict[str, set[str]] = {
     "types": set(),
+    "stream": set(),
     "seeds": set(),
     "version": set(),
     "places": set(),

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter
 from polytask.heads.base import Head
+from polytask.stream import Encoded, Stream
 from polytask.text.packing import Ids, Packer, Part, batches_by_length
 from polytask.trunk.bert import Bert
-from polytask.types import Encoded, Stream
 
 
 class MultiTaskModel(nn.Module):

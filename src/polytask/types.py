@@ -1,21 +1,13 @@
-"""The frozen records that cross rooms. Knows nothing of polytask's other files.
+"""The frozen records that cross rooms, those of the stream aside. Knows nothing of polytask's other files."""
 
-Shape letters: T tokens of a stream, S its sequences, D the hidden size, K the tasks of a model, B examples of one task,
-C classes. A field or variable that ends in such letters is a tensor of that shape.
-"""
-
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 LabelKind = Literal["classes", "yes_no", "score"]
-Pooling = Literal["first", "pooler", "mean"]
 
 
 class UserError(ValueError):
@@ -169,127 +161,6 @@ class Prediction:
     label: str | float
     probabilities: Mapping[str, float] | None = None
     """Of each class; None for scores."""
-
-
-# --- the stream -------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Bucket:
-    """Sequences of similar length laid out as padded rows: what attention without a varlen kernel works on."""
-
-    token_index: Tensor
-    """Which tokens of the stream are in the bucket."""
-    slot_index: Tensor
-    """Where each of them goes in the flattened [rows * width] padded block."""
-    rows: int
-    width: int
-    mask_B11L: Tensor | None
-    """True where there is a token; None when nothing is padded."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the sequences and the tasks lie in a stream. Filler sequences come last and belong to no task."""
-
-    cu_seqlens_S1: Tensor
-    task_ids_S: Tensor
-    task_ids_T: Tensor
-    lengths: tuple[int, ...]
-    sequence_ranges: tuple[tuple[int, int], ...]
-    """For each task of the model, the first sequence and the one after the last."""
-    token_ranges: tuple[tuple[int, int], ...]
-    """For each task of the model, the first token and the one after the last."""
-
-    @property
-    def max_length(self) -> int:
-        return max(self.lengths)
-
-    def to(self, device: torch.device) -> "Layout":
-        return replace(
-            self,
-            cu_seqlens_S1=self.cu_seqlens_S1.to(device, non_blocking=True),
-            task_ids_S=self.task_ids_S.to(device, non_blocking=True),
-            task_ids_T=self.task_ids_T.to(device, non_blocking=True),
-        )
-
-    @cached_property
-    def buckets(self) -> tuple[Bucket, ...]:
-        """Sequences sorted by length and cut where padding them together would waste more than a quarter of a row."""
-        device = self.cu_seqlens_S1.device
-        starts = [0]
-        for length in self.lengths:
-            starts.append(starts[-1] + length)
-        order = sorted(range(len(self.lengths)), key=lambda s: -self.lengths[s])
-        groups: list[list[int]] = []
-        for s in order:
-            if not groups or self.lengths[s] * 4 < self.lengths[groups[-1][0]] * 3:
-                groups.append([])
-            groups[-1].append(s)
-        return tuple(_bucket(group, starts, self.lengths, device) for group in groups)
-
-
-def _bucket(group: list[int], starts: list[int], lengths: tuple[int, ...], device: torch.device) -> Bucket:
-    width = lengths[group[0]]
-    columns = torch.arange(width)
-    lengths_B1 = torch.tensor([[lengths[s]] for s in group])
-    mask_BL = columns < lengths_B1
-    tokens_BL = torch.tensor([[starts[s]] for s in group]) + columns
-    slots_BL = torch.arange(len(group) * width).view(len(group), width)
-    padded = not bool(mask_BL.all())
-    return Bucket(
-        token_index=tokens_BL[mask_BL].to(device),
-        slot_index=slots_BL[mask_BL].to(device),
-        rows=len(group),
-        width=width,
-        mask_B11L=mask_BL[:, None, None, :].to(device) if padded else None,
-    )
-
-
-@dataclass(frozen=True)
-class Stream:
-    """The packed tokens of a step: sequences one after another, ordered by task, with no padding between them."""
-
-    token_ids_T: Tensor
-    position_ids_T: Tensor
-    segment_ids_T: Tensor
-    layout: Layout
-    labels: Mapping[str, Tensor] = field(default_factory=dict)
-    """For each task in the stream, the labels of its examples, in order."""
-
-    def to(self, device: torch.device) -> "Stream":
-        return Stream(
-            self.token_ids_T.to(device, non_blocking=True),
-            self.position_ids_T.to(device, non_blocking=True),
-            self.segment_ids_T.to(device, non_blocking=True),
-            self.layout.to(device),
-            {task: labels.to(device, non_blocking=True) for task, labels in self.labels.items()},
-        )
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """One task's part of the trunk's output, which is what a head sees."""
-
-    hidden_TD: Tensor
-    """The whole stream's hidden states; `tokens` and `sequences` say which are this task's."""
-    layout: Layout
-    task_index: int
-    pooler: Callable[[Tensor], Tensor]
-    """The trunk's pooler: first-token states to tanh(W h + b)."""
-
-    @property
-    def tokens(self) -> slice:
-        return slice(*self.layout.token_ranges[self.task_index])
-
-    def pool(self, pooling: Pooling) -> Tensor:
-        """One vector for each of the task's sequences: first token, pooler output, or mean over its tokens."""
-        first, last = self.layout.sequence_ranges[self.task_index]
-        if pooling == "mean":
-            offsets = self.layout.cu_seqlens_S1[first : last + 1].long() - self.tokens.start
-            own_TD = self.hidden_TD[self.tokens].float()
-            mean_SD = torch.segment_reduce(own_TD, "mean", offsets=offsets, axis=0, unsafe=True)
-            return mean_SD.to(self.hidden_TD.dtype)
-        states_SD = self.hidden_TD.index_select(0, self.layout.cu_seqlens_S1[first:last])
-        return self.pooler(states_SD) if pooling == "pooler" else states_SD
 
 
 # --- what a run reports -----------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from polytask.adapters.houlsby import Houlsby
 from polytask.adapters.lhuc import Lhuc
 from polytask.adapters.lora import Lora
 from polytask.adapters.low_rank import LowRank
+from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
 from polytask.trunk.bert import Bert, BertShape
-from polytask.types import Stream
 
 CONTEXT = AdapterContext(("a", "b"), layers=2, hidden=8, heads=2, ffn=16, dropout=0.1)
 SHAPE = BertShape(layers=2, hidden=8, heads=2, ffn=16, vocabulary=40, positions=16)

@@ -8,9 +8,10 @@ import torch
 
 from polytask.adapters import ADAPTERS
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter
+from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
 from polytask.trunk.bert import Bert, BertShape
-from polytask.types import Stream, Swap, UserError
+from polytask.types import Swap, UserError
 
 SHAPE = BertShape(layers=3, hidden=32, heads=4, ffn=64, vocabulary=100, positions=32)
 CONTEXT = AdapterContext(

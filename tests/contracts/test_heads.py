@@ -8,9 +8,10 @@ from polytask.adapters import NoAdapter
 from polytask.adapters.base import AdapterContext
 from polytask.heads import HEADS
 from polytask.model import MultiTaskModel
+from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
 from polytask.trunk.bert import Bert, BertShape
-from polytask.types import YES_NO, LabelSpace, Stream, UserError
+from polytask.types import YES_NO, LabelSpace, UserError
 
 SPACES = {
     "classes": LabelSpace("classes", ("a", "b", "c")),

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from polytask.evaluation.comparisons import MEAN, TaskData, Verdict, sentence
 from polytask.evaluation.statistics import holm
-from polytask.evaluation.verdict import MEAN, TaskData, Verdict, judge, sentence
+from polytask.evaluation.verdict import judge
 from polytask.types import UserError
 
 GOLD = np.array([0, 1] * 50)

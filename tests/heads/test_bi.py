@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from polytask.heads.bi import BiHead
-from polytask.types import YES_NO, Encoded, Layout
+from polytask.stream import Encoded, Layout
+from polytask.types import YES_NO
 
 U = torch.tensor([[1.0, -2.0], [0.5, 3.0]])
 V = torch.tensor([[4.0, 0.0], [-1.0, 1.0]])

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from polytask.heads.cosine import CosineHead
-from polytask.types import Encoded, LabelSpace, Layout
+from polytask.stream import Encoded, Layout
+from polytask.types import LabelSpace
 
 SCORE = LabelSpace("score", low=0, high=5)
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from polytask.model import MultiTaskModel
 from polytask.regularizers.base import Regularizer
+from polytask.stream import Stream
 from polytask.training.checkpoint import newest, numbered, optimizer_tensors, step_of
 from polytask.training.loop import Session, fit
-from polytask.types import Stream
 
 
 def bits(session: Session) -> dict[str, Tensor]:

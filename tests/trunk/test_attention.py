@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from polytask.stream import Layout, Stream
 from polytask.trunk.attention import attend, attend_padded, attend_varlen, varlen_works
-from polytask.types import Layout, Stream
 
 MakeStream = Callable[..., Stream]
 LENGTHS = [3, 1, 16, 15, 2, 8, 1]

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
 from polytask.adapters.base import Adapter, LayerAdapter
+from polytask.stream import Layout, Stream
 from polytask.text.packing import Packer, Part
 from polytask.trunk.bert import Bert, BertShape
 from polytask.trunk.config import config_of
 from polytask.trunk.weights import empty_trunk, hugging_face_name, load_trunk
-from polytask.types import Layout, Stream
 
 MakeStream = Callable[..., Stream]
 TINY = BertShape(layers=2, hidden=16, heads=2, ffn=24, vocabulary=50, positions=32)

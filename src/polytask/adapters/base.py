@@ -10,7 +10,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from polytask.types import Layout, Swap, UserError
+from polytask.stream import Layout
+from polytask.types import Swap, UserError
 
 LinearSite = Literal["query", "key", "value", "attention_output", "up", "down"]
 NormSite = Literal["embedding", "attention", "ffn"]

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSite, chosen_layers
 from polytask.adapters.grouped import TaskVector, by_task
-from polytask.types import Layout
+from polytask.stream import Layout
 
 
 class ConditionalNormLayer(LayerAdapter):

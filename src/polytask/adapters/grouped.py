@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.adapters.base import normal
-from polytask.types import Layout
+from polytask.stream import Layout
 
 Start = Callable[[Tensor], object]
 """Fills a weight with its first values, in place."""

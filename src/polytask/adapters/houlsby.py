@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSite, SublayerSite, chosen_layers
 from polytask.adapters.grouped import TaskLinear
-from polytask.types import Layout
+from polytask.stream import Layout
 
 Position = Literal["after_ffn", "after_norm", "both_sublayers"]
 

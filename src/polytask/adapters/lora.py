@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite, chosen_layers
 from polytask.adapters.grouped import TaskLinear
-from polytask.types import Layout
+from polytask.stream import Layout
 
 
 def spread(weight: Tensor) -> None:

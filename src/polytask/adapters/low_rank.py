@@ -5,7 +5,7 @@ from torch import Tensor
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, chosen_layers
 from polytask.adapters.grouped import Projections
-from polytask.types import Layout
+from polytask.stream import Layout
 
 
 class LowRankLayer(LayerAdapter):

@@ -5,8 +5,9 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, chosen_layers, normal
 from polytask.adapters.grouped import Projections, TaskLinear
+from polytask.stream import Layout
 from polytask.trunk.attention import attend
-from polytask.types import Layout, UserError
+from polytask.types import UserError
 
 
 class PalLayer(LayerAdapter):

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite, NormSite, SublayerSite
-from polytask.types import Layout, Swap, UserError
+from polytask.stream import Layout
+from polytask.types import Swap, UserError
 
 
 class _Linear(nn.Module):

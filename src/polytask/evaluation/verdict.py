@@ -1,172 +1,18 @@
-"""The verdict on a study: which variants differ from the reference, on which tasks, by how much, in plain words.
+"""The verdict on a study: which variants differ from the reference, on which tasks, and by how much.
 
-The statistics are in statistics.py. Knows labels and predictions as arrays, not files or recipes.
+The statistics are in statistics.py, the records and sentences in comparisons.py. Knows no files and no recipes.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from polytask.evaluation.metrics import CONFIDENCE, Metric, check_metric, metrics_for
+from polytask.evaluation.comparisons import LEVEL, MEAN, Claim, Comparison, TaskData, VariantScore, Verdict
 from polytask.evaluation.statistics import Floats, Runs, holm, influence, interval, noise, swap_p, swapped
-from polytask.types import LabelKind
 
-Array = NDArray[Any]
-Claim = Literal["better", "worse", "none seen"]
-
-MEAN = "mean"
-"""Stands in a record's `task` for the mean of the tasks' primary metrics."""
-LEVEL = 1 - CONFIDENCE
 POWER = 0.8
 RESAMPLES = 9_999
-HOPELESS = 0.3  # a number of points beyond this would only puzzle: the study is too small, mostly in seeds
-
-
-@dataclass(frozen=True)
-class TaskData:
-    """What every run of a study predicted on one task's dev set."""
-
-    name: str
-    kind: LabelKind
-    classes: int
-    """How many (2 for yes_no); not used for scores."""
-    metric: str
-    gold: Array
-    """[N]: class numbers, 0 / 1, or scores."""
-    predictions: Mapping[str, Array]
-    """For each variant [S, N], a row for each seed, in the order of the study's seeds."""
-
-    def __post_init__(self) -> None:
-        check_metric(self.metric, self.kind, f"task {self.name}: metric")
-        if self.name == MEAN:
-            raise ValueError(f"a task cannot be called {MEAN!r}: that is the mean over tasks")
-        if self.gold.ndim != 1 or len(self.gold) < 2:
-            raise ValueError(f"task {self.name}: gold must be a list of at least 2 labels, not {self.gold.shape}")
-        for variant, predicted in self.predictions.items():
-            if predicted.ndim != 2 or len(predicted) == 0 or predicted.shape[1] != len(self.gold):
-                raise ValueError(
-                    f"task {self.name}, variant {variant}: predictions must be [seeds, {len(self.gold)}],"
-                    f" not {predicted.shape}"
-                )
-            if self.kind != "score" and not ((predicted >= 0) & (predicted < self.classes)).all():
-                raise ValueError(f"task {self.name}, variant {variant}: a class outside 0 to {self.classes - 1}")
-
-    @classmethod
-    def from_runs(
-        cls,
-        name: str,
-        kind: LabelKind,
-        classes: int,
-        metric: str,
-        runs: Mapping[str, Sequence[tuple[Array, Array]]],
-    ) -> "TaskData":
-        """From the gold and predicted labels of every run, which must all have the same gold labels."""
-        golds = [(variant, np.asarray(gold)) for variant, pairs in runs.items() for gold, _ in pairs]
-        if not golds:
-            raise ValueError(f"task {name}: there are no runs")
-        for variant, gold in golds:
-            if not np.array_equal(gold, golds[0][1]):
-                raise ValueError(
-                    f"task {name}: the true labels of {variant} are not those of {golds[0][0]}: another dev set?"
-                )
-        rows = {variant: np.stack([np.asarray(said) for _, said in pairs]) for variant, pairs in runs.items()}
-        return cls(name, kind, classes, metric, golds[0][1], rows)
-
-    @property
-    def measure(self) -> Metric:
-        return next(metric for metric in metrics_for(self.kind) if metric.name == self.metric)
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """The lowest and the highest value that the metric can have."""
-        return (0.0 if self.metric in ("accuracy", "f1") else -1.0), 1.0
-
-    @property
-    def counted(self) -> float:
-        """The squared width of the range; 0 for scores (see `statistics.noise`)."""
-        return 0.0 if self.kind == "score" else (self.range[1] - self.range[0]) ** 2
-
-    @property
-    def shrink(self) -> float:
-        """See `statistics.interval`."""
-        return 1.0 if self.kind == "score" else len(self.gold) / (len(self.gold) + 2)
-
-
-@dataclass(frozen=True)
-class VariantScore:
-    """One variant on one task, or on the mean of the tasks: what new seeds and new examples would give."""
-
-    variant: str
-    task: str
-    mean: float
-    """Over seeds."""
-    low: float
-    high: float
-    """Ends of the 95 % interval of the mean, over examples and seeds together."""
-    seed_deviation: float | None
-    """Standard deviation over seeds; None with one seed."""
-    values: tuple[float, ...]
-    """Of each seed."""
-    examples: int
-
-    @property
-    def seeds(self) -> int:
-        return len(self.values)
-
-    @property
-    def seed_noise_known(self) -> bool:
-        """False: one seed, and the interval is over examples only."""
-        return self.seed_deviation is not None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A variant against the reference on one task, or on the mean of the tasks. Differences are variant - reference."""
-
-    variant: str
-    reference: str
-    task: str
-    difference: float
-    low: float
-    high: float
-    """Ends of the 95 % interval of this difference alone, over examples and seeds together."""
-    p_noise: float
-    """At which the interval reaches 0: examples and seeds."""
-    p_swap: float
-    """Of the permutation test that swaps the variants in random examples: examples only, but no assumption."""
-    p: float
-    """The larger of the two."""
-    p_holm: float
-    """Adjusted for all comparisons of the study."""
-    claim: Claim
-    """What can be said with at most 5 % risk of any false claim in the whole study."""
-    effect_seeds: float | None
-    """Cohen's d over runs: difference / root mean square of the two standard deviations over seeds; None without."""
-    effect_examples: float
-    """Difference / standard deviation over examples of its parts (mean over tasks: of the tasks' effects)."""
-    detectable: float
-    """The smallest true difference that this study would claim with 80 % probability, at the first step of Holm."""
-    seeds: int
-    """Runs of each variant that took part; the smaller number if they are not paired."""
-    paired: bool
-    """By seed."""
-    seed_noise_known: bool
-    """False: one seed, and everything here speaks of these trained models, not of the recipes."""
-    examples: int
-    comparisons: int
-    """In the study, for Holm."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Everything that can be said about a study."""
-
-    reference: str
-    scores: tuple[VariantScore, ...]
-    comparisons: tuple[Comparison, ...]
 
 
 def judge(
@@ -204,32 +50,6 @@ def judge(
     ]
     adjusted = holm([comparison.p for comparison in found])
     return Verdict(reference, scores, tuple(_claimed(c, p) for c, p in zip(found, adjusted, strict=True)))
-
-
-def sentence(comparison: Comparison) -> str:
-    """The comparison in plain words, in points (hundredths of the metric)."""
-    c = comparison
-    where = "the mean of the tasks" if c.task == MEAN else c.task
-    ends = f"[{_points(c.low)}, {_points(c.high)}]"
-    if c.claim != "none seen":
-        low, high = (c.low, c.high) if c.claim == "better" else (-c.high, -c.low)
-        text = f"{c.variant} is {c.claim} than {c.reference} on {where} by {_points(abs(c.difference))} points"
-        text += f" [{_points(low)}, {_points(high)}]"
-    elif c.detectable == 0.0:
-        text = f"no difference seen between {c.variant} and {c.reference} on {where}; their predictions are the same"
-    else:
-        sets = "dev sets" if c.task == MEAN else "a dev set"
-        seeds = "1 seed" if c.seeds == 1 else f"{c.seeds} seeds"
-        text = f"no difference seen between {c.variant} and {c.reference} on {where}; {sets} of {c.examples:,} examples"
-        least = f"less than about {_points(c.detectable)} points" if c.detectable < HOPELESS else "any usual difference"
-        text += f" with {seeds} cannot see {least}"
-        if c.p <= LEVEL:
-            text += f" (alone, {_points(c.difference)} points {ends} would count; among {c.comparisons} it does not)"
-    return text if c.seed_noise_known else f"{text} (one seed: seed noise is unknown)"
-
-
-def _points(value: float) -> str:
-    return f"{100 * value + 0.0:.1f}".replace("-0.0", "0.0")
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from polytask.run import Prepared, prepare
 
 # Rooms and files that show, serve or compare results, and cannot change them.
 SHOWING = {"cli", "serving", "experiments", "starter", "version", "environment", "__main__", "__init__"}
-SHOWING |= {"evaluation.report", "evaluation.plots", "evaluation.card", "evaluation.statistics", "evaluation.verdict"}
+SHOWING |= {"evaluation.report", "evaluation.plots", "evaluation.card", "evaluation.statistics"}
+SHOWING |= {"evaluation.verdict", "evaluation.comparisons"}
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 import jinja2
 
+from polytask.evaluation.comparisons import MEAN
 from polytask.evaluation.plots import shorten
-from polytask.evaluation.verdict import MEAN
 from polytask.experiments import charts, table
 from polytask.experiments.table import ABSENT, Json, cells, main_score, scored
 from polytask.whole import write_whole

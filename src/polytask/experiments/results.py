@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polytask.evaluation.verdict import TaskData, Verdict, judge, sentence
+from polytask.evaluation.comparisons import TaskData, Verdict, sentence
+from polytask.evaluation.verdict import judge
 from polytask.types import UserError
 
 Array = NDArray[Any]

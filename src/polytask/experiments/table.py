@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from polytask.evaluation.verdict import MEAN
+from polytask.evaluation.comparisons import MEAN
 from polytask.types import UserError
 from polytask.whole import write_whole
 

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polytask.types import Encoded, LabelSpace, Pooling, Prediction
+from polytask.stream import Encoded, Pooling
+from polytask.types import LabelSpace, Prediction
 
 
 class Head(nn.Module, ABC):

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from polytask.heads.base import LinearHead
-from polytask.types import Encoded, LabelSpace, Pooling
+from polytask.stream import Encoded, Pooling
+from polytask.types import LabelSpace
 
 Form = Literal["concat", "difference", "product"]
 PARTS: dict[Form, int] = {"concat": 2, "difference": 3, "product": 4}

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.heads.base import Head
-from polytask.types import Encoded, LabelSpace, Pooling, UserError
+from polytask.stream import Encoded, Pooling
+from polytask.types import LabelSpace, UserError
 
 ScoreMap = Literal["linear", "direct", "sigmoid"]
 

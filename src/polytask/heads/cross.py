@@ -3,7 +3,8 @@
 from typing import ClassVar
 
 from polytask.heads.base import LinearHead
-from polytask.types import LabelSpace, Pooling
+from polytask.stream import Pooling
+from polytask.types import LabelSpace
 
 
 class CrossHead(LinearHead):

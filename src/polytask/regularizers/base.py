@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from polytask.model import MultiTaskModel
-from polytask.types import Stream
+from polytask.stream import Stream
 
 
 class Regularizer(ABC):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from polytask.types import Layout, Stream
+from polytask.stream import Layout, Stream
 
 Ids = npt.NDArray[np.integer]
 FILLER_LENGTH = 16  # filler is cut short, because attention's cost follows the longest sequence

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask import seeds
+from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
-from polytask.types import Draw, Stream, TokenizedExamples
+from polytask.types import Draw, TokenizedExamples
 
 
 class Feed:

@@ -9,7 +9,8 @@ from torch import Tensor
 from polytask.model import MultiTaskModel
 from polytask.policies.base import Policy
 from polytask.regularizers.base import Regularizer
-from polytask.types import Stream, TrainSettings
+from polytask.stream import Stream
+from polytask.types import TrainSettings
 
 
 @dataclass(frozen=True)

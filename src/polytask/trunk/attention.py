@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
-from polytask.types import Layout
+from polytask.stream import Layout
 
 
 def attend(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, dropout: float = 0.0) -> Tensor:

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, LayerAdapter
+from polytask.stream import Layout, Stream
 from polytask.trunk.attention import attend
-from polytask.types import Layout, Stream
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
