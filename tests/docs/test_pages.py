@@ -139,3 +139,11 @@ def test_the_tree_in_the_readme_names_every_room() -> None:
     ]
     assert not [name for name in inside if f"{name}/" not in text]
     assert not [name for name in files if name not in text]
+
+
+def test_the_study_shown_in_the_docs_is_one(tmp_path: Path) -> None:
+    (text,) = blocks(ROOT / "docs" / "comparing.md", "yaml")
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "quickstart.yaml").write_text((ROOT / "recipes" / "quickstart.yaml").read_text(encoding="utf-8"))
+    (tmp_path / "studies" / "heads.yaml").write_text(text)
+    assert list(read_study(tmp_path / "studies" / "heads.yaml").recipes) == ["cross", "cosine", "product"]
