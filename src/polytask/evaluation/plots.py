@@ -189,7 +189,7 @@ def confusion_matrix(name: str, title: str, counts: Counts, names: Sequence[str]
     labels = [shorten(label, 24) for label in names]
     side = max(3.2, size * (0.6 if size <= 6 else 0.5 if size <= 12 else 0.34) + 0.09 * max(map(len, labels)) + 0.7)
     with style(name):
-        figure, axes = new_figure(side, side)
+        figure, axes = new_figure(max(side, 0.082 * len(title)), side)  # a title is wider than two classes
         for row, column in zip(*np.nonzero(counts), strict=True):
             share = float(shares[row, column])
             place = (column - 0.5, row - 0.5)
