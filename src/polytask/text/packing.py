@@ -111,24 +111,18 @@ def filler_lengths(room: int) -> list[int]:
     return [FILLER_LENGTH] * full + ([rest] if rest else [])
 
 
-def batches_by_length(lengths: Sequence[int], token_budget: int, window: int | None = None) -> Iterator[list[int]]:
-    """Index lists that together hold every example once, similar lengths side by side, each inside the token budget.
-
-    With a window, only that many consecutive examples are sorted together.
-    """
-    step = window or max(len(lengths), 1)
-    for first in range(0, len(lengths), step):
-        order = sorted(range(first, min(first + step, len(lengths))), key=lambda i: -lengths[i])
-        batch: list[int] = []
-        tokens = 0
-        for i in order:
-            if batch and tokens + lengths[i] > token_budget:
-                yield batch
-                batch, tokens = [], 0
-            batch.append(i)
-            tokens += lengths[i]
-        if batch:
+def batches_by_length(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
+    """Index lists that together hold every example once, similar lengths side by side, each inside the token budget."""
+    batch: list[int] = []
+    tokens = 0
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and tokens + lengths[i] > token_budget:
             yield batch
+            batch, tokens = [], 0
+        batch.append(i)
+        tokens += lengths[i]
+    if batch:
+        yield batch
 
 
 def _layout(lengths: list[int], num_real: int, sequence_ranges: list[tuple[int, int]]) -> Layout:
