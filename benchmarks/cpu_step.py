@@ -18,9 +18,11 @@ from transformers import AutoModel
 from polytask import prepare, read_recipe
 from polytask.environment import environment
 from polytask.optim.fused_adamw import FusedAdamW
+from polytask.policies.base import PolicyContext
 from polytask.policies.sum import WeightedSum
 from polytask.training.feed import Feed
 from polytask.training.groups import parameter_groups
+from polytask.training.objective import Objective
 from polytask.training.step import take_step
 from polytask.trunk.encoders import find_encoder
 from polytask.types import Draw
@@ -34,9 +36,10 @@ def ours() -> Callable[[], object]:
     model, settings = prepared.model, prepared.recipe.train
     feed = Feed(prepared.splits("train"), {t: model.head(t).apart for t in model.tasks}, prepared.packer, seed=0)
     optimizer = FusedAdamW(parameter_groups(model, settings, 1e-5, 0.01))
-    policy = WeightedSum(dict.fromkeys(model.tasks, 1.0))
+    kinds = {task: model.head(task).labels.kind for task in model.tasks}
+    objective = Objective(WeightedSum(PolicyContext(dict.fromkeys(model.tasks, 1.0), kinds, 1)))
     draw = [Draw("opinion", BATCH)]
-    return lambda: take_step(model, optimizer, policy, {}, settings, lambda: feed.next_stream(draw))
+    return lambda: take_step(model, optimizer, objective, settings, lambda: feed.next_stream(draw))
 
 
 def plain() -> Callable[[], object]:

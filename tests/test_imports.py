@@ -10,8 +10,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "polytask"
 
 # What everybody may import: records, seeds, plain values, and the two modules about files.
 BASICS = {"types", "stream", "seeds", "values", "version", "places", "whole"}
-BASES = {f"{room}.base" for room in ("adapters", "heads", "samplers", "regularizers", "policies")}
-TABLES = {"adapters", "heads", "samplers", "regularizers", "policies", "optim"}
+BASES = {f"{room}.base" for room in ("adapters", "heads", "losses", "samplers", "regularizers", "policies")}
+TABLES = {"adapters", "heads", "samplers", "regularizers", "policies", "optim", "losses"}
 
 # A room (or a file) -> the rooms and files it may import beside the basics and itself.
 MAY: dict[str, set[str]] = {
@@ -26,6 +26,7 @@ MAY: dict[str, set[str]] = {
     "samplers": set(),
     "adapters": {"trunk.attention"},
     "heads": set(),
+    "losses": set(),
     "policies": set(),
     "optim": set(),
     "trunk": {"adapters.base"},
@@ -42,7 +43,17 @@ MAY: dict[str, set[str]] = {
     "serving": {"bundle", "build", "environment", "tasks", "text", "trunk"},
     "experiments": {"build", "environment", "evaluation", "recipe", "run"},
     "run": {
-        *("build", "bundle", "environment", "evaluation", "model", "recipe", "samplers.base"),
+        *(
+            "build",
+            "bundle",
+            "environment",
+            "evaluation",
+            "model",
+            "policies.base",
+            "recipe",
+            "regularizers.base",
+            "samplers.base",
+        ),
         *("serving", "tasks", "text", "training"),
     },
     "__main__": {"cli"},

@@ -19,6 +19,8 @@ from polytask.adapters import ADAPTERS
 from polytask.adapters.base import Adapter, AdapterContext
 from polytask.heads import HEADS
 from polytask.heads.base import Head
+from polytask.losses import LOSSES
+from polytask.losses.base import Loss
 from polytask.model import MultiTaskModel
 from polytask.optim import OPTIMIZERS
 from polytask.policies import POLICIES
@@ -36,6 +38,7 @@ from polytask.values import convert, unknown
 TABLES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     "adapter": ADAPTERS,
     "head": HEADS,
+    "loss": LOSSES,
     "regularizer": REGULARIZERS,
     "sampler": SAMPLERS,
     "policy": POLICIES,
@@ -132,6 +135,18 @@ def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
             f"{where}: {head_swap(spec).name} does not take {len(spec.text)} text(s); these do: {', '.join(fits)}"
         )
     return head
+
+
+def make_loss(spec: TaskSpec, labels: LabelSpace, counts: tuple[int, ...]) -> Loss | None:
+    """The loss a recipe names for the task; None: its head's own."""
+    if spec.loss is None:
+        return None
+    where = f"recipe: tasks.{spec.name}.loss"
+    loss: Loss = make("loss", spec.loss, where, labels, counts)
+    if labels.kind not in loss.kinds:
+        fits = [name for name, method in LOSSES.items() if labels.kind in method.kinds]
+        raise UserError(f"{where}: {spec.loss.name} does not fit kind {labels.kind}; these do: {', '.join(fits)}")
+    return loss
 
 
 def make_adapter(swap: Swap, tasks: tuple[str, ...], shape: BertShape) -> Adapter:

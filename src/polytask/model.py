@@ -1,6 +1,7 @@
 """The multi-task model: one trunk, one adapter, a head for each task. Knows interfaces, no concrete method, no file."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,25 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter
 from polytask.heads.base import Head
+from polytask.seeds import RandomState
 from polytask.stream import Encoded, Stream
 from polytask.text.packing import Ids, Packer, Part, batches_by_length
 from polytask.trunk.bert import Bert
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward pass over a stream, with what a second one beside it needs."""
+
+    stream: Stream
+    words_TD: Tensor
+    """The word vectors that went in."""
+    states: tuple[Tensor, ...]
+    """The embeddings' output and that of each layer."""
+    outputs: Mapping[str, Tensor]
+    """Of each task in the stream."""
+    random: RandomState
+    """What the pass drew its dropout from."""
 
 
 class MultiTaskModel(nn.Module):
@@ -37,6 +54,19 @@ class MultiTaskModel(nn.Module):
         """Each task's outputs. `words_TD` stands in for the word vectors."""
         return self.outputs(self.trunk.encode(stream, self.adapter, words_TD), stream)
 
+    def run(self, stream: Stream, words_TD: Tensor | None = None) -> Pass:
+        """The same, keeping what lies between."""
+        random = RandomState(self.device)
+        words_TD = self.trunk.words(stream.token_ids_T) if words_TD is None else words_TD
+        embedded_TD = self.trunk.embed(stream, self.adapter, words_TD)
+        states = (embedded_TD, *self.trunk.states(embedded_TD, stream.layout, self.adapter))
+        return Pass(stream, words_TD, states, self.outputs(states[-1], stream), random)
+
+    def again(self, done: Pass, words_TD: Tensor | None = None) -> Pass:
+        """A second pass over the same stream with the same dropout, so that only `words_TD` makes a difference."""
+        with done.random.again():
+            return self.run(done.stream, words_TD)
+
     def outputs(self, hidden_TD: Tensor, stream: Stream) -> dict[str, Tensor]:
         """Each task's outputs, given the trunk's last hidden states."""
         layout = stream.layout
@@ -45,9 +75,6 @@ class MultiTaskModel(nn.Module):
             for k, task in enumerate(self.tasks)
             if layout.sequence_ranges[k][0] < layout.sequence_ranges[k][1]
         }
-
-    def losses(self, outputs: Mapping[str, Tensor], stream: Stream) -> dict[str, Tensor]:
-        return {task: self.head(task).loss(out, stream.labels[task]) for task, out in outputs.items()}
 
     @torch.inference_mode()
     def answer(

@@ -48,6 +48,8 @@ class Recipe:
     """How the tasks' losses become one update."""
     optimizer: Swap = field(default_factory=lambda: Swap("adamw"))
     """Its `lr` and `weight_decay` are the trunk's."""
+    teachers: Mapping[str, str] = field(default_factory=dict)
+    """Task -> the folder of a finished run that knows it: its outputs are learned beside the labels."""
     train: TrainSettings = field(default_factory=TrainSettings)
     """How long, how fast and on what: below."""
 
@@ -137,11 +139,11 @@ def _plain(value: Any) -> Any:
 def _check(recipe: Recipe, where: str) -> None:
     t = recipe.train
     least = {"epochs": 1, "steps_per_epoch": 1, "batch_size": 1, "accumulate": 1, "evaluate_every": 1, "save_every": 1}
-    for name, low in {**least, "keep": 1, "patience": 1, "threads": 1, "warmup": 0}.items():
+    for name, low in {**least, "keep": 1, "patience": 1, "threads": 1, "warmup": 0, "average_best": 1}.items():
         value = getattr(t, name)
         if value is not None and value < low:
             raise UserError(f"{where}: train.{name}: at least {low} is needed, found {value}")
-    for name in ("clip", "head_lr", "layer_decay"):
+    for name in ("clip", "head_lr", "layer_decay", "teacher_temperature"):
         value = getattr(t, name)
         if value is not None and value <= 0:
             raise UserError(f"{where}: train.{name}: a number above 0 is needed, found {value}")
@@ -149,6 +151,14 @@ def _check(recipe: Recipe, where: str) -> None:
         value = getattr(recipe, name)
         if value is not None and not 0 <= value < 1:
             raise UserError(f"{where}: {name}: a number from 0 up to (not with) 1 is needed, found {value}")
+    if t.ema is not None and not 0 < t.ema < 1:
+        raise UserError(f"{where}: train.ema: a number between 0 and 1 is needed, found {t.ema}")
+    names = [regularizer.name for regularizer in recipe.regularizers]
+    if len(set(names)) < len(names):
+        raise UserError(f"{where}: regularizers: each can be there once, found {', '.join(names)}")
+    for taught in recipe.teachers:
+        if taught not in recipe.tasks:
+            raise UserError(unknown(f"{where}: teachers", taught, recipe.tasks, "task"))
     if recipe.max_length < 4:
         raise UserError(
             f"{where}: max_length: at least 4 is needed (a pair has 3 special tokens), found {recipe.max_length}"
@@ -194,7 +204,11 @@ def _with_files(recipe: Recipe, where: str, folder: Path) -> Recipe:
         encoder = _expand(encoder, f"{where}: encoder")
         if (folder / encoder).is_dir() and encoder != "minilm":
             encoder = str((folder / encoder).resolve())
-    return replace(recipe, tasks=tasks, data=None, encoder=encoder)
+    teachers = {
+        name: os.path.abspath(folder / Path(_expand(run, f"{where}: teachers.{name}")).expanduser())
+        for name, run in recipe.teachers.items()
+    }
+    return replace(recipe, tasks=tasks, data=None, encoder=encoder, teachers=teachers)
 
 
 def _absolute(source: str, base: Path, where: str) -> str:

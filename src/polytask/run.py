@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from polytask.build import encoder_folder, make, make_model, make_packer, make_trunk, option
+from polytask.build import encoder_folder, make, make_loss, make_model, make_packer, make_trunk, option
 from polytask.bundle import Bundle, save_bundle
 from polytask.environment import environment, peak_memory, pick_device
 from polytask.evaluation.card import write_card
@@ -22,19 +22,24 @@ from polytask.evaluation.metrics import check_metric
 from polytask.evaluation.report import write_report
 from polytask.model import MultiTaskModel
 from polytask.places import cache_folder
+from polytask.policies.base import PolicyContext
 from polytask.recipe import Recipe, read_recipe, recipe_from, recipe_to_mapping, write_recipe
+from polytask.regularizers.base import RegularizerContext
 from polytask.samplers.base import SamplerContext
 from polytask.serving.predictor import Predictor
-from polytask.tasks.describe import baseline, describe_split
+from polytask.tasks.describe import baseline, class_counts, describe_split
 from polytask.tasks.task import Task, read_split, read_tasks
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
+from polytask.training.averages import RunningAverage
 from polytask.training.checkpoint import newest, step_of
 from polytask.training.feed import Feed
 from polytask.training.groups import freeze, parameter_groups
 from polytask.training.journal import Journal
 from polytask.training.loop import Session, fit
+from polytask.training.objective import Objective
 from polytask.types import EvalReport, StepReport, TaskSpec, UserError
+from polytask.values import unknown
 from polytask.whole import write_whole
 
 
@@ -158,7 +163,9 @@ class Running:
         model = prepared.model.to(self.device)
         settings = recipe.train
         rates = [option("optimizer", recipe.optimizer, name, "recipe: optimizer") for name in ("lr", "weight_decay")]
-        groups = parameter_groups(model, settings, *rates)
+        weights = {name: spec.weight for name, spec in recipe.tasks.items()}
+        objective = self._objective(weights)
+        groups = parameter_groups(model, settings, rates[0], rates[1], objective.policy)
         train_splits = prepared.splits("train")
         context = SamplerContext(
             {name: len(split) for name, split in train_splits.items()},
@@ -170,20 +177,58 @@ class Running:
         session = Session(
             model=model,
             optimizer=make("optimizer", recipe.optimizer, "recipe: optimizer", groups),
-            policy=make("policy", recipe.policy, "recipe: policy", {n: s.weight for n, s in recipe.tasks.items()}),
-            regularizers={s.name: make("regularizer", s, "recipe: regularizers") for s in recipe.regularizers},
+            objective=objective,
             sampler=make("sampler", recipe.sampler, "recipe: sampler", context),
-            feed=Feed(train_splits, {n: model.head(n).apart for n in model.tasks}, prepared.packer, recipe.seed),
+            feed=Feed(
+                train_splits,
+                {n: model.head(n).apart for n in model.tasks},
+                prepared.packer,
+                recipe.seed,
+                self._teachers_outputs(),
+            ),
             settings=settings,
             steps_per_epoch=prepared.steps_per_epoch,
             seed=recipe.seed,
             evaluate=lambda step: _evaluate(prepared, "dev", step)[0],
             journal=Journal(self.folder, step_of(checkpoint) if checkpoint else 0),
             folder=self.folder / "checkpoints",
+            average=None if settings.ema is None else RunningAverage(model, settings.ema),
         )
         if checkpoint is not None:
             session.load(checkpoint)
         return session
+
+    def _objective(self, weights: Mapping[str, float]) -> Objective:
+        recipe, prepared = self.recipe, self.prepared
+        settings = recipe.train
+        kinds = {name: spec.kind for name, spec in recipe.tasks.items()}
+        policy = PolicyContext(weights, kinds, prepared.steps_per_epoch)
+        context = RegularizerContext(prepared.model, weights, settings.epochs * prepared.steps_per_epoch)
+        losses = {
+            name: make_loss(task.spec, task.labels, class_counts(task.splits["train"], task.labels))
+            for name, task in prepared.tasks.items()
+        }
+        return Objective(
+            policy=make("policy", recipe.policy, "recipe: policy", policy).to(self.device),
+            regularizers={s.name: make("regularizer", s, "recipe: regularizers", context) for s in recipe.regularizers},
+            losses={name: loss for name, loss in losses.items() if loss is not None},
+            annealed=settings.teacher_annealing,
+            temperature=settings.teacher_temperature,
+        )
+
+    def _teachers_outputs(self) -> dict[str, torch.Tensor]:
+        """What each teacher says of every training example of its task."""
+        found = {}
+        for name, run in self.recipe.teachers.items():
+            where, task = f"recipe: teachers.{name}", self.prepared.tasks[name]
+            teacher = Predictor.load(run, self.recipe.train.device)
+            if name not in teacher.tasks:
+                raise UserError(unknown(where, name, teacher.tasks, f"task of {run}"))
+            if teacher.bundle.labels[name] != task.labels:
+                raise UserError(f"{where}: {run} has other labels for {name} than this recipe")
+            examples = (example.texts for example in task.splits["train"].examples())
+            found[name] = torch.cat(list(teacher.outputs(name, examples)))
+        return found
 
     def _write_start(self) -> None:
         data = {

@@ -5,8 +5,11 @@ repeated, resumed or checked without saving the state of a generator. Knows noth
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
+import torch
 
 
 def derive(seed: int, *names: str | int) -> int:
@@ -18,3 +21,30 @@ def derive(seed: int, *names: str | int) -> int:
 def generator(seed: int, *names: str | int) -> np.random.Generator:
     """A numpy generator seeded by `derive(seed, *names)`."""
     return np.random.Generator(np.random.PCG64(derive(seed, *names)))
+
+
+class RandomState:
+    """torch's random numbers from here on, so that a second pass can draw the same dropout as the first."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.state = self._get()
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Inside, the numbers that were drawn after this state was taken; afterwards, those that were due."""
+        due = self._get()
+        self._set(self.state)
+        try:
+            yield
+        finally:
+            self._set(due)
+
+    def _get(self) -> torch.Tensor:
+        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
+
+    def _set(self, state: torch.Tensor) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(state, self.device)
+        else:
+            torch.set_rng_state(state)

@@ -97,6 +97,8 @@ class Stream:
     layout: Layout
     labels: Mapping[str, Tensor] = field(default_factory=dict)
     """For each task in the stream, the labels of its examples, in order."""
+    taught: Mapping[str, Tensor] = field(default_factory=dict)
+    """For each task with a teacher, the teacher's outputs for its examples."""
 
     def to(self, device: torch.device) -> "Stream":
         return Stream(
@@ -105,6 +107,7 @@ class Stream:
             self.segment_ids_T.to(device, non_blocking=True),
             self.layout.to(device),
             {task: labels.to(device, non_blocking=True) for task, labels in self.labels.items()},
+            {task: outputs.to(device, non_blocking=True) for task, outputs in self.taught.items()},
         )
 
 

@@ -50,6 +50,8 @@ class TaskSpec:
     """Factor of the task's loss."""
     head: Swap | None = None
     """Left out: linear for one text, cross for a pair."""
+    loss: Swap | None = None
+    """Left out: cross-entropy for classes, binary cross-entropy for yes_no, squared error for scores."""
     broken_rows: Literal["stop", "skip"] = "stop"
     """stop lists every broken row and trains nothing; skip leaves them out and counts them in the report."""
     format: Literal["csv", "tsv", "jsonl", "parquet"] | None = None
@@ -92,6 +94,14 @@ class TrainSettings:
     """Share of all steps (below 1), or a number of steps, in which the learning rate rises from 0."""
     clip: float | None = 1.0
     """Largest norm of the gradient; null: not clipped."""
+    ema: float | None = None
+    """Decay of a running average of the weights (0.999, say), which is evaluated and saved in their place."""
+    average_best: int = 1
+    """The final weights are the mean of those at this many best evaluations."""
+    teacher_annealing: bool = True
+    """Teachers' say falls from all to none over the run (Clark et al. 2019); false: half, throughout."""
+    teacher_temperature: float = 1.0
+    """Softens what teachers say of classes."""
     precision: Literal["float32", "bf16"] = "float32"
     """bf16 computes the forward pass in half the bytes; weights stay float32."""
     evaluate_every: int | None = None

@@ -57,7 +57,7 @@ def test_loss_falls_and_predictions_are_valid(name: str, options: dict[str, str]
     losses = []
     for _ in range(30):
         optimizer.zero_grad()
-        loss = model.losses(model(stream), stream)["t"]
+        loss = model.head("t").loss(model(stream)["t"], stream.labels["t"])
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

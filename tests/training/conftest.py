@@ -16,6 +16,7 @@ from polytask.heads import HEADS
 from polytask.model import MultiTaskModel
 from polytask.optim import OPTIMIZERS
 from polytask.policies import WeightedSum
+from polytask.policies.base import PolicyContext
 from polytask.samplers import SAMPLERS
 from polytask.samplers.base import SamplerContext
 from polytask.text.packing import Packer
@@ -23,6 +24,7 @@ from polytask.training.feed import Feed
 from polytask.training.groups import freeze, parameter_groups
 from polytask.training.journal import Journal
 from polytask.training.loop import Session
+from polytask.training.objective import Objective
 from polytask.trunk.bert import Bert, BertShape
 from polytask.types import YES_NO, LabelSpace, TrainSettings
 
@@ -74,11 +76,11 @@ def make_session(tmp_path: Path) -> MakeSession:
         sizes = {task: len(part) for task, part in examples.items()}
         run = tmp_path / folder
         run.mkdir(exist_ok=True)
+        policy = WeightedSum(PolicyContext(dict.fromkeys(labels, 1.0), {t: s.kind for t, s in labels.items()}, 6))
         return Session(
             model=model,
-            optimizer=OPTIMIZERS[optimizer](parameter_groups(model, train, 1e-3, 0.01)),
-            policy=WeightedSum(dict.fromkeys(labels, 1.0)),
-            regularizers=regularizers or {},
+            optimizer=OPTIMIZERS[optimizer](parameter_groups(model, train, 1e-3, 0.01, policy)),
+            objective=Objective(policy, regularizers or {}),
             sampler=SAMPLERS[sampler](SamplerContext(sizes, train.batch_size, 5, 6, train.epochs)),
             feed=Feed(examples, dict.fromkeys(labels, False), packer, 5),
             settings=train,

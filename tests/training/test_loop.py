@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from polytask.model import MultiTaskModel
+from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer
-from polytask.stream import Stream
 from polytask.training.checkpoint import newest, numbered, optimizer_tensors, step_of
 from polytask.training.loop import Session, fit
 
@@ -125,10 +124,10 @@ class TowardsZero(Regularizer):
     def __init__(self) -> None:
         self.count = torch.zeros(())
 
-    def penalty(self, model: MultiTaskModel, stream: Stream, outputs: Any) -> Tensor:
+    def penalty(self, model: MultiTaskModel, done: Pass) -> Tensor:
         return 0.5 * sum(p.square().sum() for p in model.trunk.parameters())
 
-    def after_step(self, model: MultiTaskModel) -> None:
+    def after_step(self, model: MultiTaskModel, step: int) -> None:
         self.count = self.count + 1
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -147,4 +146,4 @@ def test_regularizers_add_to_the_loss_and_keep_their_state(make_session: Any) ->
     assert norms[1] < norms[0]
     again = make_session("held", resumed_at=12, regularizers={"zero": TowardsZero()})
     again.load(newest(held.folder))
-    assert again.regularizers["zero"].count == 12
+    assert again.objective.regularizers["zero"].count == 12

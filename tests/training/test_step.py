@@ -18,8 +18,7 @@ def step(session: Any, *draws: Draw) -> Any:
     return take_step(
         session.model,
         session.optimizer,
-        session.policy,
-        session.regularizers,
+        session.objective,
         session.settings,
         lambda: session.feed.next_stream(draws),
     )

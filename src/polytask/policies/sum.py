@@ -11,8 +11,5 @@ from polytask.policies.base import Policy
 class WeightedSum(Policy):
     """`sum_i w_i loss_i`, with the weights of the recipe's tasks (1 where none is given)."""
 
-    def __init__(self, weights: Mapping[str, float]) -> None:
-        self.weights = weights
-
     def weigh(self, losses: Mapping[str, Tensor]) -> Tensor:
-        return torch.stack([self.weights[task] * loss for task, loss in losses.items()]).sum()
+        return torch.stack([self.context.weights[task] * loss for task, loss in losses.items()]).sum()

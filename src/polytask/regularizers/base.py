@@ -2,22 +2,39 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from polytask.model import MultiTaskModel
-from polytask.stream import Stream
+from polytask.model import MultiTaskModel, Pass
+from polytask.types import LabelKind
+
+
+@dataclass(frozen=True)
+class RegularizerContext:
+    """What every regularizer is given beside its options."""
+
+    model: MultiTaskModel
+    """As it is before the first step."""
+    weights: Mapping[str, float]
+    """Factor of each task's loss, and so of what a regularizer asks of its outputs."""
+    steps: int
+    """Of the whole run."""
 
 
 class Regularizer(ABC):
     """Adds to a step's loss, and may look at the model after the step."""
 
-    @abstractmethod
-    def penalty(self, model: MultiTaskModel, stream: Stream, outputs: Mapping[str, Tensor]) -> Tensor:
-        """A number with a gradient, added to the tasks' losses."""
+    def __init__(self, context: RegularizerContext) -> None:
+        self.context = context
 
-    def after_step(self, model: MultiTaskModel) -> None:
-        """Called when the optimizer has moved the weights."""
+    @abstractmethod
+    def penalty(self, model: MultiTaskModel, done: Pass) -> Tensor:
+        """A number with a gradient, added to the tasks' losses. `done` is the step's own pass."""
+
+    def after_step(self, model: MultiTaskModel, step: int) -> None:
+        """Called when the optimizer has moved the weights for the `step`th time, counted from 1."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """What must be saved to go on exactly from here."""
@@ -25,3 +42,24 @@ class Regularizer(ABC):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Takes back what `state_dict` gave."""
+
+    def apart(self, model: MultiTaskModel, one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
+        """How far two passes' outputs lie apart: `divergence` summed over the tasks, each with its loss's factor."""
+        parts = [
+            self.context.weights[task] * divergence(one[task], other[task], model.head(task).labels.kind)
+            for task in one
+        ]
+        return torch.stack(parts).sum()
+
+
+def divergence(one: Tensor, other: Tensor, kind: LabelKind) -> Tensor:
+    """Mean over examples of the symmetric KL divergence of class probabilities, or of the squared error of scores."""
+    one, other = one.float(), other.float()
+    match kind:
+        case "classes":
+            log_p, log_q = one.log_softmax(-1), other.log_softmax(-1)
+            return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1).mean()
+        case "yes_no":  # two classes with logits x and 0: the same formula, simplified
+            return ((one.sigmoid() - other.sigmoid()) * (one - other)).mean()
+        case "score":
+            return (one - other).square().mean()

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from torch import Tensor
+
 from polytask.bundle import Bundle, load_bundle
 from polytask.environment import pick_device
 from polytask.types import Prediction, TaskSpec, UserError
@@ -50,6 +52,12 @@ class Predictor:
 
     def stream(self, task: str, examples: Iterable[tuple[str, ...]]) -> Iterator[Prediction]:
         """Predictions one by one, in order, for any number of examples in flat memory."""
+        head = self.bundle.model.head(self.spec(task).name)
+        for outputs in self.outputs(task, examples):
+            yield from head.decode(outputs)
+
+    def outputs(self, task: str, examples: Iterable[tuple[str, ...]]) -> Iterator[Tensor]:
+        """The head's outputs for one window of examples after another."""
         wanted = len(self.spec(task).text)
         iterator = iter(examples)
         while window := list(islice(iterator, WINDOW)):
@@ -58,13 +66,8 @@ class Predictor:
                     raise UserError(
                         f"task {task} takes {wanted} text(s) for each example, found {len(texts)}: {texts!r:.80}"
                     )
-            yield from self._answer(task, window)
-
-    def _answer(self, task: str, window: Sequence[tuple[str, ...]]) -> list[Prediction]:
-        columns = [self.bundle.tokenizer.encode(column) for column in zip(*window, strict=True)]
-        model = self.bundle.model
-        outputs = model.answer(task, list(zip(*columns, strict=True)), self.bundle.packer)
-        return model.head(task).decode(outputs)
+            columns = [self.bundle.tokenizer.encode(column) for column in zip(*window, strict=True)]
+            yield self.bundle.model.answer(task, list(zip(*columns, strict=True)), self.bundle.packer)
 
     def spec(self, task: str) -> TaskSpec:
         """What a task is, or an error that lists the tasks there are."""

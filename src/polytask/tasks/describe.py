@@ -44,8 +44,14 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
         edges = np.linspace(0, 1, 11)
         counts, _ = np.histogram(split.labels, bins=edges)
         return {"edges": [labels.unscaled(edge) for edge in edges.tolist()], "counts": counts.tolist()}
-    counts = np.bincount(split.labels.astype(np.int64), minlength=len(labels.classes))
-    return {"names": list(labels.classes), "counts": counts.tolist()}
+    return {"names": list(labels.classes), "counts": list(class_counts(split, labels))}
+
+
+def class_counts(split: Split, labels: LabelSpace) -> tuple[int, ...]:
+    """Rows of each class (no, yes for yes_no); empty for scores."""
+    if labels.kind == "score":
+        return ()
+    return tuple(np.bincount(split.labels.astype(np.int64), minlength=len(labels.classes)).tolist())
 
 
 def baseline(split: Split, labels: LabelSpace, metric: str) -> dict[str, Any]:

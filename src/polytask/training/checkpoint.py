@@ -6,7 +6,7 @@ dictionaries; knows no method.
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,13 @@ def newest(checkpoints: Path) -> Path | None:
     return max(numbered(checkpoints, STEP).items(), default=(0, None))[1]
 
 
-def remove_old(checkpoints: Path, keep: int, best_step: int | None) -> None:
-    """Leaves the newest `keep` checkpoints and the best model. Called only when a newer checkpoint is whole."""
+def remove_old(checkpoints: Path, keep: int, best_steps: Collection[int]) -> None:
+    """Leaves the newest `keep` checkpoints and the best models. Called only when a newer checkpoint is whole."""
     steps = numbered(checkpoints, STEP)
     for step in list(steps)[:-keep]:
         shutil.rmtree(steps[step])
     for step, path in numbered(checkpoints, BEST).items():
-        if step != best_step:
+        if step not in best_steps:
             shutil.rmtree(path)
 
 

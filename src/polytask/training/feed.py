@@ -5,9 +5,11 @@ the number of examples each task has given.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from polytask import seeds
 from polytask.stream import Stream
@@ -19,23 +21,32 @@ class Feed:
     """Gives the stream for a step's draws."""
 
     def __init__(
-        self, examples: Mapping[str, TokenizedExamples], apart: Mapping[str, bool], packer: Packer, seed: int
+        self,
+        examples: Mapping[str, TokenizedExamples],
+        apart: Mapping[str, bool],
+        packer: Packer,
+        seed: int,
+        taught: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.examples = examples
         self.apart = apart
         self.packer = packer
         self.seed = seed
+        self.taught = taught or {}
+        """What each task's teacher says of its examples, in their order."""
         self.given = dict.fromkeys(examples, 0)
         self._orders: dict[str, tuple[int, npt.NDArray[np.integer]]] = {}
 
     def next_stream(self, draws: Sequence[Draw]) -> Stream:
-        parts = []
+        parts, taught = [], {}
         for draw in draws:
             examples = self.examples[draw.task]
             indices = self.next_indices(draw)
             texts = [examples.tokens(i) for i in indices]
             parts.append(Part(draw.task, texts, self.apart[draw.task], examples.labels[indices]))
-        return self.packer.pack(parts)
+            if draw.task in self.taught:
+                taught[draw.task] = self.taught[draw.task][indices]
+        return replace(self.packer.pack(parts), taught=taught)
 
     def next_indices(self, draw: Draw) -> list[int]:
         """The task's next examples; a new pass starts where the last one ends, inside a batch too."""

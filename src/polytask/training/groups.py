@@ -5,6 +5,7 @@ from typing import Any
 from torch import nn
 
 from polytask.model import MultiTaskModel
+from polytask.policies.base import Policy
 from polytask.types import TrainSettings, UserError
 
 
@@ -25,9 +26,11 @@ def freeze(model: MultiTaskModel, settings: TrainSettings) -> None:
 
 
 def parameter_groups(
-    model: MultiTaskModel, settings: TrainSettings, lr: float, weight_decay: float
+    model: MultiTaskModel, settings: TrainSettings, lr: float, weight_decay: float, policy: Policy | None = None
 ) -> list[dict[str, Any]]:
     """One group for each learning rate and decay; vectors (biases, norms, scales) are never decayed.
+
+    What a policy learns goes at the heads' rate.
 
     Layer-wise decay (Howard & Ruder 2018): the top layer learns at `lr`, each one below at `layer_decay` times that.
     """
@@ -41,6 +44,9 @@ def parameter_groups(
             if parameter.requires_grad:
                 decay = weight_decay if parameter.ndim > 1 else 0.0
                 groups.setdefault((rate, decay), []).append((f"{part}.{name}", parameter))
+    learned = [(f"policy.{name}", parameter) for name, parameter in policy.named_parameters()] if policy else []
+    if learned:
+        groups.setdefault((settings.head_lr or lr, 0.0), []).extend(learned)
     return [
         {"params": named, "lr": rate, "base_lr": rate, "weight_decay": decay} for (rate, decay), named in groups.items()
     ]

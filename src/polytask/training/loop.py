@@ -4,20 +4,21 @@ Whoever iterates (command line, notebook, test) decides what to show, and may st
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from polytask import seeds
 from polytask.model import MultiTaskModel
-from polytask.policies.base import Policy
-from polytask.regularizers.base import Regularizer
 from polytask.samplers.base import Sampler
 from polytask.training import checkpoint as ckpt
+from polytask.training.averages import RunningAverage, mean_weights
 from polytask.training.feed import Feed
 from polytask.training.journal import Journal
+from polytask.training.objective import Objective
 from polytask.training.schedules import factor
 from polytask.training.step import take_step
 from polytask.types import EvalReport, StepReport, TrainSettings
@@ -29,8 +30,7 @@ class Session:
 
     model: MultiTaskModel
     optimizer: torch.optim.Optimizer
-    policy: Policy
-    regularizers: Mapping[str, Regularizer]
+    objective: Objective
     sampler: Sampler
     feed: Feed
     settings: TrainSettings
@@ -41,9 +41,11 @@ class Session:
     journal: Journal
     folder: Path
     """Where checkpoints go."""
+    average: RunningAverage | None = None
+    """Of the weights; it is evaluated and saved in their place."""
     step: int = 0
-    best_step: int | None = None
-    best_value: float = float("-inf")
+    bests: list[tuple[float, int]] = field(default_factory=list)
+    """Value and step of the best evaluations, the best first; `settings.average_best` of them at most."""
     evaluations_since_best: int = 0
     seconds: float = 0.0
     """Spent training, evaluations included, over all starts of the run."""
@@ -54,16 +56,25 @@ class Session:
     def steps(self) -> int:
         return self.settings.epochs * self.steps_per_epoch
 
+    @property
+    def best_step(self) -> int | None:
+        return self.bests[0][1] if self.bests else None
+
+    @property
+    def best_value(self) -> float:
+        return self.bests[0][0] if self.bests else float("-inf")
+
     def save(self) -> Path:
         path = self.folder / f"{ckpt.STEP}{self.step}"
-        extra = [("policy", self.policy.state_dict())]
-        extra += [(f"regularizer/{name}", r.state_dict()) for name, r in self.regularizers.items()]
+        extra = [("policy", self.objective.policy.state_dict())]
+        extra += [(f"regularizer/{name}", r.state_dict()) for name, r in self.objective.regularizers.items()]
         tensors = {"model": self.model.state_dict(), "optimizer": ckpt.optimizer_tensors(self.optimizer)}
+        if self.average is not None:
+            tensors["average"] = self.average.weights
         state = {
             "format": 1,
             "step": self.step,
-            "best_step": self.best_step,
-            "best_value": self.best_value if self.best_step is not None else None,
+            "bests": self.bests,
             "evaluations_since_best": self.evaluations_since_best,
             "seconds": self.seconds,
             "step_seconds": self.step_seconds,
@@ -71,29 +82,30 @@ class Session:
             "feed": self.feed.state_dict(),
         }
         ckpt.write_checkpoint(path, ckpt.Checkpoint({**tensors, "methods": ckpt.prefixed(extra)}, state))
-        ckpt.remove_old(self.folder, self.settings.keep, self.best_step)
+        ckpt.remove_old(self.folder, self.settings.keep, {step for _, step in self.bests})
         return path
 
     def load(self, path: Path) -> None:
         saved = ckpt.read_checkpoint(path)
         self.model.load_state_dict(saved.tensors["model"])
         ckpt.load_optimizer_tensors(self.optimizer, saved.tensors["optimizer"])
-        self.policy.load_state_dict(ckpt.owned(saved.tensors["methods"], "policy"))
-        for name, regularizer in self.regularizers.items():
+        self.objective.policy.load_state_dict(ckpt.owned(saved.tensors["methods"], "policy"))
+        for name, regularizer in self.objective.regularizers.items():
             regularizer.load_state_dict(ckpt.owned(saved.tensors["methods"], f"regularizer/{name}"))
         state = saved.state
         self.sampler.load_state_dict(state["sampler"])
         self.feed.load_state_dict(state["feed"])
-        self.step, self.best_step = state["step"], state["best_step"]
+        self.step, self.bests = state["step"], [(value, step) for value, step in state["bests"]]
         self.seconds, self.step_seconds = state["seconds"], state["step_seconds"]
-        self.best_value = state["best_value"] if self.best_step is not None else float("-inf")
+        if self.average is not None:
+            self.average.load(saved.tensors["average"])
         self.evaluations_since_best = state["evaluations_since_best"]
 
     def load_best(self) -> None:
-        """Puts the best model's weights back, for what comes after training."""
-        if self.best_step is not None:
-            best = ckpt.read_checkpoint(self.folder / f"{ckpt.BEST}{self.best_step}")
-            self.model.load_state_dict(best.tensors["model"])
+        """Puts the best weights back, or the mean of the best, for what comes after training."""
+        found = [ckpt.read_checkpoint(self.folder / f"{ckpt.BEST}{step}").tensors["model"] for _, step in self.bests]
+        if found:
+            self.model.load_state_dict(found[0] if len(found) == 1 else mean_weights(found))
 
 
 def fit(session: Session) -> Iterator[StepReport]:
@@ -111,10 +123,12 @@ def _step_and_record(session: Session) -> StepReport:
     session.step_seconds += report.seconds
     last = session.step == session.steps
     if session.step % (settings.evaluate_every or session.steps_per_epoch) == 0 or last:
-        evaluation = session.evaluate(session.step)
-        report = replace(report, evaluation=evaluation, best=_note_best(session, evaluation))
+        with session.average.standing_in(session.model) if session.average is not None else nullcontext():
+            evaluation = session.evaluate(session.step)
+            report = replace(report, evaluation=evaluation, best=_note_best(session, evaluation))
         last = last or _out_of_patience(session)
     session.sampler.observe(report)
+    session.objective.policy.observe(report)
     session.seconds += time.perf_counter() - started
     # The line first: what a checkpoint holds is always in the journal, and a resumed run drops what came after.
     session.journal.write(report)
@@ -136,11 +150,15 @@ def _one_step(session: Session) -> StepReport:
     outcome = take_step(
         session.model,
         session.optimizer,
-        session.policy,
-        session.regularizers,
+        session.objective,
         settings,
         lambda: session.feed.next_stream(draws),
+        progress=(session.step - 1) / session.steps,
     )
+    for regularizer in session.objective.regularizers.values():
+        regularizer.after_step(session.model, session.step)
+    if session.average is not None:
+        session.average.update(session.model, session.step)
     return StepReport(
         step=session.step,
         steps=session.steps,
@@ -156,15 +174,18 @@ def _one_step(session: Session) -> StepReport:
 
 
 def _note_best(session: Session, evaluation: EvalReport) -> bool:
+    """Keeps the weights of the best evaluations; whether this one is the best of all."""
     value = evaluation.chosen(session.settings.select)
-    if value <= session.best_value:
-        session.evaluations_since_best += 1
-        return False
-    session.best_step, session.best_value, session.evaluations_since_best = session.step, value, 0
-    state = {"step": session.step, "value": value}
-    weights = ckpt.Checkpoint({"model": session.model.state_dict()}, state)
-    ckpt.write_checkpoint(session.folder / f"{ckpt.BEST}{session.step}", weights)
-    return True
+    best = value > session.best_value
+    session.evaluations_since_best = 0 if best else session.evaluations_since_best + 1
+    # Stable: of two equal evaluations the earlier one stays ahead.
+    ranked = sorted([*session.bests, (value, session.step)], key=lambda entry: -entry[0])
+    session.bests = ranked[: session.settings.average_best]
+    if (value, session.step) in session.bests:
+        weights = {"model": session.model.state_dict()}
+        saved = ckpt.Checkpoint(weights, {"step": session.step, "value": value})
+        ckpt.write_checkpoint(session.folder / f"{ckpt.BEST}{session.step}", saved)
+    return best
 
 
 def _out_of_patience(session: Session) -> bool:

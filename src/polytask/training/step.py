@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from polytask.model import MultiTaskModel
-from polytask.policies.base import Policy
-from polytask.regularizers.base import Regularizer
 from polytask.stream import Stream
+from polytask.training.objective import Objective
 from polytask.types import TrainSettings
 
 
@@ -25,10 +24,10 @@ class StepOutcome:
 def take_step(
     model: MultiTaskModel,
     optimizer: torch.optim.Optimizer,
-    policy: Policy,
-    regularizers: Mapping[str, Regularizer],
+    objective: Objective,
     settings: TrainSettings,
     next_stream: Callable[[], Stream],
+    progress: float = 0.0,
 ) -> StepOutcome:
     """Moves the weights once. Parameters of tasks that took no part get no gradient, so no optimizer moves them."""
     model.train()
@@ -44,17 +43,15 @@ def take_step(
         tokens += len(stream.token_ids_T)
         stream = stream.to(model.device)
         with torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-            outputs = model(stream)
-            part_losses = model.losses(outputs, stream)
-            part_penalties = {name: r.penalty(model, stream, outputs) for name, r in regularizers.items()}
-        total = policy.weigh(part_losses) + sum(part_penalties.values())
+            done = model.run(stream)
+            part_losses = objective.task_losses(model, done, progress)
+            part_penalties = objective.penalties(model, done)
+        total = objective.policy.weigh(part_losses) + sum(part_penalties.values())
         (total / settings.accumulate).backward()
         _collect(losses, part_losses)
         _collect(penalties, part_penalties)
     norm = _clip([p for group in optimizer.param_groups for p in group["params"]], settings.clip)
     optimizer.step()
-    for regularizer in regularizers.values():
-        regularizer.after_step(model)
     return StepOutcome(_means(losses), _means(penalties), norm.item(), examples, tokens)
 
 

@@ -1,0 +1,48 @@
+"""Averages of weights: over the steps of a run, or over its best evaluations. Knows parameters, no method."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class RunningAverage:
+    """An exponential moving average of a model's weights: `a <- d a + (1 - d) w` after every step.
+
+    d is the decay, and smaller in the first steps, `min(decay, (1 + t) / (10 + t))` at step t, so that a short run does
+    not end near the weights it started from.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.weights.values()), [p.detach() for p in model.parameters()], 1 - decay)
+
+    @contextmanager
+    def standing_in(self, model: nn.Module) -> Iterator[None]:
+        """Inside, the model has the averaged weights; afterwards its own again."""
+        own = [parameter.data for parameter in model.parameters()]
+        try:
+            for name, parameter in model.named_parameters():
+                parameter.data = self.weights[name]
+            yield
+        finally:
+            for parameter, weights in zip(model.parameters(), own, strict=True):
+                parameter.data = weights
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        for name, average in self.weights.items():
+            average.copy_(weights[name])
+
+
+def mean_weights(models: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several models' weights, summed in double precision."""
+    return {
+        name: torch.stack([weights[name].double() for weights in models]).mean(0).to(first.dtype)
+        for name, first in models[0].items()
+    }
