@@ -30,6 +30,17 @@ class Bucket:
 
 
 @dataclass(frozen=True)
+class Groups:
+    """The tasks that are in a stream, for products that treat all of them at once. Filler counts as the last one's."""
+
+    tasks: tuple[int, ...]
+    ends_G: Tensor
+    """Where each task's tokens end (int32)."""
+    ids_T: Tensor
+    """Each token's place in `tasks`."""
+
+
+@dataclass(frozen=True)
 class Layout:
     """Where the sequences and the tasks lie in a stream. Filler sequences come last and belong to no task."""
 
@@ -53,6 +64,17 @@ class Layout:
             task_ids_S=self.task_ids_S.to(device, non_blocking=True),
             task_ids_T=self.task_ids_T.to(device, non_blocking=True),
         )
+
+    @cached_property
+    def groups(self) -> Groups:
+        tasks = tuple(k for k, (first, last) in enumerate(self.token_ranges) if first < last)
+        tokens = sum(self.lengths)
+        ends = [self.token_ranges[k][1] for k in tasks[:-1]] + [tokens]
+        sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        ids_T = torch.arange(len(tasks)).repeat_interleave(torch.tensor(sizes))
+        device = self.cu_seqlens_S1.device
+        ends_G = torch.tensor(ends, dtype=torch.int32)
+        return Groups(tasks, ends_G.to(device, non_blocking=True), ids_T.to(device, non_blocking=True))
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:

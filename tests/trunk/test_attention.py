@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from polytask.stream import Layout, Stream
-from polytask.trunk.attention import attend, attend_padded, attend_varlen, varlen_works
+from polytask.trunk.attention import attend, attend_padded, attend_varlen, varlen_works, widened
 
 MakeStream = Callable[..., Stream]
 LENGTHS = [3, 1, 16, 15, 2, 8, 1]
@@ -89,13 +89,24 @@ def test_the_cpu_takes_the_padded_way(make_stream: MakeStream) -> None:
     assert torch.equal(attend(q, k, v, layout), attend_padded(q, k, v, layout))
 
 
+def test_wider_heads_give_the_same(make_stream: MakeStream) -> None:
+    layout = layout_of(make_stream, LENGTHS)
+    qkv = random_qkv(sum(LENGTHS), size=17)
+    wide = widened(*qkv)
+    assert [t.shape[-1] for t in wide] == [24, 24, 24]
+    found = attend_padded(*wide, layout)
+    torch.testing.assert_close(found[..., :17], attend_padded(*qkv, layout), atol=1e-12, rtol=0)
+    assert not found[..., 17:].any()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_varlen_agrees_with_padded(make_stream: MakeStream, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("size", [32, 17])
+def test_varlen_agrees_with_padded(make_stream: MakeStream, dtype: torch.dtype, size: int) -> None:
     device = torch.device("cuda")
     lengths = [1, 2, 511, 512, 77]
     layout = layout_of(make_stream, lengths).to(device)
-    start = random_qkv(sum(lengths), heads=4, size=32)
+    start = random_qkv(sum(lengths), heads=4, size=size)
     qkv = [t.detach().to(device, dtype).requires_grad_() for t in start]
     assert varlen_works(qkv[0], 0.0)
     assert not varlen_works(qkv[0], 0.1)

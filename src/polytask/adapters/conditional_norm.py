@@ -1,10 +1,11 @@
 """A scale and shift of each task in every layer norm."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSite, chosen_layers
-from polytask.adapters.grouped import TaskVector, by_task
+from polytask.adapters.grouped import TaskVector, at_once, by_task
 from polytask.stream import Layout
 
 
@@ -20,7 +21,10 @@ class ConditionalNormLayer(LayerAdapter):
         assert isinstance(scale, TaskVector)
         assert isinstance(shift, TaskVector)
         plain_TD = F.layer_norm(x_TD, base.normalized_shape, eps=base.eps)
-        change_TD = by_task(plain_TD, layout, lambda k, rows: rows * scale.vectors[k] + shift.vectors[k])
+        if at_once(x_TD, layout):
+            change_TD = torch.addcmul(shift.over(layout), plain_TD, scale.over(layout))
+        else:
+            change_TD = by_task(plain_TD, layout, lambda k, rows: rows * scale.vectors[k] + shift.vectors[k])
         # Added to the norm's own output, so that zeros leave it as it is to the last bit.
         y_TD: Tensor = base(x_TD) + change_TD
         return y_TD

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSite, chosen_layers
-from polytask.adapters.grouped import TaskVector, by_task
+from polytask.adapters.grouped import TaskVector, at_once, by_task
 from polytask.stream import Layout
 
 
@@ -16,6 +16,8 @@ class LhucLayer(LayerAdapter):
         y_TD = super().norm(site, base, x_TD, layout)
         if site != "ffn":
             return y_TD
+        if at_once(y_TD, layout):
+            return y_TD * (2 * self.gate.over(layout).sigmoid())
         return by_task(y_TD, layout, lambda k, rows: rows * (2 * self.gate.vectors[k].sigmoid()))
 
 

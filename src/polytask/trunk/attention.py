@@ -4,6 +4,7 @@ Two ways to the same numbers: a varlen kernel on CUDA in half precision, and pad
 Knows no weights and no tasks.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from polytask.stream import Layout
+
+WIDTH = 8  # the kernel's head sizes are multiples of this
 
 
 def attend(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, dropout: float = 0.0) -> Tensor:
@@ -27,10 +30,24 @@ def varlen_works(q_THd: Tensor, dropout: float) -> bool:
 
 
 def attend_varlen(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout) -> Tensor:
-    cu = layout.cu_seqlens_S1
+    cu, size = layout.cu_seqlens_S1, q_THd.shape[-1]
+    q_THd, k_THd, v_THd = widened(q_THd, k_THd, v_THd)
     out_THd = varlen_attn(q_THd, k_THd, v_THd, cu, cu, layout.max_length, layout.max_length)
     assert isinstance(out_THd, Tensor)
-    return out_THd
+    return out_THd[..., :size]
+
+
+def widened(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Heads filled up with zeros to a multiple of 8, which is what the kernel takes (PAL's have a size of 17).
+
+    It divides by the root of the wider size, so the query is scaled to make up for it.
+    """
+    size = q_THd.shape[-1]
+    more = -size % WIDTH
+    if not more:
+        return q_THd, k_THd, v_THd
+    q_THd = q_THd * math.sqrt((size + more) / size)
+    return F.pad(q_THd, (0, more)), F.pad(k_THd, (0, more)), F.pad(v_THd, (0, more))
 
 
 def attend_padded(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, dropout: float = 0.0) -> Tensor:
