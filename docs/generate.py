@@ -31,6 +31,9 @@ A recipe is one YAML file that describes a whole run. The six swaps (`adapter`, 
 `optimizer: {name: adamw, lr: 3e-5}`; `polytask methods` lists them. An unknown field, method or option is an error that
 says what there is.
 
+A recipe may start with `base: OTHER.yaml`: what it says is put over the other recipe, `train:` and each task field by field, everything
+else whole; `tasks: {NAME: null}` leaves a task out. Relative paths of the base start from the base's own folder.
+
 This page is made by `python docs/generate.py` from the code.
 """
 

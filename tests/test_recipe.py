@@ -136,3 +136,74 @@ def test_missing_and_undecodable_files(tmp_path: Path) -> None:
 def test_bad_settings(setting: str) -> None:
     with pytest.raises(UserError, match="--set"):
         recipe_from(recipe(), [setting])
+
+
+# --- a recipe put over another ----------------------------------------------------------------------------------------
+BASE = """
+encoder: minilm
+sampler: {name: power, alpha: 0.5}
+tasks:
+  one: {kind: yes_no, text: t, label: l, train: in/a.csv, dev: in/b.csv}
+  two: {kind: score, range: [0, 5], text: [t, u], label: l, train: in/c.csv, dev: in/d.csv}
+train: {epochs: 7, batch_size: 8}
+"""
+
+
+def written(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_a_recipe_is_put_over_its_base(tmp_path: Path) -> None:
+    own = """
+    base: ../base.yaml
+    name: mine
+    sampler: round_robin
+    tasks: {one: {weight: 2}}
+    train: {epochs: 1}
+    """
+    made = read_recipe(written(tmp_path, base=BASE, papers__mine=own) / "papers" / "mine.yaml", ["train.clip=2"])
+    assert (made.name, made.sampler) == ("mine", Swap("round_robin"))
+    assert (made.train.epochs, made.train.batch_size, made.train.clip) == (1, 8, 2.0)
+    assert (made.tasks["one"].weight, made.tasks["one"].kind) == (2.0, "yes_no")
+    assert made.tasks["two"].train == str(tmp_path / "in" / "c.csv")
+
+
+def test_a_task_of_the_base_can_be_left_out_and_bases_can_have_bases(tmp_path: Path) -> None:
+    second = "{base: base.yaml, tasks: {two: null}}"
+    third = "{base: ../second.yaml, adapter: pal}"
+    folder = written(tmp_path, base=BASE, second=second, deep__third=third)
+    made = read_recipe(folder / "deep" / "third.yaml")
+    assert list(made.tasks) == ["one"]
+    assert made.adapter == Swap("pal")
+    assert made.tasks["one"].dev == str(tmp_path / "in" / "b.csv")
+
+
+def test_a_base_reaches_its_data_encoder_and_teachers_from_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "encoders" / "small").mkdir(parents=True)
+    more = "data: files\nencoder: encoders/small\nteachers: {one: runs/one}\n"
+    folder = written(tmp_path, base=more + BASE.replace("encoder: minilm", ""), deep__mine="{base: ../base.yaml}")
+    made = read_recipe(folder / "deep" / "mine.yaml")
+    assert made.tasks["one"].train == str(tmp_path / "files" / "in" / "a.csv")
+    assert made.encoder == str(tmp_path / "encoders" / "small")
+    assert made.teachers == {"one": str(tmp_path / "runs" / "one")}
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"mine": "{base: none.yaml}"}, r"none.yaml: the base of .*mine.yaml cannot be read"),
+        ({"mine": "{base: 3}"}, r"mine.yaml: base: a recipe file is needed, found 3"),
+        ({"mine": "{base: mine.yaml}"}, r"mine.yaml: base: mine.yaml is itself based on this recipe"),
+        ({"mine": "{base: b.yaml}", "b": "{base: mine.yaml}"}, r"b.yaml: base: mine.yaml is itself based on"),
+        ({"mine": "{base: b.yaml}", "b": "[1]"}, r"b.yaml: a recipe is a mapping"),
+        ({"mine": "{base: b.yaml, train: 3}", "b": BASE}, r"mine.yaml: train: fields are needed here, found 3"),
+        ({"mine": "{base: b.yaml, tasks: {one: 3}}", "b": BASE}, r"mine.yaml: tasks.one: fields are needed"),
+    ],
+)
+def test_a_bad_base_is_told(tmp_path: Path, files: dict[str, str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        read_recipe(written(tmp_path, **files) / "mine.yaml")

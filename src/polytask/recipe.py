@@ -57,14 +57,62 @@ class Recipe:
 def read_recipe(path: str | Path, settings: Iterable[str] = ()) -> Recipe:
     """The recipe in a YAML file, with `a.b=value` settings put over it and files made absolute."""
     path = Path(path)
+    return recipe_from(read_content(path), settings, where=str(path), folder=path.resolve().parent)
+
+
+def read_content(path: Path, what: str = "recipe", over: tuple[Path, ...] = ()) -> Any:
+    """A recipe file's YAML, put over the recipe that its `base:` names, if it names one."""
+    content = load_yaml(read_text(path, what), str(path))
+    if not isinstance(content, Mapping) or "base" not in content:
+        return content
+    base = content["base"]
+    if not isinstance(base, str):
+        raise UserError(f"{path}: base: a recipe file is needed, found {base!r}")
+    below, seen = path.parent / base, (*over, path.resolve())
+    if below.resolve() in seen:
+        raise UserError(f"{path}: base: {base} is itself based on this recipe")
+    found = read_content(below, f"base of {path}", seen)
+    if not isinstance(found, Mapping):
+        raise UserError(f"{below}: a recipe is a mapping with a `tasks:` part, found {type(found).__name__}")
+    own = {key: value for key, value in content.items() if key != "base"}
+    return _put_over(own, _from_anywhere(found, below.resolve().parent), str(path))
+
+
+def read_text(path: Path, what: str) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{path}: the recipe cannot be read: {error.strerror}") from None
+        raise UserError(f"{path}: the {what} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: the recipe is not UTF-8 text (byte {error.start})") from None
-    content = load_yaml(text, str(path))
-    return recipe_from(content, settings, where=str(path), folder=path.resolve().parent)
+        raise UserError(f"{path}: the {what} is not UTF-8 text (byte {error.start})") from None
+
+
+def _put_over(own: Mapping[str, Any], base: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Fields of `train:` and of each task one by one, everything else whole; a task that is null is left out."""
+    both = {**base, **own}
+    if "train" in own and "train" in base:
+        both["train"] = {**mapping(base["train"], where), **mapping(own["train"], f"{where}: train")}
+    if "tasks" in own and "tasks" in base:
+        tasks = dict(mapping(base["tasks"], where))
+        for name, task in mapping(own["tasks"], f"{where}: tasks").items():
+            tasks[name] = task and {**(tasks.get(name) or {}), **mapping(task, f"{where}: tasks.{name}")}
+        both["tasks"] = {name: task for name, task in tasks.items() if task is not None}
+    return both
+
+
+def _from_anywhere(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A base recipe whose relative paths, which start from its own folder, can be used from any other."""
+    whole = {"data": ".", **content}
+    if isinstance(whole["data"], str) and not whole["data"].startswith(("$", "~")):
+        whole["data"] = str(folder / whole["data"])
+    if isinstance(whole.get("encoder"), str) and whole["encoder"] != "minilm" and (folder / whole["encoder"]).is_dir():
+        whole["encoder"] = str(folder / whole["encoder"])
+    if isinstance(whole.get("teachers"), Mapping):
+        whole["teachers"] = {
+            task: run if str(run).startswith(("$", "~")) else str(folder / str(run))
+            for task, run in whole["teachers"].items()
+        }
+    return whole
 
 
 def recipe_from(

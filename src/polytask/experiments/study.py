@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from polytask.recipe import Recipe, recipe_from, recipe_to_mapping, with_value
+from polytask.recipe import Recipe, read_content, read_text, recipe_from, recipe_to_mapping, with_value
 from polytask.types import UserError
 from polytask.values import convert, load_yaml, unknown
 
@@ -61,7 +61,7 @@ def read_study(path: str | Path) -> Study:
     """The study in a YAML file; an axis that names no recipe field or two equal variants are errors."""
     path = Path(path)
     where = str(path)
-    content = load_yaml(_read_text(path, "study"), where)
+    content = load_yaml(read_text(path, "study"), where)
     file: StudyFile = convert(content, StudyFile, where)
     base, folder = _base(file.base, path)
     for key, value in file.set.items():
@@ -81,20 +81,11 @@ def read_study(path: str | Path) -> Study:
     )
 
 
-def _read_text(path: Path, what: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: the {what} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: the {what} is not UTF-8 text (byte {error.start})") from None
-
-
 def _base(base: Any, study: Path) -> tuple[Mapping[str, Any], Path]:
     """The base recipe's content, and the folder its files are relative to."""
     if isinstance(base, str):
         path = study.parent / base
-        content = load_yaml(_read_text(path, "base recipe"), str(path))
+        content = read_content(path, "base recipe")
         folder = path.resolve().parent
     else:
         content, folder = base, study.resolve().parent
