@@ -54,7 +54,9 @@ class Regularizer(ABC):
 
 def divergence(one: Tensor, other: Tensor, kind: LabelKind) -> Tensor:
     """Mean over examples of the symmetric KL divergence of class probabilities, or of the squared error of scores."""
-    one, other = one.float(), other.float()
+    # Differences of half-precision numbers would be mostly rounding; double stays double.
+    wide = torch.promote_types(one.dtype, torch.float32)
+    one, other = one.to(wide), other.to(wide)
     match kind:
         case "classes":
             log_p, log_q = one.log_softmax(-1), other.log_softmax(-1)
