@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 import polytask
-from polytask import TABLES, read_recipe, read_study, recipe_from
+from polytask import TABLES, options_of, read_recipe, read_study, recipe_from
 from polytask.cli.main import main
+from polytask.values import convert
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -95,6 +96,20 @@ def test_every_shipped_recipe_is_read(path: Path, monkeypatch: pytest.MonkeyPatc
     recipe = read_recipe(path)
     assert recipe.name == path.stem
     assert path.read_text(encoding="utf-8").startswith("# ")
+
+
+@pytest.mark.parametrize("path", [*RECIPES, *STUDIES], ids=lambda path: path.relative_to(ROOT / "recipes").as_posix())
+def test_every_method_and_option_of_a_shipped_recipe_is_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYTASK_DATA", "/data")
+    recipes = read_study(path).recipes.values() if path in STUDIES else [read_recipe(path)]
+    for recipe in recipes:
+        swaps = [(table, getattr(recipe, table)) for table in ("adapter", "sampler", "policy", "optimizer")]
+        swaps += [("regularizer", swap) for swap in recipe.regularizers]
+        swaps += [(table, s) for t in recipe.tasks.values() for table in ("head", "loss") if (s := getattr(t, table))]
+        for table, swap in swaps:
+            kinds = {option.name: option.kind for option in options_of(TABLES[table][swap.name])}
+            for name, value in swap.options.items():
+                convert(value, kinds[name], f"{table} {swap.name}: {name}")
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
