@@ -41,6 +41,7 @@ MAY: dict[str, set[str]] = {
     "bundle": {"build", "model", "recipe", "text", "trunk"},
     "environment": set(),
     "serving": {"bundle", "build", "environment", "tasks", "text", "trunk"},
+    "export": {"build", "bundle", "heads.base", "model", "recipe", "text", "trunk"},
     "experiments": {"build", "environment", "evaluation", "recipe", "run"},
     "run": {
         *(

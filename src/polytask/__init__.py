@@ -5,6 +5,8 @@ from polytask.evaluation.report import write_report
 from polytask.experiments.compare import StudyRunning, compare_runs
 from polytask.experiments.runner import CellReport
 from polytask.experiments.study import read_study
+from polytask.export.adapter import export_adapter
+from polytask.export.combine import combine
 from polytask.recipe import Recipe, read_recipe, recipe_from, write_recipe
 from polytask.run import Finished, Prepared, Running, describe_task, evaluate_run, prepare, train
 from polytask.serving.files import predict_file
@@ -30,10 +32,12 @@ __all__ = [
     "StudyRunning",
     "UserError",
     "__version__",
+    "combine",
     "compare_runs",
     "describe_encoder",
     "describe_task",
     "evaluate_run",
+    "export_adapter",
     "find_encoder",
     "load",
     "options_of",

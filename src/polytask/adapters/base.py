@@ -74,11 +74,21 @@ class Adapter(nn.Module):
 
     def task_parameters(self, task: str) -> list[nn.Parameter]:
         """The parameters that belong to this task alone: modules with task-specific parts say which by `own`."""
+        return list(self.task_state(task).values())
+
+    def task_state(self, task: str) -> dict[str, nn.Parameter]:
+        """The same with names that do not say which of the tasks it is, so that they fit it at another place too."""
         if task not in self.tasks:
-            return []
+            return {}
         k = self.tasks.index(task)
-        parts = [module for module in self.modules() if isinstance(module, TaskSpecific)]
-        return [parameter for part in parts for parameter in part.own(k)]
+        state: dict[str, nn.Parameter] = {}
+        modules: Iterable[tuple[str, nn.Module]] = self.named_modules()
+        for path, part in modules:
+            if isinstance(part, TaskSpecific):
+                names = {id(parameter): f"{path}.{name}" for name, parameter in part.named_parameters()}
+                # A list of parameters names each by its number: `weights.K`.
+                state |= {names[id(parameter)].removesuffix(f".{k}"): parameter for parameter in part.own(k)}
+        return state
 
 
 @runtime_checkable

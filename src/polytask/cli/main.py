@@ -6,7 +6,7 @@ import sys
 import typer
 
 from polytask import UserError, __version__
-from polytask.cli import check, compare, encoder, evaluate, init, methods, predict, report, train
+from polytask.cli import check, combine, compare, encoder, evaluate, export, init, methods, predict, report, train
 
 app = typer.Typer(
     name="polytask",
@@ -17,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (init, check, train, evaluate, predict, compare, report, methods, encoder):
+for command in (init, check, train, evaluate, predict, compare, export, combine, report, methods, encoder):
     app.command(name=command.__name__.rpartition(".")[2])(command.run)
 
 

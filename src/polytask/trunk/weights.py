@@ -3,6 +3,7 @@
 Reads safetensors only. Nothing is ever unpickled, so opening somebody's weights cannot run somebody's code.
 """
 
+import hashlib
 import json
 import logging
 from dataclasses import replace
@@ -20,7 +21,7 @@ from polytask.trunk.config import CONFIG, NEEDED, config_of, read_shape
 from polytask.types import UserError
 from polytask.whole import whole_file
 
-__all__ = ["empty_trunk", "load_trunk", "pickle_refused", "read_shape", "save_trunk", "weight_files"]
+__all__ = ["empty_trunk", "fingerprints", "load_trunk", "pickle_refused", "read_shape", "save_trunk", "weight_files"]
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -177,3 +178,19 @@ def save_trunk(trunk: Bert, folder: Path) -> None:
     with whole_file(folder / WEIGHTS) as weights, whole_file(folder / CONFIG) as config:
         save_file(tensors, weights, metadata={"format": "pt"})
         config.write_text(json.dumps(config_of(trunk.shape), indent=2) + "\n", encoding="utf-8")
+
+
+def fingerprints(trunk: Bert) -> tuple[str, str]:
+    """SHA-256 of what the trunk computes with, and of its pooler by itself: where a file has none, each seed makes one.
+
+    Of names, shapes and float32 bytes, in the order of the names, and of the numbers that no tensor shows. Dropout is
+    left out: a frozen trunk is the encoder it was, whatever it was trained with.
+    """
+    shape = trunk.shape
+    trunk_digest = hashlib.sha256(f"{shape.heads} {shape.norm_eps} {shape.activation}\n".encode())
+    pooler_digest = hashlib.sha256()
+    for name, tensor in sorted(trunk.state_dict().items()):
+        digest = pooler_digest if name.startswith("pooler.") else trunk_digest
+        digest.update(f"{name} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.float().cpu().contiguous().numpy().astype("<f4", copy=False).data)
+    return trunk_digest.hexdigest(), pooler_digest.hexdigest()

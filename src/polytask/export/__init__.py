@@ -1,0 +1,1 @@
+"""What leaves a run: one task as a small file."""

@@ -1,0 +1,223 @@
+"""One task of a run as a small file of its own: written from a run, and read with every doubt a stranger's file needs.
+
+The file is safetensors: the task's `adapter.*` and `head.*`, named without its place among the run's tasks, and in the
+metadata a record of what they are (`About`). Of the trunk it has a fingerprint only. What files become: combine.py.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from polytask.build import TABLES, option, options_of
+from polytask.bundle import Bundle, load_bundle
+from polytask.heads.base import Head
+from polytask.model import MultiTaskModel
+from polytask.text.tokenizer import TextTokenizer
+from polytask.trunk.weights import fingerprints
+from polytask.types import LabelKind, LabelSpace, Swap, TaskSpec, UserError
+from polytask.values import convert, unknown
+from polytask.whole import whole_file
+
+FORMAT = 1
+KEY = "polytask_adapter"  # one key for all: safetensors writes several in an order that changes from time to time
+PROBE = "The Café's NAÏVE straße_42, don't [SEP] 北京 unbelievably 3.14 🙂"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A swap as tasks.json has it."""
+
+    name: str
+    options: Mapping[str, Any]
+
+    def swap(self) -> Swap:
+        return Swap(self.name, self.options)
+
+
+@dataclass(frozen=True)
+class TaskEntry:
+    """A task as tasks.json has it."""
+
+    kind: LabelKind
+    text: tuple[str, ...]
+    label: str
+    classes: tuple[str, ...]
+    range: tuple[float, float]
+    metric: str | None
+    head: Method
+
+    def labels(self) -> LabelSpace:
+        return LabelSpace(self.kind, self.classes, *self.range)
+
+    def spec(self, name: str) -> TaskSpec:
+        return TaskSpec(
+            name,
+            self.kind,
+            self.text,
+            self.label,
+            train="",
+            dev="",
+            range=self.range,
+            metric=self.metric,
+            head=self.head.swap(),
+        )
+
+
+@dataclass(frozen=True)
+class About:
+    """What an adapter file says of itself."""
+
+    format: int
+    name: str
+    task: TaskEntry
+    adapter: Method
+    """Every option written out: another version may have other defaults."""
+    max_length: int
+    trunk: str
+    """Fingerprint of the trunk without its pooler."""
+    pooler: str | None
+    """Fingerprint of the pooler, where the task's head uses it."""
+    tokenizer: str
+    run: str
+    encoder: str
+
+
+@dataclass(frozen=True)
+class AdapterFile:
+    path: Path
+    about: About
+    tensors: Mapping[str, Tensor]
+
+
+# --- from a run to a file ---------------------------------------------------------------------------------------------
+def export_adapter(run: str | Path, task: str, output: str | Path | None = None) -> Path:
+    """Writes one task's adapter and head to a file (left out: TASK.adapter.safetensors in the current folder)."""
+    folder = model_folder(Path(run))
+    if folder is None:
+        raise UserError(f"{run}: no trained model here: there is no such run, or it has not finished")
+    bundle = load_bundle(folder)
+    if task not in bundle.specs:
+        raise UserError(unknown(str(run), task, bundle.specs, "task"))
+    target = check_new(Path(f"{task}.adapter.safetensors") if output is None else Path(output))
+    if bundle.model.budget()["adapter_shared"]:
+        raise UserError(f"{run}: tasks share parts of the adapter {bundle.adapter.name}: one cannot be taken out of it")
+    about = json.dumps(asdict(_about(bundle, folder, task)), ensure_ascii=False)
+    tensors = {name: tensor.detach().contiguous() for name, tensor in task_tensors(bundle.model, task).items()}
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(target) as beside:
+            save_file(tensors, beside, metadata={KEY: about})
+    return target
+
+
+def model_folder(run: Path) -> Path | None:
+    """The model folder of a run, or the folder itself where it is one."""
+    return next((folder for folder in (run / "model", run) if (folder / "tasks.json").is_file()), None)
+
+
+def task_tensors(model: MultiTaskModel, task: str) -> dict[str, Tensor]:
+    """All that the model has for this task alone, by its names in a file; the tensors are the model's own."""
+    adapter = {f"adapter.{name}": tensor.data for name, tensor in model.adapter.task_state(task).items()}
+    return adapter | {f"head.{name}": tensor for name, tensor in model.head(task).state_dict().items()}
+
+
+def _about(bundle: Bundle, folder: Path, task: str) -> About:
+    trunk, pooler = fingerprints(bundle.model.trunk)
+    content = json.loads((folder / "tasks.json").read_text(encoding="utf-8"))
+    run, encoder = _origin(folder)
+    return About(
+        FORMAT,
+        task,
+        convert(content["tasks"][task], TaskEntry, f"{folder / 'tasks.json'}: {task}"),
+        Method(**vars(complete(bundle.adapter, f"{folder / 'tasks.json'}: adapter"))),
+        bundle.packer.max_length,
+        trunk,
+        pooler if _uses_pooler(bundle.model.head(task)) else None,
+        tokenizer_fingerprint(bundle.tokenizer),
+        run,
+        encoder,
+    )
+
+
+def _origin(folder: Path) -> tuple[str, str]:
+    """Names of the run and its encoder, for people to read. A folder's name stands for its path, which is private."""
+    folder = folder.resolve()
+    summary = folder.parent / "summary.json"
+    if folder.name != "model" or not summary.is_file():
+        return folder.name, "unknown"
+    content = json.loads(summary.read_text(encoding="utf-8"))
+    encoder = str(content["encoder"])
+    return content["name"], Path(encoder).name if Path(encoder).is_absolute() else encoder
+
+
+def _uses_pooler(head: Head) -> bool:
+    return getattr(head, "pooling", "pooler") == "pooler"  # a head that does not say is taken to use it
+
+
+# --- from a file ------------------------------------------------------------------------------------------------------
+def read_adapter(path: Path) -> AdapterFile:
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            names = list(file.keys()) if KEY in metadata else []
+            tensors = {name: file.get_tensor(name) for name in names}
+        content = json.loads(metadata.get(KEY, "{}"))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path}: not a whole adapter file ({error}); export it, or fetch it, again") from None
+    if not isinstance(content, dict) or "format" not in content:
+        raise UserError(f"{path}: not an adapter file: `polytask export RUN --adapter TASK` makes them")
+    if content["format"] != FORMAT:
+        raise UserError(f"{path}: format {content['format']} is not known to this version, which reads {FORMAT}")
+    return AdapterFile(path, convert(content, About, str(path)), tensors)
+
+
+# --- what export and combine share ------------------------------------------------------------------------------------
+def tokenizer_fingerprint(tokenizer: TextTokenizer) -> str:
+    """Of what it makes of a text, rather than of its file, which has several forms that do the same."""
+    ids = [tokenizer.cls_id, tokenizer.sep_id, *tokenizer.encode([PROBE])[0].tolist()]
+    return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
+
+
+def complete(swap: Swap, where: str) -> Swap:
+    """An adapter with every option written out as plain values: two ways to write one adapter become the same."""
+    methods = TABLES["adapter"]
+    if swap.name not in methods:
+        raise UserError(unknown(where, swap.name, methods, "adapter"))
+    declared = [one.name for one in options_of(methods[swap.name])]
+    for name in swap.options:
+        if name not in declared:
+            raise UserError(unknown(where, name, declared, f"option of {swap.name}"))
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Swap):
+            inner = complete(value, where)
+            return {"name": inner.name, **inner.options}
+        return [plain(one) for one in value] if isinstance(value, tuple) else value
+
+    return Swap(swap.name, {name: plain(option("adapter", swap, name, where)) for name in declared})
+
+
+def check_new(target: Path) -> Path:
+    """The target, when nothing is there yet."""
+    if target.exists() or target.is_symlink():
+        raise UserError(f"{target}: is there already; choose another name, or delete it first")
+    return target
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """What the disk refuses is told as something the user can put right."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{target}: cannot be written: {error}") from error

@@ -1,0 +1,151 @@
+"""Several tasks' adapter files put together on the trunk they were made for: one model folder. Knows no training."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+
+from polytask.build import make_model
+from polytask.bundle import Bundle, save_bundle
+from polytask.export.adapter import (
+    AdapterFile,
+    check_new,
+    complete,
+    model_folder,
+    read_adapter,
+    task_tensors,
+    tokenizer_fingerprint,
+    writing,
+)
+from polytask.model import MultiTaskModel
+from polytask.recipe import TASK_NAME
+from polytask.text.packing import Packer
+from polytask.text.tokenizer import TextTokenizer
+from polytask.trunk.bert import Bert
+from polytask.trunk.encoders import find_encoder
+from polytask.trunk.weights import fingerprints, load_trunk
+from polytask.types import Swap, UserError
+from polytask.whole import whole_folder
+
+
+def combine(
+    trunk: str | Path,
+    files: Iterable[str | Path | tuple[str, str | Path]],
+    output: str | Path,
+    max_length: int | None = None,
+) -> Path:
+    """Puts adapter files together on their trunk into one model folder, which `load` and `polytask predict` read.
+
+    `trunk` is a run, a model folder, or an encoder as recipes name it. A (name, file) pair gives the task another name.
+    `max_length` is needed only where the files differ in it.
+    """
+    target = check_new(Path(output))
+    parts = _named(files)
+    adapter = _same_adapter(parts)
+    folder = _trunk_folder(trunk)
+    tokenizer = TextTokenizer.load(folder)
+    specs = {name: part.about.task.spec(name) for name, part in parts.items()}
+    labels = {name: part.about.task.labels() for name, part in parts.items()}
+    model = make_model(specs, labels, adapter, lambda: _fitting_trunk(folder, tokenizer, parts.values()))
+    for name, part in parts.items():
+        _fill(model, name, part)
+    length = _length(parts, max_length, model.trunk.shape.positions)
+    packer = Packer(tuple(parts), tokenizer.cls_id, tokenizer.sep_id, length)
+    with writing(target), whole_folder(target) as fresh:
+        save_bundle(Bundle(model, tokenizer, packer, specs, labels, adapter), fresh)
+    return target
+
+
+def _named(files: Iterable[str | Path | tuple[str, str | Path]]) -> dict[str, AdapterFile]:
+    parts: dict[str, AdapterFile] = {}
+    for given in files:
+        name, path = given if isinstance(given, tuple) else (None, given)
+        part = read_adapter(Path(path))
+        name = part.about.name if name is None else name
+        if not TASK_NAME.fullmatch(name) or name == "mean":
+            raise UserError(f"{path}: {name!r}: a task's name is letters, digits, - and _, up to 64, not mean")
+        if name in parts:
+            raise UserError(
+                f"{path}: {parts[name].path} has a task {name} too; give one of them another name, as NAME=FILE"
+            )
+        parts[name] = part
+    if not parts:
+        raise UserError("combine: at least one adapter file is needed")
+    return parts
+
+
+def _same_adapter(parts: Mapping[str, AdapterFile]) -> Swap:
+    first, *rest = parts.values()
+    adapter = complete(first.about.adapter.swap(), f"{first.path}: adapter")
+    for part in rest:
+        other = complete(part.about.adapter.swap(), f"{part.path}: adapter")
+        if other != adapter:
+            raise UserError(
+                f"{part.path}: its adapter is {_shown(other)}, and that of {first.path} is {_shown(adapter)}: "
+                "one model has one adapter for all its tasks"
+            )
+    return adapter
+
+
+def _shown(swap: Swap) -> str:
+    return f"{swap.name} {json.dumps(swap.options)}"
+
+
+def _length(parts: Mapping[str, AdapterFile], wanted: int | None, positions: int) -> int:
+    found = {name: part.about.max_length for name, part in parts.items()}
+    if wanted is None and len(set(found.values())) > 1:
+        said = ", ".join(f"{name} {length}" for name, length in found.items())
+        raise UserError(
+            f"the files differ in max_length ({said}), and a model has one: choose it with --max-length; only texts "
+            "that one of them cuts and the other does not are answered differently than before"
+        )
+    length = next(iter(found.values())) if wanted is None else wanted
+    if not 4 <= length <= positions:
+        raise UserError(f"max_length: a number from 4 to {positions}, the trunk's positions, is needed, found {length}")
+    return length
+
+
+def _trunk_folder(trunk: str | Path) -> Path:
+    """Where the trunk's files are. `minilm` is the encoder, as in recipes: a folder of that name is `./minilm`."""
+    found = None if trunk == "minilm" else model_folder(Path(trunk))
+    if found is None and (Path(trunk) / "recipe.yaml").is_file():
+        raise UserError(f"{trunk}: no trained model here: the run has not finished (polytask train RECIPE --resume)")
+    return found or find_encoder(str(trunk))
+
+
+def _fitting_trunk(folder: Path, tokenizer: TextTokenizer, parts: Iterable[AdapterFile]) -> Bert:
+    """The folder's trunk, when every file was made for it."""
+    bert = load_trunk(folder)
+    trunk, pooler = fingerprints(bert)
+    tokens = tokenizer_fingerprint(tokenizer)
+    for part in parts:
+        about = part.about
+        made_on = f"(run {about.run}, encoder {about.encoder})"
+        if about.trunk != trunk:
+            raise UserError(
+                f"{part.path} was made for another trunk: {about.trunk[:12]} {made_on}, and {folder} is {trunk[:12]}. "
+                "An adapter fits only the trunk it was trained on: give that run as the trunk, or train with "
+                "`train.parts: adapters`, which leaves the encoder as it is, so that adapters of many runs fit it"
+            )
+        if about.pooler not in (None, pooler):
+            raise UserError(
+                f"{part.path}: its head uses the pooler {about.pooler[:12]} {made_on}, and that of {folder} is "
+                f"{pooler[:12]}. An encoder without a pooler gets one from each run's seed: give that run as the trunk"
+            )
+        if about.tokenizer != tokens:
+            raise UserError(
+                f"{part.path}: the tokenizer of {folder} reads texts otherwise than the one it was made with {made_on}"
+            )
+    return bert
+
+
+def _fill(model: MultiTaskModel, name: str, part: AdapterFile) -> None:
+    own = task_tensors(model, name)
+    for key in sorted(own.keys() | part.tensors.keys()):
+        needed, found = (list(side[key].shape) if key in side else "none" for side in (own, part.tensors))
+        if needed != found:
+            raise UserError(f"{part.path}: tensor {key}: its own record makes the shape {needed}, found {found}")
+    with torch.no_grad():
+        for key, tensor in own.items():
+            tensor.copy_(part.tensors[key])
