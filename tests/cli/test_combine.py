@@ -47,7 +47,7 @@ def test_two_runs_become_one_model_with_the_same_answers(
     assert "models/two: is there already" in again.err
 
 
-def test_mistakes(cli: Any, tiny_run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes(cli: Any, tiny_run: Finished, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli("export", tiny_run.folder, "--adapter", "opinion").code == 0
     file = "opinion.adapter.safetensors"
@@ -57,7 +57,7 @@ def test_mistakes(cli: Any, tiny_run: Finished, tmp_path: Path, monkeypatch: pyt
     missing = cli("combine", tiny_run.folder, "mood=none.safetensors", "--output", "new")
     assert missing.code == 1
     assert "none.safetensors: there is no such file" in missing.err
-    other = cli("combine", "minilm", file, "--output", "new")
+    other = cli("combine", minilm, file, "--output", "new")
     assert other.code == 1
     assert "was made for another trunk" in other.err
     assert cli("combine", tiny_run.folder, file).code == 2
