@@ -2,11 +2,25 @@
 
 from collections.abc import Callable
 
+from polytask.samplers.annealed import Annealed
+from polytask.samplers.balanced import Balanced
 from polytask.samplers.base import Sampler
+from polytask.samplers.mixed import Mixed
+from polytask.samplers.power import Power
 from polytask.samplers.proportional import Proportional
 from polytask.samplers.round_robin import RoundRobin
+from polytask.samplers.sequential import Sequential
+from polytask.samplers.square_root import SquareRoot
+from polytask.samplers.weights import Weights
 
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
+    "annealed": Annealed,
+    "balanced": Balanced,
+    "mixed": Mixed,
+    "power": Power,
     "proportional": Proportional,
     "round_robin": RoundRobin,
+    "sequential": Sequential,
+    "square_root": SquareRoot,
+    "weights": Weights,
 }

@@ -8,7 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from polytask.types import Draw, StepReport
+import numpy as np
+import numpy.typing as npt
+
+from polytask import seeds
+from polytask.types import Draw, StepReport, UserError
 
 
 @dataclass(frozen=True)
@@ -62,3 +66,50 @@ class StepSampler(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.steps_given = int(state["steps_given"])
+
+
+class ChanceSampler(StepSampler):
+    """A sampler that takes each step from one task, drawn by chance."""
+
+    @abstractmethod
+    def chances(self, step: int) -> npt.NDArray[np.float64]:
+        """p_i of each task in step 0, 1, 2 ...; they sum to 1."""
+
+    def draws(self, step: int) -> tuple[Draw, ...]:
+        rng = seeds.generator(self.context.seed, "sampler", step)
+        return (Draw(self.tasks[rng.choice(len(self.tasks), p=self.chances(step))], self.context.batch_size),)
+
+
+def shares(context: SamplerContext, alpha: float) -> npt.NDArray[np.float64]:
+    """p_i ~ N_i^alpha: alpha 0 is equal shares, alpha 1 is in proportion to the sizes."""
+    weights = np.array(list(context.sizes.values()), dtype=np.float64) ** alpha
+    normed: npt.NDArray[np.float64] = weights / weights.sum()
+    return normed
+
+
+def check_alpha(option: str, value: float) -> float:
+    """An exponent given by a recipe, if it lies between equal shares and proportional ones."""
+    if not 0 <= value <= 1:
+        raise UserError(
+            f"recipe: sampler.{option}: a number from 0 (equal shares) to 1 (in proportion to the sizes) is needed, "
+            f"found {value}"
+        )
+    return value
+
+
+def divided(total: int, sizes: Mapping[str, int]) -> dict[str, int]:
+    """`total` things among the tasks in proportion to their sizes, in whole numbers, at least one for each.
+
+    Largest remainder: everybody gets the whole part of the exact share, then those who are furthest below it get one
+    more. Where the ones for the smallest made the sum too large, those who are furthest above it give one back.
+    """
+    assert total >= len(sizes), "one for each needs as many as there are tasks"
+    whole = sum(sizes.values())
+    given = {task: max(1, total * size // whole) for task, size in sizes.items()}
+    below = {task: total * size - given[task] * whole for task, size in sizes.items()}  # in parts of 1 / whole
+    while (rest := total - sum(given.values())) != 0:
+        one = 1 if rest > 0 else -1
+        task = max((t for t in given if given[t] + one >= 1), key=lambda t: one * below[t])
+        given[task] += one
+        below[task] -= one * whole
+    return given
