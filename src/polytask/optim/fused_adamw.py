@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from polytask.optim.base import check_options
+
 
 class FusedAdamW(torch.optim.AdamW):
     """AdamW in one kernel for all parameters: the same numbers as `adamw` to rounding, and the faster of the two.
@@ -25,4 +27,5 @@ class FusedAdamW(torch.optim.AdamW):
         eps: float = 1e-8,
         weight_decay: float = 0.01,
     ) -> None:
+        check_options("fused_adamw", betas, lr=lr, eps=eps, weight_decay=weight_decay)
         super().__init__(params, lr=lr, betas=(betas[0], betas[1]), eps=eps, weight_decay=weight_decay, fused=True)

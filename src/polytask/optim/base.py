@@ -1,0 +1,85 @@
+"""What the optimizers written here have in common: who moves in a step, and what is kept of each parameter.
+
+Knows parameters and their gradients, nothing of tasks or of the model.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from polytask.types import UserError
+
+
+class ListOptimizer(Optimizer):
+    """An optimizer that moves lists of parameters at once.
+
+    Each parameter counts its own steps, and one without a gradient neither moves, nor decays, nor counts.
+    """
+
+    kept: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+    """The tensors kept of each parameter, of its shape and zero at the start."""
+
+    @abstractmethod
+    def move(
+        self,
+        params: list[Tensor],
+        grads: list[Tensor],
+        kept: Mapping[str, list[Tensor]],
+        steps: list[float],
+        group: dict[str, Any],
+    ) -> None:
+        """Moves `params` and what is `kept` of them; `steps` counts, for each, this step too."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            moving = [parameter for parameter in group["params"] if parameter.grad is not None]
+            # All at once on a GPU, which saves launches; one by one on the CPU, where a tensor then stays in the cache.
+            on_gpu = all(parameter.is_cuda for parameter in moving)
+            for together in [moving] if moving and on_gpu else [[parameter] for parameter in moving]:
+                self._move(together, group)
+        return loss
+
+    def _move(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        states = [self._state_of(parameter) for parameter in params]
+        for state in states:
+            state["step"] += 1
+        grads = [parameter.grad for parameter in params if parameter.grad is not None]
+        kept = {name: [state[name] for state in states] for name in self.kept}
+        self.move(params, grads, kept, [state["step"].item() for state in states], group)
+
+    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state:
+            state["step"] = torch.tensor(0.0)  # on the CPU, so that reading it waits for no device
+            for name in self.kept:
+                state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        return state
+
+
+def update_moments(
+    grads: list[Tensor], kept: Mapping[str, list[Tensor]], betas: tuple[float, float]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Adam's m = beta1 m + (1 - beta1) g and v = beta2 v + (1 - beta2) g^2, in place and before bias correction."""
+    ms, vs = kept["exp_avg"], kept["exp_avg_sq"]
+    torch._foreach_lerp_(ms, grads, 1 - betas[0])
+    torch._foreach_mul_(vs, betas[1])
+    torch._foreach_addcmul_(vs, grads, grads, 1 - betas[1])
+    return ms, vs
+
+
+def check_options(name: str, betas: tuple[float, float], **numbers: float) -> None:
+    """What every optimizer's options must be: betas from 0 to below 1, everything else 0 or more."""
+    for option, value in numbers.items():
+        if not value >= 0:
+            raise UserError(f"{name}: {option} is {value}, and must be 0 or more")
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        raise UserError(f"{name}: betas is {betas}, and must be two numbers from 0 to below 1")

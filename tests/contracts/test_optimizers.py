@@ -1,0 +1,209 @@
+"""Every optimizer of the table: still without a gradient, resumable, finds a minimum, refuses wrong options."""
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from polytask.build import option, options_of
+from polytask.optim import OPTIMIZERS
+from polytask.training import checkpoint as ckpt
+from polytask.types import Swap, UserError
+
+SHAPES: list[tuple[int, ...]] = [(7, 5), (11,), (3, 2, 2), ()]
+# Beside the defaults: forms that a recipe can choose and that compute something else.
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in OPTIMIZERS),
+    ("adamw", {"correction": "efficient"}),
+    ("lamb", {"clamp": None}),
+    ("qhadam", {"nus": (0.5, 0.9)}),
+]
+IDS = [f"{name}-{'-'.join(options)}" if options else name for name, options in CASES]
+
+
+def start(device: str = "cpu") -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator).to(device).requires_grad_() for shape in SHAPES]
+
+
+def named_groups(params: list[Tensor]) -> list[dict[str, Any]]:
+    """As training/groups.py makes them: names, two rates, two decays."""
+    named = [(f"parameter.{i}", parameter) for i, parameter in enumerate(params)]
+    return [
+        {"params": named[:2], "lr": 1e-2, "base_lr": 1e-2, "weight_decay": 0.1},
+        {"params": named[2:], "lr": 3e-3, "base_lr": 3e-3, "weight_decay": 0.0},
+    ]
+
+
+def gradients(steps: int) -> Iterator[list[Tensor | None]]:
+    """Gradients of changing size; the second and the last parameter often have none, and not in the same steps."""
+    generator = torch.Generator().manual_seed(1)
+    for step in range(steps):
+        size = 10.0 ** (step % 5 - 3)
+        grads: list[Tensor | None] = [size * torch.randn(shape, generator=generator) for shape in SHAPES]
+        if step % 3 == 0:
+            grads[1] = None
+        if step % 7 < 4:
+            grads[3] = None
+        yield grads
+
+
+def run(optimizer: torch.optim.Optimizer, params: list[Tensor], steps: list[list[Tensor | None]]) -> None:
+    for grads in steps:
+        for parameter, grad in zip(params, grads, strict=True):
+            parameter.grad = None if grad is None else grad.to(parameter.device)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_without_a_gradient_nothing_moves(name: str) -> None:
+    params = [torch.ones(3, 2, requires_grad=True), torch.ones(3, 2, requires_grad=True)]
+    optimizer = OPTIMIZERS[name](params, lr=0.1, weight_decay=0.5)
+    for _ in range(5):
+        params[0].grad = torch.ones(3, 2)
+        optimizer.step()
+    assert torch.equal(params[1], torch.ones(3, 2))
+    assert params[1] not in optimizer.state
+    assert not torch.equal(params[0], torch.ones(3, 2))
+    params[1].grad = torch.ones(3, 2)
+    optimizer.step()
+    assert (float(optimizer.state[params[0]]["step"]), float(optimizer.state[params[1]]["step"])) == (6.0, 1.0)
+    params[0].grad = params[1].grad = None
+    optimizer.step()  # nobody took part
+    assert float(optimizer.state[params[0]]["step"]) == 6.0
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_pause_is_as_if_it_had_not_been(name: str) -> None:
+    """The moments and the count of a parameter wait for its next gradient."""
+    steps: list[list[Tensor | None]] = [[torch.full((2, 2), float(i % 3 - 1) + 0.1)] for i in range(12)]
+    ends = []
+    for pause in (0, 4):
+        parameter = torch.ones(2, 2, requires_grad=True)
+        optimizer = OPTIMIZERS[name]([parameter], lr=0.1)
+        nothing: list[list[Tensor | None]] = [[None]] * pause
+        run(optimizer, [parameter], steps[:6] + nothing + steps[6:])
+        ends.append(parameter.detach())
+    assert torch.equal(*ends)
+
+
+Round = Callable[[torch.optim.Optimizer, torch.optim.Optimizer, Path], None]
+
+
+def through_checkpoint(before: torch.optim.Optimizer, after: torch.optim.Optimizer, folder: Path) -> None:
+    tensors = ckpt.optimizer_tensors(before)
+    ckpt.write_checkpoint(folder / "step-9", ckpt.Checkpoint({"optimizer": tensors}, {}))
+    ckpt.load_optimizer_tensors(after, ckpt.read_checkpoint(folder / "step-9").tensors["optimizer"])
+
+
+def through_state_dict(before: torch.optim.Optimizer, after: torch.optim.Optimizer, folder: Path) -> None:
+    after.load_state_dict(copy.deepcopy(before.state_dict()))
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+@pytest.mark.parametrize("through", [through_checkpoint, through_state_dict])
+def test_a_saved_state_goes_on_bit_for_bit(name: str, options: dict[str, Any], through: Round, tmp_path: Path) -> None:
+    steps = list(gradients(20))
+    whole = start()
+    run(OPTIMIZERS[name](named_groups(whole), **options), whole, steps)
+    first = start()
+    before = OPTIMIZERS[name](named_groups(first), **options)
+    run(before, first, steps[:9])
+    assert all(isinstance(value, Tensor) for state in before.state.values() for value in state.values())
+    second = [parameter.detach().clone().requires_grad_() for parameter in first]
+    after = OPTIMIZERS[name](named_groups(second), **options)
+    through(before, after, tmp_path)
+    run(after, second, steps[9:])
+    assert all(torch.equal(one, two) for one, two in zip(whole, second, strict=True))
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+def test_it_finds_the_bottom_of_a_bowl(name: str, options: dict[str, Any]) -> None:
+    """Steep in one direction and flat in another, with noise in the gradient, at a rate that falls to 0."""
+    steepness = torch.tensor([[0.1, 1.0], [3.0, 10.0]])
+    bottom = torch.tensor([[1.0, -2.0], [0.5, 1.5]])
+    generator = torch.Generator().manual_seed(0)
+    place = torch.tensor([[-1.0, 1.0], [2.0, -1.0]], requires_grad=True)
+    optimizer = OPTIMIZERS[name]([place], lr=0.1, weight_decay=0.0, **options)
+    for step in range(400):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 * (1 - step / 400)
+        place.grad = steepness * (place.detach() - bottom) + 0.01 * torch.randn(2, 2, generator=generator)
+        optimizer.step()
+    assert float((place.detach() - bottom).abs().max()) < 0.1
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_decay_shrinks_weights(name: str) -> None:
+    ends = []
+    for decay in (0.0, 0.5):
+        place = torch.full((2, 2), 3.0, requires_grad=True)
+        optimizer = OPTIMIZERS[name]([place], lr=0.01, weight_decay=decay)
+        run(optimizer, [place], [[torch.full((2, 2), 0.01 * (-1) ** i)] for i in range(50)])
+        ends.append(float(place.detach().norm()))
+    assert ends[1] < ends[0] - 0.01
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_closure_is_asked_for_the_loss(name: str) -> None:
+    parameter = torch.tensor([[2.0]], requires_grad=True)
+    optimizer = OPTIMIZERS[name]([parameter], lr=0.1)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = parameter.square().sum()
+        loss.backward()
+        return float(loss.detach())
+
+    assert optimizer.step(closure) == 4.0
+    assert float(parameter.detach()) < 2.0
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_groups_rate_and_decay_are_declared(name: str) -> None:
+    """The groups are made before the optimizer, from what its constructor declares."""
+    defaults = OPTIMIZERS[name]([torch.zeros(1, requires_grad=True)]).defaults
+    for field in ("lr", "weight_decay"):
+        declared = option("optimizer", Swap(name), field, "here")
+        assert isinstance(declared, float)
+        assert declared == defaults[field]
+
+
+WRONG: dict[str, list[Any]] = {
+    "lr": [-1.0, float("nan")],
+    "eps": [-1e-8],
+    "weight_decay": [-0.1],
+    "betas": [(0.9, 1.0), (-0.1, 0.9), [0.9]],
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_wrong_options_are_named(name: str) -> None:
+    has = {entry.name for entry in options_of(OPTIMIZERS[name])}
+    assert {"lr", "betas", "weight_decay"} <= has
+    for field, values in WRONG.items():
+        for value in values if field in has else []:
+            with pytest.raises(UserError, match=f"{name}: {field} is "):
+                OPTIMIZERS[name]([torch.zeros(1, requires_grad=True)], **{field: value})
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_betas_may_be_a_list_as_a_recipe_gives_it(name: str) -> None:
+    assert OPTIMIZERS[name]([torch.zeros(1, requires_grad=True)], betas=[0.8, 0.9]).defaults["betas"] == (0.8, 0.9)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+def test_all_at_once_on_a_gpu_is_one_by_one_on_the_cpu(name: str, options: dict[str, Any]) -> None:
+    steps = list(gradients(200))
+    ends = []
+    for device in ("cpu", "cuda"):
+        params = start(device)
+        run(OPTIMIZERS[name](named_groups(params), **options), params, steps)
+        ends.append([parameter.detach().cpu() for parameter in params])
+    for one, two in zip(*ends, strict=True):
+        torch.testing.assert_close(one, two, atol=2e-5, rtol=2e-5)
