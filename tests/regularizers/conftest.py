@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from polytask.adapters import ADAPTERS
 from polytask.adapters.base import AdapterContext
@@ -106,3 +107,25 @@ def make_context() -> MakeContext:
         return RegularizerContext(model, {**dict.fromkeys(SPACES, 1.0), **weights}, steps)
 
     return make
+
+
+@pytest.fixture
+def check_gradient() -> Callable[[MultiTaskModel, Callable[[], Tensor]], None]:
+    """check_gradient(model, value): the gradient of value() against central differences, on a float64 model."""
+
+    def check(model: MultiTaskModel, value: Callable[[], Tensor], h: float = 1e-5) -> None:
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(value(), parameters, allow_unused=True)
+        for seed in range(3):
+            torch.manual_seed(seed)
+            way = [torch.randn_like(p) for p in parameters]
+            expected = sum((g * d).sum() for g, d in zip(gradients, way, strict=True) if g is not None)
+            values = []
+            with torch.no_grad():
+                for step in (h, -2 * h, h):  # there, to the other side, and back
+                    for p, d in zip(parameters, way, strict=True):
+                        p += step * d
+                    values.append(value())
+            torch.testing.assert_close((values[0] - values[1]) / (2 * h), expected, rtol=1e-5, atol=0)
+
+    return check

@@ -1,0 +1,79 @@
+"""R-Drop: two draws of dropout, and nothing where there is none."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from polytask.regularizers.base import divergence
+from polytask.regularizers.r_drop import RDrop
+
+KINDS = {"topic": "classes", "same": "yes_no", "alike": "score"}
+
+
+def test_the_penalty_is_between_two_passes_with_dropouts_of_their_own(
+    tiny_model: Any, tiny_stream: Any, make_context: Any
+) -> None:
+    model = tiny_model(dropout=0.3)
+    stream = tiny_stream()
+    torch.manual_seed(1)
+    done = model.run(stream)
+    found = RDrop(make_context(model, alike=4.0), weight=0.5).penalty(model, done)
+    torch.manual_seed(1)
+    one, other = model(stream), model(stream)
+    parts = {t: divergence(one[t], other[t], KINDS[t]).item() for t in KINDS}  # type: ignore[arg-type]
+    assert found.item() == pytest.approx(0.5 * (parts["topic"] + parts["same"] + 4 * parts["alike"]), rel=1e-5)
+    assert all(part > 0 for part in parts.values())
+
+
+def test_exactly_zero_without_dropout(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
+    model = tiny_model(dropout=0.0)
+    penalty = RDrop(make_context(model)).penalty(model, model.run(tiny_stream()))
+    penalty.backward()
+    assert penalty.item() == 0
+    assert all(p.grad.abs().max() == 0 for p in model.parameters() if p.grad is not None)
+
+
+def test_a_constant_model_has_no_penalty(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
+    model = tiny_model(dropout=0.3)
+    with torch.no_grad():
+        for parameter in model.heads.parameters():
+            parameter.zero_()
+    assert RDrop(make_context(model)).penalty(model, model.run(tiny_stream())).item() == 0
+
+
+def test_both_losses(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
+    """Without dropout the second pass's losses are the first one's, and the divergence is 0."""
+    model = tiny_model(dropout=0.0)
+    stream = tiny_stream()
+    done = model.run(stream)
+    context = make_context(model, topic=0.5, alike=4.0)
+    losses = {t: model.head(t).loss(done.outputs[t], stream.labels[t]).item() for t in model.tasks}
+    expected = 0.5 * losses["topic"] + losses["same"] + 4 * losses["alike"]
+    assert RDrop(context, weight=7.0, both_losses=True).penalty(model, done).item() == pytest.approx(expected, rel=1e-5)
+    model = tiny_model(dropout=0.3)
+    done = model.run(stream)
+    context = make_context(model)
+    found = []
+    for both in (True, False):
+        torch.manual_seed(2)
+        found.append(RDrop(context, both_losses=both).penalty(model, done).item())
+    torch.manual_seed(2)
+    second = model(stream)
+    losses = {t: model.head(t).loss(second[t], stream.labels[t]).item() for t in model.tasks}
+    assert found[0] - found[1] == pytest.approx(sum(losses.values()), rel=1e-4)
+
+
+def test_gradient_of_the_penalty(tiny_model: Any, tiny_stream: Any, make_context: Any, check_gradient: Any) -> None:
+    model = tiny_model(dropout=0.3).double()
+    for task in model.tasks:
+        model.head(task).pooling = "first"  # the mean is taken in float32
+    r_drop = RDrop(make_context(model))
+    stream = tiny_stream(count=2)
+
+    def penalty() -> Tensor:
+        torch.manual_seed(4)
+        return r_drop.penalty(model, model.run(stream))
+
+    check_gradient(model, penalty)
