@@ -61,7 +61,7 @@ def test_mtdnn_mode_moves_every_token_by_about_one(tiny_model: Any, tiny_stream:
 def test_mtdnn_mode_is_the_authors_arithmetic(
     tiny_model: Any, tiny_stream: Any, make_context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their lines, with our l_s: noise * 1e-5, the gradient of a sum over the batch, a norm over each last dimension."""
+    """Their lines with our l_s: the gradient of a sum over the batch, and a norm over each last dimension."""
     same_noise(monkeypatch)
     model = tiny_model(dropout=0.0)
     stream = tiny_stream(["alike"])
@@ -220,7 +220,7 @@ def test_a_frozen_trunk_is_still_perturbed(tiny_model: Any, tiny_stream: Any, ma
 
 def test_options_that_make_no_sense(tiny_model: Any, make_context: Any) -> None:
     context = make_context(tiny_model())
-    with pytest.raises(UserError, match="smart.steps: a number from 1 is needed, found 0"):
+    with pytest.raises(UserError, match="smart: steps: a number from 1 is needed, found 0"):
         Smart(context, steps=0)
-    with pytest.raises(UserError, match="smart.sigma: a number above 0 is needed, found 0"):
+    with pytest.raises(UserError, match="smart: sigma: a number above 0 is needed, found 0"):
         Smart(context, sigma=0.0)

@@ -48,11 +48,11 @@ class Smart(Regularizer):
     ) -> None:
         super().__init__(context)
         if steps < 1:
-            raise UserError(f"recipe: regularizers: smart.steps: a number from 1 is needed, found {steps}")
+            raise UserError(f"recipe: regularizers: smart: steps: a number from 1 is needed, found {steps}")
         # Without noise the first gradient is that of a smallest value, 0, and nothing would ever be moved.
         for name, value in {"epsilon": epsilon, "sigma": sigma, "eta": eta}.items():
             if value <= 0:
-                raise UserError(f"recipe: regularizers: smart.{name}: a number above 0 is needed, found {value:g}")
+                raise UserError(f"recipe: regularizers: smart: {name}: a number above 0 is needed, found {value:g}")
         self.mode = mode
         self.weight = weight
         self.steps = steps

@@ -1,0 +1,170 @@
+"""Every regularizer of the table, with its default options: with every adapter, in half precision, in whole runs."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from polytask import Running, prepare, read_recipe, train
+from polytask.adapters import ADAPTERS
+from polytask.build import make
+from polytask.model import MultiTaskModel
+from polytask.regularizers import REGULARIZERS
+from polytask.regularizers.base import Regularizer, RegularizerContext
+from polytask.run import Prepared
+from polytask.stream import Stream
+from polytask.training.feed import Feed
+from polytask.types import Draw, Swap
+
+QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
+SMALL = {
+    "pal": "{name: pal, size: 12, heads: 3}",
+    "houlsby": "{name: houlsby, size: 4}",
+    "low_rank": "{name: low_rank, size: 4}",
+}
+SMALL["stack"] = f"{{name: stack, adapters: [{SMALL['pal']}, conditional_norm]}}"
+
+NEEDS: dict[str, list[str]] = {}
+"""Settings without which a regularizer refuses the recipe."""
+SHARED_ONLY = {"l2_sp"}
+"""Those that look at the trunk's weights alone: with a frozen trunk they are a number without a gradient."""
+
+
+def settings(tiny: list[str], *more: str) -> list[str]:
+    """One text, a pair in one sequence, a pair in two."""
+    heads = ["tasks.question.head=cross", "tasks.similarity.head=bi"]
+    fixed = ["train.epochs=1", "train.steps_per_epoch=6", "train.save_every=2", "train.batch_size=6"]
+    return [*tiny, *heads, *fixed, "sampler=mixed", *more]
+
+
+def prepared(tiny: list[str], name: str, *more: str) -> Prepared:
+    return prepare(read_recipe(QUICKSTART, settings(tiny, *NEEDS.get(name, []), *more)))
+
+
+def made(name: str, model: MultiTaskModel) -> Regularizer:
+    context = RegularizerContext(model, dict.fromkeys(model.tasks, 1.0), 20)
+    regularizer: Regularizer = make("regularizer", Swap(name), "here", context)
+    return regularizer
+
+
+def stream_of(prepared: Prepared, *tasks: str) -> Stream:
+    model = prepared.model
+    apart = {task: model.head(task).apart for task in model.tasks}
+    feed = Feed(prepared.splits("train"), apart, prepared.packer, seed=0)
+    return feed.next_stream([Draw(task, 4) for task in tasks or model.tasks])
+
+
+def shake(model: MultiTaskModel) -> None:
+    """Away from the start, at which some penalties are 0, and so are their gradients."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.05 * torch.randn_like(parameter)
+
+
+def penalty(regularizer: Regularizer, model: MultiTaskModel, stream: Stream, bf16: bool = False) -> Tensor:
+    torch.manual_seed(2)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        return regularizer.penalty(model, model.run(stream))
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("name", REGULARIZERS)
+def test_a_number_whose_gradient_reaches_what_learns(name: str, bf16: bool, tiny_settings: list[str]) -> None:
+    ready = prepared(tiny_settings, name)
+    model = ready.model.train()
+    regularizer = made(name, model)
+    shake(model)
+    found = penalty(regularizer, model, stream_of(ready), bf16)
+    assert found.ndim == 0
+    assert found.dtype == torch.float32
+    assert found.item() > 0
+    found.backward()
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
+    assert any(gradient.abs().sum() > 0 for n, gradient in gradients.items() if n.startswith("trunk.layers.0"))
+
+
+@pytest.mark.parametrize("name", REGULARIZERS)
+def test_a_task_that_is_not_there_gets_no_gradient(name: str, tiny_settings: list[str]) -> None:
+    """None rather than zero, so that no optimizer moves it."""
+    ready = prepared(tiny_settings, name, *(() if name in NEEDS else ("adapter=conditional_norm",)))
+    model = ready.model.train()
+    regularizer = made(name, model)
+    shake(model)
+    for task in model.tasks:
+        model.zero_grad(set_to_none=True)
+        found = penalty(regularizer, model, stream_of(ready, task))
+        assert torch.isfinite(found)
+        if found.requires_grad:
+            found.backward()
+        others = [other for other in model.tasks if other != task]
+        own = [p for t in others for p in [*model.head(t).parameters(), *model.adapter.task_parameters(t)]]
+        assert all(p.grad is None for p in own)
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("name", [name for name in REGULARIZERS if name not in NEEDS])
+def test_with_every_adapter_and_a_frozen_trunk(name: str, adapter: str, tiny_settings: list[str]) -> None:
+    parts = "heads" if adapter == "none" else "adapters"
+    ready = prepared(tiny_settings, name, f"adapter={SMALL.get(adapter, adapter)}", f"train.parts={parts}")
+    model = ready.model.train()
+    model.trunk.eval()
+    regularizer = made(name, model)
+    shake(model)
+    found = penalty(regularizer, model, stream_of(ready))
+    assert torch.isfinite(found)
+    assert found.requires_grad != (name in SHARED_ONLY)
+    if found.requires_grad:
+        found.backward()
+        learns = [p for p in model.parameters() if p.requires_grad]
+        assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in learns)
+    assert all(p.grad is None for p in model.trunk.parameters())
+
+
+@pytest.mark.parametrize("name", REGULARIZERS)
+def test_the_state_brings_everything_back(name: str, tiny_settings: list[str]) -> None:
+    ready = prepared(tiny_settings, name)
+    model = ready.model.train()
+    regularizer = made(name, model)
+    shake(model)
+    regularizer.after_step(model, 1)
+    saved = {key: tensor.clone() for key, tensor in regularizer.state_dict().items()}
+    again = made(name, prepared(tiny_settings, name).model)
+    again.load_state_dict(saved)
+    stream = stream_of(ready)
+    assert torch.equal(penalty(again, model, stream), penalty(regularizer, model, stream))
+
+
+@pytest.mark.parametrize("name", REGULARIZERS)
+def test_a_stopped_run_resumes_bit_for_bit(name: str, tmp_path: Path, tiny_settings: list[str]) -> None:
+    more = [*NEEDS.get(name, []), f"regularizers=[{name}]", "train.accumulate=2"]
+    recipe = read_recipe(QUICKSTART, settings(tiny_settings, *more))
+    straight = train(recipe, tmp_path / "straight")
+    first = list(itertools.islice(Running(recipe, tmp_path / "stopped").steps(), 3))
+    assert all(set(report.penalties) == {name} for report in first)
+    resumed = train(recipe, tmp_path / "stopped", resume=True)
+    for path in (straight.folder / "model").glob("*.safetensors"):
+        assert path.read_bytes() == (resumed.folder / "model" / path.name).read_bytes()
+    last = [folder / "checkpoints" / "step-6" for folder in (straight.folder, resumed.folder)]
+    for file in ("model", "optimizer", "methods"):
+        one, other = (checkpoint / f"{file}.safetensors" for checkpoint in last)
+        assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("name", REGULARIZERS)
+def test_a_run_in_half_precision_with_a_frozen_trunk(name: str, tmp_path: Path, tiny_settings: list[str]) -> None:
+    adapter = () if name in NEEDS else ("adapter=lora",)
+    more = [*NEEDS.get(name, []), *adapter, f"regularizers=[{name}]", "train.parts=adapters", "train.precision=bf16"]
+    running = Running(read_recipe(QUICKSTART, settings(tiny_settings, *more)), tmp_path / "run")
+    model = running.prepared.model
+    before: dict[str, Any] = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    reports = list(running.steps())
+    assert all(torch.isfinite(torch.tensor(report.penalties[name])) for report in reports)
+    moved = {key for key, tensor in model.state_dict().items() if not torch.equal(before[key], tensor)}
+    assert moved
+    assert not any(key.startswith("trunk.") for key in moved)
