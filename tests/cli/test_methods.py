@@ -14,6 +14,7 @@ def test_every_method_and_option_is_shown(cli: Any) -> None:
             for option in options_of(method):
                 assert f"{option.name}: " in said.out
     assert "form: concat | difference | product = difference" in said.out
+    assert "class_weights: tuple[float, ...] | balanced | None = None" in said.out
     only = cli("methods", "sampler").out
     assert "round_robin" in only
     assert "adamw" not in only

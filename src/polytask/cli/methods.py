@@ -1,6 +1,7 @@
 """polytask methods: every swap with its options, read from the constructors."""
 
 import inspect
+import types
 import typing
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from polytask import TABLES, UserError, options_of
 
 def run(
     table: Annotated[
-        str | None, typer.Argument(help="adapter, head, regularizer, sampler, policy or optimizer.")
+        str | None, typer.Argument(help="adapter, head, loss, regularizer, sampler, policy or optimizer.")
     ] = None,
 ) -> None:
     """List every method a recipe can name, with its options and their defaults.
@@ -45,4 +46,6 @@ def kind_name(kind: Any) -> str:
     """A type as a recipe's author would say it."""
     if typing.get_origin(kind) is typing.Literal:
         return " | ".join(map(str, typing.get_args(kind)))
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        return " | ".join("None" if inner is type(None) else kind_name(inner) for inner in typing.get_args(kind))
     return getattr(kind, "__name__", str(kind)) if not typing.get_args(kind) else str(kind)

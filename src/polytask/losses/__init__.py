@@ -1,5 +1,12 @@
 """Losses by name: what a task learns to make small."""
 
 from polytask.losses.base import Loss
+from polytask.losses.cross_entropy import CrossEntropy
+from polytask.losses.focal import Focal
+from polytask.losses.ordinal import Ordinal
 
-LOSSES: dict[str, type[Loss]] = {}
+LOSSES: dict[str, type[Loss]] = {
+    "cross_entropy": CrossEntropy,
+    "focal": Focal,
+    "ordinal": Ordinal,
+}

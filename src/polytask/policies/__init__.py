@@ -3,8 +3,12 @@
 from collections.abc import Callable
 
 from polytask.policies.base import Policy
+from polytask.policies.dwa import DynamicWeightAverage
 from polytask.policies.sum import WeightedSum
+from polytask.policies.uncertainty import Uncertainty
 
 POLICIES: dict[str, Callable[..., Policy]] = {
+    "dwa": DynamicWeightAverage,
     "sum": WeightedSum,
+    "uncertainty": Uncertainty,
 }

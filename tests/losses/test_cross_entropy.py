@@ -1,0 +1,89 @@
+"""Cross-entropy by name: numbers written out, and torch's and scikit-learn's beside them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.utils.class_weight import compute_class_weight
+
+from polytask.losses.cross_entropy import CrossEntropy
+from polytask.types import YES_NO, LabelSpace, UserError
+
+THREE = LabelSpace("classes", ("bad", "fair", "good"))
+LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 0.3, 0.1], [-1.0, 1.0, 3.0], [1.0, 1.0, 1.0]])
+LABELS = torch.tensor([0, 2, 1, 0])
+
+
+def test_without_options_it_is_the_heads_own() -> None:
+    torch.testing.assert_close(CrossEntropy(THREE, (2, 1, 1))(LOGITS, LABELS), F.cross_entropy(LOGITS, LABELS))
+    logits, labels = torch.tensor([2.0, -1.0, 0.0]), torch.tensor([1.0, 1.0, 0.0])
+    ours = CrossEntropy(YES_NO, (1, 2))(logits, labels)
+    torch.testing.assert_close(ours, F.binary_cross_entropy_with_logits(logits, labels))
+
+
+def test_smoothed_classes_written_out() -> None:
+    log_p = LOGITS.log_softmax(-1)
+    each = [-(0.8 * log_p[i, y] + 0.2 / 3 * log_p[i].sum()) for i, y in enumerate(LABELS)]
+    ours = CrossEntropy(THREE, (2, 1, 1), smoothing=0.2)(LOGITS, LABELS)
+    assert ours.item() == pytest.approx(sum(each).item() / 4, rel=1e-6)
+
+
+def test_smoothed_yes_no_written_out() -> None:
+    p = torch.tensor([0.9, 0.2])
+    # A smoothing of 0.1 aims at 0.95 for yes and at 0.05 for no.
+    yes = -(0.95 * np.log(0.9) + 0.05 * np.log(0.1))
+    no = -(0.05 * np.log(0.2) + 0.95 * np.log(0.8))
+    ours = CrossEntropy(YES_NO, (1, 1), smoothing=0.1)(p.logit(), torch.tensor([1.0, 0.0]))
+    assert ours.item() == pytest.approx((yes + no) / 2, rel=1e-5)
+
+
+def test_smoothed_yes_no_is_smoothing_over_two_classes() -> None:
+    logits, labels = torch.tensor([2.0, -1.0, 0.0]), torch.tensor([1.0, 1.0, 0.0])
+    two = torch.stack([torch.zeros(3), logits], -1)
+    ours = CrossEntropy(YES_NO, (1, 2), smoothing=0.3)(logits, labels)
+    torch.testing.assert_close(ours, F.cross_entropy(two, labels.long(), label_smoothing=0.3))
+
+
+def test_the_weighted_mean_divides_by_the_weights() -> None:
+    log_p = LOGITS.log_softmax(-1)
+    weights = [1.0, 2.0, 5.0]
+    expected = sum(-weights[y] * log_p[i, y] for i, y in enumerate(LABELS)) / (1 + 5 + 2 + 1)
+    ours = CrossEntropy(THREE, (2, 1, 1), class_weights=(1.0, 2.0, 5.0))(LOGITS, LABELS)
+    torch.testing.assert_close(ours, expected)
+
+
+def test_weighted_yes_no_is_two_weighted_classes() -> None:
+    logits, labels = torch.tensor([2.0, -1.0, 0.0]), torch.tensor([1.0, 1.0, 0.0])
+    two = torch.stack([torch.zeros(3), logits], -1)
+    ours = CrossEntropy(YES_NO, (1, 2), class_weights=(0.2, 3.0))(logits, labels)
+    torch.testing.assert_close(ours, F.cross_entropy(two, labels.long(), weight=torch.tensor([0.2, 3.0])))
+
+
+def test_balanced_is_scikit_learns() -> None:
+    rows = np.repeat([0, 1, 2], [90, 9, 1])
+    theirs = compute_class_weight("balanced", classes=np.arange(3), y=rows)
+    ours = CrossEntropy(THREE, (90, 9, 1), class_weights="balanced").weights_C
+    np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-6)
+
+
+def test_a_class_without_a_training_example_takes_nothing_from_the_others() -> None:
+    loss = CrossEntropy(THREE, (30, 0, 10), class_weights="balanced", smoothing=0.1)
+    theirs = compute_class_weight("balanced", classes=np.array([0, 2]), y=np.repeat([0, 2], [30, 10]))
+    assert loss.weights_C.tolist() == pytest.approx([theirs[0], 1.0, theirs[1]])
+    assert torch.isfinite(loss(LOGITS, torch.tensor([0, 2, 2, 0])))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"class_weights": (1.0, 2.0)}, r"each of the 3 classes .bad, fair, good., found \[1.0, 2.0\]"),
+        ({"class_weights": (1.0, 2.0, 0.0)}, "loss.class_weights: a number above 0"),
+        ({"smoothing": 1.0}, "loss.smoothing: a number from 0 up to"),
+        ({"smoothing": -0.1}, "found -0.1"),
+    ],
+)
+def test_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        CrossEntropy(THREE, (1, 1, 1), **options)
