@@ -221,11 +221,16 @@ class Running:
         found = {}
         for name, run in self.recipe.teachers.items():
             where, task = f"recipe: teachers.{name}", self.prepared.tasks[name]
-            teacher = Predictor.load(run, self.recipe.train.device)
+            try:
+                teacher = Predictor.load(run, self.recipe.train.device)
+            except UserError as error:
+                raise UserError(f"{where}: {error}") from None
             if name not in teacher.tasks:
                 raise UserError(unknown(where, name, teacher.tasks, f"task of {run}"))
             if teacher.bundle.labels[name] != task.labels:
                 raise UserError(f"{where}: {run} has other labels for {name} than this recipe")
+            if len(teacher.spec(name).text) != len(task.spec.text):
+                raise UserError(f"{where}: {run} has another number of texts for {name} than this recipe")
             examples = (example.texts for example in task.splits["train"].examples())
             found[name] = torch.cat(list(teacher.outputs(name, examples)))
         return found
