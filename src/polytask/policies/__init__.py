@@ -2,13 +2,27 @@
 
 from collections.abc import Callable
 
+from polytask.policies.a_gem import AGem
 from polytask.policies.base import Policy
 from polytask.policies.dwa import DynamicWeightAverage
+from polytask.policies.gem import Gem
+from polytask.policies.replay import Replay
 from polytask.policies.sum import WeightedSum
+from polytask.policies.surgery import AlignedMtl, CaGrad, DualProj, ImtlG, Mgda, PcGrad, UpGrad
 from polytask.policies.uncertainty import Uncertainty
 
 POLICIES: dict[str, Callable[..., Policy]] = {
+    "a_gem": AGem,
+    "aligned_mtl": AlignedMtl,
+    "cagrad": CaGrad,
+    "dualproj": DualProj,
     "dwa": DynamicWeightAverage,
+    "gem": Gem,
+    "imtl_g": ImtlG,
+    "mgda": Mgda,
+    "pcgrad": PcGrad,
+    "replay": Replay,
     "sum": WeightedSum,
     "uncertainty": Uncertainty,
+    "upgrad": UpGrad,
 }

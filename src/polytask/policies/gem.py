@@ -1,0 +1,76 @@
+"""No step may make a remembered task worse."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.linalg import solve_triangular
+from scipy.optimize import nnls
+from torch import Tensor
+
+from polytask.policies.base import GradientPolicy, Keep, MemoryPlan, PolicyContext
+from polytask.types import UserError
+
+
+class Gem(GradientPolicy):
+    """Gradient episodic memory: the gradient nearest to the step's own that makes no remembered task worse.
+
+    g is the step's gradient on shared parameters, g_k that of the memory of every task that is not in the step. Where
+    `<g, g_k> >= 0` for all k, g is kept. Else `g~ = g + sum_k v_k g_k` with v the answer of the dual problem
+    `min_v 1/2 v'GG'v + (Gg)'v, v >= margin`, which scipy's non-negative least squares solves on a Cholesky factor of
+    GG'. A margin above 0 pushes the step towards the memories. `ridge` is added to the diagonal of GG' as a share of
+    its mean, because gradients of similar tasks are nearly dependent.
+
+    In joint training every task that is not in the step is a memory; in a sequence of tasks, those that came before.
+    `size` examples of each task are remembered and `batch` of them drawn for each step (left out: as many as the step
+    has). Heads and adapters of remembered tasks do not move. Gradients are clipped after this.
+    Paper: Lopez-Paz & Ranzato, "Gradient Episodic Memory for Continual Learning", 2017 (margin 0.5).
+    """
+
+    def __init__(
+        self,
+        context: PolicyContext,
+        *,
+        size: int = 256,
+        keep: Keep = "reservoir",
+        batch: int | None = None,
+        margin: float = 0.0,
+        ridge: float = 1e-7,
+    ) -> None:
+        super().__init__(context)
+        for name, value in {"margin": margin, "ridge": ridge}.items():
+            if value < 0:
+                raise UserError(f"recipe: policy.{name}: 0 or more is needed, found {value}")
+        self.margin, self.ridge = margin, ridge
+        self.plan = MemoryPlan(size, keep, batch)
+
+    @property
+    def memory(self) -> MemoryPlan:
+        return self.plan
+
+    def combine(self, gram_KK: Tensor, own: int) -> Tensor:
+        gram = gram_KK.numpy()
+        dots_M = gram[own:, :own].sum(1)
+        weights = np.ones(len(gram))
+        weights[own:] = 0.0
+        if (dots_M < 0).any():
+            weights[own:] = dual(gram[own:, own:], dots_M, self.margin, self.ridge)
+        return torch.from_numpy(weights)
+
+
+def dual(
+    gram_MM: npt.NDArray[np.float64], dots_M: npt.NDArray[np.float64], margin: float, ridge: float
+) -> npt.NDArray[np.float64]:
+    """`argmin_v 1/2 v'Pv + q'v, v >= margin`, P the memories' inner products and q theirs with the gradient."""
+    size = np.trace(gram_MM) / len(gram_MM)
+    if size == 0:
+        return np.zeros(len(gram_MM))
+    # As shares of the gradients' own size, so that the ridge means the same for large and small ones.
+    p_MM, q_M = gram_MM / size + ridge * np.eye(len(gram_MM)), dots_M / size
+    try:
+        factor = np.linalg.cholesky(p_MM)
+    except np.linalg.LinAlgError:  # dependent gradients, and rounding larger than the ridge
+        return dual(gram_MM, dots_M, margin, max(10 * ridge, 1e-9))
+    # With u = v - margin this is `min_u |L'u + L^-1 (q + margin P 1)|^2, u >= 0`.
+    shifted = q_M + margin * p_MM.sum(1)
+    answer: npt.NDArray[np.float64] = nnls(factor.T, -solve_triangular(factor, shifted, lower=True))[0]
+    return answer + margin

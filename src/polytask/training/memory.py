@@ -1,0 +1,53 @@
+"""Examples of each task that are kept to be seen again. Knows indices; knows no text, no model and no policy.
+
+Which examples are kept and which are drawn comes from (seed, task, how many were seen or which step), so the state is
+the kept indices and the counts.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from polytask import seeds
+from polytask.policies.base import MemoryPlan
+
+
+class Memory:
+    """Up to `plan.size` examples of each task."""
+
+    def __init__(self, plan: MemoryPlan, tasks: Sequence[str], seed: int) -> None:
+        self.plan = plan
+        self.seed = seed
+        self.kept: dict[str, list[int]] = {task: [] for task in tasks}
+        self.seen = dict.fromkeys(tasks, 0)
+
+    def observe(self, task: str, indices: Sequence[int]) -> None:
+        """These examples were part of a step."""
+        kept = self.kept[task]
+        for index in indices:
+            number = self.seen[task]
+            self.seen[task] += 1
+            if len(kept) < self.plan.size:
+                kept.append(index)
+            elif self.plan.keep == "ring":
+                kept[number % self.plan.size] = index
+            elif self.plan.keep == "reservoir":
+                place = int(seeds.generator(self.seed, "keep", task, number).integers(number + 1))
+                if place < self.plan.size:
+                    kept[place] = index
+
+    def draw(self, task: str, count: int, step: int) -> list[int]:
+        """Some of a task's kept examples, each once at most."""
+        kept = self.kept[task]
+        rng = seeds.generator(self.seed, "remember", task, step)
+        return [kept[i] for i in rng.permutation(len(kept))[:count].tolist()]
+
+    def others(self, tasks: Sequence[str]) -> list[str]:
+        """The tasks that something is remembered of, these aside."""
+        return [task for task, kept in self.kept.items() if kept and task not in tasks]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kept": self.kept, "seen": self.seen}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.kept = {task: [int(i) for i in state["kept"].get(task, ())] for task in self.kept}
+        self.seen = {task: int(state["seen"].get(task, 0)) for task in self.seen}

@@ -1,0 +1,105 @@
+"""GEM's projection: feasible, nearest, untouched without conflict, whatever the order and the size."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from polytask.policies.gem import dual
+from polytask.types import UserError
+
+
+def random_gradients(seed: int, memories: int, numbers: int, size: float = 1.0) -> Any:
+    return size * np.random.default_rng(seed).normal(size=(memories + 1, numbers))
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e4])
+@pytest.mark.parametrize("memories", [1, 2, 5])
+@pytest.mark.parametrize("seed", range(5))
+def test_no_memory_gets_worse(update: Any, seed: int, memories: int, size: float) -> None:
+    gradients = random_gradients(seed, memories, 8, size)
+    found = update("gem", gradients)
+    scale = np.linalg.norm(gradients[1:], axis=1) * np.linalg.norm(gradients[0])
+    assert (gradients[1:] @ found >= -1e-6 * scale).all()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_nearest_such_gradient(update: Any, seed: int) -> None:
+    gradients = random_gradients(seed, 3, 6)
+    found = update("gem", gradients, ridge=1e-12)
+    constraint = {"type": "ineq", "fun": lambda x: gradients[1:] @ x, "jac": lambda x: gradients[1:]}
+    start = gradients[0]
+    best = minimize(
+        lambda x: 0.5 * np.sum((x - start) ** 2),
+        np.zeros(6),
+        jac=lambda x: x - start,
+        constraints=[constraint],
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    assert best.success
+    np.testing.assert_allclose(found, best.x, atol=1e-5)
+
+
+def test_a_hand_worked_case(update: Any) -> None:
+    # g = (1, 0) against one memory (-1, 1): what points against it is taken away, (1, 0) + 1/2 (-1, 1).
+    np.testing.assert_allclose(update("gem", np.array([[1.0, 0.0], [-1.0, 1.0]]), ridge=0.0), [0.5, 0.5])
+
+
+def test_kept_when_nothing_conflicts(update: Any) -> None:
+    gradients = np.array([[1.0, 2.0, 0.0], [1.0, 0.0, 5.0], [0.0, 1.0, -7.0]])
+    assert (update("gem", gradients) == gradients[0]).all()
+    assert (update("gem", gradients, margin=0.5) == gradients[0]).all()
+
+
+def test_a_step_of_several_tasks_is_their_sum(update: Any) -> None:
+    gradients = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0]])
+    np.testing.assert_allclose(update("gem", gradients, own=2), [1.0, 1.0])
+    gradients = np.array([[1.0, 0.0], [1.0, 0.0], [-1.0, 1.0]])
+    np.testing.assert_allclose(update("gem", gradients, own=2, ridge=0.0), [1.0, 1.0])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10_000), st.permutations(range(4)))
+def test_the_order_of_the_memories_is_no_matter(seed: int, order: list[int]) -> None:
+    gradients = random_gradients(seed, 4, 9)
+    memories, own = gradients[1:], gradients[0]
+    straight = dual(memories @ memories.T, memories @ own, 0.0, 1e-9)
+    turned = memories[order]
+    np.testing.assert_allclose(dual(turned @ turned.T, turned @ own, 0.0, 1e-9), straight[order], atol=1e-6)
+
+
+def test_a_margin_pushes_towards_the_memories(update: Any) -> None:
+    gradients = random_gradients(3, 2, 6)
+    gradients[1] = -gradients[0] + 0.1 * gradients[1]  # a conflict
+    plain, pushed = (update("gem", gradients, margin=margin) for margin in (0.0, 0.5))
+    assert (gradients[1:] @ pushed).sum() > (gradients[1:] @ plain).sum()
+
+
+def test_dependent_memories_with_rounding_errors() -> None:
+    """A matrix of inner products from single precision need not be positive definite."""
+    row = np.random.default_rng(0).normal(size=6)
+    gram = np.outer(np.ones(3), np.ones(3)) * (row @ row)
+    gram[0, 1] = gram[1, 0] = gram[0, 1] * (1 + 3e-7)
+    assert np.linalg.eigvalsh(gram)[0] < 0
+    found = dual(gram, np.full(3, -(row @ row)), 0.0, 0.0)
+    assert found.sum() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_equal_and_empty_memories(update: Any) -> None:
+    """Dependent gradients have a singular matrix; memories without a gradient ask for nothing."""
+    gradients = np.array([[1.0, 0.0], [-1.0, 1.0], [-1.0, 1.0], [0.0, 0.0]])
+    np.testing.assert_allclose(update("gem", gradients), [0.5, 0.5], atol=1e-5)
+    assert (update("gem", np.array([[1.0, 0.0], [0.0, 0.0]])) == [1.0, 0.0]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"margin": -1.0}, "policy.margin"), ({"size": 0}, "policy.size"), ({"batch": 0}, "policy.batch")],
+)
+def test_wrong_options(update: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        update("gem", np.eye(2), **options)
