@@ -49,6 +49,7 @@ MAY: dict[str, set[str]] = {
             "bundle",
             "environment",
             "evaluation",
+            "heads.base",
             "model",
             "policies.base",
             "recipe",

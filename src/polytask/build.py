@@ -31,7 +31,7 @@ from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.trunk.bert import Bert, BertShape
 from polytask.trunk.encoders import find_encoder, sha256
-from polytask.trunk.weights import load_trunk, weight_files
+from polytask.trunk.weights import load_tensors, load_trunk, weight_files
 from polytask.types import LabelSpace, Swap, TaskSpec, UserError
 from polytask.values import convert, unknown
 
@@ -117,20 +117,24 @@ def make_trunk(recipe: Recipe, folder: Path, tokenizer: TextTokenizer) -> Bert:
 
 
 def make_packer(recipe: Recipe, tokenizer: TextTokenizer) -> Packer:
-    return Packer(tuple(recipe.tasks), tokenizer.cls_id, tokenizer.sep_id, recipe.max_length)
+    tasks = tuple(recipe.tasks)
+    return Packer(tasks, tokenizer.cls_id, tokenizer.sep_id, recipe.max_length, tokenizer.masker)
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
 def head_swap(spec: TaskSpec) -> Swap:
-    """The recipe's head, or linear for one text and cross for a pair."""
-    return spec.head or Swap("cross" if spec.is_pair else "linear")
+    """The recipe's head, or mlm for plain text, linear for one text and cross for a pair."""
+    return spec.head or Swap("mlm" if spec.kind == "text" else "cross" if spec.is_pair else "linear")
 
 
 def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
     where = f"recipe: tasks.{spec.name}.head"
     head: Head = make("head", head_swap(spec), where, spec.name, labels, hidden)
+    own = [name for name, method in HEADS.items() if labels.kind in method.kinds]
+    if labels.kind not in head.kinds:
+        raise UserError(f"{where}: {head_swap(spec).name} does not fit kind {labels.kind}; these do: {', '.join(own)}")
     if len(spec.text) not in head.texts:
-        fits = [name for name, method in HEADS.items() if len(spec.text) in method.texts]
+        fits = [name for name in own if len(spec.text) in HEADS[name].texts]
         raise UserError(
             f"{where}: {head_swap(spec).name} does not take {len(spec.text)} text(s); these do: {', '.join(fits)}"
         )
@@ -169,3 +173,13 @@ def make_model(
     parts = make_adapter(adapter, tuple(specs), bert.shape)
     heads = {name: make_head(spec, labels[name], bert.shape.hidden) for name, spec in specs.items()}
     return MultiTaskModel(bert, parts, heads)
+
+
+def start_heads(model: MultiTaskModel, encoder: Path) -> None:
+    """Heads that an encoder comes with start from its own weights: see `Head.pretrained`."""
+    for task in model.tasks:
+        head = model.head(task)
+        own = head.state_dict()
+        found = load_tensors(encoder, head.pretrained) if head.pretrained else {}
+        if found:  # a head may have fewer tokens than the encoder, whose matrix is often rounded up
+            head.load_state_dict({name: tensor[: len(own[name])] for name, tensor in found.items()})

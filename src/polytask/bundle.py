@@ -65,9 +65,9 @@ def load_bundle(folder: Path) -> Bundle:
             f"{folder / 'tasks.json'}: format {content['format']} is not known to this version, which reads {FORMAT}"
         )
     specs, labels = {}, {}
-    for name, entry in content["tasks"].items():
-        specs[name], labels[name] = _task_from(name, entry)
     tokenizer = TextTokenizer.load(folder)
+    for name, entry in content["tasks"].items():
+        specs[name], labels[name] = _task_from(name, entry, tokenizer.vocabulary)
     adapter: Swap = Swap(**content["adapter"])
     model = make_model(specs, labels, adapter, lambda: load_trunk(folder))
     parts = load_file(folder / "parts.safetensors")
@@ -75,7 +75,7 @@ def load_bundle(folder: Path) -> Bundle:
     absent = [name for name in missing.missing_keys if not name.startswith("trunk.")]
     if absent or missing.unexpected_keys:
         raise UserError(f"{folder / 'parts.safetensors'}: does not fit tasks.json: {absent + missing.unexpected_keys}")
-    packer = Packer(tuple(specs), tokenizer.cls_id, tokenizer.sep_id, content["max_length"])
+    packer = Packer(tuple(specs), tokenizer.cls_id, tokenizer.sep_id, content["max_length"], tokenizer.masker)
     return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter)
 
 
@@ -91,8 +91,10 @@ def _task_entry(spec: TaskSpec, labels: LabelSpace) -> dict[str, Any]:
     }
 
 
-def _task_from(name: str, entry: Mapping[str, Any]) -> tuple[TaskSpec, LabelSpace]:
-    labels = LabelSpace(entry["kind"], tuple(entry["classes"]), *entry["range"])
+def _task_from(name: str, entry: Mapping[str, Any], vocabulary: int) -> tuple[TaskSpec, LabelSpace]:
+    own = vocabulary if entry["kind"] == "text" else 0
+    low, high = entry["range"]
+    labels = LabelSpace(entry["kind"], tuple(entry["classes"]), low, high, own)
     head = Swap(entry["head"]["name"], entry["head"]["options"])
     given = {
         "name": name,

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from polytask import seeds
 from polytask.adapters.base import Adapter
 from polytask.heads.base import Head
 from polytask.seeds import RandomState
@@ -71,7 +72,9 @@ class MultiTaskModel(nn.Module):
         """Each task's outputs, given the trunk's last hidden states."""
         layout = stream.layout
         return {
-            task: self.head(task)(Encoded(hidden_TD, layout, k, self.trunk.pool))
+            task: self.head(task)(
+                Encoded(hidden_TD, layout, k, self.trunk.pool, self.trunk.words.weight, stream.labels.get(task))
+            )
             for k, task in enumerate(self.tasks)
             if layout.sequence_ranges[k][0] < layout.sequence_ranges[k][1]
         }
@@ -80,14 +83,23 @@ class MultiTaskModel(nn.Module):
     def answer(
         self, task: str, texts: Sequence[tuple[Ids, ...]], packer: Packer, token_budget: int = 8192, bf16: bool = False
     ) -> Tensor:
-        """One task's outputs for many tokenized examples, in their order, whatever order they were computed in."""
+        """One task's outputs for many tokenized examples, in their order, whatever order they were computed in.
+
+        Where the head wants tokens hidden, the same text in the same place always loses the same ones.
+        """
         was_training = self.training
         self.eval()
-        apart = self.head(task).apart
-        lengths = [packer.length(tuple(map(len, ids)), apart) for ids in texts]
+        head = self.head(task)
+        texts = [ids * head.copies for ids in texts]
+        lengths = [packer.length(tuple(map(len, ids)), head.apart) for ids in texts]
         pieces, order = [], []
         for batch in batches_by_length(lengths, token_budget):
-            stream = packer.pack([Part(task, [texts[i] for i in batch], apart)]).to(self.device)
+            if head.masked is None:
+                part = Part(task, [texts[i] for i in batch], head.apart)
+            else:
+                hide = [packer.masked(texts[i][0], head.masked, seeds.generator(0, "mask", i)) for i in batch]
+                part = Part.masked(task, hide)
+            stream = packer.pack([part]).to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
                 pieces.append(self(stream)[task].float().cpu())
             order += batch

@@ -127,7 +127,7 @@ def recipe_from(
     tasks = content.get("tasks")
     if not isinstance(tasks, Mapping) or not tasks:
         raise UserError(f"{where}: tasks: at least one task is needed, as `tasks: {{NAME: {{kind: ..., train: ...}}}}`")
-    named = {str(name): {"name": str(name), **mapping(task, f"{where}: tasks.{name}")} for name, task in tasks.items()}
+    named = {str(name): _named(str(name), mapping(task, f"{where}: tasks.{name}")) for name, task in tasks.items()}
     for name in named:
         if not TASK_NAME.fullmatch(name) or name == "mean":
             raise UserError(f"{where}: tasks.{name}: a task's name is letters, digits, - and _, up to 64, not mean")
@@ -138,6 +138,10 @@ def recipe_from(
     recipe: Recipe = convert({**content, "tasks": named}, Recipe, where)
     _check(recipe, where)
     return _with_files(recipe, where, folder or Path.cwd())
+
+
+def _named(name: str, task: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, **({"label": None} if task.get("kind") == "text" else {}), **task}
 
 
 def _default_name(swap: str) -> str:
@@ -207,6 +211,8 @@ def _check(recipe: Recipe, where: str) -> None:
     for taught in recipe.teachers:
         if taught not in recipe.tasks:
             raise UserError(unknown(f"{where}: teachers", taught, recipe.tasks, "task"))
+        if recipe.tasks[taught].kind == "text":
+            raise UserError(f"{where}: teachers.{taught}: a task of plain text has no answers to be taught")
     if recipe.max_length < 4:
         raise UserError(
             f"{where}: max_length: at least 4 is needed (a pair has 3 special tokens), found {recipe.max_length}"
@@ -221,6 +227,10 @@ def _check(recipe: Recipe, where: str) -> None:
 def _check_task(task: TaskSpec, where: str) -> None:
     if len(task.text) not in (1, 2):
         raise UserError(f"{where}.text: one column, or two for a pair, found {len(task.text)}")
+    if task.kind == "text":
+        _check_plain_text(task, where)
+    elif task.label is None:
+        raise UserError(f"{where}.label: a value is needed, found nothing")
     if task.kind == "score":
         if task.range is None:
             raise UserError(f"{where}.range: a score needs its lowest and highest value, as `range: [0, 5]`")
@@ -232,6 +242,14 @@ def _check_task(task: TaskSpec, where: str) -> None:
         )
     if task.weight <= 0:
         raise UserError(f"{where}.weight: a number above 0 is needed, found {task.weight}")
+
+
+def _check_plain_text(task: TaskSpec, where: str) -> None:
+    if task.is_pair:
+        raise UserError(f"{where}.text: kind text takes one column, found {len(task.text)}")
+    for name in ("label", "range", "loss"):
+        if (value := getattr(task, name)) is not None:
+            raise UserError(f"{where}.{name}: kind text has no labels, found {value!r}")
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

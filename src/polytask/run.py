@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from polytask.build import encoder_folder, make, make_loss, make_model, make_packer, make_trunk, option
+from polytask.build import encoder_folder, make, make_loss, make_model, make_packer, make_trunk, option, start_heads
 from polytask.bundle import Bundle, save_bundle
 from polytask.environment import environment, peak_memory, pick_device
 from polytask.evaluation.card import write_card
 from polytask.evaluation.evaluate import evaluate, split_outputs, write_predictions
 from polytask.evaluation.metrics import check_metric
 from polytask.evaluation.report import write_report
+from polytask.heads.base import Head
 from polytask.model import MultiTaskModel
 from polytask.places import cache_folder
 from polytask.policies.base import PolicyContext
@@ -28,7 +29,7 @@ from polytask.regularizers.base import RegularizerContext
 from polytask.samplers.base import SamplerContext
 from polytask.serving.predictor import Predictor
 from polytask.tasks.describe import baseline, class_counts, describe_split
-from polytask.tasks.task import Task, read_split, read_tasks
+from polytask.tasks.task import Split, Task, read_split, read_tasks
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.training.averages import RunningAverage
@@ -91,6 +92,8 @@ def prepare(recipe: Recipe) -> Prepared:
     model = make_model(
         recipe.tasks, labels, recipe.adapter, lambda: make_trunk(recipe, folder, tokenizer), seed=recipe.seed
     )
+    if isinstance(recipe.encoder, str):
+        start_heads(model, folder)
     freeze(model, recipe.train)
     examples = sum(len(task.splits["train"]) for task in tasks.values())
     a_step = recipe.train.batch_size * recipe.train.accumulate
@@ -185,6 +188,8 @@ class Running:
                 prepared.packer,
                 recipe.seed,
                 self._teachers_outputs(),
+                copies={n: model.head(n).copies for n in model.tasks},
+                masked={n: share for n in model.tasks if (share := model.head(n).masked) is not None},
             ),
             settings=settings,
             steps_per_epoch=prepared.steps_per_epoch,
@@ -270,6 +275,7 @@ class Running:
             "baselines": {
                 name: baseline(task.splits["dev"], task.labels, check_metric(task.spec.metric, task.spec.kind, name))
                 for name, task in self.prepared.tasks.items()
+                if task.spec.kind != "text"
             },
         }
 
@@ -297,8 +303,7 @@ def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] |
     report = evaluate(bundle.model, outputs, splits, primary, split, 0)
     for name, data in splits.items():
         ending = f"on-{Path(files[name]).stem}" if on else split
-        predictions = bundle.model.head(name).decode(outputs[name])
-        write_predictions(folder / "predictions" / f"{name}-{ending}.jsonl", data.examples(), predictions)
+        _write_predictions(folder, f"{name}-{ending}", bundle.model.head(name), outputs[name], data)
     return report
 
 
@@ -327,9 +332,14 @@ def score_split(prepared: Prepared, split: str, folder: Path, step: int) -> Eval
     """Scores a split of every task and writes its predictions into the run."""
     report, outputs = _evaluate(prepared, split, step)
     for name, data in prepared.splits(split).items():
-        predictions = prepared.model.head(name).decode(outputs[name])
-        write_predictions(folder / "predictions" / f"{name}-{split}.jsonl", data.examples(), predictions)
+        _write_predictions(folder, f"{name}-{split}", prepared.model.head(name), outputs[name], data)
     return report
+
+
+def _write_predictions(folder: Path, name: str, head: Head, outputs: torch.Tensor, data: Split) -> None:
+    """Of plain text there are none."""
+    if head.labels.kind != "text":
+        write_predictions(folder / "predictions" / f"{name}.jsonl", data.examples(), head.decode(outputs))
 
 
 def _evaluate(prepared: Prepared, split: str, step: int) -> tuple[EvalReport, Mapping[str, torch.Tensor]]:

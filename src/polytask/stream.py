@@ -118,7 +118,7 @@ class Stream:
     segment_ids_T: Tensor
     layout: Layout
     labels: Mapping[str, Tensor] = field(default_factory=dict)
-    """For each task in the stream, the labels of its examples, in order."""
+    """For each task in the stream, the labels of its examples, in order; of masked text, those of its tokens."""
     taught: Mapping[str, Tensor] = field(default_factory=dict)
     """For each task with a teacher, the teacher's outputs for its examples."""
 
@@ -143,6 +143,10 @@ class Encoded:
     task_index: int
     pooler: Callable[[Tensor], Tensor]
     """The trunk's pooler: first-token states to tanh(W h + b)."""
+    words_VD: Tensor | None = None
+    """The trunk's word vectors."""
+    labels: Tensor | None = None
+    """The stream's labels of this task."""
 
     @property
     def tokens(self) -> slice:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-LabelKind = Literal["classes", "yes_no", "score"]
+LabelKind = Literal["classes", "yes_no", "score", "text"]
 
 
 class UserError(ValueError):
@@ -29,11 +29,11 @@ class TaskSpec:
 
     name: str
     kind: LabelKind
-    """classes (any number), yes_no, or score (a number in a range)."""
+    """classes (any number), yes_no, score (a number in a range), or text (plain text, which has no labels)."""
     text: tuple[str, ...]
     """The column with the text, or the two columns of a pair."""
-    label: str
-    """The column with the label."""
+    label: str | None
+    """The column with the label; kind text has none."""
     train: str
     """File with the training rows: csv, tsv, jsonl, parquet; sample:NAME; or hub:DATASET[/CONFIG]#SPLIT."""
     dev: str
@@ -45,11 +45,11 @@ class TaskSpec:
     range: tuple[float, float] | None = None
     """Lowest and highest score; needed for kind score."""
     metric: str | None = None
-    """The task's primary metric; left out: accuracy, or pearson for scores."""
+    """The task's primary metric; left out: accuracy, pearson for scores, or perplexity for plain text."""
     weight: float = 1.0
     """Factor of the task's loss."""
     head: Swap | None = None
-    """Left out: linear for one text, cross for a pair."""
+    """Left out: linear for one text, cross for a pair, mlm for plain text."""
     loss: Swap | None = None
     """Left out: cross-entropy for classes, binary cross-entropy for yes_no, squared error for scores."""
     broken_rows: Literal["stop", "skip"] = "stop"
@@ -111,7 +111,7 @@ class TrainSettings:
     keep: int = 2
     """Checkpoints kept, beside the best model."""
     select: str = "mean"
-    """What the best checkpoint is best at: mean (of the tasks' primary metrics), a task, or task.metric."""
+    """What the best checkpoint is best at: mean (of the primary metrics, plain text aside), a task, or task.metric."""
     patience: int | None = None
     """Evaluations without a better score before training stops; left out: never."""
     device: str = "auto"
@@ -123,12 +123,14 @@ class TrainSettings:
 # --- labels and examples ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class LabelSpace:
-    """What a task's labels can be: class names, no/yes, or a range of scores."""
+    """What a task's labels can be: class names, no/yes, a range of scores, or, of plain text, its own tokens."""
 
     kind: LabelKind
     classes: tuple[str, ...] = ()
     low: float = 0.0
     high: float = 1.0
+    vocabulary: int = 0
+    """How many different tokens plain text has."""
 
     def scaled(self, score: float) -> float:
         """A score of the range as a number from 0 to 1, which is what heads learn."""
@@ -155,7 +157,7 @@ class TokenizedExamples(Protocol):
 
     @property
     def labels(self) -> npt.NDArray[Any]:
-        """As heads learn them: class indices (int64), 0 and 1 (float32), or scores scaled to 0..1 (float32)."""
+        """As heads learn them: class indices (int64), 0 and 1 or scores scaled to 0..1 (float32); zeros for text."""
 
     def __len__(self) -> int: ...
 
@@ -202,6 +204,8 @@ class TaskScore:
     metrics: Mapping[str, MetricValue]
     primary: str
     examples: int
+    greater_is_better: bool = True
+    """False for plain text, whose metrics say how surprising it is."""
 
     @property
     def value(self) -> float:
@@ -218,16 +222,22 @@ class EvalReport:
 
     @property
     def mean(self) -> float:
-        """The plain mean of the tasks' primary metrics (correlations are not rescaled)."""
-        return sum(score.value for score in self.tasks.values()) / len(self.tasks)
+        """The plain mean of the tasks' primary metrics (correlations are not rescaled).
+
+        Plain text is left out: its perplexity is no share of anything. Where there is nothing else, minus its loss.
+        """
+        values = [score.value for score in self.tasks.values() if score.greater_is_better]
+        values = values or [-score.loss for score in self.tasks.values()]
+        return sum(values) / len(values)
 
     def chosen(self, select: str) -> float:
-        """The number the best checkpoint is chosen by: `mean`, `task`, or `task.metric`."""
+        """The number the best checkpoint is chosen by, the greater the better: `mean`, `task`, or `task.metric`."""
         if select == "mean":
             return self.mean
         task, _, metric = select.partition(".")
         score = self.tasks[task]
-        return score.metrics[metric or score.primary].value
+        value = score.metrics[metric or score.primary].value
+        return value if score.greater_is_better else -value
 
     def __iter__(self) -> Iterator[tuple[str, TaskScore]]:
         return iter(self.tasks.items())

@@ -1,4 +1,6 @@
-"""Every head of the table: its loss falls on one batch, and what it decodes is a valid answer."""
+"""Every head of the table: its loss falls on one batch, decoded answers are valid, other kinds of label are refused."""
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,47 +8,63 @@ import torch
 
 from polytask.adapters import NoAdapter
 from polytask.adapters.base import AdapterContext
+from polytask.build import make_head
 from polytask.heads import HEADS
+from polytask.heads.base import Head
 from polytask.model import MultiTaskModel
 from polytask.stream import Stream
+from polytask.text.masking import Masker
 from polytask.text.packing import Packer, Part
 from polytask.trunk.bert import Bert, BertShape
-from polytask.types import YES_NO, LabelSpace, UserError
+from polytask.types import YES_NO, LabelKind, LabelSpace, Swap, TaskSpec, UserError
 
 SPACES = {
     "classes": LabelSpace("classes", ("a", "b", "c")),
     "yes_no": YES_NO,
     "score": LabelSpace("score", low=1, high=5),
+    "text": LabelSpace("text", vocabulary=100),
 }
 OPTIONS = {
     "linear": [{"pooling": p} for p in ("first", "pooler", "mean")],
     "cross": [{"pooling": p} for p in ("first", "pooler", "mean")],
     "bi": [{"form": f} for f in ("concat", "difference", "product")] + [{"pooling": "first"}],
     "cosine": [{"map": m} for m in ("linear", "direct", "sigmoid")] + [{"pooling": "pooler"}],
+    "mlm": [{}, {"share": 0.5}],
+    "simcse": [{"pooling": p} for p in ("first", "pooler", "mean")] + [{"temperature": 0.5}],
 }
-CASES = [(name, options, kind) for name in HEADS for options in OPTIONS[name] for kind in SPACES]
+CASES = [(name, options, kind) for name in HEADS for options in OPTIONS[name] for kind in HEADS[name].kinds]
+PACKER = Packer(("other", "t"), 2, 3, 32, Masker(4, 100, (0, 1, 2, 3, 4)))
 SHAPE = BertShape(
     layers=2, hidden=32, heads=4, ffn=64, vocabulary=100, positions=32, dropout=0.0, attention_dropout=0.0
 )
 
 
-def one_task(name: str, options: dict[str, str], labels: LabelSpace) -> tuple[MultiTaskModel, Stream]:
-    torch.manual_seed(0)
+def part_of(head: Head, gold: Any = None) -> Part:
+    """Twelve examples as this head wants them."""
     rng = np.random.default_rng(0)
+    texts = [tuple(rng.integers(5, 100, rng.integers(1, 12)) for _ in range(head.texts[-1])) for _ in range(12)]
+    if head.masked is not None:
+        return Part.masked("t", [PACKER.masked(text, head.masked, rng) for (text,) in texts])
+    return Part("t", [text * head.copies for text in texts], head.apart, gold)
+
+
+def one_task(name: str, options: dict[str, Any], labels: LabelSpace) -> tuple[MultiTaskModel, Stream]:
+    torch.manual_seed(0)
+    rng = np.random.default_rng(1)
     head = HEADS[name]("t", labels, SHAPE.hidden, **options)
     context = AdapterContext(("t",), SHAPE.layers, SHAPE.hidden, SHAPE.heads, SHAPE.ffn, SHAPE.dropout)
     model = MultiTaskModel(Bert(SHAPE), NoAdapter(context), {"t": head})
-    texts = [tuple(rng.integers(5, 100, rng.integers(1, 12)) for _ in range(head.texts[-1])) for _ in range(12)]
     gold = {
         "classes": rng.integers(0, 3, 12),
         "yes_no": rng.integers(0, 2, 12).astype(np.float32),
         "score": rng.random(12).astype(np.float32),
+        "text": np.zeros(12, np.int64),
     }[labels.kind]
-    return model, Packer(("t",), 2, 3, 32).pack([Part("t", texts, head.apart, gold)])
+    return model, Packer(("t",), 2, 3, 32).pack([part_of(head, gold)])
 
 
 @pytest.mark.parametrize(("name", "options", "kind"), CASES)
-def test_loss_falls_and_predictions_are_valid(name: str, options: dict[str, str], kind: str) -> None:
+def test_loss_falls_and_predictions_are_valid(name: str, options: dict[str, Any], kind: LabelKind) -> None:
     labels = SPACES[kind]
     if name == "cosine" and kind == "classes":
         with pytest.raises(UserError, match="fits yes_no and score, not classes"):
@@ -64,6 +82,11 @@ def test_loss_falls_and_predictions_are_valid(name: str, options: dict[str, str]
     assert losses[-1] < 0.8 * losses[0]
 
     outputs = model(stream)["t"]
+    assert len(outputs) == 12  # by which a step counts its examples
+    if kind == "text":
+        with pytest.raises(UserError, match="task t is plain text: it has no labels"):
+            model.head("t").decode(outputs)
+        return
     assert outputs.shape == ((12, 3) if kind == "classes" else (12,))
     for prediction in model.head("t").decode(outputs):
         if kind == "score":
@@ -80,17 +103,24 @@ def test_loss_falls_and_predictions_are_valid(name: str, options: dict[str, str]
 @pytest.mark.parametrize("name", HEADS)
 def test_a_head_sees_its_own_task_only(name: str) -> None:
     """Sequences of another task in the stream change nothing."""
-    model, alone = one_task(name, OPTIONS[name][0], YES_NO)
+    model, alone = one_task(name, OPTIONS[name][0], SPACES[HEADS[name].kinds[-1]])
     head = model.head("t")
     both = MultiTaskModel(
         model.trunk, model.adapter, {"other": HEADS["linear"]("other", YES_NO, SHAPE.hidden), "t": head}
     )
     rng = np.random.default_rng(0)
-    texts = [tuple(rng.integers(5, 100, rng.integers(1, 12)) for _ in range(head.texts[-1])) for _ in range(12)]
     other = [(rng.integers(5, 100, 9),) for _ in range(5)]
-    mixed = Packer(("other", "t"), 2, 3, 32).pack([Part("t", texts, head.apart), Part("other", other)])
+    mixed = PACKER.pack([part_of(head), Part("other", other)])
     both.eval()
     model.eval()
     torch.testing.assert_close(both(mixed)["t"], model(alone)["t"], atol=1e-6, rtol=0)
     assert set(both(mixed)) == {"other", "t"}
-    assert set(both(Packer(("other", "t"), 2, 3, 32).pack([Part("other", other)]))) == {"other"}
+    assert set(both(PACKER.pack([Part("other", other)]))) == {"other"}
+
+
+@pytest.mark.parametrize(("name", "kind"), [(n, kind) for n in HEADS for kind in SPACES if kind not in HEADS[n].kinds])
+def test_a_head_refuses_kinds_that_are_not_its_own(name: str, kind: LabelKind) -> None:
+    spec = TaskSpec("t", kind, ("a", "b")[: HEADS[name].texts[-1]], None, "", "", head=Swap(name))
+    fits = "mlm, simcse" if kind == "text" else "bi, cosine, cross, linear"
+    with pytest.raises(UserError, match=f"tasks.t.head: {name} does not fit kind {kind}; these do: {fits}"):
+        make_head(spec, SPACES[kind], 32)

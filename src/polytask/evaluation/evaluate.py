@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from polytask.evaluation.metrics import score
+from polytask.heads.base import TextHead
 from polytask.model import MultiTaskModel
 from polytask.text.packing import Packer
 from polytask.types import EvalReport, Example, LabelSpace, Prediction, TaskScore, TokenizedExamples
@@ -39,7 +40,11 @@ def evaluate(
         head = model.head(task)
         gold = splits[task].labels
         loss = head.loss(out, torch.from_numpy(np.ascontiguousarray(gold))).item()
-        scores[task] = score(gold, decided(out, head.labels), head.labels, loss, primary[task])
+        if isinstance(head, TextHead):
+            said, gold = head.surprise(out).double().numpy().T
+        else:
+            said = decided(out, head.labels)
+        scores[task] = score(gold, said, head.labels, loss, primary[task])
     return EvalReport(step, split, scores)
 
 
@@ -52,6 +57,8 @@ def decided(outputs: Tensor, labels: LabelSpace) -> np.ndarray:
             return (outputs > 0).numpy().astype(np.int64)
         case "score":
             return outputs.clamp(0, 1).numpy()
+        case "text":
+            raise NotImplementedError("plain text has nothing to decide")
 
 
 def write_predictions(path: Path, examples: Iterable[Example], predictions: Iterable[Prediction]) -> None:

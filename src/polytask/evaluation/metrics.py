@@ -2,6 +2,7 @@
 
 A metric is a record. Its function takes the true and the predicted labels, arrays [..., N] of class numbers, 0 / 1 or
 scores, and works over any leading axes. Where a metric has no meaning (one class only, constant scores) it is 0.0.
+Plain text has no labels: in their place stand how much was asked of each text and how surprising that was.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ RESAMPLES = 1000
 CONFIDENCE = 0.95
 # Numbers in one array of resamples; about ten such arrays are alive at once, so this stays near 50 MB.
 BATCH_NUMBERS = 600_000
+LARGEST_LOSS = 50.0
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,15 @@ def _spearman(gold: Array, predicted: Array) -> Floats:
     return _pearson(_ranks(gold), _ranks(predicted))
 
 
+# --- plain text -------------------------------------------------------------------------------------------------------
+
+
+def _perplexity(asked: Array, surprise: Array) -> Floats:
+    """exp of the mean of -log p over all that was asked; a run that diverged has a huge one, and no warnings."""
+    mean = np.asarray(surprise, np.float64).sum(-1) / np.maximum(asked.sum(-1), 1)
+    return np.exp(np.where(np.isfinite(mean), np.minimum(mean, LARGEST_LOSS), LARGEST_LOSS))
+
+
 # --- the table --------------------------------------------------------------------------------------------------------
 
 METRICS: tuple[Metric, ...] = (
@@ -151,6 +162,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("matthews", _over_margins(_matthews), True, ("classes", "yes_no"), _matthews),
     Metric("pearson", _pearson, True, ("score",)),
     Metric("spearman", _spearman, True, ("score",), order_only=True),
+    Metric("perplexity", _perplexity, False, ("text",)),
 )
 
 
@@ -182,14 +194,14 @@ def score(
         raise ValueError(f"gold {gold.shape} and predicted {predicted.shape} must be two lists of the same length")
     if len(gold) == 0:
         raise UserError("there is no labelled row to score")
-    if labels.kind == "score":
-        if not np.isfinite(predicted).all():  # one such score spoils any correlation
+    if labels.kind in ("score", "text"):
+        if labels.kind == "score" and not np.isfinite(predicted).all():  # one such score spoils any correlation
             predicted = np.zeros(len(predicted))
         values = {metric.name: _measure_values(metric, gold, predicted, seed) for metric in metrics}
     else:
         classes = max(2, len(labels.classes))
         values = _measure_classes(metrics, gold.astype(np.int64), predicted.astype(np.int64), classes, seed)
-    return TaskScore(loss, values, primary, len(gold))
+    return TaskScore(loss, values, primary, len(gold), all(metric.greater_is_better for metric in metrics))
 
 
 def _measure_classes(

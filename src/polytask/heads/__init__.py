@@ -5,10 +5,14 @@ from polytask.heads.bi import BiHead
 from polytask.heads.cosine import CosineHead
 from polytask.heads.cross import CrossHead
 from polytask.heads.linear import SingleHead
+from polytask.heads.mlm import MlmHead
+from polytask.heads.simcse import SimcseHead
 
 HEADS: dict[str, type[Head]] = {
     "bi": BiHead,
     "cosine": CosineHead,
     "cross": CrossHead,
     "linear": SingleHead,
+    "mlm": MlmHead,
+    "simcse": SimcseHead,
 }

@@ -1,10 +1,11 @@
 """What every head is: a task's pooled sequences in, its outputs, loss and predictions out.
 
 A head's own file says how vectors become outputs; what the outputs mean (their loss, and the answers decoded from them)
-follows from the task's kind of label, and stands here. Knows no other task and no trunk weights.
+follows from the task's kind of label, and stands here. Knows no other task, and of the trunk what `Encoded` holds.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.stream import Encoded, Pooling
-from polytask.types import LabelSpace, Prediction
+from polytask.types import LabelKind, LabelSpace, Prediction, UserError
 
 
 class Head(nn.Module, ABC):
@@ -22,6 +23,14 @@ class Head(nn.Module, ABC):
     """A pair's texts go through the trunk as two sequences rather than one."""
     texts: ClassVar[tuple[int, ...]] = (1, 2)
     """How many texts an example may have."""
+    kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "score")
+    """The kinds of label it fits."""
+    copies: ClassVar[int] = 1
+    """How often each example's texts go into the stream."""
+    masked: float | None = None
+    """The share of an example's tokens that is hidden before it goes into the stream."""
+    pretrained: ClassVar[Mapping[str, str]] = {}
+    """Own parameters, and their names in the files of encoders that come with such a head."""
 
     def __init__(self, task: str, labels: LabelSpace) -> None:
         super().__init__()
@@ -45,6 +54,8 @@ class Head(nn.Module, ABC):
                 return F.binary_cross_entropy_with_logits(outputs.float(), labels)
             case "score":
                 return F.mse_loss(outputs.float(), labels)
+            case "text":
+                raise NotImplementedError("heads of plain text have losses of their own")
 
     def decode(self, outputs: Tensor) -> list[Prediction]:
         """Each example's prediction in the task's own words: a class name, yes or no, or a score of its range."""
@@ -84,3 +95,22 @@ class LinearHead(Head):
 
     def forward(self, encoded: Encoded) -> Tensor:
         return self.squeeze(self.output(self.dropout(self.features(encoded))))
+
+
+class TextHead(Head):
+    """Plain text: nothing to predict, but how surprising a text is. Outputs are what `surprise` needs, [B, ...]."""
+
+    texts: ClassVar[tuple[int, ...]] = (1,)
+    kinds: ClassVar[tuple[LabelKind, ...]] = ("text",)
+
+    @abstractmethod
+    def surprise(self, outputs: Tensor) -> Tensor:
+        """[B, 2]: for each text, the sum of -log p over what was asked of it, and how much was asked."""
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The mean over all that was asked; 0 where nothing was."""
+        total, asked = self.surprise(outputs).sum(0).unbind()
+        return total / asked.clamp(min=1)
+
+    def decode(self, outputs: Tensor) -> list[Prediction]:
+        raise UserError(f"task {self.task} is plain text: it has no labels, so there is nothing to predict")

@@ -58,6 +58,8 @@ class Predictor:
 
     def outputs(self, task: str, examples: Iterable[tuple[str, ...]]) -> Iterator[Tensor]:
         """The head's outputs for one window of examples after another."""
+        if self.spec(task).kind == "text":
+            raise UserError(f"predict: task {task} is plain text: it has no labels, so there is nothing to predict")
         wanted = len(self.spec(task).text)
         iterator = iter(examples)
         while window := list(islice(iterator, WINDOW)):

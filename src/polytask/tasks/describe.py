@@ -40,6 +40,8 @@ def describe_split(split: Split, labels: LabelSpace, packer: Packer, apart: bool
 
 
 def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
+    if labels.kind == "text":
+        return {}
     if labels.kind == "score":
         edges = np.linspace(0, 1, 11)
         counts, _ = np.histogram(split.labels, bins=edges)
@@ -48,8 +50,8 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
 
 
 def class_counts(split: Split, labels: LabelSpace) -> tuple[int, ...]:
-    """Rows of each class (no, yes for yes_no); empty for scores."""
-    if labels.kind == "score":
+    """Rows of each class (no, yes for yes_no); empty for scores and plain text."""
+    if not labels.classes:
         return ()
     return tuple(np.bincount(split.labels.astype(np.int64), minlength=len(labels.classes)).tolist())
 

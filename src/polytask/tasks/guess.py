@@ -106,6 +106,7 @@ def _guess_kind(label: Column) -> tuple[LabelKind, str]:
 
 def _whole_range(spec: TaskSpec) -> tuple[float, float]:
     """The whole numbers around all scores of the files, not of the first rows only."""
+    assert spec.label is not None
     low, high = math.inf, -math.inf
     for path in filter(None, (spec.train, spec.dev)):
         for row in open_source(path).rows([spec.label]):

@@ -1,7 +1,7 @@
 """Raw label values -> the numbers a store keeps, and back to what a user reads. Knows no file and no text.
 
-A stored label is a class's number (in order of appearance, or in the recipe's order), 0 or 1 for no and yes, or the
-score as it stands in the file.
+A stored label is a class's number (in order of appearance, or in the recipe's order), 0 or 1 for no and yes, the score
+as it stands in the file, or 0 for plain text, which has none.
 """
 
 import math
@@ -101,8 +101,10 @@ def score_range(spec: TaskSpec) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def label_space(spec: TaskSpec, names: Sequence[str]) -> LabelSpace:
-    """What the task's labels can be, with these classes found in its training rows."""
+def label_space(spec: TaskSpec, names: Sequence[str], vocabulary: int = 0) -> LabelSpace:
+    """What the task's labels can be, with these classes found in its training rows, and so many different tokens."""
+    if spec.kind == "text":
+        return LabelSpace("text", vocabulary=vocabulary)
     if spec.kind == "yes_no":
         return YES_NO
     if spec.kind == "score":
@@ -121,6 +123,8 @@ def as_targets(
     space: LabelSpace, names: Sequence[str], stored: npt.NDArray[np.generic]
 ) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
     """Stored numbers as heads need them: the class's place, 0.0 or 1.0, or the score as a number from 0 to 1."""
+    if space.kind == "text":
+        return stored.astype(np.int64)
     if space.kind == "classes":
         place = np.array([space.classes.index(name) for name in names], dtype=np.int64)
         return place[stored.astype(np.int64)]
@@ -130,8 +134,10 @@ def as_targets(
     return scaled.astype(np.float32)
 
 
-def shown(kind: str, names: Sequence[str], stored: int | float) -> str | float:
-    """A stored number as a user reads it: the class's name, yes or no, or the score."""
+def shown(kind: str, names: Sequence[str], stored: int | float) -> str | float | None:
+    """A stored number as a user reads it: the class's name, yes or no, or the score; None for plain text."""
+    if kind == "text":
+        return None
     if kind == "score":
         return float(stored)
     return (YES_NO.classes if kind == "yes_no" else names)[int(stored)]

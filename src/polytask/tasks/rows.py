@@ -15,19 +15,20 @@ LabelledRow = tuple[int, tuple[str, ...], int | float]
 
 def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterator[LabelledRow | BrokenRow]:
     """Rows to train on or to score; one that cannot be used comes as a BrokenRow."""
-    columns = (*spec.text, spec.label)
+    columns = spec.text if spec.label is None else (*spec.text, spec.label)
     _check_columns(source, columns)
     for entry in source.rows(columns):
         if isinstance(entry, BrokenRow):
             yield entry
             continue
         row, values = entry
-        broken = _broken_text(source, row, spec.text, values[:-1])
+        texts = values[: len(spec.text)]
+        broken = _broken_text(source, row, spec.text, texts)
         if broken is not None:
             yield broken
             continue
         try:
-            yield row, tuple(map(str, values[:-1])), reader.read(values[-1])
+            yield row, tuple(map(str, texts)), 0 if spec.label is None else reader.read(values[-1])
         except LabelProblem as problem:
             yield BrokenRow(source.name, source.unit, row, spec.label, shortened(values[-1]), str(problem))
         except UserError as error:

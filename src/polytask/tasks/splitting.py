@@ -32,6 +32,7 @@ def split_file(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
     Rows with the same text stay on the same side, or the dev score would praise a good memory. A class that dev alone
     would have moves to train.
     """
+    assert spec.label is not None, "tasks are guessed with a label"
     source = open_for(spec, spec.train)
     entries = list(source.rows(source.columns, needed=(*spec.text, spec.label)))
     rows = [entry[1] for entry in entries if not isinstance(entry, BrokenRow)]

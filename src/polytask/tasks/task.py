@@ -33,7 +33,7 @@ class Split:
     fingerprint: str
     store: TokenStore
     labels: npt.NDArray[np.int64] | npt.NDArray[np.float32]
-    """As heads need them: the class's place, 0.0 or 1.0, or the score scaled to 0..1."""
+    """As heads need them: the class's place, 0.0 or 1.0, or the score scaled to 0..1; 0 for plain text."""
     broken: tuple[BrokenRow, ...]
     """Rows that were left out, the first thousand of them."""
     num_broken: int
@@ -120,7 +120,7 @@ def _read_task(spec: TaskSpec, tokenizer: TextTokenizer, cache: Path, faults: _F
         try:
             read = _read_source(spec, source, labels, tokenizer, cache, faults)
             if name == "train":
-                labels = label_space(spec, read.store.meta["names"])
+                labels = label_space(spec, read.store.meta["names"], tokenizer.vocabulary)
             if labels is not None:
                 splits[name] = read.as_split(name, labels)
         except UserError as error:

@@ -12,8 +12,9 @@ import numpy.typing as npt
 import torch
 
 from polytask.stream import Layout, Stream
+from polytask.text.masking import Ids as Ids
+from polytask.text.masking import MaskedText, Masker, token_labels
 
-Ids = npt.NDArray[np.integer]
 FILLER_LENGTH = 16  # filler is cut short, because attention's cost follows the longest sequence
 
 
@@ -28,6 +29,11 @@ class Part:
     """A pair's texts go into two sequences."""
     labels: npt.NDArray[np.generic] | None = None
 
+    @classmethod
+    def masked(cls, task: str, texts: Sequence[MaskedText]) -> "Part":
+        """Single texts whose labels are their hidden tokens."""
+        return cls(task, [(text.ids,) for text in texts], labels=token_labels(texts))
+
 
 @dataclass(frozen=True)
 class Packer:
@@ -38,6 +44,13 @@ class Packer:
     sep_id: int
     max_length: int
     """Longest sequence, special tokens included; longer texts lose their end, the longer text of a pair first."""
+    masker: Masker | None = None
+    """Needed where a task's tokens are to be hidden."""
+
+    def masked(self, text: Ids, share: float, rng: np.random.Generator) -> MaskedText:
+        """A single text, cut to fit, with `share` of its tokens hidden."""
+        assert self.masker is not None, "this packer was made without a masker"
+        return self.masker.mask(text[: self.max_length - 2], share, rng)
 
     def pack(self, parts: Sequence[Part], token_budget: int | None = None) -> Stream:
         """One stream, its sequences ordered by task; with a budget, filled up to exactly that many tokens."""

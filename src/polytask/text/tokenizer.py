@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from polytask.text.masking import Masker
 from polytask.types import UserError
 
 SPECIAL_TOKENS = {
@@ -42,6 +43,8 @@ class TextTokenizer:
         self.pad_id = self._special_id("pad_token")
         self.mask_id = self._special_id("mask_token")
         self.unk_id = self._special_id("unk_token")
+        special = {self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id}
+        self.masker = Masker(self.mask_id, self.vocabulary, tuple(sorted(special)))
         canonical = json.dumps(json.loads(tokenizer.to_str()), sort_keys=True)
         self.fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
 

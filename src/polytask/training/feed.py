@@ -27,6 +27,9 @@ class Feed:
         packer: Packer,
         seed: int,
         taught: Mapping[str, Tensor] | None = None,
+        *,
+        copies: Mapping[str, int] | None = None,
+        masked: Mapping[str, float] | None = None,
     ) -> None:
         self.examples = examples
         self.apart = apart
@@ -34,19 +37,33 @@ class Feed:
         self.seed = seed
         self.taught = taught or {}
         """What each task's teacher says of its examples, in their order."""
+        self.copies = copies or {}
+        """How often a task's texts go into the stream, where that is not once."""
+        self.masked = masked or {}
+        """Of tasks whose tokens are to be guessed, the share that is hidden."""
         self.given = dict.fromkeys(examples, 0)
         self._orders: dict[str, tuple[int, npt.NDArray[np.integer]]] = {}
 
     def next_stream(self, draws: Sequence[Draw]) -> Stream:
         parts, taught = [], {}
         for draw in draws:
-            examples = self.examples[draw.task]
+            first = self.given[draw.task]
             indices = self.next_indices(draw)
-            texts = [examples.tokens(i) for i in indices]
-            parts.append(Part(draw.task, texts, self.apart[draw.task], examples.labels[indices]))
+            parts.append(self._part(draw.task, indices, first))
             if draw.task in self.taught:
                 taught[draw.task] = self.taught[draw.task][indices]
         return replace(self.packer.pack(parts), taught=taught)
+
+    def _part(self, task: str, indices: Sequence[int], first: int) -> Part:
+        """These examples of a task; `first` is the number of those it gave before."""
+        examples = self.examples[task]
+        texts = [examples.tokens(i) * self.copies.get(task, 1) for i in indices]
+        if task not in self.masked:
+            return Part(task, texts, self.apart[task], examples.labels[indices])
+        # Each example in each pass has a number of its own, so that no pass hides what the last one did.
+        rngs = [seeds.generator(self.seed, "mask", task, first + n) for n in range(len(texts))]
+        share = self.masked[task]
+        return Part.masked(task, [self.packer.masked(text[0], share, r) for text, r in zip(texts, rngs, strict=True)])
 
     def next_indices(self, draw: Draw) -> list[int]:
         """The task's next examples; a new pass starts where the last one ends, inside a batch too."""

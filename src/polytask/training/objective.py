@@ -59,3 +59,5 @@ def taught_loss(outputs: Tensor, teacher: Tensor, kind: LabelKind, temperature: 
             return temperature**2 * F.binary_cross_entropy_with_logits(outputs / temperature, soft)
         case "score":
             return F.mse_loss(outputs, teacher)
+        case "text":
+            raise NotImplementedError("plain text has no answers to teach")

@@ -39,11 +39,11 @@ def take_step(
     examples = tokens = 0
     for _ in range(settings.accumulate):
         stream = next_stream()
-        examples += sum(map(len, stream.labels.values()))
         tokens += len(stream.token_ids_T)
         stream = stream.to(model.device)
         with torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
             done = model.run(stream)
+            examples += sum(map(len, done.outputs.values()))
             part_losses = objective.task_losses(model, done, progress)
             part_penalties = objective.penalties(model, done)
         total = objective.policy.weigh(part_losses) + sum(part_penalties.values())

@@ -6,6 +6,7 @@ Reads safetensors only. Nothing is ever unpickled, so opening somebody's weights
 import hashlib
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,16 @@ from polytask.trunk.config import CONFIG, NEEDED, config_of, read_shape
 from polytask.types import UserError
 from polytask.whole import whole_file
 
-__all__ = ["empty_trunk", "fingerprints", "load_trunk", "pickle_refused", "read_shape", "save_trunk", "weight_files"]
+__all__ = [
+    "empty_trunk",
+    "fingerprints",
+    "load_tensors",
+    "load_trunk",
+    "pickle_refused",
+    "read_shape",
+    "save_trunk",
+    "weight_files",
+]
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -118,6 +128,19 @@ def load_trunk(folder: Path, dropout: float | None = None, attention_dropout: fl
     ours = {name: found[hugging_face_name(name)] for name in trunk.state_dict()}
     trunk.load_state_dict(ours, assign=True)
     return trunk
+
+
+def load_tensors(folder: Path, names: Mapping[str, str]) -> dict[str, Tensor]:
+    """What an encoder's files have beside the trunk, by the names it is wanted under; nothing if a part is missing."""
+    found: dict[str, Tensor] = {}
+    for path in weight_files(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                keys = {_plain_name(key): key for key in file.keys()}  # noqa: SIM118  (no mapping)
+                found |= {own: file.get_tensor(keys[name]).float() for own, name in names.items() if name in keys}
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path} is not a whole safetensors file ({error}); download the encoder again") from None
+    return found if len(found) == len(names) else {}
 
 
 class _NoStart(TorchFunctionMode):
