@@ -48,6 +48,25 @@ def test_a_step_that_stays_inside_is_eta_long(
     )
 
 
+def test_paper_mode_is_the_papers_formula(
+    tiny_model: Any, tiny_stream: Any, make_context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One step worked out for one sequence: up along the gradient, the dropout of the clean pass in the moved one."""
+    same_noise(monkeypatch)
+    model = tiny_model(dropout=0.3)
+    stream = tiny_stream(["topic"], count=1)
+    torch.manual_seed(3)
+    done = model.run(stream)
+    start = 0.1 * pattern(done.words_TD)
+    moved = (done.words_TD.detach() + start).requires_grad_()
+    torch.manual_seed(3)
+    p, q = model(stream, moved)["topic"].softmax(-1), done.outputs["topic"].detach().softmax(-1)
+    g = torch.autograd.grad((p * (p / q).log() + q * (q / p).log()).sum(), moved)[0]
+    expected = (start + 0.2 * g / g.abs().max()).clamp(-0.3, 0.3)
+    found = Smart(make_context(model), sigma=0.1, eta=0.2, epsilon=0.3).perturbation(model, done)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_mtdnn_mode_moves_every_token_by_about_one(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
     model = tiny_model()
     done = model.run(tiny_stream())
