@@ -31,8 +31,9 @@ A recipe is one YAML file that describes a whole run. The six swaps (`adapter`, 
 `optimizer: {name: adamw, lr: 3e-5}`; `polytask methods` lists them. An unknown field, method or option is an error that
 says what there is.
 
-A recipe may start with `base: OTHER.yaml`: what it says is put over the other recipe, `train:` and each task field by field, everything
-else whole; `tasks: {NAME: null}` leaves a task out. Relative paths of the base start from the base's own folder.
+A recipe may start with `base: OTHER.yaml`: what it says is put over the other recipe, `train:` and each task field by
+field, everything else whole; `tasks: {NAME: null}` leaves a task out. Relative paths of the base start from the base's
+own folder.
 
 This page is made by `python docs/generate.py` from the code.
 """
@@ -55,13 +56,14 @@ WORDS = {
     "Literal[": "",
     "Mapping[str, TaskSpec]": "tasks by name",
     "Mapping[str, Any]": "mapping",
+    "Mapping[str, str]": "text by task",
     "tuple[": "",
     "]": "",
     "'": "",
     ", ...": ", several",
     "Swap": "method",
     " | None": "",
-    "LabelKind": "classes, yes_no, score",
+    "LabelKind": "classes, yes_no, score, text",
     "|": "or",
 }
 
@@ -75,7 +77,12 @@ def shown_type(text: str) -> str:
 def shown_default(text: str) -> str:
     if text.startswith("field(default_factory=lambda: Swap("):
         return text.split("'")[1]
-    return {"None": "", "field(default_factory=TrainSettings)": "", "()": "none"}.get(text, text.strip("'"))
+    return {
+        "None": "",
+        "field(default_factory=TrainSettings)": "",
+        "field(default_factory=dict)": "none",
+        "()": "none",
+    }.get(text, text.strip("'"))
 
 
 def page() -> str:
