@@ -171,6 +171,7 @@ def make_model(
     torch.manual_seed(seeds.derive(seed, "start"))
     bert = trunk()
     parts = make_adapter(adapter, tuple(specs), bert.shape)
+    parts.start_from(bert)
     heads = {name: make_head(spec, labels[name], bert.shape.hidden) for name, spec in specs.items()}
     return MultiTaskModel(bert, parts, heads)
 

@@ -9,6 +9,7 @@ from polytask.adapters.lhuc import Lhuc
 from polytask.adapters.lora import Lora
 from polytask.adapters.low_rank import LowRank
 from polytask.adapters.none import NoAdapter
+from polytask.adapters.own_trunk import OwnTrunk
 from polytask.adapters.pal import Pal
 from polytask.adapters.stack import Stack
 
@@ -19,6 +20,7 @@ ADAPTERS: dict[str, Callable[..., Adapter]] = {
     "lora": Lora,
     "low_rank": LowRank,
     "none": NoAdapter,
+    "own_trunk": OwnTrunk,
     "pal": Pal,
     "stack": Stack,
 }

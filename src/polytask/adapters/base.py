@@ -33,8 +33,24 @@ class AdapterContext:
     """Makes another adapter for the same trunk and tasks."""
 
 
+class Trunk(Protocol):
+    """What an adapter may start from."""
+
+    def linear(self, layer: int, site: str) -> nn.Linear:
+        """A layer's linear map."""
+
+    def layer_norm(self, layer: int, site: str) -> nn.LayerNorm:
+        """A layer's norm."""
+
+
 class LayerAdapter(nn.Module):
     """What one layer of the trunk (or its embeddings) asks at each of its slots."""
+
+    replaces: bool = False
+    """Stands in for the layer's own linear maps and norms, which then take no part."""
+
+    def start_from(self, trunk: Trunk, index: int) -> None:
+        """Called once, when the model is made, with the number of the layer it is on."""
 
     def linear(self, site: LinearSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
         """In place of each of the layer's linear maps."""
@@ -71,6 +87,20 @@ class Adapter(nn.Module):
         adapter = self.layers[index]
         assert isinstance(adapter, LayerAdapter)
         return adapter
+
+    def start_from(self, trunk: Trunk) -> None:
+        """Called once, when the model is made; saved weights, where there are any, are loaded afterwards."""
+        for index in range(len(self.layers)):
+            self.layer(index).start_from(trunk, index)
+
+    def stand_ins(self) -> dict[int, LayerAdapter]:
+        """By number, the layers whose own linear maps and norms take no part, with what stands in for them."""
+        return {
+            index: part
+            for index, layer in enumerate(self.layers)
+            for part in layer.modules()
+            if isinstance(part, LayerAdapter) and part.replaces
+        }
 
     def task_parameters(self, task: str) -> list[nn.Parameter]:
         """The parameters that belong to this task alone: modules with task-specific parts say which by `own`."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite, NormSite, SublayerSite
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite, NormSite, SublayerSite, Trunk
 from polytask.stream import Layout
 from polytask.types import Swap, UserError
 
@@ -40,16 +40,22 @@ class StackLayer(LayerAdapter):
     def _parts(self) -> list[LayerAdapter]:
         return [part for part in self.parts if isinstance(part, LayerAdapter)]
 
-    def linear(self, site: LinearSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
-        y_TD = super().linear(site, base, x_TD, layout)
+    def start_from(self, trunk: Trunk, index: int) -> None:
         for part in self._parts():
+            part.start_from(trunk, index)
+
+    def linear(self, site: LinearSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
+        first, *rest = self._parts()
+        y_TD = first.linear(site, base, x_TD, layout)
+        for part in rest:
             y_TD = part.linear(site, _Linear(y_TD), x_TD, layout)
         return y_TD
 
     def norm(self, site: NormSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
         assert isinstance(base, nn.LayerNorm)
-        y_TD = super().norm(site, base, x_TD, layout)
-        for part in self._parts():
+        first, *rest = self._parts()
+        y_TD = first.norm(site, base, x_TD, layout)
+        for part in rest:
             y_TD = part.norm(site, _Norm(base, y_TD), x_TD, layout)
         return y_TD
 
@@ -79,6 +85,12 @@ class Stack(Adapter):
         if len(adapters) < 2 or context.make is None:
             raise UserError("recipe: adapter: a stack needs two or more adapters, as `adapters: [pal, lhuc]`")
         made = [context.make(swap) for swap in adapters]
+        for swap, one in list(zip(adapters, made, strict=True))[1:]:
+            if one.stand_ins():
+                raise UserError(
+                    f"recipe: adapter: {swap.name} must come first in a stack: it stands in for the layers' own maps, "
+                    "so what an adapter before it does there would be lost"
+                )
         super().__init__(
             StackLayer([one.embedding for one in made]),
             (StackLayer([one.layer(index) for one in made]) for index in range(context.layers)),

@@ -136,6 +136,12 @@ class Bert(nn.Module):
         sites = {"query": attention.query, "key": attention.key, "value": attention.value}
         return {**sites, "attention_output": attention.output, "up": own.up, "down": own.down}[site]
 
+    def layer_norm(self, layer: int, site: str) -> nn.LayerNorm:
+        """The norm that an adapter sees at this site of a layer."""
+        own = self.layers[layer]
+        assert isinstance(own, Layer)
+        return {"attention": own.attention_norm, "ffn": own.ffn_norm}[site]
+
     def pool(self, first_SD: Tensor) -> Tensor:
         """tanh(W h + b) of first-token states."""
         pooled_SD: Tensor = self.pooler(first_SD)

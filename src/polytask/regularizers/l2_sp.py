@@ -1,0 +1,44 @@
+"""A spring to the pretrained weights."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polytask.model import MultiTaskModel, Pass
+from polytask.regularizers.base import Regularizer, RegularizerContext
+
+
+class L2Sp(Regularizer):
+    """L2-SP: `alpha/2 |w - w0|^2 + beta/2 |v|^2`, w the pretrained weights that learn, w0 their start, v the new ones.
+
+    w is the trunk, and with the adapter own_trunk the tasks' copies of it; v are the heads and the other adapters.
+    Sums, not means. Heads, adapters and copies of tasks that are not in the step's stream are left out, so that they do
+    not move. Set the optimizer's `weight_decay` to 0: it pulls to zero what this pulls to its start. w0 takes a trunk's
+    worth of memory, and is in no checkpoint: a resumed run starts from the same weights.
+
+    Paper: Li, Grandvalet & Davoine, "Explicit Inductive Bias for Transfer Learning with Convolutional Networks", 2018
+    (alpha 0.1 and beta 0.01 in the authors' code). Costs a few percent of a plain step.
+    """
+
+    def __init__(self, context: RegularizerContext, *, alpha: float = 0.1, beta: float = 0.01) -> None:
+        super().__init__(context)
+        self.alpha = alpha
+        self.beta = beta
+        trunk, stand_ins = context.model.trunk, context.model.adapter.stand_ins()
+        idle = {p for index in stand_ins for p in trunk.layers[index].parameters()}
+        self._trunk = [p for p in trunk.parameters() if p.requires_grad and p not in idle]
+        copies = [p for layer in stand_ins.values() for p in layer.parameters() if p.requires_grad]
+        self._start = {p: p.detach().clone() for p in [*self._trunk, *copies]}
+
+    def penalty(self, model: MultiTaskModel, done: Pass) -> Tensor:
+        own = [p for task in done.outputs for p in _own_parameters(model, task)]
+        pretrained = [*self._trunk, *(p for p in own if p in self._start)]
+        new = [p for p in own if p.requires_grad and p not in self._start]
+        zero = torch.zeros((), device=model.device)
+        away = sum((F.mse_loss(p, self._start[p], reduction="sum") for p in pretrained), zero)
+        size = sum((p.square().sum() for p in new), zero)
+        return self.alpha / 2 * away + self.beta / 2 * size
+
+
+def _own_parameters(model: MultiTaskModel, task: str) -> list[nn.Parameter]:
+    return [*model.head(task).parameters(), *model.adapter.task_parameters(task)]
