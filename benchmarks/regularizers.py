@@ -1,0 +1,118 @@
+"""What each regularizer costs: a training step with it beside a plain step on the same stream.
+
+    python benchmarks/regularizers.py [ROUNDS]
+
+MiniLM's shape (untrained), three tasks (one text, a pair in one sequence, a pair in two) in one stream of 32 examples
+of about 29 tokens, whole steps with torch's fused AdamW and what follows a step. Float32 on the CPU, bf16 on CUDA where
+there is one; attention drops nothing, so that CUDA has its varlen kernel. All take turns; reported is the ratio to the
+plain step of the same round, its median and its spread. Soft sharing is for tasks with trunks of their own: beside a
+plain step of those.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from polytask.build import TABLES, make, make_model
+from polytask.environment import environment, pick_device
+from polytask.policies.base import PolicyContext
+from polytask.regularizers.base import RegularizerContext
+from polytask.stream import Stream
+from polytask.text.packing import Packer, Part
+from polytask.training.groups import parameter_groups
+from polytask.training.objective import Objective
+from polytask.training.step import take_step
+from polytask.trunk.bert import Bert, BertShape
+from polytask.types import YES_NO, LabelSpace, Swap, TaskSpec, TrainSettings
+
+SHAPE = BertShape(layers=6, hidden=384, heads=12, ffn=1536, attention_dropout=0.0)
+SPACES = {"topic": LabelSpace("classes", ("a", "b", "c", "d", "e")), "same": YES_NO, "alike": LabelSpace("score")}
+HEADS = {"topic": ("linear", 1), "same": ("cross", 2), "alike": ("bi", 2)}
+COUNTS = {"topic": 11, "same": 11, "alike": 10}
+PACKER = Packer(tuple(SPACES), 101, 102, 64)
+ADAPTERS = {"soft_sharing": "own_trunk"}
+"""What a regularizer's model needs; the others have a plain trunk."""
+TARGETS = {"smart": 2.8, "bregman": 1.5, "lnsr": 2.1, "r_drop": 2.1}
+
+Step = Callable[[Stream], None]
+
+
+def next_stream(rng: np.random.Generator) -> Stream:
+    parts = []
+    for task, count in COUNTS.items():
+        # With their special tokens all come to 29 on average.
+        around = {"topic": [27], "same": [13, 13], "alike": [12, 13]}[task]
+        lengths = [[int(rng.integers(n - n // 2, n + n // 2 + 1)) for n in around] for _ in range(count)]
+        texts = [tuple(rng.integers(1000, 30000, n) for n in pair) for pair in lengths]
+        gold = rng.integers(0, 5, count) if task == "topic" else rng.integers(0, 2, count).astype(np.float32)
+        parts.append(Part(task, texts, HEADS[task][0] == "bi", gold))
+    return PACKER.pack(parts)
+
+
+def steps_of(adapter: str, ways: Sequence[Sequence[str]], device: torch.device) -> dict[str, Step]:
+    """A step for each way, a choice of regularizers; all train one model, since their cost does not depend on it."""
+    specs = {
+        task: TaskSpec(task, SPACES[task].kind, ("text",) * num_texts, "label", "", "", head=Swap(head))
+        for task, (head, num_texts) in HEADS.items()
+    }
+    model = make_model(specs, SPACES, Swap(adapter), lambda: Bert(SHAPE)).to(device)
+    settings = TrainSettings(precision="bf16" if device.type == "cuda" else "float32")
+    weights = dict.fromkeys(SPACES, 1.0)
+    kinds = {task: space.kind for task, space in SPACES.items()}
+    policy = make("policy", Swap("sum"), "benchmark", PolicyContext(weights, kinds, 100))
+    optimizer = make("optimizer", Swap("fused_adamw"), "benchmark", parameter_groups(model, settings, 1e-5, 0.01))
+    context = RegularizerContext(model, weights, 100)
+
+    def way(names: Sequence[str]) -> Step:
+        regularizers = {name: make("regularizer", Swap(name), "benchmark", context) for name in names}
+        objective = Objective(policy, regularizers)
+
+        def step(stream: Stream) -> None:
+            take_step(model, optimizer, objective, settings, lambda: stream)
+            for regularizer in regularizers.values():
+                regularizer.after_step(model, 50)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+
+        return step
+
+    return {" + ".join(names) or "plain": way(names) for names in ways}
+
+
+def measure(ways: Mapping[str, Step], rounds: int) -> None:
+    rng = np.random.default_rng(0)
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 2):
+        stream = next_stream(rng)
+        for name, step in ways.items():
+            started = time.perf_counter()
+            step(stream)
+            if number > 1:  # the first two are warm-ups
+                seconds[name].append(time.perf_counter() - started)
+    for name, times in seconds.items():
+        ratios = sorted(b / a for a, b in zip(seconds["plain"], times, strict=True))
+        target = f"   wanted: {TARGETS[name]} at most" if name in TARGETS else ""
+        print(
+            f"{name:20} {statistics.median(times) * 1000:8.1f} ms   / plain: "
+            f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}){target}"
+        )
+
+
+def main(rounds: int) -> None:
+    device = pick_device("auto")
+    machine = environment(device)
+    print(f"{machine['cpu']}, {machine['device']}, {machine['threads']} threads, torch {machine['torch']}")
+    names = list(TABLES["regularizer"])
+    plain = [[name] for name in names if name not in ADAPTERS]
+    measure(steps_of("none", [[], *plain, ["smart", "bregman"]], device), rounds)
+    for adapter in dict.fromkeys(ADAPTERS.values()):
+        print(f"with the adapter {adapter}:")
+        measure(steps_of(adapter, [[], *([n] for n in names if ADAPTERS.get(n) == adapter)], device), rounds)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
