@@ -15,7 +15,12 @@ PARTS = [
         "Recipe",
         "Everything has a default but `tasks`. Relative files are looked for beside the recipe.",
     ),
-    ("A task: `tasks: {NAME: {...}}`", types, "TaskSpec", "`kind`, `text`, `label`, `train` and `dev` are needed."),
+    (
+        "A task: `tasks: {NAME: {...}}`",
+        types,
+        "TaskSpec",
+        "`kind`, `text`, `label` (not for kind text), `train`, `dev` are needed.",
+    ),
     (
         "Training: `train: {...}`",
         types,

@@ -9,10 +9,11 @@ from polytask.recipe import read_recipe, recipe_from, recipe_to_mapping, write_r
 from polytask.types import Swap, UserError
 
 TASK = {"kind": "yes_no", "text": "t", "label": "l", "train": "a.csv", "dev": "b.csv"}
+PLAIN = {"kind": "text", "text": "t", "train": "a.csv", "dev": "b.csv"}
 
 
 def recipe(**more: Any) -> dict[str, Any]:
-    return {"tasks": {"one": TASK}, **more}
+    return {"tasks": {"one": TASK}} | more
 
 
 def test_defaults_and_short_forms() -> None:
@@ -58,6 +59,7 @@ def test_resolved_copy_means_the_same(tmp_path: Path) -> None:
             regularizers=[{"name": "x", "strength": 0.1}],
             encoder={"layers": 2, "hidden": 32},
             train={"warmup": 0.2, "clip": None},
+            tasks={"one": TASK, "words": PLAIN},
         ),
         ["tasks.one.head={name: bi, form: concat}", "tasks.one.classes=null"],
     )
@@ -103,6 +105,14 @@ def test_resolved_copy_means_the_same(tmp_path: Path) -> None:
         ({"tasks": {"one": {**TASK, "kind": "score", "range": [5]}}}, "tasks.one.range: 2 values are needed, found 1"),
         ({"tasks": {"one": {**TASK, "kind": "classes", "classes": ["a", "a"]}}}, "two or more different names"),
         ({"tasks": {"one": {**TASK, "weight": 0}}}, "tasks.one.weight: a number above 0"),
+        ({"tasks": {"one": {k: v for k, v in TASK.items() if k != "label"}}}, "tasks.one: the field label is missing"),
+        ({"tasks": {"one": {**TASK, "label": None}}}, "tasks.one.label: a value is needed, found nothing"),
+        ({"tasks": {"one": {**TASK, "kind": "text"}}}, "tasks.one.label: kind text has no labels, found 'l'"),
+        ({"tasks": {"one": {**PLAIN, "range": [0, 5]}}}, "tasks.one.range: kind text has no labels, found"),
+        ({"tasks": {"one": {**PLAIN, "loss": "focal"}}}, "tasks.one.loss: kind text has no labels, found"),
+        ({"tasks": {"one": {**PLAIN, "classes": ["a", "b"]}}}, "tasks.one.classes: .*for kind classes only"),
+        ({"tasks": {"one": {**PLAIN, "text": ["a", "b"]}}}, "tasks.one.text: kind text takes one column, found 2"),
+        ({"tasks": {"one": PLAIN}, "teachers": {"one": "runs/x"}}, "teachers.one: a task of plain text has no answers"),
     ],
 )
 def test_refused_in_plain_words(content: Any, message: str) -> None:

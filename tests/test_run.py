@@ -2,13 +2,14 @@
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, BertForMaskedLM
 
 import polytask
 from polytask import Finished, Running, UserError, evaluate_run, prepare, read_recipe, train
@@ -112,7 +113,7 @@ def test_refused_folders(tmp_path: Path, tiny_run: Finished, tiny_settings: list
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("sampler=annealing", "sampler: there is no sampler 'annealing'. Valid: proportional, round_robin"),
+        ("sampler=annealing", r"sampler: there is no sampler 'annealing' .did you mean annealed... Valid: annealed, "),
         ("optimizer.lrr=1", r"optimizer: there is no option of fused_adamw 'lrr' .did you mean lr... Valid: betas"),
         ("optimizer.lr=fast", "optimizer.lr: a number is needed, found 'fast'"),
         ("tasks.opinion.head=cross", "cross does not take 1 text.s.; these do: linear"),
@@ -186,3 +187,63 @@ def test_evaluating_needs_no_training_file(tmp_path: Path, tiny_settings: list[s
         UserError, match=r"1 broken row;[^\n]*\n  .*more\.csv, line 3, column 'mood': 'so-so': not among"
     ):
         evaluate_run(finished.folder, on={"mood": str(more)})
+
+
+def with_plain_text(folder: Path, settings: list[str], *more: str) -> polytask.Recipe:
+    """The quickstart's opinions, with masked and contrastive learning from plain text beside them."""
+    plain = "{kind: text, text: %s, train: 'sample:%s-train', dev: 'sample:%s-dev', head: %s}"
+    tasks = [
+        f"tasks.words={plain % ('text', 'opinions', 'opinions', 'mlm')}",
+        f"tasks.views={plain % ('sentence1', 'similarity', 'similarity', 'simcse')}",
+    ]
+    return read_recipe(QUICKSTART, [*settings, *tasks, "train.epochs=1", "train.steps_per_epoch=6", *more])
+
+
+def test_plain_text_is_learned_beside_the_tasks(tmp_path: Path, tiny_settings: list[str]) -> None:
+    recipe = with_plain_text(tmp_path, tiny_settings, "train.select=words", "train.save_every=2")
+    finished = train(recipe, tmp_path / "run")
+    scores = finished.evaluations["dev"].tasks
+    assert scores["words"].primary == scores["views"].primary == "perplexity"
+    assert 1 < scores["words"].value < 10_000
+    assert 1 <= scores["views"].value <= 90  # of 90 texts
+    assert finished.summary["best"]["value"] == scores["words"].value
+    assert set(finished.summary["baselines"]) == {"opinion", "question", "similarity"}
+    assert {path.stem for path in (finished.folder / "predictions").iterdir()} == {
+        "opinion-dev",
+        "question-dev",
+        "similarity-dev",
+    }
+    again = evaluate_run(finished.folder)
+    assert {task: score.metrics for task, score in again} == {task: score.metrics for task, score in scores.items()}
+    steps = [json.loads(line) for line in (finished.folder / "metrics.jsonl").read_text().splitlines()]
+    assert {line["examples"] for line in steps if line["kind"] == "step"} == {16}
+    with pytest.raises(UserError, match="predict: task words is plain text: it has no labels"):
+        polytask.load(finished.folder).predict("words", "Hello.")
+
+    running = Running(recipe, tmp_path / "stopped")
+    list(itertools.islice(running.steps(), 3))
+    resumed = train(recipe, tmp_path / "stopped", resume=True)
+    for file in ("model/model.safetensors", "model/parts.safetensors"):
+        assert (finished.folder / file).read_bytes() == (resumed.folder / file).read_bytes()
+
+
+def test_regularizers_let_plain_text_be(tmp_path: Path, tiny_settings: list[str]) -> None:
+    recipe = with_plain_text(tmp_path, tiny_settings, "regularizers=[smart, r_drop, bregman]")
+    for report in Running(recipe, tmp_path / "run").steps():
+        (task,) = report.losses
+        assert all(value == 0 if task in ("words", "views") else value >= 0 for value in report.penalties.values())
+        assert torch.isfinite(torch.tensor([*report.losses.values(), *report.penalties.values()])).all()
+
+
+def test_an_encoders_own_mlm_head_is_used(tmp_path: Path, tiny_run: Finished, tiny_settings: list[str]) -> None:
+    encoder = tmp_path / "encoder"
+    shutil.copytree(tiny_run.folder / "model", encoder)
+    theirs = BertForMaskedLM.from_pretrained(encoder)
+    torch.nn.init.normal_(theirs.cls.predictions.bias)
+    theirs.save_pretrained(encoder)
+    recipe = with_plain_text(tmp_path, tiny_settings, f"encoder={encoder}")
+    head = prepare(recipe).model.head("words").state_dict()
+    assert torch.equal(head["bias"], theirs.cls.predictions.bias)
+    assert torch.equal(head["dense.weight"], theirs.cls.predictions.transform.dense.weight)
+    plain = with_plain_text(tmp_path, tiny_settings, f"encoder={tiny_run.folder / 'model'}")
+    assert not prepare(plain).model.head("words").state_dict()["bias"].any()  # this encoder has none

@@ -257,6 +257,8 @@ class Running:
         session, recipe, model = self.session, self.recipe, self.prepared.model
         encoder = recipe.encoder if isinstance(recipe.encoder, str) else "untrained"
         examples = sum(session.feed.given.values())
+        chosen = recipe.train.select.partition(".")[0]
+        by_text = all(spec.kind == "text" for name, spec in recipe.tasks.items() if chosen in ("mean", name))
         return {
             "format": 1,
             "name": recipe.name,
@@ -268,7 +270,11 @@ class Running:
             "examples_per_second": examples / session.step_seconds,
             "peak_memory_bytes": peak_memory(self.device),
             "device": str(self.device),
-            "best": {"step": session.best_step, "select": recipe.train.select, "value": session.best_value},
+            "best": {
+                "step": session.best_step,
+                "select": recipe.train.select,
+                "value": -session.best_value if by_text else session.best_value,
+            },
             "parameters": model.budget(),
             "tasks": {name: describe_task(task, self.prepared) for name, task in self.prepared.tasks.items()},
             "evaluations": {split: asdict(report)["tasks"] for split, report in evaluations.items()},

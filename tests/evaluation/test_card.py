@@ -135,3 +135,29 @@ def test_there_are_no_holes(card: str) -> None:
     assert "None" not in card
     assert "\n\n\n" not in card
     assert not re.search(r"[ \t]$", card, re.MULTILINE)
+
+
+def with_plain_text(alone: bool) -> dict[str, Any]:
+    content = summary()
+    about = {"kind": "text", "classes": [], "range": None, "text": ["body"], "label": None, "data": {}}
+    score = {"loss": 3.0, "primary": "perplexity", "examples": 7, "greater_is_better": False}
+    score["metrics"] = {"perplexity": {"value": 20.5, "low": 18.0, "high": 23.0}}
+    kept = [] if alone else list(content["tasks"])
+    content["tasks"] = {"words": about, **{task: content["tasks"][task] for task in kept}}
+    content["evaluations"]["dev"] = {"words": score, **{task: content["evaluations"]["dev"][task] for task in kept}}
+    return content
+
+
+def test_plain_text_is_named_and_nobody_is_told_to_ask_it(tmp_path: Path) -> None:
+    text = write_card(tmp_path, with_plain_text(alone=False)).read_text()
+    assert "that answers 2 text tasks" in text
+    assert "| words | none: plain text | dev | perplexity, lower is better | 20.500 | 18.000 to 23.000 | 7 |  |" in text
+    assert 'model.predict("topic", "text")' in text
+
+
+def test_a_model_of_plain_text_alone_is_an_encoder(tmp_path: Path) -> None:
+    text = write_card(tmp_path, with_plain_text(alone=True)).read_text()
+    assert "encoder: RUN/model" in text
+    assert "predict" not in text
+    assert "the best on the dev rows by the loss" in text
+    assert "pipeline_tag" not in front(text)

@@ -46,3 +46,15 @@ def test_what_the_best_is_best_at() -> None:
     assert report.chosen("mean") == pytest.approx(0.7)
     assert report.chosen("two") == 0.8
     assert report.chosen("two.f1") == 0.9
+
+
+def test_plain_text_stays_out_of_the_mean_and_less_of_it_is_better() -> None:
+    labelled = TaskScore(0.5, {"accuracy": MetricValue(0.6, 0, 1)}, "accuracy", 10)
+    surprised = TaskScore(3.0, {"perplexity": MetricValue(20.0, 18, 22)}, "perplexity", 10, greater_is_better=False)
+    calmer = TaskScore(2.0, {"perplexity": MetricValue(7.0, 6, 8)}, "perplexity", 10, greater_is_better=False)
+    report = EvalReport(1, "dev", {"one": labelled, "words": surprised})
+    assert report.mean == report.chosen("mean") == 0.6
+    later = EvalReport(2, "dev", {"one": labelled, "words": calmer})
+    assert later.chosen("words") > report.chosen("words")
+    assert later.chosen("words.perplexity") > report.chosen("words.perplexity")
+    assert EvalReport(2, "dev", {"words": calmer}).mean > EvalReport(1, "dev", {"words": surprised}).mean

@@ -187,3 +187,27 @@ def test_errors_say_what_is_allowed() -> None:
         score(np.array([], int), np.array([], int), YES_NO, 0.0)
     with pytest.raises(ValueError, match="same length"):
         score(gold, np.array([0, 1, 1]), YES_NO, 0.0)
+
+
+PLAIN = LabelSpace("text", vocabulary=50)
+
+
+def test_perplexity_by_hand_and_its_interval() -> None:
+    asked, surprise = np.array([1.0, 3.0, 0.0]), np.array([np.log(2), 3 * np.log(4), 0.0])
+    found = score(asked, surprise, PLAIN, 0.5)
+    assert found.metrics["perplexity"].value == pytest.approx(2 ** (7 / 4))  # the mean over tokens, not over texts
+    assert found.primary == "perplexity"
+    assert not found.greater_is_better
+    assert score([1], [1], YES_NO, 0.5).greater_is_better
+    rng = np.random.default_rng(0)
+    asked = rng.integers(1, 20, 400).astype(float)
+    found = score(asked, rng.gamma(4.0, 0.5, 400) * asked, PLAIN, 0.5).metrics["perplexity"]
+    assert found.low < np.exp(2) < found.high  # the mean of that gamma distribution is 2
+    assert 0.2 < found.high - found.low < 2.5
+
+
+@pytest.mark.parametrize("worst", [np.nan, np.inf, 1e30])
+def test_a_diverged_perplexity_is_finite_and_never_the_best(worst: float) -> None:
+    found = score(np.array([1.0, 1.0]), np.array([1.0, worst]), PLAIN, 0.5).metrics["perplexity"]
+    assert np.isfinite([found.value, found.low, found.high]).all()
+    assert found.value > 1e20

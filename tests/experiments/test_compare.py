@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from polytask import Finished, UserError
+from polytask import Finished, UserError, train
 from polytask.experiments.compare import StudyRunning, compare_runs
 from polytask.experiments.study import read_study
 
-from .conftest import Done, study_file
+from .conftest import QUICKSTART, Done, study_file
 
 
 def test_the_folder_has_the_verdict(small_study: Done) -> None:
@@ -108,3 +109,31 @@ def test_runs_that_cannot_be_compared(small_study: Done, tiny_run: Finished, tmp
     with pytest.raises(UserError, match=r"task question was scored on .* cannot be compared"):
         compare_runs([run, other], tmp_path / "c")
     assert not (tmp_path / "c").exists()
+
+
+def test_plain_text_is_left_out_of_the_comparison(tiny_settings: list[str], tiny_run: Finished, tmp_path: Path) -> None:
+    """So that one can ask whether learning from plain text beside the tasks helps them."""
+    plain = "tasks.words={kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:opinions-dev'}"
+    more = train(QUICKSTART, tmp_path / "more", [*tiny_settings, plain])
+    content = compare_runs([tiny_run.folder, more.folder], tmp_path / "both")
+    assert set(content["tasks"]) == {"opinion", "question", "similarity"}
+    views = {"opinion", "question", "similarity", "mean"}
+    assert {comparison["task"] for comparison in content["comparisons"]} == views
+    assert set(content["variants"]["more"]["cells"][0]["values"]) == views
+    assert content["variants"]["more"]["cells"][0]["values"]["mean"] == pytest.approx(more.evaluations["dev"].mean)
+
+
+def test_plain_text_alone_cannot_be_compared(tiny_settings: list[str], tmp_path: Path) -> None:
+    task = {"kind": "text", "text": "text", "train": "sample:opinions-train", "dev": "sample:opinions-dev"}
+    (tmp_path / "plain.yaml").write_text(yaml.safe_dump({"tasks": {"words": task}}))
+    path = study_file(
+        tmp_path, tiny_settings, base="plain.yaml", variants={"small": {}, "large": {"train.batch_size": 8}}
+    )
+    with pytest.raises(UserError, match="all tasks are plain text, which has no predictions to compare"):
+        StudyRunning(read_study(path), tmp_path / "out")
+    runs = [
+        train(tmp_path / "plain.yaml", tmp_path / str(size), [*tiny_settings, f"train.batch_size={size}"]).folder
+        for size in (4, 8)
+    ]
+    with pytest.raises(UserError, match="all tasks are plain text, which has no predictions to compare"):
+        compare_runs(runs, tmp_path / "none")

@@ -146,3 +146,14 @@ def test_a_split_with_labels_the_model_never_saw(
     useless = write("useless.csv", "text,opinion\nq,11\n")
     with pytest.raises(UserError, match=r"useless\.csv: not one usable row for task 'opinions'; the first: "):
         read_split(skipping, labels, useless, tokenizer, tmp_path / "cache", "dev")
+
+
+def test_plain_text_needs_no_label(tmp_path: Path, tokenizer: TextTokenizer, write: Write) -> None:
+    source = write("t.csv", "a,b\nx y,1\n ,2\nz,3\n")
+    spec = TaskSpec("t", "text", ("a",), None, source, source, broken_rows="skip")
+    (task,) = read_tasks([spec], tokenizer, tmp_path / "cache")
+    assert task.labels == LabelSpace("text", vocabulary=tokenizer.vocabulary)
+    assert task.splits["train"].labels.tolist() == [0, 0]
+    assert [len(task.splits["train"].tokens(i)[0]) for i in range(2)] == [2, 1]
+    assert list(task.splits["dev"].examples()) == [Example(("x y",), None, 2), Example(("z",), None, 4)]
+    assert "line 3, column 'a': ' ': the text is empty" in message([replace(spec, broken_rows="stop")], tokenizer, tmp_path)

@@ -4,7 +4,10 @@ from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from polytask.stream import Stream
+from polytask.text.masking import Masker
 from polytask.text.packing import Packer
 from polytask.training.feed import Feed
 from polytask.types import Draw
@@ -60,3 +63,55 @@ def test_labels_stay_with_their_texts_and_tasks_are_sorted() -> None:
 
 def test_seed_changes_the_order() -> None:
     assert feed(0).next_indices(Draw("a", 7)) != feed(1).next_indices(Draw("a", 7))
+
+
+class Long(Few):
+    """Examples of fifty tokens, all the example's own number."""
+
+    def tokens(self, index: int) -> tuple[npt.NDArray[np.integer], ...]:
+        return (np.full(50, 10 + index),)
+
+
+def masked_feed(seed: int = 0) -> Feed:
+    packer = Packer(("a", "b"), 2, 3, 64, Masker(4, 60, (0, 1, 2, 3, 4)))
+    return Feed(
+        {"a": Long(7), "b": Long(5)}, {"a": False, "b": True}, packer, seed, copies={"b": 2}, masked={"a": 0.15}
+    )
+
+
+def asked(stream: Stream) -> list[list[int]]:
+    """Where tokens are to be guessed, for each text of the masked task, in their order."""
+    parts = stream.labels["a"].split(52)
+    return [(part >= 0).nonzero().flatten().tolist() for part in parts]
+
+
+def test_hidden_tokens_are_the_labels_of_a_masked_task() -> None:
+    stream = masked_feed().next_stream([Draw("b", 2), Draw("a", 3)])
+    first, last = stream.layout.token_ranges[0]
+    labels, seen = stream.labels["a"], stream.token_ids_T[first:last]
+    assert len(labels) == last - first == 3 * 52
+    assert (labels >= 0).sum() == 3 * round(0.15 * 50)
+    assert (seen[labels >= 0] == 4).sum() > 12  # 80 % of 24 are [MASK]
+    assert not (seen[labels < 0] == 4).any()
+    numbers = seen.view(3, 52)[:, 1:-1].mode().values
+    assert torch.equal(labels.view(3, 52).max(1).values, numbers)
+
+
+def test_hidden_tokens_change_from_pass_to_pass_and_not_with_the_batches() -> None:
+    one, three = masked_feed(), masked_feed()
+    whole = asked(one.next_stream([Draw("a", 21)]))
+    pieces = [place for _ in range(7) for place in asked(three.next_stream([Draw("a", 3)]))]
+    assert whole == pieces
+    assert len({tuple(place) for place in whole}) == 21  # every example in every pass
+    resumed = masked_feed()
+    resumed.load_state_dict({"a": 14, "b": 0})
+    assert asked(resumed.next_stream([Draw("a", 7)])) == whole[14:]
+    assert asked(masked_feed(1).next_stream([Draw("a", 21)])) != whole
+
+
+def test_copies_are_sequences_side_by_side() -> None:
+    stream = masked_feed().next_stream([Draw("b", 3)])
+    rows = stream.token_ids_T.view(-1, 52)
+    assert len(rows) == 6
+    assert torch.equal(rows[0::2], rows[1::2])
+    assert len(stream.labels["b"]) == 3

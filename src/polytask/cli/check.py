@@ -51,7 +51,9 @@ def data_table(prepared: Prepared) -> Table:
 
 
 def balance(labels: Mapping[str, Any]) -> str:
-    """`5 classes, 90 to 210 rows each`, `no 60, yes 60`, or `0 to 5`."""
+    """`5 classes, 90 to 210 rows each`, `no 60, yes 60`, `0 to 5`, or `none` for plain text."""
+    if not labels:
+        return "none"
     if "edges" in labels:
         return f"{labels['edges'][0]:g} to {labels['edges'][-1]:g}"
     names, counts = labels["names"], labels["counts"]

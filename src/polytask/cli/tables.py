@@ -21,7 +21,7 @@ def scores_table(report: EvalReport, baselines: Mapping[str, Mapping[str, Any]] 
             table.add_row(
                 task if is_primary else "",
                 f"{score.examples:,}" if is_primary else "",
-                name,
+                name if score.greater_is_better else f"{name} (lower is better)",
                 f"{value.value:.3f}",
                 f"{value.low:.3f} to {value.high:.3f}",
                 f"{guess['value']:.3f} ({guess['what']})" if guess and guess["metric"] == name else "",

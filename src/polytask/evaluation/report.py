@@ -158,6 +158,8 @@ def _overview(run: _Run) -> list[str]:
     rows = []
     for task in run.tasks:
         scores = {split: tasks[task] for split, tasks in run.scores.items() if task in tasks}
+        if not all(score.get("greater_is_better", True) for score in scores.values()):
+            continue  # a perplexity has another scale
         for primary in {score["primary"] for score in scores.values()}:
             found = {split: _interval(score) for split, score in scores.items()}
             rows.append((f"{task} ({primary})", found, run.baseline(task, primary).get("value")))

@@ -15,7 +15,9 @@ from polytask.environment import environment, pick_device
 from polytask.experiments.cells import Cell, Plan, plan, summary_of
 from polytask.experiments.page import write_page
 from polytask.experiments.results import (
+    NOTHING_TO_COMPARE,
     RunFolder,
+    compared,
     comparisons_json,
     cost_json,
     curves_json,
@@ -54,6 +56,8 @@ class StudyRunning:
         self.folder = Path(folder) if folder is not None else Path("studies") / study.name
         self.workers = workers
         self.errors: dict[str, str] = {}
+        if all(task.kind == "text" for recipe in study.recipes.values() for task in recipe.tasks.values()):
+            raise UserError(NOTHING_TO_COMPARE)
         self._check_folder()
         self.plan: Plan = plan(study, self.folder)
 
@@ -151,7 +155,7 @@ def study_json(study: Study, runs: Sequence[RunFolder], cells: Mapping[str, list
         "seeds": list(study.seeds),
         "tasks": {
             task: {"kind": t["kind"], "metric": t["metric"], "examples": about["evaluations"]["dev"][task]["examples"]}
-            for task, t in about["tasks"].items()
+            for task, t in compared(about).items()
         },
         "variants": {
             variant: {

@@ -14,6 +14,7 @@ from polytask.evaluation.verdict import judge
 from polytask.types import UserError
 
 Array = NDArray[Any]
+NOTHING_TO_COMPARE = "compare: all tasks are plain text, which has no predictions to compare; see each run's scores"
 
 
 @dataclass(frozen=True)
@@ -34,29 +35,37 @@ def verdict_of(runs: Sequence[RunFolder], reference: str) -> Verdict:
     check_same_dev(runs)
     first = reference if reference in by_variant else next(iter(by_variant))
     ordered = {first: by_variant[first], **by_variant}
-    tasks = [_task_data(task, about, ordered) for task, about in runs[0].summary["tasks"].items()]
+    tasks = [_task_data(task, about, ordered) for task, about in compared(runs[0].summary).items()]
+    if not tasks:
+        raise UserError(NOTHING_TO_COMPARE)
     verdict = judge(tasks, first, {variant: [run.seed for run in found] for variant, found in ordered.items()})
     return verdict if first == reference else replace(verdict, comparisons=())
+
+
+def compared(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The tasks that have predictions: all but plain text. Runs with and without such a task can be compared."""
+    return {task: about for task, about in summary["tasks"].items() if about["kind"] != "text"}
 
 
 def check_same_dev(runs: Sequence[RunFolder]) -> None:
     """Scores on different dev data cannot be compared."""
     first = runs[0]
+    tasks = compared(first.summary)
     for run in runs[1:]:
-        if set(run.summary["tasks"]) != set(first.summary["tasks"]):
+        if set(compared(run.summary)) != set(tasks):
             raise UserError(
-                f"{run.folder}: its tasks are {', '.join(run.summary['tasks'])}, those of {first.folder} are "
-                f"{', '.join(first.summary['tasks'])}: only runs of the same tasks can be compared"
+                f"{run.folder}: its tasks are {', '.join(compared(run.summary))}, those of {first.folder} are "
+                f"{', '.join(tasks)}: only runs of the same tasks can be compared"
             )
         one, other = _dev_files(first.folder), _dev_files(run.folder)
-        for task in one:
+        for task in tasks:
             if one[task]["sha256"] != other[task]["sha256"]:
                 raise UserError(
                     f"{run.folder}: task {task} was scored on {other[task]['source']}, in {first.folder} on "
                     f"{one[task]['source']}, and their contents differ: scores on different dev data cannot be compared"
                 )
-        for task, about in run.summary["tasks"].items():
-            if about["metric"] != first.summary["tasks"][task]["metric"]:
+        for task, about in compared(run.summary).items():
+            if about["metric"] != tasks[task]["metric"]:
                 raise UserError(
                     f"{run.folder}: task {task} is scored by {about['metric']}, in {first.folder} by another metric"
                 )
@@ -140,5 +149,6 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def values_json(summary: Mapping[str, Any]) -> dict[str, float]:
     """One run's dev scores, and their mean where there are several."""
-    values = {t: s["metrics"][s["primary"]]["value"] for t, s in summary["evaluations"]["dev"].items()}
+    scores = {task: summary["evaluations"]["dev"][task] for task in compared(summary)}
+    values = {task: score["metrics"][score["primary"]]["value"] for task, score in scores.items()}
     return {**values, "mean": float(np.mean(list(values.values())))} if len(values) > 1 else values
