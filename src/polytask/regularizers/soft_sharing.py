@@ -27,7 +27,7 @@ class SoftSharing(Regularizer):
     not in the step's stream count as numbers: nothing moves them.
 
     Papers: Duong et al., "Low Resource Dependency Parsing", 2015 (l2); Yang & Hospedales, "Trace Norm Regularised Deep
-    Multi-Task Learning", 2017 (trace: its last-axis flattening). Costs the reading of K trunks, with no further pass.
+    Multi-Task Learning", 2017 (trace: its last-axis flattening). Costs the reading of all tasks' weights, and no pass.
     """
 
     def __init__(self, context: RegularizerContext, *, form: Form = "l2", weight: float = 0.01) -> None:
