@@ -39,7 +39,7 @@ def ours() -> Callable[[], object]:
     kinds = {task: model.head(task).labels.kind for task in model.tasks}
     objective = Objective(WeightedSum(PolicyContext(dict.fromkeys(model.tasks, 1.0), kinds, 1)))
     draw = [Draw("opinion", BATCH)]
-    return lambda: take_step(model, optimizer, objective, settings, lambda: feed.next_stream(draw))
+    return lambda: take_step(model, optimizer, objective, settings, lambda: feed.next_batch(draw))
 
 
 def plain() -> Callable[[], object]:
@@ -51,7 +51,7 @@ def plain() -> Callable[[], object]:
     optimizer = torch.optim.AdamW([*trunk.parameters(), *head.parameters()], lr=1e-5, fused=True)
 
     def step() -> None:
-        stream = feed.next_stream([Draw("opinion", BATCH)])
+        stream = feed.next_batch([Draw("opinion", BATCH)]).together
         rows = stream.token_ids_T.split(list(stream.layout.lengths))
         ids_BL = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
         mask_BL = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)

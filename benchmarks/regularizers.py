@@ -23,6 +23,7 @@ from polytask.policies.base import PolicyContext
 from polytask.regularizers.base import RegularizerContext
 from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
+from polytask.training.feed import Batch
 from polytask.training.groups import parameter_groups
 from polytask.training.objective import Objective
 from polytask.training.step import take_step
@@ -72,7 +73,7 @@ def steps_of(adapter: str, ways: Sequence[Sequence[str]], device: torch.device) 
         objective = Objective(policy, regularizers)
 
         def step(stream: Stream) -> None:
-            take_step(model, optimizer, objective, settings, lambda: stream)
+            take_step(model, optimizer, objective, settings, lambda: Batch(stream))
             for regularizer in regularizers.values():
                 regularizer.after_step(model, 50)
             if device.type == "cuda":

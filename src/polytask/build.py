@@ -146,10 +146,14 @@ def make_loss(spec: TaskSpec, labels: LabelSpace, counts: tuple[int, ...]) -> Lo
     if spec.loss is None:
         return None
     where = f"recipe: tasks.{spec.name}.loss"
-    loss: Loss = make("loss", spec.loss, where, labels, counts)
-    if labels.kind not in loss.kinds:
-        fits = [name for name, method in LOSSES.items() if labels.kind in method.kinds]
-        raise UserError(f"{where}: {spec.loss.name} does not fit kind {labels.kind}; these do: {', '.join(fits)}")
+    fits = [name for name, method in LOSSES.items() if labels.kind in method.kinds]
+    if spec.loss.name in LOSSES and spec.loss.name not in fits:
+        others = f"these do: {', '.join(fits)}" if fits else "leave it out"
+        raise UserError(f"{where}: {spec.loss.name} does not fit kind {labels.kind}; {others}")
+    try:
+        loss: Loss = make("loss", spec.loss, where, labels, counts)
+    except UserError as error:
+        raise UserError(str(error).replace("recipe: loss", where, 1)) from None
     return loss
 
 
@@ -168,6 +172,9 @@ def make_model(
     seed: int = 0,
 ) -> MultiTaskModel:
     """The whole model; what is not pretrained starts from the seed alone."""
+    for name in specs:
+        if hasattr(torch.nn.ModuleDict, name):  # heads are kept in one, which has attributes of its own
+            raise UserError(f"recipe: tasks.{name}: this name is taken; call the task something else")
     torch.manual_seed(seeds.derive(seed, "start"))
     bert = trunk()
     parts = make_adapter(adapter, tuple(specs), bert.shape)

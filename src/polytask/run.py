@@ -1,7 +1,7 @@
 """One recipe, one run folder, from start to finish. Knows every stage and the run's files; the stages know none of it.
 
 recipe.yaml  environment.json  metrics.jsonl  tensorboard/  checkpoints/
-model/  predictions/  summary.json  report.html
+model/  predictions/  summary.json  report.html  texts/ (of pretraining runs)
 """
 
 import json
@@ -38,10 +38,14 @@ from polytask.training.feed import Feed
 from polytask.training.groups import freeze, parameter_groups
 from polytask.training.journal import Journal
 from polytask.training.loop import Session, fit
+from polytask.training.memory import Memory
 from polytask.training.objective import Objective
 from polytask.types import EvalReport, StepReport, TaskSpec, UserError
 from polytask.values import unknown
 from polytask.whole import write_whole
+
+TEXTS = "texts"
+"""The folder of a pretraining run's text."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,14 @@ def train(
     return running.finish()
 
 
+def check_free(folder: Path) -> None:
+    """A new run's folder may hold the texts that were gathered for it, and nothing else."""
+    if folder.exists() and any(entry.name != TEXTS for entry in folder.iterdir()):
+        raise UserError(
+            f"{folder}: there is a run in this folder already; go on with it by --resume, or give --run DIR"
+        )
+
+
 class Running:
     """A run under way: iterate `steps()`, then `finish()`."""
 
@@ -129,10 +141,8 @@ class Running:
             raise UserError(f"{self.folder}: there is no run to resume; leave out --resume to start it")
         if resume:
             self._check_same_recipe()
-        elif self.folder.exists() and any(self.folder.iterdir()):
-            raise UserError(
-                f"{self.folder}: there is a run in this folder already; go on with it by --resume, or give --run DIR"
-            )
+        else:
+            check_free(self.folder)
         self.prepared = prepare(recipe)
         self.device = pick_device(recipe.train.device)
         self.session = self._session(checkpoint if resume else None)
@@ -141,6 +151,10 @@ class Running:
 
     def steps(self) -> Iterator[StepReport]:
         yield from fit(self.session)
+
+    def evaluate(self, split: str) -> EvalReport:
+        """The model as it is now, on a split of every task."""
+        return _evaluate(self.prepared, split, self.session.step)[0]
 
     def finish(self) -> Finished:
         """Takes the best weights, scores and predicts every split, and writes the model, the summary and the report."""
@@ -168,6 +182,7 @@ class Running:
         rates = [option("optimizer", recipe.optimizer, name, "recipe: optimizer") for name in ("lr", "weight_decay")]
         weights = {name: spec.weight for name, spec in recipe.tasks.items()}
         objective = self._objective(weights)
+        plan = objective.policy.memory
         groups = parameter_groups(model, settings, rates[0], rates[1], objective.policy)
         train_splits = prepared.splits("train")
         context = SamplerContext(
@@ -190,6 +205,7 @@ class Running:
                 self._teachers_outputs(),
                 copies={n: model.head(n).copies for n in model.tasks},
                 masked={n: share for n in model.tasks if (share := model.head(n).masked) is not None},
+                memory=None if plan is None else Memory(plan, model.tasks, recipe.seed),
             ),
             settings=settings,
             steps_per_epoch=prepared.steps_per_epoch,

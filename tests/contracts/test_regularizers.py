@@ -52,7 +52,7 @@ def stream_of(prepared: Prepared, *tasks: str) -> Stream:
     model = prepared.model
     apart = {task: model.head(task).apart for task in model.tasks}
     feed = Feed(prepared.splits("train"), apart, prepared.packer, seed=0)
-    return feed.next_stream([Draw(task, 4) for task in tasks or model.tasks])
+    return feed.next_batch([Draw(task, 4) for task in tasks or model.tasks]).together
 
 
 def shake(model: MultiTaskModel) -> None:

@@ -55,7 +55,7 @@ def test_state_is_enough_to_go_on() -> None:
 
 
 def test_labels_stay_with_their_texts_and_tasks_are_sorted() -> None:
-    stream = feed().next_stream([Draw("b", 3), Draw("a", 4)])
+    stream = feed().next_batch([Draw("b", 3), Draw("a", 4)]).together
     assert stream.layout.sequence_ranges == ((0, 4), (4, 7))
     words = stream.token_ids_T[stream.token_ids_T >= 10] - 10
     assert words.tolist() == [*stream.labels["a"].tolist(), *stream.labels["b"].tolist()]
@@ -86,7 +86,7 @@ def asked(stream: Stream) -> list[list[int]]:
 
 
 def test_hidden_tokens_are_the_labels_of_a_masked_task() -> None:
-    stream = masked_feed().next_stream([Draw("b", 2), Draw("a", 3)])
+    stream = masked_feed().next_batch([Draw("b", 2), Draw("a", 3)]).together
     first, last = stream.layout.token_ranges[0]
     labels, seen = stream.labels["a"], stream.token_ids_T[first:last]
     assert len(labels) == last - first == 3 * 52
@@ -99,18 +99,18 @@ def test_hidden_tokens_are_the_labels_of_a_masked_task() -> None:
 
 def test_hidden_tokens_change_from_pass_to_pass_and_not_with_the_batches() -> None:
     one, three = masked_feed(), masked_feed()
-    whole = asked(one.next_stream([Draw("a", 21)]))
-    pieces = [place for _ in range(7) for place in asked(three.next_stream([Draw("a", 3)]))]
+    whole = asked(one.next_batch([Draw("a", 21)]).together)
+    pieces = [place for _ in range(7) for place in asked(three.next_batch([Draw("a", 3)]).together)]
     assert whole == pieces
     assert len({tuple(place) for place in whole}) == 21  # every example in every pass
     resumed = masked_feed()
-    resumed.load_state_dict({"a": 14, "b": 0})
-    assert asked(resumed.next_stream([Draw("a", 7)])) == whole[14:]
-    assert asked(masked_feed(1).next_stream([Draw("a", 21)])) != whole
+    resumed.load_state_dict({"given": {"a": 14, "b": 0}, "memory": None})
+    assert asked(resumed.next_batch([Draw("a", 7)]).together) == whole[14:]
+    assert asked(masked_feed(1).next_batch([Draw("a", 21)]).together) != whole
 
 
 def test_copies_are_sequences_side_by_side() -> None:
-    stream = masked_feed().next_stream([Draw("b", 3)])
+    stream = masked_feed().next_batch([Draw("b", 3)]).together
     rows = stream.token_ids_T.view(-1, 52)
     assert len(rows) == 6
     assert torch.equal(rows[0::2], rows[1::2])

@@ -19,7 +19,7 @@ from polytask.types import YES_NO, Draw
 def a_pass(session: Any, **taught: Tensor) -> Pass:
     """One of four examples of each task, without dropout."""
     session.model.eval()
-    stream = session.feed.next_stream([Draw("one", 4), Draw("two", 4)])
+    stream = session.feed.next_batch([Draw("one", 4), Draw("two", 4)]).together
     return session.model.run(replace(stream, taught=taught))
 
 

@@ -41,7 +41,7 @@ def test_the_first_step_aims_at_the_teacher_alone(tmp_path: Path, tiny_settings:
     again = Running(recipe, tmp_path / "again")
     session = again.session
     (draw,) = session.sampler.next_step()
-    stream = session.feed.next_stream([draw])
+    stream = session.feed.next_batch([draw]).together
     session.feed.given[task] -= draw.count
     examples = list(again.prepared.tasks[task].splits["train"].examples())
     texts = [examples[i].texts[0] for i in session.feed.next_indices(draw)]

@@ -1,11 +1,12 @@
 """The order of the training examples, and the streams made of them. Knows indices and ids; knows no model.
 
 Each task goes through its examples in an order drawn anew for every pass from (seed, task, pass), so the whole state is
-the number of examples each task has given.
+the number of examples each task has given, and what is remembered of them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +15,24 @@ from torch import Tensor
 from polytask import seeds
 from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
+from polytask.training.memory import Memory
 from polytask.types import Draw, TokenizedExamples
 
 
+@dataclass(frozen=True)
+class Batch:
+    """What one forward pass of a step, or the passes of its tasks one by one, are made of."""
+
+    together: Stream
+    """All tasks of the step, and remembered examples that are learned from."""
+    by_task: tuple[Stream, ...] = ()
+    """The same without what is remembered, each task by itself; empty where gradients are not told apart."""
+    remembered: tuple[Stream, ...] = ()
+    """Examples that only judge the step's gradient, a stream for each gradient they make."""
+
+
 class Feed:
-    """Gives the stream for a step's draws."""
+    """Gives what a step's draws are."""
 
     def __init__(
         self,
@@ -30,6 +44,7 @@ class Feed:
         *,
         copies: Mapping[str, int] | None = None,
         masked: Mapping[str, float] | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.examples = examples
         self.apart = apart
@@ -41,17 +56,42 @@ class Feed:
         """How often a task's texts go into the stream, where that is not once."""
         self.masked = masked or {}
         """Of tasks whose tokens are to be guessed, the share that is hidden."""
+        self.memory = memory
         self.given = dict.fromkeys(examples, 0)
         self._orders: dict[str, tuple[int, npt.NDArray[np.integer]]] = {}
 
-    def next_stream(self, draws: Sequence[Draw]) -> Stream:
-        parts, taught = [], {}
+    def next_batch(self, draws: Sequence[Draw], tell_apart: bool = False) -> Batch:
+        """The next examples of the tasks drawn; with `tell_apart`, each task in a stream of its own too."""
+        number = sum(self.given.values())  # differs for every batch of a run, so what is drawn of memories does too
+        own = []
         for draw in draws:
             first = self.given[draw.task]
-            indices = self.next_indices(draw)
-            parts.append(self._part(draw.task, indices, first))
-            if draw.task in self.taught:
-                taught[draw.task] = self.taught[draw.task][indices]
+            own.append((draw.task, self.next_indices(draw), first))
+        remembered = self._remembered([task for task, _, _ in own], sum(draw.count for draw in draws), number)
+        plan = self.memory.plan if self.memory is not None else None
+        if self.memory is not None:
+            for task, indices, _ in own:
+                self.memory.observe(task, indices)
+        together = self._stream([*own, *remembered] if plan is not None and plan.trained else own)
+        if not tell_apart:
+            return Batch(together)
+        groups = [remembered] if plan is not None and plan.one_gradient else [[one] for one in remembered]
+        return Batch(
+            together,
+            tuple(self._stream([one]) for one in own),
+            tuple(self._stream(group) for group in groups if group),
+        )
+
+    def _remembered(self, tasks: Sequence[str], count: int, number: int) -> list[tuple[str, list[int], int]]:
+        """Some examples of the memory of every task that is not in the step."""
+        if self.memory is None:
+            return []
+        each = self.memory.plan.batch or count
+        return [(task, self.memory.draw(task, each, number), number) for task in self.memory.others(tasks)]
+
+    def _stream(self, chosen: Sequence[tuple[str, Sequence[int], int]]) -> Stream:
+        parts = [self._part(task, indices, first) for task, indices, first in chosen]
+        taught = {task: self.taught[task][list(indices)] for task, indices, _ in chosen if task in self.taught}
         return replace(self.packer.pack(parts), taught=taught)
 
     def _part(self, task: str, indices: Sequence[int], first: int) -> Part:
@@ -59,7 +99,7 @@ class Feed:
         examples = self.examples[task]
         texts = [examples.tokens(i) * self.copies.get(task, 1) for i in indices]
         if task not in self.masked:
-            return Part(task, texts, self.apart[task], examples.labels[indices])
+            return Part(task, texts, self.apart[task], examples.labels[list(indices)])
         # Each example in each pass has a number of its own, so that no pass hides what the last one did.
         rngs = [seeds.generator(self.seed, "mask", task, first + n) for n in range(len(texts))]
         share = self.masked[task]
@@ -79,8 +119,10 @@ class Feed:
             self._orders[task] = held
         return held[1]
 
-    def state_dict(self) -> dict[str, int]:
-        return dict(self.given)
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": dict(self.given), "memory": None if self.memory is None else self.memory.state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        self.given = {task: int(state[task]) for task in self.given}
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.given = {task: int(state["given"][task]) for task in self.given}
+        if self.memory is not None:
+            self.memory.load_state_dict(state["memory"])

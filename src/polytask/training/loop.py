@@ -152,7 +152,7 @@ def _one_step(session: Session) -> StepReport:
         session.optimizer,
         session.objective,
         settings,
-        lambda: session.feed.next_stream(draws),
+        lambda: session.feed.next_batch(draws, session.objective.policy.needs_task_gradients),
         progress=(session.step - 1) / session.steps,
     )
     for regularizer in session.objective.regularizers.values():

@@ -1,13 +1,14 @@
 """One training step: forward, losses, penalties, backward, clip, update. Knows interfaces, no concrete method."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from polytask.model import MultiTaskModel
-from polytask.stream import Stream
+from polytask.model import MultiTaskModel, Pass
+from polytask.training.feed import Batch
+from polytask.training.gradients import CutPass, Gradients, Source, cut_pass
 from polytask.training.objective import Objective
 from polytask.types import TrainSettings
 
@@ -26,7 +27,7 @@ def take_step(
     optimizer: torch.optim.Optimizer,
     objective: Objective,
     settings: TrainSettings,
-    next_stream: Callable[[], Stream],
+    next_batch: Callable[[], Batch],
     progress: float = 0.0,
 ) -> StepOutcome:
     """Moves the weights once. Parameters of tasks that took no part get no gradient, so no optimizer moves them."""
@@ -34,25 +35,98 @@ def take_step(
     if settings.parts != "all":
         model.trunk.eval()  # a frozen trunk gives the same features every time
     optimizer.zero_grad(set_to_none=True)
-    losses: dict[str, list[Tensor]] = {}
-    penalties: dict[str, list[Tensor]] = {}
-    examples = tokens = 0
-    for _ in range(settings.accumulate):
-        stream = next_stream()
-        tokens += len(stream.token_ids_T)
-        stream = stream.to(model.device)
-        with torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-            done = model.run(stream)
-            examples += sum(map(len, done.outputs.values()))
-            part_losses = objective.task_losses(model, done, progress)
-            part_penalties = objective.penalties(model, done)
-        total = objective.policy.weigh(part_losses) + sum(part_penalties.values())
-        (total / settings.accumulate).backward()
-        _collect(losses, part_losses)
-        _collect(penalties, part_penalties)
+    batches = (next_batch() for _ in range(settings.accumulate))
+    differentiate = gradients_told_apart if objective.policy.needs_task_gradients else gradient_of_the_sum
+    taken = differentiate(model, objective, settings, batches, progress)
     norm = _clip([p for group in optimizer.param_groups for p in group["params"]], settings.clip)
     optimizer.step()
-    return StepOutcome(_means(losses), _means(penalties), norm.item(), examples, tokens)
+    return StepOutcome(_means(taken.losses), _means(taken.penalties), norm.item(), taken.examples, taken.tokens)
+
+
+@dataclass
+class Taken:
+    """What the passes of a step came to."""
+
+    losses: dict[str, list[Tensor]] = field(default_factory=dict)
+    penalties: dict[str, list[Tensor]] = field(default_factory=dict)
+    examples: int = 0
+    tokens: int = 0
+
+    def note(self, done: Pass, losses: Mapping[str, Tensor]) -> None:
+        self.tokens += len(done.stream.token_ids_T)
+        self.examples += sum(map(len, done.outputs.values()))
+        _collect(self.losses, losses)
+
+
+def gradient_of_the_sum(
+    model: MultiTaskModel,
+    objective: Objective,
+    settings: TrainSettings,
+    batches: Iterable[Batch],
+    progress: float,
+) -> Taken:
+    """One backward pass for all tasks of a batch."""
+    taken = Taken()
+    for batch in batches:
+        with half_precision(model, settings):
+            done = model.run(batch.together.to(model.device))
+            losses = objective.task_losses(model, done, progress)
+            penalties = objective.penalties(model, done)
+        total = objective.policy.weigh(losses) + sum(penalties.values())
+        (total / settings.accumulate).backward()
+        taken.note(done, losses)
+        _collect(taken.penalties, penalties)
+    return taken
+
+
+def gradients_told_apart(
+    model: MultiTaskModel,
+    objective: Objective,
+    settings: TrainSettings,
+    batches: Iterable[Batch],
+    progress: float,
+) -> Taken:
+    """The gradient of each task and of each memory, weighed by the policy on what tasks share.
+
+    Heads and adapters keep their own task's gradient; those of remembered tasks have none. Penalties belong to no task:
+    their gradient is added to the outcome. The graphs of all accumulated passes are held until the end, because the
+    policy judges the gradient of the whole step.
+    """
+    taken = Taken()
+    parts: dict[str, list[tuple[CutPass, Tensor]]] = {}
+    memories: dict[str, list[tuple[CutPass, Tensor]]] = {}
+    for batch in batches:
+        for stream in batch.by_task:
+            with half_precision(model, settings):
+                cut = cut_pass(model, stream.to(model.device))
+                losses = objective.task_losses(model, cut.done, progress)
+            (task,) = losses
+            parts.setdefault(task, []).append((cut, objective.policy.weigh(losses) / settings.accumulate))
+            taken.note(cut.done, losses)
+        for stream in batch.remembered:
+            with half_precision(model, settings):
+                cut = cut_pass(model, stream.to(model.device))
+                losses = objective.task_losses(model, cut.done, progress)
+            counts = {task: len(outputs) for task, outputs in cut.done.outputs.items()}
+            shares = {task: count / sum(counts.values()) for task, count in counts.items()}
+            loss = objective.policy.weigh({task: shares[task] * loss for task, loss in losses.items()})
+            memories.setdefault(" ".join(losses), []).append((cut, loss / settings.accumulate))
+        if objective.regularizers:
+            with half_precision(model, settings):
+                penalties = objective.penalties(model, model.run(batch.together.to(model.device)))
+            total = torch.stack(list(penalties.values())).sum()
+            if total.requires_grad:
+                (total / settings.accumulate).backward()
+            _collect(taken.penalties, penalties)
+    sources = [Source(name, found) for name, found in [*parts.items(), *memories.items()]]
+    gradients = Gradients(model, sources, {task: [task] for task in parts})
+    weights = objective.policy.combine(gradients.gram_KK.cpu(), len(parts))
+    gradients.add(weights.tolist())
+    return taken
+
+
+def half_precision(model: MultiTaskModel, settings: TrainSettings) -> torch.autocast:
+    return torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16")
 
 
 def _clip(parameters: Sequence[Tensor], largest: float | None) -> Tensor:

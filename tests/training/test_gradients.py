@@ -1,0 +1,126 @@
+"""Inner products and weighted sums made layer by layer, against whole gradients held at once."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from polytask.adapters import ADAPTERS
+from polytask.build import make_model
+from polytask.model import MultiTaskModel
+from polytask.stream import Stream
+from polytask.text.packing import Packer, Part
+from polytask.training.gradients import Gradients, Source, cut_pass, own_parameters, shared_by_layer
+from polytask.trunk.bert import Bert, BertShape
+from polytask.types import YES_NO, LabelSpace, Swap, TaskSpec
+
+SHAPE = BertShape(layers=3, hidden=24, heads=3, ffn=32, vocabulary=60, positions=32)
+LABELS = {"one": LabelSpace("classes", ("a", "b", "c")), "two": YES_NO, "three": LabelSpace("score", low=0, high=5)}
+OPTIONS = {"pal": {"size": 12, "heads": 3}, "houlsby": {"size": 4}, "low_rank": {"size": 4}}
+SMALL = [{"name": name, **OPTIONS[name]} for name in ("pal", "low_rank")]
+
+
+def model_with(adapter: str) -> MultiTaskModel:
+    heads = {"one": Swap("linear", {"pooling": "pooler"}), "two": Swap("cross"), "three": Swap("bi")}
+    specs = {
+        task: TaskSpec(task, space.kind, ("t",) if task == "one" else ("t", "u"), "l", "", "", head=heads[task])
+        for task, space in LABELS.items()
+    }
+    options: dict[str, Any] = {"adapters": SMALL} if adapter == "stack" else OPTIONS.get(adapter, {})
+    model = make_model(specs, LABELS, Swap(adapter, options), lambda: Bert(SHAPE), seed=1)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():  # so that nothing starts at zero
+        parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
+    return model
+
+
+def stream_of(task: str, seed: int) -> Stream:
+    rng = np.random.default_rng(seed)
+    texts = [tuple(rng.integers(5, 60, rng.integers(2, 8)) for _ in range(1 if task == "one" else 2)) for _ in range(4)]
+    gold = rng.integers(0, 3, 4) if task == "one" else rng.integers(0, 2, 4).astype(np.float32)
+    return Packer(tuple(LABELS), 2, 3, 16).pack([Part(task, texts, task == "three", gold)])
+
+
+def sources_and_gradients(model: MultiTaskModel, passes: int = 2) -> tuple[list[Source], torch.Tensor, list[Any]]:
+    """Each task's source, its whole gradient on shared parameters, and its gradient on its own."""
+    shared = [parameter for _, layer in shared_by_layer(model) for parameter in layer]
+    sources, rows, own = [], [], []
+    for k, task in enumerate(model.tasks):
+        parts, total = [], torch.zeros(())
+        for number in range(passes):
+            stream = stream_of(task, 10 * k + number)
+            torch.manual_seed(number)
+            outputs = model.run(stream).outputs[task]
+            torch.manual_seed(number)
+            cut = cut_pass(model, stream)
+            assert torch.equal(outputs, cut.done.outputs[task])  # the same dropout too
+            total = total + model.head(task).loss(outputs, stream.labels[task])
+            parts.append((cut, model.head(task).loss(cut.done.outputs[task], stream.labels[task])))
+        sources.append(Source(task, parts))
+        found = torch.autograd.grad(total, [*shared, *own_parameters(model, task)], allow_unused=True)
+        filled = [torch.zeros_like(p) if g is None else g for p, g in zip(shared, found, strict=False)]
+        rows.append(torch.cat([g.flatten() for g in filled]).double())
+        own.append(dict(zip(own_parameters(model, task), found[len(shared) :], strict=True)))
+    return sources, torch.stack(rows), own
+
+
+@pytest.mark.parametrize("adapter", [name for name in ADAPTERS if name != "own_trunk"])
+def test_products_sums_and_own_gradients_are_those_of_whole_gradients(adapter: str) -> None:
+    model = model_with(adapter)
+    sources, rows, own = sources_and_gradients(model)
+    gradients = Gradients(model, sources, {"two": ["two"]})
+    torch.testing.assert_close(gradients.gram_KK, rows @ rows.T, atol=1e-6, rtol=1e-5)
+    assert list(gradients.by_layer) == ["pooler", "layer 2", "layer 1", "layer 0", "embeddings"]
+    weights = [0.5, -2.0, 3.0]
+    gradients.add(weights)
+    shared = [parameter for _, layer in shared_by_layer(model) for parameter in layer]
+    made = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in shared])
+    torch.testing.assert_close(made.double(), torch.tensor(weights).double() @ rows, atol=1e-5, rtol=1e-4)
+    for parameter, grad in own[1].items():
+        if grad is not None:
+            torch.testing.assert_close(parameter.grad, grad, atol=1e-6, rtol=1e-5)
+    for k in (0, 2):
+        assert all(parameter.grad is None for parameter in own[k])
+
+
+def test_each_layers_products_are_of_its_own_parameters() -> None:
+    model = model_with("none")
+    sources, rows, _ = sources_and_gradients(model, passes=1)
+    sizes = [sum(p.numel() for p in layer) for _, layer in shared_by_layer(model)]
+    by_layer = Gradients(model, sources, {}).by_layer
+    for found, part in zip(by_layer.values(), rows.split(sizes, dim=1), strict=True):
+        torch.testing.assert_close(found, part @ part.T, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("norms", [False, True])
+def test_a_frozen_trunk_has_only_what_learns(norms: bool) -> None:
+    model = model_with("lora")
+    for name, parameter in model.trunk.named_parameters():
+        parameter.requires_grad_(norms and "norm" in name)
+    sources, rows, own = sources_and_gradients_of_what_learns(model)
+    gradients = Gradients(model, sources, {task: [task] for task in model.tasks})
+    assert bool(gradients.gram_KK.any()) == norms
+    if norms:
+        torch.testing.assert_close(gradients.gram_KK, rows @ rows.T, atol=1e-6, rtol=1e-5)
+    gradients.add([1.0, 1.0, 1.0])
+    for grads in own:
+        for parameter, grad in grads.items():
+            if grad is not None:
+                torch.testing.assert_close(parameter.grad, grad, atol=1e-6, rtol=1e-5)
+
+
+def sources_and_gradients_of_what_learns(model: MultiTaskModel) -> tuple[list[Source], torch.Tensor, list[Any]]:
+    if any(parameter.requires_grad for parameter in model.trunk.parameters()):
+        return sources_and_gradients(model)
+    sources, own = [], []
+    for k, task in enumerate(model.tasks):
+        stream = stream_of(task, k)
+        torch.manual_seed(k)
+        loss = model.head(task).loss(model.run(stream).outputs[task], stream.labels[task])
+        torch.manual_seed(k)
+        cut = cut_pass(model, stream)
+        sources.append(Source(task, [(cut, model.head(task).loss(cut.done.outputs[task], stream.labels[task]))]))
+        mine = own_parameters(model, task)
+        own.append(dict(zip(mine, torch.autograd.grad(loss, mine, allow_unused=True), strict=True)))
+    return sources, torch.zeros(3, 1), own
