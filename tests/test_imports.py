@@ -58,6 +58,7 @@ MAY: dict[str, set[str]] = {
         ),
         *("serving", "tasks", "text", "training"),
     },
+    "pretraining": {"recipe", "run", "tasks"},
     "__main__": {"cli"},
 }
 

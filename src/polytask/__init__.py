@@ -7,6 +7,7 @@ from polytask.experiments.runner import CellReport
 from polytask.experiments.study import read_study
 from polytask.export.adapter import export_adapter
 from polytask.export.combine import combine
+from polytask.pretraining import Pretraining, pretrain
 from polytask.recipe import Recipe, read_recipe, recipe_from, write_recipe
 from polytask.run import Finished, Prepared, Running, describe_task, evaluate_run, prepare, train
 from polytask.serving.files import predict_file
@@ -26,6 +27,7 @@ __all__ = [
     "Prediction",
     "Predictor",
     "Prepared",
+    "Pretraining",
     "Recipe",
     "Running",
     "StepReport",
@@ -43,6 +45,7 @@ __all__ = [
     "options_of",
     "predict_file",
     "prepare",
+    "pretrain",
     "read_recipe",
     "read_study",
     "recipe_from",

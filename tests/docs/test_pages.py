@@ -40,7 +40,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(words: list[str], tiny: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> str:
-    extra = [w for setting in tiny for w in ("--set", setting)] if words[1] in ("train", "check") else []
+    extra = [w for setting in tiny for w in ("--set", setting)] if words[1] in ("train", "check", "pretrain") else []
     monkeypatch.setattr(sys, "argv", [*words, *extra])
     code: Any = 0
     try:

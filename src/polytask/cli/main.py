@@ -6,7 +6,20 @@ import sys
 import typer
 
 from polytask import UserError, __version__
-from polytask.cli import check, combine, compare, encoder, evaluate, export, init, methods, predict, report, train
+from polytask.cli import (
+    check,
+    combine,
+    compare,
+    encoder,
+    evaluate,
+    export,
+    init,
+    methods,
+    predict,
+    pretrain,
+    report,
+    train,
+)
 
 app = typer.Typer(
     name="polytask",
@@ -17,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (init, check, train, evaluate, predict, compare, export, combine, report, methods, encoder):
+for command in (init, check, pretrain, train, evaluate, predict, compare, export, combine, report, methods, encoder):
     app.command(name=command.__name__.rpartition(".")[2])(command.run)
 
 

@@ -62,6 +62,14 @@ def _texts(source: Source, columns: Sequence[str]) -> Iterator[tuple[int, dict[s
         yield row, content, tuple(map(str, texts))
 
 
+def plain_texts(source: Source, columns: Sequence[str]) -> Iterator[str]:
+    """Every text of these columns by itself; what cannot be used is left out."""
+    _check_columns(source, columns)
+    for entry in source.rows(columns):
+        if not isinstance(entry, BrokenRow):
+            yield from (str(value) for value in entry[1] if not _text_problem(value))
+
+
 def _broken_text(source: Source, row: int, columns: Sequence[str], values: Sequence[object]) -> BrokenRow | None:
     """What is wrong with the first of the texts that cannot be used."""
     for column, value in zip(columns, values, strict=True):

@@ -37,7 +37,7 @@ def split_file(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
     entries = list(source.rows(source.columns, needed=(*spec.text, spec.label)))
     rows = [entry[1] for entry in entries if not isinstance(entry, BrokenRow)]
     texts = [source.columns.index(column) for column in spec.text]
-    keys = [[_text_key(row[i], seed) for i in texts] for row in rows]
+    keys = [[text_key(row[i], seed) for i in texts] for row in rows]
     kept_together: Literal["texts", "pairs"] = "texts"
     groups = _groups(keys)
     in_dev = _choose_dev(groups, share)
@@ -58,7 +58,7 @@ def split_file(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
     return Parts(files[0], files[1], kept_together, len(entries) - len(rows))
 
 
-def _text_key(text: object, seed: int) -> bytes:
+def text_key(text: object, seed: int = 0) -> bytes:
     """A hash that is the same for texts that differ in case and spaces only."""
     plain = " ".join(str(text).casefold().split())
     return hashlib.blake2b(f"{seed}\x1f{plain}".encode("utf-8", "replace"), digest_size=16).digest()

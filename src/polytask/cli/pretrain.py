@@ -1,0 +1,45 @@
+"""polytask pretrain: an encoder that has read the tasks' texts, before it learns the tasks."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polytask import Pretraining, read_recipe
+from polytask.cli.progress import follow
+from polytask.cli.tables import print_finished
+
+
+def run(
+    recipe: Annotated[Path, typer.Argument(help="The recipe file (YAML).", show_default=False)],
+    text: Annotated[
+        list[str],
+        typer.Option(metavar="FILE:COLUMN", help="Text to learn from, in place of that of the recipe's tasks."),
+    ] = [],  # noqa: B006
+    own: Annotated[bool, typer.Option("--own", help="With --text: the text of the recipe's tasks too.")] = False,
+    setting: Annotated[
+        list[str], typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the recipe.")
+    ] = [],  # noqa: B006
+    folder: Annotated[
+        Path | None, typer.Option("--run", help="The run's folder; left out: runs/NAME-pretrained.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+) -> None:
+    """Train a recipe's encoder further on plain text, as a masked language model. The result is an encoder.
+
+    Examples:
+
+        polytask pretrain recipes/quickstart.yaml
+
+        polytask pretrain recipe.yaml --text reviews.parquet:text --own --set train.epochs=10 --set optimizer.lr=1e-4
+
+        polytask train recipe.yaml --set encoder=runs/recipe-pretrained/model
+    """
+    running = Pretraining(read_recipe(recipe, setting), folder, text, own or None, resume)
+    follow(running)
+    result = running.result()
+    print_finished(result.finished)
+    typer.echo(
+        f"perplexity on held-back text: {result.before.value:.1f} before, {result.after.value:.1f} after\n"
+        f"Next: polytask train {recipe} --set encoder={result.encoder}"
+    )
