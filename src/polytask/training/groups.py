@@ -13,6 +13,8 @@ def freeze(model: MultiTaskModel, settings: TrainSettings) -> None:
     """Parts that do not learn take no gradient, no gradient memory and no optimizer state."""
     model.trunk.requires_grad_(settings.parts == "all")
     model.adapter.requires_grad_(settings.parts != "heads")
+    for index in model.adapter.stand_ins():
+        model.trunk.layers[index].requires_grad_(False)  # takes no part, so it cannot learn
     if settings.norms:
         for module in model.trunk.modules():
             if isinstance(module, nn.LayerNorm):
