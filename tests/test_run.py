@@ -217,6 +217,10 @@ def test_plain_text_is_learned_beside_the_tasks(tmp_path: Path, tiny_settings: l
     assert {task: score.metrics for task, score in again} == {task: score.metrics for task, score in scores.items()}
     steps = [json.loads(line) for line in (finished.folder / "metrics.jsonl").read_text().splitlines()]
     assert {line["examples"] for line in steps if line["kind"] == "step"} == {16}
+    page = (finished.folder / "report.html").read_text()
+    assert "Plain text has no labels, so there is nothing to predict." in page
+    assert f"chosen by words on dev: {scores['words'].value:.3f}" in page
+    assert "perplexity (lower is better)" in page
     with pytest.raises(UserError, match="predict: task words is plain text: it has no labels"):
         polytask.load(finished.folder).predict("words", "Hello.")
 

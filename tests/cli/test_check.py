@@ -1,5 +1,6 @@
 """polytask check: what would be trained, or what is wrong, before anything is."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,3 +27,12 @@ def test_broken_data_is_listed_row_by_row(cli: Any, tmp_path: Path, tiny_setting
     assert "t.csv, line 3, column 'words': the text is empty" in said.err
     assert "t.csv, line 4, column 'score': 'eleven'" in said.err
     assert "t.csv, line 5, column 'score': '9'" in said.err
+
+
+def test_plain_text_has_no_labels(cli: Any, tiny_settings: list[str], tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text(
+        "tasks: {words: {kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:opinions-dev'}}"
+    )
+    said = cli("check", tmp_path / "r.yaml", *(w for s in tiny_settings for w in ("--set", s)))
+    assert said.code == 0, said.err
+    assert re.search(r"words +│ text +│ train +│ +450 +│ +0 +│ none ", said.out)

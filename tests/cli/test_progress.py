@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from polytask import Running, read_recipe
+from polytask import Running, read_recipe, recipe_from
 from polytask.cli.progress import follow
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
@@ -23,3 +23,12 @@ def test_losses_speed_and_scores_are_shown(tmp_path: Path, tiny_settings: list[s
     assert "step 20/20  dev: opinion accuracy" in text
     assert "left" in text
     assert ("\x1b[" in text) == terminal
+
+
+def test_plain_text_has_no_mean(tmp_path: Path, tiny_settings: list[str]) -> None:
+    task = {"kind": "text", "text": "text", "train": "sample:opinions-train", "dev": "sample:opinions-dev"}
+    said = io.StringIO()
+    running = Running(recipe_from({"tasks": {"words": task}}, tiny_settings), tmp_path / "run")
+    follow(running, Console(file=said, width=200))
+    assert "step 20/20  dev: words perplexity" in said.getvalue()
+    assert "mean" not in said.getvalue()

@@ -13,7 +13,7 @@ from transformers import AutoModel, BertConfig, BertForMaskedLM, BertModel
 
 from polytask.trunk.bert import Bert, BertShape
 from polytask.trunk.config import config_of
-from polytask.trunk.weights import MODULES, hugging_face_name, load_trunk, read_shape, save_trunk
+from polytask.trunk.weights import MODULES, hugging_face_name, load_tensors, load_trunk, read_shape, save_trunk
 from polytask.types import UserError
 
 TINY = BertShape(layers=2, hidden=16, heads=2, ffn=24, vocabulary=50, positions=32, dropout=0.2, norm_eps=1e-7)
@@ -126,6 +126,18 @@ def test_old_names_prefix_heads_and_buffers(folder: Path) -> None:
     old["bert.embeddings.position_ids"] = torch.arange(32)[None]
     rewrite(folder, old)
     assert_equal(load_trunk(folder), expected)
+
+
+def test_what_an_encoder_has_beside_its_trunk(folder: Path) -> None:
+    norm = torch.arange(16.0)
+    extra = {"cls.predictions.bias": torch.ones(50).half(), "cls.predictions.transform.LayerNorm.gamma": norm}
+    rewrite(folder, load_file(folder / "model.safetensors") | extra)
+    names = {"c": "cls.predictions.bias", "norm.weight": "cls.predictions.transform.LayerNorm.weight"}
+    found = load_tensors(folder, names)
+    assert torch.equal(found["c"], torch.ones(50))
+    assert found["c"].dtype == torch.float32
+    assert torch.equal(found["norm.weight"], norm)  # under its old name, gamma
+    assert load_tensors(folder, {**names, "other": "cls.predictions.transform.dense.bias"}) == {}
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
