@@ -124,3 +124,27 @@ def sources_and_gradients_of_what_learns(model: MultiTaskModel) -> tuple[list[So
         mine = own_parameters(model, task)
         own.append(dict(zip(mine, torch.autograd.grad(loss, mine, allow_unused=True), strict=True)))
     return sources, torch.zeros(3, 1), own
+
+
+def test_word_vectors_that_a_head_uses_too_have_both_gradients() -> None:
+    """mlm's decoder is the word vectors: part of their gradient never passes through the layers."""
+    spec = TaskSpec("words", "text", ("t",), None, "", "", head=Swap("mlm"))
+    labels = {"words": LabelSpace("text", vocabulary=SHAPE.vocabulary)}
+    model = make_model({"words": spec}, labels, Swap("none"), lambda: Bert(SHAPE)).eval()
+    rng = np.random.default_rng(0)
+    hidden = np.full(4 * 8, -1)
+    hidden[[2, 11, 20, 29]] = [7, 8, 9, 10]
+    part = Part("words", [(rng.integers(5, 60, 6),) for _ in range(4)], labels=hidden)
+    stream = Packer(("words",), 2, 3, 16).pack([part])
+    loss = model.head("words").loss(model.run(stream).outputs["words"], stream.labels["words"])
+    (whole,) = torch.autograd.grad(loss, [model.trunk.words.weight])
+    cut = cut_pass(model, stream)
+    cut_loss = model.head("words").loss(cut.done.outputs["words"], stream.labels["words"])
+    gradients = Gradients(model, [Source("words", [(cut, cut_loss / 2), (cut, cut_loss / 2)])], {})
+    gradients.add([3.0])
+    assert model.trunk.words.weight.grad is not None
+    torch.testing.assert_close(model.trunk.words.weight.grad, 3 * whole, atol=1e-6, rtol=1e-5)
+    others = [p.grad for p in (*model.trunk.positions.parameters(), *model.trunk.segments.parameters())]
+    others += [p.grad for p in model.trunk.norm.parameters()]
+    squares = sum(float(grad.double().square().sum()) for grad in [3 * whole, *others] if grad is not None)
+    assert float(gradients.by_layer["embeddings"]) == pytest.approx(squares / 9, rel=1e-5)

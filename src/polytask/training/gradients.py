@@ -80,6 +80,7 @@ class Gradients:
     def __init__(self, model: MultiTaskModel, sources: Sequence[Source], own_of: Mapping[str, Sequence[str]]) -> None:
         """`own_of`: for the sources whose gradients on tasks' own parameters are wanted, those tasks."""
         self.layers = list(shared_by_layer(model))
+        self.lowest = self.layers[-1][1]
         self.parts = [(k, cut, loss) for k, source in enumerate(sources) for cut, loss in source.parts]
         self.deltas: list[list[Tensor | None]] = []
         """What comes down to each layer's output, from the top, for each of the parts."""
@@ -88,7 +89,7 @@ class Gradients:
         self.by_layer = {}
         self.deltas.append([torch.ones_like(loss) for _, _, loss in self.parts])
         for number, (name, shared) in enumerate(self.layers):
-            rows: list[list[Tensor | None]] = [[None] * len(shared) for _ in sources]
+            rows = [self._tied(k) if shared is self.lowest else [None] * len(shared) for k in range(len(sources))]
             down = []
             for (k, _, _), out, leaf, delta in zip(
                 self.parts, self._outs(number), self._leaves(number), self.deltas[-1], strict=True
@@ -115,10 +116,20 @@ class Gradients:
                 for (k, _, _), out, delta in zip(self.parts, self._outs(number), self.deltas[number], strict=True)
                 if delta is not None and out.requires_grad and weights[k] != 0
             ]
-            if shared and live:
-                torch.autograd.backward([out for out, _ in live], [delta for _, delta in live], inputs=shared)
+            inputs = [*shared, *self.lowest] if number == 0 else shared  # see _tied
+            if inputs and live:
+                torch.autograd.backward([out for out, _ in live], [delta for _, delta in live], inputs=inputs)
         for parameter, grad in self.own.items():
             parameter.grad = grad if parameter.grad is None else parameter.grad + grad
+
+    def _tied(self, source: int) -> list[Tensor | None]:
+        """What a head gives the embeddings directly, past the cuts: mlm's decoder is the word vectors themselves."""
+        rows: list[Tensor | None] = [None] * len(self.lowest)
+        for k, _, loss in self.parts:
+            if k == source:
+                found = _gradients(loss, self.lowest, torch.ones_like(loss))
+                rows = [_added(row, grad) for row, grad in zip(rows, found, strict=True)]
+        return rows
 
     def _outs(self, number: int) -> list[Tensor]:
         return [loss if number == 0 else cut.outs[-number] for _, cut, loss in self.parts]
