@@ -156,4 +156,5 @@ def test_plain_text_needs_no_label(tmp_path: Path, tokenizer: TextTokenizer, wri
     assert task.splits["train"].labels.tolist() == [0, 0]
     assert [len(task.splits["train"].tokens(i)[0]) for i in range(2)] == [2, 1]
     assert list(task.splits["dev"].examples()) == [Example(("x y",), None, 2), Example(("z",), None, 4)]
-    assert "line 3, column 'a': ' ': the text is empty" in message([replace(spec, broken_rows="stop")], tokenizer, tmp_path)
+    strict = replace(spec, broken_rows="stop")
+    assert "line 3, column 'a': ' ': the text is empty" in message([strict], tokenizer, tmp_path)
