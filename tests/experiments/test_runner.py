@@ -35,6 +35,8 @@ def test_a_failed_cell_is_kept_apart_and_tried_again(tmp_path: Path, tiny_settin
         if report.state == "done":
             dev.write_text("text,opinion\nbroken,\n")  # under the running study: the second cell must fail
     assert states["one"].state == "done"
+    assert not (states["one"].cell.folder / "checkpoints").exists()  # its model is there; a study has many runs
+    assert (states["one"].cell.folder / "model" / "model.safetensors").is_file()
     assert states["two"].state == "failed"
     assert "dev.csv, line 2, column 'opinion'" in (states["two"].error or "")
     key = states["two"].cell.key

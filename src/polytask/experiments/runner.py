@@ -102,6 +102,8 @@ def _looked(one: _Process) -> bool:
 def _ended(one: _Process, study: Path) -> CellReport:
     one.log.close()
     if one.process.returncode == 0 and one.cell.done:
+        # A finished run has its model; what it could have resumed from would fill a disk, a hundred runs over.
+        shutil.rmtree(one.cell.folder / "checkpoints", ignore_errors=True)
         return CellReport(one.cell, "done", one.cell.steps)
     error = last_lines(Path(one.log.name))
     # Kept apart, so that what it left can be looked at and the next start of the study tries it anew.
