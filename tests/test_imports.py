@@ -59,6 +59,7 @@ MAY: dict[str, set[str]] = {
         *("serving", "tasks", "text", "training"),
     },
     "pretraining": {"recipe", "run", "tasks"},
+    "probing": {"build", "recipe", "run", "samplers.base"},
     "__main__": {"cli"},
 }
 

@@ -8,6 +8,7 @@ from polytask.experiments.study import read_study
 from polytask.export.adapter import export_adapter
 from polytask.export.combine import combine
 from polytask.pretraining import Pretraining, pretrain
+from polytask.probing import with_probes
 from polytask.recipe import Recipe, read_recipe, recipe_from, write_recipe
 from polytask.run import Finished, Prepared, Running, describe_task, evaluate_run, prepare, train
 from polytask.serving.files import predict_file
@@ -51,6 +52,7 @@ __all__ = [
     "recipe_from",
     "start_recipe",
     "train",
+    "with_probes",
     "write_recipe",
     "write_report",
 ]

@@ -191,6 +191,7 @@ def _plain(value: Any) -> Any:
 def _check(recipe: Recipe, where: str) -> None:
     t = recipe.train
     least = {"epochs": 1, "steps_per_epoch": 1, "batch_size": 1, "accumulate": 1, "evaluate_every": 1, "save_every": 1}
+    least |= {"interference_every": 1}
     for name, low in {**least, "keep": 1, "patience": 1, "threads": 1, "warmup": 0, "average_best": 1}.items():
         value = getattr(t, name)
         if value is not None and value < low:

@@ -18,6 +18,7 @@ from polytask.bundle import Bundle, save_bundle
 from polytask.environment import environment, peak_memory, pick_device
 from polytask.evaluation.card import write_card
 from polytask.evaluation.evaluate import evaluate, split_outputs, write_predictions
+from polytask.evaluation.interference import read_interference
 from polytask.evaluation.metrics import check_metric
 from polytask.evaluation.report import write_report
 from polytask.heads.base import Head
@@ -275,6 +276,7 @@ class Running:
         examples = sum(session.feed.given.values())
         chosen = recipe.train.select.partition(".")[0]
         by_text = all(spec.kind == "text" for name, spec in recipe.tasks.items() if chosen in ("mean", name))
+        probed = recipe.train.interference_every is not None
         return {
             "format": 1,
             "name": recipe.name,
@@ -299,6 +301,7 @@ class Running:
                 for name, task in self.prepared.tasks.items()
                 if task.spec.kind != "text"
             },
+            **({"interference": read_interference(self.folder / "metrics.jsonl")} if probed else {}),
         }
 
 

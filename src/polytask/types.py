@@ -1,6 +1,6 @@
 """The frozen records that cross rooms, those of the stream aside. Knows nothing of polytask's other files."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -114,6 +114,8 @@ class TrainSettings:
     """What the best checkpoint is best at: mean (of the primary metrics, plain text aside), a task, or task.metric."""
     patience: int | None = None
     """Evaluations without a better score before training stops; left out: never."""
+    interference_every: int | None = None
+    """Steps between probes of how the tasks' gradients agree; left out: none. Weights are the same with and without."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 ..."""
     threads: int | None = None
@@ -244,6 +246,27 @@ class EvalReport:
 
 
 @dataclass(frozen=True)
+class Interference:
+    """How the tasks' gradients on what they share lay to each other after one step."""
+
+    step: int
+    tasks: tuple[str, ...]
+    layers: Mapping[str, Sequence[Sequence[float | None]]]
+    """`all`, `pooler`, `layer 5` ... `embeddings` -> [K, K] cosines; None with a task that has no gradient there."""
+    norms: Mapping[str, Sequence[float | None]]
+    """The same -> [K] norms of the gradients; None for what is no number."""
+    seconds: float
+    """That the probe took."""
+
+    def pairs(self) -> Iterator[tuple[str, float]]:
+        """The cosine of each two tasks over all layers, where both have a gradient."""
+        for i, row in enumerate(self.layers.get("all", ())):
+            for j, cosine in enumerate(row[:i]):
+                if cosine is not None:
+                    yield f"{self.tasks[j]} {self.tasks[i]}", cosine
+
+
+@dataclass(frozen=True)
 class StepReport:
     """What one training step did."""
 
@@ -267,3 +290,5 @@ class StepReport:
     """This evaluation is the best so far."""
     checkpoint: str | None = None
     """Set on steps that ended with a checkpoint."""
+    interference: Interference | None = None
+    """Set on steps that ended with a probe."""

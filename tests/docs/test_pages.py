@@ -40,7 +40,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(words: list[str], tiny: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> str:
-    extra = [w for setting in tiny for w in ("--set", setting)] if words[1] in ("train", "check", "pretrain") else []
+    takes_settings = words[1] in ("train", "check", "pretrain", "interference")
+    extra = [w for setting in tiny for w in ("--set", setting)] if takes_settings else []
     monkeypatch.setattr(sys, "argv", [*words, *extra])
     code: Any = 0
     try:

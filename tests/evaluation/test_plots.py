@@ -27,6 +27,12 @@ PLOTS = {
         name, "Scores", [("a", {"dev": (0.5, 0.4, 0.6), "test": (0.5, 0.4, 0.6)}, 0.3), ("b", {"dev": (1, 1, 1)}, None)]
     ),
     "matrix": lambda name: plots.confusion_matrix(name, "Matrix", np.eye(7, dtype=np.int64), NASTY),
+    "signed": lambda name: plots.signed_matrix(
+        name, "Cosines", [[(0.5, "0.50"), None], [(-0.1, "-0.10"), (0.0, "0")]], NASTY[:2], [NASTY[3], ""]
+    ),
+    "cosine": lambda name: plots.cosine_curve(
+        name, "a & <b>", [(1, 0.1), (2, -0.2)], [(1, 0.0, -0.1, 0.1), (2, 0.1, 0.0, 0.2)], 0.5
+    ),
     "dots": lambda name: plots.score_scatter(name, "Scores", [0.0, 1.0, 2.0], [0.5, 0.5, 2.5]),
     "bins": lambda name: plots.score_scatter(name, "Scores", *np.random.default_rng(0).random((2, 5000)).tolist()),
     "bars": lambda name: plots.bars(name, "Labels", NASTY, range(7)),

@@ -14,6 +14,7 @@ from polytask.cli import (
     evaluate,
     export,
     init,
+    interference,
     methods,
     predict,
     pretrain,
@@ -30,7 +31,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (init, check, pretrain, train, evaluate, predict, compare, export, combine, report, methods, encoder):
+COMMANDS = (
+    init,
+    check,
+    pretrain,
+    train,
+    interference,
+    evaluate,
+    predict,
+    compare,
+    export,
+    combine,
+    report,
+    methods,
+    encoder,
+)
+for command in COMMANDS:
     app.command(name=command.__name__.rpartition(".")[2])(command.run)
 
 

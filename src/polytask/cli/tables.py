@@ -30,6 +30,27 @@ def scores_table(report: EvalReport, baselines: Mapping[str, Mapping[str, Any]] 
     return table
 
 
+def interference_table(found: Mapping[str, Any]) -> Table:
+    """Each two tasks' mean cosine, the most contrary first."""
+    title = f"how the tasks' gradients agree, over {found['probes']} probes, with 95 % intervals"
+    table = Table(title=title, title_justify="left")
+    for column in ("tasks", "mean cosine", "interval", "against each other", "verdict"):
+        table.add_column(column, justify="left" if column in ("tasks", "verdict") else "right")
+    words = {"apart": "pull apart", "together": "pull together", "unclear": "no clear sign"}
+    for pair in sorted(found["pairs"], key=lambda pair: pair["cosine"]["value"] or 0.0):
+        cosine = pair["cosine"]
+        if cosine["value"] is not None:
+            table.add_row(
+                " and ".join(pair["tasks"]),
+                f"{cosine['value']:.3f}",
+                f"{cosine['low']:.3f} to {cosine['high']:.3f}" if cosine["low"] is not None else "",
+                f"{100 * pair['conflict']:.0f} %",
+                words[pair["verdict"]],
+                style="dim" if pair["verdict"] == "unclear" else "bold",
+            )
+    return table
+
+
 def print_finished(finished: Finished, console: Console | None = None) -> None:
     console = console or Console()
     for split, report in finished.evaluations.items():

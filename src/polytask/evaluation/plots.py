@@ -211,6 +211,67 @@ def confusion_matrix(name: str, title: str, counts: Counts, names: Sequence[str]
         return render(figure, name, title)
 
 
+def signed_matrix(
+    name: str,
+    title: str,
+    cells: Sequence[Sequence[tuple[float, str] | None]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+) -> str:
+    """Cells of (value, text): blue above 0, orange below, the stronger the further from it; None: no cell.
+
+    A column that is empty in name stays empty, as a gap between the others.
+    """
+    largest = max((abs(cell[0]) for row in cells for cell in row if cell is not None), default=0.0)
+    largest = max(largest, 0.2)  # what is next to nothing looks like it
+    widest = max((len(line) for row in cells for cell in row if cell for line in cell[1].split("\n")), default=4)
+    tall = max((cell[1].count("\n") + 1 for row in cells for cell in row if cell), default=1)
+    heads, labels = [shorten(column, 18) if column else "" for column in columns], [shorten(row, 30) for row in rows]
+    side = max(0.4, 0.085 * widest)
+    turned = max(map(len, heads), default=0) * 0.09 > side
+    width = 0.3 + 0.085 * max(map(len, labels), default=0) + side * len(columns)
+    height = 0.5 + (0.065 * max(map(len, heads), default=0) if turned else 0.25) + (0.14 + 0.16 * tall) * len(rows)
+    with style(name):
+        figure, axes = new_figure(max(width, 0.082 * len(title)), height)
+        for row, column in np.ndindex(len(rows), len(columns)):
+            cell = cells[row][column]
+            if cell is not None:
+                strength, colour = abs(cell[0]) / largest, DEEP if cell[0] >= 0 else ORANGE
+                place = (column - 0.5, row - 0.5)
+                axes.add_patch(Rectangle(place, 1, 1, color=colour, alpha=0.04 + 0.76 * strength, linewidth=0))
+                ink = "white" if strength > 0.8 and cell[0] >= 0 else INK
+                axes.text(column, row, cell[1], ha="center", va="center", fontsize=9, color=ink, linespacing=1.3)
+        turn: Any = {"rotation": 50, "ha": "left", "rotation_mode": "anchor"}
+        axes.set_xticks(range(len(columns)), heads, **(turn if turned else {}))
+        axes.set_yticks(range(len(rows)), labels)
+        axes.xaxis.tick_top()
+        axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+        axes.grid(False)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+        return render(figure, name, title)
+
+
+def cosine_curve(
+    name: str, title: str, points: Points, mean: Sequence[tuple[float, float, float, float]], reach: float
+) -> str:
+    """(step, cosine) of each probe as dots, and a moving mean (step, mean, low, high) with its interval as a band.
+
+    The page says which is which: there may be many of these.
+    """
+    with style(name):
+        figure, axes = new_figure(5.2, 2.2)
+        axes.axhline(0, color=INK, linewidth=0.9)
+        axes.plot(*_thinned(points), "o", color=BLUE, alpha=0.5, markersize=4, markeredgewidth=0)
+        if mean:
+            steps, values, low, high = np.array(mean, np.float64).T
+            axes.plot(steps, values, color=PURPLE)
+            axes.fill_between(steps, low, high, color=PURPLE, alpha=0.22, linewidth=0)
+        axes.set(ylim=(-reach, reach), ylabel="cosine")
+        return _finish_curve(figure, axes, name, title)
+
+
 def score_scatter(name: str, title: str, gold: Sequence[float], predicted: Sequence[float]) -> str:
     """True against predicted scores: dots, or six-sided bins where there are too many dots."""
     with style(name):

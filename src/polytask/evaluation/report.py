@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polytask.evaluation import plots
+from polytask.evaluation.interference import curve, moving, summarize
 from polytask.evaluation.metrics import per_class
 from polytask.types import UserError
 from polytask.whole import write_whole
@@ -41,6 +42,7 @@ def write_report(run: Path) -> Path:
         name=found.summary.get("name") or run.resolve().name,
         overview=_overview(found),
         training=_training(found),
+        interference=_interference(found),
         tasks=[_task(found, task, f"task-{at}") for at, task in enumerate(found.tasks, 1)],
     )
     target = run / "report.html"
@@ -56,6 +58,7 @@ class _Run:
     summary: Json
     steps: list[Json]
     evaluations: list[Json]
+    probes: list[Json]
 
     @property
     def tasks(self) -> list[str]:
@@ -99,17 +102,16 @@ def _read_lines(path: Path) -> Iterator[Json]:
 
 def _read_run(folder: Path) -> _Run:
     # A resumed run writes steps after its last checkpoint again: the later line counts.
-    steps, evaluations = dict[int, Json](), dict[int, Json]()
+    lines: dict[str, dict[int, Json]] = {"step": {}, "evaluation": {}, "interference": {}}
     for line in _read_lines(folder / "metrics.jsonl"):
-        (steps if line["kind"] == "step" else evaluations)[line["step"]] = line
+        lines[line["kind"]][line["step"]] = line
     recipe = folder / "recipe.yaml"
     return _Run(
         folder,
         recipe.read_text(encoding="utf-8") if recipe.exists() else None,
         _read_json(folder / "environment.json"),
         _read_json(folder / "summary.json"),
-        [steps[step] for step in sorted(steps)],
-        [evaluations[step] for step in sorted(evaluations)],
+        *([found[step] for step in sorted(found)] for found in lines.values()),
     )
 
 
@@ -173,6 +175,53 @@ def _training(run: _Run) -> list[str]:
         for name, value in line["penalties"].items():
             curves.setdefault(f"Penalty of {name}", []).append((line["step"], value))
     return [plots.small_curve(f"training-{at}", *curve) for at, curve in enumerate(curves.items()) if curve[1]]
+
+
+def _interference(run: _Run) -> Json | None:
+    """What the probes say, the pairs that pull apart most first."""
+    if not run.probes:
+        return None
+    found = summarize(run.probes)
+    if found["note"]:
+        return found
+    pairs = sorted(found["pairs"], key=lambda pair: pair["cosine"]["value"] or 0.0)
+    curves = {" and ".join(pair["tasks"]): curve(run.probes, *pair["tasks"]) for pair in pairs}
+    # The same reach for all, so that pairs can be compared; what is rarer than one probe in a hundred may be cut off.
+    seen = np.abs([cosine for points in curves.values() for _, cosine in points])
+    reach = max(0.05, 1.1 * float(np.quantile(seen, 0.99))) if len(seen) else 1.0
+    drawn = [
+        plots.cosine_curve(f"interference-{at}", name, points, moving(points), reach)
+        for at, (name, points) in enumerate(curves.items())
+        if points
+    ]
+    columns = [*found["layers"], "", "all layers"]
+    cells = [
+        [_cell(pair["layers"].get(layer)) for layer in found["layers"]] + [None, _cell(pair["cosine"])]
+        for pair in pairs
+    ]
+    transfer = [
+        [None if i == j else _cell(value, True) for j, value in enumerate(row)]
+        for i, row in enumerate(found["transfer"])
+    ]
+    tasks = found["tasks"]
+    title = "A step on the row's task: what it does for the column's task"
+    return {
+        **found,
+        "pairs": pairs,
+        "map": plots.signed_matrix("interference-map", "Mean cosine by layer", cells, list(curves), columns),
+        "curves": drawn,
+        "matrix": plots.signed_matrix("interference-transfer", title, transfer, tasks, tasks),
+    }
+
+
+def _cell(found: Json | None, interval: bool = False) -> tuple[float, str] | None:
+    if found is None or found["value"] is None:
+        return None
+    value, low, high = (x if x is None else f"{round(x, 2) + 0.0:.2f}" for x in found.values())  # never -0.00
+    if not interval or low is None:
+        return found["value"], f"{value}"
+    shade = found["value"] if found["low"] * found["high"] > 0 else 0.0  # no colour for what may be nothing
+    return shade, f"{value}\n{low} to {high}"
 
 
 def _task(run: _Run, task: str, anchor: str) -> Json:

@@ -20,7 +20,7 @@ from polytask.run import Prepared, prepare
 # Rooms and files that show, serve or compare results, and cannot change them.
 SHOWING = {"cli", "serving", "experiments", "starter", "version", "environment", "__main__", "__init__"}
 SHOWING |= {"evaluation.report", "evaluation.plots", "evaluation.card", "evaluation.statistics"}
-SHOWING |= {"evaluation.verdict", "evaluation.comparisons"}
+SHOWING |= {"evaluation.verdict", "evaluation.comparisons", "evaluation.interference", "probing"}
 
 
 @dataclass(frozen=True)

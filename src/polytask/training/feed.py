@@ -105,6 +105,13 @@ class Feed:
         share = self.masked[task]
         return Part.masked(task, [self.packer.masked(text[0], share, r) for text, r in zip(texts, rngs, strict=True)])
 
+    def drawn(self, task: str, count: int, *names: str | int) -> Stream:
+        """Some of a task's examples, each once at most, by (seed, names, task); what is given next stays the same."""
+        size = len(self.examples[task])
+        rng = seeds.generator(self.seed, *names, task)
+        indices = rng.choice(size, min(count, size), replace=False).tolist()
+        return self._stream([(task, indices, self.given[task])])
+
     def next_indices(self, draw: Draw) -> list[int]:
         """The task's next examples; a new pass starts where the last one ends, inside a batch too."""
         size = len(self.examples[draw.task])

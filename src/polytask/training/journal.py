@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from polytask.types import EvalReport, StepReport
+from polytask.types import EvalReport, Interference, StepReport
 
 
 class Journal:
@@ -29,6 +29,10 @@ class Journal:
             "step/examples_per_second": report.examples / report.seconds,
         }.items():
             self._board.add_scalar(name, value, report.step)
+        if report.interference is not None:
+            self._line(interference_line(report.interference))
+            for pair, cosine in report.interference.pairs():
+                self._board.add_scalar(f"interference/{pair}", cosine, report.step)
         if report.evaluation is not None:
             self._line(evaluation_line(report.evaluation, report.best))
             for task, score in report.evaluation:
@@ -55,9 +59,13 @@ class Journal:
 
 def step_line(report: StepReport) -> dict[str, Any]:
     content = asdict(report)
-    for field in ("evaluation", "best", "checkpoint", "steps"):
+    for field in ("evaluation", "best", "checkpoint", "steps", "interference"):
         del content[field]
     return {"kind": "step", **content}
+
+
+def interference_line(report: Interference) -> dict[str, Any]:
+    return {"kind": "interference", **asdict(report)}
 
 
 def evaluation_line(report: EvalReport, best: bool) -> dict[str, Any]:

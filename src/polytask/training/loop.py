@@ -19,6 +19,7 @@ from polytask.training.averages import RunningAverage, mean_weights
 from polytask.training.feed import Feed
 from polytask.training.journal import Journal
 from polytask.training.objective import Objective
+from polytask.training.probe import probe
 from polytask.training.schedules import factor
 from polytask.training.step import take_step
 from polytask.types import EvalReport, StepReport, TrainSettings
@@ -121,6 +122,10 @@ def _step_and_record(session: Session) -> StepReport:
     started = time.perf_counter()
     report = _one_step(session)
     session.step_seconds += report.seconds
+    if settings.interference_every is not None and session.step % settings.interference_every == 0:
+        progress = (session.step - 1) / session.steps
+        found = probe(session.model, session.feed, session.objective, settings, session.step, progress)
+        report = replace(report, interference=found)
     last = session.step == session.steps
     if session.step % (settings.evaluate_every or session.steps_per_epoch) == 0 or last:
         with session.average.standing_in(session.model) if session.average is not None else nullcontext():
