@@ -40,7 +40,7 @@ def run(
     follow(running)
     finished = running.finish()
     found = finished.summary["interference"]
-    console = Console()
+    console = Console(markup=False)  # an interval in square brackets is no order
     if found is None:
         steps, every = finished.summary["steps"], probed.train.interference_every
         console.print(f"No probe was made: the run had {steps} steps, and one was due every {every}.", highlight=False)
@@ -51,4 +51,4 @@ def run(
         for pair in found["pairs"]:
             if pair["verdict"] != "unclear":
                 console.print(pair["sentence"], highlight=False, soft_wrap=True)
-    print_finished(finished, console)
+    print_finished(finished)
