@@ -79,6 +79,15 @@ def load_bundle(folder: Path) -> Bundle:
     return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter)
 
 
+def no_model(run: Path) -> UserError:
+    """What to say of a run without a model folder."""
+    summary = run / "summary.json"
+    refused = json.loads(summary.read_text(encoding="utf-8")).get("refused") if summary.is_file() else None
+    if refused:
+        return UserError(f"{run}: no trained model here: it was not saved, because {refused}")
+    return UserError(f"{run}: no trained model here: the run has not finished (go on with it by --resume)")
+
+
 def _task_entry(spec: TaskSpec, labels: LabelSpace) -> dict[str, Any]:
     return {
         "kind": spec.kind,

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from polytask.build import TABLES, option, options_of
-from polytask.bundle import Bundle, load_bundle
+from polytask.bundle import Bundle, load_bundle, no_model
 from polytask.heads.base import Head
 from polytask.model import MultiTaskModel
 from polytask.text.tokenizer import TextTokenizer
@@ -102,7 +102,7 @@ def export_adapter(run: str | Path, task: str, output: str | Path | None = None)
     """Writes one task's adapter and head to a file (left out: TASK.adapter.safetensors in the current folder)."""
     folder = model_folder(Path(run))
     if folder is None:
-        raise UserError(f"{run}: no trained model here: there is no such run, or it has not finished")
+        raise no_model(Path(run)) if Path(run).is_dir() else UserError(f"{run}: no trained model here: no such folder")
     bundle = load_bundle(folder)
     if task not in bundle.specs:
         raise UserError(unknown(str(run), task, bundle.specs, "task"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from polytask.build import make_model
-from polytask.bundle import Bundle, save_bundle
+from polytask.bundle import Bundle, no_model, save_bundle
 from polytask.export.adapter import (
     AdapterFile,
     check_new,
@@ -110,7 +110,7 @@ def _trunk_folder(trunk: str | Path) -> Path:
     """Where the trunk's files are. `minilm` is the encoder, as in recipes: a folder of that name is `./minilm`."""
     found = None if trunk == "minilm" else model_folder(Path(trunk))
     if found is None and (Path(trunk) / "recipe.yaml").is_file():
-        raise UserError(f"{trunk}: no trained model here: the run has not finished (polytask train RECIPE --resume)")
+        raise no_model(Path(trunk))
     return found or find_encoder(str(trunk))
 
 

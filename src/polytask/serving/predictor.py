@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from polytask.bundle import Bundle, load_bundle
+from polytask.bundle import Bundle, load_bundle, no_model
 from polytask.environment import pick_device
 from polytask.types import Prediction, TaskSpec, UserError
 from polytask.values import unknown
@@ -29,9 +29,7 @@ class Predictor:
         if (folder / "model").is_dir():
             folder = folder / "model"
         elif not (folder / "tasks.json").is_file():
-            raise UserError(
-                f"{folder}: no trained model here: the run has not finished (polytask train RECIPE --resume)"
-            )
+            raise no_model(folder)
         bundle = load_bundle(folder)
         bundle.model.to(pick_device(device))
         return cls(bundle)

@@ -1,5 +1,6 @@
 """Which parameters learn, and how fast: the optimizer's groups. Knows the model's parts, no optimizer."""
 
+from collections.abc import Collection
 from typing import Any
 
 from torch import nn
@@ -9,8 +10,11 @@ from polytask.policies.base import Policy
 from polytask.types import TrainSettings, UserError
 
 
-def freeze(model: MultiTaskModel, settings: TrainSettings) -> None:
-    """Parts that do not learn take no gradient, no gradient memory and no optimizer state."""
+def freeze(model: MultiTaskModel, settings: TrainSettings, kept: Collection[str] = ()) -> None:
+    """Parts that do not learn take no gradient, no gradient memory and no optimizer state.
+
+    `kept` are tasks whose heads and adapters stay as they are.
+    """
     model.trunk.requires_grad_(settings.parts == "all")
     model.adapter.requires_grad_(settings.parts != "heads")
     for index in model.adapter.stand_ins():
@@ -21,7 +25,10 @@ def freeze(model: MultiTaskModel, settings: TrainSettings) -> None:
                 module.requires_grad_(True)
     for task in model.tasks:
         own = [*model.head(task).parameters(), *model.adapter.task_parameters(task)]
-        if not any(p.requires_grad for p in [*own, *model.trunk.parameters()]):
+        if task in kept:
+            for parameter in own:
+                parameter.requires_grad_(False)
+        elif not any(p.requires_grad for p in [*own, *model.trunk.parameters()]):
             raise UserError(
                 f"train.parts: {settings.parts}: the head of {task} has no parameters, so nothing of it would learn"
             )

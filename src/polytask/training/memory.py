@@ -35,6 +35,11 @@ class Memory:
                 if place < self.plan.size:
                     kept[place] = index
 
+    def fill(self, task: str, examples: int) -> None:
+        """As if all of a task's examples had been part of steps before: any of them is equally likely to be kept."""
+        order = seeds.generator(self.seed, "fill", task).permutation(examples)
+        self.kept[task], self.seen[task] = order[: self.plan.size].tolist(), examples
+
     def draw(self, task: str, count: int, step: int) -> list[int]:
         """Some of a task's kept examples, each once at most."""
         kept = self.kept[task]
@@ -46,7 +51,7 @@ class Memory:
         return [task for task, kept in self.kept.items() if kept and task not in tasks]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kept": self.kept, "seen": self.seen}
+        return {"kept": {task: list(kept) for task, kept in self.kept.items()}, "seen": dict(self.seen)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.kept = {task: [int(i) for i in state["kept"].get(task, ())] for task in self.kept}

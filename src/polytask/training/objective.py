@@ -25,6 +25,8 @@ class Objective:
     """Teachers give way to labels over the run."""
     temperature: float = 1.0
     """Of the teachers' and the model's probabilities when they are compared."""
+    say: Mapping[str, float] = field(default_factory=dict)
+    """Of tasks whose teacher's say is the same throughout: from 0 (labels alone) to 1."""
 
     def task_losses(self, model: MultiTaskModel, done: Pass, progress: float) -> dict[str, Tensor]:
         """Of each task in the stream; `progress` is the share of the run's steps that is done."""
@@ -35,7 +37,7 @@ class Objective:
             if task in done.stream.taught:
                 kind = model.head(task).labels.kind
                 taught = taught_loss(outputs, done.stream.taught[task], kind, self.temperature)
-                share = progress if self.annealed else 0.5
+                share = 1 - self.say[task] if task in self.say else progress if self.annealed else 0.5
                 loss = share * loss + (1 - share) * taught
             found[task] = loss
         return found
