@@ -12,7 +12,7 @@ plain step of those.
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -54,6 +54,13 @@ def next_stream(rng: np.random.Generator) -> Stream:
     return PACKER.pack(parts)
 
 
+def some_topics(task: str, count: int) -> Iterator[Stream]:
+    """A few examples, each alone: how many there are makes no difference to a step's cost."""
+    rng = np.random.default_rng(1)
+    for _ in range(min(count, 4)):
+        yield PACKER.pack([Part(task, [(rng.integers(1000, 30000, 27),)], labels=rng.integers(0, 5, 1))])
+
+
 def steps_of(adapter: str, ways: Sequence[Sequence[str]], device: torch.device) -> dict[str, Step]:
     """A step for each way, a choice of regularizers; all train one model, since their cost does not depend on it."""
     specs = {
@@ -66,11 +73,14 @@ def steps_of(adapter: str, ways: Sequence[Sequence[str]], device: torch.device) 
     kinds = {task: space.kind for task, space in SPACES.items()}
     policy = make("policy", Swap("sum"), "benchmark", PolicyContext(weights, kinds, 100))
     optimizer = make("optimizer", Swap("fused_adamw"), "benchmark", parameter_groups(model, settings, 1e-5, 0.01))
-    context = RegularizerContext(model, weights, 100)
+    # Some hold what came before: here topic was learned before the first step.
+    context = RegularizerContext(model, weights, 100, learned=("topic",), examples=some_topics)
 
     def way(names: Sequence[str]) -> Step:
         regularizers = {name: make("regularizer", Swap(name), "benchmark", context) for name in names}
         objective = Objective(policy, regularizers)
+        for regularizer in regularizers.values():
+            regularizer.start(model)
 
         def step(stream: Stream) -> None:
             take_step(model, optimizer, objective, settings, lambda: Batch(stream))

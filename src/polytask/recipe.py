@@ -16,6 +16,8 @@ from polytask.types import Swap, TaskSpec, TrainSettings, UserError
 from polytask.values import convert, load_yaml, mapping, unknown
 
 TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+CHOICES = ("mean", "last")
+"""What `train.select` can be beside a task."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,9 @@ def recipe_from(
         raise UserError(f"{where}: tasks: at least one task is needed, as `tasks: {{NAME: {{kind: ..., train: ...}}}}`")
     named = {str(name): _named(str(name), mapping(task, f"{where}: tasks.{name}")) for name, task in tasks.items()}
     for name in named:
-        if not TASK_NAME.fullmatch(name) or name == "mean":
-            raise UserError(f"{where}: tasks.{name}: a task's name is letters, digits, - and _, up to 64, not mean")
+        if not TASK_NAME.fullmatch(name) or name in CHOICES:
+            taken = " or ".join(CHOICES)
+            raise UserError(f"{where}: tasks.{name}: a task's name is letters, digits, - and _, up to 64, not {taken}")
     # `optimizer: {lr: 3e-5}` is the default optimizer with another rate.
     for default in ("adapter", "sampler", "policy", "optimizer"):
         if isinstance(content.get(default), Mapping):
@@ -221,8 +224,10 @@ def _check(recipe: Recipe, where: str) -> None:
     for name, task in recipe.tasks.items():
         _check_task(task, f"{where}: tasks.{name}")
     chosen = t.select.partition(".")[0]
-    if chosen != "mean" and chosen not in recipe.tasks:
-        raise UserError(unknown(f"{where}: train.select", chosen, ["mean", *recipe.tasks], "task"))
+    if t.select not in CHOICES and chosen not in recipe.tasks:
+        raise UserError(unknown(f"{where}: train.select", chosen, [*CHOICES, *recipe.tasks], "task"))
+    if t.select == "last" and t.patience is not None:
+        raise UserError(f"{where}: train.patience: select: last has no best evaluation to wait for, found {t.patience}")
 
 
 def _check_task(task: TaskSpec, where: str) -> None:

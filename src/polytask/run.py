@@ -21,13 +21,14 @@ from polytask.evaluation.evaluate import evaluate, split_outputs, write_predicti
 from polytask.evaluation.interference import read_interference
 from polytask.evaluation.metrics import check_metric
 from polytask.evaluation.report import write_report
+from polytask.evaluation.transfer import read_transfer
 from polytask.heads.base import Head
 from polytask.model import MultiTaskModel
 from polytask.places import cache_folder
 from polytask.policies.base import PolicyContext
 from polytask.recipe import Recipe, read_recipe, recipe_from, recipe_to_mapping, write_recipe
 from polytask.regularizers.base import RegularizerContext
-from polytask.samplers.base import SamplerContext
+from polytask.samplers.base import Sampler, SamplerContext
 from polytask.serving.predictor import Predictor
 from polytask.tasks.describe import baseline, class_counts, describe_split
 from polytask.tasks.task import Split, Task, read_split, read_tasks
@@ -41,7 +42,7 @@ from polytask.training.journal import Journal
 from polytask.training.loop import Session, fit
 from polytask.training.memory import Memory
 from polytask.training.objective import Objective
-from polytask.types import EvalReport, StepReport, TaskSpec, UserError
+from polytask.types import EvalReport, Stage, StepReport, TaskSpec, UserError
 from polytask.values import unknown
 from polytask.whole import write_whole
 
@@ -182,9 +183,6 @@ class Running:
         settings = recipe.train
         rates = [option("optimizer", recipe.optimizer, name, "recipe: optimizer") for name in ("lr", "weight_decay")]
         weights = {name: spec.weight for name, spec in recipe.tasks.items()}
-        objective = self._objective(weights)
-        plan = objective.policy.memory
-        groups = parameter_groups(model, settings, rates[0], rates[1], objective.policy)
         train_splits = prepared.splits("train")
         context = SamplerContext(
             {name: len(split) for name, split in train_splits.items()},
@@ -193,11 +191,15 @@ class Running:
             prepared.steps_per_epoch,
             settings.epochs,
         )
+        sampler: Sampler = make("sampler", recipe.sampler, "recipe: sampler", context)
+        objective = self._objective(weights, sampler.stages)
+        plan = objective.policy.memory
+        groups = parameter_groups(model, settings, rates[0], rates[1], objective.policy)
         session = Session(
             model=model,
             optimizer=make("optimizer", recipe.optimizer, "recipe: optimizer", groups),
             objective=objective,
-            sampler=make("sampler", recipe.sampler, "recipe: sampler", context),
+            sampler=sampler,
             feed=Feed(
                 train_splits,
                 {n: model.head(n).apart for n in model.tasks},
@@ -220,12 +222,18 @@ class Running:
             session.load(checkpoint)
         return session
 
-    def _objective(self, weights: Mapping[str, float]) -> Objective:
+    def _objective(self, weights: Mapping[str, float], stages: tuple[Stage, ...]) -> Objective:
         recipe, prepared = self.recipe, self.prepared
         settings = recipe.train
         kinds = {name: spec.kind for name, spec in recipe.tasks.items()}
         policy = PolicyContext(weights, kinds, prepared.steps_per_epoch)
-        context = RegularizerContext(prepared.model, weights, settings.epochs * prepared.steps_per_epoch)
+        context = RegularizerContext(
+            prepared.model,
+            weights,
+            settings.epochs * prepared.steps_per_epoch,
+            stages,
+            lambda task, count: self.session.feed.sample(task, count),  # asked for while it trains
+        )
         losses = {
             name: make_loss(task.spec, task.labels, class_counts(task.splits["train"], task.labels))
             for name, task in prepared.tasks.items()
@@ -276,6 +284,8 @@ class Running:
         examples = sum(session.feed.given.values())
         chosen = recipe.train.select.partition(".")[0]
         by_text = all(spec.kind == "text" for name, spec in recipe.tasks.items() if chosen in ("mean", name))
+        best_value = -session.best_value if by_text else session.best_value
+        stages = session.sampler.stages
         probed = recipe.train.interference_every is not None
         return {
             "format": 1,
@@ -291,7 +301,7 @@ class Running:
             "best": {
                 "step": session.best_step,
                 "select": recipe.train.select,
-                "value": -session.best_value if by_text else session.best_value,
+                "value": None if chosen == "last" else best_value,
             },
             "parameters": model.budget(),
             "tasks": {name: describe_task(task, self.prepared) for name, task in self.prepared.tasks.items()},
@@ -301,6 +311,7 @@ class Running:
                 for name, task in self.prepared.tasks.items()
                 if task.spec.kind != "text"
             },
+            **({"transfer": read_transfer(self.folder / "metrics.jsonl", stages)} if stages else {}),
             **({"interference": read_interference(self.folder / "metrics.jsonl")} if probed else {}),
         }
 

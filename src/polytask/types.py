@@ -111,7 +111,7 @@ class TrainSettings:
     keep: int = 2
     """Checkpoints kept, beside the best model."""
     select: str = "mean"
-    """What the best checkpoint is best at: mean (of the primary metrics, plain text aside), a task, or task.metric."""
+    """The weights to keep: best by mean (of the primary metrics, plain text aside), by TASK or TASK.METRIC; or last."""
     patience: int | None = None
     """Evaluations without a better score before training stops; left out: never."""
     interference_every: int | None = None
@@ -187,6 +187,16 @@ class Draw:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """Steps in a row that learn one task, where tasks are learned one after another."""
+
+    task: str
+    first: int
+    """Counted from 1, as in reports."""
+    last: int
+
+
+@dataclass(frozen=True)
 class MetricValue:
     """A metric over a whole split, with its 95 % bootstrap interval over examples."""
 
@@ -233,9 +243,14 @@ class EvalReport:
         return sum(values) / len(values)
 
     def chosen(self, select: str) -> float:
-        """The number the best checkpoint is chosen by, the greater the better: `mean`, `task`, or `task.metric`."""
+        """The number the best checkpoint is chosen by, the greater the better: `mean`, `task`, or `task.metric`.
+
+        By `last` it is the step: every evaluation is better than those before it.
+        """
         if select == "mean":
             return self.mean
+        if select == "last":
+            return float(self.step)
         task, _, metric = select.partition(".")
         score = self.tasks[task]
         value = score.metrics[metric or score.primary].value

@@ -17,7 +17,7 @@ from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.run import Prepared
 from polytask.stream import Stream
 from polytask.training.feed import Feed
-from polytask.types import Draw, Swap
+from polytask.types import Draw, Stage, Swap
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 SMALL = {
@@ -27,8 +27,11 @@ SMALL = {
 }
 SMALL["stack"] = f"{{name: stack, adapters: [{SMALL['pal']}, conditional_norm]}}"
 
-NEEDS = {"soft_sharing": ["adapter=own_trunk"]}
+NEEDS = {"soft_sharing": ["adapter=own_trunk"], "ewc": ["sampler=in_order"], "lwf": ["sampler=in_order"]}
 """Settings without which a regularizer refuses the recipe."""
+NEEDS_ADAPTER = {"soft_sharing"}
+HOLD_WHAT_IS_SHARED = {"ewc", "lwf"}
+"""Where the trunk is frozen later tasks cannot harm earlier ones, and these have nothing to ask for."""
 
 
 def settings(tiny: list[str], *more: str) -> list[str]:
@@ -42,17 +45,24 @@ def prepared(tiny: list[str], name: str, *more: str) -> Prepared:
     return prepare(read_recipe(QUICKSTART, settings(tiny, *NEEDS.get(name, []), *more)))
 
 
-def made(name: str, model: MultiTaskModel) -> Regularizer:
-    context = RegularizerContext(model, dict.fromkeys(model.tasks, 1.0), 20)
+def made(name: str, ready: Prepared) -> Regularizer:
+    """After the first step, with which the first task's stage ended."""
+    model = ready.model
+    stages = tuple(Stage(task, step, step) for step, task in enumerate(model.tasks, 1))
+    weights = dict.fromkeys(model.tasks, 1.0)
+    context = RegularizerContext(model, weights, 20, stages, lambda task, count: feed_of(ready).sample(task, 5))
     regularizer: Regularizer = make("regularizer", Swap(name), "here", context)
+    regularizer.after_step(model, 1)
     return regularizer
 
 
+def feed_of(prepared: Prepared) -> Feed:
+    apart = {task: prepared.model.head(task).apart for task in prepared.model.tasks}
+    return Feed(prepared.splits("train"), apart, prepared.packer, seed=0)
+
+
 def stream_of(prepared: Prepared, *tasks: str) -> Stream:
-    model = prepared.model
-    apart = {task: model.head(task).apart for task in model.tasks}
-    feed = Feed(prepared.splits("train"), apart, prepared.packer, seed=0)
-    return feed.next_batch([Draw(task, 4) for task in tasks or model.tasks]).together
+    return feed_of(prepared).next_batch([Draw(task, 4) for task in tasks or prepared.model.tasks]).together
 
 
 def shake(model: MultiTaskModel) -> None:
@@ -75,7 +85,7 @@ def penalty(regularizer: Regularizer, model: MultiTaskModel, stream: Stream, bf1
 def test_a_number_whose_gradient_reaches_what_learns(name: str, bf16: bool, tiny_settings: list[str]) -> None:
     ready = prepared(tiny_settings, name)
     model = ready.model.train()
-    regularizer = made(name, model)
+    regularizer = made(name, ready)
     shake(model)
     found = penalty(regularizer, model, stream_of(ready), bf16)
     assert found.ndim == 0
@@ -93,7 +103,7 @@ def test_a_task_that_is_not_there_gets_no_gradient(name: str, tiny_settings: lis
     """None rather than zero, so that no optimizer moves it."""
     ready = prepared(tiny_settings, name, "adapter=conditional_norm")
     model = ready.model.train()
-    regularizer = made(name, model)
+    regularizer = made(name, ready)
     shake(model)
     for task in model.tasks:
         model.zero_grad(set_to_none=True)
@@ -106,7 +116,9 @@ def test_a_task_that_is_not_there_gets_no_gradient(name: str, tiny_settings: lis
         assert all(p.grad is None for p in own)
 
 
-PAIRS = [(name, adapter) for name in REGULARIZERS for adapter in ADAPTERS if name not in NEEDS or adapter != "none"]
+PAIRS = [
+    (name, adapter) for name in REGULARIZERS for adapter in ADAPTERS if name not in NEEDS_ADAPTER or adapter != "none"
+]
 
 
 @pytest.mark.parametrize(("name", "adapter"), PAIRS)
@@ -115,11 +127,12 @@ def test_with_every_adapter_and_a_frozen_trunk(name: str, adapter: str, tiny_set
     ready = prepared(tiny_settings, name, f"adapter={SMALL.get(adapter, adapter)}", f"train.parts={parts}")
     model = ready.model.train()
     model.trunk.eval()
-    regularizer = made(name, model)
+    regularizer = made(name, ready)
     shake(model)
     found = penalty(regularizer, model, stream_of(ready))
     assert torch.isfinite(found)
-    assert found.requires_grad or adapter == "none"  # where heads alone learn, what is inside the trunk is fixed
+    # Where heads alone learn, what is inside the trunk is fixed.
+    assert found.requires_grad or adapter == "none" or name in HOLD_WHAT_IS_SHARED
     if found.requires_grad:
         found.backward()
         learns = [p for p in model.parameters() if p.requires_grad]
@@ -131,12 +144,13 @@ def test_with_every_adapter_and_a_frozen_trunk(name: str, adapter: str, tiny_set
 def test_the_state_brings_everything_back(name: str, tiny_settings: list[str]) -> None:
     ready = prepared(tiny_settings, name)
     model = ready.model.train()
-    regularizer = made(name, model)
+    regularizer = made(name, ready)
     shake(model)
-    regularizer.after_step(model, 1)
+    regularizer.after_step(model, 4)
     saved = {key: tensor.clone() for key, tensor in regularizer.state_dict().items()}
-    other = prepared(tiny_settings, name).model.train()
-    again = made(name, other)
+    more = prepared(tiny_settings, name)
+    other = more.model.train()
+    again = made(name, more)
     other.load_state_dict(model.state_dict())
     again.load_state_dict(saved)
     stream = stream_of(ready)
@@ -159,6 +173,7 @@ def test_a_stopped_run_resumes_bit_for_bit(name: str, tmp_path: Path, tiny_setti
 @pytest.mark.parametrize("name", REGULARIZERS)
 def test_a_run_in_half_precision_with_a_frozen_trunk(name: str, tmp_path: Path, tiny_settings: list[str]) -> None:
     more = ["adapter=lora", f"regularizers=[{name}]", "train.parts=adapters", "train.precision=bf16"]
+    more += [need for need in NEEDS.get(name, []) if "sampler" in need]
     running = Running(read_recipe(QUICKSTART, settings(tiny_settings, *more)), tmp_path / "run")
     model = running.prepared.model
     before: dict[str, Any] = {key: tensor.clone() for key, tensor in model.state_dict().items()}

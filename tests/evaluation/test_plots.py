@@ -33,6 +33,7 @@ PLOTS = {
     "cosine": lambda name: plots.cosine_curve(
         name, "a & <b>", [(1, 0.1), (2, -0.2)], [(1, 0.0, -0.1, 0.1), (2, 0.1, 0.0, 0.2)], 0.5
     ),
+    "scores": lambda name: plots.score_matrix(name, "After each stage", np.eye(8, 7), NASTY, NASTY),
     "dots": lambda name: plots.score_scatter(name, "Scores", [0.0, 1.0, 2.0], [0.5, 0.5, 2.5]),
     "bins": lambda name: plots.score_scatter(name, "Scores", *np.random.default_rng(0).random((2, 5000)).tolist()),
     "bars": lambda name: plots.bars(name, "Labels", NASTY, range(7)),
@@ -96,6 +97,13 @@ def test_the_matrix_says_counts_and_shares_of_the_row() -> None:
     counts = np.array([[6, 2], [0, 4]])
     assert {"6", "75%", "2", "25%", "4", "100%"} <= set(texts(plots.confusion_matrix("m", "M", counts, ["a", "b"])))
     assert "6" not in texts(plots.confusion_matrix("m", "M", counts, ["a", "b"], "share"))
+
+
+def test_the_matrix_of_stages_says_every_score_and_frames_what_was_learned() -> None:
+    scores = np.array([[0.2, -0.1], [0.61, 0.0], [float("nan"), 0.834]])
+    svg = plots.score_matrix("s", "S", scores, ["b", "a", "text"], ["a", "b"])  # plain text has a stage and no column
+    assert {"before", "after b", "after a", "0.200", "-0.100", "0.610", "0.834", "nan"} <= set(texts(svg))
+    assert svg.count(plots.ORANGE) == 2
 
 
 def test_large_matrices_keep_room_for_each_cell() -> None:

@@ -321,6 +321,37 @@ def test_a_resumed_runs_repeated_steps_count_once(run: Path) -> None:
     assert write_report(run).read_text(encoding="utf-8") == once
 
 
+def test_tasks_one_after_another(run: Path, page: Page) -> None:
+    assert "One task after another" not in page.text
+    sequence = summary()
+    sequence["best"] = {"step": 40, "select": "last", "value": None}
+    sequence["transfer"] = {
+        "stages": [{"task": "same", "first": 1, "last": 15}, {"task": "topic", "first": 16, "last": 1040}],
+        "metrics": {"same": "pearson", "topic": "accuracy"},
+        "scores": [[0.1, 0.2], [0.9, 0.25], [0.7, 0.6]],
+        "backward": -0.2,
+        "forward": 0.05,
+        "forgetting": {"same": 0.2, "topic": None},
+        "mean_forgetting": 0.2,
+    }
+    (run / "summary.json").write_text(json.dumps(sequence), encoding="utf-8")
+    found = page_of(run)
+    for words in (
+        "same (steps 1 to 15), topic (steps 16 to 1,040)",
+        "On average 20.0 points of the earlier tasks",
+        "same pearson 0.100 0.900 0.700 0.200",
+        "topic accuracy 0.200 0.600 0.600 \N{EN DASH}",
+        "Backward transfer -0.200 Forward transfer +0.050 Mean forgetting 0.200",
+        "The model is that of the last step.",
+    ):
+        assert words in found.text, words
+    assert "chose the best model" not in found.text
+    assert "#transfer" in [attributes.get("href") for _, attributes in found.tags]
+    sequence["transfer"] = None  # it stopped before its last stage ended
+    (run / "summary.json").write_text(json.dumps(sequence), encoding="utf-8")
+    assert "One task after another" not in page_of(run).text
+
+
 def test_errors_name_the_file(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere is not a run folder"):
         write_report(tmp_path / "nowhere")

@@ -12,6 +12,7 @@ import pytest
 
 from polytask import evaluation, experiments
 from polytask.experiments.page import link, verdict, write_page
+from polytask.experiments.table import ABSENT
 from polytask.types import UserError
 
 MARKUP = "<script>alert(1)</script>"
@@ -135,6 +136,17 @@ def test_the_main_table_has_scores_claims_and_costs(page: Page) -> None:
     assert "low 67.0 ▼ worse [66.0, 68.0]" in page.text
     assert "9,000 102 1,500 150 1.0 GiB 1 min 03 s" in page.text
     assert f"{MARKUP} 2 of 3 seeds" in page.text
+
+
+def test_what_was_forgotten_is_a_column_where_tasks_came_one_after_another(page: Page, tmp_path: Path) -> None:
+    assert "orgotten" not in page.text
+    study = make_study(["plain", "low"], ["topic", "same"], [0, 1])
+    study["variants"]["low"]["cost"]["forgetting"] = 0.1234
+    sequence = page_of(tmp_path, study)
+    assert "Forgotten points Shared parameters" in sequence.text
+    assert "12.3 9,000 101 1,000 150" in sequence.text
+    assert f"{ABSENT} 9,000 100 500 150" in sequence.text
+    assert '<td class="n wrap" data-sort="101">101</td>' in sequence.source  # the column of two numbers may break
 
 
 def test_every_comparison_has_all_its_numbers(page: Page) -> None:

@@ -79,6 +79,17 @@ def test_the_table_has_scores_in_points_and_costs(study: dict[str, Any]) -> None
     assert broken == [r"a\|b \<i>", *[table.ABSENT] * 7]
 
 
+def test_what_was_forgotten_is_a_column_where_tasks_came_one_after_another(study: dict[str, Any]) -> None:
+    assert "orgotten" not in table.study_markdown(study)
+    study["variants"]["plain"]["cost"]["forgetting"] = 0.1234
+    text = table.study_markdown(study)
+    head, rule, plain, broken = rows(text)
+    assert head[3:6] == ["mean", "Forgotten", "Trainable parameters"]
+    assert len(rule) == len(plain) == len(broken) == len(head)
+    assert (plain[4], broken[4]) == ("12.3", table.ABSENT)
+    assert table.FORGOTTEN in text
+
+
 def test_title_date_and_hardware(study: dict[str, Any]) -> None:
     lines = table.study_markdown(study).splitlines()
     assert lines[0] == "# Adapters"

@@ -211,6 +211,35 @@ def confusion_matrix(name: str, title: str, counts: Counts, names: Sequence[str]
         return render(figure, name, title)
 
 
+def score_matrix(name: str, title: str, scores: Floats, learned: Sequence[str], tasks: Sequence[str]) -> str:
+    """Rows: before the first stage and after each one; columns: tasks. Colour is the score, framed where learned."""
+    rows = ["before", *(f"after {shorten(task, 18)}" for task in learned)]
+    labels = [shorten(task, 18) for task in tasks]
+    width = max(3.6, 0.085 * max(map(len, rows)) + len(tasks) * max(0.75, 0.085 * max(map(len, labels))) + 0.6)
+    with style(name):
+        figure, axes = new_figure(width, 1.1 + 0.42 * len(rows))
+        for (row, column), score in np.ndenumerate(scores):
+            strength = float(np.clip(np.nan_to_num(score), 0, 1))
+            place = (column - 0.5, row - 0.5)
+            # Never so strong that the page's own ink could not be read on it, in light or dark.
+            axes.add_patch(Rectangle(place, 1, 1, color=DEEP, alpha=0.04 + 0.56 * strength, linewidth=0))
+            axes.text(column, row, f"{score:.3f}", ha="center", va="center", fontsize=10, color=INK)
+        for row, task in enumerate(learned, 1):
+            if task in tasks:
+                place = (tasks.index(task) - 0.46, row - 0.46)
+                axes.add_patch(Rectangle(place, 0.92, 0.92, fill=False, edgecolor=ORANGE, linewidth=2))
+        axes.set_xticks(range(len(tasks)), labels)
+        axes.set_yticks(range(len(rows)), rows)
+        axes.xaxis.tick_top()
+        axes.set(xlim=(-0.5, len(tasks) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+        axes.set_xlabel("framed: the task just learned", loc="left", fontsize=9)
+        axes.grid(False)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+        return render(figure, name, title)
+
+
 def signed_matrix(
     name: str,
     title: str,

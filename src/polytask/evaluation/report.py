@@ -41,6 +41,7 @@ def write_report(run: Path) -> Path:
         run=found,
         name=found.summary.get("name") or run.resolve().name,
         overview=_overview(found),
+        transfer=_transfer(found),
         training=_training(found),
         interference=_interference(found),
         tasks=[_task(found, task, f"task-{at}") for at, task in enumerate(found.tasks, 1)],
@@ -166,6 +167,16 @@ def _overview(run: _Run) -> list[str]:
             found = {split: _interval(score) for split, score in scores.items()}
             rows.append((f"{task} ({primary})", found, run.baseline(task, primary).get("value")))
     return [plots.score_overview("overview", "Every task's score", rows)] if rows else []
+
+
+def _transfer(run: _Run) -> list[str]:
+    """Every task's score after every stage, of a run that learned its tasks one after another."""
+    found = run.summary.get("transfer")
+    if not found:
+        return []
+    learned, tasks = [stage["task"] for stage in found["stages"]], list(found["metrics"])
+    title = "Every task's score after each stage"
+    return [plots.score_matrix("transfer", title, np.array(found["scores"]), learned, tasks)]
 
 
 def _training(run: _Run) -> list[str]:

@@ -141,6 +141,7 @@ def _calibrated(cell: Cell, planned: Plan) -> float:
     prepared = planned.prepared[cell.variant]
     dev_tokens = sum(int(split.store.lengths().sum()) + 3 * len(split) for split in prepared.splits("dev").values())
     evaluations = cell.steps // (cell.recipe.train.evaluate_every or prepared.steps_per_epoch) + 1
+    evaluations += len(running.session.sampler.stages)
     return cell.steps * step + evaluations * dev_tokens * per_token / 3
 
 

@@ -34,6 +34,7 @@ def write_page(folder: Path) -> Path:
         said={claim: [c["sentence"] for c in table.ordered(study) if c["claim"] == claim] for claim in table.CLAIMS},
         seed_noise=table.seed_noise(study),
         views=scored(study),
+        forgotten=table.FORGOTTEN if table.forgets(study) else "",
         place=place,
         rows=[_row(study, variant) for variant in study["variants"]],
         comparisons=table.ordered(study),
@@ -124,7 +125,9 @@ def _row(study: Json, variant: str) -> Json:
     cost = found.get("cost") or {}
     size = cost.get("parameters") or {}
     own = sorted((size.get("per_task") or {}).values())
+    lost: list[tuple[Any, Callable[[Any], str]]] = [(cost.get("forgetting"), table.points)]
     shown: list[tuple[Any, Callable[[Any], str]]] = [
+        *(lost if table.forgets(study) else []),
         (size.get("shared"), table.count),
         (
             own[-1] if own else None,

@@ -115,7 +115,7 @@ def scores_json(verdict: Verdict | None, variant: str) -> dict[str, Any]:
 
 
 def cost_json(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
-    """What a variant costs: parameters, and the means over its runs of speed, memory and time."""
+    """What a variant costs: parameters, and the means over its runs of speed, memory, time and what they forgot."""
     if not runs:
         return None
     budget = runs[0].summary["parameters"]
@@ -125,7 +125,10 @@ def cost_json(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
     }
     shared = budget["trunk"] + budget["adapter_shared"]
     parts = {"shared": shared, **{key: budget[key] for key in ("per_task", "trainable", "total")}}
-    return {"parameters": parts, **means}
+    found = [run.summary.get("transfer") or {} for run in runs]
+    forgotten = [transfer["mean_forgetting"] for transfer in found if transfer.get("mean_forgetting") is not None]
+    lost = {"forgetting": float(np.mean(forgotten))} if len(forgotten) == len(runs) else {}
+    return {"parameters": parts, **means, **lost}
 
 
 def curves_json(runs: Sequence[RunFolder]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def read_study(folder: Path) -> Json:
 def study_markdown(study: Json) -> str:
     """Title, date and hardware, the table of the variants, the sentences, and the runs that failed."""
     parts = [f"# {escaped(study['name'])}", escaped(_circumstances(study)), _table(study)]
-    parts.append(f"{SCALE} {_noise(study)}")
+    parts.append(f"{SCALE} {_noise(study)}{f' {FORGOTTEN}' if forgets(study) else ''}")
     said = [f"- {escaped(comparison['sentence'])}" for comparison in ordered(study)]
     parts += ["\n".join(said)] if said else []
     missing = [cell for _, cell in cells(study, "missing")]
@@ -57,6 +57,11 @@ def study_markdown(study: Json) -> str:
 
 
 SCALE = "Scores on dev, in points (hundredths of the metric), mean over seeds [95 % interval]."
+
+FORGOTTEN = (
+    "Forgotten: how far tasks end below their best score after any stage, in points, mean over all tasks but the last "
+    "learned and over seeds."
+)
 
 
 def _noise(study: Json) -> str:
@@ -79,13 +84,15 @@ def _circumstances(study: Json) -> str:
 def _table(study: Json) -> str:
     views = scored(study)
     heads = [f"{view} ({metric})" if metric else view for view, metric in views.items()]
-    lines = [["Variant", *heads, "Trainable parameters", "Examples/s", "Peak memory", "Time"]]
-    lines.append(["---", *["---:"] * (len(views) + 4)])
+    lost = ["Forgotten"] if forgets(study) else []
+    lines = [["Variant", *heads, *lost, "Trainable parameters", "Examples/s", "Peak memory", "Time"]]
+    lines.append(["---", *["---:"] * (len(lines[0]) - 1)])
     for variant, found in study["variants"].items():
         name = f"{variant} (reference)" if variant == study["reference"] else variant
         scores, cost = found.get("scores") or {}, found.get("cost") or {}
         size = (cost.get("parameters") or {}).get("trainable")
         line = [name, *(with_interval(scores.get(view)) for view in views)]
+        line += [points(cost.get("forgetting"))] if lost else []
         line += [count(size), speed(cost.get("examples_per_second"))]
         lines.append([*line, memory(cost.get("peak_memory_bytes")), seconds(cost.get("seconds"))])
     return "\n".join(f"| {' | '.join(map(escaped, line))} |" for line in lines)
@@ -111,6 +118,11 @@ def scored(study: Json) -> dict[str, str]:
     """What is compared, and its metric: every task, and with several tasks their mean (whose metric is "")."""
     views = {task: str(about["metric"]) for task, about in study["tasks"].items()}
     return views | {MEAN: ""} if len(views) > 1 else views
+
+
+def forgets(study: Json) -> bool:
+    """Whether runs of the study learned their tasks one after another."""
+    return any(known((found.get("cost") or {}).get("forgetting")) for found in study["variants"].values())
 
 
 def main_score(study: Json) -> str:

@@ -1,14 +1,16 @@
 """A penalty added to the loss of a step. Knows the model as a type; knows no optimizer and no other regularizer."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from polytask.model import MultiTaskModel, Pass
-from polytask.types import LabelKind
+from polytask.stream import Stream
+from polytask.types import LabelKind, Stage, UserError
 
 
 @dataclass(frozen=True)
@@ -21,10 +23,28 @@ class RegularizerContext:
     """Factor of each task's loss, and so of what a regularizer asks of its outputs."""
     steps: int
     """Of the whole run."""
+    stages: tuple[Stage, ...] = ()
+    """Where tasks are learned one after another."""
+    examples: Callable[[str, int], Iterable[Stream]] | None = None
+    """Some of a task's training examples, so many or all there are, each in a stream of its own; always the same."""
+    learned: tuple[str, ...] = ()
+    """Tasks that were learned before this run, to which it adds others."""
+
+    def check_stages(self, name: str) -> None:
+        """For regularizers that are about what comes after a task."""
+        if not self.stages and not self.learned:
+            raise UserError(f"recipe: regularizers: {name}: it needs tasks one after another (sampler: in_order)")
+
+    def finished(self, step: int) -> str | None:
+        """The task whose stage ends with this step, if another follows."""
+        return next((stage.task for stage in self.stages[:-1] if stage.last == step), None)
 
 
 class Regularizer(ABC):
     """Adds to a step's loss, and may look at the model after the step."""
+
+    needs_examples: ClassVar[bool] = False
+    """Asks for examples of the tasks that were learned before the run, whose training files must then be there."""
 
     def __init__(self, context: RegularizerContext) -> None:
         self.context = context
@@ -32,6 +52,12 @@ class Regularizer(ABC):
     @abstractmethod
     def penalty(self, model: MultiTaskModel, done: Pass) -> Tensor:
         """A number with a gradient, added to the tasks' losses. `done` is the step's own pass."""
+
+    def start(self, model: MultiTaskModel) -> None:
+        """Called once, before the first step of a run that adds tasks to others: see `context.learned`.
+
+        A run that was stopped goes on from `state_dict`, and this is not called again.
+        """
 
     def after_step(self, model: MultiTaskModel, step: int) -> None:
         """Called when the optimizer has moved the weights for the `step`th time, counted from 1."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from polytask.samplers.annealed import Annealed
 from polytask.samplers.balanced import Balanced
 from polytask.samplers.base import Sampler
+from polytask.samplers.in_order import InOrder
 from polytask.samplers.mixed import Mixed
 from polytask.samplers.power import Power
 from polytask.samplers.proportional import Proportional
@@ -16,6 +17,7 @@ from polytask.samplers.weights import Weights
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "annealed": Annealed,
     "balanced": Balanced,
+    "in_order": InOrder,
     "mixed": Mixed,
     "power": Power,
     "proportional": Proportional,

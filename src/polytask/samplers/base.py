@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask import seeds
-from polytask.types import Draw, StepReport, UserError
+from polytask.types import Draw, Stage, StepReport, UserError
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,9 @@ class SamplerContext:
 class Sampler(Protocol):
     """Gives the next step's draws; may look at the reports of past steps."""
 
+    stages: tuple[Stage, ...]
+    """Where tasks are learned one after another; every task is scored before the first stage and at the end of each."""
+
     def next_step(self) -> tuple[Draw, ...]:
         """The tasks of the next step and how many examples of each."""
 
@@ -44,6 +47,8 @@ class Sampler(Protocol):
 
 class StepSampler(ABC):
     """A sampler whose draws depend on the step's number alone."""
+
+    stages: tuple[Stage, ...] = ()
 
     def __init__(self, context: SamplerContext) -> None:
         self.context = context

@@ -4,7 +4,7 @@ Each task goes through its examples in an order drawn anew for every pass from (
 the number of examples each task has given, and what is remembered of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -111,6 +111,12 @@ class Feed:
         rng = seeds.generator(self.seed, *names, task)
         indices = rng.choice(size, min(count, size), replace=False).tolist()
         return self._stream([(task, indices, self.given[task])])
+
+    def sample(self, task: str, count: int) -> Iterator[Stream]:
+        """Some of a task's examples, each alone: drawn from (seed, task), and not counted among those given."""
+        order = seeds.generator(self.seed, "sample", task).permutation(len(self.examples[task]))
+        for number, index in enumerate(order[:count].tolist()):
+            yield self._stream([(task, [index], number)])
 
     def next_indices(self, draw: Draw) -> list[int]:
         """The task's next examples; a new pass starts where the last one ends, inside a batch too."""

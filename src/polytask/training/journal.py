@@ -34,11 +34,15 @@ class Journal:
             for pair, cosine in report.interference.pairs():
                 self._board.add_scalar(f"interference/{pair}", cosine, report.step)
         if report.evaluation is not None:
-            self._line(evaluation_line(report.evaluation, report.best))
-            for task, score in report.evaluation:
-                self._board.add_scalar(f"dev/{task}/loss", score.loss, report.step)
-                for name, metric in score.metrics.items():
-                    self._board.add_scalar(f"dev/{task}/{name}", metric.value, report.step)
+            self.write_evaluation(report.evaluation, report.best)
+
+    def write_evaluation(self, report: EvalReport, best: bool = False) -> None:
+        """That of a step, or by itself, as the one before the first step is."""
+        self._line(evaluation_line(report, best))
+        for task, score in report:
+            self._board.add_scalar(f"dev/{task}/loss", score.loss, report.step)
+            for name, metric in score.metrics.items():
+                self._board.add_scalar(f"dev/{task}/{name}", metric.value, report.step)
 
     def _line(self, content: dict[str, Any]) -> None:
         self._file.write(json.dumps(content) + "\n")
@@ -76,7 +80,8 @@ def _drop_after(path: Path, step: int) -> None:
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    # A run that starts again from its beginning writes what came before the first step once more.
+    for line in path.read_text(encoding="utf-8").splitlines() if step > 0 else []:
         try:
             if json.loads(line)["step"] <= step:
                 kept.append(line + "\n")

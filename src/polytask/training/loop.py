@@ -112,8 +112,17 @@ class Session:
 def fit(session: Session) -> Iterator[StepReport]:
     """Trains from the session's step to the end, or until patience runs out, one report a step."""
     with session.journal:
+        if session.step == 0 and session.sampler.stages:
+            _evaluate_the_start(session)
         while session.step < session.steps and not _out_of_patience(session):
             yield _step_and_record(session)
+
+
+def _evaluate_the_start(session: Session) -> None:
+    """What a task scores before anything is learned: what forward transfer is measured from."""
+    started = time.perf_counter()
+    session.journal.write_evaluation(session.evaluate(0))
+    session.seconds += time.perf_counter() - started
 
 
 def _step_and_record(session: Session) -> StepReport:
@@ -127,7 +136,8 @@ def _step_and_record(session: Session) -> StepReport:
         found = probe(session.model, session.feed, session.objective, settings, session.step, progress)
         report = replace(report, interference=found)
     last = session.step == session.steps
-    if session.step % (settings.evaluate_every or session.steps_per_epoch) == 0 or last:
+    stage_ends = session.step in {stage.last for stage in session.sampler.stages}
+    if session.step % (settings.evaluate_every or session.steps_per_epoch) == 0 or stage_ends or last:
         with session.average.standing_in(session.model) if session.average is not None else nullcontext():
             evaluation = session.evaluate(session.step)
             report = replace(report, evaluation=evaluation, best=_note_best(session, evaluation))
@@ -179,7 +189,7 @@ def _one_step(session: Session) -> StepReport:
 
 
 def _note_best(session: Session, evaluation: EvalReport) -> bool:
-    """Keeps the weights of the best evaluations; whether this one is the best of all."""
+    """Keeps the weights of the best evaluations; whether this one is the best of all. By `last` none is."""
     value = evaluation.chosen(session.settings.select)
     best = value > session.best_value
     session.evaluations_since_best = 0 if best else session.evaluations_since_best + 1
@@ -190,7 +200,7 @@ def _note_best(session: Session, evaluation: EvalReport) -> bool:
         weights = {"model": session.model.state_dict()}
         saved = ckpt.Checkpoint(weights, {"step": session.step, "value": value})
         ckpt.write_checkpoint(session.folder / f"{ckpt.BEST}{session.step}", saved)
-    return best
+    return best and session.settings.select != "last"
 
 
 def _out_of_patience(session: Session) -> bool:

@@ -1,0 +1,83 @@
+"""What a sequence of tasks did to each of them: scores after every stage, and what was forgotten. Knows no model.
+
+R[i, j] is the score of task j, by its primary metric on dev, after stage i of T; R[0, j] before anything was learned;
+s(j) the stage in which task j was learned.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polytask.types import Stage
+
+Floats = NDArray[np.float64]
+
+
+def read_transfer(journal: Path, stages: Sequence[Stage]) -> dict[str, Any] | None:
+    """What metrics.jsonl says of a run with these stages; None where a stage has no evaluation at its end.
+
+    Plain text is left out, as everywhere: a difference of perplexities is no share of anything.
+    """
+    evaluations: dict[int, Mapping[str, Any]] = {}
+    for line in map(json.loads, journal.read_text(encoding="utf-8").splitlines()):
+        if line["kind"] == "evaluation":
+            evaluations[line["step"]] = line["tasks"]
+    wanted = [0, *(stage.last for stage in stages)]
+    if any(step not in evaluations for step in wanted):
+        return None
+    tasks = [stage.task for stage in stages if evaluations[0][stage.task].get("greater_is_better", True)]
+    if not tasks:
+        return None
+    scores = np.array([[_value(evaluations[step][task]) for task in tasks] for step in wanted])
+    learned = [1 + [stage.task for stage in stages].index(task) for task in tasks]
+    return {
+        "stages": [asdict(stage) for stage in stages],
+        "metrics": {task: evaluations[0][task]["primary"] for task in tasks},
+        "scores": scores.tolist(),
+        "backward": backward(scores, learned),
+        "forward": forward(scores, learned),
+        "forgetting": dict(zip(tasks, forgetting(scores, learned), strict=True)),
+        "mean_forgetting": _mean([x for x in forgetting(scores, learned) if x is not None]),
+    }
+
+
+def _value(score: Mapping[str, Any]) -> float:
+    value: float = score["metrics"][score["primary"]]["value"]
+    return value
+
+
+def backward(scores: Floats, learned: Sequence[int]) -> float | None:
+    """Mean of `R[T, j] - R[s(j), j]` over the tasks before the last: what later tasks did to earlier ones.
+
+    Lopez-Paz & Ranzato 2017. Below 0 the earlier ones got worse. None where no task came before another.
+    """
+    last = len(scores) - 1
+    return _mean([scores[last, j] - scores[s, j] for j, s in enumerate(learned) if s < last])
+
+
+def forward(scores: Floats, learned: Sequence[int]) -> float | None:
+    """Mean of `R[s(j)-1, j] - R[0, j]` over the tasks after the first: what earlier tasks did for later ones.
+
+    Lopez-Paz & Ranzato 2017. The head of a task is as it started until the task's own stage, so this says how the
+    trunk's change suits an unlearned head; heads without weights of their own (cosine) show the trunk itself.
+    """
+    return _mean([scores[s - 1, j] - scores[0, j] for j, s in enumerate(learned) if s > 1])
+
+
+def forgetting(scores: Floats, learned: Sequence[int]) -> list[float | None]:
+    """Of each task `max_{i>=1} R[i, j] - R[T, j]`: how far it is below its best (Chaudhry et al. 2018, with i up to T).
+
+    None for the task of the last stage, which nothing could make forget.
+    """
+    last = len(scores) - 1
+    lost = scores[1:].max(0) - scores[last]
+    return [float(lost[j]) if s < last else None for j, s in enumerate(learned)]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
