@@ -5,7 +5,7 @@ Knows the shape of a recipe and nothing of the methods it names: `build.py` chec
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import yaml
 
 from polytask.types import Swap, TaskSpec, TrainSettings, UserError
 from polytask.values import convert, load_yaml, mapping, unknown
+from polytask.whole import write_whole
 
 TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 CHOICES = ("mean", "last")
@@ -172,7 +173,7 @@ def with_value(content: Mapping[str, Any], keys: list[str], value: Any) -> dict[
 
 def write_recipe(recipe: Recipe, path: Path) -> None:
     """The complete recipe, every default written out, as YAML that `read_recipe` gives back unchanged."""
-    path.write_text(yaml.safe_dump(recipe_to_mapping(recipe), sort_keys=False, allow_unicode=True), encoding="utf-8")
+    write_whole(path, yaml.safe_dump(recipe_to_mapping(recipe), sort_keys=False, allow_unicode=True))
 
 
 def recipe_to_mapping(recipe: Recipe) -> dict[str, Any]:
@@ -180,6 +181,22 @@ def recipe_to_mapping(recipe: Recipe) -> dict[str, Any]:
     for task in content["tasks"].values():
         del task["name"]
     return content
+
+
+def flat_fields(recipe: Recipe) -> dict[str, Any]:
+    """A recipe's fields by dotted name; a method is its name, and its options by their own."""
+    return dict(_flat(recipe_to_mapping(recipe), ""))
+
+
+def _flat(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        if not isinstance(value, Mapping):
+            yield f"{prefix}{key}", value
+        elif "name" in value:
+            yield f"{prefix}{key}", value["name"]
+            yield from _flat({k: v for k, v in value.items() if k != "name"}, f"{prefix}{key}.")
+        else:
+            yield from _flat(value, f"{prefix}{key}.")
 
 
 def _plain(value: Any) -> Any:
@@ -195,7 +212,7 @@ def _check(recipe: Recipe, where: str) -> None:
     t = recipe.train
     least = {"epochs": 1, "steps_per_epoch": 1, "batch_size": 1, "accumulate": 1, "evaluate_every": 1, "save_every": 1}
     least |= {"interference_every": 1}
-    for name, low in {**least, "keep": 1, "patience": 1, "threads": 1, "warmup": 0, "average_best": 1}.items():
+    for name, low in {**least, "keep": 2, "patience": 1, "threads": 1, "warmup": 0, "average_best": 1}.items():
         value = getattr(t, name)
         if value is not None and value < low:
             raise UserError(f"{where}: train.{name}: at least {low} is needed, found {value}")

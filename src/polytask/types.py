@@ -109,7 +109,9 @@ class TrainSettings:
     save_every: int | None = None
     """Steps between checkpoints to resume from; left out: once an epoch."""
     keep: int = 2
-    """Checkpoints kept, beside the best model."""
+    """Checkpoints kept, beside the best models they need; at least 2, so that a damaged one has one before it."""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """A loss or gradient that is no number: stop before anything moves; or skip the step, up to 10 times in a row."""
     select: str = "mean"
     """The weights to keep: best by mean (of the primary metrics, plain text aside), by TASK or TASK.METRIC; or last."""
     patience: int | None = None
@@ -307,3 +309,5 @@ class StepReport:
     """Set on steps that ended with a checkpoint."""
     interference: Interference | None = None
     """Set on steps that ended with a probe."""
+    skipped: str | None = None
+    """Why the step moved no weights (`train.on_nan: skip`); `losses` and `penalties` are those that are numbers."""

@@ -94,9 +94,15 @@ def put_in_place(fresh: Path, target: Path, stays: Callable[[Path], bool]) -> No
         except OSError:
             if not stays(target):  # otherwise another process was faster, and its folder is as good
                 raise
+        flush(target.parent)  # the new one has its name on the disk before the old one goes
         shutil.rmtree(old, ignore_errors=True)
     shutil.rmtree(fresh, ignore_errors=True)
-    flush(target.parent)
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Removes what killed processes left of any target in a folder that no other process writes to now."""
+    for leftover in folder.glob(f".*.{'[0-9a-f]' * 32}"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _hidden(target: Path) -> Path:

@@ -181,7 +181,9 @@ def _transfer(run: _Run) -> list[str]:
 
 def _training(run: _Run) -> list[str]:
     curves = {"Learning rate": [(line["step"], line["learning_rate"]) for line in run.steps]}
-    curves["Gradient norm, before clipping"] = [(line["step"], line["gradient_norm"]) for line in run.steps]
+    curves["Gradient norm, before clipping"] = [
+        (line["step"], line["gradient_norm"]) for line in run.steps if line["gradient_norm"] is not None
+    ]
     for line in run.steps:
         for name, value in line["penalties"].items():
             curves.setdefault(f"Penalty of {name}", []).append((line["step"], value))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from polytask.recipe import Recipe, read_content, read_text, recipe_from, recipe_to_mapping, with_value
+from polytask.recipe import Recipe, flat_fields, read_content, read_text, recipe_from, recipe_to_mapping, with_value
 from polytask.types import UserError
 from polytask.values import convert, load_yaml, unknown
 
@@ -134,22 +134,6 @@ def _check_different(recipes: Mapping[str, Recipe], where: str) -> None:
     for (one, first), (other, second) in itertools.combinations(recipes.items(), 2):
         if recipe_to_mapping(first) == recipe_to_mapping(second):
             raise UserError(f"{where}: the variants {one!r} and {other!r} are the same recipe")
-
-
-def flat_fields(recipe: Recipe) -> dict[str, Any]:
-    """A recipe's fields by dotted name; a method is its name, and its options by their own."""
-    return dict(_flat(recipe_to_mapping(recipe), ""))
-
-
-def _flat(content: Mapping[str, Any], prefix: str) -> Any:
-    for key, value in content.items():
-        if not isinstance(value, Mapping):
-            yield f"{prefix}{key}", value
-        elif "name" in value:
-            yield f"{prefix}{key}", value["name"]
-            yield from _flat({k: v for k, v in value.items() if k != "name"}, f"{prefix}{key}.")
-        else:
-            yield from _flat(value, f"{prefix}{key}.")
 
 
 def differences(recipes: Mapping[str, Recipe]) -> dict[str, dict[str, Any]]:

@@ -1,24 +1,38 @@
 """Checkpoints: everything a step needs, as safetensors and JSON. Nothing is ever unpickled.
 
-A checkpoint appears whole or not at all: it is written beside, flushed to the disk, and renamed. Knows state
-dictionaries; knows no method.
+A checkpoint appears whole or not at all: it is written beside, flushed to the disk, and renamed. Its manifest, the last
+file to be written, has the size and SHA-256 of every other, and nothing is read that does not agree with it. Knows
+state dictionaries; knows no method.
 """
 
+import hashlib
 import json
+import re
 import shutil
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from polytask.types import UserError
+from polytask.values import convert
 from polytask.whole import whole_folder
 
+FORMAT = 1
+MANIFEST = "manifest.json"
+STATE = "state.json"
 STEP = "step-"
 BEST = "best-"
+DAMAGED = "damaged-"
+FILE = re.compile(r"[a-z]+\.(safetensors|json)")
+NEEDED = re.compile(rf"{BEST}\d+")
+HEADERS = 2**20
+"""More bytes than the JSON and the headers of a checkpoint take beside its tensors and its state."""
 
 
 @dataclass(frozen=True)
@@ -27,25 +41,152 @@ class Checkpoint:
 
     tensors: Mapping[str, Mapping[str, Tensor]]
     state: Mapping[str, Any]
+    needs: tuple[str, ...] = ()
+    """The names of the checkpoints beside it that it is worth nothing without: the best models so far."""
 
 
+@dataclass(frozen=True)
+class File:
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint says of itself."""
+
+    format: int
+    step: int
+    files: Mapping[str, File]
+    needs: tuple[str, ...]
+
+
+class Damaged(UserError):
+    """A checkpoint that must not be used: which file, and what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The checkpoint to go on from, and the newer ones that had to be passed over."""
+
+    path: Path | None
+    damaged: Mapping[Path, str] = field(default_factory=dict)
+    """Each with the reason, the newest first."""
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Makes `folder`, whole or not at all; one that was there is replaced."""
-    with whole_folder(folder) as fresh:
-        for name, tensors in checkpoint.tensors.items():
-            save_file({key: t.detach().cpu().contiguous() for key, t in tensors.items()}, fresh / f"{name}.safetensors")
-        (fresh / "state.json").write_text(json.dumps(checkpoint.state, indent=1), encoding="utf-8")
+    state = json.dumps(checkpoint.state, indent=1)
+    try:
+        _check_room(folder, checkpoint.tensors, len(state))
+        with whole_folder(folder) as fresh:
+            for name, tensors in checkpoint.tensors.items():
+                plain = {key: t.detach().cpu().contiguous() for key, t in tensors.items()}
+                save_file(plain, fresh / f"{name}.safetensors")
+            (fresh / STATE).write_text(state, encoding="utf-8")
+            _write_manifest(fresh, step_of(folder), checkpoint.needs)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"{folder}: the checkpoint could not be written: {error}; those before it are as they were. When there is "
+            "room, go on by --resume"
+        ) from error
 
 
+def _check_room(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: int) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    needed = sum(t.numel() * t.element_size() for part in tensors.values() for t in part.values()) + state + HEADERS
+    free = shutil.disk_usage(folder.parent).free
+    if free < needed:
+        raise OSError(f"it needs {needed / 2**20:,.1f} MiB, and the disk has {free / 2**20:,.1f} MiB left")
+
+
+def _write_manifest(folder: Path, step: int, needs: tuple[str, ...]) -> None:
+    files = {path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in sorted(folder.iterdir())}
+    content = {"format": FORMAT, "step": step, "files": files, "needs": needs}
+    (folder / MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
 def read_checkpoint(folder: Path) -> Checkpoint:
-    tensors = {file.stem: load_file(file) for file in sorted(folder.glob("*.safetensors"))}
-    return Checkpoint(tensors, json.loads((folder / "state.json").read_text(encoding="utf-8")))
+    """The checkpoint in a folder, if every file of it is what was written; else `Damaged`."""
+    manifest = check(folder)
+    tensors = {}
+    for name in manifest.files:
+        if name.endswith(".safetensors"):
+            try:
+                tensors[name.removesuffix(".safetensors")] = load_file(folder / name)
+            except (OSError, SafetensorError) as error:
+                raise Damaged(f"{folder / name}: {error}") from None
+    return Checkpoint(tensors, _read_json(folder / STATE), manifest.needs)
 
 
+def check(folder: Path) -> Manifest:
+    """What the checkpoint says of itself, when its files agree with it; else `Damaged`."""
+    manifest = _read_manifest(folder)
+    for name, file in manifest.files.items():
+        _check_file(folder / name, file)
+    return manifest
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    content = _read_json(path)
+    if content.get("format") != FORMAT:
+        raise Damaged(f"{path}: format {content.get('format')!r} is not known to this version, which reads {FORMAT}")
+    try:
+        manifest: Manifest = convert(content, Manifest, str(path))
+    except (ValueError, OverflowError) as error:
+        raise Damaged(str(error)) from None
+    names = [
+        *(n for n in manifest.files if not FILE.fullmatch(n)),
+        *(n for n in manifest.needs if not NEEDED.fullmatch(n)),
+    ]
+    if names:
+        raise Damaged(f"{path}: names {names[0]!r}, which no checkpoint has")
+    if STATE not in manifest.files:
+        raise Damaged(f"{path}: names no {STATE}")
+    if manifest.step != step_of(folder):
+        raise Damaged(f"{path}: it is of step {manifest.step}")
+    return manifest
+
+
+def _check_file(path: Path, file: File) -> None:
+    try:
+        if not path.is_file() or path.is_symlink():
+            raise Damaged(f"{path}: there is no such file")
+        size = path.stat().st_size
+        if size != file.bytes:
+            raise Damaged(f"{path}: {size:,} bytes long, and {file.bytes:,} were written")
+        if _sha256(path) != file.sha256:
+            raise Damaged(f"{path}: not what was written: its SHA-256 is another")
+    except OSError as error:
+        raise Damaged(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise Damaged(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{path}: not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise Damaged(f"{path}: fields are needed, found {type(content).__name__}")
+    return content
+
+
+# --- the checkpoints of a run -----------------------------------------------------------------------------------------
 def numbered(checkpoints: Path, prefix: str) -> dict[int, Path]:
-    """The whole checkpoints with this prefix by their step, lowest first."""
-    found = {step_of(path): path for path in checkpoints.glob(f"{prefix}*") if path.is_dir()}
-    return dict(sorted(found.items()))
+    """The checkpoints with this prefix by their step, lowest first."""
+    found = [path for path in checkpoints.glob(f"{prefix}*") if path.is_dir()]
+    steps = {int(number): path for path in found if (number := path.name.removeprefix(prefix)).isdecimal()}
+    return dict(sorted(steps.items()))
 
 
 def step_of(path: Path) -> int:
@@ -54,20 +195,59 @@ def step_of(path: Path) -> int:
 
 
 def newest(checkpoints: Path) -> Path | None:
-    """The last whole checkpoint to go on from."""
-    return max(numbered(checkpoints, STEP).items(), default=(0, None))[1]
+    """The last checkpoint that is whole."""
+    return newest_good(checkpoints).path
 
 
-def remove_old(checkpoints: Path, keep: int, best_steps: Collection[int]) -> None:
-    """Leaves the newest `keep` checkpoints and the best models. Called only when a newer checkpoint is whole."""
+def newest_good(checkpoints: Path, alone: bool = False) -> Found:
+    """The last checkpoint that is whole and whose needed ones are; with `alone`, whatever became of these."""
+    damaged = {}
+    for path in reversed(numbered(checkpoints, STEP).values()):
+        try:
+            needed = _damaged([checkpoints / name for name in check(path).needs])
+        except Damaged as error:
+            damaged[path] = str(error)
+            continue
+        if not needed or alone:
+            return Found(path, {**damaged, **needed})
+        damaged[path] = next(iter(needed.values()))
+    return Found(None, damaged)
+
+
+def _damaged(paths: Iterable[Path]) -> dict[Path, str]:
+    found = {}
+    for path in paths:
+        try:
+            check(path)
+        except Damaged as error:
+            found[path] = str(error)
+    return found
+
+
+def set_aside(damaged: Iterable[Path]) -> None:
+    """Takes damaged checkpoints out of the row. They go with the old ones, when a new one is whole."""
+    for path in damaged:
+        aside = path.with_name(f"{DAMAGED}{path.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        if path.exists():
+            path.rename(aside)
+
+
+def remove_old(checkpoints: Path, keep: int) -> None:
+    """Leaves the newest `keep` checkpoints and what they need. Called only when a newer checkpoint is whole."""
     steps = numbered(checkpoints, STEP)
-    for step in list(steps)[:-keep]:
-        shutil.rmtree(steps[step])
-    for step, path in numbered(checkpoints, BEST).items():
-        if step not in best_steps:
-            shutil.rmtree(path)
+    kept = list(steps)[-keep:]
+    try:
+        needed = {name for step in kept for name in _read_manifest(steps[step]).needs}
+    except Damaged:
+        return  # what it needs cannot be told any more: everything stays
+    old = [path for step, path in steps.items() if step not in kept]
+    old += [path for path in numbered(checkpoints, BEST).values() if path.name not in needed]
+    for path in [*old, *checkpoints.glob(f"{DAMAGED}*")]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
+# --- states as flat mappings ------------------------------------------------------------------------------------------
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimizer's state as one flat mapping, `parameter/field` -> tensor (as tensors also what is a number)."""
     names = _names(optimizer)

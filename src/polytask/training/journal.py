@@ -1,6 +1,9 @@
 """What happened, line by line: metrics.jsonl and TensorBoard. Knows reports; knows no model and no method."""
 
 import json
+import logging
+import math
+import os
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -9,6 +12,9 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 
 from polytask.types import EvalReport, Interference, StepReport
+from polytask.whole import write_whole
+
+log = logging.getLogger(__name__)
 
 
 class Journal:
@@ -25,7 +31,7 @@ class Journal:
             **{f"loss/{task}": loss for task, loss in report.losses.items()},
             **{f"penalty/{name}": value for name, value in report.penalties.items()},
             "step/learning_rate": report.learning_rate,
-            "step/gradient_norm": report.gradient_norm,
+            **({"step/gradient_norm": report.gradient_norm} if report.skipped is None else {}),
             "step/examples_per_second": report.examples / report.seconds,
         }.items():
             self._board.add_scalar(name, value, report.step)
@@ -44,13 +50,18 @@ class Journal:
             for name, metric in score.metrics.items():
                 self._board.add_scalar(f"dev/{task}/{name}", metric.value, report.step)
 
+    def sync(self) -> None:
+        """Waits until all lines are on the disk: a checkpoint must not be there before the lines that led to it."""
+        if not self._file.closed:
+            os.fsync(self._file.fileno())
+
     def _line(self, content: dict[str, Any]) -> None:
         self._file.write(json.dumps(content) + "\n")
         self._file.flush()
 
     def __enter__(self) -> "Journal":
         self.run.mkdir(parents=True, exist_ok=True)
-        _drop_after(self.path, self.resumed_at)
+        _keep_up_to(self.path, self.resumed_at)
         self._file = self.path.open("a", encoding="utf-8")
         board = str(self.run / "tensorboard")
         self._board = SummaryWriter(board, purge_step=self.resumed_at + 1)
@@ -65,6 +76,10 @@ def step_line(report: StepReport) -> dict[str, Any]:
     content = asdict(report)
     for field in ("evaluation", "best", "checkpoint", "steps", "interference"):
         del content[field]
+    if report.skipped is None:
+        del content["skipped"]
+    if not math.isfinite(report.gradient_norm):  # JSON has no such numbers
+        content["gradient_norm"] = None
     return {"kind": "step", **content}
 
 
@@ -76,15 +91,18 @@ def evaluation_line(report: EvalReport, best: bool) -> dict[str, Any]:
     return {"kind": "evaluation", **asdict(report), "mean": report.mean, "best": best}
 
 
-def _drop_after(path: Path, step: int) -> None:
-    if not path.exists():
-        return
-    kept = []
-    # A run that starts again from its beginning writes what came before the first step once more.
-    for line in path.read_text(encoding="utf-8").splitlines() if step > 0 else []:
+def _keep_up_to(path: Path, step: int) -> None:
+    """Drops the lines after a step. Those of a run that starts from its beginning are all written again."""
+    kept, steps = [], []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() and step > 0 else []:
         try:
-            if json.loads(line)["step"] <= step:
+            content = json.loads(line)
+            if content["step"] <= step:
                 kept.append(line + "\n")
-        except ValueError:
-            break  # a line the last process did not finish
-    path.write_text("".join(kept), encoding="utf-8")
+                steps += [content["step"]] if content["kind"] == "step" else []
+        except (ValueError, KeyError, TypeError):
+            continue  # a line the last process did not finish, or one that was damaged since
+    if steps != list(range(1, step + 1)):
+        log.warning("%s: %d of the %d steps before have no line in it any more", path, step - len({*steps}), step)
+    if path.exists():
+        write_whole(path, "".join(kept))

@@ -3,8 +3,9 @@
 Whoever iterates (command line, notebook, test) decides what to show, and may stop at any step.
 """
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,8 +22,11 @@ from polytask.training.journal import Journal
 from polytask.training.objective import Objective
 from polytask.training.probe import probe
 from polytask.training.schedules import factor
-from polytask.training.step import take_step
-from polytask.types import EvalReport, StepReport, TrainSettings
+from polytask.training.step import NothingMoved, StepOutcome, out_of_memory, take_step
+from polytask.types import EvalReport, StepReport, TrainSettings, UserError
+
+MOST_SKIPPED = 10
+"""Steps in a row that may come to nothing (`train.on_nan: skip`) before the run stops."""
 
 
 @dataclass
@@ -52,6 +56,9 @@ class Session:
     """Spent training, evaluations included, over all starts of the run."""
     step_seconds: float = 0.0
     """Of those, spent in steps."""
+    skipped: int = 0
+    """Steps that came to nothing (`train.on_nan: skip`)."""
+    skipped_in_a_row: int = 0
 
     @property
     def steps(self) -> int:
@@ -66,6 +73,8 @@ class Session:
         return self.bests[0][0] if self.bests else float("-inf")
 
     def save(self) -> Path:
+        """Writes a checkpoint of now, and then removes old ones."""
+        self.journal.sync()
         path = self.folder / f"{ckpt.STEP}{self.step}"
         extra = [("policy", self.objective.policy.state_dict())]
         extra += [(f"regularizer/{name}", r.state_dict()) for name, r in self.objective.regularizers.items()]
@@ -73,20 +82,24 @@ class Session:
         if self.average is not None:
             tensors["average"] = self.average.weights
         state = {
-            "format": 1,
             "step": self.step,
             "bests": self.bests,
             "evaluations_since_best": self.evaluations_since_best,
             "seconds": self.seconds,
             "step_seconds": self.step_seconds,
+            "skipped": self.skipped,
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "optimizer": type(self.optimizer).__name__,
             "sampler": self.sampler.state_dict(),
             "feed": self.feed.state_dict(),
         }
-        ckpt.write_checkpoint(path, ckpt.Checkpoint({**tensors, "methods": ckpt.prefixed(extra)}, state))
-        ckpt.remove_old(self.folder, self.settings.keep, {step for _, step in self.bests})
+        needs = tuple(f"{ckpt.BEST}{step}" for _, step in self.bests)
+        ckpt.write_checkpoint(path, ckpt.Checkpoint({**tensors, "methods": ckpt.prefixed(extra)}, state, needs))
+        ckpt.remove_old(self.folder, self.settings.keep)
         return path
 
     def load(self, path: Path) -> None:
+        """Goes on from a checkpoint, to the bit."""
         saved = ckpt.read_checkpoint(path)
         self.model.load_state_dict(saved.tensors["model"])
         ckpt.load_optimizer_tensors(self.optimizer, saved.tensors["optimizer"])
@@ -94,10 +107,16 @@ class Session:
         for name, regularizer in self.objective.regularizers.items():
             regularizer.load_state_dict(ckpt.owned(saved.tensors["methods"], f"regularizer/{name}"))
         state = saved.state
+        if state["optimizer"] != type(self.optimizer).__name__:
+            raise KeyError(f"its optimizer was {state['optimizer']}, not {type(self.optimizer).__name__}")
         self.sampler.load_state_dict(state["sampler"])
         self.feed.load_state_dict(state["feed"])
-        self.step, self.bests = state["step"], [(value, step) for value, step in state["bests"]]
+        self.step, self.bests = (
+            state["step"],
+            [(v, step) for v, step in state["bests"] if (self.folder / f"{ckpt.BEST}{step}").is_dir()],
+        )
         self.seconds, self.step_seconds = state["seconds"], state["step_seconds"]
+        self.skipped, self.skipped_in_a_row = state["skipped"], state["skipped_in_a_row"]
         if self.average is not None:
             self.average.load(saved.tensors["average"])
         self.evaluations_since_best = state["evaluations_since_best"]
@@ -111,11 +130,21 @@ class Session:
 
 def fit(session: Session) -> Iterator[StepReport]:
     """Trains from the session's step to the end, or until patience runs out, one report a step."""
+    session.journal.resumed_at = session.step
     with session.journal:
         if session.step == 0 and session.sampler.stages:
             _evaluate_the_start(session)
         while session.step < session.steps and not _out_of_patience(session):
-            yield _step_and_record(session)
+            try:
+                report = _step_and_record(session)
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+                raise UserError(
+                    f"step {session.step}: out of memory on {session.model.device} when its gradient was there already "
+                    "(in the update, an evaluation or a probe); lower max_length, or take a smaller model or optimizer"
+                ) from error
+            yield report
 
 
 def _evaluate_the_start(session: Session) -> None:
@@ -142,7 +171,7 @@ def _step_and_record(session: Session) -> StepReport:
             evaluation = session.evaluate(session.step)
             report = replace(report, evaluation=evaluation, best=_note_best(session, evaluation))
         last = last or _out_of_patience(session)
-    session.sampler.observe(report)
+    session.sampler.observe(report)  # losses that are no numbers are not among those of the report
     session.objective.policy.observe(report)
     session.seconds += time.perf_counter() - started
     # The line first: what a checkpoint holds is always in the journal, and a resumed run drops what came after.
@@ -155,6 +184,7 @@ def _step_and_record(session: Session) -> StepReport:
 def _one_step(session: Session) -> StepReport:
     started = time.perf_counter()
     settings = session.settings
+    before = session.sampler.state_dict(), session.feed.state_dict()
     session.step += 1
     # Dropout and every other draw inside the step come from (seed, step): nothing to save, nothing to lose.
     torch.manual_seed(seeds.derive(session.seed, "step", session.step))
@@ -162,14 +192,20 @@ def _one_step(session: Session) -> StepReport:
     scale = factor(session.step, session.steps, settings.warmup, settings.schedule)
     for group in session.optimizer.param_groups:
         group["lr"] = group["base_lr"] * scale
-    outcome = take_step(
-        session.model,
-        session.optimizer,
-        session.objective,
-        settings,
-        lambda: session.feed.next_batch(draws, session.objective.policy.needs_task_gradients),
-        progress=(session.step - 1) / session.steps,
-    )
+    try:
+        outcome = take_step(
+            session.model,
+            session.optimizer,
+            session.objective,
+            settings,
+            lambda: session.feed.next_batch(draws, session.objective.policy.needs_task_gradients),
+            progress=(session.step - 1) / session.steps,
+        )
+        _count_skipped(session, outcome)
+    except NothingMoved as error:
+        session.sampler.load_state_dict(before[0])
+        session.feed.load_state_dict(before[1])
+        raise _stopped(session, error) from error
     for regularizer in session.objective.regularizers.values():
         regularizer.after_step(session.model, session.step)
     if session.average is not None:
@@ -178,14 +214,37 @@ def _one_step(session: Session) -> StepReport:
         step=session.step,
         steps=session.steps,
         epoch=(session.step - 1) // session.steps_per_epoch + 1,
-        losses=outcome.losses,
-        penalties=outcome.penalties,
+        losses=_numbers(outcome.losses),
+        penalties=_numbers(outcome.penalties),
         learning_rate=max(group["lr"] for group in session.optimizer.param_groups),
         gradient_norm=outcome.gradient_norm,
         examples=outcome.examples,
         tokens=outcome.tokens,
         seconds=time.perf_counter() - started,
+        skipped=outcome.skipped,
     )
+
+
+def _count_skipped(session: Session, outcome: StepOutcome) -> None:
+    if outcome.skipped is not None and session.skipped_in_a_row == MOST_SKIPPED - 1:
+        raise NothingMoved(f"{outcome.skipped}; so were the {MOST_SKIPPED - 1} steps before it (train.on_nan: skip)")
+    session.skipped += outcome.skipped is not None
+    session.skipped_in_a_row = 0 if outcome.skipped is None else session.skipped_in_a_row + 1
+
+
+def _stopped(session: Session, error: NothingMoved) -> UserError:
+    """Saves the run as it was before a step that came to nothing; what to say of it."""
+    failed, session.step = session.step, session.step - 1
+    if session.step == 0:
+        return UserError(f"step {failed}: {error}")
+    path = session.folder / f"{ckpt.STEP}{session.step}"
+    if not path.exists():
+        session.save()
+    return UserError(f"step {failed}: {error}. The run as it was before is in {path}: --resume goes on from there")
+
+
+def _numbers(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _note_best(session: Session, evaluation: EvalReport) -> bool:

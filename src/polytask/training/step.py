@@ -1,7 +1,8 @@
 """One training step: forward, losses, penalties, backward, clip, update. Knows interfaces, no concrete method."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from polytask.model import MultiTaskModel, Pass
 from polytask.training.feed import Batch
 from polytask.training.gradients import CutPass, Gradients, Source, cut_pass
 from polytask.training.objective import Objective
-from polytask.types import TrainSettings
+from polytask.types import TrainSettings, UserError
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,12 @@ class StepOutcome:
     gradient_norm: float
     examples: int
     tokens: int
+    skipped: str | None = None
+    """What was no number, where that left the weights as they were."""
+
+
+class NothingMoved(UserError):
+    """A step that came to nothing: weights, optimizer and methods are as they were before it."""
 
 
 def take_step(
@@ -30,17 +37,57 @@ def take_step(
     next_batch: Callable[[], Batch],
     progress: float = 0.0,
 ) -> StepOutcome:
-    """Moves the weights once. Parameters of tasks that took no part get no gradient, so no optimizer moves them."""
+    """Moves the weights once. Parameters of tasks that took no part get no gradient, so no optimizer moves them.
+
+    Where a loss or the gradient is no number, or memory runs out on the way to the gradient, nothing moves.
+    """
     model.train()
     if settings.parts != "all":
         model.trunk.eval()  # a frozen trunk gives the same features every time
     optimizer.zero_grad(set_to_none=True)
-    batches = (next_batch() for _ in range(settings.accumulate))
+    largest = 0
+
+    def batches() -> Iterator[Batch]:
+        nonlocal largest
+        for _ in range(settings.accumulate):
+            batch = next_batch()
+            largest = max(largest, len(batch.together.token_ids_T))
+            yield batch
+
     differentiate = gradients_told_apart if objective.policy.needs_task_gradients else gradient_of_the_sum
-    taken = differentiate(model, objective, settings, batches, progress)
+    try:
+        taken = differentiate(model, objective, settings, batches(), progress)
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        raise NothingMoved(
+            f"out of memory on {model.device} with a batch of {largest:,} tokens; lower train.batch_size (it is "
+            f"{settings.batch_size}) and raise train.accumulate (it is {settings.accumulate}), or lower max_length"
+        ) from error
     norm = _clip([p for group in optimizer.param_groups for p in group["params"]], settings.clip)
-    optimizer.step()
-    return StepOutcome(_means(taken.losses), _means(taken.penalties), norm.item(), taken.examples, taken.tokens)
+    # Looked at before the weights move; the only wait for the device, as it would be after.
+    outcome = StepOutcome(_means(taken.losses), _means(taken.penalties), norm.item(), taken.examples, taken.tokens)
+    wrong = no_number(outcome, taken)
+    if wrong is None:
+        optimizer.step()
+    elif settings.on_nan == "stop":
+        raise NothingMoved(f"{wrong}; train.on_nan: skip leaves such steps out")
+    return replace(outcome, skipped=wrong)
+
+
+def no_number(outcome: StepOutcome, taken: "Taken") -> str | None:
+    """What of a step is not finite, by name."""
+    odd = [f"the loss of {name} is {value}" for name, value in outcome.losses.items() if not math.isfinite(value)]
+    odd += [f"the penalty {name} is {value}" for name, value in outcome.penalties.items() if not math.isfinite(value)]
+    odd = odd or [f"the gradient of {name} is no number" for name in taken.no_gradient]
+    if not odd and not math.isfinite(outcome.gradient_norm):
+        odd = [f"the gradient of {', '.join(outcome.losses)} is no number"]
+    return ", ".join(odd) or None
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """On the CPU torch raises a plain RuntimeError."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 @dataclass
@@ -49,6 +96,8 @@ class Taken:
 
     losses: dict[str, list[Tensor]] = field(default_factory=dict)
     penalties: dict[str, list[Tensor]] = field(default_factory=dict)
+    no_gradient: list[str] = field(default_factory=list)
+    """Whose gradients are not finite, where they were told apart."""
     examples: int = 0
     tokens: int = 0
 
@@ -120,8 +169,12 @@ def gradients_told_apart(
             _collect(taken.penalties, penalties)
     sources = [Source(name, found) for name, found in [*parts.items(), *memories.items()]]
     gradients = Gradients(model, sources, {task: [task] for task in parts})
-    weights = objective.policy.combine(gradients.gram_KK.cpu(), len(parts))
-    gradients.add(weights.tolist())
+    gram_KK = gradients.gram_KK.cpu()
+    taken.no_gradient = [
+        source.name for source, square in zip(sources, gram_KK.diag(), strict=True) if not square.isfinite()
+    ]
+    if not taken.no_gradient:  # no policy can weigh what is no number
+        gradients.add(objective.policy.combine(gram_KK, len(parts)).tolist())
     return taken
 
 
