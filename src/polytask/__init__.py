@@ -10,10 +10,11 @@ from polytask.export.combine import combine
 from polytask.pretraining import Pretraining, pretrain
 from polytask.probing import with_probes
 from polytask.recipe import Recipe, read_recipe, recipe_from, write_recipe
-from polytask.run import Finished, Prepared, Running, describe_task, evaluate_run, prepare, train
+from polytask.run import Finished, Prepared, Rehearsal, Running, describe_task, evaluate_run, prepare, train
 from polytask.serving.files import predict_file
 from polytask.serving.predictor import Predictor
 from polytask.starter import start_recipe
+from polytask.tasks.finding import Finding
 from polytask.trunk.encoders import describe_encoder, find_encoder
 from polytask.types import EvalReport, Prediction, StepReport, UserError
 from polytask.version import __version__
@@ -24,12 +25,14 @@ __all__ = [
     "TABLES",
     "CellReport",
     "EvalReport",
+    "Finding",
     "Finished",
     "Prediction",
     "Predictor",
     "Prepared",
     "Pretraining",
     "Recipe",
+    "Rehearsal",
     "Running",
     "StepReport",
     "StudyRunning",

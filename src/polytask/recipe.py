@@ -69,7 +69,7 @@ def read_content(path: Path, what: str = "recipe", over: tuple[Path, ...] = ()) 
     if not isinstance(content, Mapping) or "base" not in content:
         return content
     base = content["base"]
-    if not isinstance(base, str):
+    if not isinstance(base, str) or "\0" in base:
         raise UserError(f"{path}: base: a recipe file is needed, found {base!r}")
     below, seen = path.parent / base, (*over, path.resolve())
     if below.resolve() in seen:
@@ -108,7 +108,8 @@ def _from_anywhere(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     whole = {"data": ".", **content}
     if isinstance(whole["data"], str) and not whole["data"].startswith(("$", "~")):
         whole["data"] = str(folder / whole["data"])
-    if isinstance(whole.get("encoder"), str) and whole["encoder"] != "minilm" and (folder / whole["encoder"]).is_dir():
+    encoder = whole.get("encoder")
+    if isinstance(encoder, str) and encoder != "minilm" and os.path.isdir(folder / encoder):
         whole["encoder"] = str(folder / whole["encoder"])
     if isinstance(whole.get("teachers"), Mapping):
         whole["teachers"] = {
@@ -210,6 +211,9 @@ def _plain(value: Any) -> Any:
 # --- checks a type cannot make ----------------------------------------------------------------------------------------
 def _check(recipe: Recipe, where: str) -> None:
     t = recipe.train
+    parts = Path(recipe.name).parts
+    if not parts or not recipe.name.isprintable() or {"..", "/"} & set(parts):
+        raise UserError(f"{where}: name: the name of a folder inside runs/ is needed, found {recipe.name!r}")
     least = {"epochs": 1, "steps_per_epoch": 1, "batch_size": 1, "accumulate": 1, "evaluate_every": 1, "save_every": 1}
     least |= {"interference_every": 1}
     for name, low in {**least, "keep": 2, "patience": 1, "threads": 1, "warmup": 0, "average_best": 1}.items():
@@ -291,10 +295,10 @@ def _with_files(recipe: Recipe, where: str, folder: Path) -> Recipe:
     encoder = recipe.encoder
     if isinstance(encoder, str):
         encoder = _expand(encoder, f"{where}: encoder")
-        if (folder / encoder).is_dir() and encoder != "minilm":
+        if os.path.isdir(folder / encoder) and encoder != "minilm":
             encoder = str((folder / encoder).resolve())
     teachers = {
-        name: os.path.abspath(folder / Path(_expand(run, f"{where}: teachers.{name}")).expanduser())
+        name: os.path.abspath(folder / os.path.expanduser(_expand(run, f"{where}: teachers.{name}")))
         for name, run in recipe.teachers.items()
     }
     return replace(recipe, tasks=tasks, data=None, encoder=encoder, teachers=teachers)
@@ -303,7 +307,7 @@ def _with_files(recipe: Recipe, where: str, folder: Path) -> Recipe:
 def _absolute(source: str, base: Path, where: str) -> str:
     if source.startswith(("sample:", "hub:")):
         return source
-    return os.path.abspath(base / Path(_expand(source, where)).expanduser())
+    return os.path.abspath(base / os.path.expanduser(_expand(source, where)))
 
 
 def _expand(text: str, where: str) -> str:

@@ -6,7 +6,7 @@ model/  predictions/  summary.json  report.html  texts/ (of pretraining runs)
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from polytask.regularizers.base import RegularizerContext
 from polytask.samplers.base import Sampler, SamplerContext
 from polytask.serving.predictor import Predictor
 from polytask.tasks.describe import baseline, class_counts, describe_split
+from polytask.tasks.doctor import examine
+from polytask.tasks.finding import Finding
 from polytask.tasks.task import Split, Task, read_split, read_tasks
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
@@ -64,6 +66,11 @@ class Prepared:
     def splits(self, name: str) -> dict[str, Any]:
         """Each task's split of this name, where it has one."""
         return {task: entry.splits[name] for task, entry in self.tasks.items() if name in entry.splits}
+
+    def findings(self) -> list[Finding]:
+        """What a look at the data finds, the worst first."""
+        apart = [name for name in self.tasks if self.model.head(name).apart]
+        return examine(self.tasks, self.packer.max_length, apart, self.tokenizer.unk_id)
 
     @property
     def bundle(self) -> Bundle:
@@ -305,6 +312,7 @@ class Running:
             },
             "parameters": model.budget(),
             "tasks": {name: describe_task(task, self.prepared) for name, task in self.prepared.tasks.items()},
+            "findings": [asdict(finding) for finding in self.prepared.findings()],
             "evaluations": {split: asdict(report)["tasks"] for split, report in evaluations.items()},
             "baselines": {
                 name: baseline(task.splits["dev"], task.labels, check_metric(task.spec.metric, task.spec.kind, name))
@@ -314,6 +322,19 @@ class Running:
             **({"transfer": read_transfer(self.folder / "metrics.jsonl", stages)} if stages else {}),
             **({"interference": read_interference(self.folder / "metrics.jsonl")} if probed else {}),
         }
+
+
+class Rehearsal(Running):
+    """A run up to its first step: every field of the recipe is looked at, nothing is trained, nothing is written.
+
+    Its device and its teachers may be on another machine.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = replace(recipe, teachers={})
+        self.folder, self.device = Path(), torch.device("cpu")
+        self.prepared = prepare(self.recipe)
+        self.session = self._session(None)
 
 
 def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] | None = None) -> EvalReport:

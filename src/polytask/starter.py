@@ -9,7 +9,7 @@ import yaml
 
 from polytask.recipe import TASK_NAME
 from polytask.tasks.guess import guess_task
-from polytask.tasks.splitting import split_file
+from polytask.tasks.splitting import Parts, plan_split, write_parts
 from polytask.types import TaskSpec, UserError
 
 HEADER = """\
@@ -38,12 +38,15 @@ def start_recipe(target: Path, trains: Mapping[str, str], devs: Mapping[str, str
     for name in (devs or {}).keys() - trains.keys():
         raise UserError(f"init: --dev {name}=...: there is no --task {name}")
     reasons: dict[str, list[str]] = {}
-    tasks = []
+    tasks, planned = [], []
     for name, train in trains.items():
         if not TASK_NAME.fullmatch(name):
             raise UserError(f"init: --task {name}=...: a task's name is letters, digits, - and _, at most 64")
-        spec, reasons[name] = _one_task(name, train, (devs or {}).get(name), target.parent)
+        spec, reasons[name], parts = _one_task(name, train, (devs or {}).get(name), target.parent)
         tasks.append(_task_text(spec, reasons[name], target.parent))
+        planned += [parts] if parts else []
+    for parts in planned:  # when no other task's file can be wrong any more
+        write_parts(parts)
     settings = {
         "sampler": "proportional",
         "optimizer": {"name": "fused_adamw", "lr": 1.0e-4},
@@ -55,18 +58,18 @@ def start_recipe(target: Path, trains: Mapping[str, str], devs: Mapping[str, str
     return Starter(head + "tasks:\n" + "".join(tasks) + yaml.safe_dump(settings, sort_keys=False), reasons)
 
 
-def _one_task(name: str, train: str, dev: str | None, folder: Path) -> tuple[TaskSpec, list[str]]:
+def _one_task(name: str, train: str, dev: str | None, folder: Path) -> tuple[TaskSpec, list[str], Parts | None]:
     guess = guess_task(name, train)
     if dev is not None:
-        return replace(guess.spec, dev=dev), [*guess.reasons[:-1], f"dev: {dev}, as given"]
+        return replace(guess.spec, dev=dev), [*guess.reasons[:-1], f"dev: {dev}, as given"], None
     if guess.has_dev:
-        return guess.spec, guess.reasons
-    parts = split_file(guess.spec, folder / "data")
+        return guess.spec, guess.reasons, None
+    parts = plan_split(guess.spec, folder / "data")
     what = "text" if parts.kept_together == "texts" else "pair"
     said = f"dev: a fifth of the rows, chosen by hash so that no {what} is in both"
     dropped = [f"{parts.dropped:,} rows could not be read and are in neither file"] if parts.dropped else []
     spec = replace(guess.spec, train=str(parts.train), dev=str(parts.dev))
-    return spec, [*guess.reasons[:-1], said, *dropped]
+    return spec, [*guess.reasons[:-1], said, *dropped], parts
 
 
 def _task_text(spec: TaskSpec, reasons: list[str], folder: Path) -> str:
@@ -78,9 +81,14 @@ def _task_text(spec: TaskSpec, reasons: list[str], folder: Path) -> str:
         "train": _from(folder, spec.train),
         "dev": _from(folder, spec.dev),
     }
-    comments = "".join(f"  # {reason}\n" for reason in reasons)
+    comments = "".join(f"  # {_one_line(reason)}\n" for reason in reasons)
     body = yaml.safe_dump({spec.name: content}, sort_keys=False, allow_unicode=True, width=1000)
     return comments + "".join(f"  {line}\n" for line in body.splitlines())
+
+
+def _one_line(reason: str) -> str:
+    """A class's name may hold line ends, which would end the comment."""
+    return "".join(letter if letter.isprintable() else " " for letter in reason)
 
 
 def _from(folder: Path, source: str) -> str:

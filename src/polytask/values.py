@@ -6,7 +6,7 @@ Knows types and their names; knows no recipe and no method.
 import difflib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
@@ -14,13 +14,18 @@ import yaml
 
 from polytask.types import Swap, UserError
 
+MOST_VALUES = 100_000  # a recipe has hundreds
+LARGEST = 2**63  # no setting is larger, and Python writes no number of thousands of digits
+
 
 def load_yaml(text: str, where: str) -> Any:
-    """Plain values only: no tags, and no key twice in one mapping."""
+    """Plain values only: no tags, no key twice in one mapping, no more than a person can have meant."""
     try:
         return yaml.load(text, Loader=_StrictLoader)  # noqa: S506  (a subclass of SafeLoader)
     except yaml.YAMLError as error:
         raise UserError(f"{where}: not valid YAML: {error}") from None
+    except RecursionError:
+        raise UserError(f"{where}: not valid YAML: brackets inside brackets, too many of them") from None
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:
@@ -76,12 +81,12 @@ def _scalar(value: Any, kind: type, where: str) -> Any:
         return value
     if kind is str and (isinstance(value, str) or is_number):
         return str(value)
-    if kind is int and is_number and value == int(value):
+    if kind is int and is_number and (isinstance(value, int) or value.is_integer()) and abs(value) <= LARGEST:
         return int(value)
     if kind is float and (is_number or isinstance(value, str)):
         try:
             number = float(value)  # YAML reads 1e-5 as text: it wants 1.0e-5
-        except ValueError:
+        except (ValueError, OverflowError):
             number = float("nan")
         if number == number and abs(number) != float("inf"):
             return number
@@ -133,13 +138,48 @@ def _inside(where: str, key: str) -> str:
 class _StrictLoader(yaml.SafeLoader):
     """Plain YAML values only; a key that stands twice in one mapping is an error, not silently the last one."""
 
+    def construct_document(self, node: yaml.Node) -> Any:
+        if _size(node, {}) > MOST_VALUES:
+            raise yaml.YAMLError(f"more than {MOST_VALUES:,} values, each alias counted as what it stands for")
+        return super().construct_document(node)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """What is written as a number or a date, and is none, is an error with its place."""
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, TypeError, AttributeError, ArithmeticError):
+            raise _at(node, f"{node.value!r:.80} is no {node.tag.rpartition(':')[2]}") from None
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise _at(node, "a number too large")
+        return value
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":  # `<<: *other` puts in what stands there
+                continue
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise _at(key_node, "a name is needed here, found a list or fields")
             if key in seen:
                 raise yaml.YAMLError(
                     f"the key {key!r} stands twice, the second time in line {key_node.start_mark.line + 1}"
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+def _size(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values there are when every alias is written out; aliases of aliases make billions out of ten lines."""
+    if known.get(id(node)) == 0:
+        raise _at(node, "an alias inside of what it stands for")
+    if id(node) not in known:
+        known[id(node)] = 0
+        inner = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = [part for pair in inner for part in pair] if isinstance(node, yaml.MappingNode) else inner
+        known[id(node)] = 1 + sum(_size(part, known) for part in parts)
+    return known[id(node)]
+
+
+def _at(node: yaml.Node, problem: str) -> yaml.YAMLError:
+    return yaml.YAMLError(f"line {node.start_mark.line + 1}, column {node.start_mark.column + 1}: {problem}")

@@ -36,3 +36,34 @@ def test_plain_text_has_no_labels(cli: Any, tiny_settings: list[str], tmp_path: 
     said = cli("check", tmp_path / "r.yaml", *(w for s in tiny_settings for w in ("--set", s)))
     assert said.code == 0, said.err
     assert re.search(r"words +│ text +│ train +│ +450 +│ +0 +│ none ", said.out)
+
+
+def test_findings_are_told_with_their_rows_and_only_strict_makes_them_an_error(
+    cli: Any, tiny_settings: list[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"text of row number {i},{i % 2}" for i in range(40)]
+    Path("train.csv").write_text("\n".join(["text,label", *rows, rows[3], rows[7]]))
+    Path("dev.csv").write_text("\n".join(["text,label", rows[5], *(f"dev {row}" for row in rows)]))
+    Path("r.yaml").write_text("tasks: {t: {kind: yes_no, text: text, label: label, train: train.csv, dev: dev.csv}}")
+    settings = [word for setting in tiny_settings for word in ("--set", setting)]
+    said = cli("check", "r.yaml", *settings)
+    assert said.code == 0, said.err
+    lines = [line.strip() for line in said.out.splitlines()]
+    problems, warnings = (next(i for i, line in enumerate(lines) if line.startswith(word)) for word in ("Pro", "Warn"))
+    leak = "t dev: 1 of 41 rows (2.4 %) is among the training rows too, which makes dev scores too good (row 2)"
+    assert lines[problems + 1] == leak
+    assert lines[warnings + 1] == "t train: 2 of 42 rows (4.8 %) say the same as an earlier row (rows 42, 43)"
+    assert "Notes" not in said.out
+    assert lines[-1].endswith("The recipe is good, but the data has 1 problem.")
+    strict = cli("check", "r.yaml", "--strict", *settings)
+    assert strict.code == 1
+    assert leak in strict.out
+    assert strict.err == "error: r.yaml: the data has 1 problem, listed above\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dev.csv", "r.yaml", "train.csv"]
+
+
+def test_nothing_is_said_of_data_that_is_sound(cli: Any, tiny_settings: list[str]) -> None:
+    said = cli("check", QUICKSTART, "--strict", *(w for s in tiny_settings for w in ("--set", s)))
+    assert said.code == 0
+    assert not re.search("Problems|Warnings|Notes|Row numbers", said.out)

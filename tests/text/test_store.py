@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,17 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, data: st.DataObjec
     assert store.rows.tolist() == [7] * len(examples)
     assert store.meta == {"names": ["a"]}
     assert (folder / "tokens").stat().st_size == store.lengths().sum() * (2 if vocabulary < 65_536 else 4)
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 100])
+def test_pieces_hold_all_texts_in_their_order(tmp_path: Path, most: int) -> None:
+    texts = [[1, 2], [], [3, 4, 5, 6, 7], [8], [9], [], []]
+    store = write(tmp_path / "s", [(np.array(text, np.int32),) for text in texts])
+    pieces = list(store.pieces(most))
+    cut = [tokens[a:b].tolist() for tokens, borders in pieces for a, b in pairwise(borders.tolist())]
+    assert cut == texts
+    assert all(len(tokens) <= most or len(borders) == 2 for tokens, borders in pieces)
+    assert list(write(tmp_path / "none", []).pieces(most)) == []
 
 
 def test_nothing_is_there_before_close_and_nothing_is_left_without_it(tmp_path: Path) -> None:

@@ -96,6 +96,21 @@ def test_texts_are_cut_to_max_tokens(folder: Path) -> None:
     assert short.dtype == np.int32
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("the hello " * 20_000, "你" * 50_000, "x" * 100_000, "!" * 50_000, "hello\u200b" * 20_000),
+        *("a" + "\u0301" * 50_000, " " * 50_000 + "hello", "你" * 400 + "x" * 100_000),
+        "walking " * 300 + "\u0301" * 50_000 + " the",
+    ],
+    ids=lambda text: f"{text[:5]!r}, {len(text)} characters",
+)
+def test_a_long_text_has_the_ids_of_its_start(folder: Path, text: str) -> None:
+    tokenizer = TextTokenizer.load(folder)
+    whole = tokenizer._tokenizer.encode(text, add_special_tokens=False).ids
+    assert ids(tokenizer, ["the", text, "world"])[1] == whole[:512]
+
+
 def test_special_tokens_in_a_text_are_text(folder: Path) -> None:
     tokenizer = TextTokenizer.load(folder)
     control = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.mask_id}

@@ -1,6 +1,6 @@
 """polytask check: everything a run needs, looked at before it starts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +8,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from polytask import Prepared, describe_task, prepare, read_recipe
+from polytask import Finding, Prepared, Rehearsal, UserError, describe_task, read_recipe
+from polytask.cli.console import plain_console
+
+TITLES = {
+    "problem": ("Problems: scores would mislead, or nothing can be learned", "bold red"),
+    "warning": ("Warnings: likely a mistake", "bold yellow"),
+    "note": ("Notes: good to know", "bold"),
+}
 
 
 def run(
@@ -16,25 +23,48 @@ def run(
     setting: Annotated[
         list[str], typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the recipe.")
     ] = [],  # noqa: B006
+    strict: Annotated[bool, typer.Option("--strict", help="Problems of the data are an error (exit code 1).")] = False,
 ) -> None:
     """Read a recipe and its data, make the model, and say what would be trained. Nothing is trained or written.
 
-    Example:
+    Says what is odd about the data too, with row numbers: docs/data.md explains every finding.
+
+    Examples:
 
         polytask check recipes/quickstart.yaml
+
+        polytask check recipes/quickstart.yaml --strict
     """
-    prepared = prepare(read_recipe(recipe, setting))
-    console = Console()
+    prepared = Rehearsal(read_recipe(recipe, setting)).prepared
+    console = plain_console()
     console.print(data_table(prepared))
+    found = prepared.findings()
+    print_findings(found, console)
     console.print(budget_table(prepared))
     train = prepared.recipe.train
     steps = train.epochs * prepared.steps_per_epoch
+    problems = sum(finding.severity == "problem" for finding in found)
+    verdict = f"the data has {problems} {'problem' if problems == 1 else 'problems'}"
     console.print(
         f"{train.epochs} epochs of {prepared.steps_per_epoch:,} steps: {steps:,} steps of "
-        f"{train.batch_size * train.accumulate} examples. The recipe is good.",
+        f"{train.batch_size * train.accumulate} examples. The recipe is good{f', but {verdict}' if problems else ''}.",
         highlight=False,
         soft_wrap=True,
     )
+    if strict and problems:
+        raise UserError(f"{recipe}: {verdict}, listed above")
+
+
+def print_findings(findings: Sequence[Finding], console: Console) -> None:
+    """Grouped by severity, the worst first; without any, nothing."""
+    for severity, (title, style) in TITLES.items():
+        found = [finding for finding in findings if finding.severity == severity]
+        if found:
+            console.print(title, style=style, highlight=False)
+            for finding in found:
+                console.print(f"  {finding}", highlight=False, soft_wrap=True)
+    if any(finding.rows for finding in findings):
+        console.print("Row numbers count a file's lines, the header being line 1.", style="dim", highlight=False)
 
 
 def data_table(prepared: Prepared) -> Table:

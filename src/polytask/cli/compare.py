@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from polytask import CellReport, StudyRunning, UserError, compare_runs, read_study
+from polytask.cli.console import plain_console
 
 
 def run(
@@ -31,7 +32,7 @@ def run(
 
         polytask compare runs/first runs/second
     """
-    console = Console()
+    console = plain_console()
     if len(what) > 1 or what[0].is_dir():
         if dry_run:
             raise typer.BadParameter("--dry-run is for studies; these runs have finished")

@@ -3,9 +3,9 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from polytask import describe_encoder, find_encoder
+from polytask.cli.console import plain_console
 
 
 def run(
@@ -19,7 +19,7 @@ def run(
 
         polytask encoder bert-base-uncased
     """
-    console = Console()
+    console = plain_console()
     folder = find_encoder(name)
     facts = describe_encoder(folder)
     files = facts.pop("files")

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from polytask import Prediction, UserError, load, predict_file
+from polytask.cli.console import plain_console
 
 
 def run(
@@ -39,7 +39,7 @@ def run(
     if (source is None) != (target is None):
         raise typer.BadParameter("--input and --output go together")
     predictor = load(folder)
-    console = Console()
+    console = plain_console()
     if text is not None:
         if not text.strip() or (text2 is not None and not text2.strip()):
             raise UserError("predict: the text is empty")

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from polytask import Running, StepReport
+from polytask.cli.console import plain_console
 
 SMOOTHING = 0.95
 SECONDS_BETWEEN_LINES = 10.0
@@ -32,7 +33,7 @@ class Pace:
 
 def follow(running: Running, console: Console | None = None) -> None:
     """Runs every step, showing how it goes."""
-    console = console or Console()
+    console = console or plain_console()
     if console.is_terminal:
         _follow_live(running, console)
     else:

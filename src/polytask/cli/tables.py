@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from polytask import EvalReport, Finished
+from polytask.cli.console import plain_console
 
 
 def scores_table(report: EvalReport, baselines: Mapping[str, Mapping[str, Any]] | None = None) -> Table:
@@ -52,7 +53,7 @@ def interference_table(found: Mapping[str, Any]) -> Table:
 
 
 def print_finished(finished: Finished, console: Console | None = None) -> None:
-    console = console or Console()
+    console = console or plain_console()
     for split, report in finished.evaluations.items():
         console.print(scores_table(report, finished.summary["baselines"] if split == "dev" else None))
     console.print(f"model:  {finished.folder / 'model'}", soft_wrap=True, highlight=False)

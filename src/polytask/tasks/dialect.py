@@ -10,6 +10,7 @@ Quoting = Literal["minimal", "none"]
 
 DELIMITERS = {"tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
 NO_DELIMITER = "\x1f"  # a file of one column, where every line is one text
+SAMPLE_LINES, SAMPLE_CHARACTERS = 1_000, 2_000_000
 LARGEST_FIELD = 16 * 2**20  # the csv module's own 128 KiB is less than a long document
 
 csv.field_size_limit(max(csv.field_size_limit(), LARGEST_FIELD))
@@ -38,7 +39,7 @@ def find_dialect(
     lines: Callable[[], Iterator[str]], first_guess: str, delimiter: str | None, quoting: Quoting | None
 ) -> tuple[str, Quoting]:
     """The delimiter that makes the first lines most regular, and the quoting that breaks fewer rows of them all."""
-    sample = list(islice(lines(), 1000))
+    sample = _first(lines())
     others = [mark for mark in DELIMITERS.values() if mark != first_guess]
     marks = [delimiter] if delimiter else [first_guess, *others]
     styles: list[Quoting] = [quoting] if quoting else ["minimal", "none"]
@@ -60,6 +61,17 @@ def in_words(delimiter: str, quoting: Quoting) -> str:
     """How a file is read, for the message about a row that does not fit."""
     names = {mark: name for name, mark in DELIMITERS.items()}
     return f"read with delimiter {names.get(delimiter, repr(delimiter))} and quoting {quoting}"
+
+
+def _first(lines: Iterator[str]) -> list[str]:
+    """Some lines of the start, fewer where they are long, so that memory stays flat."""
+    sample, characters = [], 0
+    for line in islice(lines, SAMPLE_LINES):
+        sample.append(line)
+        characters += len(line)
+        if characters > SAMPLE_CHARACTERS:
+            break
+    return sample
 
 
 def _regularity(sample: list[str], delimiter: str, quoting: Quoting) -> tuple[int, float]:

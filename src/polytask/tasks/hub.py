@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,10 +67,10 @@ def hub_names(path: str) -> list[tuple[str, str | None]]:
 
     A local folder, or one with a configuration's name behind it; NAME; OWNER/NAME; NAME/CONFIG; OWNER/NAME/CONFIG.
     """
-    local = Path(path).expanduser()
-    if local.is_dir():
+    local = Path(os.path.expanduser(path))
+    if os.path.isdir(local):
         return [(str(local), None)]
-    if local.parent.is_dir() and "/" in path:
+    if os.path.isdir(local.parent) and "/" in path:
         return [(str(local.parent), local.name)]
     parts = path.split("/")
     if len(parts) == 1:

@@ -9,6 +9,7 @@ from typing import Any
 
 from polytask.tasks.lines import read_lines
 from polytask.tasks.source import BrokenRow, Row, Unit, file_fingerprint, shortened
+from polytask.text.tokenizer import without_lone_surrogates
 from polytask.types import UserError
 
 
@@ -52,9 +53,22 @@ class JsonLinesSource:
             problem = "not a JSON object"
             try:
                 content = json.loads(text)
+                if "\\u" in text:  # the only way to write half of a surrogate pair, which is no text
+                    content = _all_text(content)
             except (ValueError, RecursionError) as error:
                 content, problem = None, f"not valid JSON: {error}"
             if isinstance(content, dict):
                 yield line, content
             else:
                 yield BrokenRow(self.name, self.unit, line, None, shortened(text.strip()), problem)
+
+
+def _all_text(value: Any) -> Any:
+    """The value without lone surrogates: no file could hold them, nor a terminal show them."""
+    if isinstance(value, str):
+        return without_lone_surrogates(value)
+    if isinstance(value, list):
+        return [_all_text(item) for item in value]
+    if isinstance(value, dict):
+        return {_all_text(key): _all_text(item) for key, item in value.items()}
+    return value

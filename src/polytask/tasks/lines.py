@@ -2,29 +2,42 @@
 
 import codecs
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from polytask.types import UserError
+
+LONGEST_LINE = 16 * 2**20  # characters: longer than any document, and still little memory
+MARKS = {
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
+NOT_OF_FILES = {"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7"}
+"""Python's codecs from text to text, or for single names: no file is written in them."""
 
 
 def checked_encoding(source: str, file: Path, encoding: str) -> str:
     """The encoding to open the file with: one that Python knows, and that its first bytes do not speak against."""
     try:
         name = codecs.lookup(encoding).name
+        if name.replace("_", "-") in NOT_OF_FILES:
+            raise LookupError
         "".encode(encoding)  # refuses codecs that are no text encoding, such as base64
-    except LookupError as error:
+    except (LookupError, ValueError) as error:
         raise UserError(
             f"{source}: unknown encoding {encoding!r}; expected a name such as utf-8, utf-16, cp1252"
         ) from error
     try:
         with file.open("rb") as content:
-            start = content.read(2)
+            start = content.read(4)
     except OSError as error:
         raise UserError(f"{source}: cannot be read ({error.strerror})") from error
-    if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and not name.startswith(("utf-16", "utf-32")):
-        raise UserError(
-            f"{source}: starts as UTF-16 does, and is read as {name}; set `encoding: utf-16` or save it as UTF-8"
-        )
+    for found, marks in MARKS.items():  # UTF-32 before UTF-16, whose mark its own starts with
+        if start.startswith(marks) and not name.startswith(("utf-16", "utf-32")):
+            raise UserError(
+                f"{source}: starts as {found.upper()} does, and is read as {name}; set `encoding: {found}` or save it "
+                "as UTF-8"
+            )
     return "utf-8-sig" if name == "utf-8" else encoding
 
 
@@ -32,15 +45,22 @@ def read_lines(source: str, file: Path, encoding: str, newline: str) -> Iterator
     """The lines of a text file; what is no text is an error that says where."""
     try:
         with file.open(encoding=encoding, newline=newline) as lines:
-            for number, line in enumerate(lines, start=1):
+            for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE), ""), start=1):
                 if "\0" in line:
                     raise UserError(
                         f"{source}, line {number}: a NUL byte; expected a text file (if it is UTF-16, set "
                         "`encoding: utf-16-le` or `utf-16-be`, or save it as UTF-8)"
                     )
+                if len(line) == LONGEST_LINE:
+                    raise UserError(
+                        f"{source}, line {number}: a line of {LONGEST_LINE:,} characters or more; expected one row "
+                        "in each (is it one long list of JSON, or no text at all?)"
+                    )
                 yield line
     except UnicodeDecodeError:
         raise UserError(_undecodable(source, file, encoding)) from None
+    except UnicodeError as error:  # a UTF-16 or UTF-32 file that does not say the order of its bytes
+        raise UserError(f"{source}: {error}; set `encoding: {encoding}-le` or `{encoding}-be`") from None
     except OSError as error:
         raise UserError(f"{source}: cannot be read ({error.strerror})") from error
 

@@ -1,6 +1,7 @@
 """Parquet files as a source of rows."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,17 +28,25 @@ class ParquetSource:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         with self._open() as parquet:
-            return checked_columns(self.name, parquet.schema_arrow.names)
+            names: list[str] = parquet.schema_arrow.names
+        return checked_columns(self.name, names)
 
     def rows(self, columns: Sequence[str], needed: Sequence[str] | None = None) -> Iterator[Row | BrokenRow]:
-        with self._open() as parquet:
-            if parquet.metadata.num_rows == 0:
-                raise UserError(f"{self.name}: a table without rows")
-            batches = parquet.iter_batches(BATCH, columns=list(columns))
-            yield from numbered([batch.column(name).to_pylist() for name in columns] for batch in batches)
+        yield from numbered(self._batches(list(columns)))
 
-    def _open(self) -> Any:
+    def _batches(self, columns: list[str]) -> Iterator[list[list[Any]]]:
+        with self._open() as parquet:
+            empty = parquet.metadata.num_rows == 0
+            for batch in parquet.iter_batches(BATCH, columns=columns):
+                yield [batch.column(name).to_pylist() for name in columns]
+        if empty:
+            raise UserError(f"{self.name}: a table without rows")
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        """Damage shows when the file is opened, or only when its pages are read, or as text that is no UTF-8."""
         try:
-            return pq.ParquetFile(self.file)
-        except (pa.ArrowException, OSError) as error:
+            with pq.ParquetFile(self.file) as parquet:
+                yield parquet
+        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
             raise UserError(f"{self.name}: not a parquet file that can be read ({error})") from error

@@ -1,5 +1,6 @@
 """Opening a source by the name the user wrote: a file by its format, a built-in sample, or a data set of the hub."""
 
+import os
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -38,9 +39,9 @@ def open_source(
         return HubSource(source)
     if source.startswith("sample:"):
         return DelimitedSource(source, _sample(source), ",", "minimal", "utf-8")
-    file = Path(source).expanduser()
-    if not file.is_file():
-        raise UserError(f"{source}: {'is a folder, expected a file' if file.is_dir() else 'no such file'}")
+    file = Path(os.path.expanduser(source))
+    if not os.path.isfile(file):
+        raise UserError(f"{source}: {'is a folder, expected a file' if os.path.isdir(file) else 'no such file'}")
     kind = format or ENDINGS.get(file.suffix.lower())
     if kind is None:
         raise UserError(f"{source}: unknown ending {file.suffix!r}; expected {', '.join(ENDINGS)}, or set `format`")

@@ -20,6 +20,7 @@ class Parts(NamedTuple):
 
     train: Path
     dev: Path
+    contents: tuple[bytes, bytes]
     kept_together: Literal["texts", "pairs"]
     """What is never in both: any text; or, when nearly all rows hang together by shared texts, any pair of texts."""
     dropped: int
@@ -27,10 +28,17 @@ class Parts(NamedTuple):
 
 
 def split_file(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0) -> Parts:
+    """`plan_split`, and the files written."""
+    parts = plan_split(spec, out_dir, share, seed)
+    write_parts(parts)
+    return parts
+
+
+def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0) -> Parts:
     """`NAME-train.csv` and `NAME-dev.csv` from the task's one file, `share` of the rows in dev, always the same ones.
 
     Rows with the same text stay on the same side, or the dev score would praise a good memory. A class that dev alone
-    would have moves to train.
+    would have moves to train. Nothing is written; files with other content that are there already are an error.
     """
     assert spec.label is not None, "tasks are guessed with a label"
     source = open_for(spec, spec.train)
@@ -53,9 +61,19 @@ def split_file(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
             f"{spec.train}: {len(rows)} rows are too few, or too much alike, to make a training and a dev file"
         )
     files = [out_dir / f"{spec.name}-{part}.csv" for part in ("train", "dev")]
+    contents = []
     for file, wanted in zip(files, (False, True), strict=True):
-        _write_new(file, source.columns, [row for row, dev in zip(rows, in_dev, strict=True) if dev is wanted])
-    return Parts(files[0], files[1], kept_together, len(entries) - len(rows))
+        contents.append(_csv(source.columns, [row for row, dev in zip(rows, in_dev, strict=True) if dev is wanted]))
+        if file.exists() and file.read_bytes() != contents[-1]:
+            raise UserError(f"{file}: is there already, with other content; move it away or choose another folder")
+    return Parts(files[0], files[1], (contents[0], contents[1]), kept_together, len(entries) - len(rows))
+
+
+def write_parts(parts: Parts) -> None:
+    for file, content in zip((parts.train, parts.dev), parts.contents, strict=True):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(file) as beside:
+            beside.write_bytes(content)
 
 
 def text_key(text: object, seed: int = 0) -> bytes:
@@ -99,15 +117,9 @@ def _without_new_classes(groups: Sequence[bytes], classes: Sequence[str], in_dev
     return [dev and group not in moved for group, dev in zip(groups, in_dev, strict=True)]
 
 
-def _write_new(file: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A csv file; one with other content that is there already stays, and is an error."""
+def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(rows)
-    content = text.getvalue().encode("utf-8", "replace")
-    if file.exists() and file.read_bytes() != content:
-        raise UserError(f"{file}: is there already, with other content; move it away or choose another folder")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(file) as beside:
-        beside.write_bytes(content)
+    return text.getvalue().encode("utf-8", "replace")

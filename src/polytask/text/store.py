@@ -7,7 +7,7 @@ at all.
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -64,6 +64,15 @@ class TokenStore:
         """[N, width]: how many tokens each text has."""
         lengths: npt.NDArray[np.int64] = np.diff(self._offsets).reshape(len(self), self.width)
         return lengths
+
+    def pieces(self, most: int) -> Iterator[tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]]:
+        """All texts, some after others: the ids of texts in a row, `most` of them or one text's, and their borders."""
+        first, end = 0, len(self._offsets) - 1
+        while first < end:
+            start = self._offsets[first]
+            last = max(first + 1, int(np.searchsorted(self._offsets, start + most, side="right")) - 1)
+            yield self._tokens[start : self._offsets[last]], self._offsets[first : last + 1] - start
+            first = last
 
 
 class StoreWriter:

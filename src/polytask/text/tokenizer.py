@@ -24,6 +24,7 @@ SPECIAL_TOKENS = {
     "mask_token": "[MASK]",
     "unk_token": "[UNK]",
 }
+CHARACTERS = 32  # of a text for each token of it that is wanted: words and their spaces have about five
 
 
 class TextTokenizer:
@@ -69,12 +70,22 @@ class TextTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         """The ids of each text, without special tokens, at most `max_tokens` of them."""
+        enough = CHARACTERS * self.max_tokens
+        found = self._encode([text[:enough] for text in texts])
+        # What a long text ends with is dropped anyway, unless most of its characters are dropped before that.
+        short = [i for i, text in enumerate(texts) if len(text) > enough and len(found[i]) < 2 * self.max_tokens]
+        if short:
+            for i, ids in zip(short, self._encode([texts[i] for i in short]), strict=True):
+                found[i] = ids
+        return [np.array(ids[: self.max_tokens], dtype=np.int32) for ids in found]
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
         encode_batch = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
         try:
-            encodings = encode_batch(list(texts), add_special_tokens=False)
+            encodings = encode_batch(texts, add_special_tokens=False)
         except TypeError:  # half of a surrogate pair, which is no text to the library
-            encodings = encode_batch([_without_lone_surrogates(text) for text in texts], add_special_tokens=False)
-        return [np.array(encoding.ids[: self.max_tokens], dtype=np.int32) for encoding in encodings]
+            encodings = encode_batch([without_lone_surrogates(text) for text in texts], add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
     def save(self, folder: Path) -> None:
         """`tokenizer.json` and a `tokenizer_config.json` that transformers opens as a BERT tokenizer."""
@@ -148,6 +159,6 @@ def _read_json(file: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _without_lone_surrogates(text: str) -> str:
+def without_lone_surrogates(text: str) -> str:
     """Pairs of surrogates become the character they mean; one alone becomes the replacement character."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,0 +1,103 @@
+"""Labels that cannot be learned, or that another kind of task would suit."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polytask.tasks.finding import Finding
+from polytask.tasks.odd_labels import odd_labels
+from polytask.tasks.task import read_tasks
+from polytask.text.tokenizer import TextTokenizer
+from polytask.types import TaskSpec
+
+Table = Callable[..., str]
+Look = Callable[..., dict[tuple[str, str], Finding]]
+
+
+@pytest.fixture
+def look(tmp_path: Path, tokenizer: TextTokenizer, table: Table) -> Look:
+    """look(kind, train, dev, **fields): what is odd about these labels, by split and code."""
+
+    def find(
+        kind: str, train: list[Any], dev: list[Any] | None = None, **fields: Any
+    ) -> dict[tuple[str, str], Finding]:
+        labels = {"train": train, "dev": train if dev is None else dev}
+        files = [table(f"{n}.csv", ["text", "label"], [["a b", label] for label in labels[n]]) for n in labels]
+        spec = TaskSpec("t", kind, ("text",), "label", *files, **fields)  # type: ignore[arg-type]
+        (task,) = read_tasks([spec], tokenizer, tmp_path / "cache")
+        return {(finding.split, finding.what): finding for finding in odd_labels("t", task)}
+
+    return find
+
+
+def test_balanced_labels_are_fine(look: Look) -> None:
+    assert look("classes", ["a", "b", "c"] * 5) == {}
+    assert look("yes_no", ["yes", "no"] * 5) == {}
+    assert look("score", [0, 0.5, 3.7, 5], range=(0, 5)) == {}
+
+
+def test_classes_without_enough_examples(look: Look) -> None:
+    findings = look(
+        "classes", ["a", "b"] * 10 + ["c"] * 4 + ["d"] * 5, ["a", "b", "c"], classes=("a", "b", "c", "d", "e")
+    )
+    assert {key: (finding.severity, finding.count) for key, finding in findings.items()} == {
+        ("train", "class_missing"): ("problem", 1),
+        ("train", "few_examples"): ("warning", 1),
+        ("dev", "class_missing"): ("warning", 1),  # d; of e there is nothing to learn either
+    }
+    assert findings["train", "class_missing"].sentence.startswith("no training row is 'e'")
+    assert findings["train", "few_examples"].sentence == "fewer than 5 training rows each: 'c'"
+    assert findings["dev", "class_missing"].sentence == "no dev row is 'd': dev scores say nothing of it"
+
+
+def test_many_classes_are_not_all_named(look: Look) -> None:
+    names = [f"c{i}" for i in range(12)]
+    finding = look("classes", names * 3)["train", "few_examples"]
+    assert finding.count == 12
+    assert finding.sentence.endswith("'c0', 'c1', 'c10', 'c11', 'c2' and 7 more")
+
+
+@pytest.mark.parametrize(("yes", "said"), [(95, False), (96, True)])
+def test_one_answer_for_nearly_all(look: Look, yes: int, said: bool) -> None:
+    findings = look("yes_no", ["yes"] * yes + ["no"] * (100 - yes))
+    assert (("train", "one_sided") in findings) == said
+    if said:
+        assert findings["train", "one_sided"].sentence.startswith("96 % of the rows are 'yes'")
+
+
+def test_numbers_as_classes(look: Look) -> None:
+    assert look("classes", [0, 1, 2, 3, 4] * 5) == {}
+    assert ("train", "numbers_as_classes") in look("classes", [0.5, 1, 1.5, 2] * 5)
+    many = look("classes", list(range(21)) * 5)
+    assert many["train", "numbers_as_classes"].severity == "warning"
+    assert look("classes", list(range(20)) * 5) == {}
+
+
+def test_labels_that_are_ids(look: Look) -> None:
+    findings = look("classes", [f"ticket {i}" for i in range(30)])
+    assert findings["train", "labels_like_ids"].sentence.startswith("30 different labels in 30 rows: is this the label")
+
+
+def test_scores_that_are_all_the_same(look: Look) -> None:
+    findings = look("score", [2.5] * 9, [1, 2, 3.5], range=(0, 5))
+    assert {key: finding.severity for key, finding in findings.items()} == {("train", "constant_score"): "problem"}
+    assert "every score is 2.5" in findings["train", "constant_score"].sentence
+    assert ("dev", "constant_score") in look("score", [1, 2, 3.5], [4.0] * 3, range=(0, 5))
+
+
+def test_scores_that_look_like_classes_or_like_yes_and_no(look: Look) -> None:
+    findings = look("score", [0, 1, 2, 3, 4, 5] * 3, range=(0, 5))
+    assert {key: finding.severity for key, finding in findings.items()} == {("train", "whole_scores"): "note"}
+    assert look("score", [0, 1, 2, 3, 4, 5.5] * 3, range=(0, 6)) == {}
+    assert look("score", list(range(12)) * 2, range=(0, 11)) == {}
+    findings = look("score", [0, 1] * 9, range=(0, 1))
+    assert {key: finding.severity for key, finding in findings.items()} == {("train", "two_scores"): "warning"}
+    assert "`kind: yes_no`" in findings["train", "two_scores"].sentence
+
+
+def test_scores_that_use_a_small_part_of_their_range(look: Look) -> None:
+    findings = look("score", [0, 0.5, 3.7, 5], range=(0, 100))
+    assert set(findings) == {("train", "narrow_range"), ("dev", "narrow_range")}
+    assert findings["train", "narrow_range"].sentence == "scores go from 0 to 5 only, and `range` is [0, 100]"
