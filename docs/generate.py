@@ -27,6 +27,12 @@ PARTS = [
         "TrainSettings",
         "`--set train.epochs=5` changes one field from the command line.",
     ),
+    (
+        "Adding tasks: `add: {...}`",
+        types,
+        "AddSettings",
+        "For `polytask add-task RUN RECIPE`: [adding a task](adding-a-task.md).",
+    ),
 ]
 INTRO = """\
 # Every field of a recipe

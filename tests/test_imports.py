@@ -59,6 +59,10 @@ MAY: dict[str, set[str]] = {
         *("serving", "tasks", "text", "training"),
     },
     "pretraining": {"recipe", "run", "tasks"},
+    "adding": {
+        *("build", "bundle", "evaluation", "export", "model", "policies.base", "recipe", "resuming", "run"),
+        *("tasks", "training", "trunk"),
+    },
     "probing": {"build", "recipe", "run", "samplers.base"},
     "__main__": {"cli"},
 }

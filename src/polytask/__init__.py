@@ -1,5 +1,6 @@
 """polytask: one encoder, many text tasks."""
 
+from polytask.adding import Adding, add_task
 from polytask.build import TABLES, options_of
 from polytask.evaluation.report import write_report
 from polytask.experiments.compare import StudyRunning, compare_runs
@@ -23,6 +24,7 @@ load = Predictor.load
 
 __all__ = [
     "TABLES",
+    "Adding",
     "CellReport",
     "EvalReport",
     "Finding",
@@ -38,6 +40,7 @@ __all__ = [
     "StudyRunning",
     "UserError",
     "__version__",
+    "add_task",
     "combine",
     "compare_runs",
     "describe_encoder",

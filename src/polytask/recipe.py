@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from polytask.types import Swap, TaskSpec, TrainSettings, UserError
+from polytask.types import AddSettings, Swap, TaskSpec, TrainSettings, UserError
 from polytask.values import convert, load_yaml, mapping, unknown
 from polytask.whole import write_whole
 
@@ -55,6 +55,8 @@ class Recipe:
     """Task -> the folder of a finished run that knows it: its outputs are learned beside the labels."""
     train: TrainSettings = field(default_factory=TrainSettings)
     """How long, how fast and on what: below."""
+    add: AddSettings | None = None
+    """For `polytask add-task RUN RECIPE` only: how the tasks join a run that has finished: below."""
 
 
 def read_recipe(path: str | Path, settings: Iterable[str] = ()) -> Recipe:
@@ -238,6 +240,8 @@ def _check(recipe: Recipe, where: str) -> None:
             raise UserError(unknown(f"{where}: teachers", taught, recipe.tasks, "task"))
         if recipe.tasks[taught].kind == "text":
             raise UserError(f"{where}: teachers.{taught}: a task of plain text has no answers to be taught")
+    if recipe.add is not None:
+        _check_add(recipe.add, f"{where}: add")
     if recipe.max_length < 4:
         raise UserError(
             f"{where}: max_length: at least 4 is needed (a pair has 3 special tokens), found {recipe.max_length}"
@@ -269,6 +273,15 @@ def _check_task(task: TaskSpec, where: str) -> None:
         )
     if task.weight <= 0:
         raise UserError(f"{where}.weight: a number above 0 is needed, found {task.weight}")
+
+
+def _check_add(add: AddSettings, where: str) -> None:
+    if add.max_drop < 0:
+        raise UserError(f"{where}.max_drop: 0 points or more are needed, found {add.max_drop:g}")
+    if not 0 <= add.distill <= 1:
+        raise UserError(f"{where}.distill: a number from 0 to 1 is needed, found {add.distill:g}")
+    if add.distill and add.guarantee == "frozen":
+        raise UserError(f"{where}.distill: needs `guarantee: measured`: a frozen trunk cannot forget")
 
 
 def _check_plain_text(task: TaskSpec, where: str) -> None:

@@ -5,7 +5,7 @@ model/  predictions/  summary.json  report.html  texts/ (of pretraining runs)
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,17 @@ from typing import Any
 
 import torch
 
-from polytask.build import encoder_folder, make, make_loss, make_model, make_packer, make_trunk, option, start_heads
+from polytask.build import (
+    encoder_fingerprint,
+    encoder_folder,
+    make,
+    make_loss,
+    make_model,
+    make_packer,
+    make_trunk,
+    option,
+    start_heads,
+)
 from polytask.bundle import Bundle, save_bundle
 from polytask.environment import environment, peak_memory, pick_device
 from polytask.evaluation.card import write_card
@@ -26,8 +36,18 @@ from polytask.heads.base import Head
 from polytask.model import MultiTaskModel
 from polytask.places import cache_folder
 from polytask.policies.base import PolicyContext
-from polytask.recipe import Recipe, read_recipe, recipe_from, recipe_to_mapping, write_recipe
+from polytask.recipe import Recipe, read_recipe, recipe_from, write_recipe
 from polytask.regularizers.base import RegularizerContext
+from polytask.resuming import (
+    ENVIRONMENT,
+    RECIPE,
+    checkpoint_of,
+    data_changes,
+    fingerprints,
+    note_changes,
+    recipe_changes,
+    refusal,
+)
 from polytask.samplers.base import Sampler, SamplerContext
 from polytask.serving.predictor import Predictor
 from polytask.tasks.describe import baseline, class_counts, describe_split
@@ -37,10 +57,11 @@ from polytask.tasks.task import Split, Task, read_split, read_tasks
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.training.averages import RunningAverage
-from polytask.training.checkpoint import newest, step_of
+from polytask.training.checkpoint import step_of
 from polytask.training.feed import Feed
 from polytask.training.groups import freeze, parameter_groups
 from polytask.training.journal import Journal
+from polytask.training.lock import LOCK, hold, let_go
 from polytask.training.loop import Session, fit
 from polytask.training.memory import Memory
 from polytask.training.objective import Objective
@@ -50,6 +71,8 @@ from polytask.whole import write_whole
 
 TEXTS = "texts"
 """The folder of a pretraining run's text."""
+Outputs = Mapping[str, torch.Tensor]
+"""By task, the heads' outputs for every example of a split, in order."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +85,8 @@ class Prepared:
     packer: Packer
     model: MultiTaskModel
     steps_per_epoch: int
+    drawn: tuple[str, ...]
+    """The tasks that steps are drawn from: all of them, or those that are added to a run."""
 
     def splits(self, name: str) -> dict[str, Any]:
         """Each task's split of this name, where it has one."""
@@ -91,9 +116,17 @@ class Finished:
     def report(self) -> Path:
         return self.folder / "report.html"
 
+    @property
+    def refused(self) -> str | None:
+        """Why no model was saved, of a run that forgot too much of its old tasks."""
+        refused: str | None = self.summary.get("refused")
+        return refused
+
 
 def prepare(recipe: Recipe) -> Prepared:
     """Finds the encoder, reads and tokenizes the data, makes the model."""
+    if recipe.add is not None:
+        raise UserError("recipe: add: this recipe is for a run that has finished: polytask add-task RUN RECIPE")
     if recipe.train.threads is not None:
         torch.set_num_threads(recipe.train.threads)
     folder = encoder_folder(recipe.encoder)
@@ -108,10 +141,17 @@ def prepare(recipe: Recipe) -> Prepared:
     if isinstance(recipe.encoder, str):
         start_heads(model, folder)
     freeze(model, recipe.train)
-    examples = sum(len(task.splits["train"]) for task in tasks.values())
+    return assemble(recipe, tokenizer, tasks, model, tuple(tasks))
+
+
+def assemble(
+    recipe: Recipe, tokenizer: TextTokenizer, tasks: Mapping[str, Task], model: MultiTaskModel, drawn: tuple[str, ...]
+) -> Prepared:
+    """What is left to say when data and model are there; `drawn` are the tasks whose training examples make steps."""
+    examples = sum(len(tasks[name].splits["train"]) for name in drawn)
     a_step = recipe.train.batch_size * recipe.train.accumulate
     steps_per_epoch = recipe.train.steps_per_epoch or -(-examples // a_step)
-    return Prepared(recipe, tokenizer, tasks, make_packer(recipe, tokenizer), model, steps_per_epoch)
+    return Prepared(recipe, tokenizer, tasks, make_packer(recipe, tokenizer), model, steps_per_epoch, drawn)
 
 
 def train(
@@ -119,47 +159,82 @@ def train(
     run: str | Path | None = None,
     settings: Iterable[str] = (),
     resume: bool = False,
+    allow_change: bool = False,
 ) -> Finished:
     """Trains a recipe (a file, a mapping, or a Recipe) to its end and gives back the finished run."""
     if isinstance(recipe, str | Path):
         recipe = read_recipe(recipe, settings)
     elif isinstance(recipe, Mapping):
         recipe = recipe_from(recipe, settings)
-    running = Running(recipe, run, resume)
+    running = Running(recipe, run, resume, allow_change)
     for _ in running.steps():
         pass
     return running.finish()
 
 
 def check_free(folder: Path) -> None:
-    """A new run's folder may hold the texts that were gathered for it, and nothing else."""
-    if folder.exists() and any(entry.name != TEXTS for entry in folder.iterdir()):
+    """A new run's folder may hold the texts that were gathered for it, and nothing else but its lock."""
+    if folder.exists() and any(entry.name not in (TEXTS, LOCK) for entry in folder.iterdir()):
         raise UserError(
             f"{folder}: there is a run in this folder already; go on with it by --resume, or give --run DIR"
         )
 
 
 class Running:
-    """A run under way: iterate `steps()`, then `finish()`."""
+    """A run under way: iterate `steps()`, then `finish()`. Its folder is this process's own until then.
 
-    def __init__(self, recipe: Recipe, run: str | Path | None = None, resume: bool = False) -> None:
+    With `resume` it goes on from its newest whole checkpoint, if recipe and data are what they were; with
+    `allow_change`, also if they are not.
+    """
+
+    def __init__(
+        self, recipe: Recipe, run: str | Path | None = None, resume: bool = False, allow_change: bool = False
+    ) -> None:
         self.folder = Path(run) if run is not None else Path("runs") / recipe.name
         self.recipe = recipe
-        checkpoint = newest(self.folder / "checkpoints")
-        if resume and checkpoint is None and not self.folder.exists():
-            raise UserError(f"{self.folder}: there is no run to resume; leave out --resume to start it")
-        if resume:
-            self._check_same_recipe()
-        else:
+        self.resumed = resume
+        self.allow_change = allow_change
+        self.changes: list[str] = []
+        """What is not as it was when the run was started."""
+        if not resume:
             check_free(self.folder)
-        self.prepared = prepare(recipe)
-        self.device = pick_device(recipe.train.device)
-        self.session = self._session(checkpoint if resume else None)
-        if checkpoint is None or not resume:
+            self.prepared = self._prepare()
+            self._start(None)
+            return
+        if not self.folder.exists():
+            raise UserError(f"{self.folder}: there is no run to resume; leave out --resume to start it")
+        was_held = hold(self.folder)
+        try:
+            self._check_same_recipe()
+            checkpoint = checkpoint_of(self.folder, allow_change)
+            self.prepared = self._prepare()
+            if checkpoint is not None:
+                self._check_same_data()
+            self._start(checkpoint)
+        except BaseException:
+            if not was_held:
+                let_go(self.folder)
+            raise
+
+    def _start(self, checkpoint: Path | None) -> None:
+        self.device = pick_device(self.recipe.train.device)
+        self.session = self._session(checkpoint)
+        if checkpoint is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            hold(self.folder)
+            if not self.resumed:
+                check_free(self.folder)  # once more: another process may have been faster
             self._write_start()
+        elif self.changes:
+            write_recipe(self.recipe, self.folder / RECIPE)
+            note_changes(self.folder, self.session.step, self.changes, self.prepared.tasks)
 
     def steps(self) -> Iterator[StepReport]:
         yield from fit(self.session)
+
+    def save(self) -> Path:
+        """A checkpoint of now, between two steps: what `resume` goes on from."""
+        return self.session.save()
 
     def evaluate(self, split: str) -> EvalReport:
         """The model as it is now, on a split of every task."""
@@ -168,21 +243,44 @@ class Running:
     def finish(self) -> Finished:
         """Takes the best weights, scores and predicts every split, and writes the model, the summary and the report."""
         self.session.load_best()
-        evaluations = {}
+        evaluations, outputs = {}, {}
         for split in ("dev", "test"):
             if self.prepared.splits(split):
-                evaluations[split] = score_split(self.prepared, split, self.folder, self.session.best_step or 0)
-        summary = self._summary(evaluations)
-        save_bundle(self.prepared.bundle, self.folder / "model")
+                step = self.session.best_step or 0
+                evaluations[split], outputs[split] = score_split(self.prepared, split, self.folder, step)
+        summary = {**self._summary(evaluations), **self._beside(evaluations, outputs)}
+        saved = summary.get("saved", True)
+        if saved:
+            save_bundle(self.prepared.bundle, self.folder / "model")
         _write_json(self.folder / "summary.json", summary)
-        write_card(self.folder / "model", summary)
+        if saved:
+            write_card(self.folder / "model", summary)
         write_report(self.folder)
+        let_go(self.folder)
         return Finished(self.folder, evaluations, summary)
 
+    def _prepare(self) -> Prepared:
+        return prepare(self.recipe)
+
+    def _evaluated(self) -> tuple[str, ...]:
+        """The tasks that evaluations under way are about."""
+        return tuple(self.prepared.tasks)
+
+    def _beside(self, evaluations: Mapping[str, EvalReport], outputs: Mapping[str, Outputs]) -> dict[str, Any]:
+        """What the summary says beside what it says of any run; with `saved: false` no model is written."""
+        return {}
+
     def _check_same_recipe(self) -> None:
-        path = self.folder / "recipe.yaml"
-        if path.exists() and recipe_to_mapping(read_recipe(path)) != recipe_to_mapping(self.recipe):
-            raise UserError(f"{path}: the run was started with another recipe; resume with that one, or give --run DIR")
+        self._note("another recipe", recipe_changes(self.folder, self.recipe))
+
+    def _check_same_data(self) -> None:
+        encoder = self._origin().get("encoder_sha256")
+        self._note("other data", data_changes(self.folder, self.prepared.tasks, encoder))
+
+    def _note(self, what: str, changes: list[str]) -> None:
+        if changes and not self.allow_change:
+            raise refusal(self.folder, what, changes)
+        self.changes += changes
 
     def _session(self, checkpoint: Path | None) -> Session:
         recipe, prepared = self.recipe, self.prepared
@@ -192,7 +290,7 @@ class Running:
         weights = {name: spec.weight for name, spec in recipe.tasks.items()}
         train_splits = prepared.splits("train")
         context = SamplerContext(
-            {name: len(split) for name, split in train_splits.items()},
+            {name: len(train_splits[name]) for name in prepared.drawn},
             settings.batch_size,
             recipe.seed,
             prepared.steps_per_epoch,
@@ -220,14 +318,22 @@ class Running:
             settings=settings,
             steps_per_epoch=prepared.steps_per_epoch,
             seed=recipe.seed,
-            evaluate=lambda step: _evaluate(prepared, "dev", step)[0],
+            evaluate=lambda step: _evaluate(prepared, "dev", step, self._evaluated())[0],
             journal=Journal(self.folder, step_of(checkpoint) if checkpoint else 0),
             folder=self.folder / "checkpoints",
             average=None if settings.ema is None else RunningAverage(model, settings.ema),
         )
         if checkpoint is not None:
-            session.load(checkpoint)
+            self._load(session, checkpoint)
         return session
+
+    def _load(self, session: Session, checkpoint: Path) -> None:
+        try:
+            session.load(checkpoint)
+        except (KeyError, TypeError, RuntimeError) as error:
+            if not self.changes:
+                raise
+            raise UserError(f"{checkpoint}: it does not fit what the recipe has become: {error}") from error
 
     def _objective(self, weights: Mapping[str, float], stages: tuple[Stage, ...]) -> Objective:
         recipe, prepared = self.recipe, self.prepared
@@ -240,10 +346,12 @@ class Running:
             settings.epochs * prepared.steps_per_epoch,
             stages,
             lambda task, count: self.session.feed.sample(task, count),  # asked for while it trains
+            tuple(name for name in recipe.tasks if name not in prepared.drawn),
         )
         losses = {
             name: make_loss(task.spec, task.labels, class_counts(task.splits["train"], task.labels))
             for name, task in prepared.tasks.items()
+            if "train" in task.splits
         }
         return Objective(
             policy=make("policy", recipe.policy, "recipe: policy", policy).to(self.device),
@@ -273,24 +381,23 @@ class Running:
         return found
 
     def _write_start(self) -> None:
-        data = {
-            name: {
-                split: {"source": s.source, "sha256": s.fingerprint, "rows": len(s), "skipped": s.num_broken}
-                for split, s in task.splits.items()
-            }
-            for name, task in self.prepared.tasks.items()
-        }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_recipe(self.recipe, self.folder / "recipe.yaml")
+        data = fingerprints(self.prepared.tasks)
+        write_recipe(self.recipe, self.folder / RECIPE)
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        _write_json(self.folder / "environment.json", {**environment(self.device), "started": started, "data": data})
+        about = {**environment(self.device), **self._origin(), "started": started, "data": data}
+        _write_json(self.folder / ENVIRONMENT, about)
+
+    def _origin(self) -> dict[str, Any]:
+        """What environment.json says of where the run's first weights come from, beside the recipe."""
+        return {"encoder_sha256": encoder_fingerprint(self.recipe.encoder)}
 
     def _summary(self, evaluations: Mapping[str, EvalReport]) -> dict[str, Any]:
         session, recipe, model = self.session, self.recipe, self.prepared.model
         encoder = recipe.encoder if isinstance(recipe.encoder, str) else "untrained"
         examples = sum(session.feed.given.values())
         chosen = recipe.train.select.partition(".")[0]
-        by_text = all(spec.kind == "text" for name, spec in recipe.tasks.items() if chosen in ("mean", name))
+        judged = [recipe.tasks[n].kind for n in self._evaluated() if chosen in ("mean", n)]  # none with `last`
+        by_text = bool(judged) and all(kind == "text" for kind in judged)
         best_value = -session.best_value if by_text else session.best_value
         stages = session.sampler.stages
         probed = recipe.train.interference_every is not None
@@ -300,6 +407,7 @@ class Running:
             "encoder": encoder,
             "finished": True,
             "steps": session.step,
+            "skipped_steps": session.skipped,
             "epochs": session.step / session.steps_per_epoch,
             "seconds": session.seconds,
             "examples_per_second": examples / session.step_seconds,
@@ -319,8 +427,8 @@ class Running:
                 for name, task in self.prepared.tasks.items()
                 if task.spec.kind != "text"
             },
-            **({"transfer": read_transfer(self.folder / "metrics.jsonl", stages)} if stages else {}),
             **({"interference": read_interference(self.folder / "metrics.jsonl")} if probed else {}),
+            **({"transfer": read_transfer(self.folder / "metrics.jsonl", stages)} if stages else {}),
         }
 
 
@@ -385,12 +493,12 @@ def describe_task(task: Task, prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def score_split(prepared: Prepared, split: str, folder: Path, step: int) -> EvalReport:
+def score_split(prepared: Prepared, split: str, folder: Path, step: int) -> tuple[EvalReport, Outputs]:
     """Scores a split of every task and writes its predictions into the run."""
     report, outputs = _evaluate(prepared, split, step)
     for name, data in prepared.splits(split).items():
         _write_predictions(folder, f"{name}-{split}", prepared.model.head(name), outputs[name], data)
-    return report
+    return report, outputs
 
 
 def _write_predictions(folder: Path, name: str, head: Head, outputs: torch.Tensor, data: Split) -> None:
@@ -399,8 +507,10 @@ def _write_predictions(folder: Path, name: str, head: Head, outputs: torch.Tenso
         write_predictions(folder / "predictions" / f"{name}.jsonl", data.examples(), head.decode(outputs))
 
 
-def _evaluate(prepared: Prepared, split: str, step: int) -> tuple[EvalReport, Mapping[str, torch.Tensor]]:
-    splits = prepared.splits(split)
+def _evaluate(
+    prepared: Prepared, split: str, step: int, tasks: Collection[str] | None = None
+) -> tuple[EvalReport, Outputs]:
+    splits = {name: data for name, data in prepared.splits(split).items() if tasks is None or name in tasks}
     bf16 = prepared.recipe.train.precision == "bf16"
     outputs = split_outputs(prepared.model, splits, prepared.packer, bf16)
     primary = {name: spec.metric for name, spec in prepared.recipe.tasks.items()}

@@ -124,6 +124,20 @@ class TrainSettings:
     """CPU threads; left out: torch's choice."""
 
 
+@dataclass(frozen=True)
+class AddSettings:
+    """How tasks join a run that has finished: the recipe's `add:` part."""
+
+    guarantee: Literal["frozen", "measured"] = "frozen"
+    """frozen: only new parts learn, old answers stay to the bit. measured: the trunk learns, old tasks are measured."""
+    max_drop: float = 1.0
+    """measured: points (hundredths) an old task's primary metric may fall on dev. If one falls further: no model."""
+    distill: float = 0.0
+    """measured: the old model's say in what remembered examples teach: 0 their labels alone, 1 its answers alone."""
+    run: str | None = None
+    """The run that has finished; `polytask add-task` writes it here."""
+
+
 # --- labels and examples ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class LabelSpace:

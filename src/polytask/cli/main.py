@@ -7,6 +7,7 @@ import typer
 
 from polytask import UserError, __version__
 from polytask.cli import (
+    add_task,
     check,
     combine,
     compare,
@@ -37,6 +38,7 @@ COMMANDS = (
     pretrain,
     train,
     interference,
+    add_task,
     evaluate,
     predict,
     compare,
@@ -47,7 +49,7 @@ COMMANDS = (
     encoder,
 )
 for command in COMMANDS:
-    app.command(name=command.__name__.rpartition(".")[2])(command.run)
+    app.command(name=command.__name__.rpartition(".")[2].replace("_", "-"))(command.run)
 
 
 @app.callback(invoke_without_command=True)

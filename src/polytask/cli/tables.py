@@ -31,6 +31,25 @@ def scores_table(report: EvalReport, baselines: Mapping[str, Mapping[str, Any]] 
     return table
 
 
+def old_tasks_table(added: Mapping[str, Any]) -> Table:
+    """The old tasks of a run that others were added to, before and after."""
+    table = Table(title="old tasks on dev, before and after", title_justify="left")
+    for column in ("task", "metric", "before", "after", "difference", "95 % interval", "answers"):
+        table.add_column(column, justify="left" if column in ("task", "metric", "answers") else "right")
+    for task, old in added["old"].items():
+        before, after, moved = (old[side] for side in ("before", "after", "difference"))
+        table.add_row(
+            task,
+            old["metric"] if old["greater_is_better"] else f"{old['metric']} (lower is better)",
+            f"{before['value']:.3f}",
+            f"{after['value']:.3f}",
+            f"{moved['value']:+.3f}",
+            f"{moved['low']:+.3f} to {moved['high']:+.3f}",
+            "the same, to the bit" if old["identical"] else "changed",
+        )
+    return table
+
+
 def interference_table(found: Mapping[str, Any]) -> Table:
     """Each two tasks' mean cosine, the most contrary first."""
     title = f"how the tasks' gradients agree, over {found['probes']} probes, with 95 % intervals"
@@ -56,5 +75,8 @@ def print_finished(finished: Finished, console: Console | None = None) -> None:
     console = console or plain_console()
     for split, report in finished.evaluations.items():
         console.print(scores_table(report, finished.summary["baselines"] if split == "dev" else None))
-    console.print(f"model:  {finished.folder / 'model'}", soft_wrap=True, highlight=False)
+    if "added" in finished.summary:
+        console.print(old_tasks_table(finished.summary["added"]))
+    if finished.refused is None:
+        console.print(f"model:  {finished.folder / 'model'}", soft_wrap=True, highlight=False)
     console.print(f"report: {finished.report}", soft_wrap=True, highlight=False)
