@@ -3,11 +3,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test check format bench clean chromium
+.PHONY: help demo test faults check format bench clean chromium
 
 help:
 	@echo "make demo    train three tasks on the built-in sample data (a few minutes) and try the model"
 	@echo "make test    run every test"
+	@echo "make faults  a hundred kills, every point at which a run touches a file, a full disk (half an hour)"
 	@echo "make check   ruff, mypy and the import rules"
 	@echo "make format  let ruff put the code in its form"
 	@echo "make bench   run the benchmarks of this machine"
@@ -40,6 +41,9 @@ chromium:
 
 test: .venv/.dev chromium
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+faults: .venv/.dev
+	OMP_NUM_THREADS=1 POLYTASK_LONG_FAULTS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/faults
 
 check: .venv/.dev
 	$(BIN)/ruff check

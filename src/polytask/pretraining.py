@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from polytask.recipe import Recipe, read_recipe
+from polytask.resuming import RECIPE
 from polytask.run import TEXTS, Finished, Running, check_free
 from polytask.tasks.reading import open_for, open_source
 from polytask.tasks.rows import plain_texts
 from polytask.tasks.splitting import text_key
+from polytask.training.lock import hold
 from polytask.types import MetricValue, Swap, TaskSpec, UserError
 from polytask.whole import whole_file, write_whole
 
@@ -46,11 +48,12 @@ def pretrain(
     texts: Sequence[str] = (),
     own: bool | None = None,
     resume: bool = False,
+    allow_change: bool = False,
 ) -> Pretrained:
     """Trains a recipe's encoder further on plain text: see `Pretraining`."""
     if not isinstance(recipe, Recipe):
         recipe = read_recipe(recipe, settings)
-    running = Pretraining(recipe, run, texts, own, resume)
+    running = Pretraining(recipe, run, texts, own, resume, allow_change)
     for _ in running.steps():
         pass
     return running.result()
@@ -71,14 +74,16 @@ class Pretraining(Running):
         texts: Sequence[str] = (),
         own: bool | None = None,
         resume: bool = False,
+        allow_change: bool = False,
     ) -> None:
         folder = Path(run) if run is not None else Path("runs") / f"{recipe.name}-pretrained"
         use_own = not texts if own is None else own
         given = [_given(text) for text in texts]
         if not resume:
             check_free(folder)
-            _gather(recipe, given, use_own, folder / TEXTS)
-        super().__init__(_of_texts(recipe, folder), folder, resume)
+        if not resume or (folder.exists() and not (folder / RECIPE).exists()):  # stopped while it gathered
+            _gather(recipe, given, use_own, folder)
+        super().__init__(_of_texts(recipe, folder), folder, resume, allow_change)
         self.before = self._before(folder / TEXTS / "before.json")
 
     def result(self) -> Pretrained:
@@ -111,7 +116,7 @@ def _of_texts(recipe: Recipe, folder: Path) -> Recipe:
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
-def _gather(recipe: Recipe, given: Sequence[Texts], own: bool, folder: Path) -> None:
+def _gather(recipe: Recipe, given: Sequence[Texts], own: bool, run: Path) -> None:
     """train.jsonl and dev.jsonl: each text once, and in one of them only. Memory holds a key of each text, no more."""
     specs = recipe.tasks.values() if own else ()
     train = [*given, *(_of_task(spec, spec.train) for spec in specs)]
@@ -122,7 +127,9 @@ def _gather(recipe: Recipe, given: Sequence[Texts], own: bool, folder: Path) -> 
         dev, held = train, _some(learned, min(MOST_HELD_BACK, max(1, round(HELD_BACK * len(learned)))))
     if not learned - held:
         raise UserError(f"pretrain: {len(learned)} different texts are too few to learn from some and hold back others")
+    folder = run / TEXTS
     folder.mkdir(parents=True, exist_ok=True)
+    hold(run)
     _write(folder / "train.jsonl", train, learned - held)
     _write(folder / "dev.jsonl", dev, held)
 

@@ -24,6 +24,9 @@ def run(
         Path | None, typer.Option("--run", help="The run's folder; left out: runs/NAME-interference.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    allow_change: Annotated[
+        bool, typer.Option("--allow-change", help="With --resume: also if the recipe or the data has changed.")
+    ] = False,
 ) -> None:
     """Train a recipe, comparing its tasks' gradients now and then: which pairs of tasks help or hurt each other.
 
@@ -36,7 +39,7 @@ def run(
         polytask interference recipe.yaml --every 10 --run runs/looked-at --set train.epochs=5
     """
     probed = with_probes(read_recipe(recipe, setting), every)
-    running = Running(probed, folder or Path("runs") / f"{probed.name}-interference", resume)
+    running = Running(probed, folder or Path("runs") / f"{probed.name}-interference", resume, allow_change)
     follow(running)
     finished = running.finish()
     found = finished.summary["interference"]

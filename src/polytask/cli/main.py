@@ -1,5 +1,6 @@
 """The `polytask` command: registers each command's file, and turns user errors into one message and exit code 1."""
 
+import errno
 import logging
 import sys
 
@@ -22,6 +23,9 @@ from polytask.cli import (
     report,
     train,
 )
+from polytask.cli.stopping import handled_by, leave
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = typer.Typer(
     name="polytask",
@@ -60,13 +64,26 @@ def options(version: bool = typer.Option(False, "--version", help="Show the vers
 
 
 def main() -> None:
-    """Exit codes: 0 done, 1 something in the files, the recipe or the run is wrong, 2 the command line is wrong."""
+    """Exit codes: 0 done, 1 something in the files, the recipe or the run is wrong, 2 the command line is wrong.
+
+    130 after Ctrl-C, 143 after SIGTERM.
+    """
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     try:
-        app()
+        with handled_by(leave):
+            app()
     except UserError as error:
-        typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
-        typer.echo(str(error), err=True)
+        _say(str(error))
         sys.exit(1)
     except BrokenPipeError:
         sys.exit(1)  # the reader of a pipe went away (`polytask methods | head`)
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        _say(f"{error.filename or 'a file'} cannot be written: {error.strerror}; when there is room, go on by --resume")
+        sys.exit(1)
+
+
+def _say(error: str) -> None:
+    typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
+    typer.echo(error, err=True)

@@ -24,6 +24,9 @@ def run(
         Path | None, typer.Option("--run", help="The run's folder; left out: runs/NAME-pretrained.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    allow_change: Annotated[
+        bool, typer.Option("--allow-change", help="With --resume: also if the recipe or the data has changed.")
+    ] = False,
 ) -> None:
     """Train a recipe's encoder further on plain text, as a masked language model. The result is an encoder.
 
@@ -35,7 +38,7 @@ def run(
 
         polytask train recipe.yaml --set encoder=runs/recipe-pretrained/model
     """
-    running = Pretraining(read_recipe(recipe, setting), folder, text, own or None, resume)
+    running = Pretraining(read_recipe(recipe, setting), folder, text, own or None, resume, allow_change)
     follow(running)
     result = running.result()
     print_finished(result.finished)

@@ -8,6 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from polytask import Running, StepReport
 from polytask.cli.console import plain_console
+from polytask.cli.stopping import until_stopped
 
 SMOOTHING = 0.95
 SECONDS_BETWEEN_LINES = 10.0
@@ -32,7 +33,7 @@ class Pace:
 
 
 def follow(running: Running, console: Console | None = None) -> None:
-    """Runs every step, showing how it goes."""
+    """Runs every step, showing how it goes; SIGTERM and Ctrl-C end it with a checkpoint."""
     console = console or plain_console()
     if console.is_terminal:
         _follow_live(running, console)
@@ -53,7 +54,7 @@ def _follow_live(running: Running, console: Console) -> None:
     )
     with Progress(*columns, console=console) as bar:
         line = bar.add_task("training", total=running.session.steps, completed=running.session.step, epoch=1, pace="")
-        for report in running.steps():
+        for report in until_stopped(running):
             pace.add(report)
             bar.update(line, completed=report.step, epoch=report.epoch, pace=str(pace))
             if report.evaluation is not None:
@@ -63,7 +64,7 @@ def _follow_live(running: Running, console: Console) -> None:
 def _follow_lines(running: Running, console: Console) -> None:
     pace = Pace()
     first, started, shown = running.session.step, time.monotonic(), time.monotonic()
-    for report in running.steps():
+    for report in until_stopped(running):
         pace.add(report)
         now = time.monotonic()
         if now - shown > SECONDS_BETWEEN_LINES or report.step == first + 1:

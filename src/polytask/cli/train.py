@@ -17,8 +17,13 @@ def run(
     ] = [],  # noqa: B006
     folder: Annotated[Path | None, typer.Option("--run", help="The run's folder; left out: runs/NAME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    allow_change: Annotated[
+        bool, typer.Option("--allow-change", help="With --resume: also if the recipe or the data has changed.")
+    ] = False,
 ) -> None:
     """Train every task of a recipe on one encoder.
+
+    SIGTERM and Ctrl-C end it after the step under way, with a checkpoint; `--resume` goes on from there.
 
     Examples:
 
@@ -28,6 +33,6 @@ def run(
 
         polytask train recipe.yaml --resume
     """
-    running = Running(read_recipe(recipe, setting), folder, resume)
+    running = Running(read_recipe(recipe, setting), folder, resume, allow_change)
     follow(running)
     print_finished(running.finish())

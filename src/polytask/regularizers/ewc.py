@@ -91,8 +91,9 @@ class Ewc(Regularizer):
         return {f"{part}/{name}": tensor for part, found in parts.items() for name, tensor in found.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self.fisher, self.centre = {}, {}
-        for key, tensor in state.items():
-            part, _, name = key.partition("/")
-            found = self.fisher if part == "fisher" else self.centre
-            found[name] = tensor.to(self.trunk[name].device, copy=True)
+        def part(of: str) -> dict[str, Tensor]:
+            # In the order of the weights, whatever that of the file: the penalty's sum is to be the same to the bit.
+            there = {name: p for name, p in self.trunk.items() if f"{of}/{name}" in state}
+            return {name: state[f"{of}/{name}"].to(p.device, copy=True) for name, p in there.items()}
+
+        self.fisher, self.centre = part("fisher"), part("centre")

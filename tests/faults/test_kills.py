@@ -1,0 +1,94 @@
+"""Killed by SIGKILL at any moment, a run goes on and ends as if nothing had happened, to the bit."""
+
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from .conftest import LONG, STEPS, Starter, ending, write_recipe
+
+KILLS = 100 if LONG else 10
+
+
+def test_at_random_moments(starter: Starter, recipe: Path, straight: dict[str, Any], tmp_path: Path) -> None:
+    run, kills, finished, steps = tmp_path / "run", 0, 0, set()
+    started = time.monotonic()
+    starter.goes_on(recipe, tmp_path / "measured")
+    whole = time.monotonic() - started
+    draw = random.Random(5)
+    while kills < KILLS:
+        child = starter.steps(recipe, run, resume=run.exists())
+        code = child.wait(draw.uniform(0.1, 1.0) * whole)
+        if code is None:
+            os.kill(child.pid, signal.SIGKILL)
+            assert child.wait() == -signal.SIGKILL
+            kills += 1
+            steps |= {p.name for p in run.glob("checkpoints/step-*")}
+        else:
+            assert code == 0, child.said
+            assert ending(run) == straight
+            shutil.rmtree(run)
+            finished += 1
+    starter.goes_on(recipe, run)
+    assert ending(run) == straight
+    assert not list(run.glob("checkpoints/.*"))
+    print(f"{kills} kills, {finished + 1} runs finished; killed with {sorted(steps)} there")
+
+
+def events(starter: Starter, recipe: Path, run: Path, resume: bool = False) -> list[str]:
+    """Everything a run does to the files of its folder, in order."""
+    listed = run.parent / "events.txt"
+    child = starter.steps(recipe, run, resume=resume, faults={"record": str(listed)})
+    assert child.wait() == 0, child.said
+    return listed.read_text().splitlines()
+
+
+def killed_at(starter: Starter, recipe: Path, run: Path, point: int, resume: bool = False) -> None:
+    child = starter.steps(recipe, run, resume=resume, faults={"kill_at": point})
+    assert child.wait() == -signal.SIGKILL, child.said
+
+
+def test_at_every_point_at_which_it_touches_a_file(starter: Starter, tmp_path: Path) -> None:
+    """The short set: the start of the folder, a checkpoint, the removal of the oldest one."""
+    recipe = write_recipe(tmp_path, epochs=1)
+    seen = events(starter, recipe, tmp_path / "straight")
+    straight = ending(tmp_path / "straight")
+    first = next(n for n, event in enumerate(seen, 1) if "checkpoints" in event)
+    third = next(n for n, event in enumerate(seen, 1) if "/.step-3." in event)
+    last = next(n for n, event in enumerate(seen, 1) if event.startswith("os.rmdir"))
+    points = range(1, len(seen) + 1) if LONG else [*range(1, first), *range(third, last + 2)]
+    assert first < third < last
+    assert len(points) > 35
+    for point in points:
+        run = tmp_path / f"run-{point}"
+        killed_at(starter, recipe, run, point)
+        starter.goes_on(recipe, run)
+        assert ending(run) == straight, seen[point - 1]
+        shutil.rmtree(run)
+
+
+def test_at_every_point_of_going_on(starter: Starter, recipe: Path, straight: dict[str, Any], tmp_path: Path) -> None:
+    """The newest checkpoint is damaged, a killed process left half of one, and the journal is ahead."""
+    stopped = tmp_path / "stopped"
+    checkpoints = stopped / "checkpoints"
+    child = starter.steps(recipe, stopped, faults={"halt_at": ["/step-6$"]})
+    child.wait_until_halted()
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    (checkpoints / "step-5" / "model.safetensors").write_bytes(b"nothing")
+    shutil.copytree(stopped, tmp_path / "listed")
+    seen = events(starter, recipe, tmp_path / "listed", resume=True)
+    last = next(n for n, event in enumerate(seen, 1) if event.startswith("os.rename") and event.endswith("/step-5"))
+    assert any("damaged-step-5" in event for event in seen[:last])
+    for point in range(1, last + 2) if LONG else range(1, last + 2, 3):
+        run = tmp_path / f"run-{point}"
+        shutil.copytree(stopped, run)
+        killed_at(starter, recipe, run, point, resume=True)
+        starter.goes_on(recipe, run)
+        assert ending(run) == straight, seen[point - 1]
+        assert {p.name for p in run.glob("checkpoints/*")} >= {f"step-{STEPS - 1}", f"step-{STEPS}"}
+        assert not list(run.glob("checkpoints/damaged-*")) + list(run.glob("checkpoints/.*"))
+        shutil.rmtree(run)

@@ -1,0 +1,81 @@
+"""SIGTERM and Ctrl-C end a run with a checkpoint and the shell's exit codes; a second Ctrl-C leaves at once."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from polytask import Running, read_recipe
+from polytask.cli.stopping import SIGNALS, handled_by, leave
+
+from .conftest import STEPS, Starter, ending, write_recipe
+
+BEST, CHECKPOINT = r"/\.best-3\..*/state\.json", r"/\.step-3\..*/state\.json"
+"""Two places at which a run halts itself, so that a signal comes just then: inside step 3, and inside what saves it."""
+
+
+@pytest.fixture
+def rarely(tmp_path: Path) -> Path:
+    """A recipe that saves nothing before its end."""
+    return write_recipe(tmp_path, save_every=1000)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_saves_and_leaves_with_the_shells_code(
+    starter: Starter, rarely: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    list(Running(read_recipe(rarely), tmp_path / "straight").steps())
+    run = tmp_path / "run"
+    child = starter.train(rarely, run, faults={"halt_at": [BEST]})
+    child.wait_until_halted()
+    child.goes_on_with(number)
+    assert child.wait() == 128 + number, child.said
+    assert {path.name for path in run.glob("checkpoints/*")} == {"best-3", "step-3"}
+    assert f"stopped after step 3 of {STEPS}; it is saved in {run}/checkpoints/step-3" in child.said
+    assert "Traceback" not in child.said
+    starter.goes_on(rarely, run)
+    assert ending(run) == ending(tmp_path / "straight")
+
+
+def test_a_second_interrupt_leaves_at_once(starter: Starter, rarely: Path, tmp_path: Path) -> None:
+    """It comes while the checkpoint that the first one asked for is half written."""
+    run = tmp_path / "run"
+    child = starter.train(rarely, run, faults={"halt_at": [BEST, CHECKPOINT]})
+    for _ in range(2):
+        child.wait_until_halted()
+        child.goes_on_with(signal.SIGINT)
+    assert child.wait() == 130, child.said
+    assert "Ctrl-C again leaves at once" in child.said
+    assert {path.name for path in run.glob("checkpoints/*")} == {"best-3"}
+    assert not list(run.glob("checkpoints/.*"))  # nor half of it
+    assert "Traceback" not in child.said
+
+
+def test_sigterm_after_it_does_not(starter: Starter, rarely: Path, tmp_path: Path) -> None:
+    """As when Ctrl-C comes to a study and its runs alike, and the study then ends its runs."""
+    run = tmp_path / "run"
+    child = starter.train(rarely, run, faults={"halt_at": [BEST, CHECKPOINT]})
+    for number in (signal.SIGINT, signal.SIGTERM):
+        child.wait_until_halted()
+        child.goes_on_with(number)
+    assert child.wait() == 130, child.said
+    assert (run / "checkpoints" / "step-3").is_dir()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_before_the_first_step_there_is_nothing_to_save(
+    starter: Starter, rarely: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    run = tmp_path / "run"
+    child = starter.train(rarely, run, faults={"halt_at": ["recipe.yaml.part"]})
+    child.wait_until_halted()
+    child.goes_on_with(number)
+    assert child.wait() == 128 + number, child.said
+    assert "Traceback" not in child.said + "".join(path.name for path in run.glob("checkpoints/*"))
+
+
+def test_handlers_are_put_back() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with handled_by(leave), pytest.raises(SystemExit, match="130"):
+        signal.raise_signal(signal.SIGINT)
+    assert [signal.getsignal(number) for number in SIGNALS] == before
