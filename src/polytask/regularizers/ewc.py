@@ -31,7 +31,7 @@ class Ewc(Regularizer):
     needs_examples = True
 
     def __init__(
-        self, context: RegularizerContext, *, weight: float = 10_000.0, samples: int = 200, decay: float = 1.0
+        self, context: RegularizerContext, *, weight: float = 100_000.0, samples: int = 200, decay: float = 1.0
     ) -> None:
         super().__init__(context)
         context.check_stages("ewc")
