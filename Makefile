@@ -58,6 +58,7 @@ format: .venv/.dev
 bench: .venv/.dev
 	$(BIN)/python benchmarks/cpu_step.py
 	$(BIN)/python benchmarks/mixed_tasks.py
+	$(BIN)/python benchmarks/kills.py
 
 clean:
 	rm -rf .venv build dist
