@@ -1,5 +1,6 @@
 """Cells in processes of their own: a failed one is kept apart, a killed study goes on."""
 
+import json
 import os
 import signal
 import subprocess
@@ -47,6 +48,28 @@ def test_a_failed_cell_is_kept_apart_and_tried_again(tmp_path: Path, tiny_settin
     dev.write_text("text,opinion\ngood,positive\nbad,negative\n")
     again = StudyRunning(read_study(tmp_path / "study.yaml"), tmp_path / "out", 1)
     assert "two" in {cell.variant for cell in again.waiting}
+
+
+def test_a_cell_that_is_killed_goes_on_where_it_was(tmp_path: Path, tiny_settings: list[str]) -> None:
+    more = [*tiny_settings, "train.save_every=1", "train.steps_per_epoch=40"]
+    running = StudyRunning(read_study(study_file(tmp_path, more, seeds=[0])), tmp_path / "out")
+    killed = None
+    for report in running.reports():
+        if report.state == "running" and killed is None:
+            killed = report.cell
+            os.kill(int((killed.folder / ".lock").read_text().split()[1]), signal.SIGKILL)
+        elif killed is not None and report.cell == killed:
+            assert report.state == "failed"
+            assert "killed by signal 9" in (report.error or "")
+            break
+    assert killed is not None
+    done = json.loads((killed.folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    assert (killed.folder / "checkpoints").is_dir()
+    list(run_cells([killed], tmp_path / "out", 1))
+    assert killed.done
+    log = (tmp_path / "out" / "logs" / f"{killed.key}.log").read_text()
+    first = int(log.partition("step ")[2].partition("/")[0])
+    assert done <= first <= done + 2  # the first step it told of is the one that was due
 
 
 def test_a_killed_study_goes_on(tmp_path: Path, tiny_settings: list[str]) -> None:

@@ -1,10 +1,12 @@
 """Killed by SIGKILL at any moment, a run goes on and ends as if nothing had happened, to the bit."""
 
+import json
 import os
 import random
 import shutil
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,10 @@ def test_at_random_moments(starter: Starter, recipe: Path, straight: dict[str, A
         child = starter.steps(recipe, run, resume=run.exists())
         code = child.wait(draw.uniform(0.1, 1.0) * whole)
         if code is None:
-            os.kill(child.pid, signal.SIGKILL)
-            assert child.wait() == -signal.SIGKILL
+            with suppress(ProcessLookupError):  # it may have ended just now, of its own
+                os.kill(child.pid, signal.SIGKILL)
+            code = child.wait()
+        if code == -signal.SIGKILL:
             kills += 1
             steps |= {p.name for p in run.glob("checkpoints/step-*")}
         else:
@@ -68,6 +72,38 @@ def test_at_every_point_at_which_it_touches_a_file(starter: Starter, tmp_path: P
         starter.goes_on(recipe, run)
         assert ending(run) == straight, seen[point - 1]
         shutil.rmtree(run)
+
+
+def test_while_it_writes_what_comes_after_the_last_step(starter: Starter, recipe: Path, tmp_path: Path) -> None:
+    """Model, predictions, summary and report: `--resume` makes them anew from the best weights."""
+    listed = tmp_path / "events.txt"
+    child = starter.train(recipe, tmp_path / "straight", faults={"record": str(listed)})
+    assert child.wait() == 0, child.said
+    seen = listed.read_text().splitlines()
+    last = max(n for n, event in enumerate(seen, 1) if "checkpoints" in event)
+    assert last + 20 < len(seen)
+    for point in range(last + 1, len(seen) + 1) if LONG else [last + 12]:
+        run = tmp_path / f"run-{point}"
+        child = starter.train(recipe, run, faults={"kill_at": point})
+        assert child.wait() == -signal.SIGKILL, child.said
+        child = starter.train(recipe, run, "--resume")
+        assert child.wait() == 0, child.said
+        assert ending(run) == ending(tmp_path / "straight"), seen[point - 1]
+        assert finished(run) == finished(tmp_path / "straight"), seen[point - 1]
+        shutil.rmtree(run)
+
+
+def finished(run: Path) -> dict[str, Any]:
+    """What a run leaves for others, times and places aside."""
+    files = [path for folder in ("model", "predictions") for path in sorted((run / folder).iterdir())]
+    summary = json.loads((run / "summary.json").read_text())
+    return {
+        **{path.relative_to(run).as_posix(): path.read_bytes() for path in files if path.name != "README.md"},
+        "scores": summary["evaluations"],
+        "best": summary["best"],
+        "report": (run / "report.html").is_file(),
+        "left over": [path.name for path in run.rglob(".*") if path.name != ".lock"],
+    }
 
 
 def test_at_every_point_of_going_on(starter: Starter, recipe: Path, straight: dict[str, Any], tmp_path: Path) -> None:

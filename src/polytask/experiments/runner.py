@@ -20,6 +20,8 @@ from polytask.recipe import write_recipe
 State = Literal["started", "running", "done", "failed"]
 SECONDS_BETWEEN_LOOKS = 0.3
 SHOWN_LINES = 12
+STOPPED = (130, 143)
+"""Exit codes of a run that a signal ended, and that saved itself before."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,9 @@ def _ended(one: _Process, study: Path) -> CellReport:
     apart = study / "failed" / one.cell.key
     shutil.rmtree(apart, ignore_errors=True)
     apart.parent.mkdir(parents=True, exist_ok=True)
-    if one.cell.folder.exists():
+    # One that was stopped from outside stays where it is, and goes on.
+    stopped = one.process.returncode < 0 or one.process.returncode in STOPPED
+    if one.cell.folder.exists() and not stopped:
         one.cell.folder.rename(apart)
     else:
         apart.mkdir()

@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from torch.utils.tensorboard import SummaryWriter
 
@@ -24,6 +24,7 @@ class Journal:
         self.run = run
         self.path = run / "metrics.jsonl"
         self.resumed_at = resumed_at
+        self._file: IO[str] | None = None
 
     def write(self, report: StepReport) -> None:
         self._line(step_line(report))
@@ -52,10 +53,11 @@ class Journal:
 
     def sync(self) -> None:
         """Waits until all lines are on the disk: a checkpoint must not be there before the lines that led to it."""
-        if not self._file.closed:
+        if self._file is not None and not self._file.closed:
             os.fsync(self._file.fileno())
 
     def _line(self, content: dict[str, Any]) -> None:
+        assert self._file is not None
         self._file.write(json.dumps(content) + "\n")
         self._file.flush()
 
@@ -68,7 +70,8 @@ class Journal:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         self._board.close()
 
 
