@@ -1,7 +1,13 @@
 """A run goes on as what it was: another recipe, other data, or a second process in its folder are refused."""
 
+import fcntl
 import json
+import os
 import shutil
+import signal
+import socket
+import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +130,29 @@ def test_a_process_may_start_its_own_run_anew(recipe: Path, tmp_path: Path) -> N
     next(first.steps())
     assert hold(tmp_path / "run")
     assert Running(read_recipe(recipe), tmp_path / "run", resume=True).session.step == 1
+
+
+def test_what_a_killed_process_had_just_started_is_waited_for(recipe: Path, run: Path) -> None:
+    """A child that is between fork and exec has the lock of a process that is gone, for a moment."""
+    (run / ".lock").write_text("")
+    holder = subprocess.Popen(["sleep", "60"])
+    (run / ".lock").write_text(f"process {holder.pid} on {socket.gethostname()}")
+    child = subprocess.Popen(["flock", str(run / ".lock"), "sleep", "60"], start_new_session=True)
+    while not held(run / ".lock"):
+        pass
+    with pytest.raises(UserError, match=f"process {holder.pid} on .* is working on this run"):
+        Running(read_recipe(recipe), run, resume=True)
+    holder.kill()
+    holder.wait()
+    threading.Timer(0.2, os.killpg, [child.pid, signal.SIGKILL]).start()
+    assert Running(read_recipe(recipe), run, resume=True).session.step == 6
+    child.wait()
+
+
+def held(lock: Path) -> bool:
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

@@ -8,12 +8,15 @@ import fcntl
 import logging
 import os
 import socket
+import time
 from pathlib import Path
 from typing import IO
 
 from polytask.types import UserError
 
 LOCK = ".lock"
+SECONDS_TO_GO = 5.0
+"""A process that was killed may have started another just then, which has the lock until it has started its program."""
 log = logging.getLogger(__name__)
 
 _held: dict[Path, IO[str]] = {}
@@ -30,19 +33,10 @@ def hold(folder: Path) -> bool:
         return True
     file = (folder / LOCK).open("a+", encoding="utf-8")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EACCES):
-            log.warning(
-                "%s: this disk has no locks (%s): see to it that no other process works on the run", folder, error
-            )
-        else:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            file.close()
-            raise UserError(
-                f"{folder}: {holder} is working on this run; wait for it, stop it, or give --run DIR"
-            ) from None
+        _take(file, folder)
+    except BaseException:
+        file.close()
+        raise
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}")
     file.flush()
@@ -54,3 +48,37 @@ def let_go(folder: Path) -> None:
     file = _held.pop(folder.resolve(), None)
     if file is not None:
         file.close()
+
+
+def _take(file: IO[str], folder: Path) -> None:
+    until = time.monotonic() + SECONDS_TO_GO
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                log.warning("%s: this disk has no locks (%s): see that no other process works here", folder, error)
+                return
+        file.seek(0)
+        holder = file.read().strip()
+        if not _is_gone(holder) or time.monotonic() > until:
+            raise UserError(
+                f"{folder}: {holder or 'another process'} is working on this run; wait for it, stop it, or give "
+                "--run DIR"
+            )
+        time.sleep(0.05)
+
+
+def _is_gone(holder: str) -> bool:
+    """Whether it is a process of this machine that has ended."""
+    words = holder.split()
+    if len(words) != 4 or words[3] != socket.gethostname() or not words[1].isdecimal():
+        return False
+    try:
+        os.kill(int(words[1]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # another user's
+        return False
+    return False
