@@ -66,8 +66,6 @@ def make_stream() -> MakeStream:
             torch.zeros(tokens, dtype=torch.long) if segments is None else torch.cat(list(segments)),
             Layout(
                 cu_seqlens_S1=torch.tensor([0, *accumulate(lengths)], dtype=torch.int32),
-                task_ids_S=torch.zeros(len(lengths), dtype=torch.long),
-                task_ids_T=torch.zeros(tokens, dtype=torch.long),
                 lengths=lengths,
                 sequence_ranges=((0, len(lengths)),),
                 token_ranges=((0, tokens),),

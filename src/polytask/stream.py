@@ -42,28 +42,34 @@ class Groups:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the sequences and the tasks lie in a stream. Filler sequences come last and belong to no task."""
+    """Where the sequences and the tasks lie in a stream. Filler sequences come last and belong to no task, unless it is
+    a steady stream."""
 
     cu_seqlens_S1: Tensor
-    task_ids_S: Tensor
-    task_ids_T: Tensor
     lengths: tuple[int, ...]
     sequence_ranges: tuple[tuple[int, int], ...]
     """For each task of the model, the first sequence and the one after the last."""
     token_ranges: tuple[tuple[int, int], ...]
     """For each task of the model, the first token and the one after the last."""
+    at_most: int | None = None
+    """In a steady stream, no sequence is longer than this. Its ranges depend on the number of tokens by size class only,
+    and hold filler of the task's own behind its sequences (`Packer.pack`); some filler has no tokens."""
 
     @property
     def max_length(self) -> int:
-        return max(self.lengths)
+        return max(self.lengths) if self.at_most is None else self.at_most
+
+    @property
+    def steady(self) -> bool:
+        return self.at_most is not None
+
+    @property
+    def real_tokens(self) -> int:
+        """Without filler."""
+        return sum(sum(self.lengths[first:last]) for first, last in self.sequence_ranges)
 
     def to(self, device: torch.device) -> "Layout":
-        return replace(
-            self,
-            cu_seqlens_S1=self.cu_seqlens_S1.to(device, non_blocking=True),
-            task_ids_S=self.task_ids_S.to(device, non_blocking=True),
-            task_ids_T=self.task_ids_T.to(device, non_blocking=True),
-        )
+        return replace(self, cu_seqlens_S1=self.cu_seqlens_S1.to(device, non_blocking=True))
 
     @cached_property
     def groups(self) -> Groups:
@@ -83,7 +89,7 @@ class Layout:
         starts = [0]
         for length in self.lengths:
             starts.append(starts[-1] + length)
-        order = sorted(range(len(self.lengths)), key=lambda s: -self.lengths[s])
+        order = sorted((s for s, length in enumerate(self.lengths) if length), key=lambda s: -self.lengths[s])
         groups: list[list[int]] = []
         for s in order:
             if not groups or self.lengths[s] * 4 < self.lengths[groups[-1][0]] * 3:

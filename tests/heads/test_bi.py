@@ -15,8 +15,7 @@ def encoded() -> Encoded:
     """Two pairs of one-token sequences, u and v in turn."""
     hidden = torch.stack((U, V), dim=1).flatten(0, 1)
     cu = torch.arange(5, dtype=torch.int32)
-    zeros = torch.zeros(4, dtype=torch.int64)
-    return Encoded(hidden, Layout(cu, zeros, zeros, (1, 1, 1, 1), ((0, 4),), ((0, 4),)), 0, lambda x: x)
+    return Encoded(hidden, Layout(cu, (1, 1, 1, 1), ((0, 4),), ((0, 4),)), 0, lambda x: x)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ SCORE = LabelSpace("score", low=0, high=5)
 
 def encoded(u: list[float], v: list[float]) -> Encoded:
     cu = torch.arange(3, dtype=torch.int32)
-    zeros = torch.zeros(2, dtype=torch.int64)
-    return Encoded(torch.tensor([u, v]), Layout(cu, zeros, zeros, (1, 1), ((0, 2),), ((0, 2),)), 0, lambda x: x)
+    return Encoded(torch.tensor([u, v]), Layout(cu, (1, 1), ((0, 2),), ((0, 2),)), 0, lambda x: x)
 
 
 @pytest.mark.parametrize(

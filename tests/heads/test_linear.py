@@ -10,8 +10,7 @@ from polytask.types import LabelSpace
 def test_pools_and_maps() -> None:
     """Two sequences of two and one tokens, each way of pooling worked out by hand."""
     hidden = torch.tensor([[1.0, 2.0], [3.0, 6.0], [5.0, 7.0]])
-    zeros = torch.zeros(2, dtype=torch.int64)
-    layout = Layout(torch.tensor([0, 2, 3], dtype=torch.int32), zeros, torch.zeros(3), (2, 1), ((0, 2),), ((0, 3),))
+    layout = Layout(torch.tensor([0, 2, 3], dtype=torch.int32), (2, 1), ((0, 2),), ((0, 3),))
     pooled = {
         "first": [[1.0, 2.0], [5.0, 7.0]],
         "mean": [[2.0, 4.0], [5.0, 7.0]],

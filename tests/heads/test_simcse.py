@@ -16,9 +16,8 @@ NO_LABELS = torch.zeros(0)
 
 def encoded(vectors: list[list[float]]) -> Encoded:
     count = len(vectors)
-    zeros = torch.zeros(count, dtype=torch.int64)
     cu = torch.arange(count + 1, dtype=torch.int32)
-    layout = Layout(cu, zeros, zeros, (1,) * count, ((0, count),), ((0, count),))
+    layout = Layout(cu, (1,) * count, ((0, count),), ((0, count),))
     return Encoded(torch.tensor(vectors), layout, 0, lambda x: x)
 
 

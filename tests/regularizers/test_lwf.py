@@ -68,8 +68,6 @@ def test_a_stream_read_as_another_task_is_that_tasks_own(tiny_model: Any, tiny_s
     assert list(found) == ["topic"]
     layout = replace(
         stream.layout,
-        task_ids_S=torch.zeros(4, dtype=torch.long),
-        task_ids_T=torch.zeros_like(stream.layout.task_ids_T),
         sequence_ranges=((0, 4), (0, 0), (0, 0)),
         token_ranges=((0, len(stream.token_ids_T)), (0, 0), (0, 0)),
     )

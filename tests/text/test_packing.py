@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polytask.text.packing import FILLER_LENGTH, Packer, Part, batches_by_length, cut_pair, filler_lengths
+from polytask.stream import Stream
+from polytask.text.packing import FILLER_LENGTH, Packer, Part, batches_by_length, cut_pair, filler_lengths, size_class
 
 CLS, SEP = 101, 102
 
@@ -23,9 +24,9 @@ def test_single_texts_pairs_and_pairs_apart() -> None:
     single = list(packer().sequences((ids(1, 2),), apart=False))
     pair = list(packer().sequences((ids(1), ids(2, 3)), apart=False))
     apart = list(packer().sequences((ids(1), ids(2, 3)), apart=True))
-    assert [(s.tolist(), start) for s, start in single] == [([CLS, 1, 2, SEP], 4)]
-    assert [(s.tolist(), start) for s, start in pair] == [([CLS, 1, SEP, 2, 3, SEP], 3)]
-    assert [s.tolist() for s, _ in apart] == [[CLS, 1, SEP], [CLS, 2, 3, SEP]]
+    assert [(np.concatenate(s).tolist(), start) for s, start in single] == [([CLS, 1, 2, SEP], 4)]
+    assert [(np.concatenate(s).tolist(), start) for s, start in pair] == [([CLS, 1, SEP, 2, 3, SEP], 3)]
+    assert [np.concatenate(s).tolist() for s, _ in apart] == [[CLS, 1, SEP], [CLS, 2, 3, SEP]]
 
 
 def test_a_stream_is_ordered_by_task_with_its_ranges() -> None:
@@ -39,8 +40,6 @@ def test_a_stream_is_ordered_by_task_with_its_ranges() -> None:
     assert stream.segment_ids_T.tolist() == [0] * 9 + [1, 1]
     assert stream.layout.lengths == (4, 2, 5)
     assert stream.layout.cu_seqlens_S1.tolist() == [0, 4, 6, 11]
-    assert stream.layout.task_ids_S.tolist() == [0, 0, 2]
-    assert stream.layout.task_ids_T.tolist() == [0] * 6 + [2] * 5
     assert stream.layout.sequence_ranges == ((0, 2), (0, 0), (2, 3))
     assert stream.layout.token_ranges == ((0, 6), (0, 0), (6, 11))
     assert stream.labels["a"].tolist() == [0, 4]
@@ -80,7 +79,7 @@ def test_cut_pair_fills_the_room_and_cuts_the_longer_text(a: int, b: int, room: 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=2), st.booleans(), st.integers(5, 30))
 def test_length_is_what_packing_takes(lengths: list[int], apart: bool, max_length: int) -> None:
     texts = tuple(np.ones(length, dtype=np.int64) for length in lengths)
-    made = [sequence for sequence, _ in packer(max_length).sequences(texts, apart)]
+    made = [np.concatenate(sequence) for sequence, _ in packer(max_length).sequences(texts, apart)]
     assert sum(map(len, made)) == packer(max_length).length(tuple(lengths), apart)
     assert all(len(sequence) <= max_length for sequence in made)
 
@@ -92,3 +91,29 @@ def test_batches_hold_every_example_once_inside_the_budget(lengths: list[int], b
     for batch in batches:
         assert len(batch) == 1 or sum(lengths[i] for i in batch) <= budget
         assert [lengths[i] for i in batch] == sorted((lengths[i] for i in batch), reverse=True)
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=12), st.integers(0, 60))
+def test_steady_streams_of_one_size_class_have_the_same_shapes(lengths: list[int], other: int) -> None:
+    """Whatever the texts, as long as there are as many of each task and their tokens fall into the same class."""
+
+    def steady(lengths: list[int]) -> Stream:
+        parts = [Part("a", [(np.ones(n, dtype=np.uint16),) for n in lengths]), Part("c", [(ids(1), ids(2, 3))])]
+        return packer(64).pack(parts, steady=True)
+
+    one, two = steady(lengths), steady([other, *lengths[1:]])
+    real = sum(n + 2 for n in lengths)
+    first, last = one.layout.token_ranges[0]
+    assert (first, last) == (0, size_class(real))
+    assert real <= last <= max(64, real * 1.125 + 1)
+    assert sum(one.layout.lengths) == len(one.token_ids_T) == int(one.layout.cu_seqlens_S1[-1])
+    assert one.layout.sequence_ranges[0] == (0, len(lengths))
+    assert one.layout.real_tokens == real + 6
+    if one.layout.token_ranges == two.layout.token_ranges:
+        assert one.layout.cu_seqlens_S1.shape == two.layout.cu_seqlens_S1.shape
+        assert one.layout.sequence_ranges == two.layout.sequence_ranges
+        assert one.layout.max_length == two.layout.max_length
+    start = one.layout.token_ranges[2][0]
+    assert one.token_ids_T[start : start + 6].tolist() == [CLS, 1, SEP, 2, 3, SEP]
+    assert one.position_ids_T[start : start + 6].tolist() == list(range(6))
+    assert max(one.layout.lengths[len(lengths) : one.layout.sequence_ranges[2][0]], default=0) <= FILLER_LENGTH

@@ -31,11 +31,11 @@ def test_a_named_loss_for_its_task_and_the_heads_own_for_the_others(make_session
         "one": F.cross_entropy(one, done.stream.labels["one"]),
         "two": F.binary_cross_entropy_with_logits(two, done.stream.labels["two"]),
     }
-    plain = session.objective.task_losses(session.model, done, 0.3)
+    plain = session.objective.task_losses(session.model, done.stream, done.outputs, 0.3)
     assert {task: loss.item() for task, loss in plain.items()} == {task: loss.item() for task, loss in own.items()}
 
     focal: Loss = LOSSES["focal"](YES_NO, (10, 10))
-    named = replace(session.objective, losses={"two": focal}).task_losses(session.model, done, 0.3)
+    named = replace(session.objective, losses={"two": focal}).task_losses(session.model, done.stream, done.outputs, 0.3)
     assert named["one"].item() == own["one"].item()
     assert named["two"].item() == focal(two, done.stream.labels["two"]).item() != own["two"].item()
 
@@ -48,7 +48,7 @@ def test_teachers_give_way_to_labels(make_session: Any, annealed: bool, progress
     gold = F.cross_entropy(done.outputs["one"], done.stream.labels["one"]).item()
     taught = -(teacher.softmax(-1) * done.outputs["one"].log_softmax(-1)).sum(-1).mean().item()
     objective = replace(session.objective, annealed=annealed)
-    losses = objective.task_losses(session.model, done, progress)
+    losses = objective.task_losses(session.model, done.stream, done.outputs, progress)
     assert losses["one"].item() == pytest.approx(share * gold + (1 - share) * taught, rel=1e-5)
     # The other task has no teacher, and all of its label's say from the start.
     own = F.binary_cross_entropy_with_logits(done.outputs["two"], done.stream.labels["two"])
@@ -63,7 +63,7 @@ def test_a_named_loss_is_the_labels_part_beside_a_teacher(make_session: Any) -> 
     outputs = done.outputs["two"]
     gold = focal(outputs, done.stream.labels["two"]).item()
     taught = taught_loss(outputs, done.stream.taught["two"], "yes_no", 2.0).item()
-    found = objective.task_losses(session.model, done, 0.25)["two"].item()
+    found = objective.task_losses(session.model, done.stream, done.outputs, 0.25)["two"].item()
     assert found == pytest.approx(0.25 * gold + 0.75 * taught, rel=1e-5)
 
 

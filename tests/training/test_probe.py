@@ -31,7 +31,7 @@ def gradients(session: Session, step: int = 3) -> dict[str, dict[str, Tensor]]:
     layers = [(name, shared) for name, shared in shared_by_layer(model) if shared]
     for task in model.tasks:
         stream = session.feed.drawn(task, session.settings.batch_size, "interference", step)
-        losses = session.objective.task_losses(model, model.run(stream), 0.25)
+        losses = session.objective.task_losses(model, stream, model(stream), 0.25)
         loss = session.objective.policy.weigh(losses)
         grads = torch.autograd.grad(loss, [p for _, shared in layers for p in shared], materialize_grads=True)
         rest = iter(grads)
@@ -181,7 +181,7 @@ def test_first_order_transfer_is_what_a_small_step_does(make_session: Any) -> No
     def losses() -> list[float]:
         streams = [session.feed.drawn(task, 20, "interference", 3) for task in model.tasks]
         with torch.no_grad():
-            done = [session.objective.task_losses(model, model.run(stream), 0.25) for stream in streams]
+            done = [session.objective.task_losses(model, stream, model(stream), 0.25) for stream in streams]
         return [float(loss) for each in done for loss in each.values()]
 
     def changes(task: str, size: float) -> list[float]:

@@ -39,8 +39,9 @@ def by_task(x_TD: Tensor, layout: Layout, apply: Callable[[int, Tensor], Tensor]
 
 
 def at_once(x_TD: Tensor, layout: Layout) -> bool:
-    """Whether stacking pays: several tasks on a GPU."""
-    return x_TD.is_cuda and len(layout.groups.tasks) > 1
+    """Whether stacking pays: several tasks on a GPU. Not in a step that is captured, which launches for nothing, and of
+    which the grouped product's gradient could be no part."""
+    return x_TD.is_cuda and not layout.steady and len(layout.groups.tasks) > 1
 
 
 def compute_type(x_TD: Tensor) -> torch.dtype:

@@ -123,9 +123,7 @@ def readable(model: MultiTaskModel, layout: Layout, task: str) -> Iterator[Layou
 
 def as_task(layout: Layout, k: int) -> Layout:
     """The same sequences, all of them task k's; filler stays nobody's."""
-    ids_S, ids_T = torch.full_like(layout.task_ids_S, k), torch.full_like(layout.task_ids_T, k)
-    own = replace(layout, task_ids_S=ids_S, task_ids_T=ids_T)
-    return with_range(own, k, (0, max(last for _, last in layout.sequence_ranges)))
+    return with_range(layout, k, (0, max(last for _, last in layout.sequence_ranges)))
 
 
 def with_range(layout: Layout, k: int, sequences: tuple[int, int]) -> Layout:

@@ -16,6 +16,10 @@ from polytask.text.masking import Ids as Ids
 from polytask.text.masking import MaskedText, Masker, token_labels
 
 FILLER_LENGTH = 16  # filler is cut short, because attention's cost follows the longest sequence
+MIN_CLASS = 64
+"""The smallest number of tokens that a task has in a steady stream."""
+SHORT = 128
+"""Steady streams whose sequences are no longer than this are not told apart by their longest one."""
 
 
 @dataclass(frozen=True)
@@ -52,50 +56,70 @@ class Packer:
         assert self.masker is not None, "this packer was made without a masker"
         return self.masker.mask(text[: self.max_length - 2], share, rng)
 
-    def pack(self, parts: Sequence[Part], token_budget: int | None = None) -> Stream:
-        """One stream, its sequences ordered by task; with a budget, filled up to exactly that many tokens."""
+    def pack(self, parts: Sequence[Part], token_budget: int | None = None, steady: bool = False) -> Stream:
+        """One stream, its sequences ordered by task; with a budget, filled up to exactly that many tokens.
+
+        A steady one has the same shapes and ranges as every other with as many examples of the same tasks and about
+        as many tokens of each: every task's sequences are followed by filler of its own, up to a `size_class`.
+        """
         ordered = sorted(parts, key=lambda part: self.tasks.index(part.task))
         assert len({part.task for part in ordered}) == len(ordered), "a task has one part in a stream"
-        ids: list[Ids] = []
+        pieces: list[Ids] = []
+        lengths: list[int] = []
         second_starts: list[int] = []
-        sequence_ranges = [(0, 0)] * len(self.tasks)
+        sequence_ranges, token_ranges = [(0, 0)] * len(self.tasks), [(0, 0)] * len(self.tasks)
+        tokens = 0
+
+        def fill(filler: Sequence[int]) -> None:
+            pieces.append(np.zeros(sum(filler), dtype=np.int64))
+            lengths.extend(filler)
+            second_starts.extend(filler)
+
         for part in ordered:
-            first = len(ids)
+            first, start = len(lengths), tokens
             for texts in part.texts:
-                for sequence, second_start in self.sequences(texts, part.apart):
-                    ids.append(sequence)
+                for own, second_start in self.sequences(texts, part.apart):
+                    pieces += own
+                    lengths.append(sum(map(len, own)))
                     second_starts.append(second_start)
-            sequence_ranges[self.tasks.index(part.task)] = (first, len(ids))
-        num_real = len(ids)
-        lengths = [len(sequence) for sequence in ids]
+            k = self.tasks.index(part.task)
+            sequence_ranges[k] = (first, len(lengths))
+            tokens = start + sum(lengths[first:])
+            if steady:
+                fill(steady_filler(tokens - start))
+                tokens = start + size_class(tokens - start)
+            token_ranges[k] = (start, tokens)
         if token_budget is not None:
-            for length in filler_lengths(token_budget - sum(lengths)):
-                ids.append(np.zeros(length, dtype=np.int64))
-                second_starts.append(length)
-                lengths.append(length)
-        layout = _layout(lengths, num_real, sequence_ranges)
+            fill(filler_lengths(token_budget - tokens))
         labels = {p.task: torch.from_numpy(np.ascontiguousarray(p.labels)) for p in ordered if p.labels is not None}
-        flat = np.concatenate(ids).astype(np.int64)
-        positions = np.concatenate([np.arange(length) for length in lengths])
+        ends = np.cumsum(lengths)
+        flat = np.concatenate(pieces, dtype=np.int64)
+        positions = np.arange(len(flat)) - np.repeat(ends - lengths, lengths)
         segments = positions >= np.repeat(second_starts, lengths)
         return Stream(
             torch.from_numpy(flat),
             torch.from_numpy(positions),
             torch.from_numpy(segments.astype(np.int64)),
-            layout,
+            Layout(
+                cu_seqlens_S1=torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)),
+                lengths=tuple(lengths),
+                sequence_ranges=tuple(sequence_ranges),
+                token_ranges=tuple(token_ranges),
+                at_most=longest_class(max(lengths)) if steady else None,
+            ),
             labels,
         )
 
-    def sequences(self, texts: tuple[Ids, ...], apart: bool) -> Iterator[tuple[Ids, int]]:
-        """Each sequence of an example with its special tokens, and where its second segment starts."""
-        cls, sep = [self.cls_id], [self.sep_id]
+    def sequences(self, texts: tuple[Ids, ...], apart: bool) -> Iterator[tuple[list[Ids], int]]:
+        """Each sequence of an example in pieces, special tokens among them, and where its second segment starts."""
+        cls, sep = np.array([self.cls_id]), np.array([self.sep_id])
         if len(texts) == 1 or apart:
             for text in texts:
-                sequence = np.concatenate([cls, text[: self.max_length - 2], sep])
-                yield sequence, len(sequence)
+                cut = text[: self.max_length - 2]
+                yield [cls, cut, sep], len(cut) + 2
         else:
             a, b = cut_pair(texts[0], texts[1], self.max_length - 3)
-            yield np.concatenate([cls, a, sep, b, sep]), len(a) + 2
+            yield [cls, a, sep, b, sep], len(a) + 2
 
     def length(self, lengths: tuple[int, ...], apart: bool) -> int:
         """How many tokens of a stream an example with texts of these lengths takes."""
@@ -124,6 +148,28 @@ def filler_lengths(room: int) -> list[int]:
     return [FILLER_LENGTH] * full + ([rest] if rest else [])
 
 
+def size_class(tokens: int) -> int:
+    """The next of sizes that lie at most an eighth apart, so that there are few of them and little is filled up."""
+    apart = _apart(tokens)
+    return max(MIN_CLASS, -(-tokens // apart) * apart)
+
+
+def _apart(tokens: int) -> int:
+    return MIN_CLASS if tokens <= MIN_CLASS else 1 << (tokens - 1).bit_length() - 4
+
+
+def longest_class(length: int) -> int:
+    """An upper bound for the lengths of a steady stream's sequences: one of few."""
+    return max(SHORT, 1 << (length - 1).bit_length())
+
+
+def steady_filler(tokens: int) -> list[int]:
+    """Lengths of filler from `tokens` up to their size class: always as many, of which the last may be 0."""
+    size = size_class(tokens)
+    filler = filler_lengths(size - tokens)
+    return filler + [0] * (-(-(_apart(size) - 1) // FILLER_LENGTH) - len(filler))
+
+
 def batches_by_length(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
     """Index lists that together hold every example once, similar lengths side by side, each inside the token budget."""
     batch: list[int] = []
@@ -136,19 +182,3 @@ def batches_by_length(lengths: Sequence[int], token_budget: int) -> Iterator[lis
         tokens += lengths[i]
     if batch:
         yield batch
-
-
-def _layout(lengths: list[int], num_real: int, sequence_ranges: list[tuple[int, int]]) -> Layout:
-    cu = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    num_tasks = len(sequence_ranges)
-    task_ids_S = np.full(len(lengths), num_tasks - 1, dtype=np.int64)  # filler counts as the last task's in lookups
-    for k, (first, last) in enumerate(sequence_ranges):
-        task_ids_S[first:last] = k
-    return Layout(
-        cu_seqlens_S1=torch.from_numpy(cu),
-        task_ids_S=torch.from_numpy(task_ids_S),
-        task_ids_T=torch.from_numpy(np.repeat(task_ids_S, lengths)),
-        lengths=tuple(lengths),
-        sequence_ranges=tuple(sequence_ranges),
-        token_ranges=tuple((int(cu[first]), int(cu[last])) for first, last in sequence_ranges),
-    )

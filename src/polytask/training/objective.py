@@ -10,6 +10,7 @@ from polytask.losses.base import Loss
 from polytask.model import MultiTaskModel, Pass
 from polytask.policies.base import Policy
 from polytask.regularizers.base import Regularizer
+from polytask.stream import Stream
 from polytask.types import LabelKind
 
 
@@ -28,15 +29,17 @@ class Objective:
     say: Mapping[str, float] = field(default_factory=dict)
     """Of tasks whose teacher's say is the same throughout: from 0 (labels alone) to 1."""
 
-    def task_losses(self, model: MultiTaskModel, done: Pass, progress: float) -> dict[str, Tensor]:
-        """Of each task in the stream; `progress` is the share of the run's steps that is done."""
+    def task_losses(
+        self, model: MultiTaskModel, stream: Stream, outputs_of: Mapping[str, Tensor], progress: float
+    ) -> dict[str, Tensor]:
+        """Of each task in the stream, whose outputs these are; `progress` is the share of the run's steps that is done."""
         found = {}
-        for task, outputs in done.outputs.items():
-            labels = done.stream.labels[task]
+        for task, outputs in outputs_of.items():
+            labels = stream.labels[task]
             loss = self.losses[task](outputs, labels) if task in self.losses else model.head(task).loss(outputs, labels)
-            if task in done.stream.taught:
+            if task in stream.taught:
                 kind = model.head(task).labels.kind
-                taught = taught_loss(outputs, done.stream.taught[task], kind, self.temperature)
+                taught = taught_loss(outputs, stream.taught[task], kind, self.temperature)
                 share = 1 - self.say[task] if task in self.say else progress if self.annealed else 0.5
                 loss = share * loss + (1 - share) * taught
             found[task] = loss

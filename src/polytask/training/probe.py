@@ -41,7 +41,7 @@ def probe(
                 stream = feed.drawn(task, settings.batch_size, "interference", step).to(model.device)
                 with half_precision(model, settings):
                     cut = cut_pass(model, stream)
-                    losses = objective.task_losses(model, cut.done, progress)
+                    losses = objective.task_losses(model, cut.done.stream, cut.done.outputs, progress)
                 sources.append(Source(task, [(cut, objective.policy.weigh(losses))]))
             found = Gradients(model, sources, {})
             grams = {ALL: found.gram_KK, **found.by_layer}

@@ -119,7 +119,7 @@ def gradient_of_the_sum(
     for batch in batches:
         with half_precision(model, settings):
             done = model.run(batch.together.to(model.device))
-            losses = objective.task_losses(model, done, progress)
+            losses = objective.task_losses(model, done.stream, done.outputs, progress)
             penalties = objective.penalties(model, done)
         total = objective.policy.weigh(losses) + sum(penalties.values())
         (total / settings.accumulate).backward()
@@ -148,14 +148,14 @@ def gradients_told_apart(
         for stream in batch.by_task:
             with half_precision(model, settings):
                 cut = cut_pass(model, stream.to(model.device))
-                losses = objective.task_losses(model, cut.done, progress)
+                losses = objective.task_losses(model, cut.done.stream, cut.done.outputs, progress)
             (task,) = losses
             parts.setdefault(task, []).append((cut, objective.policy.weigh(losses) / settings.accumulate))
             taken.note(cut.done, losses)
         for stream in batch.remembered:
             with half_precision(model, settings):
                 cut = cut_pass(model, stream.to(model.device))
-                losses = objective.task_losses(model, cut.done, progress)
+                losses = objective.task_losses(model, cut.done.stream, cut.done.outputs, progress)
             counts = {task: len(outputs) for task, outputs in cut.done.outputs.items()}
             shares = {task: count / sum(counts.values()) for task, count in counts.items()}
             loss = objective.policy.weigh({task: shares[task] * loss for task, loss in losses.items()})
