@@ -57,6 +57,7 @@ from polytask.tasks.task import Split, Task, read_split, read_tasks
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.training.averages import RunningAverage
+from polytask.training.captured import COMPILE_FROM, CapturedSteps, why_not
 from polytask.training.checkpoint import step_of
 from polytask.training.feed import Feed
 from polytask.training.groups import freeze, parameter_groups
@@ -196,6 +197,8 @@ class Running:
         self.allow_change = allow_change
         self.changes: list[str] = []
         """What is not as it was when the run was started."""
+        self.not_captured: str | None = None
+        """Why its steps are not replayed as graphs."""
         if not resume:
             check_free(self.folder)
             self.prepared = self._prepare()
@@ -325,6 +328,10 @@ class Running:
         )
         if checkpoint is not None:
             self._load(session, checkpoint)
+        self.not_captured = why_not(self.device, session.optimizer, objective, settings, session.feed)
+        if self.not_captured is None:
+            compiled = session.steps >= COMPILE_FROM if settings.compile is None else settings.compile
+            session.captured = CapturedSteps(model, session.optimizer, objective, settings, compiled)
         return session
 
     def _load(self, session: Session, checkpoint: Path) -> None:

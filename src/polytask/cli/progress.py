@@ -35,6 +35,10 @@ class Pace:
 def follow(running: Running, console: Console | None = None) -> None:
     """Runs every step, showing how it goes; SIGTERM and Ctrl-C end it with a checkpoint."""
     console = console or plain_console()
+    if running.device.type == "cuda":
+        why_not = running.not_captured
+        how = "replayed as CUDA graphs" if why_not is None else f"launched kernel by kernel: {why_not}"
+        console.print(f"steps are {how}", highlight=False, soft_wrap=True)
     if console.is_terminal:
         _follow_live(running, console)
     else:

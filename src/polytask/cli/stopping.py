@@ -60,7 +60,7 @@ def until_stopped(running: Running) -> Iterator[StepReport]:
             if stop.asked is not None:
                 path = report.checkpoint or running.save()
                 typer.echo(
-                    f"stopped after step {report.step} of {report.steps}; it is saved in {path}: go on with the same "
+                    f"stopped after step {running.session.step} of {report.steps}; it is saved in {path}: go on with the same "
                     "command and --resume",
                     err=True,
                 )

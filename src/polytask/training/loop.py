@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,6 +19,7 @@ from polytask.model import MultiTaskModel
 from polytask.samplers.base import Sampler
 from polytask.training import checkpoint as ckpt
 from polytask.training.averages import RunningAverage, mean_weights
+from polytask.training.captured import CapturedSteps
 from polytask.training.feed import Feed
 from polytask.training.journal import Journal
 from polytask.training.objective import Objective
@@ -27,6 +30,21 @@ from polytask.types import EvalReport, StepReport, TrainSettings, UserError
 
 MOST_SKIPPED = 10
 """Steps in a row that may come to nothing (`train.on_nan: skip`) before the run stops."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A step that is under way."""
+
+    step: int
+    outcome: Callable[[], StepOutcome]
+    """Takes the step, or waits for its end."""
+    learning_rate: float
+    started: float
+    before: tuple[dict[str, Any], dict[str, Any]]
+    """What sampler and feed were."""
+    late: bool = False
+    """What it came to may be asked for when the next one is under way."""
 
 
 @dataclass
@@ -48,6 +66,8 @@ class Session:
     """Where checkpoints go."""
     average: RunningAverage | None = None
     """Of the weights; it is evaluated and saved in their place."""
+    captured: CapturedSteps | None = None
+    """Takes the steps, where they can be captured."""
     step: int = 0
     bests: list[tuple[float, int]] = field(default_factory=list)
     """Value and step of the best evaluations, the best first; `settings.average_best` of them at most."""
@@ -59,6 +79,12 @@ class Session:
     skipped: int = 0
     """Steps that came to nothing (`train.on_nan: skip`)."""
     skipped_in_a_row: int = 0
+    under_way: Begun | None = None
+    """The step that was begun and not waited for; `step` counts it."""
+    unseen: list[StepReport] = field(default_factory=list)
+    """Reports that nobody has been given."""
+    last_end: float = 0.0
+    """When the last step ended, by the process's own clock."""
 
     @property
     def steps(self) -> int:
@@ -72,8 +98,23 @@ class Session:
     def best_value(self) -> float:
         return self.bests[0][0] if self.bests else float("-inf")
 
+    def note(self, report: StepReport) -> None:
+        """Losses that are no numbers are not among those of the report."""
+        self.sampler.observe(report)
+        self.objective.policy.observe(report)
+        self.journal.write(report)
+
+    def settle(self) -> None:
+        """Waits for the step that is under way, if one is, and writes its line."""
+        begun, self.under_way = self.under_way, None
+        if begun is not None:
+            report = _ended(self, begun)
+            self.note(report)
+            self.unseen.append(report)
+
     def save(self) -> Path:
         """Writes a checkpoint of now, and then removes old ones."""
+        self.settle()
         self.journal.sync()
         path = self.folder / f"{ckpt.STEP}{self.step}"
         extra = [("policy", self.objective.policy.state_dict())]
@@ -129,22 +170,19 @@ class Session:
 
 
 def fit(session: Session) -> Iterator[StepReport]:
-    """Trains from the session's step to the end, or until patience runs out, one report a step."""
+    """Trains from the session's step to the end, or until patience runs out, one report a step.
+
+    Where steps are captured, a step's report comes when the next one is under way, so that the device never waits.
+    """
     session.journal.resumed_at = session.step
     with session.journal:
         if session.step == 0 and session.sampler.stages:
             _evaluate_the_start(session)
-        while session.step < session.steps and not _out_of_patience(session):
-            try:
-                report = _step_and_record(session)
-            except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error):
-                    raise
-                raise UserError(
-                    f"step {session.step}: out of memory on {session.model.device} when its gradient was there already "
-                    "(in the update, an evaluation or a probe); lower max_length, or take a smaller model or optimizer"
-                ) from error
-            yield report
+        try:
+            while session.step < session.steps and not _out_of_patience(session):
+                yield from _next_reports(session)
+        finally:
+            session.settle()  # whoever iterates may stop at any step
 
 
 def _evaluate_the_start(session: Session) -> None:
@@ -154,36 +192,30 @@ def _evaluate_the_start(session: Session) -> None:
     session.seconds += time.perf_counter() - started
 
 
-def _step_and_record(session: Session) -> StepReport:
-    """A step, with the evaluation and the checkpoint that are due after it."""
-    settings = session.settings
-    started = time.perf_counter()
-    report = _one_step(session)
-    session.step_seconds += report.seconds
-    if settings.interference_every is not None and session.step % settings.interference_every == 0:
-        progress = (session.step - 1) / session.steps
-        found = probe(session.model, session.feed, session.objective, settings, session.step, progress)
-        report = replace(report, interference=found)
-    last = session.step == session.steps
-    stage_ends = session.step in {stage.last for stage in session.sampler.stages}
-    if session.step % (settings.evaluate_every or session.steps_per_epoch) == 0 or stage_ends or last:
-        with session.average.standing_in(session.model) if session.average is not None else nullcontext():
-            evaluation = session.evaluate(session.step)
-            report = replace(report, evaluation=evaluation, best=_note_best(session, evaluation))
-        last = last or _out_of_patience(session)
-    session.sampler.observe(report)  # losses that are no numbers are not among those of the report
-    session.objective.policy.observe(report)
-    session.seconds += time.perf_counter() - started
-    # The line first: what a checkpoint holds is always in the journal, and a resumed run drops what came after.
-    session.journal.write(report)
-    if session.step % (settings.save_every or session.steps_per_epoch) == 0 or last:
-        report = replace(report, checkpoint=str(session.save()))
-    return report
+def _next_reports(session: Session) -> list[StepReport]:
+    """Begins a step, and gives the reports of what has ended since."""
+    try:
+        begun = _begin(session)
+        session.settle()
+        session.under_way = begun
+        if not begun.late or _due(session):
+            session.under_way = None
+            session.unseen.append(_with_what_is_due(session, _ended(session, begun)))
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        raise UserError(
+            f"step {session.step}: out of memory on {session.model.device} when its gradient was there already "
+            "(in the update, an evaluation or a probe); lower max_length, or take a smaller model or optimizer"
+        ) from error
+    reports, session.unseen = session.unseen, []
+    return reports
 
 
-def _one_step(session: Session) -> StepReport:
+def _begin(session: Session) -> Begun:
+    """Draws the step and starts it, if it can be started without being waited for."""
     started = time.perf_counter()
-    settings = session.settings
+    settings, objective = session.settings, session.objective
     before = session.sampler.state_dict(), session.feed.state_dict()
     session.step += 1
     # Dropout and every other draw inside the step come from (seed, step): nothing to save, nothing to lose.
@@ -192,37 +224,94 @@ def _one_step(session: Session) -> StepReport:
     scale = factor(session.step, session.steps, settings.warmup, settings.schedule)
     for group in session.optimizer.param_groups:
         group["lr"] = group["base_lr"] * scale
+    rate = max(group["lr"] for group in session.optimizer.param_groups)
+    if session.captured is not None:
+        outcome = session.captured.begin(session.feed.next_batch(draws, steady=True).together)
+        # An average follows the weights step by step, and a step that is skipped must be known before the next.
+        late = session.average is None and settings.on_nan == "stop"
+        return Begun(session.step, outcome, rate, started, before, late)
+    progress = (session.step - 1) / session.steps
+
+    def take() -> StepOutcome:
+        tell_apart = objective.policy.needs_task_gradients
+        next_batch = partial(session.feed.next_batch, draws, tell_apart)
+        return take_step(session.model, session.optimizer, objective, settings, next_batch, progress)
+
+    return Begun(session.step, take, rate, started, before)
+
+
+def _due(session: Session) -> bool:
+    """Whether something comes after this step that wants the weights as they are then."""
+    return _evaluation_due(session) or _probe_due(session) or _checkpoint_due(session)
+
+
+def _evaluation_due(session: Session) -> bool:
+    every = session.settings.evaluate_every or session.steps_per_epoch
+    stage_ends = session.step in {stage.last for stage in session.sampler.stages}
+    return session.step % every == 0 or stage_ends or session.step == session.steps
+
+
+def _probe_due(session: Session) -> bool:
+    every = session.settings.interference_every
+    return every is not None and session.step % every == 0
+
+
+def _checkpoint_due(session: Session) -> bool:
+    every = session.settings.save_every or session.steps_per_epoch
+    return session.step % every == 0 or session.step == session.steps or _out_of_patience(session)
+
+
+def _ended(session: Session, begun: Begun) -> StepReport:
+    """What a step came to, as soon as it has come to it."""
     try:
-        outcome = take_step(
-            session.model,
-            session.optimizer,
-            session.objective,
-            settings,
-            lambda: session.feed.next_batch(draws, session.objective.policy.needs_task_gradients),
-            progress=(session.step - 1) / session.steps,
-        )
+        outcome = begun.outcome()
         _count_skipped(session, outcome)
     except NothingMoved as error:
-        session.sampler.load_state_dict(before[0])
-        session.feed.load_state_dict(before[1])
+        session.step = begun.step
+        session.sampler.load_state_dict(begun.before[0])
+        session.feed.load_state_dict(begun.before[1])
         raise _stopped(session, error) from error
     for regularizer in session.objective.regularizers.values():
-        regularizer.after_step(session.model, session.step)
+        regularizer.after_step(session.model, begun.step)
     if session.average is not None:
-        session.average.update(session.model, session.step)
+        session.average.update(session.model, begun.step)
+    now = time.perf_counter()
+    seconds = now - max(begun.started, session.last_end)
+    session.last_end = now
+    session.step_seconds += seconds
+    session.seconds += seconds
     return StepReport(
-        step=session.step,
+        step=begun.step,
         steps=session.steps,
-        epoch=(session.step - 1) // session.steps_per_epoch + 1,
+        epoch=(begun.step - 1) // session.steps_per_epoch + 1,
         losses=_numbers(outcome.losses),
         penalties=_numbers(outcome.penalties),
-        learning_rate=max(group["lr"] for group in session.optimizer.param_groups),
+        learning_rate=begun.learning_rate,
         gradient_norm=outcome.gradient_norm,
         examples=outcome.examples,
         tokens=outcome.tokens,
-        seconds=time.perf_counter() - started,
+        seconds=seconds,
         skipped=outcome.skipped,
     )
+
+
+def _with_what_is_due(session: Session, report: StepReport) -> StepReport:
+    """The probe, the evaluation and the checkpoint that come after a step."""
+    started = time.perf_counter()
+    if _probe_due(session):
+        progress = (session.step - 1) / session.steps
+        found = probe(session.model, session.feed, session.objective, session.settings, session.step, progress)
+        report = replace(report, interference=found)
+    if _evaluation_due(session):
+        with session.average.standing_in(session.model) if session.average is not None else nullcontext():
+            evaluation = session.evaluate(session.step)
+            report = replace(report, evaluation=evaluation, best=_note_best(session, evaluation))
+    session.seconds += time.perf_counter() - started
+    # The line first: what a checkpoint holds is always in the journal, and a resumed run drops what came after.
+    session.note(report)
+    if _checkpoint_due(session):
+        report = replace(report, checkpoint=str(session.save()))
+    return report
 
 
 def _count_skipped(session: Session, outcome: StepOutcome) -> None:

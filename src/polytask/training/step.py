@@ -67,19 +67,25 @@ def take_step(
     norm = _clip([p for group in optimizer.param_groups for p in group["params"]], settings.clip)
     # Looked at before the weights move; the only wait for the device, as it would be after.
     outcome = StepOutcome(_means(taken.losses), _means(taken.penalties), norm.item(), taken.examples, taken.tokens)
-    wrong = no_number(outcome, taken)
-    if wrong is None:
+    outcome = judged(outcome, settings, taken.no_gradient)
+    if outcome.skipped is None:
         optimizer.step()
-    elif settings.on_nan == "stop":
+    return outcome
+
+
+def judged(outcome: StepOutcome, settings: TrainSettings, no_gradient: Sequence[str] = ()) -> StepOutcome:
+    """A step of which something is not finite is skipped, or stops the run."""
+    wrong = no_number(outcome, no_gradient)
+    if wrong is not None and settings.on_nan == "stop":
         raise NothingMoved(f"{wrong}; train.on_nan: skip leaves such steps out")
     return replace(outcome, skipped=wrong)
 
 
-def no_number(outcome: StepOutcome, taken: "Taken") -> str | None:
+def no_number(outcome: StepOutcome, no_gradient: Sequence[str]) -> str | None:
     """What of a step is not finite, by name."""
     odd = [f"the loss of {name} is {value}" for name, value in outcome.losses.items() if not math.isfinite(value)]
     odd += [f"the penalty {name} is {value}" for name, value in outcome.penalties.items() if not math.isfinite(value)]
-    odd = odd or [f"the gradient of {name} is no number" for name in taken.no_gradient]
+    odd = odd or [f"the gradient of {name} is no number" for name in no_gradient]
     if not odd and not math.isfinite(outcome.gradient_norm):
         odd = [f"the gradient of {', '.join(outcome.losses)} is no number"]
     return ", ".join(odd) or None

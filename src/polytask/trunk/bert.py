@@ -85,6 +85,11 @@ class Layer(nn.Module):
         return adapter.norm("ffn", self.ffn_norm, total_TD, layout)
 
 
+def call_layer(layer: nn.Module, h_TD: Tensor, layout: Layout, adapter: LayerAdapter) -> Tensor:
+    out_TD: Tensor = layer(h_TD, layout, adapter)
+    return out_TD
+
+
 class Bert(nn.Module):
     """The shared encoder: a stream of tokens in, one hidden state for each token out."""
 
@@ -98,6 +103,8 @@ class Bert(nn.Module):
         self.dropout = nn.Dropout(shape.dropout)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.pooler = nn.Linear(shape.hidden, shape.hidden)
+        self.layer_call: Callable[[nn.Module, Tensor, Layout, LayerAdapter], Tensor] = call_layer
+        """How a layer is called; a training loop may put a compiled form in its place for a while."""
         self.apply(self._start)
 
     def _start(self, module: nn.Module) -> None:
@@ -118,7 +125,7 @@ class Bert(nn.Module):
     def states(self, h_TD: Tensor, layout: Layout, adapter: Adapter, start: int = 0) -> Iterator[Tensor]:
         """The output of each layer from `start` on, given that layer's input."""
         for index in range(start, len(self.layers)):
-            h_TD = self.layers[index](h_TD, layout, adapter.layer(index))
+            h_TD = self.layer_call(self.layers[index], h_TD, layout, adapter.layer(index))
             yield h_TD
 
     def encode(self, stream: Stream, adapter: Adapter, words_TD: Tensor | None = None) -> Tensor:

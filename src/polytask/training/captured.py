@@ -1,0 +1,261 @@
+"""Whole training steps as CUDA graphs: forward, backward, clipping and update, replayed with one launch.
+
+A small step takes a GPU less time than the processor needs to launch its thousand kernels. Steps on steady streams
+(`Packer.pack`) of the same shapes are the same kernels on other numbers: the first is run as it is, the second is
+captured, and from then on a step is a copy of its tokens and a replay. Nothing is waited for: what a step came to is
+asked for when the next one is under way.
+
+Knows interfaces; knows no concrete method.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polytask.model import MultiTaskModel
+from polytask.policies.base import Policy
+from polytask.stream import Stream
+from polytask.training.feed import Feed
+from polytask.training.half import HalfWeights
+from polytask.training.objective import Objective
+from polytask.training.step import StepOutcome, half_precision, judged
+from polytask.types import TrainSettings
+
+log = logging.getLogger(__name__)
+MOST_GRAPHS = 128
+COMPILE_FROM = 3000
+"""Steps from which on a run is long enough to compile the layers for it."""
+ALIGNED = 64
+
+
+def why_not(
+    device: torch.device, optimizer: torch.optim.Optimizer, objective: Objective, settings: TrainSettings, feed: Feed
+) -> str | None:
+    """What of a run cannot be captured."""
+    policy = type(objective.policy)
+    if device.type != "cuda":
+        return f"graphs are CUDA's, and this is a run on {device.type}"
+    if not settings.capture:
+        return "train.capture is false"
+    if not optimizer.defaults.get("fused"):
+        return f"{type(optimizer).__name__} counts its steps outside of the device; fused_adamw can be captured"
+    if policy.needs_task_gradients:
+        return f"{policy.__name__} decides by the step's own gradients what the step does"
+    if policy.observe is not Policy.observe:
+        return f"{policy.__name__} weighs losses anew as it goes"
+    if objective.regularizers:
+        return f"of {', '.join(objective.regularizers)}: penalties make passes of their own"
+    if feed.taught:
+        return "what teachers say counts less from step to step"
+    if feed.masked:
+        return f"{', '.join(feed.masked)}: the number of hidden tokens differs from step to step"
+    if settings.accumulate > 1:
+        return "train.accumulate: several passes make one step"
+    return None
+
+
+class CapturedSteps:
+    """Moves the weights as `take_step` does, on steady streams."""
+
+    def __init__(
+        self,
+        model: MultiTaskModel,
+        optimizer: torch.optim.Optimizer,
+        objective: Objective,
+        settings: TrainSettings,
+        compiled: bool = False,
+    ) -> None:
+        self.model, self.optimizer, self.objective, self.settings = model, optimizer, objective, settings
+        self.device = model.device
+        self.half = HalfWeights(model) if settings.precision == "bf16" else None
+        self.layer_call = compiled_layers() if compiled else None
+        self.reason: str | None = None
+        """Why capturing failed, if it did: steps are then run as they are."""
+        self._rates = _Copied([torch.zeros(len(optimizer.param_groups))], self.device)
+        self._stopped = torch.zeros((), device=self.device)
+        self._graphs: dict[Any, _Graph] = {}
+        self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        for group in optimizer.param_groups:
+            group["capturable"] = True
+
+    def begin(self, stream: Stream) -> Callable[[], StepOutcome]:
+        """Starts a step; what is given back waits for its end and says what it came to.
+
+        Where a loss or the gradient is no number nothing moves, then and, with `on_nan: stop`, in the steps after it.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        key = shape_of(stream)
+        graph = self._graphs.get(key)
+        self._rates.fill([torch.tensor([group["lr"] for group in self.optimizer.param_groups])])
+        if graph is None:
+            graph = self._graphs[key] = _Graph(_Copied(tensors_of(stream), self.device))
+            graph.inputs.fill(tensors_of(stream))
+            results = self._run(graph.inputs.stream(stream))
+        else:
+            graph.inputs.fill(tensors_of(stream))
+            if graph.graph is None and self.reason is None and len(self._graphs) <= MOST_GRAPHS:
+                self._capture(graph, stream)
+            if graph.graph is None:
+                results = self._run(graph.inputs.stream(stream))
+            else:
+                graph.graph.replay()
+                results = graph.results
+        return self._outcome(results, stream)
+
+    def _capture(self, graph: "_Graph", stream: Stream) -> None:
+        if self.device.type != "cuda":
+            return
+        # Whatever would be read from the lengths of this one stream has no business in a graph.
+        static = graph.inputs.stream(stream)
+        static = replace(static, layout=replace(static.layout, lengths=()))
+        captured = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(captured, pool=self._pool):
+                graph.results = self._run(static)
+            graph.graph = captured
+        except (RuntimeError, ValueError, IndexError) as error:
+            self.reason = str(error).splitlines()[0]
+            log.warning("steps are not captured: %s", self.reason)
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.manual_seed(torch.initial_seed())  # capturing has drawn from it
+
+    def _run(self, stream: Stream) -> Tensor:
+        """The step itself: [K + 1], the losses of the stream's tasks and the gradient's norm."""
+        model, settings = self.model, self.settings
+        model.train()
+        if settings.parts != "all":
+            model.trunk.eval()
+        with self.half.standing_in() if self.half else nullcontext(), self._layers_called():
+            with half_precision(model, settings):
+                losses = self.objective.task_losses(model, stream, model(stream), 0.0)
+            self.objective.policy.weigh(losses).backward()  # type: ignore[no-untyped-call]
+        if self.half:
+            self.half.move_gradients()
+        gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        results = torch.stack([*(loss.detach().float() for loss in losses.values()), norm])
+        self._update(norm, ~results.isfinite().all())
+        return results
+
+    def _update(self, norm: Tensor, wrong: Tensor) -> None:
+        """The fused optimizers take a number to divide gradients by, and one that says that nothing is to move."""
+        found = wrong.float()
+        if self.settings.on_nan == "stop":
+            found = self._stopped.copy_(torch.maximum(self._stopped, found))
+        optimizer: Any = self.optimizer
+        optimizer.found_inf = found
+        if self.settings.clip is not None:
+            optimizer.grad_scale = (norm / self.settings.clip).clamp(min=1.0)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        for group, rate in zip(optimizer.param_groups, self._rates.tensors[0], strict=True):
+            group["lr"] = rate
+        optimizer.step()
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+    @contextmanager
+    def _layers_called(self) -> Iterator[None]:
+        if self.layer_call is None:
+            yield
+            return
+        self.model.trunk.layer_call, own = self.layer_call, self.model.trunk.layer_call
+        try:
+            yield
+        finally:
+            self.model.trunk.layer_call = own
+
+    def _outcome(self, results: Tensor, stream: Stream) -> Callable[[], StepOutcome]:
+        on_gpu = self.device.type == "cuda"
+        host = torch.empty(len(results), pin_memory=on_gpu).copy_(results, non_blocking=True)
+        event = torch.cuda.Event() if on_gpu else None
+        if event is not None:
+            event.record()
+        tasks = [t for t, (a, b) in zip(self.model.tasks, stream.layout.sequence_ranges, strict=True) if a < b]
+
+        def outcome() -> StepOutcome:
+            if event is not None:
+                event.synchronize()
+            *losses, norm = host.tolist()
+            examples = sum(len(stream.labels[task]) for task in tasks)
+            named = dict(zip(tasks, losses, strict=True))
+            return judged(StepOutcome(named, {}, norm, examples, stream.layout.real_tokens), self.settings)
+
+        return outcome
+
+
+@dataclass
+class _Graph:
+    """A step of certain shapes, from its second time on as a graph."""
+
+    inputs: "_Copied"
+    graph: "torch.cuda.CUDAGraph | None" = None
+    results: Tensor = torch.empty(0)
+
+
+def shape_of(stream: Stream) -> tuple[Any, ...]:
+    """What two steady streams have in common if they are the same kernels on other numbers."""
+    layout = stream.layout
+    shapes = tuple((tuple(t.shape), t.dtype) for t in tensors_of(stream))
+    return shapes, tuple(stream.labels), layout.sequence_ranges, layout.token_ranges, layout.at_most
+
+
+def tensors_of(stream: Stream) -> list[Tensor]:
+    own = [stream.token_ids_T, stream.position_ids_T, stream.segment_ids_T, stream.layout.cu_seqlens_S1]
+    return own + list(stream.labels.values())
+
+
+class _Copied:
+    """Tensors that stay where they are on the device, and get new numbers by one copy."""
+
+    def __init__(self, like: list[Tensor], device: torch.device) -> None:
+        sizes = [-(-t.numel() * t.element_size() // ALIGNED) * ALIGNED for t in like]
+        starts = [sum(sizes[:k]) for k in range(len(sizes))]
+        # Two on the host, in turns: one may still be on its way when the next is written.
+        pinned = device.type == "cuda"
+        hosts = [torch.zeros(sum(sizes), dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
+        self._bytes = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
+        self._hosts = [(host, _views(host, starts, like)) for host in hosts]
+        self.tensors = _views(self._bytes, starts, like)
+
+    def fill(self, tensors: list[Tensor]) -> None:
+        self._hosts.reverse()
+        host, views = self._hosts[0]
+        for view, tensor in zip(views, tensors, strict=True):
+            view.copy_(tensor)
+        self._bytes.copy_(host, non_blocking=True)
+
+    def stream(self, like: Stream) -> Stream:
+        """These tensors as a stream of this shape."""
+        tokens, positions, segments, cu, *labels = self.tensors
+        layout = replace(like.layout, cu_seqlens_S1=cu)
+        return Stream(tokens, positions, segments, layout, dict(zip(like.labels, labels, strict=True)))
+
+
+def _views(flat: Tensor, starts: list[int], like: list[Tensor]) -> list[Tensor]:
+    return [
+        flat[start : start + t.numel() * t.element_size()].view(t.dtype).view(t.shape)
+        for start, t in zip(starts, like, strict=True)
+    ]
+
+
+def compiled_layers() -> Callable[..., Tensor]:
+    """Calls a layer of the trunk through torch.compile: one compilation for all layers and all numbers of tokens."""
+
+    def call(layer: Any, h_TD: Tensor, *more: Any) -> Tensor:
+        out: Tensor = layer(h_TD, *more)
+        return out
+
+    compiled = torch.compile(call)
+
+    def marked(layer: Any, h_TD: Tensor, layout: Any, adapter: Any) -> Tensor:
+        torch._dynamo.maybe_mark_dynamic(h_TD, 0)
+        torch._dynamo.maybe_mark_dynamic(layout.cu_seqlens_S1, 0)
+        out: Tensor = compiled(layer, h_TD, layout, adapter)
+        return out
+
+    return marked

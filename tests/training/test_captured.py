@@ -1,0 +1,211 @@
+"""Captured steps move the weights as plain ones do; their reports come late, and none is lost.
+
+Without a CUDA device the same step is run unrecorded, on the same steady streams, with the same late reports.
+"""
+
+import itertools
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from polytask.policies import POLICIES
+from polytask.policies.base import PolicyContext
+from polytask.training.captured import CapturedSteps, tensors_of, why_not
+from polytask.training.checkpoint import newest
+from polytask.training.half import HalfWeights
+from polytask.training.loop import Session, fit
+from polytask.training.objective import Objective
+from polytask.trunk.bert import Attention
+from polytask.types import Draw, UserError
+
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
+]
+
+
+def captured(session: Session, compiled: bool = False) -> Session:
+    parts = session.optimizer, session.objective, session.settings
+    session.captured = CapturedSteps(session.model, *parts, compiled)
+    return session
+
+
+def undropped(session: Session) -> Session:
+    for module in session.model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, Attention):
+            module.dropout = 0.0
+    return session
+
+
+def lines(session: Session) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in session.journal.path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("parts", ["all", "heads"])
+@pytest.mark.parametrize(("precision", "clip"), [("float32", 0.1), ("bf16", None)])
+@pytest.mark.parametrize("sampler", ["proportional", "mixed"])
+def test_the_same_losses_and_weights_as_plain_steps(
+    make_session: Any, device: str, parts: str, precision: str, clip: float | None, sampler: str
+) -> None:
+    if device == "cpu" and precision == "bf16" and sampler == "mixed":
+        pytest.skip("the same as with the other sampler")
+    options = {"optimizer": "fused_adamw", "parts": parts, "precision": precision, "clip": clip, "device": device}
+    plain = undropped(make_session("plain", sampler=sampler, **options))
+    swift = captured(undropped(make_session("swift", sampler=sampler, **options)))
+    wanted, found = list(fit(plain)), list(fit(swift))
+    assert [report.step for report in found] == [report.step for report in wanted]
+    near = {"rtol": 1e-4, "atol": 1e-5} if precision == "float32" and device == "cpu" else {"rtol": 0.05, "atol": 0.02}
+    for one, other in zip(wanted, found, strict=True):
+        assert (one.examples, one.tokens, one.learning_rate) == (other.examples, other.tokens, other.learning_rate)
+        assert list(one.losses) == list(other.losses)
+        torch.testing.assert_close(torch.tensor([*one.losses.values()]), torch.tensor([*other.losses.values()]), **near)
+        torch.testing.assert_close(torch.tensor(one.gradient_norm), torch.tensor(other.gradient_norm), **near)
+    for name, weight in plain.model.state_dict().items():
+        torch.testing.assert_close(swift.model.state_dict()[name], weight, rtol=0, atol=3e-3 if near["atol"] > 0.01 else 2e-5)
+
+
+def test_half_weights_give_autocasts_own_numbers() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.Linear(32, 4))
+    x = torch.randn(8, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted = model(x)
+        wanted.square().mean().backward()
+    gradients = [p.grad for p in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    half = HalfWeights(model)
+    with half.standing_in(), torch.autocast("cpu", torch.bfloat16):
+        found = model(x)
+        found.square().mean().backward()
+    half.move_gradients()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        assert parameter.dtype == torch.float32
+        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_stopped_anywhere_it_resumes_with_every_line_once(make_session: Any, device: str) -> None:
+    """A stop comes when the next step is under way: that one is part of the checkpoint, and of the journal."""
+    options = {"optimizer": "fused_adamw", "device": device}
+    straight = captured(make_session("straight", **options))
+    list(fit(straight))
+    stopped = captured(make_session("stopped", **options))
+    steps = fit(stopped)
+    seen = list(itertools.islice(steps, 8))
+    assert stopped.step == seen[-1].step + 1
+    stopped.save()
+    steps.close()
+    resumed = captured(make_session("stopped", resumed_at=9, **options))
+    resumed.load(newest(stopped.folder))
+    assert resumed.step == 9
+    rest = list(fit(resumed))
+    assert [report.step for report in rest] == [10, 11, 12]
+    assert [line["step"] for line in lines(resumed) if line["kind"] == "step"] == list(range(1, 13))
+    near = 0 if device == "cpu" else 2e-3
+    for name, weight in straight.model.state_dict().items():
+        torch.testing.assert_close(resumed.model.state_dict()[name], weight, rtol=0, atol=near)
+
+
+def test_a_save_in_between_loses_no_report(make_session: Any) -> None:
+    session = captured(make_session(optimizer="fused_adamw"))
+    seen = []
+    for report in fit(session):
+        seen.append(report.step)
+        if report.step == 2:
+            session.save()
+    assert seen == list(range(1, 13))
+    assert [line["step"] for line in lines(session) if line["kind"] == "step"] == seen
+
+
+def test_closed_early_the_step_under_way_has_its_line(make_session: Any) -> None:
+    session = captured(make_session(optimizer="fused_adamw"))
+    steps = fit(session)
+    next(steps)
+    steps.close()
+    assert [line["step"] for line in lines(session)] == [1, 2]
+
+
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+def test_what_is_no_number_moves_nothing(make_session: Any, monkeypatch: pytest.MonkeyPatch, on_nan: str) -> None:
+    """With `stop`, the step that was begun before it was known moves nothing either."""
+    session = captured(make_session(optimizer="fused_adamw", on_nan=on_nan, epochs=1))
+    real = Objective.task_losses
+
+    def spoiled(self: Objective, *args: Any) -> dict[str, Tensor]:
+        found = real(self, *args)
+        return {n: loss * math.nan for n, loss in found.items()} if session.step == 3 else found
+
+    monkeypatch.setattr(Objective, "task_losses", spoiled)
+    if on_nan == "skip":
+        reports = list(fit(session))
+        assert [report.step for report in reports if report.skipped] == [3]
+        counts = {int(state["step"]) for state in session.optimizer.state.values()}
+        assert max(counts) == 5
+        return
+    steps = fit(session)
+    next(steps)
+    weights = {name: weight.clone() for name, weight in session.model.state_dict().items()}  # of step 2, which is begun
+    next(steps)
+    with pytest.raises(UserError, match="step 3: the loss of .* is nan.*--resume"):
+        next(steps)
+    assert session.step == 2
+    for name, weight in session.model.state_dict().items():
+        assert torch.equal(weight, weights[name])
+    again = make_session(resumed_at=2, optimizer="fused_adamw", epochs=1)
+    again.load(newest(session.folder))
+    assert again.feed.given == session.feed.given
+
+
+def test_steps_of_one_shape_share_their_place(make_session: Any) -> None:
+    session = captured(make_session(optimizer="fused_adamw"))
+    assert session.captured is not None
+    begin = session.captured.begin
+    streams = [session.feed.next_batch([Draw("one", 4)], steady=True).together for _ in range(3)]
+    for stream in streams:
+        begin(stream)()
+    (graph,) = session.captured._graphs.values()
+    for tensor, last in zip(graph.inputs.tensors, tensors_of(streams[-1]), strict=True):
+        assert torch.equal(tensor, last)
+
+
+def test_why_a_run_is_not_captured(make_session: Any) -> None:
+    def reason(session: Session, device: str = "cuda") -> str | None:
+        parts = session.optimizer, session.objective, session.settings, session.feed
+        return why_not(torch.device(device), *parts)
+
+    assert reason(make_session(optimizer="fused_adamw")) is None
+    assert "on cpu" in str(reason(make_session(optimizer="fused_adamw"), "cpu"))
+    assert "AdamW counts" in str(reason(make_session(optimizer="adamw")))
+    assert "accumulate" in str(reason(make_session(optimizer="fused_adamw", accumulate=2)))
+    assert "train.capture" in str(reason(make_session(optimizer="fused_adamw", capture=False)))
+    for name, why in {"gem": "own gradients", "dwa": "anew"}.items():
+        session = make_session(optimizer="fused_adamw")
+        context = PolicyContext({"one": 1.0, "two": 1.0}, {"one": "classes", "two": "yes_no"}, 6)
+        session.objective = Objective(POLICIES[name](context))
+        assert why in str(reason(session))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_cuda_steps_become_graphs_with_other_dropout_each_time(make_session: Any, compiled: bool) -> None:
+    session = captured(make_session(optimizer="fused_adamw", device="cuda", precision="bf16"), compiled)
+    assert session.captured is not None
+    stream = session.feed.next_batch([Draw("one", 4)], steady=True).together
+    for group in session.optimizer.param_groups:
+        group["lr"] = 0.0
+    losses = []
+    for seed in (1, 2, 3, 3, 4):
+        torch.manual_seed(seed)
+        losses.append(session.captured.begin(stream)().losses["one"])
+    assert session.captured.reason is None
+    assert [graph.graph is not None for graph in session.captured._graphs.values()] == [True]
+    assert losses[2] == losses[3]
+    assert len(set(losses)) == 4
