@@ -52,8 +52,8 @@ class Layout:
     token_ranges: tuple[tuple[int, int], ...]
     """For each task of the model, the first token and the one after the last."""
     at_most: int | None = None
-    """In a steady stream, no sequence is longer than this. Its ranges depend on the number of tokens by size class only,
-    and hold filler of the task's own behind its sequences (`Packer.pack`); some filler has no tokens."""
+    """In a steady stream, no sequence is longer than this. Its ranges depend on the number of tokens by size class
+    only, and hold filler of the task's own behind its sequences (`Packer.pack`); some filler has no tokens."""
 
     @property
     def max_length(self) -> int:

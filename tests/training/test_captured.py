@@ -68,7 +68,9 @@ def test_the_same_losses_and_weights_as_plain_steps(
         torch.testing.assert_close(torch.tensor([*one.losses.values()]), torch.tensor([*other.losses.values()]), **near)
         torch.testing.assert_close(torch.tensor(one.gradient_norm), torch.tensor(other.gradient_norm), **near)
     for name, weight in plain.model.state_dict().items():
-        torch.testing.assert_close(swift.model.state_dict()[name], weight, rtol=0, atol=3e-3 if near["atol"] > 0.01 else 2e-5)
+        torch.testing.assert_close(
+            swift.model.state_dict()[name], weight, rtol=0, atol=3e-3 if near["atol"] > 0.01 else 2e-5
+        )
 
 
 def test_half_weights_give_autocasts_own_numbers() -> None:
@@ -154,7 +156,7 @@ def test_what_is_no_number_moves_nothing(make_session: Any, monkeypatch: pytest.
     next(steps)
     weights = {name: weight.clone() for name, weight in session.model.state_dict().items()}  # of step 2, which is begun
     next(steps)
-    with pytest.raises(UserError, match="step 3: the loss of .* is nan.*--resume"):
+    with pytest.raises(UserError, match=r"step 3: the loss of .* is nan.*--resume"):
         next(steps)
     assert session.step == 2
     for name, weight in session.model.state_dict().items():

@@ -6,7 +6,7 @@ holds one task or many. The trunk knows this file and no concrete adapter.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -48,6 +48,12 @@ class LayerAdapter(nn.Module):
 
     replaces: bool = False
     """Stands in for the layer's own linear maps and norms, which then take no part."""
+    plain_linear: ClassVar[bool] = True
+    """Leaves the linear maps as they are, so that the trunk may compute several in one product."""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.plain_linear = cls.linear is LayerAdapter.linear
 
     def start_from(self, trunk: Trunk, index: int) -> None:
         """Called once, when the model is made, with the number of the layer it is on."""

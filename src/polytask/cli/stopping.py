@@ -60,8 +60,8 @@ def until_stopped(running: Running) -> Iterator[StepReport]:
             if stop.asked is not None:
                 path = report.checkpoint or running.save()
                 typer.echo(
-                    f"stopped after step {running.session.step} of {report.steps}; it is saved in {path}: go on with the same "
-                    "command and --resume",
+                    f"stopped after step {running.session.step} of {report.steps}; it is saved in {path}: go on with "
+                    "the same command and --resume",
                     err=True,
                 )
                 leave(stop.asked)

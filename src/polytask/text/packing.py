@@ -6,6 +6,7 @@ when each text is encoded by itself.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,10 @@ class Packer:
     """Longest sequence, special tokens included; longer texts lose their end, the longer text of a pair first."""
     masker: Masker | None = None
     """Needed where a task's tokens are to be hidden."""
+
+    @cached_property
+    def _marks(self) -> tuple[Ids, Ids]:
+        return np.array([self.cls_id]), np.array([self.sep_id])
 
     def masked(self, text: Ids, share: float, rng: np.random.Generator) -> MaskedText:
         """A single text, cut to fit, with `share` of its tokens hidden."""
@@ -112,7 +117,7 @@ class Packer:
 
     def sequences(self, texts: tuple[Ids, ...], apart: bool) -> Iterator[tuple[list[Ids], int]]:
         """Each sequence of an example in pieces, special tokens among them, and where its second segment starts."""
-        cls, sep = np.array([self.cls_id]), np.array([self.sep_id])
+        cls, sep = self._marks
         if len(texts) == 1 or apart:
             for text in texts:
                 cut = text[: self.max_length - 2]

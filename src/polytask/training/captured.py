@@ -103,6 +103,7 @@ class CapturedSteps:
             if graph.graph is None:
                 results = self._run(graph.inputs.stream(stream))
             else:
+                assert graph.results is not None
                 graph.graph.replay()
                 results = graph.results
         return self._outcome(results, stream)
@@ -133,7 +134,7 @@ class CapturedSteps:
         with self.half.standing_in() if self.half else nullcontext(), self._layers_called():
             with half_precision(model, settings):
                 losses = self.objective.task_losses(model, stream, model(stream), 0.0)
-            self.objective.policy.weigh(losses).backward()  # type: ignore[no-untyped-call]
+            self.objective.policy.weigh(losses).backward()
         if self.half:
             self.half.move_gradients()
         gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -194,7 +195,7 @@ class _Graph:
 
     inputs: "_Copied"
     graph: "torch.cuda.CUDAGraph | None" = None
-    results: Tensor = torch.empty(0)
+    results: Tensor | None = None
 
 
 def shape_of(stream: Stream) -> tuple[Any, ...]:

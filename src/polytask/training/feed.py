@@ -123,7 +123,10 @@ class Feed:
         size = len(self.examples[draw.task])
         first = self.given[draw.task]
         self.given[draw.task] += draw.count
-        return [int(self._order(draw.task, n // size)[n % size]) for n in range(first, first + draw.count)]
+        passes, places = np.divmod(np.arange(first, first + draw.count), size)
+        chosen = [self._order(draw.task, number)[places[passes == number]] for number in np.unique(passes).tolist()]
+        indices: list[int] = np.concatenate(chosen).tolist() if chosen else []
+        return indices
 
     def _order(self, task: str, number: int) -> npt.NDArray[np.integer]:
         held = self._orders.get(task)

@@ -38,8 +38,10 @@ class HalfWeights:
 
     def move_gradients(self) -> None:
         """The copies' gradients become those of the weights."""
-        pairs = [(full, half) for full, half in zip(self.full, self.half, strict=True) if half.grad is not None]
-        gradients = [torch.empty_like(full) for full, _ in pairs]
-        torch._foreach_copy_(gradients, [half.grad for _, half in pairs])
-        for (full, half), gradient in zip(pairs, gradients, strict=True):
+        moved = [
+            (full, half, half.grad) for full, half in zip(self.full, self.half, strict=True) if half.grad is not None
+        ]
+        gradients = [torch.empty_like(full) for full, _, _ in moved]
+        torch._foreach_copy_(gradients, [gradient for _, _, gradient in moved])
+        for (full, half, _), gradient in zip(moved, gradients, strict=True):
             full.grad, half.grad = gradient, None

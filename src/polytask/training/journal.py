@@ -4,11 +4,13 @@ import json
 import logging
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
 from polytask.types import EvalReport, Interference, StepReport
@@ -28,28 +30,33 @@ class Journal:
 
     def write(self, report: StepReport) -> None:
         self._line(step_line(report))
-        for name, value in {
-            **{f"loss/{task}": loss for task, loss in report.losses.items()},
-            **{f"penalty/{name}": value for name, value in report.penalties.items()},
-            "step/learning_rate": report.learning_rate,
-            **({"step/gradient_norm": report.gradient_norm} if report.skipped is None else {}),
-            "step/examples_per_second": report.examples / report.seconds,
-        }.items():
-            self._board.add_scalar(name, value, report.step)
+        self._show(
+            report.step,
+            {
+                **{f"loss/{task}": loss for task, loss in report.losses.items()},
+                **{f"penalty/{name}": value for name, value in report.penalties.items()},
+                "step/learning_rate": report.learning_rate,
+                **({"step/gradient_norm": report.gradient_norm} if report.skipped is None else {}),
+                "step/examples_per_second": report.examples / report.seconds,
+            },
+        )
         if report.interference is not None:
             self._line(interference_line(report.interference))
-            for pair, cosine in report.interference.pairs():
-                self._board.add_scalar(f"interference/{pair}", cosine, report.step)
+            self._show(report.step, {f"interference/{pair}": cosine for pair, cosine in report.interference.pairs()})
         if report.evaluation is not None:
             self.write_evaluation(report.evaluation, report.best)
 
     def write_evaluation(self, report: EvalReport, best: bool = False) -> None:
         """That of a step, or by itself, as the one before the first step is."""
         self._line(evaluation_line(report, best))
-        for task, score in report:
-            self._board.add_scalar(f"dev/{task}/loss", score.loss, report.step)
-            for name, metric in score.metrics.items():
-                self._board.add_scalar(f"dev/{task}/{name}", metric.value, report.step)
+        losses = {f"dev/{task}/loss": score.loss for task, score in report}
+        metrics = {f"dev/{task}/{n}": metric.value for task, score in report for n, metric in score.metrics.items()}
+        self._show(report.step, losses | metrics)
+
+    def _show(self, step: int, values: Mapping[str, float]) -> None:
+        """To TensorBoard, all in one event: an event for each number takes a captured step's time."""
+        together = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
+        self._board._get_file_writer().add_summary(together, step)
 
     def sync(self) -> None:
         """Waits until all lines are on the disk: a checkpoint must not be there before the lines that led to it."""

@@ -32,7 +32,7 @@ class Objective:
     def task_losses(
         self, model: MultiTaskModel, stream: Stream, outputs_of: Mapping[str, Tensor], progress: float
     ) -> dict[str, Tensor]:
-        """Of each task in the stream, whose outputs these are; `progress` is the share of the run's steps that is done."""
+        """Of each task in the stream, given its outputs; `progress` is the share of the run's steps that is done."""
         found = {}
         for task, outputs in outputs_of.items():
             labels = stream.labels[task]

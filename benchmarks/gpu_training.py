@@ -1,0 +1,316 @@
+"""Training on a GPU: polytask's step beside Hugging Face's Trainer on the same shapes, lengths and batch sizes.
+
+    python benchmarks/gpu_training.py [speed] [adapters] [rate] [profile] [--steps N] [--rounds N] [--out FILE.json]
+
+Untrained weights of BERT-base's and of MiniLM's shape (speed does not depend on their values) and the texts of
+trainer_gpu.py (random ids, 4 to 128 of them, 29 on average); polytask has three tasks, of which each step draws one.
+Its rows are the training loop as users run it (`fit`, reports and journal included), in bf16 with fused AdamW, dropout
+.1 on hidden states and none on attention weights; the first steps, in which graphs are captured, are not counted. All
+ways take turns, `--rounds` times; a ratio is that of the same round.
+
+speed     Trainer with its defaults (float32) and tuned (bf16, sdpa, grouped by length, fused AdamW, six workers) beside
+          polytask's step launched kernel by kernel, captured, and captured with compiled layers
+adapters  steps with adapters, heads alone and frozen trunks beside the plain step, all captured
+rate      how much of the card's matrix rate a step of 16k tokens reaches
+profile   where the time of a step goes, by kind of kernel
+"""
+
+import argparse
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from trainer_gpu import CYCLE, make_examples, trainer_rate
+
+from polytask.build import make, make_model
+from polytask.environment import environment
+from polytask.policies.base import PolicyContext
+from polytask.samplers.base import SamplerContext
+from polytask.text.packing import Packer
+from polytask.training.captured import CapturedSteps
+from polytask.training.feed import Feed
+from polytask.training.groups import freeze, parameter_groups
+from polytask.training.journal import Journal
+from polytask.training.loop import Session, fit
+from polytask.training.objective import Objective
+from polytask.trunk.bert import Bert, BertShape
+from polytask.types import YES_NO, EvalReport, LabelSpace, StepReport, Swap, TaskSpec, TrainSettings
+
+SHAPES = {
+    "bert-base": BertShape(attention_dropout=0.0),
+    "minilm": BertShape(layers=6, hidden=384, heads=12, ffn=1536, attention_dropout=0.0),
+}
+SPACES = {"topic": LabelSpace("classes", ("a", "b", "c", "d", "e")), "same": YES_NO, "alike": LabelSpace("score")}
+MANY = 10**9
+
+
+class Examples:
+    """Random ids of random lengths."""
+
+    def __init__(self, task: str, count: int) -> None:
+        rng = np.random.default_rng(len(task))
+        self._tokens = [(ids[1:-1],) for ids in make_examples(count, len(task))]
+        classes = task == "topic"
+        self.labels: npt.NDArray[Any] = rng.integers(0, 5 if classes else 2, count)
+        self.labels = self.labels if classes else self.labels.astype(np.float32)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def tokens(self, index: int) -> tuple[npt.NDArray[np.integer], ...]:
+        return self._tokens[index]
+
+
+def make_session(
+    shape: str, batch: int, folder: Path, adapter: str = "none", sampler: str = "proportional", **settings: Any
+) -> Session:
+    train = TrainSettings(batch_size=batch, precision="bf16", save_every=MANY, evaluate_every=MANY, **settings)
+    specs = {
+        task: TaskSpec(task, space.kind, ("text",), "label", "", "", head=Swap("linear"))
+        for task, space in SPACES.items()
+    }
+    model = make_model(specs, SPACES, Swap(adapter), lambda: Bert(SHAPES[shape])).to("cuda")
+    freeze(model, train)
+    weights, kinds = dict.fromkeys(SPACES, 1.0), {task: space.kind for task, space in SPACES.items()}
+    policy = make("policy", Swap("sum"), "benchmark", PolicyContext(weights, kinds, MANY))
+    examples = {task: Examples(task, 4096) for task in SPACES}
+    sizes = {task: len(part) for task, part in examples.items()}
+    packer = Packer(tuple(SPACES), 101, 102, 128)
+    folder.mkdir(parents=True)
+    return Session(
+        model=model,
+        optimizer=make("optimizer", Swap("fused_adamw"), "benchmark", parameter_groups(model, train, 1e-5, 0.01)),
+        objective=Objective(policy),
+        sampler=make("sampler", Swap(sampler), "benchmark", SamplerContext(sizes, batch, 0, MANY, 1)),
+        feed=Feed(examples, dict.fromkeys(SPACES, False), packer, 0),
+        settings=train,
+        steps_per_epoch=MANY,
+        seed=0,
+        evaluate=lambda step: EvalReport(step, "dev", {}),
+        journal=Journal(folder),
+        folder=folder / "checkpoints",
+    )
+
+
+class Way:
+    """A session that goes on from round to round."""
+
+    def __init__(self, session: Session, captured: bool, compiled: bool = False) -> None:
+        self.session = session
+        if captured:
+            parts = session.model, session.optimizer, session.objective, session.settings
+            session.captured = CapturedSteps(*parts, compiled)
+        self.steps: Iterator[StepReport] = fit(session)
+
+    def warm_up(self, steps: int) -> None:
+        for _ in range(steps):
+            next(self.steps)
+        torch.cuda.synchronize()
+
+    def rate(self, steps: int) -> float:
+        """Examples a second."""
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        examples = sum(next(self.steps).examples for _ in range(steps))
+        torch.cuda.synchronize()
+        return examples / (time.perf_counter() - started)
+
+    def close(self) -> None:
+        if self.session.captured is not None and self.session.captured.reason is not None:
+            print(f"    not captured: {self.session.captured.reason}")
+        self.session.under_way = None
+
+
+def in_turns(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, rate in ways.items():
+            found[name].append(rate())
+    return found
+
+
+def ratios(found: dict[str, list[float]], one: str, other: str) -> str:
+    each = sorted(a / b for a, b in zip(found[one], found[other], strict=True))
+    return f"{statistics.median(each):.2f} ({each[0]:.2f} to {each[-1]:.2f})"
+
+
+def speed(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
+    results = {}
+    for shape in SHAPES:
+        for batch in (32, 256):
+            own = {
+                "kernel by kernel": Way(make_session(shape, batch, folder / f"{shape}-{batch}-a"), False),
+                "captured": Way(make_session(shape, batch, folder / f"{shape}-{batch}-b"), True),
+                "captured, compiled": Way(make_session(shape, batch, folder / f"{shape}-{batch}-c"), True, True),
+            }
+            for name, way in own.items():
+                way.warm_up(10 if name == "kernel by kernel" else 120)
+            examples = make_examples(4 * CYCLE * batch)
+            ways: dict[str, Callable[[], float]] = {
+                "Trainer, default": partial(trainer_rate, shape, batch, False, steps, examples),
+                "Trainer, tuned": partial(trainer_rate, shape, batch, True, steps, examples),
+            }
+            ways |= {
+                name: partial(way.rate, steps if name == "kernel by kernel" else 4 * steps) for name, way in own.items()
+            }
+            found = in_turns(ways, rounds)
+            results[f"{shape}, {batch}"] = found
+            best = max(("Trainer, default", "Trainer, tuned"), key=lambda name: statistics.median(found[name]))
+            print(f"{shape}, {batch} examples a step:")
+            for name, rates in found.items():
+                beside = f"{ratios(found, name, best)} x {best}" if name in own else ""
+                middle = statistics.median(rates)
+                print(f"    {name:20} {middle:9,.0f} examples/s {batch / middle * 1000:8.2f} ms a step  {beside}")
+            for way in own.values():
+                way.close()
+            del own, ways
+            torch.cuda.empty_cache()
+    return results
+
+
+def adapters(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
+    rows: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "pal": {"adapter": "pal"},
+        "houlsby": {"adapter": "houlsby"},
+        "conditional_norm": {"adapter": "conditional_norm"},
+        "lora": {"adapter": "lora"},
+        "heads alone": {"parts": "heads"},
+        "houlsby, frozen trunk": {"adapter": "houlsby", "parts": "adapters"},
+        "pal, frozen trunk": {"adapter": "pal", "parts": "adapters"},
+    }
+    results = {}
+    for shape in SHAPES:
+        for batch in (32, 256):
+            own = {}
+            for at, (name, options) in enumerate(rows.items()):
+                own[name] = Way(make_session(shape, batch, folder / f"{shape}-{batch}-ad{at}", **options), True, True)
+                own[name].warm_up(100)
+            found = in_turns({name: partial(way.rate, 2 * steps) for name, way in own.items()}, rounds)
+            results[f"{shape}, {batch}"] = found
+            print(f"{shape}, {batch} examples a step, captured and compiled; time beside the plain step:")
+            for name, rates in found.items():
+                print(f"    {name:24} {statistics.median(rates):9,.0f} examples/s  {ratios(found, 'plain', name)}")
+            for way in own.values():
+                way.close()
+            del own
+            torch.cuda.empty_cache()
+    return results
+
+
+def matrix_rate() -> float:
+    """Floating-point operations a second of large products in bf16."""
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(5):
+        a @ b
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(30):
+        a @ b
+    torch.cuda.synchronize()
+    return 30 * 2 * 8192**3 / (time.perf_counter() - started)
+
+
+def operations(shape: BertShape, lengths: npt.NDArray[np.int64]) -> float:
+    """Of the matrix products of a step on sequences of these lengths, forward and backward."""
+    per_token = 2 * (4 * shape.hidden**2 + 2 * shape.hidden * shape.ffn)
+    attention = 4 * shape.hidden * float((lengths**2).sum())
+    return 3 * shape.layers * (per_token * float(lengths.sum()) + attention)
+
+
+def rate(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
+    results = {}
+    for shape in SHAPES:
+        batch = 16384 // 29
+        way = Way(make_session(shape, batch, folder / f"{shape}-rate"), True, True)
+        way.warm_up(60)
+        shares, examples = [], []
+        for _ in range(rounds):
+            largest = matrix_rate()
+            got = way.rate(steps)
+            each = operations(SHAPES[shape], np.array([len(ids) for ids in make_examples(4096)])) / 4096
+            shares.append(got * each / largest)
+            examples.append(got)
+        results[shape] = {"share": shares, "examples": examples, "matrix rate": largest}
+        print(
+            f"{shape}: {batch} examples a step, about 16k tokens: {statistics.median(examples):,.0f} examples/s, "
+            f"{statistics.median(shares):.3f} of {largest / 1e12:.0f} TFLOP/s ({min(shares):.3f} to {max(shares):.3f})"
+        )
+        way.close()
+        del way
+        torch.cuda.empty_cache()
+    return results
+
+
+KINDS = {
+    "attention": ("attn", "attention", "flash", "fmha"),
+    "matrix products": ("gemm", "cutlass", "nvjet", "cublas", "sm90_xmma", "splitk"),
+    "optimizer and casts": ("multi_tensor", "fused_adam", "foreach"),
+    "copies": ("memcpy", "memset", "copy"),
+}
+
+
+def profile(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
+    results = {}
+    for shape, batch in (("bert-base", 32), ("minilm", 32), ("bert-base", 565), ("minilm", 565)):
+        way = Way(make_session(shape, batch, folder / f"{shape}-{batch}-profile"), True, True)
+        way.warm_up(80)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            way.rate(10)
+        kinds: dict[str, float] = defaultdict(float)
+        launches = 0
+        longest: list[tuple[float, str]] = []
+        for event in seen.key_averages():
+            name, each = event.key.lower(), event.self_device_time_total / 10 / 1000
+            kind = next((kind for kind, words in KINDS.items() if any(w in name for w in words)), "the rest")
+            kinds[kind] += each
+            launches += event.count
+            longest.append((each, event.key[:90]))
+        total = sum(kinds.values())
+        print(f"{shape}, {batch} examples a step: {total:.2f} ms in {launches / 10:.0f} kernels")
+        for kind, each in sorted(kinds.items(), key=lambda item: -item[1]):
+            print(f"    {kind:22} {each:7.3f} ms  {each / total:5.0%}")
+        for each, name in sorted(longest, reverse=True)[:12]:
+            print(f"        {each:7.3f} ms  {name}")
+        results[f"{shape}, {batch}"] = {**kinds, "kernels": launches / 10}
+        way.close()
+        del way
+        torch.cuda.empty_cache()
+    return results
+
+
+PARTS = {"speed": speed, "adapters": adapters, "rate": rate, "profile": profile}
+
+
+def main() -> None:
+    given = argparse.ArgumentParser()
+    given.add_argument("parts", nargs="*", choices=[*PARTS, []])
+    given.add_argument("--steps", type=int, default=60)
+    given.add_argument("--rounds", type=int, default=3)
+    given.add_argument("--out", type=Path)
+    options = given.parse_args()
+    machine = environment(torch.device("cuda"))
+    print(f"{torch.cuda.get_device_name()}, torch {machine['torch']}")
+    found: dict[str, Any] = {"environment": machine, "shapes": {n: asdict(s) for n, s in SHAPES.items()}}
+    with tempfile.TemporaryDirectory() as folder:
+        for part in options.parts or PARTS:
+            started = time.perf_counter()
+            found[part] = PARTS[part](options.steps, options.rounds, Path(folder) / part)
+            print(f"  ({part}: {math.ceil(time.perf_counter() - started)} s)", flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1, default=str))
+
+
+if __name__ == "__main__":
+    main()
