@@ -8,10 +8,12 @@ from polytask.experiments.runner import CellReport
 from polytask.experiments.study import read_study
 from polytask.export.adapter import export_adapter
 from polytask.export.combine import combine
+from polytask.preparing import Prepared, describe_task, prepare
 from polytask.pretraining import Pretraining, pretrain
 from polytask.probing import with_probes
 from polytask.recipe import Recipe, read_recipe, recipe_from, write_recipe
-from polytask.run import Finished, Prepared, Rehearsal, Running, describe_task, evaluate_run, prepare, train
+from polytask.run import Finished, Rehearsal, Running, train
+from polytask.scoring import evaluate_run
 from polytask.serving.files import predict_file
 from polytask.serving.predictor import Predictor
 from polytask.starter import start_recipe

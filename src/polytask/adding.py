@@ -24,6 +24,7 @@ from polytask.export.adapter import complete, task_tensors
 from polytask.model import MultiTaskModel
 from polytask.places import cache_folder
 from polytask.policies.base import Policy, PolicyContext
+from polytask.preparing import Prepared, assemble
 from polytask.recipe import (
     Recipe,
     read_content,
@@ -33,7 +34,8 @@ from polytask.recipe import (
     with_setting,
 )
 from polytask.resuming import read_environment, recipe_changes
-from polytask.run import Finished, Outputs, Prepared, Running, assemble
+from polytask.run import Finished, Running
+from polytask.scoring import Outputs
 from polytask.tasks.task import Split, Task, read_split, read_tasks
 from polytask.training.groups import freeze
 from polytask.training.objective import Objective

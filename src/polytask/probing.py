@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from polytask.build import make
+from polytask.preparing import Prepared, prepare
 from polytask.recipe import Recipe
-from polytask.run import Prepared, prepare
 from polytask.samplers.base import Sampler, SamplerContext
 from polytask.types import UserError
 

@@ -5,7 +5,7 @@ model/  predictions/  summary.json  report.html  texts/ (of pretraining runs)
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,29 +13,16 @@ from typing import Any
 
 import torch
 
-from polytask.build import (
-    encoder_fingerprint,
-    encoder_folder,
-    make,
-    make_loss,
-    make_model,
-    make_packer,
-    make_trunk,
-    option,
-    start_heads,
-)
-from polytask.bundle import Bundle, save_bundle
+from polytask.build import encoder_fingerprint, make, make_loss, option
+from polytask.bundle import save_bundle
 from polytask.environment import environment, peak_memory, pick_device
 from polytask.evaluation.card import write_card
-from polytask.evaluation.evaluate import evaluate, split_outputs, write_predictions
 from polytask.evaluation.interference import read_interference
 from polytask.evaluation.metrics import check_metric
 from polytask.evaluation.report import write_report
 from polytask.evaluation.transfer import read_transfer
-from polytask.heads.base import Head
-from polytask.model import MultiTaskModel
-from polytask.places import cache_folder
 from polytask.policies.base import PolicyContext
+from polytask.preparing import Prepared, describe_task, prepare
 from polytask.recipe import Recipe, read_recipe, recipe_from, write_recipe
 from polytask.regularizers.base import RegularizerContext
 from polytask.resuming import (
@@ -49,59 +36,25 @@ from polytask.resuming import (
     refusal,
 )
 from polytask.samplers.base import Sampler, SamplerContext
+from polytask.scoring import Outputs, evaluate_split, score_split
 from polytask.serving.predictor import Predictor
-from polytask.tasks.describe import baseline, class_counts, describe_split
-from polytask.tasks.doctor import examine
-from polytask.tasks.finding import Finding
-from polytask.tasks.task import Split, Task, read_split, read_tasks
-from polytask.text.packing import Packer
-from polytask.text.tokenizer import TextTokenizer
+from polytask.tasks.describe import baseline, class_counts
 from polytask.training.averages import RunningAverage
 from polytask.training.captured import COMPILE_FROM, CapturedSteps, why_not
 from polytask.training.checkpoint import step_of
 from polytask.training.feed import Feed
-from polytask.training.groups import freeze, parameter_groups
+from polytask.training.groups import parameter_groups
 from polytask.training.journal import Journal
 from polytask.training.lock import LOCK, hold, let_go
 from polytask.training.loop import Session, fit
 from polytask.training.memory import Memory
 from polytask.training.objective import Objective
-from polytask.types import EvalReport, Stage, StepReport, TaskSpec, UserError
+from polytask.types import EvalReport, Stage, StepReport, UserError
 from polytask.values import unknown
 from polytask.whole import write_whole
 
 TEXTS = "texts"
 """The folder of a pretraining run's text."""
-Outputs = Mapping[str, torch.Tensor]
-"""By task, the heads' outputs for every example of a split, in order."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A recipe whose data is read and whose model is made: nothing but training is left to go wrong."""
-
-    recipe: Recipe
-    tokenizer: TextTokenizer
-    tasks: Mapping[str, Task]
-    packer: Packer
-    model: MultiTaskModel
-    steps_per_epoch: int
-    drawn: tuple[str, ...]
-    """The tasks that steps are drawn from: all of them, or those that are added to a run."""
-
-    def splits(self, name: str) -> dict[str, Any]:
-        """Each task's split of this name, where it has one."""
-        return {task: entry.splits[name] for task, entry in self.tasks.items() if name in entry.splits}
-
-    def findings(self) -> list[Finding]:
-        """What a look at the data finds, the worst first."""
-        apart = [name for name in self.tasks if self.model.head(name).apart]
-        return examine(self.tasks, self.packer.max_length, apart, self.tokenizer.unk_id)
-
-    @property
-    def bundle(self) -> Bundle:
-        labels = {name: task.labels for name, task in self.tasks.items()}
-        return Bundle(self.model, self.tokenizer, self.packer, self.recipe.tasks, labels, self.recipe.adapter)
 
 
 @dataclass(frozen=True)
@@ -122,37 +75,6 @@ class Finished:
         """Why no model was saved, of a run that forgot too much of its old tasks."""
         refused: str | None = self.summary.get("refused")
         return refused
-
-
-def prepare(recipe: Recipe) -> Prepared:
-    """Finds the encoder, reads and tokenizes the data, makes the model."""
-    if recipe.add is not None:
-        raise UserError("recipe: add: this recipe is for a run that has finished: polytask add-task RUN RECIPE")
-    if recipe.train.threads is not None:
-        torch.set_num_threads(recipe.train.threads)
-    folder = encoder_folder(recipe.encoder)
-    tokenizer = TextTokenizer.load(folder)
-    for name, spec in recipe.tasks.items():
-        check_metric(spec.metric, spec.kind, f"recipe: tasks.{name}.metric")
-    tasks = {task.spec.name: task for task in read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder())}
-    labels = {name: task.labels for name, task in tasks.items()}
-    model = make_model(
-        recipe.tasks, labels, recipe.adapter, lambda: make_trunk(recipe, folder, tokenizer), seed=recipe.seed
-    )
-    if isinstance(recipe.encoder, str):
-        start_heads(model, folder)
-    freeze(model, recipe.train)
-    return assemble(recipe, tokenizer, tasks, model, tuple(tasks))
-
-
-def assemble(
-    recipe: Recipe, tokenizer: TextTokenizer, tasks: Mapping[str, Task], model: MultiTaskModel, drawn: tuple[str, ...]
-) -> Prepared:
-    """What is left to say when data and model are there; `drawn` are the tasks whose training examples make steps."""
-    examples = sum(len(tasks[name].splits["train"]) for name in drawn)
-    a_step = recipe.train.batch_size * recipe.train.accumulate
-    steps_per_epoch = recipe.train.steps_per_epoch or -(-examples // a_step)
-    return Prepared(recipe, tokenizer, tasks, make_packer(recipe, tokenizer), model, steps_per_epoch, drawn)
 
 
 def train(
@@ -241,7 +163,7 @@ class Running:
 
     def evaluate(self, split: str) -> EvalReport:
         """The model as it is now, on a split of every task."""
-        return _evaluate(self.prepared, split, self.session.step)[0]
+        return evaluate_split(self.prepared, split, self.session.step)[0]
 
     def finish(self) -> Finished:
         """Takes the best weights, scores and predicts every split, and writes the model, the summary and the report."""
@@ -321,7 +243,7 @@ class Running:
             settings=settings,
             steps_per_epoch=prepared.steps_per_epoch,
             seed=recipe.seed,
-            evaluate=lambda step: _evaluate(prepared, "dev", step, self._evaluated())[0],
+            evaluate=lambda step: evaluate_split(prepared, "dev", step, self._evaluated())[0],
             journal=Journal(self.folder, step_of(checkpoint) if checkpoint else 0),
             folder=self.folder / "checkpoints",
             average=None if settings.ema is None else RunningAverage(model, settings.ema),
@@ -450,78 +372,6 @@ class Rehearsal(Running):
         self.folder, self.device = Path(), torch.device("cpu")
         self.prepared = prepare(self.recipe)
         self.session = self._session(None)
-
-
-def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] | None = None) -> EvalReport:
-    """A finished run's scores on its own files of a split, or on other files by task. Writes the split's predictions.
-
-    Predictions on other files go to predictions/TASK-on-FILE.jsonl, beside those of the run's own splits.
-    """
-    folder = Path(folder)
-    if not (folder / "recipe.yaml").is_file():
-        raise UserError(f"{folder}: this is no run: it has no recipe.yaml")
-    recipe = read_recipe(folder / "recipe.yaml")
-    predictor = Predictor.load(folder, recipe.train.device)
-    bundle = predictor.bundle
-    files = dict(on or {}) or {n: f for n, s in recipe.tasks.items() if (f := _file_of(s, split, folder)) is not None}
-    if not files:
-        raise UserError(f"{folder}: no task of its recipe has a {split} file")
-    splits = {}
-    for name, file in files.items():
-        spec = recipe.tasks[predictor.spec(name).name]
-        splits[name] = read_split(spec, bundle.labels[name], file, bundle.tokenizer, cache_folder(), split)
-    outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16")
-    primary = {name: recipe.tasks[name].metric for name in splits}
-    report = evaluate(bundle.model, outputs, splits, primary, split, 0)
-    for name, data in splits.items():
-        ending = f"on-{Path(files[name]).stem}" if on else split
-        _write_predictions(folder, f"{name}-{ending}", bundle.model.head(name), outputs[name], data)
-    return report
-
-
-def _file_of(spec: TaskSpec, split: str, folder: Path) -> str | None:
-    if split not in ("train", "dev", "test"):
-        raise UserError(f"{folder}: the splits are train, dev and test, found {split!r}")
-    file: str | None = getattr(spec, split)
-    return file
-
-
-def describe_task(task: Task, prepared: Prepared) -> dict[str, Any]:
-    spec, labels = task.spec, task.labels
-    apart = prepared.model.head(spec.name).apart
-    return {
-        "kind": spec.kind,
-        "classes": list(labels.classes),
-        "range": [labels.low, labels.high] if spec.kind == "score" else None,
-        "text": list(spec.text),
-        "label": spec.label,
-        "metric": check_metric(spec.metric, spec.kind, spec.name),
-        "data": {name: describe_split(split, labels, prepared.packer, apart) for name, split in task.splits.items()},
-    }
-
-
-def score_split(prepared: Prepared, split: str, folder: Path, step: int) -> tuple[EvalReport, Outputs]:
-    """Scores a split of every task and writes its predictions into the run."""
-    report, outputs = _evaluate(prepared, split, step)
-    for name, data in prepared.splits(split).items():
-        _write_predictions(folder, f"{name}-{split}", prepared.model.head(name), outputs[name], data)
-    return report, outputs
-
-
-def _write_predictions(folder: Path, name: str, head: Head, outputs: torch.Tensor, data: Split) -> None:
-    """Of plain text there are none."""
-    if head.labels.kind != "text":
-        write_predictions(folder / "predictions" / f"{name}.jsonl", data.examples(), head.decode(outputs))
-
-
-def _evaluate(
-    prepared: Prepared, split: str, step: int, tasks: Collection[str] | None = None
-) -> tuple[EvalReport, Outputs]:
-    splits = {name: data for name, data in prepared.splits(split).items() if tasks is None or name in tasks}
-    bf16 = prepared.recipe.train.precision == "bf16"
-    outputs = split_outputs(prepared.model, splits, prepared.packer, bf16)
-    primary = {name: spec.metric for name, spec in prepared.recipe.tasks.items()}
-    return evaluate(prepared.model, outputs, splits, primary, split, step), outputs
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -11,9 +11,9 @@ from polytask import Running, prepare, read_recipe
 from polytask.adapters import ADAPTERS
 from polytask.build import make
 from polytask.model import MultiTaskModel
+from polytask.preparing import Prepared
 from polytask.regularizers import REGULARIZERS
 from polytask.regularizers.base import Regularizer, RegularizerContext
-from polytask.run import Prepared
 from polytask.stream import Stream
 from polytask.training.feed import Feed
 from polytask.types import Draw, Stage, Swap

@@ -191,7 +191,7 @@ def test_out_of_memory_in_an_evaluation(recipe: Path, tmp_path: Path, monkeypatc
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     running = Running(read_recipe(recipe), tmp_path / "run")
-    monkeypatch.setattr("polytask.run.evaluate", short)
+    monkeypatch.setattr("polytask.scoring.evaluate", short)
     with pytest.raises(UserError, match=r"^step 3: out of memory on cpu when its gradient was there already"):
         list(running.steps())
     assert newest(tmp_path / "run" / "checkpoints") == tmp_path / "run" / "checkpoints" / "step-2"

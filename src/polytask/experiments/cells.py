@@ -14,8 +14,8 @@ from typing import Any
 
 from polytask.build import encoder_fingerprint
 from polytask.experiments.study import Study
+from polytask.preparing import Prepared, prepare
 from polytask.recipe import Recipe, recipe_to_mapping
-from polytask.run import Prepared, prepare
 
 # Rooms and files that show, serve or compare results, and cannot change them.
 SHOWING = {"cli", "serving", "experiments", "starter", "version", "environment", "__main__", "__init__"}

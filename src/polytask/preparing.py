@@ -1,0 +1,95 @@
+"""A recipe's data read and its model made: what comes before training. Knows recipes, tasks and models, no folder."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from polytask.build import encoder_folder, make_model, make_packer, make_trunk, start_heads
+from polytask.bundle import Bundle
+from polytask.evaluation.metrics import check_metric
+from polytask.model import MultiTaskModel
+from polytask.places import cache_folder
+from polytask.recipe import Recipe
+from polytask.tasks.describe import describe_split
+from polytask.tasks.doctor import examine
+from polytask.tasks.finding import Finding
+from polytask.tasks.task import Task, read_tasks
+from polytask.text.packing import Packer
+from polytask.text.tokenizer import TextTokenizer
+from polytask.training.groups import freeze
+from polytask.types import UserError
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A recipe whose data is read and whose model is made: nothing but training is left to go wrong."""
+
+    recipe: Recipe
+    tokenizer: TextTokenizer
+    tasks: Mapping[str, Task]
+    packer: Packer
+    model: MultiTaskModel
+    steps_per_epoch: int
+    drawn: tuple[str, ...]
+    """The tasks that steps are drawn from: all of them, or those that are added to a run."""
+
+    def splits(self, name: str) -> dict[str, Any]:
+        """Each task's split of this name, where it has one."""
+        return {task: entry.splits[name] for task, entry in self.tasks.items() if name in entry.splits}
+
+    def findings(self) -> list[Finding]:
+        """What a look at the data finds, the worst first."""
+        apart = [name for name in self.tasks if self.model.head(name).apart]
+        return examine(self.tasks, self.packer.max_length, apart, self.tokenizer.unk_id)
+
+    @property
+    def bundle(self) -> Bundle:
+        labels = {name: task.labels for name, task in self.tasks.items()}
+        return Bundle(self.model, self.tokenizer, self.packer, self.recipe.tasks, labels, self.recipe.adapter)
+
+
+def prepare(recipe: Recipe) -> Prepared:
+    """Finds the encoder, reads and tokenizes the data, makes the model."""
+    if recipe.add is not None:
+        raise UserError("recipe: add: this recipe is for a run that has finished: polytask add-task RUN RECIPE")
+    if recipe.train.threads is not None:
+        torch.set_num_threads(recipe.train.threads)
+    folder = encoder_folder(recipe.encoder)
+    tokenizer = TextTokenizer.load(folder)
+    for name, spec in recipe.tasks.items():
+        check_metric(spec.metric, spec.kind, f"recipe: tasks.{name}.metric")
+    tasks = {task.spec.name: task for task in read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder())}
+    labels = {name: task.labels for name, task in tasks.items()}
+    model = make_model(
+        recipe.tasks, labels, recipe.adapter, lambda: make_trunk(recipe, folder, tokenizer), seed=recipe.seed
+    )
+    if isinstance(recipe.encoder, str):
+        start_heads(model, folder)
+    freeze(model, recipe.train)
+    return assemble(recipe, tokenizer, tasks, model, tuple(tasks))
+
+
+def assemble(
+    recipe: Recipe, tokenizer: TextTokenizer, tasks: Mapping[str, Task], model: MultiTaskModel, drawn: tuple[str, ...]
+) -> Prepared:
+    """What is left to say when data and model are there; `drawn` are the tasks whose training examples make steps."""
+    examples = sum(len(tasks[name].splits["train"]) for name in drawn)
+    a_step = recipe.train.batch_size * recipe.train.accumulate
+    steps_per_epoch = recipe.train.steps_per_epoch or -(-examples // a_step)
+    return Prepared(recipe, tokenizer, tasks, make_packer(recipe, tokenizer), model, steps_per_epoch, drawn)
+
+
+def describe_task(task: Task, prepared: Prepared) -> dict[str, Any]:
+    spec, labels = task.spec, task.labels
+    apart = prepared.model.head(spec.name).apart
+    return {
+        "kind": spec.kind,
+        "classes": list(labels.classes),
+        "range": [labels.low, labels.high] if spec.kind == "score" else None,
+        "text": list(spec.text),
+        "label": spec.label,
+        "metric": check_metric(spec.metric, spec.kind, spec.name),
+        "data": {name: describe_split(split, labels, prepared.packer, apart) for name, split in task.splits.items()},
+    }
