@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from polytask import seeds
-from polytask.adapters.base import Adapter
+from polytask.adapters.base import Adapter, LayerAdapter
 from polytask.heads.base import Head
 from polytask.seeds import RandomState
 from polytask.stream import Encoded, Stream
@@ -79,7 +79,6 @@ class MultiTaskModel(nn.Module):
             if layout.sequence_ranges[k][0] < layout.sequence_ranges[k][1]
         }
 
-    @torch.inference_mode()
     def answer(
         self, task: str, texts: Sequence[tuple[Ids, ...]], packer: Packer, token_budget: int = 8192, bf16: bool = False
     ) -> Tensor:
@@ -87,24 +86,65 @@ class MultiTaskModel(nn.Module):
 
         Where the head wants tokens hidden, the same text in the same place always loses the same ones.
         """
+        return self.answers([task], texts, packer, token_budget, bf16)[task]
+
+    @torch.inference_mode()
+    def answers(
+        self,
+        tasks: Sequence[str],
+        texts: Sequence[tuple[Ids, ...]],
+        packer: Packer,
+        token_budget: int = 8192,
+        bf16: bool = False,
+    ) -> dict[str, Tensor]:
+        """The outputs of tasks that one pass of the trunk can answer (`passes`), for the same examples."""
         was_training = self.training
         self.eval()
-        head = self.head(task)
+        head = self.head(tasks[0])
+        assert len(self.passes(tasks)) == 1
         texts = [ids * head.copies for ids in texts]
         lengths = [packer.length(tuple(map(len, ids)), head.apart) for ids in texts]
-        pieces, order = [], []
+        pieces: dict[str, list[Tensor]] = {task: [] for task in tasks}
+        order: list[int] = []
         for batch in batches_by_length(lengths, token_budget):
             if head.masked is None:
-                part = Part(task, [texts[i] for i in batch], head.apart)
+                part = Part(tasks[0], [texts[i] for i in batch], head.apart)
             else:
                 hide = [packer.masked(texts[i][0], head.masked, seeds.generator(0, "mask", i)) for i in batch]
-                part = Part.masked(task, hide)
+                part = Part.masked(tasks[0], hide)
             stream = packer.pack([part]).to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
-                pieces.append(self(stream)[task].float().cpu())
+                hidden_TD = self.trunk.encode(stream, self.adapter)
+                for task in tasks:
+                    pieces[task].append(self._output(task, tasks[0], hidden_TD, stream).float().cpu())
             order += batch
         self.train(was_training)
-        return torch.cat(pieces)[torch.from_numpy(np.argsort(order))]
+        places = torch.from_numpy(np.argsort(order))
+        return {task: torch.cat(found)[places] for task, found in pieces.items()}
+
+    def _output(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Tensor:
+        """A task's outputs for what stands in the stream as another's."""
+        k, labels = self.tasks.index(packed_as), stream.labels.get(packed_as)
+        encoded = Encoded(hidden_TD, stream.layout, k, self.trunk.pool, self.trunk.words.weight, labels)
+        output: Tensor = self.head(task)(encoded)
+        return output
+
+    def passes(self, tasks: Sequence[str]) -> list[tuple[str, ...]]:
+        """The tasks in groups: one pass of the trunk over the same texts answers all tasks of a group.
+
+        They read a pair the same way, and nothing inside the trunk is a task's own.
+        """
+        groups: dict[tuple[object, ...], list[str]] = {}
+        for task in tasks:
+            head = self.head(task)
+            alone = head.masked is not None or self.adapter.task_parameters(task)
+            groups.setdefault((head.apart, head.copies, task if alone else None), []).append(task)
+        return [tuple(group) for group in groups.values()]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the adapter leaves every slot as it is, so that the trunk alone does all the work."""
+        return all(type(part) is LayerAdapter for part in (self.adapter.embedding, *self.adapter.layers))
 
     def parts(self) -> Iterator[tuple[str, int, nn.Module]]:
         """The model's parts as (name, height, module): 0 the embeddings, 1 the first layer ... the heads on top.

@@ -24,6 +24,19 @@ def test_one_text_and_one_pair(cli: Any, tiny_run: Finished) -> None:
     assert 0 <= float(score) <= 5
 
 
+def test_some_tasks_and_all_that_fit(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
+    pair = ["--text", "A dog runs.", "--text2", "A dog is running."]
+    said = cli("predict", tiny_run.folder, *pair)
+    assert [line.partition(":")[0] for line in said.out.splitlines()] == ["question", "similarity"]
+    said = cli("predict", tiny_run.folder, "--task", "similarity", "--task", "question", *pair)
+    assert [line.partition(":")[0] for line in said.out.splitlines()] == ["similarity", "question"]
+    (tmp_path / "in.csv").write_text("sentence1,sentence2,text\na,b,c\n")
+    said = cli("predict", tiny_run.folder, "--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv")
+    assert said.code == 0, said.err
+    header = (tmp_path / "out.csv").read_text().splitlines()[0]
+    assert header == "sentence1,sentence2,text,predicted_opinion,probability_opinion,predicted_similarity"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -31,6 +44,7 @@ def test_one_text_and_one_pair(cli: Any, tiny_run: Finished) -> None:
         (["--task", "question", "--text", "x"], "task question takes 2 text(s)"),
         (["--task", "opinion", "--text", "x", "--text2", "y"], "task opinion takes 1 text(s)"),
         (["--task", "opinion", "--text", " "], "the text is empty"),
+        (["--text", "x", "--precision", "int4"], "there is no precision 'int4'. Valid: bf16, fp32"),
         (["--task", "opinion", "--input", "none.csv", "--output", "out.csv"], "none.csv: no such file"),
     ],
 )

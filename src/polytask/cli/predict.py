@@ -11,7 +11,10 @@ from polytask.cli.console import plain_console
 
 def run(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.", show_default=False)],
-    task: Annotated[str, typer.Option(help="Which of the run's tasks to ask.", show_default=False)],
+    task: Annotated[
+        list[str] | None,
+        typer.Option(help="A task of the run to ask; may be given several times. Left out: every task that fits."),
+    ] = None,
     text: Annotated[str | None, typer.Option(help="A text to ask about.", show_default=False)] = None,
     text2: Annotated[str | None, typer.Option(help="The second text of a pair.", show_default=False)] = None,
     source: Annotated[
@@ -23,8 +26,11 @@ def run(
     columns: Annotated[
         str | None, typer.Option(help="Text column(s) of the input, with commas between; left out: as in training.")
     ] = None,
+    precision: Annotated[
+        str, typer.Option(help="fp32, or bf16: faster where the hardware has it, with scores that differ a little.")
+    ] = "fp32",
 ) -> None:
-    """Predict one text, one pair, or a whole file of any size.
+    """Predict one text, one pair, or a whole file of any size; one task, some, or all that the texts fit.
 
     Examples:
 
@@ -33,17 +39,20 @@ def run(
         polytask predict runs/quickstart --task question --text "How old is it?" --text2 "What is its age?"
 
         polytask predict runs/quickstart --task opinion --input new.csv --output predicted.csv
+
+        polytask predict runs/quickstart --input new.csv --output predicted.csv
     """
     if (text is None) == (source is None):
         raise typer.BadParameter("give either --text or --input")
     if (source is None) != (target is None):
         raise typer.BadParameter("--input and --output go together")
-    predictor = load(folder)
+    predictor = load(folder, precision=precision)
     console = plain_console()
     if text is not None:
         if not text.strip() or (text2 is not None and not text2.strip()):
             raise UserError("predict: the text is empty")
-        console.print(shown(predictor.predict(task, text, text2)[0]), highlight=False, soft_wrap=True)
+        for (prediction,) in predictor.predict_tasks(text, text2, task).values():
+            console.print(shown(prediction), highlight=False, soft_wrap=True)
     else:
         assert source is not None
         assert target is not None

@@ -4,15 +4,17 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice, tee
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from polytask.serving.predictor import WINDOW, Predictor
+from polytask.serving.predictor import WINDOW, Predictor, windows
+from polytask.tasks.reading import open_source
 from polytask.tasks.rows import read_texts
+from polytask.tasks.source import Source
 from polytask.types import Prediction, UserError
 from polytask.whole import whole_file
 
@@ -20,29 +22,71 @@ Rows = Iterator[dict[str, Any]]
 
 
 def predict_file(
-    predictor: Predictor, task: str, source: str, target: str | Path, columns: Sequence[str] | None = None
+    predictor: Predictor,
+    tasks: str | Sequence[str] | None,
+    source: str,
+    target: str | Path,
+    columns: Sequence[str] | None = None,
 ) -> int:
-    """Writes every row of `source` with the task's prediction added; gives back how many rows there were.
+    """Writes every row of `source` with the predictions of one task or of several added; gives back how many rows.
 
-    Columns: as in training unless given. Added: predicted_TASK, and probability_TASK where the task has classes.
+    Columns: as in training unless given. Tasks left out: all whose columns the file has. Added for each task:
+    predicted_TASK, and probability_TASK where it has classes.
     """
     target = Path(target)
     writer = _writer_for(target)
-    spec = predictor.spec(task)
-    columns = tuple(columns) if columns else spec.text
-    rows, texts = tee(read_texts(source, columns))
-    # tee holds what one side has read and the other has not: a window of rows, because predictions come by windows.
-    predictions = predictor.stream(task, (texts_of_row for _, _, texts_of_row in texts))
+    opened = open_source(source)
+    wanted = _columns(predictor, [tasks] if isinstance(tasks, str) else tasks, opened, columns)
+    read = list(dict.fromkeys(column for columns_of_task in wanted.values() for column in columns_of_task))
+    rows = read_texts(opened, read)
     with whole_file(target) as beside, writer(beside) as write:
-        count: int = write(_with_prediction(row, p) for (_, row, _), p in zip(rows, predictions, strict=True))
+        count: int = write(_predicted(predictor, wanted, read, rows))
     return count
 
 
-def _with_prediction(row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
+def _columns(
+    predictor: Predictor, tasks: Sequence[str] | None, source: Source, columns: Sequence[str] | None
+) -> dict[str, tuple[str, ...]]:
+    """For each task that is asked, the columns of its texts."""
+    if columns:
+        return dict.fromkeys(predictor.taking(len(columns)) if tasks is None else tasks, tuple(columns))
+    if tasks is not None:
+        return {task: predictor.spec(task).text for task in tasks}
+    specs = predictor.bundle.specs.values()
+    found = {spec.name: spec.text for spec in specs if spec.kind != "text" and set(spec.text) <= set(source.columns)}
+    if not found:
+        needs = "; ".join(f"{spec.name}: {', '.join(spec.text)}" for spec in specs)
+        have = ", ".join(source.columns)
+        raise UserError(
+            f"{source.name}: has the text columns of no task ({needs}); its columns are: {have}; say which to read"
+        )
+    return found
+
+
+def _predicted(
+    predictor: Predictor,
+    columns: Mapping[str, tuple[str, ...]],
+    read: Sequence[str],
+    rows: Iterator[tuple[int, dict[str, Any], tuple[str, ...]]],
+) -> Rows:
+    """The rows with the tasks' predictions; tasks with the same texts are asked together."""
+    asked: dict[tuple[str, ...], list[str]] = {}
+    for task, names in columns.items():
+        asked.setdefault(names, []).append(task)
+    for window in windows(rows, lambda row: sum(len(value) for value in row[1].values() if isinstance(value, str))):
+        found: dict[str, list[Prediction]] = {}
+        for names, tasks in asked.items():
+            places = [read.index(name) for name in names]
+            found |= predictor.answer(tasks, [tuple(texts[place] for place in places) for _, _, texts in window])
+        for i, (_, row, _) in enumerate(window):
+            yield {**row, **{key: value for task in columns for key, value in _added(found[task][i]).items()}}
+
+
+def _added(prediction: Prediction) -> dict[str, Any]:
     added: dict[str, Any] = {f"predicted_{prediction.task}": prediction.label}
     if prediction.probabilities is not None:
         added[f"probability_{prediction.task}"] = round(prediction.probabilities[str(prediction.label)], 6)
-    return {**row, **added}
+    return added
 
 
 Writer = Callable[[Rows], int]

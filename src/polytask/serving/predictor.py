@@ -1,27 +1,42 @@
 """A trained model that answers: texts in, predictions out, any number of them. Knows no training and no network."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from polytask.bundle import Bundle, load_bundle, no_model
 from polytask.environment import pick_device
+from polytask.serving.plain import PlainTrunk
+from polytask.stream import Pooling
 from polytask.types import Prediction, TaskSpec, UserError
 from polytask.values import unknown
 
 WINDOW = 4096  # examples tokenized and sorted by length together, whatever the size of the input
+WINDOW_CHARACTERS = 16_000_000  # long documents fill a window earlier, so that memory stays flat
+PRECISIONS = ("fp32", "bf16")
+
+Texts = str | Sequence[str] | Sequence[tuple[str, str]]
+"""One text, a list of texts, or a list of pairs."""
+T = TypeVar("T")
 
 
 class Predictor:
-    """All tasks of one run, ready to be asked."""
+    """All tasks of one run, ready to be asked. The model's weights are taken to stay as they are."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, precision: str = "fp32") -> None:
+        if precision not in PRECISIONS:
+            raise UserError(unknown("predict", precision, PRECISIONS, "precision"))
+        if precision == "bf16" and bundle.model.device.type == "cpu" and not cpu_has_bf16():
+            raise UserError("predict: this processor has no bf16 units, and would be slower with bf16; use fp32")
         self.bundle = bundle
+        self.bf16 = precision == "bf16"
 
     @classmethod
-    def load(cls, run: str | Path, device: str = "auto") -> "Predictor":
+    def load(cls, run: str | Path, device: str = "auto", precision: str = "fp32") -> "Predictor":
         """From a run's folder, or from the model folder inside it."""
         folder = Path(run)
         if not folder.is_dir():
@@ -32,21 +47,30 @@ class Predictor:
             raise no_model(folder)
         bundle = load_bundle(folder)
         bundle.model.to(pick_device(device))
-        return cls(bundle)
+        return cls(bundle, precision)
 
     @property
     def tasks(self) -> tuple[str, ...]:
         return tuple(self.bundle.specs)
 
-    def predict(
-        self, task: str, text: str | Sequence[str] | Sequence[tuple[str, str]], text2: str | None = None
-    ) -> list[Prediction]:
+    def predict(self, task: str, text: Texts, text2: str | None = None) -> list[Prediction]:
         """Predictions for one text, a list of texts, one pair (`text`, `text2`), or a list of pairs."""
-        if isinstance(text, str):
-            examples: list[tuple[str, ...]] = [(text,) if text2 is None else (text, text2)]
-        else:
-            examples = [(item,) if isinstance(item, str) else tuple(item) for item in text]
-        return list(self.stream(task, examples))
+        return list(self.stream(task, _examples(text, text2)))
+
+    def predict_tasks(
+        self, text: Texts, text2: str | None = None, tasks: Sequence[str] | None = None
+    ) -> dict[str, list[Prediction]]:
+        """The predictions of several tasks for the same texts; left out: of all tasks that take so many.
+
+        Tasks with nothing of their own inside the trunk are answered from one pass of it.
+        """
+        examples = _examples(text, text2)
+        asked = self.taking(len(examples[0])) if tasks is None and examples else tuple(tasks or ())
+        found: dict[str, list[Prediction]] = {task: [] for task in asked}
+        for window in windows(examples, _characters):
+            for task, predictions in self.answer(asked, window).items():
+                found[task] += predictions
+        return found
 
     def stream(self, task: str, examples: Iterable[tuple[str, ...]]) -> Iterator[Prediction]:
         """Predictions one by one, in order, for any number of examples in flat memory."""
@@ -56,21 +80,91 @@ class Predictor:
 
     def outputs(self, task: str, examples: Iterable[tuple[str, ...]]) -> Iterator[Tensor]:
         """The head's outputs for one window of examples after another."""
-        if self.spec(task).kind == "text":
-            raise UserError(f"predict: task {task} is plain text: it has no labels, so there is nothing to predict")
-        wanted = len(self.spec(task).text)
-        iterator = iter(examples)
-        while window := list(islice(iterator, WINDOW)):
-            for texts in window:
-                if len(texts) != wanted:
-                    raise UserError(
-                        f"task {task} takes {wanted} text(s) for each example, found {len(texts)}: {texts!r:.80}"
-                    )
-            columns = [self.bundle.tokenizer.encode(column) for column in zip(*window, strict=True)]
-            yield self.bundle.model.answer(task, list(zip(*columns, strict=True)), self.bundle.packer)
+        self._check((task,))
+        for window in windows(examples, _characters):
+            yield self._outputs((task,), window)[task]
+
+    def answer(self, tasks: Sequence[str], window: Sequence[tuple[str, ...]]) -> dict[str, list[Prediction]]:
+        """Each task's predictions for the same examples, which are held and sorted together."""
+        self._check(tasks)
+        return {
+            task: self.bundle.model.head(task).decode(outputs) for task, outputs in self._outputs(tasks, window).items()
+        }
+
+    def taking(self, texts: int) -> tuple[str, ...]:
+        """The tasks that take so many texts and have something to predict."""
+        found = tuple(
+            name for name, spec in self.bundle.specs.items() if len(spec.text) == texts and spec.kind != "text"
+        )
+        if not found:
+            raise UserError(f"predict: no task of {', '.join(self.tasks)} takes {texts} text(s)")
+        return found
 
     def spec(self, task: str) -> TaskSpec:
         """What a task is, or an error that lists the tasks there are."""
         if task not in self.bundle.specs:
             raise UserError(unknown("predict", task, self.tasks, "task"))
         return self.bundle.specs[task]
+
+    def _outputs(self, tasks: Sequence[str], window: Sequence[tuple[str, ...]]) -> dict[str, Tensor]:
+        for task in tasks:
+            wanted = len(self.spec(task).text)
+            if wrong := next((texts for texts in window if len(texts) != wanted), None):
+                raise UserError(
+                    f"task {task} takes {wanted} text(s) for each example, found {len(wrong)}: {wrong!r:.80}"
+                )
+        model, packer = self.bundle.model, self.bundle.packer
+        columns = [self.bundle.tokenizer.encode(column) for column in zip(*window, strict=True)]
+        texts = list(zip(*columns, strict=True))
+        found: dict[str, Tensor] = {}
+        for group in model.passes(tasks):
+            heads = [model.head(task) for task in group]
+            poolings: list[Pooling] = [vars(head)["pooling"] for head in heads if "pooling" in vars(head)]
+            if self._plain is None or len(poolings) < len(heads):  # a head that does not pool sees all tokens
+                found |= model.answers(group, texts, packer, bf16=self.bf16)
+            else:
+                sequences = [sequence for example in texts for sequence in packer.sequences(example, heads[0].apart)]
+                pooled = self._plain.vectors(sequences, set(poolings))
+                with torch.inference_mode():
+                    found |= {head.task: head(pooled) for head in heads}
+        return {task: found[task] for task in tasks}
+
+    @cached_property
+    def _plain(self) -> PlainTrunk | None:
+        """The faster trunk, where it can stand in for the model's own."""
+        model = self.bundle.model
+        return PlainTrunk(model.trunk, self.bf16) if model.is_plain and model.device.type == "cpu" else None
+
+    def _check(self, tasks: Iterable[str]) -> None:
+        for task in tasks:
+            if self.spec(task).kind == "text":
+                raise UserError(f"predict: task {task} is plain text: it has no labels, so there is nothing to predict")
+
+
+def windows(items: Iterable[T], characters: Callable[[T], int]) -> Iterator[list[T]]:
+    """The items, some at a time: as many as are held together."""
+    window: list[T] = []
+    held = 0
+    for item in items:
+        window.append(item)
+        held += characters(item)
+        if len(window) >= WINDOW or held > WINDOW_CHARACTERS:
+            yield window
+            window, held = [], 0
+    if window:
+        yield window
+
+
+def cpu_has_bf16() -> bool:
+    """Whether the processor multiplies matrices in bf16 by itself."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def _examples(text: Texts, text2: str | None) -> list[tuple[str, ...]]:
+    if isinstance(text, str):
+        return [(text,) if text2 is None else (text, text2)]
+    return [(item,) if isinstance(item, str) else tuple(item) for item in text]
+
+
+def _characters(texts: tuple[str, ...]) -> int:
+    return sum(map(len, texts))

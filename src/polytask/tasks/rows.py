@@ -36,7 +36,7 @@ def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterat
 
 
 def read_texts(
-    source: str,
+    source: str | Source,
     columns: Sequence[str],
     *,
     format: Format | None = None,
@@ -45,9 +45,10 @@ def read_texts(
     encoding: str = "utf-8",
 ) -> Iterator[tuple[int, dict[str, Any], tuple[str, ...]]]:
     """Rows to predict: the row's number, all its columns, and its text or two texts. A row without text is an error."""
-    opened = open_source(source, format=format, delimiter=delimiter, quoting=quoting, encoding=encoding)
-    _check_columns(opened, columns)
-    return _texts(opened, columns)
+    if isinstance(source, str):
+        source = open_source(source, format=format, delimiter=delimiter, quoting=quoting, encoding=encoding)
+    _check_columns(source, columns)
+    return _texts(source, columns)
 
 
 def _texts(source: Source, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any], tuple[str, ...]]]:
