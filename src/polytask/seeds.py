@@ -23,6 +23,14 @@ def generator(seed: int, *names: str | int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(derive(seed, *names)))
 
 
+def seed_torch(seed: int, device: torch.device) -> None:
+    """Seeds the CPU and this device. torch.manual_seed seeds devices of every kind, in a third of a millisecond."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.init()
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+
+
 class RandomState:
     """torch's random numbers from here on, so that a second pass can draw the same dropout as the first."""
 

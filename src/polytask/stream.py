@@ -64,6 +64,13 @@ class Layout:
         return self.at_most is not None
 
     @property
+    def alone(self) -> int | None:
+        """The task that a steady stream is all of, filler included: told without a look at the number of tokens, which
+        a compiled layer must not depend on."""
+        tasks = [k for k, (first, last) in enumerate(self.sequence_ranges) if first < last]
+        return tasks[0] if self.steady and len(tasks) == 1 else None
+
+    @property
     def real_tokens(self) -> int:
         """Without filler."""
         return sum(sum(self.lengths[first:last]) for first, last in self.sequence_ranges)

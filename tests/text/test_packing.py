@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polytask.stream import Stream
-from polytask.text.packing import FILLER_LENGTH, Packer, Part, batches_by_length, cut_pair, filler_lengths, size_class
+from polytask.text.packing import (
+    FILLER_LENGTH,
+    Packer,
+    Part,
+    batches_by_length,
+    cut_pair,
+    filler_lengths,
+    size_class,
+    steady_filler,
+)
 
 CLS, SEP = 101, 102
 
@@ -104,8 +113,8 @@ def test_steady_streams_of_one_size_class_have_the_same_shapes(lengths: list[int
     one, two = steady(lengths), steady([other, *lengths[1:]])
     real = sum(n + 2 for n in lengths)
     first, last = one.layout.token_ranges[0]
-    assert (first, last) == (0, size_class(real))
-    assert real <= last <= max(64, real * 1.125 + 1)
+    assert (first, last) == (0, size_class(real, tasks=2))
+    assert real <= last <= max(64, real * 1.25 + 1)
     assert sum(one.layout.lengths) == len(one.token_ids_T) == int(one.layout.cu_seqlens_S1[-1])
     assert one.layout.sequence_ranges[0] == (0, len(lengths))
     assert one.layout.real_tokens == real + 6
@@ -117,3 +126,12 @@ def test_steady_streams_of_one_size_class_have_the_same_shapes(lengths: list[int
     assert one.token_ids_T[start : start + 6].tolist() == [CLS, 1, SEP, 2, 3, SEP]
     assert one.position_ids_T[start : start + 6].tolist() == list(range(6))
     assert max(one.layout.lengths[len(lengths) : one.layout.sequence_ranges[2][0]], default=0) <= FILLER_LENGTH
+
+
+@pytest.mark.parametrize(("tasks", "wasted"), [(1, 1 / 8), (2, 1 / 4), (3, 1 / 2), (9, 1 / 2)])
+def test_size_classes_are_few_and_waste_little(tasks: int, wasted: float) -> None:
+    fillers = [(size_class(n, tasks), steady_filler(n, tasks)) for n in range(1, 5000)]
+    assert all(n + sum(filler) == size for n, (size, filler) in enumerate(fillers, start=1))
+    assert all(sum(filler) <= max(64, wasted * n) for n, (_, filler) in enumerate(fillers, start=1))
+    counts = {(size, len(filler)) for size, filler in fillers}
+    assert len(counts) == len({size for size, _ in fillers}) <= 7 / wasted + 2

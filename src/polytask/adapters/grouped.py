@@ -31,6 +31,8 @@ def task_slices(layout: Layout) -> Iterator[tuple[int, slice]]:
 
 def by_task(x_TD: Tensor, layout: Layout, apply: Callable[[int, Tensor], Tensor]) -> Tensor:
     """`apply(task index, its rows)` on every task's rows, put together again; filler rows become zeros."""
+    if layout.alone is not None:
+        return apply(layout.alone, x_TD)
     pieces = [apply(k, x_TD[rows]) for k, rows in task_slices(layout)]
     filler = len(x_TD) - sum(map(len, pieces))
     if filler:

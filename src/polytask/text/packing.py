@@ -91,8 +91,8 @@ class Packer:
             sequence_ranges[k] = (first, len(lengths))
             tokens = start + sum(lengths[first:])
             if steady:
-                fill(steady_filler(tokens - start))
-                tokens = start + size_class(tokens - start)
+                fill(steady_filler(tokens - start, len(ordered)))
+                tokens = start + size_class(tokens - start, len(ordered))
             token_ranges[k] = (start, tokens)
         if token_budget is not None:
             fill(filler_lengths(token_budget - tokens))
@@ -153,14 +153,18 @@ def filler_lengths(room: int) -> list[int]:
     return [FILLER_LENGTH] * full + ([rest] if rest else [])
 
 
-def size_class(tokens: int) -> int:
-    """The next of sizes that lie at most an eighth apart, so that there are few of them and little is filled up."""
-    apart = _apart(tokens)
+def size_class(tokens: int, tasks: int = 1) -> int:
+    """The next of sizes that lie at most an eighth apart, so that there are few of them and little is filled up.
+
+    With two tasks in a stream they lie a quarter apart, with more a half: every task's class counts for itself, and all
+    combinations of them are different shapes.
+    """
+    apart = _apart(tokens, tasks)
     return max(MIN_CLASS, -(-tokens // apart) * apart)
 
 
-def _apart(tokens: int) -> int:
-    return MIN_CLASS if tokens <= MIN_CLASS else 1 << (tokens - 1).bit_length() - 4
+def _apart(tokens: int, tasks: int) -> int:
+    return MIN_CLASS if tokens <= MIN_CLASS else 1 << (tokens - 1).bit_length() - 5 + min(tasks, 3)
 
 
 def longest_class(length: int) -> int:
@@ -168,11 +172,11 @@ def longest_class(length: int) -> int:
     return max(SHORT, 1 << (length - 1).bit_length())
 
 
-def steady_filler(tokens: int) -> list[int]:
+def steady_filler(tokens: int, tasks: int = 1) -> list[int]:
     """Lengths of filler from `tokens` up to their size class: always as many, of which the last may be 0."""
-    size = size_class(tokens)
+    size = size_class(tokens, tasks)
     filler = filler_lengths(size - tokens)
-    return filler + [0] * (-(-(_apart(size) - 1) // FILLER_LENGTH) - len(filler))
+    return filler + [0] * (-(-(_apart(size, tasks) - 1) // FILLER_LENGTH) - len(filler))
 
 
 def batches_by_length(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:

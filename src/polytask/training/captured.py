@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polytask import seeds
 from polytask.model import MultiTaskModel
 from polytask.policies.base import Policy
 from polytask.stream import Stream
@@ -88,7 +89,6 @@ class CapturedSteps:
 
         Where a loss or the gradient is no number nothing moves, then and, with `on_nan: stop`, in the steps after it.
         """
-        self.optimizer.zero_grad(set_to_none=True)
         key = shape_of(stream)
         graph = self._graphs.get(key)
         self._rates.fill([torch.tensor([group["lr"] for group in self.optimizer.param_groups])])
@@ -123,11 +123,12 @@ class CapturedSteps:
             self.reason = str(error).splitlines()[0]
             log.warning("steps are not captured: %s", self.reason)
         self.optimizer.zero_grad(set_to_none=True)
-        torch.manual_seed(torch.initial_seed())  # capturing has drawn from it
+        seeds.seed_torch(torch.initial_seed(), self.device)  # capturing has drawn from it
 
     def _run(self, stream: Stream) -> Tensor:
         """The step itself: [K + 1], the losses of the stream's tasks and the gradient's norm."""
         model, settings = self.model, self.settings
+        self.optimizer.zero_grad(set_to_none=True)
         model.train()
         if settings.parts != "all":
             model.trunk.eval()
@@ -245,7 +246,9 @@ def _views(flat: Tensor, starts: list[int], like: list[Tensor]) -> list[Tensor]:
 
 
 def compiled_layers() -> Callable[..., Tensor]:
-    """Calls a layer of the trunk through torch.compile: one compilation for all layers and all numbers of tokens."""
+    """Calls a layer of the trunk through torch.compile: one compilation for all layers and all numbers of tokens, or,
+    with adapters, one for each task."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
 
     def call(layer: Any, h_TD: Tensor, *more: Any) -> Tensor:
         out: Tensor = layer(h_TD, *more)

@@ -12,11 +12,19 @@ from torch import nn
 
 
 class HalfWeights:
-    """Stands in for the weights of every `nn.Linear` of a module; the optimizer keeps the float32 ones."""
+    """Stands in for the weights of every linear map of a module; the optimizer keeps the float32 ones.
+
+    Those are `nn.Linear`'s, and the matrices in parameter lists, which are the tasks' own.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-        self.places = [(module, name) for module in linear for name, _ in module.named_parameters(recurse=False)]
+        self.places = [
+            (module, name)
+            for module in model.modules()
+            if isinstance(module, nn.Linear | nn.ParameterList)
+            for name, parameter in module.named_parameters(recurse=False)
+            if isinstance(module, nn.Linear) or parameter.ndim == 2
+        ]
         self.full: list[nn.Parameter] = [getattr(module, name) for module, name in self.places]
         self.half = [nn.Parameter(p.detach().bfloat16(), requires_grad=p.requires_grad) for p in self.full]
 

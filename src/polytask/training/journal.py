@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,8 @@ from polytask.types import EvalReport, Interference, StepReport
 from polytask.whole import write_whole
 
 log = logging.getLogger(__name__)
+SECONDS_UNSHOWN = 1.0
+"""TensorBoard is behind by no more than this."""
 
 
 class Journal:
@@ -27,6 +30,7 @@ class Journal:
         self.path = run / "metrics.jsonl"
         self.resumed_at = resumed_at
         self._file: IO[str] | None = None
+        self._unshown: list[tuple[float, int, Mapping[str, float]]] = []
 
     def write(self, report: StepReport) -> None:
         self._line(step_line(report))
@@ -54,9 +58,18 @@ class Journal:
         self._show(report.step, losses | metrics)
 
     def _show(self, step: int, values: Mapping[str, float]) -> None:
-        """To TensorBoard, all in one event: an event for each number takes a captured step's time."""
-        together = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
-        self._board._get_file_writer().add_summary(together, step)
+        """To TensorBoard, some steps at once and an event a step: its writer wakes a thread up for each."""
+        now = time.time()
+        self._unshown.append((now, step, values))
+        if now - self._unshown[0][0] > SECONDS_UNSHOWN:
+            self._show_all()
+
+    def _show_all(self) -> None:
+        writer = self._board._get_file_writer()
+        for when, step, values in self._unshown:
+            together = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
+            writer.add_summary(together, step, when)
+        self._unshown.clear()
 
     def sync(self) -> None:
         """Waits until all lines are on the disk: a checkpoint must not be there before the lines that led to it."""
@@ -79,11 +92,12 @@ class Journal:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._file is not None:
             self._file.close()
+        self._show_all()
         self._board.close()
 
 
 def step_line(report: StepReport) -> dict[str, Any]:
-    content = asdict(report)
+    content = dict(vars(report))
     for field in ("evaluation", "best", "checkpoint", "steps", "interference"):
         del content[field]
     if report.skipped is None:

@@ -219,7 +219,7 @@ def _begin(session: Session) -> Begun:
     before = session.sampler.state_dict(), session.feed.state_dict()
     session.step += 1
     # Dropout and every other draw inside the step come from (seed, step): nothing to save, nothing to lose.
-    torch.manual_seed(seeds.derive(session.seed, "step", session.step))
+    seeds.seed_torch(seeds.derive(session.seed, "step", session.step), session.model.device)
     draws = session.sampler.next_step()
     scale = factor(session.step, session.steps, settings.warmup, settings.schedule)
     for group in session.optimizer.param_groups:
