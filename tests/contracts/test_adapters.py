@@ -171,6 +171,19 @@ def test_filler_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("tasks", [("two",), ("one", "two")])
+def test_a_steady_stream_changes_nothing(name: str, tasks: tuple[str, ...]) -> None:
+    """As captured steps have: filler of each task's own behind its sequences."""
+    bert, adapter = trunk(), shaken(make(name)).eval()
+    parts = [part(task, at) for at, task in enumerate(tasks)]
+    tight, steady = PACKER.pack(parts), PACKER.pack(parts, steady=True)
+    with torch.inference_mode():
+        wanted, found = bert.encode(tight, adapter), bert.encode(steady, adapter)
+    for (first, last), (start, _) in zip(tight.layout.token_ranges, steady.layout.token_ranges, strict=True):
+        torch.testing.assert_close(found[start : start + last - first], wanted[first:last], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
 def test_bf16_is_close(name: str) -> None:
     bert, adapter = trunk(), shaken(make(name)).eval()
     stream = PACKER.pack([part("one", 1), part("two", 2)])
