@@ -12,6 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+MANY = 4
+"""In a steady stream of this many tasks or more, all have as many tokens."""
 Pooling = Literal["first", "pooler", "mean"]
 
 
@@ -69,6 +71,12 @@ class Layout:
         a compiled layer must not depend on."""
         tasks = [k for k, (first, last) in enumerate(self.sequence_ranges) if first < last]
         return tasks[0] if self.steady and len(tasks) == 1 else None
+
+    @property
+    def evenly(self) -> tuple[int, ...] | None:
+        """The tasks of a steady stream in which all have as many tokens."""
+        tasks = tuple(k for k, (first, last) in enumerate(self.sequence_ranges) if first < last)
+        return tasks if self.steady and len(tasks) >= MANY else None
 
     @property
     def real_tokens(self) -> int:

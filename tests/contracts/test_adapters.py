@@ -1,5 +1,6 @@
 """Every adapter of the table: plain BERT at the start, the trunk's names untouched, one stream or several alike."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,36 @@ def test_a_steady_stream_changes_nothing(name: str, tasks: tuple[str, ...]) -> N
         wanted, found = bert.encode(tight, adapter), bert.encode(steady, adapter)
     for (first, last), (start, _) in zip(tight.layout.token_ranges, steady.layout.token_ranges, strict=True):
         torch.testing.assert_close(found[start : start + last - first], wanted[first:last], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_many_tasks_in_a_steady_stream_are_each_as_alone(name: str) -> None:
+    """They go through stacked parameters together; gradients come back to each task's own."""
+    tasks = tuple("abcdef")
+    inner, packer = replace(CONTEXT, tasks=tasks), Packer(tasks, 2, 3, 32)
+    context = replace(inner, make=lambda swap: ADAPTERS[swap.name](inner, **swap.options))
+    bert = trunk()
+    torch.manual_seed(1)
+    adapter = ADAPTERS[name](context, **OPTIONS.get(name, {}))
+    adapter.start_from(bert)
+    shaken(adapter).eval()
+    parts = [part(task, at) for at, task in enumerate(tasks) if task != "b"]
+    tight, steady = packer.pack(parts), packer.pack(parts, steady=True)
+    assert steady.layout.evenly is not None
+    towards = torch.randn(tight.token_ids_T.shape[0], SHAPE.hidden)
+    states, gradients = [], []
+    for stream in (tight, steady):
+        adapter.zero_grad(set_to_none=True)
+        out = bert.encode(stream, adapter)
+        sizes = [last - first for first, last in tight.layout.token_ranges]
+        rows = [out[first : first + n] for (first, _), n in zip(stream.layout.token_ranges, sizes, strict=True)]
+        states.append(torch.cat(rows))
+        (states[-1] * towards).sum().backward()
+        gradients.append({n: p.grad for n, p in adapter.named_parameters() if p.grad is not None})
+    torch.testing.assert_close(states[1], states[0], atol=1e-5, rtol=0)
+    assert gradients[0].keys() == gradients[1].keys()
+    for found, wanted in zip(gradients[1].values(), gradients[0].values(), strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", ADAPTERS)

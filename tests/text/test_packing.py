@@ -15,7 +15,7 @@ from polytask.text.packing import (
     cut_pair,
     filler_lengths,
     size_class,
-    steady_filler,
+    steady_rooms,
 )
 
 CLS, SEP = 101, 102
@@ -128,10 +128,20 @@ def test_steady_streams_of_one_size_class_have_the_same_shapes(lengths: list[int
     assert max(one.layout.lengths[len(lengths) : one.layout.sequence_ranges[2][0]], default=0) <= FILLER_LENGTH
 
 
-@pytest.mark.parametrize(("tasks", "wasted"), [(1, 1 / 8), (2, 1 / 4), (3, 1 / 2), (9, 1 / 2)])
+@pytest.mark.parametrize(("tasks", "wasted"), [(1, 1 / 8), (2, 1 / 4), (3, 1 / 2), (9, 1 / 8)])
 def test_size_classes_are_few_and_waste_little(tasks: int, wasted: float) -> None:
-    fillers = [(size_class(n, tasks), steady_filler(n, tasks)) for n in range(1, 5000)]
-    assert all(n + sum(filler) == size for n, (size, filler) in enumerate(fillers, start=1))
-    assert all(sum(filler) <= max(64, wasted * n) for n, (_, filler) in enumerate(fillers, start=1))
-    counts = {(size, len(filler)) for size, filler in fillers}
-    assert len(counts) == len({size for size, _ in fillers}) <= 7 / wasted + 2
+    rooms = {n: steady_rooms([n] * tasks)[0] for n in range(1, 5000)}
+    fillers = {n: room.filler(n) for n, room in rooms.items()}
+    assert all(n + sum(fillers[n]) == room.tokens for n, room in rooms.items())
+    assert all(sum(filler) <= max(64, wasted * n) for n, filler in fillers.items())
+    assert all(len(filler) == rooms[n].fillers for n, filler in fillers.items())
+    assert len(set(rooms.values())) == len({room.tokens for room in rooms.values()}) <= 7 / wasted + 2
+
+
+def test_many_tasks_have_as_many_tokens_each() -> None:
+    tasks = tuple("abcde")
+    texts = {task: [(ids(*range(9 * at + 1)),)] for at, task in enumerate(tasks)}
+    layout = Packer(tasks, CLS, SEP, 64).pack([Part(t, x) for t, x in texts.items() if t != "b"], steady=True).layout
+    assert layout.evenly == (0, 2, 3, 4)
+    assert [last - first for first, last in layout.token_ranges] == [64, 0, 64, 64, 64]
+    assert len(layout.lengths) == 4 + 4 * 4

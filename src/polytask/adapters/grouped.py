@@ -41,9 +41,9 @@ def by_task(x_TD: Tensor, layout: Layout, apply: Callable[[int, Tensor], Tensor]
 
 
 def at_once(x_TD: Tensor, layout: Layout) -> bool:
-    """Whether stacking pays: several tasks on a GPU. Not in a step that is captured, which launches for nothing, and of
-    which the grouped product's gradient could be no part."""
-    return x_TD.is_cuda and not layout.steady and len(layout.groups.tasks) > 1
+    """Whether stacking pays: several tasks on a GPU. In a steady stream, where launches cost little and the grouped
+    product's gradient could not be captured, many tasks with as many tokens each."""
+    return layout.evenly is not None if layout.steady else x_TD.is_cuda and len(layout.groups.tasks) > 1
 
 
 def compute_type(x_TD: Tensor) -> torch.dtype:
@@ -61,6 +61,21 @@ def grouped_linear(x_TD: Tensor, weights: Sequence[Tensor], biases: Sequence[Ten
     product = F.grouped_mm(x_TD, w_Goi.transpose(1, 2), offs=groups.ends_G)
     y_TD: Tensor = _WholeGradient.apply(product)[:, :outputs]  # type: ignore[no-untyped-call]
     return y_TD if biases is None else y_TD + looked_up(biases, groups).bfloat16()
+
+
+def even_linear(x_TD: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None) -> Tensor:
+    """`x W_g' + b_g` on the rows of G tasks that have as many each."""
+    x_GRD = x_TD.unflatten(0, (len(weights), -1))
+    w_GDo = torch.stack(list(weights)).transpose(1, 2)
+    if biases is None:
+        return torch.bmm(x_GRD, w_GDo).flatten(0, 1)
+    return torch.baddbmm(torch.stack(list(biases))[:, None], x_GRD, w_GDo).flatten(0, 1)
+
+
+def even_rows(vectors: Sequence[Tensor], layout: Layout) -> Tensor:
+    """The vector of each token's task, of tasks that have as many tokens each."""
+    first, last = next(tokens for tokens in layout.token_ranges if tokens[1])
+    return torch.stack(list(vectors))[:, None].expand(-1, last - first, -1).flatten(0, 1)
 
 
 def looked_up(vectors: Sequence[Tensor], groups: Groups) -> Tensor:
@@ -93,6 +108,9 @@ class TaskLinear(nn.Module):
 
     def forward(self, x_TD: Tensor, layout: Layout) -> Tensor:
         biases = self.biases
+        if layout.evenly is not None:
+            own = None if biases is None else [biases[k] for k in layout.evenly]
+            return even_linear(x_TD, [self.weights[k] for k in layout.evenly], own)
         if at_once(x_TD, layout) and compute_type(x_TD) == torch.bfloat16:
             here = layout.groups.tasks
             own = None if biases is None else [biases[k] for k in here]
@@ -116,6 +134,8 @@ class TaskVector(nn.Module):
 
     def over(self, layout: Layout) -> Tensor:
         """[T, D]: each token's own, on a stream of several tasks."""
+        if layout.evenly is not None:
+            return even_rows([self.vectors[k] for k in layout.evenly], layout)
         return looked_up([self.vectors[k] for k in layout.groups.tasks], layout.groups)
 
 

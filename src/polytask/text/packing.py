@@ -7,12 +7,13 @@ when each text is encoded by itself.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from polytask.stream import Layout, Stream
+from polytask.stream import MANY, Layout, Stream
 from polytask.text.masking import Ids as Ids
 from polytask.text.masking import MaskedText, Masker, token_labels
 
@@ -65,10 +66,14 @@ class Packer:
         """One stream, its sequences ordered by task; with a budget, filled up to exactly that many tokens.
 
         A steady one has the same shapes and ranges as every other with as many examples of the same tasks and about
-        as many tokens of each: every task's sequences are followed by filler of its own, up to a `size_class`.
+        as many tokens of each: every task's sequences are followed by filler of its own, up to a `size_class`. Where
+        there are many tasks, up to that of the largest.
         """
         ordered = sorted(parts, key=lambda part: self.tasks.index(part.task))
         assert len({part.task for part in ordered}) == len(ordered), "a task has one part in a stream"
+        made = [[s for texts in part.texts for s in self.sequences(texts, part.apart)] for part in ordered]
+        sizes = [[sum(map(len, own)) for own, _ in sequences] for sequences in made]
+        rooms = steady_rooms([sum(own) for own in sizes]) if steady else [None] * len(made)
         pieces: list[Ids] = []
         lengths: list[int] = []
         second_starts: list[int] = []
@@ -80,19 +85,17 @@ class Packer:
             lengths.extend(filler)
             second_starts.extend(filler)
 
-        for part in ordered:
-            first, start = len(lengths), tokens
-            for texts in part.texts:
-                for own, second_start in self.sequences(texts, part.apart):
-                    pieces += own
-                    lengths.append(sum(map(len, own)))
-                    second_starts.append(second_start)
-            k = self.tasks.index(part.task)
+        for part, sequences, own_lengths, room in zip(ordered, made, sizes, rooms, strict=True):
+            k, first, start = self.tasks.index(part.task), len(lengths), tokens
+            for own, second_start in sequences:
+                pieces += own
+                second_starts.append(second_start)
+            lengths += own_lengths
             sequence_ranges[k] = (first, len(lengths))
-            tokens = start + sum(lengths[first:])
-            if steady:
-                fill(steady_filler(tokens - start, len(ordered)))
-                tokens = start + size_class(tokens - start, len(ordered))
+            tokens += sum(own_lengths)
+            if room is not None:
+                fill(room.filler(tokens - start))
+                tokens = start + room.tokens
             token_ranges[k] = (start, tokens)
         if token_budget is not None:
             fill(filler_lengths(token_budget - tokens))
@@ -172,11 +175,26 @@ def longest_class(length: int) -> int:
     return max(SHORT, 1 << (length - 1).bit_length())
 
 
-def steady_filler(tokens: int, tasks: int = 1) -> list[int]:
-    """Lengths of filler from `tokens` up to their size class: always as many, of which the last may be 0."""
-    size = size_class(tokens, tasks)
-    filler = filler_lengths(size - tokens)
-    return filler + [0] * (-(-(_apart(size, tasks) - 1) // FILLER_LENGTH) - len(filler))
+class Room(NamedTuple):
+    """What one task has of a steady stream."""
+
+    tokens: int
+    fillers: int
+    """How many filler sequences there are, whatever their lengths."""
+
+    def filler(self, tokens: int) -> list[int]:
+        """Their lengths if the task's own sequences have so many tokens; the last may be 0."""
+        lengths = filler_lengths(self.tokens - tokens)
+        return lengths + [0] * (self.fillers - len(lengths))
+
+
+def steady_rooms(tokens: Sequence[int]) -> list[Room]:
+    """For the tasks of a stream, which have so many tokens each."""
+    if len(tokens) >= MANY:
+        size = size_class(max(tokens))
+        return [Room(size, -(-size // FILLER_LENGTH))] * len(tokens)
+    sizes = [size_class(n, len(tokens)) for n in tokens]
+    return [Room(size, -(-(_apart(size, len(tokens)) - 1) // FILLER_LENGTH)) for size in sizes]
 
 
 def batches_by_length(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
