@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from polytask.adapters import ADAPTERS
 from polytask.build import make_model
@@ -148,3 +149,116 @@ def test_word_vectors_that_a_head_uses_too_have_both_gradients() -> None:
     others += [p.grad for p in model.trunk.norm.parameters()]
     squares = sum(float(grad.double().square().sum()) for grad in [3 * whole, *others] if grad is not None)
     assert float(gradients.by_layer["embeddings"]) == pytest.approx(squares / 9, rel=1e-5)
+
+
+def test_word_vectors_of_a_head_beside_a_task_without() -> None:
+    """One source has a gradient on every word vector, the other on those of its texts."""
+    specs = {
+        "words": TaskSpec("words", "text", ("t",), None, "", "", head=Swap("mlm")),
+        "one": TaskSpec("one", "classes", ("t",), "l", "", "", head=Swap("linear")),
+    }
+    labels = {"words": LabelSpace("text", vocabulary=SHAPE.vocabulary), "one": LABELS["one"]}
+    model = make_model(specs, labels, Swap("none"), lambda: Bert(SHAPE)).eval()
+    rng = np.random.default_rng(0)
+    texts = [(rng.integers(5, 60, 6),) for _ in range(4)]
+    gold = {"words": np.where(np.arange(32) % 8 == 2, 7, -1), "one": rng.integers(0, 3, 4)}
+    shared = [parameter for _, layer in shared_by_layer(model) for parameter in layer]
+    sources, rows = [], []
+    for task in labels:
+        stream = Packer(tuple(labels), 2, 3, 16).pack([Part(task, texts, labels=gold[task])])
+        whole = model.head(task).loss(model.run(stream).outputs[task], stream.labels[task])
+        found = torch.autograd.grad(whole, shared, allow_unused=True)
+        filled = [torch.zeros_like(p) if g is None else g for p, g in zip(shared, found, strict=True)]
+        rows.append(torch.cat([grad.flatten() for grad in filled]).double())
+        cut = cut_pass(model, stream)
+        sources.append(Source(task, [(cut, model.head(task).loss(cut.done.outputs[task], stream.labels[task]))]))
+    rows_KN = torch.stack(rows)
+    gradients = Gradients(model, sources, {})
+    torch.testing.assert_close(gradients.gram_KK, rows_KN @ rows_KN.T, atol=1e-6, rtol=1e-5)
+    gradients.add([2.0, -1.0])
+    made = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in shared])
+    torch.testing.assert_close(made.double(), 2 * rows_KN[0] - rows_KN[1], atol=1e-5, rtol=1e-4)
+
+
+def test_what_no_weighted_gradient_has_gets_none() -> None:
+    """Not zeros: an optimizer would let the weights decay. Only the head of task one has the pooler."""
+    pooler_grads = []
+    for weights in ([0.0, 1.0, 1.0], [1.0, 0.0, 0.0]):
+        model = model_with("none")
+        sources, _, _ = sources_and_gradients(model, passes=1)
+        Gradients(model, sources, {}).add(weights)
+        pooler_grads.append(model.trunk.pooler.weight.grad)
+        assert model.trunk.words.weight.grad is not None
+    assert pooler_grads[0] is None
+    assert pooler_grads[1] is not None
+
+
+def test_gradients_are_added_to_those_that_are_there() -> None:
+    model = model_with("none")
+    sources, rows, own = sources_and_gradients(model, passes=1)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    Gradients(model, sources, {"two": ["two"]}).add([1.0, 2.0, 3.0])
+    shared = [parameter for _, layer in shared_by_layer(model) for parameter in layer]
+    made = torch.cat([p.grad.flatten() for p in shared if p.grad is not None])
+    torch.testing.assert_close(made.double() - 1, torch.tensor([1.0, 2.0, 3.0]).double() @ rows, atol=1e-5, rtol=1e-4)
+    for parameter, grad in own[1].items():
+        torch.testing.assert_close(parameter.grad, 1 + grad, atol=1e-6, rtol=1e-5)
+
+
+def test_no_two_gradients_are_one_tensor() -> None:
+    """Autograd's may be, where parameters are only added to each other; clipping in place would then count twice."""
+    model = model_with("none")
+    left, right = torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(3))
+    model.head("one").register_parameter("left", left)
+    model.head("one").register_parameter("right", right)
+    stream = stream_of("one", 0)
+    cut = cut_pass(model, stream)
+    loss = model.head("one").loss(cut.done.outputs["one"] + (left + right), stream.labels["one"])
+    Gradients(model, [Source("one", [(cut, loss)])], {"one": ["one"]}).add([1.0])
+    places = [parameter.grad.data_ptr() for parameter in model.parameters() if parameter.grad is not None]
+    assert len(set(places)) == len(places)
+
+
+def test_graphs_are_given_back_on_the_way_down() -> None:
+    model = model_with("none")
+    sources, _, _ = sources_and_gradients(model, passes=1)
+    Gradients(model, sources, {})
+    cut, _ = sources[0].parts[0]
+    for out in cut.outs:
+        with pytest.raises(RuntimeError, match="second time"):
+            torch.autograd.grad(out.sum(), list(model.trunk.parameters()), allow_unused=True)
+
+
+class Ops(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_products_and_sums_cost_few_operations_beside_the_passes() -> None:
+    """A GPU launches each: a product for every parameter, or a second way down, would be seen here."""
+    model = model_with("none")
+    streams = {task: stream_of(task, 1) for task in model.tasks}
+    sources = []
+    with Ops() as plain:
+        for task, stream in streams.items():
+            model.head(task).loss(model.run(stream).outputs[task], stream.labels[task]).backward()
+    model.zero_grad()
+    with Ops() as apart:
+        for task, stream in streams.items():
+            cut = cut_pass(model, stream)
+            loss = model.head(task).loss(cut.done.outputs[task], stream.labels[task])
+            sources.append(Source(task, [(cut, loss)]))
+        gradients = Gradients(model, sources, {task: [task] for task in model.tasks})
+        gram_KK = gradients.gram_KK
+        gradients.add([1.0, 2.0, 3.0])
+    assert gram_KK.shape == (3, 3)
+    views = {"view", "t", "transpose", "detach", "split", "split_with_sizes", "slice", "select", "unsqueeze", "squeeze"}
+    counts = [sum(name not in views for name in found.names) for found in (plain, apart)]
+    assert counts[1] < 1.1 * counts[0]
+    assert apart.names.count("_local_scalar_dense") <= plain.names.count("_local_scalar_dense")  # waits for the device

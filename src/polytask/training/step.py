@@ -151,17 +151,16 @@ def gradients_told_apart(
     parts: dict[str, list[tuple[CutPass, Tensor]]] = {}
     memories: dict[str, list[tuple[CutPass, Tensor]]] = {}
     for batch in batches:
-        for stream in batch.by_task:
-            with half_precision(model, settings):
+        passes = []
+        with half_precision(model, settings):  # once for all passes, which then share the weights it casts
+            for stream in (*batch.by_task, *batch.remembered):
                 cut = cut_pass(model, stream.to(model.device))
-                losses = objective.task_losses(model, cut.done.stream, cut.done.outputs, progress)
+                passes.append((cut, objective.task_losses(model, cut.done.stream, cut.done.outputs, progress)))
+        for cut, losses in passes[: len(batch.by_task)]:
             (task,) = losses
             parts.setdefault(task, []).append((cut, objective.policy.weigh(losses) / settings.accumulate))
             taken.note(cut.done, losses)
-        for stream in batch.remembered:
-            with half_precision(model, settings):
-                cut = cut_pass(model, stream.to(model.device))
-                losses = objective.task_losses(model, cut.done.stream, cut.done.outputs, progress)
+        for cut, losses in passes[len(batch.by_task) :]:
             counts = {task: len(outputs) for task, outputs in cut.done.outputs.items()}
             shares = {task: count / sum(counts.values()) for task, count in counts.items()}
             loss = objective.policy.weigh({task: shares[task] * loss for task, loss in losses.items()})
