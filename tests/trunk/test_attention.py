@@ -1,4 +1,4 @@
-"""Padded and varlen attention against attention written out for one sequence at a time."""
+"""Padded and varlen attention against attention written out for one sequence at a time, and which way is taken."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from polytask.stream import Layout, Stream
+from polytask.trunk import attention
 from polytask.trunk.attention import attend, attend_padded, attend_varlen, varlen_works, widened
+from polytask.trunk.short_attention import SHORT_WORKS
 
 MakeStream = Callable[..., Stream]
 LENGTHS = [3, 1, 16, 15, 2, 8, 1]
@@ -87,6 +89,50 @@ def test_the_cpu_takes_the_padded_way(make_stream: MakeStream) -> None:
     assert not varlen_works(q, 0.0)
     layout = layout_of(make_stream, [2, 3])
     assert torch.equal(attend(q, k, v, layout), attend_padded(q, k, v, layout))
+
+
+def test_short_sequences_take_the_short_way(make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    given: list[object] = []
+    monkeypatch.setattr(attention, "short_fits", lambda q_THd, max_length: asked.append(max_length) is None)
+    monkeypatch.setattr(attention, "attend_short", lambda *inputs: given.extend(inputs) or inputs[0])
+    layout = layout_of(make_stream, [2, 3])
+    qkv = random_qkv(5)
+    attend(*qkv, layout, 0.1)
+    assert asked == [3]
+    assert all(one is two for one, two in zip(given[:4], [*qkv, layout.cu_seqlens_S1], strict=True))
+    assert given[4:] == [0.1, 3]
+
+
+@pytest.mark.skipif(not (torch.cuda.is_available() and SHORT_WORKS), reason="needs a CUDA device and Triton")
+@pytest.mark.parametrize(
+    ("dtype", "length", "dropout", "way"),
+    [
+        (torch.bfloat16, 128, 0.0, "attend_short"),
+        (torch.bfloat16, 128, 0.1, "attend_short"),
+        (torch.bfloat16, 129, 0.0, "attend_varlen"),
+        (torch.bfloat16, 129, 0.1, "attend_padded"),
+        (torch.float32, 129, 0.0, "attend_padded"),
+        (torch.float64, 8, 0.0, "attend_padded"),
+    ],
+)
+def test_which_way_cuda_takes(
+    make_stream: MakeStream,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    length: int,
+    dropout: float,
+    way: str,
+) -> None:
+    device = torch.device("cuda")
+    layout = layout_of(make_stream, [length, 1]).to(device)
+    qkv = [t.detach().to(device, dtype) for t in random_qkv(length + 1, heads=4, size=32)]
+    taken: list[str] = []
+    for name in ("attend_short", "attend_varlen", "attend_padded"):
+        own = getattr(attention, name)
+        monkeypatch.setattr(attention, name, lambda *inputs, own=own, name=name: taken.append(name) or own(*inputs))
+    assert torch.isfinite(attend(*qkv, layout, dropout)).all()
+    assert taken == [way]
 
 
 def test_wider_heads_give_the_same(make_stream: MakeStream) -> None:

@@ -1,7 +1,7 @@
 """Self-attention over the sequences of a packed stream; the only part of the trunk that sees sequence borders.
 
-Two ways to the same numbers: a varlen kernel on CUDA in half precision, and padded rows of similar length elsewhere.
-Knows no weights and no tasks.
+Three ways to the same numbers. On CUDA, short sequences have a kernel of their own, and longer ones a varlen kernel if
+they are in half precision; the rest are padded rows of similar length. Knows no weights and no tasks.
 """
 
 import math
@@ -13,19 +13,22 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from polytask.stream import Layout
+from polytask.trunk.short_attention import attend_short, short_fits
 
-WIDTH = 8  # the kernel's head sizes are multiples of this
+WIDTH = 8  # the varlen kernel's head sizes are multiples of this
 
 
 def attend(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, dropout: float = 0.0) -> Tensor:
     """softmax(q k' / sqrt(d)) v inside each sequence: [T, heads, head size] in and out."""
+    if short_fits(q_THd, layout.max_length):
+        return attend_short(q_THd, k_THd, v_THd, layout.cu_seqlens_S1, dropout, layout.max_length)
     if varlen_works(q_THd, dropout):
         return attend_varlen(q_THd, k_THd, v_THd, layout)
     return attend_padded(q_THd, k_THd, v_THd, layout, dropout)
 
 
 def varlen_works(q_THd: Tensor, dropout: float) -> bool:
-    """The kernel needs CUDA and half precision, and drops no attention weights."""
+    """The varlen kernel needs CUDA and half precision, and drops no attention weights."""
     return q_THd.is_cuda and q_THd.dtype in (torch.bfloat16, torch.float16) and dropout == 0.0
 
 
@@ -38,7 +41,7 @@ def attend_varlen(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout) -
 
 
 def widened(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Heads filled up with zeros to a multiple of 8, which is what the kernel takes (PAL's have a size of 17).
+    """Heads filled up with zeros to a multiple of 8, which is what the varlen kernel takes (PAL's have a size of 17).
 
     It divides by the root of the wider size, so the query is scaled to make up for it.
     """

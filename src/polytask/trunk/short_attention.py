@@ -1,0 +1,387 @@
+"""Attention for packed streams of short sequences, as Triton kernels: a sequence's scores are one tile.
+
+A varlen kernel is made for long sequences: it works in blocks of 64 or 128, of which one of 29 tokens fills a corner.
+Here a program is one head of one sequence, in a tile of 16, 32, 64 or 128 tokens, whichever is enough. A softmax sees
+its whole row at once, the backward pass computes it again, and nothing is added up across programs: the same input
+gives the same bits, gradients included.
+
+What a kernel takes of a multiprocessor is what its largest tile takes. So the lengths are cut into classes, each with a
+launch of its own over all sequences; programs whose sequence is of another class end at once. Nothing depends on
+lengths the host would have to know: launches can be captured in a CUDA graph, with sequences of no tokens in it.
+
+Knows tensors only; without Triton it can be imported, not called.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# (What a kernel takes and makes are Triton's own values, which have no types in Python.)
+
+from __future__ import annotations  # kernels name Triton's types, which may not be there
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    triton = None
+
+SHORT_WORKS = triton is not None
+LONGEST = 128
+WIDEST = 128  # of a head
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+Launches = tuple[tuple[int, int], ...]
+# The launches: up to which length, and with how many warps. A launch begins where the one before it ends, and has a
+# branch for every tile in its range. Attributes of the module, so that a benchmark can try others.
+FORWARD: Launches = ((32, 1), (64, 4), (128, 8))
+BACKWARD: Launches = ((32, 2), (64, 4), (128, 8))
+
+
+def attend_short(
+    q_THd: Tensor,
+    k_THd: Tensor,
+    v_THd: Tensor,
+    cu_seqlens_S1: Tensor,
+    dropout: float = 0.0,
+    max_length: int = LONGEST,
+) -> Tensor:
+    """softmax(q k' / sqrt(d)) v inside each sequence of at most `max_length` tokens.
+
+    Views with strides of their own are taken as they are, parts of one wide product for example. Tokens behind the last
+    sequence get zeros; those of a longer sequence than promised get nothing, and are whatever was in memory.
+    """
+    assert SHORT_WORKS, "the attention for short sequences needs Triton"
+    assert q_THd.shape[-1] <= WIDEST, "the heads are too wide"
+    assert 0 <= dropout < 1
+    device = q_THd.device.type
+    if torch.is_autocast_enabled(device):  # as scaled_dot_product_attention does
+        q_THd, k_THd, v_THd = (t.to(torch.get_autocast_dtype(device)) for t in (q_THd, k_THd, v_THd))
+    # The draw is outside of the op, which then is a function of its arguments: its backward pass draws the same mask.
+    seed_1 = torch.randint(2**62, (1,), device=q_THd.device) if dropout else None
+    # Not the length itself, because torch.compile compiles anew for each value of such an argument.
+    bound = _bound(max_length)
+    out_THd: Tensor = _attention(q_THd, k_THd, v_THd, cu_seqlens_S1, seed_1, dropout, bound)
+    return out_THd
+
+
+def short_fits(q_THd: Tensor, max_length: int) -> bool:
+    """Whether `attend_short` can run where these are, and is worth it there."""
+    size = q_THd.shape[-1]
+    if not (SHORT_WORKS and q_THd.is_cuda and q_THd.dtype in DTYPES and size <= WIDEST and max_length <= LONGEST):
+        return False
+    tile, width = _bound(max_length), _width(size)
+    # Bytes of shared memory. The compiler took less than this for compute capabilities 8.0 to 12.0. Float32 fits on
+    # newer ones only; on those before Hopper it would become a kernel that works in slow memory.
+    need = tile * (2 * tile + 8 * width)
+    if q_THd.dtype == torch.float32:
+        need = 200_000 if tile * width <= LONGEST * 64 else 400_000
+    room: int = _shared_memory(q_THd.device.index)
+    return need <= room
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _shared_memory(device: int) -> int:
+    """What a program may have; nothing on devices whose tensor cores are not of the kind the kernels are for."""
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", 0)) if properties.major >= 8 else 0
+
+
+def _bound(max_length: int) -> int:
+    """The end of the last launch that is needed."""
+    for high, _ in BACKWARD:
+        if max_length <= high:
+            return high
+    raise AssertionError("the sequences are too long")
+
+
+def _width(size: int) -> int:
+    """A tile's width: a power of two from the smallest that the tensor cores take."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+def _launches(plan: Launches, bound: int = LONGEST) -> Iterator[tuple[int, int, int]]:
+    """The lengths above which and up to which each launch works, and its warps."""
+    low = 0
+    for high, warps in plan:
+        if low < bound:
+            yield low, high, warps
+        low = high
+
+
+def _jit(function: Any) -> Any:
+    if triton is None:
+        return function
+    # Numbers that change from step to step: without this, a multiple of 16 among them is a compilation of its own.
+    return triton.jit(function, do_not_specialize=["sequences", "tokens"])
+
+
+# The kernels. n is a sequence's length; q, k, v, out, ... are the addresses of its first token's head, and with _Ld the
+# tiles loaded from there; _step is how far two tokens lie apart in memory, _head how far two heads do.
+
+
+@_jit
+def _sequence(cu, sequences, tokens, HEADS: tl.constexpr):
+    """Which sequence and head a program works on, its first token, and how many it has."""
+    # Programs side by side work on heads side by side, which share lines of memory.
+    sequence = tl.program_id(0) // HEADS
+    head = tl.program_id(0) % HEADS
+    token = tl.load(cu + sequence).to(tl.int32)
+    end = tl.load(cu + sequence + 1, mask=sequence < sequences, other=tokens).to(tl.int32)
+    return sequence, head, token, end - token
+
+
+@_jit
+def _load(start, step, n, TILE: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+    rows = tl.arange(0, TILE)[:, None]
+    columns = tl.arange(0, WIDTH)[None, :]
+    inside = rows < n
+    if SIZE < WIDTH:  # else the mask is the same all along a row, and rows are loaded in wide pieces
+        inside = inside & (columns < SIZE)
+    return tl.load(start + rows * step + columns, mask=inside, other=0.0)
+
+
+@_jit
+def _store(start, x_Ld, step, n, TILE: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+    rows = tl.arange(0, TILE)[:, None]
+    columns = tl.arange(0, WIDTH)[None, :]
+    inside = rows < n
+    if SIZE < WIDTH:
+        inside = inside & (columns < SIZE)
+    tl.store(start + rows * step + columns, x_Ld.to(start.dtype.element_ty), mask=inside)
+
+
+@_jit
+def _clear(start, step, n, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+    zeros_Ld = tl.zeros([16, WIDTH], tl.float32)
+    while n > 0:
+        _store(start, zeros_Ld, step, n, 16, SIZE, WIDTH)
+        start += 16 * step
+        n -= 16
+
+
+@_jit
+def _weights(q_Ld, k_Ld, n, scale, TILE: tl.constexpr, PRECISION: tl.constexpr):
+    """softmax(scale q k'). A row without a token has some weights too; they meet zeros wherever they go."""
+    scores_LL = tl.dot(q_Ld, tl.trans(k_Ld), input_precision=PRECISION) * (scale * 1.4426950408889634)  # log2(e)
+    scores_LL = tl.where(tl.arange(0, TILE)[None, :] < n, scores_LL, float("-inf"))
+    p_LL = tl.exp2(scores_LL - tl.max(scores_LL, 1)[:, None])
+    return p_LL * (1.0 / tl.sum(p_LL, 1))[:, None]
+
+
+@_jit
+def _kept(seed, token, head, dropout, TILE: tl.constexpr):
+    """1 / (1 - dropout) where a weight is kept, else 0. A draw is named by its token, head and column."""
+    # The generator makes four numbers at a time: here for four columns in a row. Seven of its rounds are the fewest
+    # known to pass all tests of randomness (Salmon et al. 2011); its ten would take longer than all the rest.
+    zero = tl.zeros([TILE, TILE // 4], tl.int32)
+    rows = zero + (token + tl.arange(0, TILE))[:, None]
+    fours = zero + (head * 32 + tl.arange(0, TILE // 4))[None, :]
+    a, b, c, d = tl.philox(tl.load(seed), rows, fours, zero, zero, 7)
+    kept = tl.join(tl.join(a, c), tl.join(b, d)) >= tl.cast(dropout * 4294967296.0, tl.uint32)
+    # They move to the threads that hold their scores as 16 bits each, because that takes less shared memory.
+    return tl.reshape(kept.to(tl.float16), [TILE, TILE]).to(tl.float32) * (1.0 / (1.0 - dropout))
+
+
+@_jit
+def _forward(
+    q,
+    k,
+    v,
+    out,
+    cu,
+    seed,
+    sequences,
+    tokens,
+    q_step,
+    q_head,
+    k_step,
+    k_head,
+    v_step,
+    v_head,
+    scale,
+    dropout,
+    LOW: tl.constexpr,
+    HIGH: tl.constexpr,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DROPS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    sequence, head, token, n = _sequence(cu, sequences, tokens, HEADS)
+    place = token.to(tl.int64)
+    out += (place * HEADS + head) * SIZE
+    if sequence == sequences:  # the tokens behind the last one
+        _clear(out, HEADS * SIZE, n, SIZE, WIDTH)
+    else:
+        for TILE in tl.static_range(16, HIGH + 1, 16):
+            if TILE > LOW and TILE & (TILE - 1) == 0 and n <= TILE and n > (TILE // 2 if TILE > 16 else 0):
+                q_Ld = _load(q + place * q_step + head * q_head, q_step, n, TILE, SIZE, WIDTH)
+                k_Ld = _load(k + place * k_step + head * k_head, k_step, n, TILE, SIZE, WIDTH)
+                v_Ld = _load(v + place * v_step + head * v_head, v_step, n, TILE, SIZE, WIDTH)
+                p_LL = _weights(q_Ld, k_Ld, n, scale, TILE, PRECISION)
+                if DROPS:
+                    p_LL *= _kept(seed, token, head, dropout, TILE)
+                out_Ld = tl.dot(p_LL.to(v_Ld.dtype), v_Ld, input_precision=PRECISION)
+                _store(out, out_Ld, HEADS * SIZE, n, TILE, SIZE, WIDTH)
+
+
+@_jit
+def _backward(
+    q,
+    k,
+    v,
+    grad,
+    q_grad,
+    k_grad,
+    v_grad,
+    cu,
+    seed,
+    sequences,
+    tokens,
+    q_step,
+    q_head,
+    k_step,
+    k_head,
+    v_step,
+    v_head,
+    grad_step,
+    grad_head,
+    scale,
+    dropout,
+    LOW: tl.constexpr,
+    HIGH: tl.constexpr,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DROPS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    sequence, head, token, n = _sequence(cu, sequences, tokens, HEADS)
+    place = token.to(tl.int64)
+    q_grad += (place * HEADS + head) * SIZE
+    k_grad += (place * HEADS + head) * SIZE
+    v_grad += (place * HEADS + head) * SIZE
+    if sequence == sequences:
+        _clear(q_grad, HEADS * SIZE, n, SIZE, WIDTH)
+        _clear(k_grad, HEADS * SIZE, n, SIZE, WIDTH)
+        _clear(v_grad, HEADS * SIZE, n, SIZE, WIDTH)
+    else:
+        for TILE in tl.static_range(16, HIGH + 1, 16):
+            if TILE > LOW and TILE & (TILE - 1) == 0 and n <= TILE and n > (TILE // 2 if TILE > 16 else 0):
+                q_Ld = _load(q + place * q_step + head * q_head, q_step, n, TILE, SIZE, WIDTH)
+                k_Ld = _load(k + place * k_step + head * k_head, k_step, n, TILE, SIZE, WIDTH)
+                v_Ld = _load(v + place * v_step + head * v_head, v_step, n, TILE, SIZE, WIDTH)
+                grad_Ld = _load(grad + place * grad_step + head * grad_head, grad_step, n, TILE, SIZE, WIDTH)
+                p_LL = _weights(q_Ld, k_Ld, n, scale, TILE, PRECISION)
+                p_grad_LL = tl.dot(grad_Ld, tl.trans(v_Ld), input_precision=PRECISION)
+                used_LL = p_LL
+                if DROPS:
+                    kept_LL = _kept(seed, token, head, dropout, TILE)
+                    used_LL = p_LL * kept_LL
+                    p_grad_LL *= kept_LL
+                v_grad_Ld = tl.dot(tl.trans(used_LL.to(grad_Ld.dtype)), grad_Ld, input_precision=PRECISION)
+                _store(v_grad, v_grad_Ld, HEADS * SIZE, n, TILE, SIZE, WIDTH)
+                scores_grad_LL = p_LL * (p_grad_LL - tl.sum(p_LL * p_grad_LL, 1)[:, None])
+                scores_grad_LL = (scores_grad_LL * scale).to(q_Ld.dtype)
+                q_grad_Ld = tl.dot(scores_grad_LL, k_Ld, input_precision=PRECISION)
+                _store(q_grad, q_grad_Ld, HEADS * SIZE, n, TILE, SIZE, WIDTH)
+                k_grad_Ld = tl.dot(tl.trans(scores_grad_LL), q_Ld, input_precision=PRECISION)
+                _store(k_grad, k_grad_Ld, HEADS * SIZE, n, TILE, SIZE, WIDTH)
+
+
+@torch.library.custom_op("polytask::short_attention", mutates_args=())
+def _attention(
+    q_THd: Tensor,
+    k_THd: Tensor,
+    v_THd: Tensor,
+    cu_seqlens_S1: Tensor,
+    seed_1: Tensor | None,
+    dropout: float,
+    bound: int,
+) -> Tensor:
+    out_THd = q_THd.new_empty(q_THd.shape)
+    inputs = _rows_in_one_piece(q_THd, k_THd, v_THd)
+    _launch(_forward, FORWARD, inputs, (out_THd,), cu_seqlens_S1, seed_1, dropout, bound)
+    return out_THd
+
+
+@torch.library.custom_op("polytask::short_attention_backward", mutates_args=())
+def _attention_backward(
+    grad_THd: Tensor,
+    q_THd: Tensor,
+    k_THd: Tensor,
+    v_THd: Tensor,
+    cu_seqlens_S1: Tensor,
+    seed_1: Tensor | None,
+    dropout: float,
+    bound: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    grads = q_THd.new_empty(q_THd.shape), k_THd.new_empty(k_THd.shape), v_THd.new_empty(v_THd.shape)
+    inputs = _rows_in_one_piece(q_THd, k_THd, v_THd, grad_THd)
+    _launch(_backward, BACKWARD, inputs, grads, cu_seqlens_S1, seed_1, dropout, bound)
+    return grads
+
+
+def _rows_in_one_piece(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(t if t.stride(-1) == 1 else t.contiguous() for t in tensors)
+
+
+def _launch(
+    kernel: Any,
+    plan: Launches,
+    inputs: tuple[Tensor, ...],
+    outputs: tuple[Tensor, ...],
+    cu_seqlens_S1: Tensor,
+    seed_1: Tensor | None,
+    dropout: float,
+    bound: int,
+) -> None:
+    q_THd = inputs[0]
+    assert all(t.shape == q_THd.shape and t.dtype == q_THd.dtype for t in inputs), "queries, keys and values differ"
+    tokens, heads, size = q_THd.shape
+    sequences = len(cu_seqlens_S1) - 1
+    strides = [stride for t in inputs for stride in t.stride()[:2]]
+    # Three products of 11 bits each make up for the 24 of float32. Real ones, without tensor cores, need so many
+    # registers that a kernel of them works in memory for the most part, and takes a minute to compile.
+    precision = "tf32x3" if q_THd.dtype == torch.float32 else "tf32"
+    with torch.cuda.device_of(q_THd):
+        for low, high, warps in _launches(plan, bound):
+            # The first launch has a program more for each head: that of the tokens behind the last sequence.
+            kernel[((sequences + (low == 0)) * heads,)](
+                *(*inputs, *outputs, cu_seqlens_S1, cu_seqlens_S1 if seed_1 is None else seed_1, sequences, tokens),
+                *(*strides, size**-0.5, dropout),
+                LOW=low,
+                HIGH=high,
+                HEADS=heads,
+                SIZE=size,
+                WIDTH=_width(size),
+                DROPS=seed_1 is not None,
+                PRECISION=precision,
+                num_warps=warps,
+            )
+
+
+@_attention.register_fake
+def _(q_THd: Tensor, *_: Any) -> Tensor:
+    return q_THd.new_empty(q_THd.shape)
+
+
+@_attention_backward.register_fake
+def _(grad_THd: Tensor, q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return q_THd.new_empty(q_THd.shape), k_THd.new_empty(k_THd.shape), v_THd.new_empty(v_THd.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.dropout, ctx.bound = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _gradients(ctx: Any, grad_THd: Tensor) -> tuple[Tensor | None, ...]:
+    return *_attention_backward(grad_THd, *ctx.saved_tensors, ctx.dropout, ctx.bound), None, None, None, None
+
+
+_attention.register_autograd(_gradients, setup_context=_save)
