@@ -1,0 +1,242 @@
+"""Answers on this CPU: polytask beside transformers, sentence-transformers and ONNX Runtime, with the same weights.
+
+    python benchmarks/inference.py [ROUNDS] [TEXTS]
+
+Everything is timed from a list of strings to answers: tokenizing, the encoder, and labels (or vectors) at the end. The
+ways take turns inside one process, on the same texts; reported are texts a second, and for each way the ratio of its
+time to polytask's over the rounds (the median, and the middle 80 %). On a machine that others use too, threads that
+wait for each other wait for the others as well: run it with OMP_NUM_THREADS=1 there, and look at the processor time.
+
+- labels: MiniLM with its pooler and a linear layer of 5 classes. `pipeline` is transformers' text-classification
+  pipeline as it comes (one text at a time, float32); `tuned` is what a careful script does (sorted by length, batches
+  of 32 padded to their longest, sdpa, inference_mode), in float32 and in bf16; ONNX Runtime has the exported model in
+  float32, sorted and padded in the same way.
+- vectors: MiniLM with mean pooling. sentence-transformers' `encode` as it comes (sorted, batches of 32, float32), and
+  in bf16, beside a polytask task whose head pools by the mean.
+- tasks: three tasks that share the trunk beside one of them.
+
+The texts are different from each other. With POLYTASK_DATA set to a folder that has them: SST sentences and Quora
+questions; else the built-in samples. sentence-transformers, onnx, onnxruntime and onnxscript are compared with where
+they are installed.
+"""
+
+import csv
+import importlib.util
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+
+from polytask import Predictor, find_encoder
+from polytask.build import make_model
+from polytask.bundle import Bundle
+from polytask.environment import environment
+from polytask.serving.predictor import cpu_has_bf16
+from polytask.tasks.reading import open_source
+from polytask.tasks.source import BrokenRow
+from polytask.text.packing import Packer
+from polytask.text.tokenizer import TextTokenizer
+from polytask.trunk.weights import load_trunk
+from polytask.types import LabelSpace, Swap, TaskSpec
+
+BATCH, LONGEST = 32, 128
+CLASSES = ("one", "two", "three", "four", "five")
+Way = Callable[[Sequence[str]], Any]
+
+
+def texts(count: int) -> list[str]:
+    """As many different ones, in no order."""
+    folder = os.environ.get("POLYTASK_DATA")
+    if folder:
+        sources = [(Path(folder) / "cs224n/ids-sst-dev.csv", "\t", 2), (Path(folder) / "quora-train.tsv", "\t", 0)]
+        found = [[row[at] for row in rows(file, delimiter)[:count]] for file, delimiter, at in sources]
+    else:
+        names = {"opinions-train": "text", "questions-train": "question1", "similarity-train": "sentence1"}
+        found = [
+            [str(row[1][0]) for row in open_source(f"sample:{name}").rows([column]) if not isinstance(row, BrokenRow)]
+            for name, column in names.items()
+        ]
+    different = sorted({text for part in found for text in part})
+    random.Random(0).shuffle(different)
+    return different[:count]
+
+
+def rows(file: Path, delimiter: str) -> list[list[str]]:
+    with file.open(encoding="utf-8", newline="") as content:
+        return [row for row in csv.reader(content, delimiter=delimiter) if len(row) > 2][1:]
+
+
+def polytask(folder: Path, classifier: torch.nn.Linear, precision: str) -> Predictor:
+    """One task by the pooler, with the classifier's weights, and three by the mean."""
+    tokenizer = TextTokenizer.load(folder, LONGEST)
+    heads = {"pooled": "pooler", "one": "mean", "two": "mean", "three": "mean"}
+    specs = {
+        name: TaskSpec(name, "classes", ("text",), "label", "", "", head=Swap("linear", {"pooling": pooling}))
+        for name, pooling in heads.items()
+    }
+    labels = dict.fromkeys(specs, LabelSpace("classes", CLASSES))
+    model = make_model(specs, labels, Swap("none"), lambda: load_trunk(folder)).eval()
+    model.head("pooled").output.load_state_dict(classifier.state_dict())  # type: ignore[union-attr]
+    packer = Packer(tuple(specs), tokenizer.cls_id, tokenizer.sep_id, LONGEST, tokenizer.masker)
+    return Predictor(Bundle(model, tokenizer, packer, specs, labels, Swap("none")), precision)
+
+
+class Tuned:
+    """Sorted by length, padded to the longest of 32: a careful script with transformers, or with an exported model."""
+
+    def __init__(self, tokenizer: Any, run: Callable[[dict[str, Tensor]], Tensor]) -> None:
+        self.tokenizer, self.run = tokenizer, run
+
+    def __call__(self, asked: Sequence[str]) -> list[str]:
+        found: list[str] = [""] * len(asked)
+        ids = self.tokenizer(list(asked), truncation=True, max_length=LONGEST)["input_ids"]
+        order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
+        for start in range(0, len(order), BATCH):
+            batch = order[start : start + BATCH]
+            width = len(ids[batch[0]])
+            ids_BL, mask_BL = torch.zeros(len(batch), width, dtype=torch.long), torch.zeros(len(batch), width)
+            for row, i in enumerate(batch):
+                ids_BL[row, : len(ids[i])] = torch.tensor(ids[i])
+                mask_BL[row, : len(ids[i])] = 1
+            with torch.inference_mode():
+                scores_BC = self.run({"input_ids": ids_BL, "attention_mask": mask_BL.long()}).float().softmax(-1)
+            for i, best in zip(batch, scores_BC.argmax(-1).tolist(), strict=True):
+                found[i] = CLASSES[best]
+        return found
+
+
+def onnx(model: torch.nn.Module, folder: Path) -> Callable[[dict[str, Tensor]], Tensor]:
+    onnxruntime = importlib.import_module("onnxruntime")
+    file = folder / "model.onnx"
+    ids, mask = torch.ones(2, 16, dtype=torch.long), torch.ones(2, 16, dtype=torch.long)
+    axes = {0: torch.export.Dim("rows", min=1, max=256), 1: torch.export.Dim("width", min=2, max=LONGEST)}
+    torch.onnx.export(
+        model,
+        (),
+        file,
+        kwargs={"input_ids": ids, "attention_mask": mask},
+        input_names=["input_ids", "attention_mask"],
+        dynamic_shapes={"input_ids": axes, "attention_mask": axes},
+        dynamo=True,
+        verbose=False,
+    )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    return lambda inputs: torch.from_numpy(session.run(None, {name: t.numpy() for name, t in inputs.items()})[0])
+
+
+def ways_to_labels(folder: Path, models: dict[str, Predictor], beside: Path) -> dict[str, Way]:
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    plain = reference(folder)
+    pipeline = transformers.pipeline("text-classification", model=plain, tokenizer=tokenizer)
+    ways: dict[str, Way] = {
+        "polytask fp32": lambda asked: [p.label for p in models["fp32"].predict("pooled", asked)],
+        "pipeline": lambda asked: [answer["label"] for answer in pipeline(list(asked))],
+        "tuned fp32": Tuned(tokenizer, lambda inputs: plain(**inputs).logits),
+    }
+    if importlib.util.find_spec("onnxruntime"):
+        ways["onnxruntime fp32"] = Tuned(tokenizer, onnx(plain, beside))
+    if "bf16" in models:
+        half = reference(folder).bfloat16()
+        ways["polytask bf16"] = lambda asked: [p.label for p in models["bf16"].predict("pooled", asked)]
+        ways["tuned bf16"] = Tuned(tokenizer, lambda inputs: half(**inputs).logits)
+    return ways
+
+
+def ways_to_vectors(folder: Path, models: dict[str, Predictor]) -> dict[str, Way]:
+    ways: dict[str, Way] = {}
+    for precision, model in models.items():
+        ways[f"polytask {precision}"] = partial(model.predict, "one")
+        if importlib.util.find_spec("sentence_transformers"):
+            ways[f"sentence-transformers {precision}"] = sentence_transformers(folder, precision)
+    return ways
+
+
+def sentence_transformers(folder: Path, precision: str) -> Way:
+    library = importlib.import_module("sentence_transformers")
+    modules = importlib.import_module("sentence_transformers.sentence_transformer.modules")
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    encoder = modules.Transformer(str(folder), max_seq_length=LONGEST, model_kwargs={"dtype": dtype})
+    whole = library.SentenceTransformer(modules=[encoder, modules.Pooling(384, "mean")], device="cpu")
+    return lambda asked: whole.encode(list(asked), show_progress_bar=False)
+
+
+def reference(folder: Path) -> Any:
+    torch.manual_seed(0)
+    names = dict(enumerate(CLASSES))
+    return transformers.AutoModelForSequenceClassification.from_pretrained(
+        folder, num_labels=len(CLASSES), id2label=names
+    ).eval()
+
+
+def measure(ways: dict[str, Way], asked: Sequence[str], rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Seconds that passed, and seconds that processors worked, of each round."""
+    for way in ways.values():
+        way(asked[:BATCH])
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for number in range(rounds):
+        names = list(ways)
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            started, worked = time.perf_counter(), time.process_time()
+            ways[name](asked)
+            seconds[name].append((time.perf_counter() - started, time.process_time() - worked))
+    return seconds
+
+
+def report(title: str, seconds: dict[str, list[tuple[float, float]]], count: int, *ours: str) -> None:
+    """Every way beside each of ours."""
+    heading = " | ".join(f"time / {name}'s | processor time / {name}'s" for name in ours)
+    print(f"\n{title}\n\n| | texts/s | {heading} |\n|---|---|{'---|---|' * len(ours)}")
+    for name, times in seconds.items():
+        cells = [f"{count / statistics.median(passed for passed, _ in times):.0f}"]
+        for own in ours:
+            for kind in (0, 1):
+                ratios = [a[kind] / b[kind] for a, b in zip(times, seconds[own], strict=True)]
+                low, high = np.quantile(ratios, [0.1, 0.9])
+                cells.append(f"{statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})")
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def main(rounds: int, count: int) -> None:
+    folder, asked = find_encoder("minilm"), texts(count)
+    classifier = reference(folder).classifier
+    models = {p: polytask(folder, classifier, p) for p in ("fp32", "bf16") if p == "fp32" or cpu_has_bf16()}
+    machine = environment(torch.device("cpu"))
+    lengths = [len(ids) + 2 for ids in models["fp32"].bundle.tokenizer.encode(asked)]
+    print(
+        f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}, transformers "
+        f"{transformers.__version__}, commit {machine['commit']}; {rounds} rounds of {len(asked)} texts with "
+        f"{statistics.mean(lengths):.1f} tokens on average, {max(lengths)} at most; load {os.getloadavg()[0]:.1f}"
+    )
+    ours = [f"polytask {precision}" for precision in models]
+    with tempfile.TemporaryDirectory() as beside:
+        ways = ways_to_labels(folder, models, Path(beside))
+        said = {name: way(asked) for name, way in ways.items()}
+        for name, labels in said.items():
+            same = np.mean([a == b for a, b in zip(labels, said["tuned fp32"], strict=True)])
+            print(f"{name}: {same:.2%} of labels as with transformers in float32")
+        report("Labels, by the pooler", measure(ways, asked, rounds), len(asked), *ours)
+    report("Vectors, by the mean", measure(ways_to_vectors(folder, models), asked, rounds), len(asked), *ours)
+    tasks: dict[str, Way] = {
+        "one task": lambda asked: models["fp32"].predict_tasks(asked, tasks=["one"]),
+        "three tasks": lambda asked: models["fp32"].predict_tasks(asked, tasks=["one", "two", "three"]),
+    }
+    report("Tasks that share the trunk, fp32", measure(tasks, asked, rounds), len(asked), "one task")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 12, int(sys.argv[2]) if len(sys.argv) > 2 else 384)
