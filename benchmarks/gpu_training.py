@@ -253,11 +253,13 @@ def rate(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
     return results
 
 
-KINDS = {
-    "attention": ("attn", "attention", "flash", "fmha"),
+KINDS = {  # the first that has a word of the kernel's name
+    "norms, dropout, activations": ("triton_",),
+    "attention": ("attn", "attention", "flash", "fmha", "_forward", "_backward"),
     "matrix products": ("gemm", "cutlass", "nvjet", "cublas", "sm90_xmma", "splitk"),
-    "optimizer and casts": ("multi_tensor", "fused_adam", "foreach"),
-    "copies": ("memcpy", "memset", "copy"),
+    "optimizer and casts": ("multi_tensor", "fused_adam", "foreach", "_update"),
+    "embeddings": ("embedding", "indexselect", "index_select"),
+    "copies": ("memcpy", "memset", "copy", "cat"),
 }
 
 
@@ -280,7 +282,7 @@ def profile(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
         total = sum(kinds.values())
         print(f"{shape}, {batch} examples a step: {total:.2f} ms in {launches / 10:.0f} kernels")
         for kind, each in sorted(kinds.items(), key=lambda item: -item[1]):
-            print(f"    {kind:22} {each:7.3f} ms  {each / total:5.0%}")
+            print(f"    {kind:28} {each:7.3f} ms  {each / total:5.0%}")
         for each, name in sorted(longest, reverse=True)[:12]:
             print(f"        {each:7.3f} ms  {name}")
         results[f"{shape}, {batch}"] = {**kinds, "kernels": launches / 10}
