@@ -24,9 +24,9 @@ from polytask import (
     train,
 )
 from polytask.adapters import ADAPTERS
+from polytask.bundle import save_bundle
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer
-from polytask.trunk.weights import save_trunk
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 SMALL = {
@@ -374,10 +374,10 @@ def test_resuming_needs_the_run_it_started_from(tmp_path: Path, first: Path) -> 
     old = tmp_path / "old"
     shutil.copytree(first, old)
     list(itertools.islice(Adding(old, FROZEN, tmp_path / "run", SHORT).steps(), 3))
-    tensors = polytask.load(old).bundle.model.trunk
+    bundle = polytask.load(old).bundle
     with torch.no_grad():
-        tensors.pooler.bias.add_(1)
-    save_trunk(tensors, old / "model")
+        bundle.model.trunk.pooler.bias.add_(1)
+    save_bundle(bundle, old / "model")
     with pytest.raises(UserError, match=r"started with another model:\n  add.run: .*old: its weights are not"):
         Adding(old, FROZEN, tmp_path / "run", SHORT, resume=True)
 

@@ -1,6 +1,7 @@
 """The model folder: what is saved comes back, and a folder with a part missing or altered is refused by name."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -49,3 +50,26 @@ def test_a_run_that_has_not_finished(tmp_path: Path) -> None:
         load(tmp_path)
     with pytest.raises(UserError, match="there is no such run"):
         load(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("how", ["cut short", "one bit", "empty"])
+def test_a_damaged_file_is_told_by_name(tiny_run: Finished, tmp_path: Path, name: str, how: str) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(tiny_run.folder / "model", copy)
+    content = bytearray((copy / name).read_bytes())
+    content[0] ^= 1
+    kept = {"cut short": content[: len(content) // 2], "one bit": content, "empty": b""}[how]
+    (copy / name).write_bytes(bytes(kept))
+    with pytest.raises(UserError, match=re.escape(str(copy / name)) + ": damaged"):
+        load_bundle(copy)
+
+
+def test_a_bit_in_the_middle_of_the_weights_is_noticed(tiny_run: Finished, tmp_path: Path) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(tiny_run.folder / "model", copy)
+    content = bytearray((copy / "parts.safetensors").read_bytes())
+    content[-5] ^= 16
+    (copy / "parts.safetensors").write_bytes(bytes(content))
+    with pytest.raises(UserError, match=r"parts\.safetensors: damaged: it is not what was written"):
+        load_bundle(copy)

@@ -1,7 +1,8 @@
 """The model folder: what predict, serve and export load, in files other programs can open too.
 
 config.json and model.safetensors are the trunk as plain `transformers` reads it; tokenizer.json its tokenizer;
-parts.safetensors the adapter and the heads; tasks.json what each task is. Knows no training.
+parts.safetensors the adapter and the heads; tasks.json, which is written last, what each task is and what the other
+files were when they were written. Knows no training.
 """
 
 import json
@@ -16,12 +17,14 @@ from polytask.build import head_swap, make_model
 from polytask.model import MultiTaskModel
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
+from polytask.trunk.encoders import sha256
 from polytask.trunk.weights import load_trunk, save_trunk
 from polytask.types import LabelSpace, Swap, TaskSpec, UserError
 from polytask.values import convert
 from polytask.whole import whole_file, write_whole
 
 FORMAT = 1
+AGAIN = "train again, or take it from a copy"
 FILES = ("config.json", "model.safetensors", "parts.safetensors", "tokenizer.json", "tasks.json")
 
 
@@ -51,6 +54,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
         "max_length": bundle.packer.max_length,
         "adapter": asdict(bundle.adapter),
         "tasks": {name: _task_entry(spec, bundle.labels[name]) for name, spec in bundle.specs.items()},
+        "files": {name: sha256(folder / name) for name in FILES if name != "tasks.json"},
     }
     write_whole(folder / "tasks.json", json.dumps(content, indent=1, ensure_ascii=False))
 
@@ -59,11 +63,10 @@ def load_bundle(folder: Path) -> Bundle:
     for name in FILES:
         if not (folder / name).is_file():
             raise UserError(f"{folder / name} is missing: a trained model has {', '.join(FILES)}")
-    content = json.loads((folder / "tasks.json").read_text(encoding="utf-8"))
-    if content["format"] != FORMAT:
-        raise UserError(
-            f"{folder / 'tasks.json'}: format {content['format']} is not known to this version, which reads {FORMAT}"
-        )
+    content = _read_tasks(folder / "tasks.json")
+    for name, hashed in content.get("files", {}).items():  # folders of the first versions have none
+        if name in FILES and sha256(folder / name) != hashed:
+            raise UserError(f"{folder / name}: damaged: it is not what was written; {AGAIN}")
     specs, labels = {}, {}
     tokenizer = TextTokenizer.load(folder)
     for name, entry in content["tasks"].items():
@@ -77,6 +80,18 @@ def load_bundle(folder: Path) -> Bundle:
         raise UserError(f"{folder / 'parts.safetensors'}: does not fit tasks.json: {absent + missing.unexpected_keys}")
     packer = Packer(tuple(specs), tokenizer.cls_id, tokenizer.sep_id, content["max_length"], tokenizer.masker)
     return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter)
+
+
+def _read_tasks(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: damaged: {error}; {AGAIN}") from None
+    if not isinstance(content, dict) or not {"format", "max_length", "adapter", "tasks"} <= content.keys():
+        raise UserError(f"{path}: damaged: this is no description of a model's tasks")
+    if content["format"] != FORMAT:
+        raise UserError(f"{path}: format {content['format']} is not known to this version, which reads {FORMAT}")
+    return content
 
 
 def no_model(run: Path) -> UserError:
