@@ -86,6 +86,8 @@ def _regularity(sample: list[str], delimiter: str, quoting: Quoting) -> tuple[in
 
 
 def _find_quoting(lines: Callable[[], Iterator[str]], delimiter: str) -> Quoting:
+    if not any('"' in line for line in lines()):
+        return "minimal"
     counts: Counter[str] = Counter()
 
     def counted() -> Iterator[str]:

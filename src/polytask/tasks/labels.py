@@ -34,6 +34,7 @@ class LabelReader:
         known = given if given is not None else training_classes
         self._growing = known is None
         self._numbers = {name: number for number, name in enumerate(known or ())}
+        self._seen: dict[str, int | float] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -42,6 +43,16 @@ class LabelReader:
 
     def read(self, value: object) -> int | float:
         """The label as a number; LabelProblem says what is wrong with it."""
+        if not isinstance(value, str):
+            return self._read(value)
+        number = self._seen.get(value)  # what was read once need not be taken apart again
+        if number is None:
+            number = self._read(value)
+            if len(self._seen) < MOST_CLASSES:
+                self._seen[value] = number
+        return number
+
+    def _read(self, value: object) -> int | float:
         empty = not value.strip() if isinstance(value, str) else value is None or value != value  # not itself: a NaN
         if empty:
             raise LabelProblem("the label is empty")

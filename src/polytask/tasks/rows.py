@@ -73,6 +73,8 @@ def plain_texts(source: Source, columns: Sequence[str]) -> Iterator[str]:
 
 def _broken_text(source: Source, row: int, columns: Sequence[str], values: Sequence[object]) -> BrokenRow | None:
     """What is wrong with the first of the texts that cannot be used."""
+    if all(isinstance(value, str) and value and not value.isspace() for value in values):
+        return None
     for column, value in zip(columns, values, strict=True):
         if problem := _text_problem(value):
             return BrokenRow(source.name, source.unit, row, column, shortened(value), problem)

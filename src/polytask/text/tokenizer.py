@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from polytask.text.masking import Masker
+from polytask.text.words import END, WordIds, treats_words_by_themselves
 from polytask.types import UserError
 
 SPECIAL_TOKENS = {
@@ -46,8 +47,10 @@ class TextTokenizer:
         self.unk_id = self._special_id("unk_token")
         special = {self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id}
         self.masker = Masker(self.mask_id, self.vocabulary, tuple(sorted(special)))
-        canonical = json.dumps(json.loads(tokenizer.to_str()), sort_keys=True)
-        self.fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
+        content = json.loads(tokenizer.to_str())
+        self.fingerprint = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        lowercase = (content["normalizer"] or {}).get("lowercase", False)
+        self._words = WordIds(self._encode, lowercase) if treats_words_by_themselves(content) else None
 
     @classmethod
     def load(cls, folder: Path, max_tokens: int = 512) -> "TextTokenizer":
@@ -70,6 +73,16 @@ class TextTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         """The ids of each text, without special tokens, at most `max_tokens` of them."""
+        if self._words is None:
+            return self._encode_whole(texts)
+        enough = CHARACTERS * self.max_tokens
+        by_word = self._words.encode([text if len(text) <= enough else END for text in texts])
+        rest = [i for i, ids in enumerate(by_word) if ids is None]
+        for i, ids in zip(rest, self._encode_whole([texts[i] for i in rest]), strict=True):
+            by_word[i] = ids
+        return [ids[: self.max_tokens] for ids in by_word if ids is not None]
+
+    def _encode_whole(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         enough = CHARACTERS * self.max_tokens
         found = self._encode([text[:enough] for text in texts])
         # What a long text ends with is dropped anyway, unless most of its characters are dropped before that.
