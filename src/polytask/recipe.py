@@ -36,7 +36,7 @@ class Recipe:
     dropout: float | None = None
     """Of hidden states; left out: as the encoder was trained."""
     attention_dropout: float | None = None
-    """Of attention weights; left out: as the encoder was trained. On CUDA, texts above 128 tokens are fast only with 0."""
+    """Of attention weights; left out: as the encoder was trained. Above 128 tokens, 0 is faster on CUDA."""
     data: str | None = None
     """Folder the tasks' files are in; left out: the recipe's own folder. May be ${POLYTASK_DATA}."""
     seed: int = 0

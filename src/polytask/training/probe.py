@@ -43,7 +43,7 @@ def probe(
                     cut = cut_pass(model, stream)
                     losses = objective.task_losses(model, cut.done.stream, cut.done.outputs, progress)
                 sources.append(Source(task, [(cut, objective.policy.weigh(losses))]))
-            found = Gradients(model, sources, {})
+            found = Gradients(model, sources, {}, summed=False)
             grams = {ALL: found.gram_KK, **found.by_layer}
     matrices = torch.stack(list(grams.values())).tolist() if grams else []  # one wait for the device, not one a layer
     layers: dict[str, list[list[float | None]]] = {}
