@@ -10,7 +10,7 @@ ways take turns, `--rounds` times; a ratio is that of the same round.
 
 speed     Trainer with its defaults (float32) and tuned (bf16, sdpa, grouped by length, fused AdamW, six workers) beside
           polytask's step launched kernel by kernel, captured, and captured with compiled layers
-adapters  steps with adapters, heads alone and frozen trunks beside the plain step, all captured
+adapters  steps with adapters, heads alone and frozen trunks beside the plain step, all captured; peft's LoRA beside
 rate      how much of the card's matrix rate a step of 16k tokens reaches
 profile   where the time of a step goes, by kind of kernel
 """
@@ -189,6 +189,7 @@ def adapters(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
         "heads alone": {"parts": "heads"},
         "houlsby, frozen trunk": {"adapter": "houlsby", "parts": "adapters"},
         "pal, frozen trunk": {"adapter": "pal", "parts": "adapters"},
+        "lora, frozen trunk": {"adapter": "lora", "parts": "adapters"},
     }
     results = {}
     for shape in SHAPES:
@@ -197,11 +198,15 @@ def adapters(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
             for at, (name, options) in enumerate(rows.items()):
                 own[name] = Way(make_session(shape, batch, folder / f"{shape}-{batch}-ad{at}", **options), True, True)
                 own[name].warm_up(100)
-            found = in_turns({name: partial(way.rate, 2 * steps) for name, way in own.items()}, rounds)
+            ways: dict[str, Callable[[], float]] = {n: partial(way.rate, 2 * steps) for n, way in own.items()}
+            examples = make_examples(4 * CYCLE * batch)
+            ways["peft's lora, Trainer tuned"] = partial(trainer_rate, shape, batch, True, steps, examples, lora=True)
+            found = in_turns(ways, rounds)
             results[f"{shape}, {batch}"] = found
             print(f"{shape}, {batch} examples a step, captured and compiled; time beside the plain step:")
             for name, rates in found.items():
-                print(f"    {name:24} {statistics.median(rates):9,.0f} examples/s  {ratios(found, 'plain', name)}")
+                print(f"    {name:28} {statistics.median(rates):9,.0f} examples/s  {ratios(found, 'plain', name)}")
+            print(f"    lora, frozen trunk / peft: {ratios(found, 'lora, frozen trunk', list(ways)[-1])}")
             for way in own.values():
                 way.close()
             del own

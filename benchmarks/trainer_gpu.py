@@ -63,12 +63,21 @@ def make_model(shape: str) -> BertForSequenceClassification:
     return BertForSequenceClassification.from_pretrained(shape, num_labels=LABELS, attn_implementation="sdpa")
 
 
-def trainer_rate(shape: str, batch: int, tuned: bool, steps: int, examples: Sequence[Ids]) -> float:
+def with_lora(model: BertForSequenceClassification) -> Any:
+    """peft's LoRA of rank 8 on queries and values; the rest of the trunk is frozen."""
+    import peft  # only where it is asked for: nothing else here needs it  # noqa: PLC0415
+
+    config = peft.LoraConfig(peft.TaskType.SEQ_CLS, r=8, lora_alpha=8, target_modules=["query", "value"])
+    return peft.get_peft_model(model, config)
+
+
+def trainer_rate(shape: str, batch: int, tuned: bool, steps: int, examples: Sequence[Ids], lora: bool = False) -> float:
     """Examples/s of `Trainer.train` over `steps` steps, after a warm-up."""
     rows = [{"input_ids": ids, "labels": number % LABELS} for number, ids in enumerate(examples)]
     workers = min(6, os.cpu_count() or 1) if tuned else 0
     clock = Clock(WARM_UP, steps)
-    train(make_model(shape), rows, clock, batch, tuned, workers)
+    model = make_model(shape)
+    train(with_lora(model) if lora else model, rows, clock, batch, tuned, workers)
     return steps * batch / clock.seconds
 
 
