@@ -74,7 +74,7 @@ class _Look:
         self.has_text_N: Mask = self.lengths_NW.sum(axis=1) > 0
         """Rows without any token are told by themselves, not as copies of each other."""
         self.ordered_N = in_order(self.texts_NW)
-        self.either_N = in_any_order(self.texts_NW)
+        self.either_N = in_any_order(self.texts_NW) if data.spec.is_pair else self.ordered_N
 
     @cached_property
     def known_texts(self) -> Hashes:
@@ -100,9 +100,9 @@ class _Look:
 
 # --- the same text more than once -------------------------------------------------------------------------------------
 def _copies(look: _Look) -> Iterator[Finding]:
-    again, exactly = repeats(look.either_N) & look.has_text_N, repeats(look.ordered_N) & look.has_text_N
+    again = repeats(look.either_N) & look.has_text_N
     if again.any():
-        swapped = int((again & ~exactly).sum())
+        swapped = int((again & ~repeats(look.ordered_N)).sum()) if look.data.spec.is_pair else 0
         order = f", {swapped:,} of them with the two texts in the other order" if swapped else ""
         severity: Severity = "warning" if again.mean() >= DUPLICATE_SHARE else "note"
         yield look.told(severity, "duplicates", f"say the same as an earlier row{order}", again)
@@ -114,6 +114,8 @@ def _copies(look: _Look) -> Iterator[Finding]:
         severity = "problem" if contrary.mean() >= CONTRADICTION_SHARE else "warning"
         far = f"labels more than {SCORES_APART:.0%} of the range apart" if look.apart else "different labels"
         yield look.told(severity, "contradictions", f"have the text of another row, but {far}: one is wrong", contrary)
+    if not look.data.spec.is_pair:
+        return
     turned = (spreads(look.either_N, labels) > look.apart) & look.has_text_N & ~contrary
     if turned.any():
         sentence = "stand there with the two texts in the other order too, and with another label: a mistake, unless "
@@ -121,7 +123,7 @@ def _copies(look: _Look) -> Iterator[Finding]:
 
 
 def _leaks(learned: _Look, scored: _Look) -> Iterator[Finding]:
-    place = first_places(learned.either_N[learned.has_text_N], scored.either_N)
+    place = first_places(learned.either_N, scored.either_N)
     leaked = (place >= 0) & scored.has_text_N
     if not leaked.any():
         return
@@ -131,8 +133,8 @@ def _leaks(learned: _Look, scored: _Look) -> Iterator[Finding]:
     yield scored.told(severity, "leak" if learned.split == "train" else "leak_from_dev", sentence, leaked)
     if scored.labels.kind == "text":
         return
-    exact = first_places(learned.ordered_N[learned.has_text_N], scored.ordered_N)
-    other = learned.data.labels[learned.has_text_N].astype(np.float64)[exact] - scored.data.labels
+    exact = first_places(learned.ordered_N, scored.ordered_N)
+    other = learned.data.labels[exact].astype(np.float64) - scored.data.labels
     contrary = (exact >= 0) & scored.has_text_N & (np.abs(other) > scored.apart)
     if contrary.any():
         sentence = f"are among the {name} rows with another label: one of the two is wrong"

@@ -11,7 +11,7 @@ from polytask.text.store import TokenStore
 
 Hashes = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
-PIECE = 2**21  # tokens hashed at once, so that memory stays flat
+PIECE = 2**18  # tokens hashed, or keys looked up, at once: memory stays flat, and they stay in the cache
 
 
 def text_hashes(store: TokenStore) -> Hashes:
@@ -34,28 +34,32 @@ def in_any_order(hashes_NW: Hashes) -> Hashes:
 
 def repeats(keys_N: Hashes) -> Mask:
     """[N]: whether the same stands earlier."""
-    order, first = _grouped(keys_N)
-    again = np.empty(len(keys_N), bool)
-    again[order] = ~first
+    again = np.zeros(len(keys_N), bool)
+    shared = _shared(keys_N)
+    order, first = _grouped(keys_N[shared])
+    again[shared[order]] = ~first
     return again
 
 
 def spreads(keys_N: Hashes, values_N: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
     """[N]: how far apart the values are of those that say the same as this one."""
-    order, first = _grouped(keys_N)
-    values, starts = values_N.astype(np.float64)[order], np.flatnonzero(first)
-    apart = np.maximum.reduceat(values, starts) - np.minimum.reduceat(values, starts)
-    spread = np.empty(len(keys_N))
-    spread[order] = apart[np.cumsum(first) - 1]
+    spread = np.zeros(len(keys_N))
+    shared = _shared(keys_N)
+    if len(shared):
+        order, first = _grouped(keys_N[shared])
+        values, starts = values_N[shared].astype(np.float64)[order], np.flatnonzero(first)
+        apart = np.maximum.reduceat(values, starts) - np.minimum.reduceat(values, starts)
+        spread[shared[order]] = apart[np.cumsum(first) - 1]
     return spread
 
 
 def first_places(keys_N: Hashes, wanted_M: Hashes) -> npt.NDArray[np.int64]:
     """[M]: where each wanted one stands first among the keys; -1 for one that is not there."""
-    known, place = np.unique(keys_N, return_index=True)
+    there = _where_among(keys_N, np.unique(wanted_M))
+    known, place = np.unique(keys_N[there], return_index=True)
     found = np.full(len(wanted_M), -1, np.int64)
-    there = is_among(wanted_M, known)
-    found[there] = place[np.searchsorted(known, wanted_M[there])]
+    known_M = is_among(wanted_M, known)
+    found[known_M] = there[place[np.searchsorted(known, wanted_M[known_M])]]
     return found
 
 
@@ -66,6 +70,21 @@ def is_among(wanted: Hashes, known_M: Hashes) -> Mask:
     at = np.minimum(np.searchsorted(known_M, wanted), len(known_M) - 1)
     there: Mask = known_M[at] == wanted
     return there
+
+
+def _where_among(keys_N: Hashes, known_M: Hashes) -> npt.NDArray[np.int64]:
+    """The places of the keys that are among the known ones, which are in order."""
+    found = [
+        np.flatnonzero(is_among(keys_N[start : start + PIECE], known_M)) + start
+        for start in range(0, len(keys_N), PIECE)
+    ]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def _shared(keys_N: Hashes) -> npt.NDArray[np.int64]:
+    """The places of keys that stand there more than once: few, mostly, and sorting these alone takes little."""
+    ordered = np.sort(keys_N)
+    return _where_among(keys_N, np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
 
 
 def _grouped(keys_N: Hashes) -> tuple[npt.NDArray[np.int64], Mask]:
