@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from polytask.adapters.base import Adapter, LayerAdapter
 from polytask.stream import Layout, Stream
 from polytask.trunk.attention import attend
+from polytask.trunk.dropout import Dropout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -79,7 +80,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(shape.ffn, shape.hidden)
         self.ffn_norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
         self.activation = ACTIVATIONS[shape.activation]
-        self.dropout = nn.Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout)
 
     def forward(self, h_TD: Tensor, layout: Layout, adapter: LayerAdapter) -> Tensor:
         y_TD = adapter.sublayer("attention", self.dropout(self.attention(h_TD, layout, adapter)), layout)
@@ -106,7 +107,7 @@ class Bert(nn.Module):
         self.positions = nn.Embedding(shape.positions, shape.hidden)
         self.segments = nn.Embedding(shape.segments, shape.hidden)
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.norm_eps)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.pooler = nn.Linear(shape.hidden, shape.hidden)
         self.layer_call: Callable[[nn.Module, Tensor, Layout, LayerAdapter], Tensor] = call_layer
