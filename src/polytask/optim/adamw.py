@@ -1,7 +1,7 @@
 """AdamW, written out. Knows parameters and their gradients, nothing of tasks or of the model."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ class AdamW(ListOptimizer):
     efficient form is the exact one with eps / sqrt(1 - beta2^t) in place of eps: a larger eps in the first steps. Each
     parameter counts its own steps, and one without a gradient neither moves, nor decays, nor counts.
     """
+
+    elementwise: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -13,6 +13,9 @@ from torch.optim import Optimizer
 
 from polytask.types import UserError
 
+PIECE = 2**18
+"""Elements for each thread that are moved at once on the CPU: what they need stays in the cache between operations."""
+
 
 class ListOptimizer(Optimizer):
     """An optimizer that moves lists of parameters at once.
@@ -22,6 +25,8 @@ class ListOptimizer(Optimizer):
 
     kept: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     """The tensors kept of each parameter, of its shape and zero at the start."""
+    elementwise: ClassVar[bool] = False
+    """Each element moves as if it were alone, so a tensor may be moved in pieces, with the same result to the bit."""
 
     @abstractmethod
     def move(
@@ -42,7 +47,7 @@ class ListOptimizer(Optimizer):
                 loss = closure()
         for group in self.param_groups:
             moving = [parameter for parameter in group["params"] if parameter.grad is not None]
-            # All at once on a GPU, which saves launches; one by one on the CPU, where a tensor then stays in the cache.
+            # All at once on a GPU, which saves launches; one by one on the CPU, and large ones in pieces.
             on_gpu = all(parameter.is_cuda for parameter in moving)
             for together in [moving] if moving and on_gpu else [[parameter] for parameter in moving]:
                 self._move(together, group)
@@ -54,7 +59,15 @@ class ListOptimizer(Optimizer):
             state["step"] += 1
         grads = [parameter.grad for parameter in params if parameter.grad is not None]
         kept = {name: [state[name] for state in states] for name in self.kept}
-        self.move(params, grads, kept, [state["step"].item() for state in states], group)
+        steps = [state["step"].item() for state in states]
+        held = [params[0], grads[0], *(tensors[0] for tensors in kept.values())]
+        size = PIECE * torch.get_num_threads()
+        large = self.elementwise and not params[0].is_cuda and params[0].numel() > size
+        if not large or not all(tensor.is_contiguous() for tensor in held):
+            self.move(params, grads, kept, steps, group)
+            return
+        for parameter, grad, *rest in zip(*(tensor.view(-1).split(size) for tensor in held), strict=True):
+            self.move([parameter], [grad], {name: [t] for name, t in zip(kept, rest, strict=True)}, steps, group)
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]

@@ -24,6 +24,7 @@ class Lion(ListOptimizer):
     """
 
     kept: ClassVar[tuple[str, ...]] = ("exp_avg",)
+    elementwise: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """QHAdam, written out. Knows parameters and their gradients, nothing of tasks or of the model."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ class QHAdam(ListOptimizer):
 
     Differences: weight decay is beside the gradient's step and multiplied by lr, as in adamw; the paper has none.
     """
+
+    elementwise: ClassVar[bool] = True
 
     def __init__(
         self,

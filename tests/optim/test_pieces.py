@@ -1,0 +1,40 @@
+"""Large tensors are moved in pieces on the CPU: to the bit what moving them whole gives."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from polytask.optim import OPTIMIZERS, base
+from polytask.optim.base import ListOptimizer
+
+
+def after(name: str, piece: int, monkeypatch: pytest.MonkeyPatch, transposed: bool = False) -> list[Tensor]:
+    """The parameter and what is kept of it after some steps."""
+    monkeypatch.setattr(base, "PIECE", piece)
+    generator = torch.Generator().manual_seed(0)
+    parameter = torch.randn(37, 11, generator=generator)
+    if transposed:
+        parameter = parameter.T.contiguous().T
+    parameter.requires_grad_()
+    optimizer = OPTIMIZERS[name]([parameter], lr=0.01)
+    assert isinstance(optimizer, ListOptimizer)
+    for _ in range(5):
+        parameter.grad = torch.randn(37, 11, generator=generator)
+        optimizer.step()
+    state: dict[str, Any] = optimizer.state[parameter]
+    assert float(state["step"]) == 5
+    return [parameter.detach(), *(state[kept] for kept in optimizer.kept)]
+
+
+OURS = [name for name, make in OPTIMIZERS.items() if isinstance(make, type) and issubclass(make, ListOptimizer)]
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_pieces_are_the_whole(name: str, transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = after(name, 2**18, monkeypatch, transposed)
+    cut = after(name, 64, monkeypatch, transposed)
+    for one, two in zip(whole, cut, strict=True):
+        assert torch.equal(one, two)
