@@ -58,7 +58,7 @@ def multiplies_bf16(device: torch.device) -> bool:
 
 
 def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Those this process is bound to, and no more than a container's share of the time, of which torch knows nothing."""
+    """Those this process is bound to, and no more than a container's share of the time, unknown to torch."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         share, period = map(int, quota.read_text(encoding="utf-8").split())
