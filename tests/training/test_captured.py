@@ -6,6 +6,9 @@ Without a CUDA device the same step is run unrecorded, on the same steady stream
 import itertools
 import json
 import math
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -14,11 +17,13 @@ from torch import Tensor, nn
 
 from polytask.policies import POLICIES
 from polytask.policies.base import PolicyContext
+from polytask.training.averages import RunningAverage
 from polytask.training.captured import CapturedSteps, tensors_of, why_not
 from polytask.training.checkpoint import newest
 from polytask.training.half import HalfWeights
 from polytask.training.loop import Session, fit
 from polytask.training.objective import Objective
+from polytask.training.update import UPDATE_WORKS
 from polytask.trunk.bert import Attention
 from polytask.types import Draw, UserError
 
@@ -26,6 +31,9 @@ DEVICES = [
     "cpu",
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
 ]
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+WITH_THE_UPDATE = DEVICES[:1] if INTERPRETED else DEVICES[1:]
+"""The update in one pass is for CUDA; on the CPU Triton's interpreter runs it, in a process of its own."""
 
 
 def captured(session: Session, compiled: bool = False) -> Session:
@@ -91,6 +99,167 @@ def test_half_weights_give_autocasts_own_numbers() -> None:
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         assert parameter.dtype == torch.float32
         torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=0)
+
+
+def test_half_weights_are_cast_anew_where_torch_has_changed_them() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    model[1].requires_grad_(False)
+    half = HalfWeights(model)
+    average = RunningAverage(model, 0.5)
+    first = model[0].weight
+
+    def right() -> list[bool]:
+        half.refresh()
+        return [torch.equal(copy, full.detach().bfloat16()) for full, copy in half.copies.items()]
+
+    half.copies[first].detach().zero_()
+    assert right() == [False, True, True, True], "what nobody has changed is left alone"
+    other = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    model.load_state_dict(other.state_dict())
+    assert all(right())
+    first.grad = torch.ones(3, 4)
+    torch.optim.AdamW([first], foreach=True).step()
+    assert all(right())
+    torch.optim.AdamW([first], fused=True).step()
+    half.forget()
+    assert all(right())
+    half.copies[first].detach().zero_()
+    with average.standing_in(model):
+        pass
+    assert right() == [False, True, True, True], "an average stands in for them, and they are what they were"
+    with average.standing_in(model):
+        assert all(right())
+    assert all(right())
+
+
+def test_a_weight_in_two_places_has_one_copy_and_all_of_its_gradient() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    model[2].weight = model[0].weight
+    x = torch.randn(5, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(x).square().mean().backward()
+    wanted = model[0].weight.grad
+    model.zero_grad(set_to_none=True)
+    half = HalfWeights(model)
+    with half.standing_in(), torch.autocast("cpu", torch.bfloat16):
+        model(x).square().mean().backward()
+    half.move_gradients()
+    torch.testing.assert_close(model[0].weight.grad, wanted, rtol=2e-2, atol=1e-4)
+
+
+@pytest.mark.skipif(INTERPRETED or not UPDATE_WORKS, reason="needs Triton, and to be its own process")
+def test_under_the_interpreter() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*command, "-k", "with_the_update", __file__], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def updated(session: Session, monkeypatch: pytest.MonkeyPatch, fits: bool = True) -> Session:
+    """Its weights are moved by the update in one pass, or not."""
+    monkeypatch.setattr("polytask.training.captured.update_fits", lambda _: fits)
+    session = captured(undropped(session))
+    assert session.captured is not None
+    assert (session.captured.update is not None) == fits
+    return session
+
+
+def check_copies(session: Session) -> None:
+    assert session.captured is not None
+    assert session.captured.half is not None
+    session.captured.half.refresh()
+    for full, copy in session.captured.half.copies.items():
+        # The interpreter cuts off where CUDA rounds.
+        near = {"rtol": 2**-7, "atol": 1e-30} if INTERPRETED else {"rtol": 0.0, "atol": 0.0}
+        torch.testing.assert_close(
+            copy.float(), full.detach() if INTERPRETED else full.detach().bfloat16().float(), **near
+        )
+
+
+@pytest.mark.parametrize("device", WITH_THE_UPDATE)
+@pytest.mark.parametrize(("precision", "clip"), [("float32", 0.1), ("bf16", None)])
+def test_with_the_update_training_is_the_same(
+    make_session: Any, monkeypatch: pytest.MonkeyPatch, device: str, precision: str, clip: float | None
+) -> None:
+    options = {"optimizer": "fused_adamw", "precision": precision, "clip": clip, "device": device, "epochs": 1}
+    plain = updated(make_session("plain", **options), monkeypatch, fits=False)
+    swift = updated(make_session("swift", **options), monkeypatch)
+    near = {"rtol": 1e-4, "atol": 1e-5} if precision == "float32" and device == "cpu" else {"rtol": 0.05, "atol": 0.02}
+    for one, other in zip(fit(plain), fit(swift), strict=True):
+        torch.testing.assert_close(torch.tensor([*one.losses.values()]), torch.tensor([*other.losses.values()]), **near)
+        torch.testing.assert_close(torch.tensor(one.gradient_norm), torch.tensor(other.gradient_norm), **near)
+    for name, weight in plain.model.state_dict().items():
+        torch.testing.assert_close(
+            swift.model.state_dict()[name], weight, rtol=0, atol=3e-3 if near["atol"] > 0.01 else 2e-5
+        )
+    for one, other in zip(plain.optimizer.state.values(), swift.optimizer.state.values(), strict=True):
+        assert float(one["step"]) == float(other["step"]) > 0
+    if precision == "bf16":
+        check_copies(swift)
+
+
+@pytest.mark.parametrize("device", WITH_THE_UPDATE)
+def test_with_the_update_weights_may_be_changed_from_outside(
+    make_session: Any, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    """By a checkpoint or the optimizer between two steps; an average that is evaluated leaves them as they are."""
+    options = {"optimizer": "fused_adamw", "precision": "bf16", "device": device, "evaluate_every": 2, "epochs": 1}
+    ends = []
+    for number, fits in enumerate((False, True)):
+        session = updated(make_session(f"run{number}", **options), monkeypatch, fits)
+        session.average = RunningAverage(session.model, 0.9)
+        start = {name: weight.clone() for name, weight in session.model.state_dict().items()}
+        for report in fit(session):
+            if report.step == 3:
+                session.model.load_state_dict(start)
+            if report.step == 5:
+                optimizer: Any = session.optimizer
+                optimizer.found_inf = optimizer.grad_scale = None
+                for parameter in session.model.parameters():
+                    parameter.grad = torch.full_like(parameter, 1e-3)
+                optimizer.step()
+            if fits:
+                check_copies(session)
+        ends.append(session.model.state_dict())
+    for name, weight in ends[0].items():
+        torch.testing.assert_close(ends[1][name], weight, rtol=0, atol=3e-3)
+
+
+@pytest.mark.parametrize("device", WITH_THE_UPDATE)
+def test_with_the_update_what_is_no_number_moves_nothing(
+    make_session: Any, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    options = {"optimizer": "fused_adamw", "precision": "bf16", "device": device, "on_nan": "skip"}
+    session = updated(make_session(**options), monkeypatch)
+    assert session.captured is not None
+    begin = session.captured.begin
+    stream = session.feed.next_batch([Draw("one", 4)], steady=True).together
+
+    def weights() -> dict[str, Tensor]:
+        return {name: weight.clone() for name, weight in session.model.state_dict().items()}
+
+    def counts() -> set[int]:
+        return {int(state["step"]) for state in session.optimizer.state.values()}
+
+    assert all(begin(stream)().skipped is None for _ in range(3))
+    good = weights()
+    with torch.no_grad():
+        for parameter in session.model.head("one").parameters():
+            parameter.fill_(math.nan)
+    bad = weights()
+    assert begin(stream)().skipped is not None
+    for name, weight in weights().items():
+        torch.testing.assert_close(weight, bad[name], rtol=0, atol=0, equal_nan=True)
+    assert counts() == {3}
+    session.model.load_state_dict(good)
+    assert begin(stream)().skipped is None
+    assert counts() == {4}
+    assert not all(torch.equal(weight, good[name]) for name, weight in weights().items())
+    check_copies(session)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -25,6 +25,7 @@ from polytask.training.feed import Feed
 from polytask.training.half import HalfWeights
 from polytask.training.objective import Objective
 from polytask.training.step import StepOutcome, half_precision, judged
+from polytask.training.update import Learned, Table, Update, norm_of, update_fits
 from polytask.types import TrainSettings
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,8 @@ class CapturedSteps:
         self.model, self.optimizer, self.objective, self.settings = model, optimizer, objective, settings
         self.device = model.device
         self.half = HalfWeights(model) if settings.precision == "bf16" else None
+        self.update = Update(optimizer) if update_fits(optimizer) else None
+        """Takes the optimizer's place where it can; it writes the half weights too."""
         self.layer_call = compiled_layers() if compiled else None
         self.reason: str | None = None
         """Why capturing failed, if it did: steps are then run as they are."""
@@ -83,6 +86,9 @@ class CapturedSteps:
         self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         for group in optimizer.param_groups:
             group["capturable"] = True
+        if self.half and self.update:
+            half = self.half
+            optimizer.register_step_post_hook(lambda *_: half.forget())
 
     def begin(self, stream: Stream) -> Callable[[], StepOutcome]:
         """Starts a step; what is given back waits for its end and says what it came to.
@@ -90,6 +96,8 @@ class CapturedSteps:
         Where a loss or the gradient is no number nothing moves, then and, with `on_nan: stop`, in the steps after it.
         """
         key = shape_of(stream)
+        if self.half and self.update:
+            self.half.refresh()
         graph = self._graphs.get(key)
         self._rates.fill([torch.tensor([group["lr"] for group in self.optimizer.param_groups])])
         if graph is None:
@@ -115,49 +123,72 @@ class CapturedSteps:
         static = graph.inputs.stream(stream)
         static = replace(static, layout=replace(static.layout, lengths=()))
         captured = torch.cuda.CUDAGraph()
+        table = self.update.table() if self.update else None
         try:
             with torch.cuda.graph(captured, pool=self._pool):
-                graph.results = self._run(static)
-            graph.graph = captured
+                graph.results = self._run(static, table)
+            graph.graph, graph.table = captured, table
+            if table is not None:
+                table.send()
         except (RuntimeError, ValueError, IndexError) as error:
             self.reason = str(error).splitlines()[0]
             log.warning("steps are not captured: %s", self.reason)
-        self.optimizer.zero_grad(set_to_none=True)
+        self._drop_gradients()
         seeds.seed_torch(torch.initial_seed(), self.device)  # capturing has drawn from it
 
-    def _run(self, stream: Stream) -> Tensor:
+    def _run(self, stream: Stream, table: Table | None = None) -> Tensor:
         """The step itself: [K + 1], the losses of the stream's tasks and the gradient's norm."""
         model, settings = self.model, self.settings
-        self.optimizer.zero_grad(set_to_none=True)
+        self._drop_gradients()
         model.train()
         if settings.parts != "all":
             model.trunk.eval()
-        with self.half.standing_in() if self.half else nullcontext(), self._layers_called():
+        with self.half.standing_in(self.update is None) if self.half else nullcontext(), self._layers_called():
             with half_precision(model, settings):
                 losses = self.objective.task_losses(model, stream, model(stream), 0.0)
             self.objective.policy.weigh(losses).backward()
-        if self.half:
+        if self.half and self.update is None:
             self.half.move_gradients()
-        gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        learned = self._learned()
+        norm = norm_of([one.gradient for one in learned])
         results = torch.stack([*(loss.detach().float() for loss in losses.values()), norm])
-        self._update(norm, ~results.isfinite().all())
+        self._update(learned, norm, ~results.isfinite().all(), table)
         return results
 
-    def _update(self, norm: Tensor, wrong: Tensor) -> None:
-        """The fused optimizers take a number to divide gradients by, and one that says that nothing is to move."""
+    def _drop_gradients(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.half:
+            self.half.drop_gradients()
+
+    def _learned(self) -> list[Learned]:
+        copies = self.half.copies if self.half else {}
+        found = []
+        for weight in (p for group in self.optimizer.param_groups for p in group["params"]):
+            copy = copies.get(weight)
+            gradient = weight.grad if copy is None or copy.grad is None else copy.grad
+            if gradient is not None:
+                found.append(Learned(weight, gradient, copy))
+        return found
+
+    def _update(self, learned: list[Learned], norm: Tensor, wrong: Tensor, table: Table | None) -> None:
+        """An update takes a number to divide gradients by, and one that says that nothing is to move."""
         found = wrong.float()
         if self.settings.on_nan == "stop":
             found = self._stopped.copy_(torch.maximum(self._stopped, found))
+        divisor = None if self.settings.clip is None else (norm / self.settings.clip).clamp(min=1.0)
+        rates = self._rates.tensors[0]
+        if self.update is not None:
+            self.update.step(learned, rates, found, divisor, table)
+            return
         optimizer: Any = self.optimizer
         optimizer.found_inf = found
-        if self.settings.clip is not None:
-            optimizer.grad_scale = (norm / self.settings.clip).clamp(min=1.0)
-        rates = [group["lr"] for group in optimizer.param_groups]
-        for group, rate in zip(optimizer.param_groups, self._rates.tensors[0], strict=True):
+        if divisor is not None:
+            optimizer.grad_scale = divisor
+        own = [group["lr"] for group in optimizer.param_groups]
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         optimizer.step()
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        for group, rate in zip(optimizer.param_groups, own, strict=True):
             group["lr"] = rate
 
     @contextmanager
@@ -197,6 +228,7 @@ class _Graph:
     inputs: "_Copied"
     graph: "torch.cuda.CUDAGraph | None" = None
     results: Tensor | None = None
+    table: Table | None = None
 
 
 def shape_of(stream: Stream) -> tuple[Any, ...]:

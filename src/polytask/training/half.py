@@ -1,7 +1,7 @@
-"""bf16 copies of the weights of linear maps, made once a step. Knows modules and parameters; knows no method.
+"""bf16 copies of the weights of linear maps. Knows modules and parameters; knows no method.
 
 Under autocast each weight is cast by a kernel of its own, and so is its gradient: hundreds of launches a step. Here all
-are cast by a few, and the same numbers come out.
+are cast by a few, or by the update that moves the weights, and the same numbers come out.
 """
 
 from collections.abc import Iterator
@@ -19,37 +19,63 @@ class HalfWeights:
 
     def __init__(self, model: nn.Module) -> None:
         self.places = [
-            (module, name)
+            (module, name, parameter)
             for module in model.modules()
             if isinstance(module, nn.Linear | nn.ParameterList)
             for name, parameter in module.named_parameters(recurse=False)
             if isinstance(module, nn.Linear) or parameter.ndim == 2
         ]
-        self.full: list[nn.Parameter] = [getattr(module, name) for module, name in self.places]
-        self.half = [nn.Parameter(p.detach().bfloat16(), requires_grad=p.requires_grad) for p in self.full]
+        self.copies = {
+            full: nn.Parameter(full.detach().bfloat16(), requires_grad=full.requires_grad)
+            for full in dict.fromkeys(full for _, _, full in self.places)
+        }
+        self._seen: list[tuple[int, int] | None] = [*self._marks()]
 
     @contextmanager
-    def standing_in(self) -> Iterator[None]:
-        """Inside, the module computes with the copies, as they are now."""
-        learning = [k for k, parameter in enumerate(self.full) if parameter.requires_grad]
-        with torch.no_grad():
-            torch._foreach_copy_([self.half[k] for k in learning], [self.full[k] for k in learning])
-        self._put(self.half)
+    def standing_in(self, cast: bool = True) -> Iterator[None]:
+        """Inside, the module computes with the copies; those that learn are cast before, unless they are right."""
+        if cast:
+            self._cast([full for full in self.copies if full.requires_grad])
+        for module, name, full in self.places:
+            module._parameters[name] = self.copies[full]
         try:
             yield
         finally:
-            self._put(self.full)
+            for module, name, full in self.places:
+                module._parameters[name] = full
 
-    def _put(self, parameters: list[nn.Parameter]) -> None:
-        for (module, name), parameter in zip(self.places, parameters, strict=True):
-            module._parameters[name] = parameter
+    def refresh(self) -> None:
+        """Casts those weights anew that were changed by others than an update that writes the copies too.
+
+        Whatever torch does to a tensor in place, loading a checkpoint for example, counts its version up; graphs and
+        kernels of our own do not. Fused optimizers do not either: after a step of theirs, `forget`. What is written
+        through `.data` would not be seen.
+        """
+        marks = self._marks()
+        if marks != self._seen:
+            changed = zip(self.copies, marks, self._seen, strict=True)
+            self._cast([full for full, now, before in changed if now != before])
+            self._seen = [*marks]
+
+    def forget(self) -> None:
+        """No copy is right any more."""
+        self._seen = [None] * len(self.copies)
+
+    def _marks(self) -> list[tuple[int, int]]:
+        return [(full._version, full.data_ptr()) for full in self.copies]
+
+    @torch.no_grad()
+    def _cast(self, weights: list[nn.Parameter]) -> None:
+        torch._foreach_copy_([self.copies[full] for full in weights], tuple(weights))
 
     def move_gradients(self) -> None:
         """The copies' gradients become those of the weights."""
-        moved = [
-            (full, half, half.grad) for full, half in zip(self.full, self.half, strict=True) if half.grad is not None
-        ]
+        moved = [(full, half, half.grad) for full, half in self.copies.items() if half.grad is not None]
         gradients = [torch.empty_like(full) for full, _, _ in moved]
         torch._foreach_copy_(gradients, [gradient for _, _, gradient in moved])
         for (full, half, _), gradient in zip(moved, gradients, strict=True):
             full.grad, half.grad = gradient, None
+
+    def drop_gradients(self) -> None:
+        for half in self.copies.values():
+            half.grad = None

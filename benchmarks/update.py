@@ -1,0 +1,229 @@
+"""What moving the weights takes on CUDA: the update in one pass beside torch's fused AdamW with the casts around it.
+
+    PYTHONPATH=src python benchmarks/update.py [ROUNDS]
+
+The parameters of BERT-base and of MiniLM, with gradients in bf16 where linear maps have copies in bf16 and in float32
+elsewhere. Torch's way is what a step did before: gradients cast to float32, their norm, fused AdamW, weights cast to
+bf16. Ours: the norm, and one pass. Each is captured as a CUDA graph; the ways take turns, and reported are medians and
+ratios, beside the time the bytes alone would take. Then the same for other cuts of the tensors, and what a call without
+a graph takes of the host. Needs torch, Triton and numpy alone.
+"""
+
+import statistics
+import sys
+import time
+import types
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# The package without its __init__, which imports all of it and what that needs.
+package = types.ModuleType("polytask")
+package.__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "polytask")]
+sys.modules.setdefault("polytask", package)
+
+from polytask.training import update  # noqa: E402
+from polytask.training.half import HalfWeights  # noqa: E402
+from polytask.training.update import Learned, Table, Update, norm_of  # noqa: E402
+from polytask.trunk.bert import Bert, BertShape  # noqa: E402
+
+SHAPES = {"BERT-base": BertShape(), "MiniLM": BertShape(layers=6, hidden=384, heads=12, ffn=1536)}
+BANDWIDTH = 4.3e12  # bytes a second, as a copy on an H200 was seen to move
+CUTS = [(1024, 4), (1024, 8), (2048, 4), (2048, 8), (4096, 4), (4096, 8), (4096, 16), (8192, 16)]
+Run = Callable[[], object]
+
+
+class Case:
+    """A model's weights, their copies and gradients, and an optimizer."""
+
+    def __init__(self, shape: BertShape, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        model = Bert(shape).to("cuda")
+        self.half = HalfWeights(model)
+        self.weights = list(model.parameters())
+        self.gradients = {
+            p: (torch.randn_like(p) / 1000).to(torch.bfloat16 if p in self.half.copies else torch.float32)
+            for p in self.weights
+        }
+        self.optimizer = optimizer_of(self.weights)
+        self.rates = torch.tensor([1e-5, 1e-5], device="cuda")
+        self.found = torch.zeros((), device="cuda")
+        self.pass_over = Update(self.optimizer)
+        self.learned = [Learned(p, self.gradients[p], self.half.copies.get(p)) for p in self.weights]
+        self.full: dict[nn.Parameter, Tensor] = {}
+        self.table: Table | None = None
+        """Of the graph that is being captured."""
+
+    def cast_gradients(self) -> None:
+        """As `HalfWeights.move_gradients`, into memory of its own in each graph."""
+        cast = [p for p in self.weights if p in self.half.copies]
+        full = [torch.empty_like(p) for p in cast]
+        torch._foreach_copy_(full, [self.gradients[p] for p in cast])
+        self.full = {**self.gradients, **dict(zip(cast, full, strict=True))}
+
+    def torchs_norm(self) -> Tensor:
+        found: Tensor = torch.nn.utils.get_total_norm([*self.full.values()], foreach=True)
+        return found
+
+    def torchs_step(self, norm: Tensor) -> None:
+        optimizer: Any = self.optimizer
+        optimizer.found_inf, optimizer.grad_scale = self.found, norm.clamp(min=1.0)
+        for p in self.weights:
+            p.grad = self.full[p]
+        for group, rate in zip(optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate
+        optimizer.step()
+
+    def cast_weights(self) -> None:
+        with torch.no_grad():
+            torch._foreach_copy_([*self.half.copies.values()], tuple(self.half.copies))
+
+    def torchs_way(self) -> None:
+        self.cast_gradients()
+        self.torchs_step(self.torchs_norm())
+        self.cast_weights()
+
+    def our_norm(self) -> Tensor:
+        return norm_of([one.gradient for one in self.learned])
+
+    def our_step(self, norm: Tensor) -> None:
+        self.pass_over.step(self.learned, self.rates, self.found, norm.clamp(min=1.0), self.table)
+
+    def our_way(self) -> None:
+        self.our_step(self.our_norm())
+
+
+def optimizer_of(weights: list[nn.Parameter]) -> torch.optim.AdamW:
+    matrices, vectors = [p for p in weights if p.ndim > 1], [p for p in weights if p.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=1e-5, fused=True, capturable=True)
+
+
+def captured(case: Case, run: Run) -> Run:
+    """The same as a graph; whoever replays it keeps what it reads: its table, and the update with its pieces."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    case.table = table = case.pass_over.table()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    case.table = None
+    table.send()
+    torch.cuda.synchronize()
+
+    def replay(keeping: tuple[Table, Update] = (table, case.pass_over)) -> None:
+        graph.replay()
+
+    return replay
+
+
+def microseconds(runs: dict[str, Run], rounds: int, repeats: int = 20) -> dict[str, float]:
+    """The median over rounds, in which all take turns; a round is the mean of several runs in a row."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds + 1):
+        for name, run in runs.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(repeats):
+                run()
+            end.record()
+            end.synchronize()
+            if number:  # the first is a warm-up
+                times[name].append(start.elapsed_time(end) * 1000 / repeats)
+    return {name: statistics.median(own) for name, own in times.items()}
+
+
+def check(shape: BertShape) -> None:
+    """How far the two ways are from each other after ten steps, so that no wrong one is timed."""
+    one, two = Case(shape), Case(shape)
+    for _ in range(10):
+        one.torchs_way()
+        two.our_way()
+    off = max(float((a - b).detach().abs().max()) for a, b in zip(one.weights, two.weights, strict=True))
+    moments = [
+        max(
+            float((a - b).norm() / a.norm())
+            for p, q in zip(one.weights, two.weights, strict=True)
+            for a, b in [(one.optimizer.state[p][name], two.optimizer.state[q][name])]
+        )
+        for name in ("exp_avg", "exp_avg_sq")
+    ]
+    copies = all(torch.equal(copy, p.detach().bfloat16()) for p, copy in two.half.copies.items())
+    print(f"  apart by {off:.1e}, moments by {moments[0]:.1e} and {moments[1]:.1e}; copies are right: {copies}")
+
+
+def compare(shape: BertShape, rounds: int) -> None:
+    case = Case(shape)
+    case.torchs_way()  # whose parts need gradients and a norm to begin with
+    norm = case.our_norm()
+    runs: dict[str, Run] = {
+        "torch: all": case.torchs_way,
+        "ours: all": case.our_way,
+        "torch: gradients cast": case.cast_gradients,
+        "torch: norm": case.torchs_norm,
+        "torch: fused AdamW": lambda: case.torchs_step(norm),
+        "torch: weights cast": case.cast_weights,
+        "ours: norm": case.our_norm,
+        "ours: one pass": lambda: case.our_step(norm),
+    }
+    times = microseconds({name: captured(case, run) for name, run in runs.items()}, rounds)
+    for name, taken in times.items():
+        print(f"  {name:22} {taken:8.1f} us  {taken / times['ours: all']:5.2f} of ours")
+    elements = sum(p.numel() for p in case.weights)
+    halves = sum(p.numel() for p in case.half.copies)
+    moved = 24 * elements + 4 * halves + 4 * (elements - halves)
+    print(f"  {'bytes of one pass':22} {moved / BANDWIDTH * 1e6:8.1f} us  ({elements / 1e6:.1f}M weights)", flush=True)
+
+
+def tune(shape: BertShape, rounds: int) -> None:
+    """Other cuts: elements of a program, and its warps."""
+    own = update.PIECE, update.WARPS
+    case = Case(shape)
+    norm = case.our_norm()
+    graphs = {}
+    for cut in CUTS:
+        update.PIECE, update.WARPS = cut
+        case.pass_over = Update(case.optimizer)
+        graphs[f"{cut}{'  <- now' if cut == own else ''}"] = captured(case, lambda: case.our_step(norm))
+    update.PIECE, update.WARPS = own
+    for name, taken in sorted(microseconds(graphs, rounds).items(), key=lambda item: item[1]):
+        print(f"  {taken:8.1f} us  one pass cut by {name}", flush=True)
+
+
+def host(shape: BertShape) -> None:
+    """What the host takes for a step without a graph, and for the look whether weights were changed from outside."""
+    case = Case(shape)
+    runs: dict[str, Run] = {"torch": case.torchs_way, "ours": case.our_way, "the look": case.half.refresh}
+    for name, run in runs.items():
+        for _ in range(5):
+            run()
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(20):
+            run()
+        print(f"  {name:8} {(time.perf_counter() - started) / 20 * 1e6:8.1f} us of the host")
+        torch.cuda.synchronize()
+
+
+def main(rounds: int) -> None:
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {version('triton')}")
+    print(f"{update.PIECE} elements and {update.WARPS} warps a program")
+    for name, shape in SHAPES.items():
+        print(name)
+        check(shape)
+        compare(shape, rounds)
+        tune(shape, rounds)
+        host(shape)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 15)
