@@ -49,6 +49,7 @@ from polytask.training.lock import LOCK, hold, let_go
 from polytask.training.loop import Session, fit
 from polytask.training.memory import Memory
 from polytask.training.objective import Objective
+from polytask.trunk.compiling import kernels_compile
 from polytask.types import EvalReport, Stage, StepReport, UserError
 from polytask.values import unknown
 from polytask.whole import write_whole
@@ -252,7 +253,8 @@ class Running:
             self._load(session, checkpoint)
         self.not_captured = why_not(self.device, session.optimizer, objective, settings, session.feed)
         if self.not_captured is None:
-            compiled = session.steps >= COMPILE_FROM if settings.compile is None else settings.compile
+            long = session.steps >= COMPILE_FROM and kernels_compile()
+            compiled = long if settings.compile is None else settings.compile
             session.captured = CapturedSteps(model, session.optimizer, objective, settings, compiled)
         return session
 

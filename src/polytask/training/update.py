@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from polytask.trunk.compiling import kernels_compile
+
 try:
     import triton
     import triton.language as tl
@@ -41,7 +43,7 @@ OPTIONS = 6  # of a group
 
 def update_fits(optimizer: torch.optim.Optimizer) -> bool:
     """Whether `Update` can take the steps of this optimizer where its parameters are."""
-    if not (UPDATE_WORKS and isinstance(optimizer, torch.optim.AdamW)):
+    if not (UPDATE_WORKS and kernels_compile() and isinstance(optimizer, torch.optim.AdamW)):
         return False
     groups = optimizer.param_groups
     parameters = [p for group in groups for p in group["params"]]

@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polytask.trunk.compiling import kernels_compile
+
 try:
     import triton
     import triton.language as tl
@@ -70,7 +72,7 @@ def attend_short(
 def short_fits(q_THd: Tensor, max_length: int) -> bool:
     """Whether `attend_short` can run where these are, and is worth it there."""
     size = q_THd.shape[-1]
-    if not (SHORT_WORKS and q_THd.is_cuda and q_THd.dtype in DTYPES and size <= WIDEST and max_length <= LONGEST):
+    if not (q_THd.is_cuda and _compiles() and q_THd.dtype in DTYPES and size <= WIDEST and max_length <= LONGEST):
         return False
     tile, width = _bound(max_length), _width(size)
     # Bytes of shared memory. The compiler took less than this for compute capabilities 8.0 to 12.0. Float32 fits on
@@ -80,6 +82,11 @@ def short_fits(q_THd: Tensor, max_length: int) -> bool:
         need = 200_000 if tile * width <= LONGEST * 64 else 400_000
     room: int = _shared_memory(q_THd.device.index)
     return need <= room
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _compiles() -> bool:
+    return kernels_compile()
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
