@@ -59,6 +59,8 @@ bench: .venv/.dev
 	$(BIN)/python benchmarks/cpu_step.py
 	$(BIN)/python benchmarks/mixed_tasks.py
 	$(BIN)/python benchmarks/kills.py
+	$(BIN)/python benchmarks/inference.py
+	$(BIN)/python benchmarks/data.py speed
 
 clean:
 	rm -rf .venv build dist

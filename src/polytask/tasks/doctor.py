@@ -69,9 +69,9 @@ class _Look:
 
     def __init__(self, name: str, task: Task, data: Split) -> None:
         self.task, self.split, self.data, self.labels = name, data.name, data, task.labels
-        self.lengths_NW = data.store.lengths()
+        self.lengths_NW = data.store.lengths().astype(np.int32)  # many rows are held at once: half the memory
         self.texts_NW: Hashes = text_hashes(data.store)
-        self.has_text_N: Mask = self.lengths_NW.sum(axis=1) > 0
+        self.has_text_N: Mask = self.lengths_NW.max(axis=1, initial=0) > 0
         """Rows without any token are told by themselves, not as copies of each other."""
         self.ordered_N = in_order(self.texts_NW)
         self.either_N = in_any_order(self.texts_NW) if data.spec.is_pair else self.ordered_N
@@ -186,8 +186,8 @@ def _lengths(look: _Look, max_length: int, apart: bool, unknown_id: int | None) 
         sentence = "have a text of which the tokenizer leaves nothing (characters without width, say)"
         yield look.told(severity, "empty_texts", sentence, empty)
     together = look.lengths_NW.shape[1] == 2 and not apart
-    lengths = look.lengths_NW.sum(axis=1) + 3 if together else look.lengths_NW.max(axis=1, initial=0) + 2
-    cut = lengths > max_length
+    lengths = look.lengths_NW.sum(axis=1, dtype=np.int32) if together else look.lengths_NW.max(axis=1, initial=0)
+    cut = lengths > max_length - (3 if together else 2)
     if cut.any():
         severity = "warning" if cut.mean() >= CUT_SHARE else "note"
         sentence = f"are longer than max_length ({max_length} tokens): the rest is not read"
@@ -198,15 +198,15 @@ def _lengths(look: _Look, max_length: int, apart: bool, unknown_id: int | None) 
 
 def _unknown(look: _Look, unknown_id: int) -> Iterator[Finding]:
     counts = [_count(tokens == unknown_id, borders) for tokens, borders in look.data.store.pieces(PIECE)]
-    unknown_N = np.concatenate([*counts, np.zeros(0, np.int64)]).reshape(look.lengths_NW.shape).sum(axis=1)
-    share = unknown_N.sum() / max(look.lengths_NW.sum(), 1)
+    unknown_NW = np.concatenate([*counts, np.zeros(0, np.int32)]).reshape(look.lengths_NW.shape)
+    share = unknown_NW.sum() / max(look.lengths_NW.sum(), 1)
     if share >= UNKNOWN_SHARE:
         sentence = f"have words that the encoder's vocabulary does not have ({share:.0%} of all tokens): another "
         sentence += "language, or no words at all"
-        yield look.told("warning", "unknown_words", sentence, unknown_N > 0)
+        yield look.told("warning", "unknown_words", sentence, unknown_NW.max(axis=1, initial=0) > 0)
 
 
-def _count(marked: Mask, borders: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _count(marked: Mask, borders: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     sums = np.concatenate([[0], np.cumsum(marked)])
-    found: npt.NDArray[np.int64] = sums[borders[1:]] - sums[borders[:-1]]
+    found: npt.NDArray[np.int32] = (sums[borders[1:]] - sums[borders[:-1]]).astype(np.int32)
     return found
