@@ -9,6 +9,7 @@ from torch import Tensor
 from polytask.stream import Layout, Stream
 from polytask.trunk import attention
 from polytask.trunk.attention import attend, attend_padded, attend_varlen, varlen_works, widened
+from polytask.trunk.cpu_attention import attend_on_cpu
 from polytask.trunk.short_attention import SHORT_WORKS
 
 MakeStream = Callable[..., Stream]
@@ -84,11 +85,25 @@ def test_dropout_drops_weights_and_keeps_the_mean(make_stream: MakeStream) -> No
     assert abs(float(out_THd.mean()) - 1) < 0.02
 
 
-def test_the_cpu_takes_the_padded_way(make_stream: MakeStream) -> None:
+def test_the_cpu_takes_the_way_of_products_or_the_padded_one(make_stream: MakeStream) -> None:
     q, k, v = (t.detach().bfloat16() for t in random_qkv(5))
     assert not varlen_works(q, 0.0)
     layout = layout_of(make_stream, [2, 3])
+    assert torch.equal(attend(q, k, v, layout), attend_on_cpu(q, k, v, layout.lengths, 0.0))
+    q, k, v = (t.detach() for t in random_qkv(300))
+    layout = layout_of(make_stream, [300])
     assert torch.equal(attend(q, k, v, layout), attend_padded(q, k, v, layout))
+
+
+def test_gradients_inside_half_precision_are_those_outside(make_stream: MakeStream) -> None:
+    qkv = [t.detach().bfloat16().requires_grad_() for t in random_qkv(9)]
+    layout = layout_of(make_stream, [4, 5])
+    towards = torch.randn(9, *qkv[0].shape[1:])
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = torch.autograd.grad((attend(*qkv, layout).float() * towards).sum(), qkv)
+        total = (attend(*qkv, layout).float() * towards).sum()
+    for one, other in zip(inside, torch.autograd.grad(total, qkv), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_short_sequences_take_the_short_way(make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:

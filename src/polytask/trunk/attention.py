@@ -1,7 +1,8 @@
 """Self-attention over the sequences of a packed stream; the only part of the trunk that sees sequence borders.
 
-Three ways to the same numbers. On CUDA, short sequences have a kernel of their own, and longer ones a varlen kernel if
-they are in half precision; the rest are padded rows of similar length. Knows no weights and no tasks.
+Four ways to the same numbers. On CUDA, short sequences have a kernel of their own, and longer ones a varlen kernel if
+they are in half precision; on the CPU, short ones are plain products; the rest are padded rows of similar length. Knows
+no weights and no tasks.
 """
 
 import math
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from polytask.stream import Layout
+from polytask.trunk.cpu_attention import attend_on_cpu, products_fit
 from polytask.trunk.short_attention import attend_short, short_fits
 
 WIDTH = 8  # the varlen kernel's head sizes are multiples of this
@@ -24,6 +26,8 @@ def attend(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, dropout:
         return attend_short(q_THd, k_THd, v_THd, layout.cu_seqlens_S1, dropout, layout.max_length)
     if varlen_works(q_THd, dropout):
         return attend_varlen(q_THd, k_THd, v_THd, layout)
+    if products_fit(q_THd, layout.max_length, dropout):
+        return attend_on_cpu(q_THd, k_THd, v_THd, layout.lengths, dropout)
     return attend_padded(q_THd, k_THd, v_THd, layout, dropout)
 
 

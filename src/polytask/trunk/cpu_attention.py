@@ -127,6 +127,11 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_THd: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.autocast("cpu", enabled=False):  # it may be asked for inside a region of half precision
+            return _Attend._backward(ctx, grad_THd)
+
+    @staticmethod
+    def _backward(ctx: Any, grad_THd: Tensor) -> tuple[Tensor | None, ...]:
         where, scale = ctx.where, ctx.scale
         q_Pd, k_Pd, v_Pd, *kept_ones = ctx.saved_tensors
         weights, masks = kept_ones[: len(where.batches)], kept_ones[len(where.batches) :]
