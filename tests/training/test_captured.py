@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from polytask.policies import POLICIES
 from polytask.policies.base import PolicyContext
 from polytask.training.averages import RunningAverage
-from polytask.training.captured import CapturedSteps, tensors_of, why_not
+from polytask.training.captured import UPDATE, CapturedSteps, tensors_of, why_not
 from polytask.training.checkpoint import newest
 from polytask.training.half import HalfWeights
 from polytask.training.loop import Session, fit
@@ -161,6 +161,7 @@ def test_under_the_interpreter() -> None:
 
 def updated(session: Session, monkeypatch: pytest.MonkeyPatch, fits: bool = True) -> Session:
     """Its weights are moved by the update in one pass, or not."""
+    monkeypatch.setenv(UPDATE, "1")
     monkeypatch.setattr("polytask.training.captured.update_fits", lambda _: fits)
     session = captured(undropped(session))
     assert session.captured is not None

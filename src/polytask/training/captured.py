@@ -9,6 +9,7 @@ Knows interfaces; knows no concrete method.
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ from polytask.training.update import Learned, Table, Update, norm_of, update_fit
 from polytask.types import TrainSettings
 
 log = logging.getLogger(__name__)
+UPDATE = "POLYTASK_UPDATE"
+"""Set to 1, weights are moved by training/update.py: off until it has been tried on a GPU (docs/log.md)."""
 MOST_GRAPHS = 128
 COMPILE_FROM = 3000
 """Steps from which on a run is long enough to compile the layers for it."""
@@ -75,7 +78,7 @@ class CapturedSteps:
         self.model, self.optimizer, self.objective, self.settings = model, optimizer, objective, settings
         self.device = model.device
         self.half = HalfWeights(model) if settings.precision == "bf16" else None
-        self.update = Update(optimizer) if update_fits(optimizer) else None
+        self.update = Update(optimizer) if os.environ.get(UPDATE) == "1" and update_fits(optimizer) else None
         """Takes the optimizer's place where it can; it writes the half weights too."""
         self.layer_call = compiled_layers() if compiled else None
         self.reason: str | None = None
