@@ -26,6 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from polytask.types import LabelSpace, TaskSpec
 
 CLASSES, DEV_SHARE, STEPS = 5, 100, 20
 LABELS = LabelSpace("classes", tuple(map(str, range(CLASSES))))
+Way = Callable[[TaskSpec], int]
 STAGES = ("check, cold cache", "check, warm cache", "20 steps")
 
 
@@ -78,7 +80,6 @@ def speed(rounds: int, rows: int) -> None:
     importlib.import_module("datasets").disable_progress_bars()
     folder = find_encoder("minilm")
     fast = importlib.import_module("transformers").AutoTokenizer.from_pretrained(folder)
-    tokenizer = TextTokenizer.load(folder)
     with tempfile.TemporaryDirectory() as made:
         file = Path(made) / "generated.csv"
         write_csv(file, rows, 0)
@@ -86,21 +87,22 @@ def speed(rounds: int, rows: int) -> None:
         if data := os.environ.get("POLYTASK_DATA"):
             phrases = str(Path(data) / "sst-phrases-train.tsv")
             specs["SST phrases"] = TaskSpec("t", "classes", ("phrase",), "sentiment", phrases, phrases)
-        only_ids = {"return_token_type_ids": False, "return_attention_mask": False}
+        only_ids: dict[str, Any] = {"return_token_type_ids": False, "return_attention_mask": False}
         for name, spec in specs.items():
-            ways: dict[str, Callable[[TaskSpec], int]] = {
-                "polytask": lambda spec: ours(spec, tokenizer),
-                "datasets.map": lambda spec: theirs(spec, fast),
-                "datasets.map, ids alone": lambda spec: theirs(spec, fast, **only_ids),
+            ways: dict[str, Callable[[], Way]] = {
+                "polytask": lambda: partial(ours, tokenizer=TextTokenizer.load(folder)),  # which remembers no word yet
+                "datasets.map": lambda: partial(theirs, tokenizer=fast),
+                "datasets.map, ids alone": lambda: partial(theirs, tokenizer=fast, **only_ids),
             }
             compare(name, spec, ways, rounds)
 
 
-def compare(name: str, spec: TaskSpec, ways: dict[str, Callable[[TaskSpec], int]], rounds: int) -> None:
-    tokens = {way: run(spec) for way, run in ways.items()}
+def compare(name: str, spec: TaskSpec, ways: dict[str, Callable[[], Way]], rounds: int) -> None:
+    tokens = {way: make()(spec) for way, make in ways.items()}
     seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     for _ in range(rounds):
-        for way, run in ways.items():
+        for way, make in ways.items():
+            run = make()
             started, worked = time.perf_counter(), time.process_time()
             run(spec)
             seconds[way].append((time.perf_counter() - started, time.process_time() - worked))
