@@ -9,6 +9,7 @@ to its place in a batch and back, so nothing is transposed or put together on th
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -25,68 +26,69 @@ LONGEST_FORWARD = 64
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of similar length: their heads are `rows` matrices of `width` tokens, from place `first` on."""
+    """Sequences of similar length: their heads are `rows` matrices of `width` tokens."""
 
     first: int
+    """The first of its places."""
+    first_pair: int
     rows: int
     width: int
     bias_R1L: Tensor | None
     """0 for a token, -inf for padding; None when nothing is padded."""
-    real_RL1: Tensor | None
-    """1 for a token, 0 for padding."""
 
     def of(self, x_Pd: Tensor) -> Tensor:
-        size = self.rows * self.width
-        return x_Pd[self.first : self.first + size].view(self.rows, self.width, -1)
+        """Its part of what all places hold."""
+        return x_Pd.narrow(0, self.first, self.rows * self.width).view(self.rows, self.width, -1)
+
+    def pairs_of(self, x_W: Tensor) -> Tensor:
+        """Its part of what all pairs of tokens hold."""
+        size = self.rows * self.width**2
+        return x_W.narrow(0, self.first_pair, size).view(self.rows, self.width, self.width)
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the heads of a stream's tokens lie in the batches: P places for T times H heads."""
+    """Where the heads of a stream's tokens lie in the batches: P places for T times H heads, W pairs of places."""
 
     batches: tuple[Batch, ...]
     there_P: Tensor
     """Which head (token * heads + head) is in each place; padding repeats its sequence's last token."""
     back_N: Tensor
     """Each head's place."""
+    real_P1: Tensor
+    """1 for a token, 0 for padding."""
+    pairs: int
 
 
 @lru_cache(maxsize=8)  # the layers of a step ask for the same one, forwards and backwards
 def places(lengths: tuple[int, ...], heads: int) -> Places:
     """Sequences sorted by length and cut where padding them together would waste more than a quarter of a row."""
-    starts = [0]
-    for length in lengths:
-        starts.append(starts[-1] + length)
+    starts = [0, *accumulate(lengths)]
     groups: list[list[int]] = []
     for s in sorted((s for s, length in enumerate(lengths) if length), key=lambda s: -lengths[s]):
         if not groups or lengths[s] * 4 < lengths[groups[-1][0]] * 3:
             groups.append([])
         groups[-1].append(s)
-    batches, there = [], []
+    batches, there, real = [], [], []
     back_TH = torch.empty(starts[-1], heads, dtype=torch.int64)
-    first = 0
+    first = first_pair = 0
     for group in groups:
-        width = lengths[group[0]]
+        width, rows = lengths[group[0]], len(group) * heads
         columns = torch.arange(width)
         lengths_B1 = torch.tensor([[lengths[s]] for s in group])
         real_BL = columns < lengths_B1
         tokens_BL = torch.tensor([[starts[s]] for s in group]) + torch.minimum(columns, lengths_B1 - 1)
         heads_BHL = tokens_BL[:, None] * heads + torch.arange(heads)[:, None]
-        places_BHL = first + torch.arange(heads_BHL.numel()).view(heads_BHL.shape)
+        places_BHL = first + torch.arange(rows * width).view(heads_BHL.shape)
         back_TH[tokens_BL[real_BL]] = places_BHL.transpose(1, 2)[real_BL]
         there.append(heads_BHL.flatten())
-        real_RL = None if bool(real_BL.all()) else real_BL.repeat_interleave(heads, 0)
-        batches.append(
-            Batch(
-                first,
-                len(group) * heads,
-                width,
-                None if real_RL is None else torch.zeros(real_RL.shape).masked_fill_(~real_RL, -math.inf)[:, None],
-                None if real_RL is None else real_RL[..., None].float(),
-            )
-        )
-        first += heads_BHL.numel()
-    return Places(tuple(batches), torch.cat(there), back_TH.flatten())
+        real_RL = real_BL.repeat_interleave(heads, 0)
+        real.append(real_RL.flatten().float())
+        bias_R1L = torch.zeros(rows, 1, width).masked_fill_(~real_RL[:, None], -math.inf)
+        batches.append(Batch(first, first_pair, rows, width, None if bool(real_BL.all()) else bias_R1L))
+        first += rows * width
+        first_pair += rows * width**2
+    return Places(tuple(batches), torch.cat(there), back_TH.flatten(), torch.cat(real)[:, None], first_pair)
 
 
 def products_fit(q_THd: Tensor, longest: int, dropout: float) -> bool:
@@ -104,51 +106,50 @@ def attend_on_cpu(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, lengths: tuple[in
 
 
 class _Attend(torch.autograd.Function):
+    """What can be done for all batches at once is: each operation costs something, whatever its size."""
+
     @staticmethod
     def forward(ctx: Any, q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, where: Places, dropout: float) -> Tensor:
-        scale = q_THd.shape[-1] ** -0.5
         q_Pd, k_Pd, v_Pd = (_there(t, where) for t in (q_THd, k_THd, v_THd))
-        out_Pd = torch.empty_like(q_Pd)
-        weights, masks = [], []
+        q_Pd.mul_(q_THd.shape[-1] ** -0.5)
+        scores_W, weights_W = q_Pd.new_empty(where.pairs), q_Pd.new_empty(where.pairs)
         for batch in where.batches:
-            q, k, v = batch.of(q_Pd), batch.of(k_Pd), batch.of(v_Pd)
+            q, k_across, scores_RLL = batch.of(q_Pd), batch.of(k_Pd).transpose(1, 2), batch.pairs_of(scores_W)
             if batch.bias_R1L is None:
-                scores_RLL = torch.bmm(q, k.transpose(1, 2)).mul_(scale)
+                torch.bmm(q, k_across, out=scores_RLL)
             else:
-                scores_RLL = torch.baddbmm(batch.bias_R1L.to(q.dtype), q, k.transpose(1, 2), alpha=scale)
-            weights.append(scores_RLL.softmax(-1))
-            if dropout:
-                masks.append(kept(scores_RLL.shape, dropout, q.dtype))
-            torch.bmm(weights[-1] * masks[-1] if dropout else weights[-1], v, out=batch.of(out_Pd))
-        ctx.save_for_backward(q_Pd, k_Pd, v_Pd, *weights, *masks)
-        ctx.where, ctx.scale = where, scale
+                torch.baddbmm(batch.bias_R1L.to(q.dtype), q, k_across, out=scores_RLL)
+            torch.softmax(scores_RLL, -1, out=batch.pairs_of(weights_W))
+        mask_W = kept((where.pairs,), dropout, q_Pd.dtype) if dropout else None
+        left_W = weights_W if mask_W is None else weights_W * mask_W
+        out_Pd = torch.empty_like(q_Pd)
+        for batch in where.batches:
+            torch.bmm(batch.pairs_of(left_W), batch.of(v_Pd), out=batch.of(out_Pd))
+        ctx.save_for_backward(q_Pd, k_Pd, v_Pd, weights_W, mask_W)
+        ctx.where = where
         return _back(out_Pd, where, q_THd)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_THd: Tensor) -> tuple[Tensor | None, ...]:
-        with torch.autocast("cpu", enabled=False):  # it may be asked for inside a region of half precision
-            return _Attend._backward(ctx, grad_THd)
-
-    @staticmethod
-    def _backward(ctx: Any, grad_THd: Tensor) -> tuple[Tensor | None, ...]:
-        where, scale = ctx.where, ctx.scale
-        q_Pd, k_Pd, v_Pd, *kept_ones = ctx.saved_tensors
-        weights, masks = kept_ones[: len(where.batches)], kept_ones[len(where.batches) :]
-        grad_Pd = _there(grad_THd, where)
+        where: Places = ctx.where
+        q_Pd, k_Pd, v_Pd, weights_W, mask_W = ctx.saved_tensors
+        grad_Pd = _there(grad_THd, where).mul_(where.real_P1)  # padding repeats a token, whose gradient counts once
+        left_W = weights_W if mask_W is None else weights_W * mask_W
+        dweights_W = torch.empty_like(weights_W)
         dq_Pd, dk_Pd, dv_Pd = (torch.empty_like(q_Pd) for _ in range(3))
-        for number, batch in enumerate(where.batches):
-            q, k, v, grad = batch.of(q_Pd), batch.of(k_Pd), batch.of(v_Pd), batch.of(grad_Pd)
-            if batch.real_RL1 is not None:
-                grad.mul_(batch.real_RL1)  # padding repeats a token, whose gradient must count once
-            w_RLL = weights[number]
-            torch.bmm((w_RLL * masks[number] if masks else w_RLL).transpose(1, 2), grad, out=batch.of(dv_Pd))
-            dw_RLL = torch.bmm(grad, v.transpose(1, 2))
-            if masks:
-                dw_RLL.mul_(masks[number])
-            ds_RLL = torch._softmax_backward_data(dw_RLL, w_RLL, -1, w_RLL.dtype).mul_(scale)
-            torch.bmm(ds_RLL, k, out=batch.of(dq_Pd))
-            torch.bmm(ds_RLL.transpose(1, 2), q, out=batch.of(dk_Pd))
+        for batch in where.batches:
+            grad = batch.of(grad_Pd)
+            torch.bmm(batch.pairs_of(left_W).transpose(1, 2), grad, out=batch.of(dv_Pd))
+            torch.bmm(grad, batch.of(v_Pd).transpose(1, 2), out=batch.pairs_of(dweights_W))
+        if mask_W is not None:
+            dweights_W.mul_(mask_W)
+        for batch in where.batches:
+            dweights_RLL, weights_RLL = batch.pairs_of(dweights_W), batch.pairs_of(weights_W)
+            dscores_RLL = torch._softmax_backward_data(dweights_RLL, weights_RLL, -1, weights_RLL.dtype)
+            torch.bmm(dscores_RLL, batch.of(k_Pd), out=batch.of(dq_Pd))
+            torch.bmm(dscores_RLL.transpose(1, 2), batch.of(q_Pd), out=batch.of(dk_Pd))
+        dq_Pd.mul_(grad_THd.shape[-1] ** -0.5)
         return *(_back(t, where, grad_THd) for t in (dq_Pd, dk_Pd, dv_Pd)), None, None
 
 
