@@ -132,6 +132,11 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_THd: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.autocast("cpu", enabled=False):  # it may be asked for inside a region of half precision
+            return _Attend._backward(ctx, grad_THd)
+
+    @staticmethod
+    def _backward(ctx: Any, grad_THd: Tensor) -> tuple[Tensor | None, ...]:
         where: Places = ctx.where
         q_Pd, k_Pd, v_Pd, weights_W, mask_W = ctx.saved_tensors
         grad_Pd = _there(grad_THd, where).mul_(where.real_P1)  # padding repeats a token, whose gradient counts once
