@@ -47,7 +47,7 @@ KINDS = {
     "dropout": ("bernoulli", "dropout", "random_"),
     "activation": ("gelu", "tanh"),
     "norms": ("layer_norm",),
-    "optimizer and clipping": ("adam", "foreach", "linalg_vector_norm", "Optimizer"),
+    "optimizer and clipping": ("adam", "fused_adam", "foreach", "linalg_vector_norm", "Optimizer"),
     "copies, casts, zeros": ("copy", "index", "cat", "stack", "fill", "zero", "contiguous", "empty", "embedding"),
     "sums, products": ("add", "mul", "div", "sum", "sub"),
 }
