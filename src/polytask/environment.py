@@ -51,7 +51,7 @@ def _cpu_line(*names: str) -> str:
 
 
 def multiplies_bf16(device: torch.device) -> bool:
-    """Whether products in bf16 are the device's own, and so about twice as fast as in float32; else they are slower."""
+    """Whether products in bf16 are the device's own, and so about twice as fast as in float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return not HALVES.isdisjoint(_cpu_line("flags", "Features").split())
