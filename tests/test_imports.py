@@ -44,7 +44,17 @@ MAY: dict[str, set[str]] = {
     "serving": {"bundle", "build", "environment", "tasks", "text", "trunk"},
     "export": {"build", "bundle", "heads.base", "model", "recipe", "text", "trunk"},
     "experiments": {"build", "environment", "evaluation", "preparing", "recipe", "run"},
-    "preparing": {"build", "bundle", "evaluation.metrics", "model", "recipe", "tasks", "text", "training.groups"},
+    "preparing": {
+        "build",
+        "bundle",
+        "environment",
+        "evaluation.metrics",
+        "model",
+        "recipe",
+        "tasks",
+        "text",
+        "training.groups",
+    },
     "scoring": {"evaluation", "heads.base", "preparing", "recipe", "serving", "tasks"},
     "run": {
         *("build", "bundle", "environment", "evaluation", "policies.base", "preparing", "recipe", "regularizers.base"),

@@ -5,6 +5,7 @@ model/  predictions/  summary.json  report.html  texts/ (of pretraining runs)
 """
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ import torch
 
 from polytask.build import encoder_fingerprint, make, make_loss, option
 from polytask.bundle import save_bundle
-from polytask.environment import environment, peak_memory, pick_device
+from polytask.environment import environment, keep_freed_memory, multiplies_bf16, peak_memory, pick_device
 from polytask.evaluation.card import write_card
 from polytask.evaluation.interference import read_interference
 from polytask.evaluation.metrics import check_metric
@@ -54,6 +55,7 @@ from polytask.types import EvalReport, Stage, StepReport, UserError
 from polytask.values import unknown
 from polytask.whole import write_whole
 
+log = logging.getLogger(__name__)
 TEXTS = "texts"
 """The folder of a pretraining run's text."""
 
@@ -144,6 +146,10 @@ class Running:
 
     def _start(self, checkpoint: Path | None) -> None:
         self.device = pick_device(self.recipe.train.device)
+        if self.device.type == "cpu":
+            keep_freed_memory()
+        if self.recipe.train.precision == "bf16" and not multiplies_bf16(self.device):
+            log.warning("train.precision: %s has no products in bf16: float32 would be faster", self.device)
         self.session = self._session(checkpoint)
         if checkpoint is None:
             self.folder.mkdir(parents=True, exist_ok=True)
