@@ -367,6 +367,7 @@ def test_why_a_run_is_not_captured(make_session: Any) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile uses what torch has given up
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # and looks at everything
 @pytest.mark.parametrize("compiled", [False, True])
 def test_on_cuda_steps_become_graphs_with_other_dropout_each_time(make_session: Any, compiled: bool) -> None:
     session = captured(make_session(optimizer="fused_adamw", device="cuda", precision="bf16"), compiled)

@@ -18,7 +18,7 @@ from torch._subclasses import FakeTensorMode
 from polytask.stream import Layout
 from polytask.trunk import short_attention
 from polytask.trunk.attention import attend, attend_padded
-from polytask.trunk.short_attention import SHORT_WORKS, attend_short, short_fits
+from polytask.trunk.short_attention import SHORT_WORKS, attend_short, attend_short_packed, short_fits
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 LENGTHS = [1, 15, 16, 0, 17, 31, 33, 64, 65, 127, 128, 0]
@@ -127,6 +127,23 @@ def test_views_with_strides_of_their_own() -> None:
         ours = torch.autograd.grad(attend_short(*parts, layout.cu_seqlens_S1).sum(), whole)
         theirs = torch.autograd.grad(attend_padded(*parts, layout).sum(), whole)
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@interpreted
+@pytest.mark.usefixtures("written")
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_packed_it_is_the_same(dropout: float) -> None:
+    lengths, rest = [9, 0, 40], 5
+    cu = layout_of(lengths).cu_seqlens_S1
+    qkv = torch.randn(sum(lengths) + rest, 3, 2, 17, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    weights = torch.randn(len(qkv), 2, 17, generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(2)
+    apart = attend_short(*qkv.unbind(1), cu, dropout)
+    torch.manual_seed(2)
+    packed = attend_short_packed(qkv, cu, dropout)
+    assert torch.equal(packed, apart)
+    (one,), (two,) = (torch.autograd.grad(out, qkv, weights) for out in (packed, apart))
+    assert torch.equal(one, two)
 
 
 @interpreted
@@ -340,6 +357,7 @@ def test_dropout_on_cuda(dtype: torch.dtype) -> None:
 
 
 @on_cuda
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node")  # the leaves were made on another CUDA stream
 def test_a_graph_replays_it_on_other_lengths_and_with_other_draws() -> None:
     first, second = [20, 0, 100, 7, 1], [3, 64, 0, 33, 28]
     *qkv, weights = random_qkv(first, 64, heads=12, device="cuda", dtype=torch.bfloat16)
@@ -391,6 +409,7 @@ def test_compiled_it_is_one_op_for_all_numbers_of_tokens(monkeypatch: pytest.Mon
 
 
 @on_cuda
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile uses what torch has given up
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_compiled_on_cuda(dropout: float) -> None:
     compiled = torch.compile(attends, fullgraph=True)

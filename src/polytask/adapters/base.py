@@ -6,7 +6,7 @@ holds one task or many. The trunk knows this file and no concrete adapter.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -48,12 +48,6 @@ class LayerAdapter(nn.Module):
 
     replaces: bool = False
     """Stands in for the layer's own linear maps and norms, which then take no part."""
-    plain_linear: ClassVar[bool] = True
-    """Leaves the linear maps as they are, so that the trunk may compute several in one product."""
-
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
-        cls.plain_linear = cls.linear is LayerAdapter.linear
 
     def start_from(self, trunk: Trunk, index: int) -> None:
         """Called once, when the model is made, with the number of the layer it is on."""
@@ -75,6 +69,23 @@ class LayerAdapter(nn.Module):
     def parallel(self, x_TD: Tensor, layout: Layout) -> Tensor | None:
         """A branch beside the whole layer, fed with the layer's input and added before its last LayerNorm."""
         return None
+
+    # What a slot comes to, for a trunk that computes several things at once (trunk/swift.py). An adapter that says
+    # nothing here is asked at the slots it has; one that says something says the same as its slot does.
+
+    def plain_linear(self, site: LinearSite) -> bool:
+        """Whether it leaves this linear map as it is."""
+        return type(self).linear is LayerAdapter.linear
+
+    def plain_sublayer(self, site: SublayerSite) -> bool:
+        """Whether it leaves this sublayer's output as it is."""
+        return type(self).sublayer is LayerAdapter.sublayer
+
+    def norm_vectors(
+        self, site: NormSite, scale_D: Tensor, shift_D: Tensor, layout: Layout
+    ) -> tuple[Tensor, Tensor] | None:
+        """If `norm` comes to a LayerNorm on this stream, its scale and shift, given the trunk's own."""
+        return (scale_D, shift_D) if type(self).norm is LayerAdapter.norm else None
 
 
 class Adapter(nn.Module):

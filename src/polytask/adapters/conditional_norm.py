@@ -29,6 +29,16 @@ class ConditionalNormLayer(LayerAdapter):
         y_TD: Tensor = base(x_TD) + change_TD
         return y_TD
 
+    def norm_vectors(
+        self, site: NormSite, scale_D: Tensor, shift_D: Tensor, layout: Layout
+    ) -> tuple[Tensor, Tensor] | None:
+        if layout.alone is None:
+            return None
+        scale, shift = self.scales[site], self.shifts[site]
+        assert isinstance(scale, TaskVector)
+        assert isinstance(shift, TaskVector)
+        return scale_D + scale.vectors[layout.alone], shift_D + shift.vectors[layout.alone]
+
 
 class ConditionalNorm(Adapter):
     """Conditional layer norm: `(x - mean)/sqrt(var + eps) * (gamma + gamma_t) + (beta + beta_t)`, in every norm.

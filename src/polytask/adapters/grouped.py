@@ -65,11 +65,27 @@ def grouped_linear(x_TD: Tensor, weights: Sequence[Tensor], biases: Sequence[Ten
 
 def even_linear(x_TD: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None) -> Tensor:
     """`x W_g' + b_g` on the rows of G tasks that have as many each."""
-    x_GRD = x_TD.unflatten(0, (len(weights), -1))
-    w_GDo = torch.stack(list(weights)).transpose(1, 2)
-    if biases is None:
-        return torch.bmm(x_GRD, w_GDo).flatten(0, 1)
-    return torch.baddbmm(torch.stack(list(biases))[:, None], x_GRD, w_GDo).flatten(0, 1)
+    x_GRD = x_TD.unflatten(0, (len(weights), -1)).to(compute_type(x_TD))
+    y_GRo: Tensor = _EvenProduct.apply(x_GRD, torch.stack(list(weights)).to(x_GRD.dtype))  # type: ignore[no-untyped-call]
+    if biases is not None:
+        y_GRo = y_GRo + torch.stack(list(biases))[:, None].to(y_GRo.dtype)
+    return y_GRo.flatten(0, 1)
+
+
+class _EvenProduct(torch.autograd.Function):
+    """`x_g W_g'`. torch's own makes the gradients of all weights transposed, and then a copy for each of them."""
+
+    @staticmethod
+    def forward(ctx: Any, x_GRD: Tensor, w_GoD: Tensor) -> Tensor:
+        ctx.save_for_backward(x_GRD, w_GoD)
+        return torch.bmm(x_GRD, w_GoD.transpose(1, 2))
+
+    @staticmethod
+    def backward(ctx: Any, grad_GRo: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x_GRD, w_GoD = ctx.saved_tensors
+        x_grad = torch.bmm(grad_GRo, w_GoD) if ctx.needs_input_grad[0] else None
+        w_grad = torch.bmm(grad_GRo.transpose(1, 2), x_GRD) if ctx.needs_input_grad[1] else None
+        return x_grad, w_grad
 
 
 def even_rows(vectors: Sequence[Tensor], layout: Layout) -> Tensor:

@@ -44,11 +44,19 @@ class HoulsbyLayer(LayerAdapter):
         changed_TD: Tensor = bottleneck(y_TD, layout)
         return changed_TD
 
+    def plain_sublayer(self, site: SublayerSite) -> bool:
+        return self.position == "after_norm" or (site == "attention" and self.attention is None)
+
     def norm(self, site: NormSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
         y_TD = super().norm(site, base, x_TD, layout)
         if self.position == "after_norm" and site == "ffn":
             y_TD = self.ffn(y_TD, layout)
         return y_TD
+
+    def norm_vectors(
+        self, site: NormSite, scale_D: Tensor, shift_D: Tensor, layout: Layout
+    ) -> tuple[Tensor, Tensor] | None:
+        return None if self.position == "after_norm" and site == "ffn" else (scale_D, shift_D)
 
 
 class Houlsby(Adapter):

@@ -20,6 +20,16 @@ class LhucLayer(LayerAdapter):
             return y_TD * (2 * self.gate.over(layout).sigmoid())
         return by_task(y_TD, layout, lambda k, rows: rows * (2 * self.gate.vectors[k].sigmoid()))
 
+    def norm_vectors(
+        self, site: NormSite, scale_D: Tensor, shift_D: Tensor, layout: Layout
+    ) -> tuple[Tensor, Tensor] | None:
+        if site != "ffn":
+            return scale_D, shift_D
+        if layout.alone is None:
+            return None
+        gate_D = 2 * self.gate.vectors[layout.alone].sigmoid()
+        return scale_D * gate_D, shift_D * gate_D
+
 
 class Lhuc(Adapter):
     """Learning hidden unit contributions: each layer's output `h * 2 sigmoid(r_t)`, r_t = 0 at the start.

@@ -34,6 +34,9 @@ class LoraLayer(LayerAdapter):
             y_TD = y_TD + self.scale * self.up[site](self.down[site](x_TD, layout), layout)
         return y_TD
 
+    def plain_linear(self, site: LinearSite) -> bool:
+        return site not in self.down
+
     def change(self, site: str, k: int) -> Tensor:
         """What task k adds to the weight of a linear map: `scale B A`."""
         up, down = self.up[site], self.down[site]

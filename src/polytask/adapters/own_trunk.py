@@ -69,6 +69,16 @@ class OwnLayer(LayerAdapter):
             return F.layer_norm(x_TD, size, eps=eps) * scale.over(layout) + shift.over(layout)
         return by_task(x_TD, layout, lambda k, rows: F.layer_norm(rows, size, scale.vectors[k], shift.vectors[k], eps))
 
+    def norm_vectors(
+        self, site: NormSite, scale_D: Tensor, shift_D: Tensor, layout: Layout
+    ) -> tuple[Tensor, Tensor] | None:
+        if layout.alone is None:
+            return None
+        scale, shift = self.scales[site], self.shifts[site]
+        assert isinstance(scale, TaskVector)
+        assert isinstance(shift, TaskVector)
+        return scale.vectors[layout.alone], shift.vectors[layout.alone]
+
 
 class OwnTrunk(Adapter):
     """A trunk for each task: its own copy of every linear map and layer norm of the layers, `W_t = W` at the start.

@@ -67,7 +67,23 @@ class StackLayer(LayerAdapter):
     def parallel(self, x_TD: Tensor, layout: Layout) -> Tensor | None:
         branches = [part.parallel(x_TD, layout) for part in self._parts()]
         there = [branch for branch in branches if branch is not None]
-        return torch.stack(there).sum(0) if there else None
+        if len(there) < 2:
+            return there[0] if there else None
+        return torch.stack(there).sum(0)
+
+    def plain_linear(self, site: LinearSite) -> bool:
+        return all(part.plain_linear(site) for part in self._parts())
+
+    def plain_sublayer(self, site: SublayerSite) -> bool:
+        return all(part.plain_sublayer(site) for part in self._parts())
+
+    def norm_vectors(
+        self, site: NormSite, scale_D: Tensor, shift_D: Tensor, layout: Layout
+    ) -> tuple[Tensor, Tensor] | None:
+        vectors: tuple[Tensor, Tensor] | None = scale_D, shift_D
+        for part in self._parts():
+            vectors = vectors and part.norm_vectors(site, *vectors, layout)
+        return vectors
 
 
 class Stack(Adapter):

@@ -207,7 +207,7 @@ def _jit(function: Any) -> Any:
 @_jit
 def _count(
     table,
-    options,
+    chosen,
     rates,
     divisor,
     found,
@@ -229,7 +229,7 @@ def _count(
     tl.store(counter, step, mask=here)
     t = tl.maximum(step, 1.0).to(tl.float64)  # 0 only where nothing moves
     group = tl.load(row + 7, mask=here, other=0)
-    option = options + group * OPTIONS
+    option = chosen + group * OPTIONS
     beta1 = tl.load(option)
     beta2 = tl.load(option + 1)
     one_left = 1 - tl.exp(t * tl.load(option + 2))
@@ -280,8 +280,10 @@ def _move(
     if wide:
         _move_tile(addresses, in_bf16, shared, start, length, True, PIECE)
     else:
-        for done in range(0, length, TILE):
-            _move_tile(addresses, in_bf16, shared, start + done, length - done, False, TILE)
+        while length > 0:
+            _move_tile(addresses, in_bf16, shared, start, length, False, TILE)
+            start += TILE
+            length -= TILE
 
 
 @_jit

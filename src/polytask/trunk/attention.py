@@ -15,7 +15,7 @@ from torch.nn.attention.varlen import varlen_attn
 
 from polytask.stream import Layout
 from polytask.trunk.cpu_attention import attend_on_cpu, products_fit
-from polytask.trunk.short_attention import attend_short, short_fits
+from polytask.trunk.short_attention import attend_short, attend_short_packed, short_fits
 
 WIDTH = 8  # the varlen kernel's head sizes are multiples of this
 
@@ -29,6 +29,14 @@ def attend(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, dropout:
     if products_fit(q_THd, layout.max_length, dropout):
         return attend_on_cpu(q_THd, k_THd, v_THd, layout.lengths, dropout)
     return attend_padded(q_THd, k_THd, v_THd, layout, dropout)
+
+
+def attend_packed(qkv_T3Hd: Tensor, layout: Layout, dropout: float = 0.0) -> Tensor:
+    """The same of queries, keys and values that came out of one product."""
+    q_THd, k_THd, v_THd = qkv_T3Hd.unbind(1)
+    if short_fits(q_THd, layout.max_length):
+        return attend_short_packed(qkv_T3Hd, layout.cu_seqlens_S1, dropout, layout.max_length)
+    return attend(q_THd, k_THd, v_THd, layout, dropout)
 
 
 def varlen_works(q_THd: Tensor, dropout: float) -> bool:

@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polytask.adapters.base import Adapter, LayerAdapter
+from polytask.adapters.base import Adapter, LayerAdapter, LinearSite
 from polytask.stream import Layout, Stream
-from polytask.trunk.attention import attend
+from polytask.trunk.attention import attend, attend_packed
 from polytask.trunk.dropout import Dropout
+from polytask.trunk.swift import swift_fits, swift_states
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -23,6 +24,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
 }
+
+
+QKV: tuple[LinearSite, ...] = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
@@ -56,17 +60,21 @@ class Attention(nn.Module):
         self.output = nn.Linear(hidden, hidden)
 
     def forward(self, x_TD: Tensor, layout: Layout, adapter: LayerAdapter) -> Tensor:
-        if x_TD.is_cuda and adapter.plain_linear:  # one large product is faster there than three
+        return adapter.linear("attention_output", self.output, self.mix(x_TD, layout, adapter), layout)
+
+    def mix(self, x_TD: Tensor, layout: Layout, adapter: LayerAdapter) -> Tensor:
+        """The heads' outputs side by side."""
+        dropout = self.dropout if self.training else 0.0
+        if x_TD.is_cuda and all(map(adapter.plain_linear, QKV)):  # one large product is faster there than three
             maps = (self.query, self.key, self.value)
             weight, bias = torch.cat([m.weight for m in maps]), torch.cat([m.bias for m in maps])
-            q_TD, k_TD, v_TD = F.linear(x_TD, weight, bias).chunk(3, dim=-1)
-        else:
-            q_TD = adapter.linear("query", self.query, x_TD, layout)
-            k_TD = adapter.linear("key", self.key, x_TD, layout)
-            v_TD = adapter.linear("value", self.value, x_TD, layout)
+            qkv_T3Hd = F.linear(x_TD, weight, bias).unflatten(-1, (3, self.heads, -1))
+            return attend_packed(qkv_T3Hd, layout, dropout).flatten(1)
+        q_TD = adapter.linear("query", self.query, x_TD, layout)
+        k_TD = adapter.linear("key", self.key, x_TD, layout)
+        v_TD = adapter.linear("value", self.value, x_TD, layout)
         q_THd, k_THd, v_THd = (t.unflatten(-1, (self.heads, -1)) for t in (q_TD, k_TD, v_TD))
-        mixed_THd = attend(q_THd, k_THd, v_THd, layout, self.dropout if self.training else 0.0)
-        return adapter.linear("attention_output", self.output, mixed_THd.flatten(1), layout)
+        return attend(q_THd, k_THd, v_THd, layout, dropout).flatten(1)
 
 
 class Layer(nn.Module):
@@ -131,6 +139,9 @@ class Bert(nn.Module):
 
     def states(self, h_TD: Tensor, layout: Layout, adapter: Adapter, start: int = 0) -> Iterator[Tensor]:
         """The output of each layer from `start` on, given that layer's input."""
+        if swift_fits(h_TD):
+            yield from swift_states(self, h_TD, layout, adapter, start)
+            return
         for index in range(start, len(self.layers)):
             h_TD = self.layer_call(self.layers[index], h_TD, layout, adapter.layer(index))
             yield h_TD

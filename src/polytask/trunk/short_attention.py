@@ -52,21 +52,39 @@ def attend_short(
 ) -> Tensor:
     """softmax(q k' / sqrt(d)) v inside each sequence of at most `max_length` tokens.
 
-    Views with strides of their own are taken as they are, parts of one wide product for example. Tokens behind the last
-    sequence get zeros; those of a longer sequence than promised get nothing, and are whatever was in memory.
+    Views with strides of their own are taken as they are. Tokens behind the last sequence get zeros; those of a longer
+    sequence than promised get nothing, and are whatever was in memory.
     """
-    assert SHORT_WORKS, "the attention for short sequences needs Triton"
-    assert q_THd.shape[-1] <= WIDEST, "the heads are too wide"
-    assert 0 <= dropout < 1
-    device = q_THd.device.type
-    if torch.is_autocast_enabled(device):  # as scaled_dot_product_attention does
-        q_THd, k_THd, v_THd = (t.to(torch.get_autocast_dtype(device)) for t in (q_THd, k_THd, v_THd))
-    # The draw is outside of the op, which then is a function of its arguments: its backward pass draws the same mask.
-    seed_1 = torch.randint(2**62, (1,), device=q_THd.device) if dropout else None
+    q_THd, k_THd, v_THd = (_ready(t) for t in (q_THd, k_THd, v_THd))
+    seed_1 = _draw(q_THd, dropout)
     # Not the length itself, because torch.compile compiles anew for each value of such an argument.
     bound = _bound(max_length)
     out_THd: Tensor = _attention(q_THd, k_THd, v_THd, cu_seqlens_S1, seed_1, dropout, bound)
     return out_THd
+
+
+def attend_short_packed(
+    qkv_T3Hd: Tensor, cu_seqlens_S1: Tensor, dropout: float = 0.0, max_length: int = LONGEST
+) -> Tensor:
+    """The same of one product's queries, keys and values, whose gradient is then one tensor too."""
+    qkv_T3Hd = _ready(qkv_T3Hd)
+    seed_1 = _draw(qkv_T3Hd, dropout)
+    out_THd: Tensor = _packed_attention(qkv_T3Hd, cu_seqlens_S1, seed_1, dropout, _bound(max_length))
+    return out_THd
+
+
+def _ready(t: Tensor) -> Tensor:
+    assert SHORT_WORKS, "the attention for short sequences needs Triton"
+    assert t.shape[-1] <= WIDEST, "the heads are too wide"
+    device = t.device.type
+    # As scaled_dot_product_attention does.
+    return t.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else t
+
+
+def _draw(t: Tensor, dropout: float) -> Tensor | None:
+    """Outside of the op, which then is a function of its arguments: its backward pass draws the same mask."""
+    assert 0 <= dropout < 1
+    return torch.randint(2**62, (1,), device=t.device) if dropout else None
 
 
 def short_fits(q_THd: Tensor, max_length: int) -> bool:
@@ -257,6 +275,7 @@ def _backward(
     v_head,
     grad_step,
     grad_head,
+    out_step,
     scale,
     dropout,
     LOW: tl.constexpr,
@@ -269,13 +288,13 @@ def _backward(
 ):
     sequence, head, token, n = _sequence(cu, sequences, tokens, HEADS)
     place = token.to(tl.int64)
-    q_grad += (place * HEADS + head) * SIZE
-    k_grad += (place * HEADS + head) * SIZE
-    v_grad += (place * HEADS + head) * SIZE
+    q_grad += place * out_step + head * SIZE
+    k_grad += place * out_step + head * SIZE
+    v_grad += place * out_step + head * SIZE
     if sequence == sequences:
-        _clear(q_grad, HEADS * SIZE, n, SIZE, WIDTH)
-        _clear(k_grad, HEADS * SIZE, n, SIZE, WIDTH)
-        _clear(v_grad, HEADS * SIZE, n, SIZE, WIDTH)
+        _clear(q_grad, out_step, n, SIZE, WIDTH)
+        _clear(k_grad, out_step, n, SIZE, WIDTH)
+        _clear(v_grad, out_step, n, SIZE, WIDTH)
     else:
         for TILE in tl.static_range(16, HIGH + 1, 16):
             if TILE > LOW and TILE & (TILE - 1) == 0 and n <= TILE and n > (TILE // 2 if TILE > 16 else 0):
@@ -291,13 +310,13 @@ def _backward(
                     used_LL = p_LL * kept_LL
                     p_grad_LL *= kept_LL
                 v_grad_Ld = tl.dot(tl.trans(used_LL.to(grad_Ld.dtype)), grad_Ld, input_precision=PRECISION)
-                _store(v_grad, v_grad_Ld, HEADS * SIZE, n, TILE, SIZE, WIDTH)
+                _store(v_grad, v_grad_Ld, out_step, n, TILE, SIZE, WIDTH)
                 scores_grad_LL = p_LL * (p_grad_LL - tl.sum(p_LL * p_grad_LL, 1)[:, None])
                 scores_grad_LL = (scores_grad_LL * scale).to(q_Ld.dtype)
                 q_grad_Ld = tl.dot(scores_grad_LL, k_Ld, input_precision=PRECISION)
-                _store(q_grad, q_grad_Ld, HEADS * SIZE, n, TILE, SIZE, WIDTH)
+                _store(q_grad, q_grad_Ld, out_step, n, TILE, SIZE, WIDTH)
                 k_grad_Ld = tl.dot(tl.trans(scores_grad_LL), q_Ld, input_precision=PRECISION)
-                _store(k_grad, k_grad_Ld, HEADS * SIZE, n, TILE, SIZE, WIDTH)
+                _store(k_grad, k_grad_Ld, out_step, n, TILE, SIZE, WIDTH)
 
 
 @torch.library.custom_op("polytask::short_attention", mutates_args=())
@@ -333,6 +352,26 @@ def _attention_backward(
     return grads
 
 
+@torch.library.custom_op("polytask::short_attention_packed", mutates_args=())
+def _packed_attention(
+    qkv_T3Hd: Tensor, cu_seqlens_S1: Tensor, seed_1: Tensor | None, dropout: float, bound: int
+) -> Tensor:
+    q_THd, k_THd, v_THd = _rows_in_one_piece(*qkv_T3Hd.unbind(1))
+    out_THd = q_THd.new_empty(q_THd.shape)
+    _launch(_forward, FORWARD, (q_THd, k_THd, v_THd), (out_THd,), cu_seqlens_S1, seed_1, dropout, bound)
+    return out_THd
+
+
+@torch.library.custom_op("polytask::short_attention_packed_backward", mutates_args=())
+def _packed_attention_backward(
+    grad_THd: Tensor, qkv_T3Hd: Tensor, cu_seqlens_S1: Tensor, seed_1: Tensor | None, dropout: float, bound: int
+) -> Tensor:
+    grads = qkv_T3Hd.new_empty(qkv_T3Hd.shape)
+    inputs = _rows_in_one_piece(*qkv_T3Hd.unbind(1), grad_THd)
+    _launch(_backward, BACKWARD, inputs, grads.unbind(1), cu_seqlens_S1, seed_1, dropout, bound)
+    return grads
+
+
 def _rows_in_one_piece(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(t if t.stride(-1) == 1 else t.contiguous() for t in tensors)
 
@@ -352,6 +391,8 @@ def _launch(
     tokens, heads, size = q_THd.shape
     sequences = len(cu_seqlens_S1) - 1
     strides = [stride for t in inputs for stride in t.stride()[:2]]
+    if len(outputs) > 1:  # gradients, which may be parts of one tensor
+        strides.append(outputs[0].stride(0))
     # Three products of 11 bits each make up for the 24 of float32. Real ones, without tensor cores, need so many
     # registers that a kernel of them works in memory for the most part, and takes a minute to compile.
     precision = "tf32x3" if q_THd.dtype == torch.float32 else "tf32"
@@ -382,6 +423,16 @@ def _(grad_THd: Tensor, q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, *_: Any) ->
     return q_THd.new_empty(q_THd.shape), k_THd.new_empty(k_THd.shape), v_THd.new_empty(v_THd.shape)
 
 
+@_packed_attention.register_fake
+def _(qkv_T3Hd: Tensor, *_: Any) -> Tensor:
+    return qkv_T3Hd.new_empty(qkv_T3Hd[:, 0].shape)
+
+
+@_packed_attention_backward.register_fake
+def _(grad_THd: Tensor, qkv_T3Hd: Tensor, *_: Any) -> Tensor:
+    return qkv_T3Hd.new_empty(qkv_T3Hd.shape)
+
+
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     *tensors, ctx.dropout, ctx.bound = inputs
     ctx.save_for_backward(*tensors)
@@ -392,3 +443,10 @@ def _gradients(ctx: Any, grad_THd: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _attention.register_autograd(_gradients, setup_context=_save)
+
+
+def _packed_gradient(ctx: Any, grad_THd: Tensor) -> tuple[Tensor | None, ...]:
+    return _packed_attention_backward(grad_THd, *ctx.saved_tensors, ctx.dropout, ctx.bound), None, None, None, None
+
+
+_packed_attention.register_autograd(_packed_gradient, setup_context=_save)

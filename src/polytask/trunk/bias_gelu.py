@@ -1,0 +1,121 @@
+"""`gelu(x + bias)` as Triton kernels, of which the backward one adds up the bias's gradient on its way.
+
+torch reads a gradient once more to sum it over tokens; of the widest one of a layer that is a fifth of what its
+activation takes. The same input gives the same bits. Knows tensors only; without Triton it can be imported, not called.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# (What a kernel takes and makes are Triton's own values, which have no types in Python.)
+
+from __future__ import annotations  # kernels name Triton's types, which may not be there
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polytask.trunk.column_sums import column_sums
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    triton = None
+
+BIAS_GELU_WORKS = triton is not None
+# Of a program. Attributes of the module, so that a benchmark can try others.
+ROWS, COLUMNS, WARPS = 32, 128, 4
+
+
+def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
+    """The exact form, with erf."""
+    assert BIAS_GELU_WORKS, "this activation needs Triton"
+    out_TF: Tensor = _BiasGelu.apply(x_TF, bias_F)  # type: ignore[no-untyped-call]
+    return out_TF
+
+
+class _BiasGelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_TF: Tensor, bias_F: Tensor) -> Tensor:
+        x_TF = x_TF.contiguous()
+        out_TF = torch.empty_like(x_TF)
+        ctx.save_for_backward(x_TF, bias_F)
+        _launch(_forward, x_TF, bias_F, out_TF)
+        return out_TF
+
+    @staticmethod
+    def backward(ctx: Any, grad_TF: Tensor) -> tuple[Tensor, Tensor | None]:
+        x_TF, bias_F = ctx.saved_tensors
+        x_grad_TF = torch.empty_like(x_TF)
+        rows, size = x_TF.shape
+        learns = ctx.needs_input_grad[1]
+        parts_P1F = torch.empty(-(-rows // ROWS) if learns else 0, 1, size, dtype=torch.float32, device=x_TF.device)
+        _launch(_backward, grad_TF.contiguous(), x_TF, bias_F, x_grad_TF, parts_P1F, SUMS=learns)
+        return x_grad_TF, column_sums(parts_P1F, bias_F.dtype)[0] if learns else None
+
+
+def _launch(kernel: Any, *tensors: Tensor, **options: Any) -> None:
+    rows, size = tensors[0].shape
+    with torch.cuda.device_of(tensors[0]):
+        kernel[(-(-size // COLUMNS), -(-rows // ROWS))](
+            *(*tensors, rows), SIZE=size, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=WARPS, **options
+        )
+
+
+def _jit(function: Any) -> Any:
+    if triton is None:
+        return function
+    return triton.jit(function, do_not_specialize=["rows"])
+
+
+@_jit
+def _tile(rows, SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Where a program's elements are, which of them are there, and its columns."""
+    here = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = (here < rows)[:, None]
+    if SIZE % COLUMNS != 0:
+        inside = inside & (columns < SIZE)[None, :]
+    return here.to(tl.int64)[:, None] * SIZE + columns[None, :], inside, columns
+
+
+@_jit
+def _forward(
+    x,
+    bias,
+    out,
+    rows,
+    SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    places, inside, columns = _tile(rows, SIZE, ROWS, COLUMNS)
+    bias_F = tl.load(bias + columns, mask=columns < SIZE, other=0.0).to(tl.float32)
+    x_TF = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) + bias_F[None, :]
+    y_TF = 0.5 * x_TF * (1.0 + tl.erf(x_TF * 0.7071067811865476))
+    tl.store(out + places, y_TF.to(out.dtype.element_ty), mask=inside)
+
+
+@_jit
+def _backward(
+    grad,
+    x,
+    bias,
+    x_grad,
+    parts,
+    rows,
+    SUMS: tl.constexpr,
+    SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    places, inside, columns = _tile(rows, SIZE, ROWS, COLUMNS)
+    bias_F = tl.load(bias + columns, mask=columns < SIZE, other=0.0).to(tl.float32)
+    x_TF = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) + bias_F[None, :]
+    grad_TF = tl.load(grad + places, mask=inside, other=0.0).to(tl.float32)
+    below_TF = 0.5 * (1.0 + tl.erf(x_TF * 0.7071067811865476))
+    density_TF = tl.exp(-0.5 * x_TF * x_TF) * 0.3989422804014327
+    grad_TF *= below_TF + x_TF * density_TF
+    tl.store(x_grad + places, grad_TF.to(x_grad.dtype.element_ty), mask=inside)
+    if SUMS:
+        sums_F = tl.sum(grad_TF, 0)
+        tl.store(parts + tl.program_id(1).to(tl.int64) * SIZE + columns, sums_F, mask=columns < SIZE)

@@ -1,0 +1,102 @@
+"""The trunk's layers as a GPU runs them fastest in bf16. The same as `bert.Layer`, which says what they compute.
+
+Products are without their biases, which the kernels behind them add (trunk/add_norm.py, trunk/bias_gelu.py); hidden
+states come in two precisions, for sums and for products. Where an adapter does more at a slot than these kernels know,
+that slot is computed as in `bert.Layer`. Knows no concrete adapter.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polytask.adapters.base import Adapter, LayerAdapter, LinearSite, SublayerSite
+from polytask.stream import Layout
+from polytask.trunk.add_norm import ADD_NORM_WORKS, WIDEST, add_norm
+from polytask.trunk.bias_gelu import bias_gelu
+from polytask.trunk.compiling import kernels_compile
+
+if TYPE_CHECKING:
+    from polytask.trunk.bert import Bert, Layer
+
+ATTENTION, FFN = 0, 1  # which of a layer's draws
+
+
+class Hidden(NamedTuple):
+    """States of the same tokens twice."""
+
+    full_TD: Tensor
+    """For the residual sum."""
+    half_TD: Tensor
+    """For products."""
+
+
+def swift_fits(h_TD: Tensor) -> bool:
+    """Whether the kernels can run here: on CUDA, in bf16, on rows that are not too wide for a program."""
+    return (
+        ADD_NORM_WORKS
+        and h_TD.is_cuda
+        and h_TD.shape[-1] <= WIDEST
+        and torch.is_autocast_enabled("cuda")
+        and torch.get_autocast_dtype("cuda") == torch.bfloat16
+        and kernels_compile()
+    )
+
+
+def swift_states(trunk: "Bert", h_TD: Tensor, layout: Layout, adapter: Adapter, start: int = 0) -> Iterator[Tensor]:
+    """The output of each layer from `start` on, given that layer's input."""
+    h = Hidden(h_TD.float(), h_TD.bfloat16())
+    for index, layer in list(enumerate(trunk.layers))[start:]:
+        h = swift_layer(layer, h, layout, adapter.layer(index))  # type: ignore[arg-type]
+        yield h.full_TD
+
+
+def swift_layer(layer: "Layer", h: Hidden, layout: Layout, adapter: LayerAdapter) -> Hidden:
+    drops = layer.training and layer.dropout.p > 0
+    seed_1 = torch.randint(2**62, (1,), device=h.full_TD.device) if drops else None
+
+    def settled(
+        site: SublayerSite,
+        norm: nn.LayerNorm,
+        residual_TD: Tensor,
+        y_TD: Tensor,
+        bias_D: Tensor | None,
+        branch_TD: Tensor | None = None,
+    ) -> Hidden:
+        """LN(residual + Drop(y + bias) + branch)."""
+        share = layer.dropout.p if drops else 0.0
+        if not adapter.plain_sublayer(site):
+            y_TD = adapter.sublayer(site, layer.dropout(y_TD if bias_D is None else y_TD + bias_D), layout)
+            bias_D, share = None, 0.0
+        vectors = adapter.norm_vectors(site, norm.weight, norm.bias, layout)
+        if vectors is not None:
+            number = ATTENTION if site == "attention" else FFN
+            y_TD = y_TD.to(h.half_TD.dtype)
+            return Hidden(*add_norm(residual_TD, y_TD, bias_D, branch_TD, *vectors, norm.eps, share, seed_1, number))
+        if adapter.plain_sublayer(site):
+            y_TD = layer.dropout(y_TD if bias_D is None else y_TD + bias_D)
+        total_TD = residual_TD + y_TD if branch_TD is None else residual_TD + y_TD + branch_TD
+        full_TD = adapter.norm(site, norm, total_TD, layout)
+        return Hidden(full_TD, full_TD.to(h.half_TD.dtype))
+
+    mixed_TD = layer.attention.mix(h.half_TD, layout, adapter)
+    y_TD, bias_D = product("attention_output", layer.attention.output, mixed_TD, layout, adapter)
+    a = settled("attention", layer.attention_norm, h.full_TD, y_TD, bias_D)
+    up_TF, bias_F = product("up", layer.up, a.half_TD, layout, adapter)
+    if layer.activation is F.gelu and bias_F is not None:
+        up_TF = bias_gelu(up_TF, bias_F)
+    else:
+        up_TF = layer.activation(up_TF if bias_F is None else up_TF + bias_F)
+    y_TD, bias_D = product("down", layer.down, up_TF, layout, adapter)
+    return settled("ffn", layer.ffn_norm, a.full_TD, y_TD, bias_D, adapter.parallel(h.half_TD, layout))
+
+
+def product(
+    site: LinearSite, base: nn.Linear, x_TD: Tensor, layout: Layout, adapter: LayerAdapter
+) -> tuple[Tensor, Tensor | None]:
+    """A linear map's output, and its bias if that is still to be added."""
+    if adapter.plain_linear(site):
+        return F.linear(x_TD, base.weight), base.bias
+    return adapter.linear(site, base, x_TD, layout), None
