@@ -41,7 +41,7 @@ from polytask.scoring import Outputs, evaluate_split, score_split
 from polytask.serving.predictor import Predictor
 from polytask.tasks.describe import baseline, class_counts
 from polytask.training.averages import RunningAverage
-from polytask.training.captured import COMPILE_FROM, CapturedSteps, why_not
+from polytask.training.captured import CapturedSteps, why_not
 from polytask.training.checkpoint import step_of
 from polytask.training.feed import Feed
 from polytask.training.groups import parameter_groups
@@ -50,7 +50,6 @@ from polytask.training.lock import LOCK, hold, let_go
 from polytask.training.loop import Session, fit
 from polytask.training.memory import Memory
 from polytask.training.objective import Objective
-from polytask.trunk.compiling import kernels_compile
 from polytask.types import EvalReport, Stage, StepReport, UserError
 from polytask.values import unknown
 from polytask.whole import write_whole
@@ -259,9 +258,7 @@ class Running:
             self._load(session, checkpoint)
         self.not_captured = why_not(self.device, session.optimizer, objective, settings, session.feed)
         if self.not_captured is None:
-            long = session.steps >= COMPILE_FROM and kernels_compile()
-            compiled = long if settings.compile is None else settings.compile
-            session.captured = CapturedSteps(model, session.optimizer, objective, settings, compiled)
+            session.captured = CapturedSteps(model, session.optimizer, objective, settings)
         return session
 
     def _load(self, session: Session, checkpoint: Path) -> None:

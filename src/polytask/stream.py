@@ -67,8 +67,7 @@ class Layout:
 
     @property
     def alone(self) -> int | None:
-        """The task that a steady stream is all of, filler included: told without a look at the number of tokens, which
-        a compiled layer must not depend on."""
+        """The task that a steady stream is all of, filler included."""
         tasks = [k for k, (first, last) in enumerate(self.sequence_ranges) if first < last]
         return tasks[0] if self.steady and len(tasks) == 1 else None
 

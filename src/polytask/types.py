@@ -124,8 +124,6 @@ class TrainSettings:
     """CPU threads; left out: torch's choice."""
     capture: bool = True
     """On CUDA, replay whole steps as graphs where the methods chosen allow it; else a line says why not."""
-    compile: bool | None = None
-    """Compile the layers of captured steps, which takes a minute or so; left out: in runs of 3,000 steps or more."""
 
 
 @dataclass(frozen=True)

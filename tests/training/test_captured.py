@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from polytask.policies import POLICIES
 from polytask.policies.base import PolicyContext
 from polytask.training.averages import RunningAverage
-from polytask.training.captured import UPDATE, CapturedSteps, tensors_of, why_not
+from polytask.training.captured import CapturedSteps, tensors_of, why_not
 from polytask.training.checkpoint import newest
 from polytask.training.half import HalfWeights
 from polytask.training.loop import Session, fit
@@ -36,9 +36,9 @@ WITH_THE_UPDATE = DEVICES[:1] if INTERPRETED else DEVICES[1:]
 """The update in one pass is for CUDA; on the CPU Triton's interpreter runs it, in a process of its own."""
 
 
-def captured(session: Session, compiled: bool = False) -> Session:
+def captured(session: Session) -> Session:
     parts = session.optimizer, session.objective, session.settings
-    session.captured = CapturedSteps(session.model, *parts, compiled)
+    session.captured = CapturedSteps(session.model, *parts)
     return session
 
 
@@ -161,7 +161,6 @@ def test_under_the_interpreter() -> None:
 
 def updated(session: Session, monkeypatch: pytest.MonkeyPatch, fits: bool = True) -> Session:
     """Its weights are moved by the update in one pass, or not."""
-    monkeypatch.setenv(UPDATE, "1")
     monkeypatch.setattr("polytask.training.captured.update_fits", lambda _: fits)
     session = captured(undropped(session))
     assert session.captured is not None
@@ -366,11 +365,8 @@ def test_why_a_run_is_not_captured(make_session: Any) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile uses what torch has given up
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # and looks at everything
-@pytest.mark.parametrize("compiled", [False, True])
-def test_on_cuda_steps_become_graphs_with_other_dropout_each_time(make_session: Any, compiled: bool) -> None:
-    session = captured(make_session(optimizer="fused_adamw", device="cuda", precision="bf16"), compiled)
+def test_on_cuda_steps_become_graphs_with_other_dropout_each_time(make_session: Any) -> None:
+    session = captured(make_session(optimizer="fused_adamw", device="cuda", precision="bf16"))
     assert session.captured is not None
     for module in session.model.modules():
         if isinstance(module, Attention):

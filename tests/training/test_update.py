@@ -91,7 +91,9 @@ def check_same(ours: Any, theirs: Any) -> None:
             found = one.state[weight][name]
             assert (found.dtype, found.device, found.shape) == (value.dtype, weight.device, value.shape)
             off = 2e-7 * float(value.abs().max())  # moments are sums of what is larger than they are
-            torch.testing.assert_close(found, value, rtol=2e-6, atol=off, check_device=False)
+            # torch's kernel for CUDA works 1 - .999 out in float32, where it is off in the fifth digit.
+            near = 2e-5 if found.is_cuda else 2e-6
+            torch.testing.assert_close(found, value, rtol=near, atol=off, check_device=False)
 
 
 def check_copies(weights: list[Tensor], copies: list[Tensor]) -> None:

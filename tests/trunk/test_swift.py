@@ -1,4 +1,4 @@
-"""Layers as a GPU runs them against `bert.Layer`, with every adapter: under Triton's interpreter on the CPU, and on CUDA.
+"""Layers as a GPU runs them against `bert.Layer`, with every adapter: under Triton's interpreter, and on CUDA.
 
 Triton decides when it is imported whether it interprets, so those tests run in a process of their own.
 """
@@ -126,13 +126,13 @@ def test_on_cuda_in_bf16(monkeypatch: pytest.MonkeyPatch, swap: Swap, tasks: tup
     stream = stream_of(tasks, steady).to(torch.device("cuda"))
     h_TD = torch.randn(len(stream.token_ids_T), SHAPE.hidden, device="cuda").requires_grad_()
     exact = [*trunk.states(h_TD, stream.layout, adapter)][-1]
-    expected = [exact, *gradients(exact, h_TD, trunk, adapter)]
+    expected = [exact.detach(), *gradients(exact, h_TD, trunk, adapter)]
 
     def off(swift: bool) -> float:
         monkeypatch.setattr("polytask.trunk.bert.swift_fits", lambda h: swift and swift_fits(h))
         with torch.autocast("cuda", torch.bfloat16):
             out = [*trunk.states(h_TD, stream.layout, adapter)][-1]
-        found = [out, *gradients(out, h_TD, trunk, adapter)]
+        found = [out.detach(), *gradients(out, h_TD, trunk, adapter)]
         parts = zip(found, expected, strict=True)
         return max(float((a.float() - b).norm() / (b.norm() + 1e-3)) for a, b in parts if b.norm() > 1e-2)
 

@@ -9,9 +9,8 @@ Knows interfaces; knows no concrete method.
 """
 
 import logging
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,11 +29,7 @@ from polytask.training.update import Learned, Table, Update, norm_of, update_fit
 from polytask.types import TrainSettings
 
 log = logging.getLogger(__name__)
-UPDATE = "POLYTASK_UPDATE"
-"""Set to 1, weights are moved by training/update.py: off until it has been tried on a GPU (docs/log.md)."""
 MOST_GRAPHS = 128
-COMPILE_FROM = 3000
-"""Steps from which on a run is long enough to compile the layers for it."""
 ALIGNED = 64
 
 
@@ -73,14 +68,12 @@ class CapturedSteps:
         optimizer: torch.optim.Optimizer,
         objective: Objective,
         settings: TrainSettings,
-        compiled: bool = False,
     ) -> None:
         self.model, self.optimizer, self.objective, self.settings = model, optimizer, objective, settings
         self.device = model.device
         self.half = HalfWeights(model) if settings.precision == "bf16" else None
-        self.update = Update(optimizer) if os.environ.get(UPDATE) == "1" and update_fits(optimizer) else None
+        self.update = Update(optimizer) if update_fits(optimizer) else None
         """Takes the optimizer's place where it can; it writes the half weights too."""
-        self.layer_call = compiled_layers() if compiled else None
         self.reason: str | None = None
         """Why capturing failed, if it did: steps are then run as they are."""
         self._rates = _Copied([torch.zeros(len(optimizer.param_groups))], self.device)
@@ -146,7 +139,7 @@ class CapturedSteps:
         model.train()
         if settings.parts != "all":
             model.trunk.eval()
-        with self.half.standing_in(self.update is None) if self.half else nullcontext(), self._layers_called():
+        with self.half.standing_in(self.update is None) if self.half else nullcontext():
             with half_precision(model, settings):
                 losses = self.objective.task_losses(model, stream, model(stream), 0.0)
             self.objective.policy.weigh(losses).backward()
@@ -193,17 +186,6 @@ class CapturedSteps:
         optimizer.step()
         for group, rate in zip(optimizer.param_groups, own, strict=True):
             group["lr"] = rate
-
-    @contextmanager
-    def _layers_called(self) -> Iterator[None]:
-        if self.layer_call is None:
-            yield
-            return
-        self.model.trunk.layer_call, own = self.layer_call, self.model.trunk.layer_call
-        try:
-            yield
-        finally:
-            self.model.trunk.layer_call = own
 
     def _outcome(self, results: Tensor, stream: Stream) -> Callable[[], StepOutcome]:
         on_gpu = self.device.type == "cuda"
@@ -278,23 +260,3 @@ def _views(flat: Tensor, starts: list[int], like: list[Tensor]) -> list[Tensor]:
         flat[start : start + t.numel() * t.element_size()].view(t.dtype).view(t.shape)
         for start, t in zip(starts, like, strict=True)
     ]
-
-
-def compiled_layers() -> Callable[..., Tensor]:
-    """Calls a layer of the trunk through torch.compile: one compilation for all layers and all numbers of tokens, or,
-    with adapters, one for each task."""
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
-
-    def call(layer: Any, h_TD: Tensor, *more: Any) -> Tensor:
-        out: Tensor = layer(h_TD, *more)
-        return out
-
-    compiled = torch.compile(call)
-
-    def marked(layer: Any, h_TD: Tensor, layout: Any, adapter: Any) -> Tensor:
-        torch._dynamo.maybe_mark_dynamic(h_TD, 0)
-        torch._dynamo.maybe_mark_dynamic(layout.cu_seqlens_S1, 0)
-        out: Tensor = compiled(layer, h_TD, layout, adapter)
-        return out
-
-    return marked

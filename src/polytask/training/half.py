@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+ALIGNED = 64  # numbers, so that products can load every copy in wide pieces
+
 
 class HalfWeights:
     """Stands in for the weights of every linear map of a module; the optimizer keeps the float32 ones.
@@ -25,10 +27,7 @@ class HalfWeights:
             for name, parameter in module.named_parameters(recurse=False)
             if isinstance(module, nn.Linear) or parameter.ndim == 2
         ]
-        self.copies = {
-            full: nn.Parameter(full.detach().bfloat16(), requires_grad=full.requires_grad)
-            for full in dict.fromkeys(full for _, _, full in self.places)
-        }
+        self.copies = _copied([full for _, _, full in self.places])
         self._seen: list[tuple[int, int] | None] = [*self._marks()]
 
     @contextmanager
@@ -79,3 +78,17 @@ class HalfWeights:
     def drop_gradients(self) -> None:
         for half in self.copies.values():
             half.grad = None
+
+
+def _copied(weights: list[nn.Parameter]) -> dict[nn.Parameter, nn.Parameter]:
+    """In one piece of memory, matrices before vectors: neighbouring maps can then be one product as they are
+    (trunk/one_product.py)."""
+    order = sorted(dict.fromkeys(weights), key=lambda weight: -weight.ndim)
+    sizes = [-(-weight.numel() // ALIGNED) * ALIGNED for weight in order]
+    device = order[0].device if order else None
+    pieces = torch.empty(sum(sizes), dtype=torch.bfloat16, device=device).split(sizes)
+    copies = {}
+    for weight, piece in zip(order, pieces, strict=True):
+        copy = piece[: weight.numel()].view(weight.shape).copy_(weight.detach())
+        copies[weight] = nn.Parameter(copy, requires_grad=weight.requires_grad)
+    return {weight: copies[weight] for weight in dict.fromkeys(weights)}

@@ -7,7 +7,6 @@ slots and are never part of the trunk: its parameter names are the same whatever
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -15,6 +14,7 @@ from polytask.adapters.base import Adapter, LayerAdapter, LinearSite
 from polytask.stream import Layout, Stream
 from polytask.trunk.attention import attend, attend_packed
 from polytask.trunk.dropout import Dropout
+from polytask.trunk.one_product import one_product
 from polytask.trunk.swift import swift_fits, swift_states
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -66,10 +66,8 @@ class Attention(nn.Module):
         """The heads' outputs side by side."""
         dropout = self.dropout if self.training else 0.0
         if x_TD.is_cuda and all(map(adapter.plain_linear, QKV)):  # one large product is faster there than three
-            maps = (self.query, self.key, self.value)
-            weight, bias = torch.cat([m.weight for m in maps]), torch.cat([m.bias for m in maps])
-            qkv_T3Hd = F.linear(x_TD, weight, bias).unflatten(-1, (3, self.heads, -1))
-            return attend_packed(qkv_T3Hd, layout, dropout).flatten(1)
+            qkv_T3D = one_product(x_TD, (self.query, self.key, self.value))
+            return attend_packed(qkv_T3D.unflatten(-1, (3, self.heads, -1)), layout, dropout).flatten(1)
         q_TD = adapter.linear("query", self.query, x_TD, layout)
         k_TD = adapter.linear("key", self.key, x_TD, layout)
         v_TD = adapter.linear("value", self.value, x_TD, layout)
@@ -100,11 +98,6 @@ class Layer(nn.Module):
         return adapter.norm("ffn", self.ffn_norm, total_TD, layout)
 
 
-def call_layer(layer: nn.Module, h_TD: Tensor, layout: Layout, adapter: LayerAdapter) -> Tensor:
-    out_TD: Tensor = layer(h_TD, layout, adapter)
-    return out_TD
-
-
 class Bert(nn.Module):
     """The shared encoder: a stream of tokens in, one hidden state for each token out."""
 
@@ -118,8 +111,6 @@ class Bert(nn.Module):
         self.dropout = Dropout(shape.dropout)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.pooler = nn.Linear(shape.hidden, shape.hidden)
-        self.layer_call: Callable[[nn.Module, Tensor, Layout, LayerAdapter], Tensor] = call_layer
-        """How a layer is called; a training loop may put a compiled form in its place for a while."""
         self.apply(self._start)
 
     def _start(self, module: nn.Module) -> None:
@@ -143,7 +134,7 @@ class Bert(nn.Module):
             yield from swift_states(self, h_TD, layout, adapter, start)
             return
         for index in range(start, len(self.layers)):
-            h_TD = self.layer_call(self.layers[index], h_TD, layout, adapter.layer(index))
+            h_TD = self.layers[index](h_TD, layout, adapter.layer(index))
             yield h_TD
 
     def encode(self, stream: Stream, adapter: Adapter, words_TD: Tensor | None = None) -> Tensor:

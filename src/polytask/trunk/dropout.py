@@ -23,7 +23,7 @@ class Dropout(nn.Dropout):
     """torch's dropout in distribution; the share that is dropped is a multiple of 2^-15."""
 
     def forward(self, x: Tensor) -> Tensor:
-        by_bits = x.device.type == "cpu" and x.dtype in AS_INTEGERS and not torch.compiler.is_compiling()
+        by_bits = x.device.type == "cpu" and x.dtype in AS_INTEGERS
         if self.training and 0 < self.p < 1 and by_bits:
             return x * kept(x.shape, self.p, x.dtype)
         return super().forward(x)

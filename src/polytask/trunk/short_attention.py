@@ -16,7 +16,7 @@ Knows tensors only; without Triton it can be imported, not called.
 
 from __future__ import annotations  # kernels name Triton's types, which may not be there
 
-from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -40,6 +40,8 @@ Launches = tuple[tuple[int, int], ...]
 # branch for every tile in its range. Attributes of the module, so that a benchmark can try others.
 FORWARD: Launches = ((32, 1), (64, 4), (128, 8))
 BACKWARD: Launches = ((32, 2), (64, 4), (128, 8))
+FEW = 1024
+"""Up to so many programs, a GPU has room for all at once, and the last launch does the work of all."""
 
 
 def attend_short(
@@ -57,9 +59,7 @@ def attend_short(
     """
     q_THd, k_THd, v_THd = (_ready(t) for t in (q_THd, k_THd, v_THd))
     seed_1 = _draw(q_THd, dropout)
-    # Not the length itself, because torch.compile compiles anew for each value of such an argument.
-    bound = _bound(max_length)
-    out_THd: Tensor = _attention(q_THd, k_THd, v_THd, cu_seqlens_S1, seed_1, dropout, bound)
+    out_THd: Tensor = _Attention.apply(q_THd, k_THd, v_THd, cu_seqlens_S1, seed_1, dropout, max_length)  # type: ignore[no-untyped-call]
     return out_THd
 
 
@@ -69,7 +69,7 @@ def attend_short_packed(
     """The same of one product's queries, keys and values, whose gradient is then one tensor too."""
     qkv_T3Hd = _ready(qkv_T3Hd)
     seed_1 = _draw(qkv_T3Hd, dropout)
-    out_THd: Tensor = _packed_attention(qkv_T3Hd, cu_seqlens_S1, seed_1, dropout, _bound(max_length))
+    out_THd: Tensor = _PackedAttention.apply(qkv_T3Hd, cu_seqlens_S1, seed_1, dropout, max_length)  # type: ignore[no-untyped-call]
     return out_THd
 
 
@@ -82,7 +82,7 @@ def _ready(t: Tensor) -> Tensor:
 
 
 def _draw(t: Tensor, dropout: float) -> Tensor | None:
-    """Outside of the op, which then is a function of its arguments: its backward pass draws the same mask."""
+    """What the masks are made of, in the backward pass once more."""
     assert 0 <= dropout < 1
     return torch.randint(2**62, (1,), device=t.device) if dropout else None
 
@@ -90,36 +90,23 @@ def _draw(t: Tensor, dropout: float) -> Tensor | None:
 def short_fits(q_THd: Tensor, max_length: int) -> bool:
     """Whether `attend_short` can run where these are, and is worth it there."""
     size = q_THd.shape[-1]
-    if not (q_THd.is_cuda and _compiles() and q_THd.dtype in DTYPES and size <= WIDEST and max_length <= LONGEST):
+    if not (q_THd.is_cuda and kernels_compile() and q_THd.dtype in DTYPES and size <= WIDEST and max_length <= LONGEST):
         return False
-    tile, width = _bound(max_length), _width(size)
+    tile = next(high for high, _ in BACKWARD if max_length <= high)
+    width = _width(size)
     # Bytes of shared memory. The compiler took less than this for compute capabilities 8.0 to 12.0. Float32 fits on
     # newer ones only; on those before Hopper it would become a kernel that works in slow memory.
     need = tile * (2 * tile + 8 * width)
     if q_THd.dtype == torch.float32:
         need = 200_000 if tile * width <= LONGEST * 64 else 400_000
-    room: int = _shared_memory(q_THd.device.index)
-    return need <= room
+    return need <= _shared_memory(q_THd.device.index)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _compiles() -> bool:
-    return kernels_compile()
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@cache
 def _shared_memory(device: int) -> int:
     """What a program may have; nothing on devices whose tensor cores are not of the kind the kernels are for."""
     properties: Any = torch.cuda.get_device_properties(device)
     return int(getattr(properties, "shared_memory_per_block_optin", 0)) if properties.major >= 8 else 0
-
-
-def _bound(max_length: int) -> int:
-    """The end of the last launch that is needed."""
-    for high, _ in BACKWARD:
-        if max_length <= high:
-            return high
-    raise AssertionError("the sequences are too long")
 
 
 def _width(size: int) -> int:
@@ -127,13 +114,11 @@ def _width(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-def _launches(plan: Launches, bound: int = LONGEST) -> Iterator[tuple[int, int, int]]:
+def _launches(plan: Launches, max_length: int, programs: int) -> list[tuple[int, int, int]]:
     """The lengths above which and up to which each launch works, and its warps."""
-    low = 0
-    for high, warps in plan:
-        if low < bound:
-            yield low, high, warps
-        low = high
+    lows = [0, *(high for high, _ in plan)]
+    needed = [(low, high, warps) for low, (high, warps) in zip(lows, plan, strict=False) if low < max_length]
+    return needed if programs > FEW else [(0, *needed[-1][1:])]
 
 
 def _jit(function: Any) -> Any:
@@ -319,57 +304,55 @@ def _backward(
                 _store(k_grad, k_grad_Ld, out_step, n, TILE, SIZE, WIDTH)
 
 
-@torch.library.custom_op("polytask::short_attention", mutates_args=())
-def _attention(
-    q_THd: Tensor,
-    k_THd: Tensor,
-    v_THd: Tensor,
-    cu_seqlens_S1: Tensor,
-    seed_1: Tensor | None,
-    dropout: float,
-    bound: int,
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q_THd: Tensor,
+        k_THd: Tensor,
+        v_THd: Tensor,
+        cu_seqlens_S1: Tensor,
+        seed_1: Tensor | None,
+        dropout: float,
+        max_length: int,
+    ) -> Tensor:
+        ctx.save_for_backward(q_THd, k_THd, v_THd, cu_seqlens_S1, seed_1)
+        ctx.numbers = dropout, max_length
+        return _attend((q_THd, k_THd, v_THd), cu_seqlens_S1, seed_1, *ctx.numbers)
+
+    @staticmethod
+    def backward(ctx: Any, grad_THd: Tensor) -> tuple[Tensor | None, ...]:
+        *qkv, cu_seqlens_S1, seed_1 = ctx.saved_tensors
+        grads = tuple(t.new_empty(t.shape) for t in qkv)
+        inputs = _rows_in_one_piece(*qkv, grad_THd)
+        _launch(_backward, BACKWARD, inputs, grads, cu_seqlens_S1, seed_1, *ctx.numbers)
+        return *grads, None, None, None, None
+
+
+class _PackedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, qkv_T3Hd: Tensor, cu_seqlens_S1: Tensor, seed_1: Tensor | None, dropout: float, max_length: int
+    ) -> Tensor:
+        ctx.save_for_backward(qkv_T3Hd, cu_seqlens_S1, seed_1)
+        ctx.numbers = dropout, max_length
+        return _attend(qkv_T3Hd.unbind(1), cu_seqlens_S1, seed_1, *ctx.numbers)
+
+    @staticmethod
+    def backward(ctx: Any, grad_THd: Tensor) -> tuple[Tensor | None, ...]:
+        qkv_T3Hd, cu_seqlens_S1, seed_1 = ctx.saved_tensors
+        grad_T3Hd = qkv_T3Hd.new_empty(qkv_T3Hd.shape)
+        inputs = _rows_in_one_piece(*qkv_T3Hd.unbind(1), grad_THd)
+        _launch(_backward, BACKWARD, inputs, grad_T3Hd.unbind(1), cu_seqlens_S1, seed_1, *ctx.numbers)
+        return grad_T3Hd, None, None, None, None
+
+
+def _attend(
+    qkv: tuple[Tensor, ...], cu_seqlens_S1: Tensor, seed_1: Tensor | None, dropout: float, max_length: int
 ) -> Tensor:
-    out_THd = q_THd.new_empty(q_THd.shape)
-    inputs = _rows_in_one_piece(q_THd, k_THd, v_THd)
-    _launch(_forward, FORWARD, inputs, (out_THd,), cu_seqlens_S1, seed_1, dropout, bound)
+    out_THd = qkv[0].new_empty(qkv[0].shape)
+    _launch(_forward, FORWARD, _rows_in_one_piece(*qkv), (out_THd,), cu_seqlens_S1, seed_1, dropout, max_length)
     return out_THd
-
-
-@torch.library.custom_op("polytask::short_attention_backward", mutates_args=())
-def _attention_backward(
-    grad_THd: Tensor,
-    q_THd: Tensor,
-    k_THd: Tensor,
-    v_THd: Tensor,
-    cu_seqlens_S1: Tensor,
-    seed_1: Tensor | None,
-    dropout: float,
-    bound: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    grads = q_THd.new_empty(q_THd.shape), k_THd.new_empty(k_THd.shape), v_THd.new_empty(v_THd.shape)
-    inputs = _rows_in_one_piece(q_THd, k_THd, v_THd, grad_THd)
-    _launch(_backward, BACKWARD, inputs, grads, cu_seqlens_S1, seed_1, dropout, bound)
-    return grads
-
-
-@torch.library.custom_op("polytask::short_attention_packed", mutates_args=())
-def _packed_attention(
-    qkv_T3Hd: Tensor, cu_seqlens_S1: Tensor, seed_1: Tensor | None, dropout: float, bound: int
-) -> Tensor:
-    q_THd, k_THd, v_THd = _rows_in_one_piece(*qkv_T3Hd.unbind(1))
-    out_THd = q_THd.new_empty(q_THd.shape)
-    _launch(_forward, FORWARD, (q_THd, k_THd, v_THd), (out_THd,), cu_seqlens_S1, seed_1, dropout, bound)
-    return out_THd
-
-
-@torch.library.custom_op("polytask::short_attention_packed_backward", mutates_args=())
-def _packed_attention_backward(
-    grad_THd: Tensor, qkv_T3Hd: Tensor, cu_seqlens_S1: Tensor, seed_1: Tensor | None, dropout: float, bound: int
-) -> Tensor:
-    grads = qkv_T3Hd.new_empty(qkv_T3Hd.shape)
-    inputs = _rows_in_one_piece(*qkv_T3Hd.unbind(1), grad_THd)
-    _launch(_backward, BACKWARD, inputs, grads.unbind(1), cu_seqlens_S1, seed_1, dropout, bound)
-    return grads
 
 
 def _rows_in_one_piece(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -384,7 +367,7 @@ def _launch(
     cu_seqlens_S1: Tensor,
     seed_1: Tensor | None,
     dropout: float,
-    bound: int,
+    max_length: int,
 ) -> None:
     q_THd = inputs[0]
     assert all(t.shape == q_THd.shape and t.dtype == q_THd.dtype for t in inputs), "queries, keys and values differ"
@@ -397,7 +380,7 @@ def _launch(
     # registers that a kernel of them works in memory for the most part, and takes a minute to compile.
     precision = "tf32x3" if q_THd.dtype == torch.float32 else "tf32"
     with torch.cuda.device_of(q_THd):
-        for low, high, warps in _launches(plan, bound):
+        for low, high, warps in _launches(plan, max_length, sequences * heads):
             # The first launch has a program more for each head: that of the tokens behind the last sequence.
             kernel[((sequences + (low == 0)) * heads,)](
                 *(*inputs, *outputs, cu_seqlens_S1, cu_seqlens_S1 if seed_1 is None else seed_1, sequences, tokens),
@@ -411,42 +394,3 @@ def _launch(
                 PRECISION=precision,
                 num_warps=warps,
             )
-
-
-@_attention.register_fake
-def _(q_THd: Tensor, *_: Any) -> Tensor:
-    return q_THd.new_empty(q_THd.shape)
-
-
-@_attention_backward.register_fake
-def _(grad_THd: Tensor, q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return q_THd.new_empty(q_THd.shape), k_THd.new_empty(k_THd.shape), v_THd.new_empty(v_THd.shape)
-
-
-@_packed_attention.register_fake
-def _(qkv_T3Hd: Tensor, *_: Any) -> Tensor:
-    return qkv_T3Hd.new_empty(qkv_T3Hd[:, 0].shape)
-
-
-@_packed_attention_backward.register_fake
-def _(grad_THd: Tensor, qkv_T3Hd: Tensor, *_: Any) -> Tensor:
-    return qkv_T3Hd.new_empty(qkv_T3Hd.shape)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.dropout, ctx.bound = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _gradients(ctx: Any, grad_THd: Tensor) -> tuple[Tensor | None, ...]:
-    return *_attention_backward(grad_THd, *ctx.saved_tensors, ctx.dropout, ctx.bound), None, None, None, None
-
-
-_attention.register_autograd(_gradients, setup_context=_save)
-
-
-def _packed_gradient(ctx: Any, grad_THd: Tensor) -> tuple[Tensor | None, ...]:
-    return _packed_attention_backward(grad_THd, *ctx.saved_tensors, ctx.dropout, ctx.bound), None, None, None, None
-
-
-_packed_attention.register_autograd(_packed_gradient, setup_context=_save)

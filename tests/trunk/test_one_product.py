@@ -1,0 +1,55 @@
+"""Several linear maps as one product: the same numbers and gradients as one by one."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from polytask.training.half import HalfWeights
+from polytask.trunk.one_product import joined, one_product
+
+
+def three_maps(sizes: tuple[int, ...], features: int = 64) -> nn.ModuleList:
+    torch.manual_seed(0)
+    return nn.ModuleList(nn.Linear(features, size) for size in sizes)
+
+
+def gradients(out: Tensor, x: Tensor, maps: nn.Module) -> list[Tensor]:
+    learning = [x, *(p for p in maps.parameters() if p.requires_grad)]
+    return list(torch.autograd.grad(out, learning, torch.linspace(-1, 1, out.numel()).view(out.shape).to(out)))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("sizes", [(64, 64, 64), (3, 5)])
+def test_outputs_and_gradients(sizes: tuple[int, ...], frozen: bool) -> None:
+    maps = three_maps(sizes)
+    maps.requires_grad_(not frozen)
+    x = torch.randn(7, 64, requires_grad=True)
+    one, apart = one_product(x, list(maps)), torch.cat([m(x) for m in maps], 1)  # type: ignore[arg-type]
+    torch.testing.assert_close(one, apart)
+    torch.testing.assert_close(gradients(one, x, maps), gradients(apart, x, maps))
+
+
+def test_neighbouring_copies_in_bf16_are_one_matrix_and_gradients_come_in_bf16() -> None:
+    maps = three_maps((64, 64, 64))
+    half = HalfWeights(maps)
+    weights = [half.copies[m.weight] for m in maps]  # type: ignore[index]
+    assert joined(weights).data_ptr() == weights[0].data_ptr()
+    assert torch.equal(joined(weights), torch.cat(weights))
+    biases = [half.copies[m.bias] for m in maps]  # type: ignore[index]
+    assert joined(biases).data_ptr() == biases[0].data_ptr()
+    assert joined(weights[::-1]).data_ptr() != weights[2].data_ptr()
+    assert torch.equal(joined(weights[::-1]), torch.cat(weights[::-1]))
+    x = torch.randn(7, 64).bfloat16()
+    with half.standing_in(), torch.autocast("cpu", torch.bfloat16):
+        one, apart = one_product(x.float(), list(maps)), torch.cat([m(x) for m in maps], 1)  # type: ignore[arg-type]
+    torch.testing.assert_close(one, apart)
+    one.float().sum().backward()
+    assert all(copy.grad is not None and copy.grad.dtype == torch.bfloat16 for copy in half.copies.values())
+
+
+def test_what_only_happens_to_lie_side_by_side_is_copied() -> None:
+    flat = torch.arange(12.0)
+    one, two = flat[:6].view(3, 2), flat[6:].view(3, 2)
+    assert joined([one, two]).data_ptr() == one.data_ptr()
+    assert joined([one, two.clone()]).data_ptr() != one.data_ptr()
+    assert torch.equal(joined([one, two[:, :1].expand(3, 2)]), torch.cat([one, two[:, :1].expand(3, 2)]))
