@@ -9,7 +9,7 @@ Its rows are the training loop as users run it (`fit`, reports and journal inclu
 ways take turns, `--rounds` times; a ratio is that of the same round.
 
 speed     Trainer with its defaults (float32) and tuned (bf16, sdpa, grouped by length, fused AdamW, six workers) beside
-          polytask's step launched kernel by kernel, captured, and captured with compiled layers
+          polytask's step launched kernel by kernel, and captured
 adapters  steps with adapters, heads alone and frozen trunks beside the plain step, all captured; peft's LoRA beside
 rate      how much of the card's matrix rate a step of 16k tokens reaches
 profile   where the time of a step goes, by kind of kernel
@@ -106,11 +106,10 @@ def make_session(
 class Way:
     """A session that goes on from round to round."""
 
-    def __init__(self, session: Session, captured: bool, compiled: bool = False) -> None:
+    def __init__(self, session: Session, captured: bool = True) -> None:
         self.session = session
         if captured:
-            parts = session.model, session.optimizer, session.objective, session.settings
-            session.captured = CapturedSteps(*parts, compiled)
+            session.captured = CapturedSteps(session.model, session.optimizer, session.objective, session.settings)
         self.steps: Iterator[StepReport] = fit(session)
 
     def warm_up(self, steps: int) -> None:
@@ -151,8 +150,7 @@ def speed(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
         for batch in (32, 256):
             own = {
                 "kernel by kernel": Way(make_session(shape, batch, folder / f"{shape}-{batch}-a"), False),
-                "captured": Way(make_session(shape, batch, folder / f"{shape}-{batch}-b"), True),
-                "captured, compiled": Way(make_session(shape, batch, folder / f"{shape}-{batch}-c"), True, True),
+                "captured": Way(make_session(shape, batch, folder / f"{shape}-{batch}-b")),
             }
             for name, way in own.items():
                 way.warm_up(10 if name == "kernel by kernel" else 120)
@@ -196,14 +194,14 @@ def adapters(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
         for batch in (32, 256):
             own = {}
             for at, (name, options) in enumerate(rows.items()):
-                own[name] = Way(make_session(shape, batch, folder / f"{shape}-{batch}-ad{at}", **options), True, True)
+                own[name] = Way(make_session(shape, batch, folder / f"{shape}-{batch}-ad{at}", **options))
                 own[name].warm_up(100)
             ways: dict[str, Callable[[], float]] = {n: partial(way.rate, 2 * steps) for n, way in own.items()}
             examples = make_examples(4 * CYCLE * batch)
             ways["peft's lora, Trainer tuned"] = partial(trainer_rate, shape, batch, True, steps, examples, lora=True)
             found = in_turns(ways, rounds)
             results[f"{shape}, {batch}"] = found
-            print(f"{shape}, {batch} examples a step, captured and compiled; time beside the plain step:")
+            print(f"{shape}, {batch} examples a step, captured; time beside the plain step:")
             for name, rates in found.items():
                 print(f"    {name:28} {statistics.median(rates):9,.0f} examples/s  {ratios(found, 'plain', name)}")
             print(f"    lora, frozen trunk / peft: {ratios(found, 'lora, frozen trunk', list(ways)[-1])}")
@@ -238,7 +236,7 @@ def rate(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
     results = {}
     for shape in SHAPES:
         batch = 16384 // 29
-        way = Way(make_session(shape, batch, folder / f"{shape}-rate"), True, True)
+        way = Way(make_session(shape, batch, folder / f"{shape}-rate"))
         way.warm_up(60)
         shares, examples = [], []
         for _ in range(rounds):
@@ -259,11 +257,13 @@ def rate(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
 
 
 KINDS = {  # the first that has a word of the kernel's name
-    "norms, dropout, activations": ("triton_",),
-    "attention": ("attn", "attention", "flash", "fmha", "_forward", "_backward"),
+    "attention": ("_attend", "flash", "fmha"),
+    "norms, dropout, residual sums": ("_norm_forward", "_norm_backward"),
+    "activations": ("_gelu",),
+    "sums over tokens": ("_column_sums",),
     "matrix products": ("gemm", "cutlass", "nvjet", "cublas", "sm90_xmma", "splitk"),
-    "optimizer and casts": ("multi_tensor", "fused_adam", "foreach", "_update"),
-    "embeddings": ("embedding", "indexselect", "index_select"),
+    "update": ("_adamw", "multi_tensor", "foreach"),
+    "embeddings": ("embed", "indexselect", "index_select"),
     "copies": ("memcpy", "memset", "copy", "cat"),
 }
 
@@ -271,7 +271,7 @@ KINDS = {  # the first that has a word of the kernel's name
 def profile(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
     results = {}
     for shape, batch in (("bert-base", 32), ("minilm", 32), ("bert-base", 565), ("minilm", 565)):
-        way = Way(make_session(shape, batch, folder / f"{shape}-{batch}-profile"), True, True)
+        way = Way(make_session(shape, batch, folder / f"{shape}-{batch}-profile"))
         way.warm_up(80)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
             way.rate(10)

@@ -7,7 +7,7 @@ width. A field or variable that ends in such letters is a tensor of that shape.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -56,6 +56,8 @@ class Layout:
     at_most: int | None = None
     """In a steady stream, no sequence is longer than this. Its ranges depend on the number of tokens by size class
     only, and hold filler of the task's own behind its sequences (`Packer.pack`); some filler has no tokens."""
+    made: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What a part of the model makes once in a pass of the trunk and uses in several layers; gone when it ends."""
 
     @property
     def max_length(self) -> int:

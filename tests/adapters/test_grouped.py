@@ -6,8 +6,11 @@ import torch
 from torch import nn
 
 from polytask.adapters.grouped import TaskLinear, by_task, grouped_linear, looked_up, task_slices
+from polytask.build import make_adapter
 from polytask.stream import Layout
 from polytask.text.packing import Packer, Part
+from polytask.trunk.bert import Bert, BertShape
+from polytask.types import Swap
 
 
 def test_each_tasks_rows_go_through_its_own_map(layout: Layout) -> None:
@@ -50,7 +53,7 @@ def test_one_product_for_all_tasks_is_that_of_each(features: int, outputs: int, 
         return [y[:real].float(), *(g for g in grads if g is not None)]
 
     groups = layout.groups
-    here = [[values[k] for k in groups.tasks] for values in (linear.weights, linear.biases)]
+    here = [torch.stack([values[k] for k in groups.tasks]) for values in (linear.weights, linear.biases)]
     product = grouped_linear(x, here[0], here[1], groups)
     assert product.dtype == torch.bfloat16
     assert product.isfinite().all()  # filler too
@@ -68,3 +71,34 @@ def test_a_vector_is_looked_up_for_each_token() -> None:
     assert layout.groups.ends_G.tolist() == [5, 8]
     found = looked_up([torch.tensor([1.0]), torch.tensor([2.0])], layout.groups)
     assert found.flatten().tolist() == [1, 1, 1, 1, 1, 2, 2, 2]
+
+
+def test_what_is_stacked_once_in_a_pass_is_stacked_anew_in_the_next() -> None:
+    """PAL's projections are shared by all layers; their gradients are those of every task by itself."""
+    tasks = ("a", "b", "c", "d")
+    shape = BertShape(layers=2, hidden=16, heads=2, ffn=16, vocabulary=20, positions=64, dropout=0, attention_dropout=0)
+    torch.manual_seed(0)
+    trunk, adapter = Bert(shape), make_adapter(Swap("pal", {"size": 8, "heads": 2}), tasks, shape)
+    for parameter in adapter.parameters():
+        nn.init.normal_(parameter)
+    ids = np.arange(5, 8)
+    packer = Packer(tasks, 2, 3, 8)
+    together = packer.pack([Part(task, [(ids,)]) for task in tasks], steady=True)
+    apart = [packer.pack([Part(task, [(ids,)])]) for task in tasks]
+    assert together.layout.evenly == (0, 1, 2, 3)
+    starts = [first for first, _ in together.layout.token_ranges]
+    for _ in range(2):
+        firsts_KD = trunk.encode(together, adapter)[starts]
+        assert not together.layout.made
+        expected_KD = torch.stack([trunk.encode(stream, adapter)[0] for stream in apart])
+        torch.testing.assert_close(firsts_KD, expected_KD, atol=1e-5, rtol=1e-5)
+        weights = list(adapter.parameters())
+        for one, two in zip(
+            torch.autograd.grad(firsts_KD.square().sum(), weights),
+            torch.autograd.grad(expected_KD.square().sum(), weights),
+            strict=True,
+        ):
+            torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
+        with torch.no_grad():
+            for parameter in weights:
+                parameter *= 0.5

@@ -259,8 +259,12 @@ def test_it_compiles_to_wide_loads(capability: int) -> None:
     given = {"table": "*i64", "numbers": "*fp32", "found": "*fp32"}
     shape = {"COLUMNS": update.COLUMNS, "NUMBERS": update.NUMBERS}
     count = {"chosen": "*fp64", "rates": "*fp32", "divisor": "*fp32", "tensors": "i32"}
-    compiled(update._count, {**given, **count}, {**shape, "DIVIDES": True, "OPTIONS": update.OPTIONS, "ROWS": 128})
-    code = compiled(update._move, {**given, "pieces": "*i32"}, {**shape, "PIECE": update.PIECE, "TILE": update.TILE})
+    compiled(
+        update._adamw_count, {**given, **count}, {**shape, "DIVIDES": True, "OPTIONS": update.OPTIONS, "ROWS": 128}
+    )
+    code = compiled(
+        update._adamw_move, {**given, "pieces": "*i32"}, {**shape, "PIECE": update.PIECE, "TILE": update.TILE}
+    )
     threads = 32 * update.WARPS
     fours = update.PIECE // threads // 4
     assert len(re.findall(r"ld\.global\.v4\.b32", code)) == 4 * fours  # weight, moments, gradient in float32

@@ -192,9 +192,9 @@ def test_they_compile_and_move_rows_in_wide_pieces(size: int) -> None:
         return str(triton.compile(source, target=target, options={"num_warps": warps}).asm["ptx"])
 
     pieces = 1 if module.LANE == 128 else 2  # of four columns, that a thread has
-    code = compiled(module._forward)
+    code = compiled(module._norm_forward)
     assert code.count("st.global.v4.b32") == pieces  # the sums
     assert code.count("st.global.v2.b32") == pieces  # the same in bf16
-    code = compiled(module._backward, FULL=True, HALF=True, MATRICES=3)
+    code = compiled(module._norm_backward, FULL=True, HALF=True, MATRICES=3)
     assert code.count("st.global.v4.b32") == 4 * pieces
     assert code.count("st.global.v2.b32") == pieces

@@ -52,23 +52,23 @@ def compute_type(x_TD: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_TD.dtype
 
 
-def grouped_linear(x_TD: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None, groups: Groups) -> Tensor:
+def grouped_linear(x_TD: Tensor, w_Goi: Tensor, b_Go: Tensor | None, groups: Groups) -> Tensor:
     """`x W_g' + b_g` on the rows of every group g at once, in bf16: the only precision with a grouped kernel."""
-    outputs, features = weights[0].shape
+    outputs, features = w_Goi.shape[1:]
     more_out, more_in = -outputs % ALIGNED, -features % ALIGNED
-    w_Goi = F.pad(torch.stack(list(weights)).bfloat16(), (0, more_in, 0, more_out))
+    w_Goi = F.pad(w_Goi.bfloat16(), (0, more_in, 0, more_out))
     x_TD = F.pad(x_TD.bfloat16(), (0, more_in)).contiguous()
     product = F.grouped_mm(x_TD, w_Goi.transpose(1, 2), offs=groups.ends_G)
     y_TD: Tensor = _WholeGradient.apply(product)[:, :outputs]  # type: ignore[no-untyped-call]
-    return y_TD if biases is None else y_TD + looked_up(biases, groups).bfloat16()
+    return y_TD if b_Go is None else y_TD + b_Go.index_select(0, groups.ids_T).bfloat16()
 
 
-def even_linear(x_TD: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None) -> Tensor:
+def even_linear(x_TD: Tensor, w_Goi: Tensor, b_Go: Tensor | None) -> Tensor:
     """`x W_g' + b_g` on the rows of G tasks that have as many each."""
-    x_GRD = x_TD.unflatten(0, (len(weights), -1)).to(compute_type(x_TD))
-    y_GRo: Tensor = _EvenProduct.apply(x_GRD, torch.stack(list(weights)).to(x_GRD.dtype))  # type: ignore[no-untyped-call]
-    if biases is not None:
-        y_GRo = y_GRo + torch.stack(list(biases))[:, None].to(y_GRo.dtype)
+    x_GRD = x_TD.unflatten(0, (len(w_Goi), -1)).to(compute_type(x_TD))
+    y_GRo: Tensor = _EvenProduct.apply(x_GRD, w_Goi.to(x_GRD.dtype))  # type: ignore[no-untyped-call]
+    if b_Go is not None:
+        y_GRo = y_GRo + b_Go[:, None].to(y_GRo.dtype)
     return y_GRo.flatten(0, 1)
 
 
@@ -125,13 +125,18 @@ class TaskLinear(nn.Module):
     def forward(self, x_TD: Tensor, layout: Layout) -> Tensor:
         biases = self.biases
         if layout.evenly is not None:
-            own = None if biases is None else [biases[k] for k in layout.evenly]
-            return even_linear(x_TD, [self.weights[k] for k in layout.evenly], own)
+            return even_linear(x_TD, *self._stacked(layout, layout.evenly))
         if at_once(x_TD, layout) and compute_type(x_TD) == torch.bfloat16:
-            here = layout.groups.tasks
-            own = None if biases is None else [biases[k] for k in here]
-            return grouped_linear(x_TD, [self.weights[k] for k in here], own, layout.groups)
+            return grouped_linear(x_TD, *self._stacked(layout, layout.groups.tasks), layout.groups)
         return by_task(x_TD, layout, lambda k, x: F.linear(x, self.weights[k], None if biases is None else biases[k]))
+
+    def _stacked(self, layout: Layout, tasks: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+        """Once in a pass, also where layers share the map: the stack's gradients are then added up, not each task's."""
+        if self not in layout.made:
+            biases = None if self.biases is None else torch.stack([self.biases[k] for k in tasks])
+            layout.made[self] = torch.stack([self.weights[k] for k in tasks]), biases
+        stacked: tuple[Tensor, Tensor | None] = layout.made[self]
+        return stacked
 
     def own(self, k: int) -> list[nn.Parameter]:
         """The parameters of task k."""

@@ -131,7 +131,7 @@ class Update:
             table.send()
         numbers = torch.empty(len(rows), NUMBERS, device=self._device)
         with torch.cuda.device_of(numbers):
-            _count[(-(-len(rows) // ROWS),)](
+            _adamw_count[(-(-len(rows) // ROWS),)](
                 *(table.rows, self._options, rates, found if divisor is None else divisor, found, numbers, len(rows)),
                 DIVIDES=divisor is not None,
                 COLUMNS=COLUMNS,
@@ -139,7 +139,7 @@ class Update:
                 OPTIONS=OPTIONS,
                 ROWS=ROWS,
             )
-            _move[(len(pieces),)](
+            _adamw_move[(len(pieces),)](
                 *(pieces, table.rows, numbers, found),
                 COLUMNS=COLUMNS,
                 NUMBERS=NUMBERS,
@@ -205,7 +205,7 @@ def _jit(function: Any) -> Any:
 
 
 @_jit
-def _count(
+def _adamw_count(
     table,
     chosen,
     rates,
@@ -252,7 +252,7 @@ def _count(
 
 
 @_jit
-def _move(
+def _adamw_move(
     pieces,
     table,
     numbers,
@@ -278,16 +278,16 @@ def _move(
     if stays:
         return
     if wide:
-        _move_tile(addresses, in_bf16, shared, start, length, True, PIECE)
+        _adamw_tile(addresses, in_bf16, shared, start, length, True, PIECE)
     else:
         while length > 0:
-            _move_tile(addresses, in_bf16, shared, start, length, False, TILE)
+            _adamw_tile(addresses, in_bf16, shared, start, length, False, TILE)
             start += TILE
             length -= TILE
 
 
 @_jit
-def _move_tile(addresses, in_bf16, shared, start, length, WIDE: tl.constexpr, TILE: tl.constexpr):
+def _adamw_tile(addresses, in_bf16, shared, start, length, WIDE: tl.constexpr, TILE: tl.constexpr):
     """The elements from `start` on. WIDE ones are loaded four at a time."""
     scale, kept, rate, beta1, rest1, beta2, rest2, correction, eps = shared
     inside = tl.arange(0, TILE) < length

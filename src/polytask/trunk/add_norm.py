@@ -86,7 +86,7 @@ class _AddNorm(torch.autograd.Function):
         ctx.options = _options(size, bias_D, branch_TD, dropout)
         ctx.numbers = dropout, site
         with torch.cuda.device_of(y_TD):
-            _forward[(rows,)](
+            _norm_forward[(rows,)](
                 *(residual_TD, y_TD, _or(bias_D, y_TD), _or(branch_TD, y_TD), scale_D, shift_D, _or(seed_1, stats_T2)),
                 *(full_TD, half_TD, stats_T2, eps, *ctx.numbers),
                 **ctx.options,
@@ -109,7 +109,7 @@ class _AddNorm(torch.autograd.Function):
         matrices = 3 if bias_D is not None else 2
         parts_PMD = stats_T2.new_empty(programs if learns else 0, matrices, size)
         with torch.cuda.device_of(y_TD):
-            _backward[(programs,)](
+            _norm_backward[(programs,)](
                 *(_or(full_TD, y_TD), _or(half_TD, y_TD), residual_TD, y_TD, _or(bias_D, y_TD), _or(branch_TD, y_TD)),
                 *(scale_D, _or(seed_1, stats_T2), stats_T2),
                 *(residual_grad_TD, y_grad_TD, _or(branch_grad_TD, y_TD), parts_PMD, rows, *ctx.numbers),
@@ -202,7 +202,7 @@ def _sum(
 
 
 @_jit
-def _forward(
+def _norm_forward(
     residual,
     y,
     bias,
@@ -243,7 +243,7 @@ def _forward(
 
 
 @_jit
-def _backward(
+def _norm_backward(
     full_grad,
     half_grad,
     residual,

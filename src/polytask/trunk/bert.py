@@ -130,12 +130,16 @@ class Bert(nn.Module):
 
     def states(self, h_TD: Tensor, layout: Layout, adapter: Adapter, start: int = 0) -> Iterator[Tensor]:
         """The output of each layer from `start` on, given that layer's input."""
-        if swift_fits(h_TD):
-            yield from swift_states(self, h_TD, layout, adapter, start)
-            return
-        for index in range(start, len(self.layers)):
-            h_TD = self.layers[index](h_TD, layout, adapter.layer(index))
-            yield h_TD
+        layout.made.clear()
+        try:
+            if swift_fits(h_TD):
+                yield from swift_states(self, h_TD, layout, adapter, start)
+                return
+            for index in range(start, len(self.layers)):
+                h_TD = self.layers[index](h_TD, layout, adapter.layer(index))
+                yield h_TD
+        finally:
+            layout.made.clear()
 
     def encode(self, stream: Stream, adapter: Adapter, words_TD: Tensor | None = None) -> Tensor:
         """The last layer's output."""

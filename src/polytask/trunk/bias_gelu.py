@@ -39,7 +39,7 @@ class _BiasGelu(torch.autograd.Function):
         x_TF = x_TF.contiguous()
         out_TF = torch.empty_like(x_TF)
         ctx.save_for_backward(x_TF, bias_F)
-        _launch(_forward, x_TF, bias_F, out_TF)
+        _launch(_gelu_forward, x_TF, bias_F, out_TF)
         return out_TF
 
     @staticmethod
@@ -49,7 +49,7 @@ class _BiasGelu(torch.autograd.Function):
         rows, size = x_TF.shape
         learns = ctx.needs_input_grad[1]
         parts_P1F = torch.empty(-(-rows // ROWS) if learns else 0, 1, size, dtype=torch.float32, device=x_TF.device)
-        _launch(_backward, grad_TF.contiguous(), x_TF, bias_F, x_grad_TF, parts_P1F, SUMS=learns)
+        _launch(_gelu_backward, grad_TF.contiguous(), x_TF, bias_F, x_grad_TF, parts_P1F, SUMS=learns)
         return x_grad_TF, column_sums(parts_P1F, bias_F.dtype)[0] if learns else None
 
 
@@ -79,7 +79,7 @@ def _tile(rows, SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @_jit
-def _forward(
+def _gelu_forward(
     x,
     bias,
     out,
@@ -96,7 +96,7 @@ def _forward(
 
 
 @_jit
-def _backward(
+def _gelu_backward(
     grad,
     x,
     bias,

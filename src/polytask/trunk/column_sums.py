@@ -34,7 +34,7 @@ def _jit(function: Any) -> Any:
 
 
 @_jit
-def _sums(
+def _column_sums(
     matrix,
     first,
     second,
@@ -91,7 +91,7 @@ def _launch(rows_PMD: Tensor, outs: list[Tensor], last: bool) -> None:
     rows, matrices, size = rows_PMD.shape
     columns = BYTES // rows_PMD.element_size()
     with torch.cuda.device_of(rows_PMD):
-        _sums[(-(-size // columns), matrices, 1 if last else -(-rows // CHUNK))](
+        _column_sums[(-(-size // columns), matrices, 1 if last else -(-rows // CHUNK))](
             *(rows_PMD, *(outs * 4)[:4], rows),  # those that are not there are not written to
             SIZE=size,
             MATRICES=matrices,

@@ -31,7 +31,7 @@ except ImportError:
 EMBED_NORM_WORKS = triton is not None
 SUMMED_SEGMENTS = 2  # of a table at most, if the norm's backward pass is to add up their gradients
 # Attributes of the module, so that a benchmark can try others.
-PROGRAMS = 1056  # of a backward pass at most: eight on each of an H200's 132 multiprocessors
+PROGRAMS = 660  # of a backward pass at most: five on each of an H200's 132 multiprocessors, as registers allow
 ROWS = 4  # of a program at least
 LANE = 256  # columns of a warp
 SEQUENCES, COLUMNS, WARPS = 32, 128, 4  # that a program for one position looks at at once
@@ -130,9 +130,10 @@ class _EmbedNorm(torch.autograd.Function):
                 **ctx.options,
             )
             if matrices:
-                learned = (scale_D, shift_D, *[segments_GD] * summed)
-                scale_grad, shift_grad, *of_segments = column_sums(parts_PMD, *(t.dtype for t in learned))
-                segments_grad = torch.stack(of_segments) if summed else None
+                # As one matrix with long rows: what comes out needs no copy to be a table.
+                sums_MD = column_sums(parts_PMD.flatten(1)[:, None], torch.float32)[0].view(matrices, size)
+                scale_grad, shift_grad = sums_MD[0].to(scale_D.dtype), sums_MD[1].to(shift_D.dtype)
+                segments_grad = sums_MD[2:].to(segments_GD.dtype) if summed else None
             if positions_learn:
                 positions_grad = _of_positions(x_grad_TD, position_ids_T, cu_seqlens_S1, positions_PD)
         if words_learn:
@@ -293,17 +294,10 @@ def _backward(
 
 
 @_jit
-def _borders(cu_seqlens, sequence_N, sequences):
-    """Where sequences begin and end; those that are not there are empty."""
-    there_N = sequence_N < sequences
-    begin_N = tl.load(cu_seqlens + sequence_N, mask=there_N, other=0)
-    return begin_N, tl.load(cu_seqlens + sequence_N + 1, mask=there_N, other=0)
-
-
-@_jit
-def _rows(matrix, row_N, there_N, columns, SIZE: tl.constexpr):
+def _rows(matrix, row_N, columns, SIZE: tl.constexpr):
+    """Zeros for row -1."""
     places = row_N.to(tl.int64)[:, None] * SIZE + columns[None, :]
-    return tl.load(matrix + places, mask=there_N[:, None] & (columns < SIZE)[None, :], other=0.0)
+    return tl.load(matrix + places, mask=(row_N >= 0)[:, None] & (columns < SIZE)[None, :], other=0.0)
 
 
 @_jit
@@ -322,19 +316,18 @@ def _positions_backward(
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     here_N = tl.arange(0, SEQUENCES)
     behind = tl.load(cu_seqlens + sequences)
-    begin_N, end_N = _borders(cu_seqlens, here_N, sequences)
     sums = tl.zeros([SEQUENCES, COLUMNS], tl.float32)
     start = position * 0
     while start < sequences:
-        row_N = begin_N + position
-        there_N = row_N < end_N
+        there_N = start + here_N < sequences
+        row_N = tl.load(cu_seqlens + start + here_N, mask=there_N, other=0) + position
+        end_N = tl.load(cu_seqlens + start + here_N + 1, mask=there_N, other=0)
+        sums += _rows(x_grad, tl.where(row_N < end_N, row_N, -1), columns, SIZE)
         start += SEQUENCES
-        begin_N, end_N = _borders(cu_seqlens, start + here_N, sequences)  # on their way while these are added up
-        sums += _rows(x_grad, row_N, there_N, columns, SIZE)
     while behind < rows:
         row_N = behind + here_N
         found_N = tl.load(position_ids + row_N, mask=row_N < rows, other=-1)
-        sums += _rows(x_grad, row_N, found_N == position, columns, SIZE)
+        sums += _rows(x_grad, tl.where(found_N == position, row_N, -1), columns, SIZE)
         behind += SEQUENCES
     sums_D = tl.sum(sums, 0).to(positions_grad.dtype.element_ty)
     tl.store(positions_grad + position.to(tl.int64) * SIZE + columns, sums_D, mask=columns < SIZE)

@@ -196,7 +196,7 @@ def _kept(seed, token, head, dropout, TILE: tl.constexpr):
 
 
 @_jit
-def _forward(
+def _attend_forward(
     q,
     k,
     v,
@@ -240,7 +240,7 @@ def _forward(
 
 
 @_jit
-def _backward(
+def _attend_backward(
     q,
     k,
     v,
@@ -325,7 +325,7 @@ class _Attention(torch.autograd.Function):
         *qkv, cu_seqlens_S1, seed_1 = ctx.saved_tensors
         grads = tuple(t.new_empty(t.shape) for t in qkv)
         inputs = _rows_in_one_piece(*qkv, grad_THd)
-        _launch(_backward, BACKWARD, inputs, grads, cu_seqlens_S1, seed_1, *ctx.numbers)
+        _launch(_attend_backward, BACKWARD, inputs, grads, cu_seqlens_S1, seed_1, *ctx.numbers)
         return *grads, None, None, None, None
 
 
@@ -343,7 +343,7 @@ class _PackedAttention(torch.autograd.Function):
         qkv_T3Hd, cu_seqlens_S1, seed_1 = ctx.saved_tensors
         grad_T3Hd = qkv_T3Hd.new_empty(qkv_T3Hd.shape)
         inputs = _rows_in_one_piece(*qkv_T3Hd.unbind(1), grad_THd)
-        _launch(_backward, BACKWARD, inputs, grad_T3Hd.unbind(1), cu_seqlens_S1, seed_1, *ctx.numbers)
+        _launch(_attend_backward, BACKWARD, inputs, grad_T3Hd.unbind(1), cu_seqlens_S1, seed_1, *ctx.numbers)
         return grad_T3Hd, None, None, None, None
 
 
@@ -351,7 +351,7 @@ def _attend(
     qkv: tuple[Tensor, ...], cu_seqlens_S1: Tensor, seed_1: Tensor | None, dropout: float, max_length: int
 ) -> Tensor:
     out_THd = qkv[0].new_empty(qkv[0].shape)
-    _launch(_forward, FORWARD, _rows_in_one_piece(*qkv), (out_THd,), cu_seqlens_S1, seed_1, dropout, max_length)
+    _launch(_attend_forward, FORWARD, _rows_in_one_piece(*qkv), (out_THd,), cu_seqlens_S1, seed_1, dropout, max_length)
     return out_THd
 
 

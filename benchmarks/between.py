@@ -1,0 +1,145 @@
+"""What stands between products takes on CUDA: our kernels beside torch's, alone and compiled.
+
+    PYTHONPATH=src python benchmarks/between.py [ROUNDS]
+
+Bias, dropout, residual sum and layer norm (trunk/add_norm.py), and bias with gelu (trunk/bias_gelu.py), forward and
+backward, bf16 with residual sums in float32, on 928 and 16,384 tokens of BERT-base's and MiniLM's sizes. Each way is
+captured as a CUDA graph; the ways take turns, and reported are medians and their ratios, beside the time the bytes
+alone would take. Then the same for other cuts of the work.
+"""
+
+import statistics
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polytask.trunk import add_norm as add_norm_module
+from polytask.trunk import bias_gelu as bias_gelu_module
+from polytask.trunk import column_sums as column_sums_module
+
+SHAPES = [(928, 768, 3072), (16384, 768, 3072), (928, 384, 1536), (16384, 384, 1536)]
+BANDWIDTH = 4.3e12  # bytes a second, as a copy on an H200 was seen to move
+Run = Callable[[], object]
+
+
+def torchs_norm(
+    residual: Tensor, y: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, dropout: float
+) -> tuple[Tensor, Tensor]:
+    full = F.layer_norm(residual + F.dropout(y + bias, dropout), residual.shape[1:], scale, shift, 1e-12)
+    return full, full.to(y.dtype)
+
+
+def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.randn(shape, device="cuda", dtype=dtype).requires_grad_()
+
+
+def norm_ways(tokens: int, size: int) -> dict[str, Run]:
+    residual, y, bias = random(tokens, size, dtype=torch.float32), random(tokens, size), random(size)
+    scale, shift = random(size, dtype=torch.float32), random(size, dtype=torch.float32)
+    grads = torch.randn(tokens, size, device="cuda"), torch.randn(tokens, size, device="cuda").bfloat16()
+    learning = [residual, y, bias, scale, shift]
+    compiled = torch.compile(torchs_norm)
+
+    def ours() -> Any:
+        seed = torch.randint(2**62, (1,), device="cuda")
+        outs = add_norm_module.add_norm(residual, y, bias, None, scale, shift, 1e-12, 0.1, seed)
+        return torch.autograd.grad(outs, learning, grads)
+
+    return {
+        "ours": ours,
+        "torch": lambda: torch.autograd.grad(torchs_norm(residual, y, bias, scale, shift, 0.1), learning, grads),
+        "compiled": lambda: torch.autograd.grad(compiled(residual, y, bias, scale, shift, 0.1), learning, grads),
+    }
+
+
+def gelu_ways(tokens: int, size: int) -> dict[str, Run]:
+    x, bias, grad = random(tokens, size), random(size), random(tokens, size).detach()
+    compiled = torch.compile(lambda x, bias: F.gelu(x + bias))
+    return {
+        "ours": lambda: torch.autograd.grad(bias_gelu_module.bias_gelu(x, bias), [x, bias], grad),
+        "torch": lambda: torch.autograd.grad(F.gelu(x + bias), [x, bias], grad),
+        "compiled": lambda: torch.autograd.grad(compiled(x, bias), [x, bias], grad),
+    }
+
+
+def captured(run: Run) -> Run:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+
+    def replay(keeping: Run = run) -> None:  # a graph knows addresses only
+        graph.replay()
+
+    return replay
+
+
+def microseconds(runs: dict[str, Run], rounds: int, repeats: int = 20) -> dict[str, float]:
+    """The median over rounds, in which all take turns; a round is the mean of several runs in a row."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds + 1):
+        for name, run in runs.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(repeats):
+                run()
+            end.record()
+            end.synchronize()
+            if number:  # the first is a warm-up
+                times[name].append(start.elapsed_time(end) * 1000 / repeats)
+    return {name: statistics.median(own) for name, own in times.items()}
+
+
+def compare(title: str, ways: dict[str, Run], bytes_moved: int, rounds: int) -> None:
+    times = microseconds({name: captured(run) for name, run in ways.items()}, rounds)
+    beside = ", ".join(f"{name} {taken:.1f} us ({taken / times['ours']:.2f})" for name, taken in times.items())
+    print(f"{title}: {beside}, bytes alone {bytes_moved / BANDWIDTH * 1e6:.1f} us", flush=True)
+
+
+def tune(module: Any, cuts: list[dict[str, int]], run: Run, rounds: int) -> None:
+    own = {name: getattr(module, name) for name in cuts[0]}
+    graphs = {}
+    for cut in cuts:
+        for name, value in cut.items():
+            setattr(module, name, value)
+        graphs[f"{cut}{'  <- now' if cut == own else ''}"] = captured(run)
+    for name, value in own.items():
+        setattr(module, name, value)
+    for label, taken in sorted(microseconds(graphs, rounds).items(), key=lambda item: item[1]):
+        print(f"  {taken:8.1f} us  {label}", flush=True)
+
+
+def main(rounds: int) -> None:
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {version('triton')}")
+    for tokens, hidden, ffn in SHAPES:
+        norm, gelu = norm_ways(tokens, hidden), gelu_ways(tokens, ffn)
+        compare(f"add_norm of {tokens} x {hidden}", norm, tokens * hidden * 30, rounds)
+        cuts = [
+            {"PROGRAMS": p, "ROWS": r, "LANE": n} for p in (264, 528, 1056) for r in (1, 2, 4) for n in (128, 256, 512)
+        ]
+        tune(add_norm_module, cuts, norm["ours"], rounds)
+        compare(f"bias_gelu of {tokens} x {ffn}", gelu, tokens * ffn * 10, rounds)
+        cuts = [
+            {"ROWS": r, "COLUMNS": c, "WARPS": w}
+            for r, c in ((16, 128), (32, 128), (64, 128), (32, 256))
+            for w in (4, 8)
+        ]
+        tune(bias_gelu_module, cuts, gelu["ours"], rounds)
+        tune(
+            column_sums_module, [{"ROWS": r, "WARPS": w} for r in (64, 128, 256) for w in (4, 8)], norm["ours"], rounds
+        )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 15)
