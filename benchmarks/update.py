@@ -46,7 +46,8 @@ class Case:
         self.half = HalfWeights(model)
         self.weights = list(model.parameters())
         self.gradients = {
-            p: (torch.randn_like(p) / 1000).to(torch.bfloat16 if p in self.half.copies else torch.float32)
+            # Of a norm below 1: torch would divide float32 gradients by a larger one where they are.
+            p: (torch.randn_like(p) / 1e6).to(torch.bfloat16 if p in self.half.copies else torch.float32)
             for p in self.weights
         }
         self.optimizer = optimizer_of(self.weights)

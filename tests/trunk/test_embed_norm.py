@@ -212,16 +212,16 @@ def test_they_compile_and_move_rows_in_wide_pieces(size: int) -> None:
         return str(triton.compile(source, target=target, options={"num_warps": num_warps}).asm["ptx"])
 
     pieces = module.LANE // 128  # of four columns, that a thread has
-    code = compiled(module._forward, **module._options(size, 0.1))
+    code = compiled(module._embed_forward, **module._options(size, 0.1))
     assert code.count("ld.global.v4.b32") == 5 * pieces  # of three tables and two vectors
     assert code.count("st.global.v4.b32") == pieces  # in float32
     assert code.count("st.global.v2.b32") == pieces  # the same in bf16
     backward = {"FULL": True, "HALF": True, "WANTED": True, "MATRICES": 4}
-    code = compiled(module._backward, **backward, **module._options(size, 0.1))
+    code = compiled(module._embed_backward, **backward, **module._options(size, 0.1))
     assert code.count("ld.global.v4.b32") == 5 * pieces  # the scale, a gradient and three tables
     assert code.count("ld.global.v2.b32") == pieces
     assert code.count("st.global.v4.b32") == 5 * pieces  # the sum's gradient and four sums
     shape = {"SIZE": size, "SEQUENCES": module.SEQUENCES, "COLUMNS": module.COLUMNS, "num_warps": module.WARPS}
-    code = compiled(module._positions_backward, **shape)
+    code = compiled(module._embed_positions, **shape)
     tile = module.SEQUENCES * module.COLUMNS // (module.WARPS * 32)  # of a thread
     assert code.count("ld.global.v4.b32") == 2 * tile // 4  # of sequences, and of what is behind them

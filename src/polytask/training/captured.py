@@ -26,10 +26,13 @@ from polytask.training.half import HalfWeights
 from polytask.training.objective import Objective
 from polytask.training.step import StepOutcome, half_precision, judged
 from polytask.training.update import Learned, Table, Update, norm_of, update_fits
+from polytask.trunk.beside import work_beside
 from polytask.types import TrainSettings
 
 log = logging.getLogger(__name__)
 MOST_GRAPHS = 128
+BESIDE = 4096
+"""Tokens up to which the gradients of weights are made beside the others: more fill a GPU one after another."""
 ALIGNED = 64
 
 
@@ -142,13 +145,14 @@ class CapturedSteps:
         with self.half.standing_in(self.update is None) if self.half else nullcontext():
             with half_precision(model, settings):
                 losses = self.objective.task_losses(model, stream, model(stream), 0.0)
-            self.objective.policy.weigh(losses).backward()
+            with work_beside(self.device, len(stream.token_ids_T) <= BESIDE):
+                self.objective.policy.weigh(losses).backward()
         if self.half and self.update is None:
             self.half.move_gradients()
         learned = self._learned()
         norm = norm_of([one.gradient for one in learned])
         results = torch.stack([*(loss.detach().float() for loss in losses.values()), norm])
-        self._update(learned, norm, ~results.isfinite().all(), table)
+        self._update(learned, norm, (results * 0).sum() != 0, table)  # 0 times what is no number is none
         return results
 
     def _drop_gradients(self) -> None:
@@ -170,7 +174,7 @@ class CapturedSteps:
         """An update takes a number to divide gradients by, and one that says that nothing is to move."""
         found = wrong.float()
         if self.settings.on_nan == "stop":
-            found = self._stopped.copy_(torch.maximum(self._stopped, found))
+            found = torch.maximum(self._stopped, found, out=self._stopped)
         divisor = None if self.settings.clip is None else (norm / self.settings.clip).clamp(min=1.0)
         rates = self._rates.tensors[0]
         if self.update is not None:

@@ -32,8 +32,8 @@ except ImportError:
 
 UPDATE_WORKS = triton is not None
 # What a program takes, and with how many warps. Attributes of the module, so that a benchmark can try others.
-PIECE = 2048
-WARPS = 8
+PIECE = 1024
+WARPS = 4
 TILE = 512  # of a tensor whose elements cannot be loaded four at a time
 ROWS = 128  # tensors of a program that counts steps
 COLUMNS = 10  # of a table

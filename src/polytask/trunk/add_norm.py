@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polytask.trunk.beside import aside
 from polytask.trunk.column_sums import column_sums
 
 try:
@@ -118,10 +119,10 @@ class _AddNorm(torch.autograd.Function):
                 MATRICES=matrices if learns else 0,
                 **ctx.options,
             )
-            sums: list[Tensor | None] = [None, None, None]
-            if learns:
-                learned = (scale_D, shift_D) if bias_D is None else (scale_D, shift_D, bias_D)
-                sums[: len(learned)] = column_sums(parts_PMD, *(t.dtype for t in learned))
+        sums: list[Tensor | None] = [None, None, None]
+        if learns:
+            learned = [scale_D, shift_D] if bias_D is None else [scale_D, shift_D, bias_D]
+            sums[:matrices] = aside(learned, lambda: [*column_sums(parts_PMD, *(t.dtype for t in learned))], parts_PMD)
         scale_grad, shift_grad, bias_grad = sums
         return residual_grad_TD, y_grad_TD, bias_grad, branch_grad_TD, scale_grad, shift_grad, *(None,) * 4
 

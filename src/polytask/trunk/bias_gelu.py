@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polytask.trunk.beside import aside
 from polytask.trunk.column_sums import column_sums
 
 try:
@@ -50,7 +51,10 @@ class _BiasGelu(torch.autograd.Function):
         learns = ctx.needs_input_grad[1]
         parts_P1F = torch.empty(-(-rows // ROWS) if learns else 0, 1, size, dtype=torch.float32, device=x_TF.device)
         _launch(_gelu_backward, grad_TF.contiguous(), x_TF, bias_F, x_grad_TF, parts_P1F, SUMS=learns)
-        return x_grad_TF, column_sums(parts_P1F, bias_F.dtype)[0] if learns else None
+        if not learns:
+            return x_grad_TF, None
+        (bias_grad,) = aside([bias_F], lambda: [*column_sums(parts_P1F, bias_F.dtype)], parts_P1F)
+        return x_grad_TF, bias_grad
 
 
 def _launch(kernel: Any, *tensors: Tensor, **options: Any) -> None:

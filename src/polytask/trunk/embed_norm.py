@@ -96,7 +96,7 @@ class _EmbedNorm(torch.autograd.Function):
         ctx.options = _options(size, dropout)
         ctx.dropout = dropout
         with torch.cuda.device_of(words_VD):
-            _forward[(rows,)](
+            _embed_forward[(rows,)](
                 *(*tables, *ids, scale_D, shift_D, _or(seed_1, stats_T2), full_TD, half_TD, stats_T2, eps, dropout),
                 **ctx.options,
             )
@@ -120,7 +120,7 @@ class _EmbedNorm(torch.autograd.Function):
         parts_PMD = stats_T2.new_empty(programs if matrices else 0, matrices, size)
         words_grad = segments_grad = positions_grad = scale_grad = shift_grad = None
         with torch.cuda.device_of(words_VD):
-            _backward[(programs,)](
+            _embed_backward[(programs,)](
                 *(*known, _or(full_TD, stats_T2), _or(half_TD, stats_T2), scale_D, _or(seed_1, stats_T2), stats_T2),
                 *(x_grad_TD, parts_PMD, rows, ctx.dropout),
                 FULL=full_TD is not None,
@@ -146,7 +146,7 @@ class _EmbedNorm(torch.autograd.Function):
 def _of_positions(x_grad_TD: Tensor, position_ids_T: Tensor, cu_seqlens_S1: Tensor, positions_PD: Tensor) -> Tensor:
     grad_PD = torch.empty_like(positions_PD)
     (rows, size), sequences = x_grad_TD.shape, len(cu_seqlens_S1) - 1
-    _positions_backward[(-(-size // COLUMNS), len(positions_PD))](
+    _embed_positions[(-(-size // COLUMNS), len(positions_PD))](
         *(x_grad_TD, position_ids_T, cu_seqlens_S1, grad_PD, rows, sequences),
         SIZE=size,
         SEQUENCES=SEQUENCES,
@@ -190,7 +190,7 @@ def _sum(
 
 
 @_jit
-def _forward(
+def _embed_forward(
     words,
     segments,
     positions,
@@ -227,7 +227,7 @@ def _forward(
 
 
 @_jit
-def _backward(
+def _embed_backward(
     words,
     segments,
     positions,
@@ -301,7 +301,7 @@ def _rows(matrix, row_N, columns, SIZE: tl.constexpr):
 
 
 @_jit
-def _positions_backward(
+def _embed_positions(
     x_grad,
     position_ids,
     cu_seqlens,

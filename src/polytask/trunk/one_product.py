@@ -1,4 +1,4 @@
-"""Several linear maps of the same input as one product. Knows tensors only.
+"""Linear maps of the same input as one product, whose weights' gradients can be made beside. Knows tensors only.
 
 A GPU takes one large product faster than three small ones. Weights that lie one after another in memory, as bf16 copies
 do (training/half.py), are one matrix as they are; others are put together first.
@@ -11,40 +11,52 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from polytask.trunk.beside import Grads, aside
 from polytask.trunk.column_sums import column_sums
 from polytask.trunk.compiling import kernels_compile
 
 
-def one_product(x_TD: Tensor, maps: Sequence[nn.Linear]) -> Tensor:
-    """The maps' outputs side by side."""
+def one_product(x_TD: Tensor, maps: Sequence[nn.Linear], biased: bool = True) -> Tensor:
+    """The maps' outputs side by side, with their biases or without."""
     device = x_TD.device.type
     if torch.is_autocast_enabled(device):
         x_TD = x_TD.to(torch.get_autocast_dtype(device))
-    out_TO: Tensor = _OneProduct.apply(x_TD, *(m.weight for m in maps), *(m.bias for m in maps))  # type: ignore[no-untyped-call]
+    vectors = [m.bias for m in maps] if biased else []
+    out_TO: Tensor = _OneProduct.apply(x_TD, len(maps), *(m.weight for m in maps), *vectors)  # type: ignore[no-untyped-call]
     return out_TO
 
 
 class _OneProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_TD: Tensor, *weights_biases: Tensor) -> Tensor:
-        half = len(weights_biases) // 2
-        weight_OD, bias_O = (joined(part).to(x_TD.dtype) for part in (weights_biases[:half], weights_biases[half:]))
+    def forward(ctx: Any, x_TD: Tensor, maps: int, *parts: Tensor) -> Tensor:
+        weights, biases = parts[:maps], parts[maps:]
+        weight_OD = joined(weights).to(x_TD.dtype)
         ctx.save_for_backward(x_TD, weight_OD)
-        ctx.kinds = [(len(t), t.dtype) for t in weights_biases]
-        return F.linear(x_TD, weight_OD, bias_O)
+        ctx.weights, ctx.biases = weights, biases
+        return F.linear(x_TD, weight_OD, joined(biases).to(x_TD.dtype) if biases else None)
 
     @staticmethod
     def backward(ctx: Any, grad_TO: Tensor) -> tuple[Tensor | None, ...]:
         x_TD, weight_OD = ctx.saved_tensors
         grad_TO = grad_TO.contiguous()
-        half = len(ctx.kinds) // 2
-        grads: list[Tensor | None] = [None] * len(ctx.kinds)
-        if any(ctx.needs_input_grad[1 : 1 + half]):
-            grads[:half] = (grad_TO.t() @ x_TD).split([rows for rows, _ in ctx.kinds[:half]])
-        if any(ctx.needs_input_grad[1 + half :]):
-            grads[half:] = sums(grad_TO).split([rows for rows, _ in ctx.kinds[half:]])
-        cast = (None if g is None else g.to(dtype) for g, (_, dtype) in zip(grads, ctx.kinds, strict=True))
-        return grad_TO @ weight_OD if ctx.needs_input_grad[0] else None, *cast
+        weights, biases = ctx.weights, ctx.biases
+        learns = [any(ctx.needs_input_grad[2 : 2 + len(weights)]), any(ctx.needs_input_grad[2 + len(weights) :])]
+
+        def gradients() -> Grads:
+            grads: Grads = [None] * (len(weights) + len(biases))
+            if learns[0]:
+                grads[: len(weights)] = cut(grad_TO.t() @ x_TD, weights)
+            if learns[1]:
+                grads[len(weights) :] = cut(sums(grad_TO), biases)
+            return grads
+
+        learned = aside([*weights, *biases], gradients, grad_TO, x_TD)
+        return grad_TO @ weight_OD if ctx.needs_input_grad[0] else None, None, *learned
+
+
+def cut(grad_O: Tensor, parts: Sequence[Tensor]) -> Grads:
+    pieces = grad_O.split([len(part) for part in parts])
+    return [piece.to(part.dtype) for piece, part in zip(pieces, parts, strict=True)]
 
 
 def sums(grad_TO: Tensor) -> Tensor:

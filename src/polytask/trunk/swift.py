@@ -17,6 +17,7 @@ from polytask.stream import Layout
 from polytask.trunk.add_norm import ADD_NORM_WORKS, WIDEST, add_norm
 from polytask.trunk.bias_gelu import bias_gelu
 from polytask.trunk.compiling import kernels_compile
+from polytask.trunk.one_product import one_product
 
 if TYPE_CHECKING:
     from polytask.trunk.bert import Bert, Layer
@@ -98,5 +99,5 @@ def product(
 ) -> tuple[Tensor, Tensor | None]:
     """A linear map's output, and its bias if that is still to be added."""
     if adapter.plain_linear(site):
-        return F.linear(x_TD, base.weight), base.bias
+        return one_product(x_TD, (base,), biased=False), base.bias
     return adapter.linear(site, base, x_TD, layout), None

@@ -1,0 +1,120 @@
+"""Gradients made beside a backward pass: the same ones, and only where nothing uses them before they are there."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from polytask.trunk import beside
+from polytask.trunk.beside import work_beside
+from polytask.trunk.one_product import one_product
+
+
+class FakeStream:
+    """Writes down who waits for whom, where there is no CUDA."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+
+    def wait_stream(self, other: "FakeStream") -> None:
+        self.log.append(f"{self.name} waits for {other.name}")
+
+    def __enter__(self) -> None:
+        self.log.append(f"on {self.name}")
+
+    def __exit__(self, *_: Any) -> None:
+        self.log.append(f"off {self.name}")
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found: list[str] = []
+    here = FakeStream("here", found)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: FakeStream("side", found))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: here)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(beside, "_sides", {})
+    return found
+
+
+def two_layers() -> tuple[nn.Linear, nn.Linear, Tensor]:
+    torch.manual_seed(0)
+    return nn.Linear(8, 8), nn.Linear(8, 8), torch.randn(5, 8)
+
+
+def test_weights_gradients_are_left_aside_and_waited_for_at_the_end(log: list[str]) -> None:
+    one, two, x = two_layers()
+    loss = one_product(one_product(x, [one]), [two]).square().sum()
+    expected = torch.autograd.grad(loss, [*one.parameters(), *two.parameters()], retain_graph=True)
+    with work_beside(torch.device("cuda"), True):
+        loss.backward()
+    left = ["side waits for here", "on side", "off side"]
+    assert log == [*left, *left, "here waits for side"]
+    assert all(torch.equal(p.grad, g) for p, g in zip([*one.parameters(), *two.parameters()], expected, strict=True))
+
+
+def test_a_weight_used_twice_is_waited_for(log: list[str]) -> None:
+    one, _, x = two_layers()
+    loss = one_product(one_product(x, [one]), [one]).square().sum()
+    with work_beside(torch.device("cuda"), True):
+        loss.backward()
+    assert log == ["side waits for here", "on side", "off side", "here waits for side", "here waits for side"]
+
+
+def test_what_goes_on_from_a_weight_is_not_left_aside(log: list[str]) -> None:
+    one, two, x = two_layers()
+    loss = one_product(x, [one]).sum()
+    weight = one.weight
+    del one.weight
+    one.weight = weight * 2  # whose gradient is used right away
+    loss = one_product(x, [one]).sum() + one_product(x, [two]).sum()
+    with work_beside(torch.device("cuda"), True):
+        loss.backward()
+    assert log.count("on side") == 1
+
+
+@pytest.mark.parametrize("maps", [1, 3])
+def test_a_gradient_becomes_the_weights_as_it_is(monkeypatch: pytest.MonkeyPatch, maps: int) -> None:
+    """Were it copied, the copy would be made on the wrong stream before the gradient is there."""
+    linears = [nn.Linear(8, 8) for _ in range(maps)]
+    made: list[int] = []
+
+    def kept(weights: Any, run: Any, *_: Any) -> Any:
+        grads = run()
+        made.extend(g.data_ptr() for g in grads)
+        return grads
+
+    monkeypatch.setattr("polytask.trunk.one_product.aside", kept)
+    one_product(torch.randn(5, 8, requires_grad=True), linears).sum().backward()
+    parameters = [*(m.weight for m in linears), *(m.bias for m in linears)]
+    assert [p.grad.data_ptr() for p in parameters if p.grad is not None] == made
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_the_same_bits_as_without() -> None:
+    device = torch.device("cuda")
+    torch.manual_seed(0)
+    maps = [nn.Linear(768, 768, device=device) for _ in range(12)]
+    x = torch.randn(900, 768, device=device)
+
+    def run(worth_it: bool) -> list[Tensor]:
+        h = x
+        for m in maps:
+            m.zero_grad()
+            h = one_product(h, [m]).tanh()
+        with work_beside(device, worth_it):
+            h.square().sum().backward()
+        return [p.grad.clone() for m in maps for p in m.parameters() if p.grad is not None]
+
+    expected = run(False)
+    for _ in range(5):
+        assert all(torch.equal(one, two) for one, two in zip(run(True), expected, strict=True))
+
+
+def test_where_it_is_not_worth_it_nothing_happens(log: list[str]) -> None:
+    one, _, x = two_layers()
+    for device, worth_it in ((torch.device("cpu"), True), (torch.device("cuda"), False)):
+        with work_beside(device, worth_it):
+            one_product(x, [one]).sum().backward()
+    assert log == []
