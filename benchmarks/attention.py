@@ -161,6 +161,7 @@ def tune(layout: Layout, size: int, rounds: int) -> None:
     """Other launches: a list of (up to which length, warps)."""
     forward, both = make_ways(layout, size, 0.0)["short"]
     own = short_attention.FORWARD, short_attention.BACKWARD
+    few, short_attention.FEW = short_attention.FEW, 0
     forwards, backwards = {}, {}
     for plan in FORWARDS:
         short_attention.FORWARD = plan
@@ -170,6 +171,7 @@ def tune(layout: Layout, size: int, rounds: int) -> None:
         short_attention.BACKWARD = plan
         backwards[f"{plan}{'  <- now' if plan == own[1] else ''}"] = captured(both)
     short_attention.BACKWARD = own[1]
+    short_attention.FEW = few
     for name, graphs in (("forward", forwards), ("forward+backward, backward by", backwards)):
         for plan_name, taken in sorted(microseconds(graphs, rounds).items(), key=lambda item: item[1]):
             print(f"  {taken:8.1f} us  {name} {plan_name}", flush=True)

@@ -25,7 +25,7 @@ from polytask.types import Swap
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 TASKS = ("one", "two", "three")
-SHAPE = BertShape(layers=1, hidden=32, heads=2, ffn=48, vocabulary=50, positions=16, dropout=0.0, attention_dropout=0.0)
+SHAPE = BertShape(layers=1, hidden=32, heads=2, ffn=48, vocabulary=50, positions=32, dropout=0.0, attention_dropout=0.0)
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "pal": [{"size": 8, "heads": 2}, {"size": 8, "heads": 2, "gelu": True}],
     "low_rank": [{"size": 8}],
@@ -93,6 +93,20 @@ def test_the_same_as_the_layers_say(swap: Swap, tasks: tuple[str, ...], steady: 
         torch.testing.assert_close(one, two, atol=5e-3, rtol=1e-3)
 
 
+@pytest.mark.parametrize("swap", [Swap("none"), Swap("conditional_norm")], ids=str)
+def test_embeddings_and_all(monkeypatch: pytest.MonkeyPatch, swap: Swap) -> None:
+    trunk, adapter = make(swap)
+    for tasks, steady in ((("two",), True), (TASKS, False)):
+        stream = stream_of(tasks, steady)
+        found = []
+        for swift in (False, True):
+            monkeypatch.setattr("polytask.trunk.bert.swift_fits", lambda _, swift=swift: swift)
+            out_TD = trunk.encode(stream, adapter)
+            found.append([out_TD, *gradients(out_TD, trunk.words.weight, trunk, adapter)])
+        for one, two in zip(*found, strict=True):
+            torch.testing.assert_close(one, two, atol=5e-3, rtol=1e-3)
+
+
 def test_dropout_of_a_run_is_that_of_its_layers_one_by_one() -> None:
     """As what repeats a layer's dropout needs it: a layer draws from where the one before it stopped."""
     trunk, adapter = make(Swap("none"), replace(SHAPE, layers=2, dropout=0.3))
@@ -113,7 +127,11 @@ def test_dropout_of_a_run_is_that_of_its_layers_one_by_one() -> None:
     assert torch.equal(again.full_TD, whole)
 
 
-for test in (test_the_same_as_the_layers_say, test_dropout_of_a_run_is_that_of_its_layers_one_by_one):
+for test in (
+    test_the_same_as_the_layers_say,
+    test_embeddings_and_all,
+    test_dropout_of_a_run_is_that_of_its_layers_one_by_one,
+):
     test.__test__ = INTERPRETED  # type: ignore[attr-defined]
 
 

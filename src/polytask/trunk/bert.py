@@ -15,7 +15,7 @@ from polytask.stream import Layout, Stream
 from polytask.trunk.attention import attend, attend_packed
 from polytask.trunk.dropout import Dropout
 from polytask.trunk.one_product import one_product
-from polytask.trunk.swift import swift_fits, swift_states
+from polytask.trunk.swift import Hidden, swift_embed, swift_fits, swift_states
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -128,25 +128,27 @@ class Bert(nn.Module):
         normed_TD: Tensor = self.dropout(adapter.embedding.norm("embedding", self.norm, sum_TD, stream.layout))
         return normed_TD
 
-    def states(self, h_TD: Tensor, layout: Layout, adapter: Adapter, start: int = 0) -> Iterator[Tensor]:
+    def states(self, h_TD: Tensor | Hidden, layout: Layout, adapter: Adapter, start: int = 0) -> Iterator[Tensor]:
         """The output of each layer from `start` on, given that layer's input."""
         layout.made.clear()
         try:
-            if swift_fits(h_TD):
+            if isinstance(h_TD, Hidden) or swift_fits(h_TD):
                 yield from swift_states(self, h_TD, layout, adapter, start)
                 return
             for index in range(start, len(self.layers)):
-                h_TD = self.layers[index](h_TD, layout, adapter.layer(index))
-                yield h_TD
+                state_TD: Tensor = self.layers[index](h_TD, layout, adapter.layer(index))
+                yield state_TD
+                h_TD = state_TD
         finally:
             layout.made.clear()
 
     def encode(self, stream: Stream, adapter: Adapter, words_TD: Tensor | None = None) -> Tensor:
         """The last layer's output."""
-        h_TD = self.embed(stream, adapter, words_TD)
-        for state_TD in self.states(h_TD, stream.layout, adapter):
-            h_TD = state_TD
-        return h_TD
+        swift = words_TD is None and swift_fits(self.words.weight)
+        h = (swift_embed(self, stream, adapter) if swift else None) or self.embed(stream, adapter, words_TD)
+        for state_TD in self.states(h, stream.layout, adapter):
+            h = state_TD
+        return h if isinstance(h, Tensor) else h.full_TD
 
     def linear(self, layer: int, site: str) -> nn.Linear:
         """The linear map that an adapter sees at this site of a layer."""

@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, LayerAdapter, LinearSite, SublayerSite
-from polytask.stream import Layout
+from polytask.stream import Layout, Stream
 from polytask.trunk.add_norm import ADD_NORM_WORKS, WIDEST, add_norm
 from polytask.trunk.bias_gelu import bias_gelu
 from polytask.trunk.compiling import kernels_compile
+from polytask.trunk.embed_norm import embed_norm
 from polytask.trunk.one_product import one_product
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Hidden(NamedTuple):
 
 
 def swift_fits(h_TD: Tensor) -> bool:
-    """Whether the kernels can run here: on CUDA, in bf16, on rows that are not too wide for a program."""
+    """Whether the kernels can run where this is: on CUDA, in bf16, on rows that are not too wide for a program."""
     return (
         ADD_NORM_WORKS
         and h_TD.is_cuda
@@ -46,9 +47,30 @@ def swift_fits(h_TD: Tensor) -> bool:
     )
 
 
-def swift_states(trunk: "Bert", h_TD: Tensor, layout: Layout, adapter: Adapter, start: int = 0) -> Iterator[Tensor]:
+def product_type(x: Tensor) -> torch.dtype:
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def swift_embed(trunk: "Bert", stream: Stream, adapter: Adapter) -> Hidden | None:
+    """The first layer's input, unless the adapter does more there than these kernels know."""
+    vectors = adapter.embedding.norm_vectors("embedding", trunk.norm.weight, trunk.norm.bias, stream.layout)
+    if vectors is None:
+        return None
+    words_VD = trunk.words.weight
+    share = trunk.dropout.p if trunk.training else 0.0
+    seed_1 = torch.randint(2**62, (1,), device=words_VD.device) if share else None
+    ids = stream.token_ids_T, stream.segment_ids_T, stream.position_ids_T, stream.layout.cu_seqlens_S1
+    tables = words_VD, trunk.segments.weight, trunk.positions.weight
+    return Hidden(*embed_norm(*tables, *ids, *vectors, trunk.norm.eps, product_type(words_VD), share, seed_1))
+
+
+def swift_states(
+    trunk: "Bert", h: Tensor | Hidden, layout: Layout, adapter: Adapter, start: int = 0
+) -> Iterator[Tensor]:
     """The output of each layer from `start` on, given that layer's input."""
-    h = Hidden(h_TD.float(), h_TD.bfloat16())
+    if isinstance(h, Tensor):
+        h = Hidden(h.float(), h.to(product_type(h)))
     for index, layer in list(enumerate(trunk.layers))[start:]:
         h = swift_layer(layer, h, layout, adapter.layer(index))  # type: ignore[arg-type]
         yield h.full_TD
