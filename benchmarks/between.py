@@ -125,20 +125,12 @@ def main(rounds: int) -> None:
     for tokens, hidden, ffn in SHAPES:
         norm, gelu = norm_ways(tokens, hidden), gelu_ways(tokens, ffn)
         compare(f"add_norm of {tokens} x {hidden}", norm, tokens * hidden * 30, rounds)
-        cuts = [
-            {"PROGRAMS": p, "ROWS": r, "LANE": n} for p in (264, 528, 1056) for r in (1, 2, 4) for n in (128, 256, 512)
-        ]
+        cuts = [{"PROGRAMS": p, "ROWS": r, "LANE": n} for p in (330, 660) for r in (1, 2, 4) for n in (128, 256)]
         tune(add_norm_module, cuts, norm["ours"], rounds)
         compare(f"bias_gelu of {tokens} x {ffn}", gelu, tokens * ffn * 10, rounds)
-        cuts = [
-            {"ROWS": r, "COLUMNS": c, "WARPS": w}
-            for r, c in ((16, 128), (32, 128), (64, 128), (32, 256))
-            for w in (4, 8)
-        ]
+        cuts = [{"ROWS": r, "COLUMNS": c, "WARPS": w} for r, c in ((16, 128), (32, 128), (32, 256)) for w in (4,)]
         tune(bias_gelu_module, cuts, gelu["ours"], rounds)
-        tune(
-            column_sums_module, [{"ROWS": r, "WARPS": w} for r in (64, 128, 256) for w in (4, 8)], norm["ours"], rounds
-        )
+        tune(column_sums_module, [{"ROWS": r, "WARPS": w} for r in (64, 128, 256) for w in (4,)], norm["ours"], rounds)
 
 
 if __name__ == "__main__":
