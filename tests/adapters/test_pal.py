@@ -60,3 +60,23 @@ def test_starts_silent_but_learns() -> None:
 def test_heads_must_divide_the_size() -> None:
     with pytest.raises(UserError, match="12 heads do not divide a size of 326"):
         Pal(CONTEXT, size=326)
+
+
+@pytest.mark.parametrize(("size", "heads"), [(34, 2), (16, 2), (12, 12)])
+def test_filled_up_with_zeros_it_is_the_same(size: int, heads: int) -> None:
+    """As a GPU computes it: outputs, gradients, and projections that two layers share."""
+    torch.manual_seed(0)
+    pal = Pal(CONTEXT, size=size, heads=heads)
+    for parameter in pal.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    layout = Packer(("a", "b"), 2, 3, 16).pack([Part("b", [(np.arange(5, 7),), (np.arange(5, 11),)])]).layout
+    x = torch.randn(sum(layout.lengths), 8, requires_grad=True)
+
+    def both(filled_up: bool) -> list[torch.Tensor]:
+        layers = [layer for layer in pal.layers if isinstance(layer, PalLayer)]
+        outs = [layer.filled_up(x, layout, 1) if filled_up else layer.parallel(x, layout) for layer in layers]
+        wanted = [x, *pal.task_parameters("b")]
+        return [*outs, *torch.autograd.grad(outs, wanted, [torch.ones_like(out) for out in outs])]
+
+    for one, two in zip(both(True), both(False), strict=True):
+        torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)

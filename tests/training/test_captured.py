@@ -365,6 +365,34 @@ def test_why_a_run_is_not_captured(make_session: Any) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("after", [0, 2])
+def test_on_cuda_where_capturing_fails_training_goes_on(
+    make_session: Any, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    options = {"optimizer": "fused_adamw", "device": "cuda", "precision": "bf16"}
+    session = captured(make_session("failing", **options))
+    assert session.captured is not None
+    update, seen = session.captured._update, []
+
+    def failing(*given: Any) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            seen.append(1)
+            if len(seen) > after:
+                torch.cuda.synchronize()  # which a graph cannot hold
+        update(*given)
+
+    monkeypatch.setattr(session.captured, "_update", failing)
+    losses = [report.losses for report in fit(session)]
+    assert session.captured.reason is not None
+    assert len(seen) == after + 1
+    expected = [report.losses for report in fit(captured(make_session("whole", **options)))]
+    assert len(losses) == len(expected)
+    for one, two in zip(losses, expected, strict=True):
+        assert one.keys() == two.keys()
+        assert list(one.values()) == pytest.approx(list(two.values()), rel=0.2, abs=0.1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_steps_become_graphs_with_other_dropout_each_time(make_session: Any) -> None:
     session = captured(make_session(optimizer="fused_adamw", device="cuda", precision="bf16"))
     assert session.captured is not None

@@ -38,6 +38,10 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+def of(x: Tensor, *maps: nn.Linear) -> Tensor:
+    return one_product(x, [m.weight for m in maps], [m.bias for m in maps])
+
+
 def two_layers() -> tuple[nn.Linear, nn.Linear, Tensor]:
     torch.manual_seed(0)
     return nn.Linear(8, 8), nn.Linear(8, 8), torch.randn(5, 8)
@@ -45,7 +49,7 @@ def two_layers() -> tuple[nn.Linear, nn.Linear, Tensor]:
 
 def test_weights_gradients_are_left_aside_and_waited_for_at_the_end(log: list[str]) -> None:
     one, two, x = two_layers()
-    loss = one_product(one_product(x, [one]), [two]).square().sum()
+    loss = of(of(x, one), two).square().sum()
     expected = torch.autograd.grad(loss, [*one.parameters(), *two.parameters()], retain_graph=True)
     with work_beside(torch.device("cuda"), True):
         loss.backward()
@@ -56,7 +60,7 @@ def test_weights_gradients_are_left_aside_and_waited_for_at_the_end(log: list[st
 
 def test_a_weight_used_twice_is_waited_for(log: list[str]) -> None:
     one, _, x = two_layers()
-    loss = one_product(one_product(x, [one]), [one]).square().sum()
+    loss = of(of(x, one), one).square().sum()
     with work_beside(torch.device("cuda"), True):
         loss.backward()
     assert log == ["side waits for here", "on side", "off side", "here waits for side", "here waits for side"]
@@ -64,11 +68,11 @@ def test_a_weight_used_twice_is_waited_for(log: list[str]) -> None:
 
 def test_what_goes_on_from_a_weight_is_not_left_aside(log: list[str]) -> None:
     one, two, x = two_layers()
-    loss = one_product(x, [one]).sum()
+    loss = of(x, one).sum()
     weight = one.weight
     del one.weight
     one.weight = weight * 2  # whose gradient is used right away
-    loss = one_product(x, [one]).sum() + one_product(x, [two]).sum()
+    loss = of(x, one).sum() + of(x, two).sum()
     with work_beside(torch.device("cuda"), True):
         loss.backward()
     assert log.count("on side") == 1
@@ -86,7 +90,7 @@ def test_a_gradient_becomes_the_weights_as_it_is(monkeypatch: pytest.MonkeyPatch
         return grads
 
     monkeypatch.setattr("polytask.trunk.one_product.aside", kept)
-    one_product(torch.randn(5, 8, requires_grad=True), linears).sum().backward()
+    of(torch.randn(5, 8, requires_grad=True), *linears).sum().backward()
     parameters = [*(m.weight for m in linears), *(m.bias for m in linears)]
     assert [p.grad.data_ptr() for p in parameters if p.grad is not None] == made
 
@@ -102,7 +106,7 @@ def test_on_cuda_the_same_bits_as_without() -> None:
         h = x
         for m in maps:
             m.zero_grad()
-            h = one_product(h, [m]).tanh()
+            h = of(h, m).tanh()
         with work_beside(device, worth_it):
             h.square().sum().backward()
         return [p.grad.clone() for m in maps for p in m.parameters() if p.grad is not None]
@@ -112,9 +116,16 @@ def test_on_cuda_the_same_bits_as_without() -> None:
         assert all(torch.equal(one, two) for one, two in zip(run(True), expected, strict=True))
 
 
+def test_where_nothing_was_left_aside_nothing_is_waited_for(log: list[str]) -> None:
+    """A graph that is being captured would not take it."""
+    with work_beside(torch.device("cuda"), True):
+        pass
+    assert log == []
+
+
 def test_where_it_is_not_worth_it_nothing_happens(log: list[str]) -> None:
     one, _, x = two_layers()
     for device, worth_it in ((torch.device("cpu"), True), (torch.device("cuda"), False)):
         with work_beside(device, worth_it):
-            one_product(x, [one]).sum().backward()
+            of(x, one).sum().backward()
     assert log == []

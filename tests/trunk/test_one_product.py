@@ -13,6 +13,10 @@ def three_maps(sizes: tuple[int, ...], features: int = 64) -> nn.ModuleList:
     return nn.ModuleList(nn.Linear(features, size) for size in sizes)
 
 
+def of_maps(x: Tensor, maps: nn.ModuleList) -> Tensor:
+    return one_product(x, [m.weight for m in maps], [m.bias for m in maps])  # type: ignore[misc]
+
+
 def gradients(out: Tensor, x: Tensor, maps: nn.Module) -> list[Tensor]:
     learning = [x, *(p for p in maps.parameters() if p.requires_grad)]
     return list(torch.autograd.grad(out, learning, torch.linspace(-1, 1, out.numel()).view(out.shape).to(out)))
@@ -24,7 +28,7 @@ def test_outputs_and_gradients(sizes: tuple[int, ...], frozen: bool) -> None:
     maps = three_maps(sizes)
     maps.requires_grad_(not frozen)
     x = torch.randn(7, 64, requires_grad=True)
-    one, apart = one_product(x, list(maps)), torch.cat([m(x) for m in maps], 1)  # type: ignore[arg-type]
+    one, apart = of_maps(x, maps), torch.cat([m(x) for m in maps], 1)
     torch.testing.assert_close(one, apart)
     torch.testing.assert_close(gradients(one, x, maps), gradients(apart, x, maps))
 
@@ -41,7 +45,7 @@ def test_neighbouring_copies_in_bf16_are_one_matrix_and_gradients_come_in_bf16()
     assert torch.equal(joined(weights[::-1]), torch.cat(weights[::-1]))
     x = torch.randn(7, 64).bfloat16()
     with half.standing_in(), torch.autocast("cpu", torch.bfloat16):
-        one, apart = one_product(x.float(), list(maps)), torch.cat([m(x) for m in maps], 1)  # type: ignore[arg-type]
+        one, apart = of_maps(x.float(), maps), torch.cat([m(x) for m in maps], 1)
     torch.testing.assert_close(one, apart)
     one.float().sum().backward()
     assert all(copy.grad is not None and copy.grad.dtype == torch.bfloat16 for copy in half.copies.values())

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
@@ -144,6 +145,20 @@ def test_packed_it_is_the_same(dropout: float) -> None:
     assert torch.equal(packed, apart)
     (one,), (two,) = (torch.autograd.grad(out, qkv, weights) for out in (packed, apart))
     assert torch.equal(one, two)
+
+
+@interpreted
+def test_a_scale_of_its_own() -> None:
+    """Heads filled up with zeros, and scaled as if they were not."""
+    lengths = [9, 20]
+    cu = layout_of(lengths).cu_seqlens_S1
+    qkv = torch.randn(sum(lengths), 3, 2, 17, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    wide = attend_short_packed(F.pad(qkv, (0, 7)), cu, scale=17**-0.5)
+    assert not wide[..., 17:].any()
+    expected = attend_short_packed(qkv, cu)
+    torch.testing.assert_close(wide[..., :17], expected)
+    (one,), (two,) = (torch.autograd.grad(out.square().sum(), qkv) for out in (wide, expected))
+    torch.testing.assert_close(one, two)
 
 
 @interpreted

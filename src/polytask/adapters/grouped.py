@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import normal
 from polytask.stream import Groups, Layout
+from polytask.trunk.one_product import one_product
 
 ALIGNED = 8  # rows of 16 bytes, which the grouped product needs
 Start = Callable[[Tensor], object]
@@ -128,6 +129,9 @@ class TaskLinear(nn.Module):
             return even_linear(x_TD, *self._stacked(layout, layout.evenly))
         if at_once(x_TD, layout) and compute_type(x_TD) == torch.bfloat16:
             return grouped_linear(x_TD, *self._stacked(layout, layout.groups.tasks), layout.groups)
+        if x_TD.is_cuda and layout.alone is not None:
+            own = [] if biases is None else [biases[layout.alone]]
+            return one_product(x_TD, [self.weights[layout.alone]], own)
         return by_task(x_TD, layout, lambda k, x: F.linear(x, self.weights[k], None if biases is None else biases[k]))
 
     def _stacked(self, layout: Layout, tasks: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:

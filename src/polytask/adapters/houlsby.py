@@ -26,8 +26,11 @@ class Bottleneck(nn.Module):
         self.up = TaskLinear(context.tasks, size, context.hidden, nearly_zero)
 
     def forward(self, x_TD: Tensor, layout: Layout) -> Tensor:
-        y_TD: Tensor = x_TD + self.up(F.gelu(self.down(x_TD, layout)), layout)
-        return y_TD
+        return x_TD + self.change(x_TD, layout)
+
+    def change(self, x_TD: Tensor, layout: Layout) -> Tensor:
+        change_TD: Tensor = self.up(F.gelu(self.down(x_TD, layout)), layout)
+        return change_TD
 
 
 class HoulsbyLayer(LayerAdapter):
@@ -38,14 +41,17 @@ class HoulsbyLayer(LayerAdapter):
         self.attention = Bottleneck(context, size) if position == "both_sublayers" else None
 
     def sublayer(self, site: SublayerSite, y_TD: Tensor, layout: Layout) -> Tensor:
+        y_TD, change_TD = self.sublayer_sum(site, y_TD, layout)
+        return y_TD if change_TD is None else y_TD + change_TD
+
+    def sublayer_sum(self, site: SublayerSite, y_TD: Tensor, layout: Layout) -> tuple[Tensor, Tensor | None]:
         bottleneck = self.attention if site == "attention" else self.ffn
-        if self.position == "after_norm" or bottleneck is None:
-            return y_TD
-        changed_TD: Tensor = bottleneck(y_TD, layout)
-        return changed_TD
+        if self.plain_sublayer(site) or bottleneck is None:
+            return y_TD, None
+        return y_TD, bottleneck.change(y_TD, layout)
 
     def plain_sublayer(self, site: SublayerSite) -> bool:
-        return self.position == "after_norm" or (site == "attention" and self.attention is None)
+        return self.position == "after_norm" or (site == "attention" and self.position == "after_ffn")
 
     def norm(self, site: NormSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
         y_TD = super().norm(site, base, x_TD, layout)

@@ -130,10 +130,18 @@ class CapturedSteps:
             if table is not None:
                 table.send()
         except (RuntimeError, ValueError, IndexError) as error:
-            self.reason = str(error).splitlines()[0]
-            log.warning("steps are not captured: %s", self.reason)
+            self._give_up(str(error).splitlines()[0])
         self._drop_gradients()
         seeds.seed_torch(torch.initial_seed(), self.device)  # capturing has drawn from it
+
+    def _give_up(self, reason: str) -> None:
+        self.reason = reason
+        log.warning("steps are not captured: %s", reason)
+        # The generator believes that capturing goes on. Graphs captured before would go on with what it was.
+        generator = torch.cuda.default_generators[self.device.index or torch.cuda.current_device()]
+        generator.graphsafe_set_state(generator.clone_state())
+        for graph in self._graphs.values():
+            graph.graph = None
 
     def _run(self, stream: Stream, table: Table | None = None) -> Tensor:
         """The step itself: [K + 1], the losses of the stream's tasks and the gradient's norm."""

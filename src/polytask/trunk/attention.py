@@ -31,11 +31,13 @@ def attend(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, dropout:
     return attend_padded(q_THd, k_THd, v_THd, layout, dropout)
 
 
-def attend_packed(qkv_T3Hd: Tensor, layout: Layout, dropout: float = 0.0) -> Tensor:
-    """The same of queries, keys and values that came out of one product."""
+def attend_packed(qkv_T3Hd: Tensor, layout: Layout, dropout: float = 0.0, scale: float | None = None) -> Tensor:
+    """The same of queries, keys and values that came out of one product; `scale` in place of 1 / sqrt(d)."""
     q_THd, k_THd, v_THd = qkv_T3Hd.unbind(1)
     if short_fits(q_THd, layout.max_length):
-        return attend_short_packed(qkv_T3Hd, layout.cu_seqlens_S1, dropout, layout.max_length)
+        return attend_short_packed(qkv_T3Hd, layout.cu_seqlens_S1, dropout, layout.max_length, scale)
+    if scale is not None:
+        q_THd = q_THd * (scale * math.sqrt(q_THd.shape[-1]))
     return attend(q_THd, k_THd, v_THd, layout, dropout)
 
 

@@ -66,7 +66,8 @@ class Attention(nn.Module):
         """The heads' outputs side by side."""
         dropout = self.dropout if self.training else 0.0
         if x_TD.is_cuda and all(map(adapter.plain_linear, QKV)):  # one large product is faster there than three
-            qkv_T3D = one_product(x_TD, (self.query, self.key, self.value))
+            maps = (self.query, self.key, self.value)
+            qkv_T3D = one_product(x_TD, [m.weight for m in maps], [m.bias for m in maps])
             return attend_packed(qkv_T3D.unflatten(-1, (3, self.heads, -1)), layout, dropout).flatten(1)
         q_TD = adapter.linear("query", self.query, x_TD, layout)
         k_TD = adapter.linear("key", self.key, x_TD, layout)

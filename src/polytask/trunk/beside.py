@@ -39,7 +39,8 @@ def work_beside(device: torch.device, worth_it: bool) -> Iterator[None]:
         yield
     finally:
         _open = None
-        torch.cuda.current_stream(device).wait_stream(side.stream)
+        if side.held:  # a stream that has no part in a graph that is being captured cannot be waited for
+            torch.cuda.current_stream(device).wait_stream(side.stream)
         side.held.clear()
         side.seen.clear()
 

@@ -22,7 +22,7 @@ except ImportError:
 
 # Of a program. Attributes of the module, so that a benchmark can try others.
 BYTES = 128  # of a row: a line of memory
-ROWS, WARPS = 128, 4
+ROWS, WARPS = 256, 4
 CHUNK = 1024
 """With more rows than this, programs take so many each, and what they leave is added up again."""
 

@@ -9,20 +9,19 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from polytask.trunk.beside import Grads, aside
 from polytask.trunk.column_sums import column_sums
 from polytask.trunk.compiling import kernels_compile
 
 
-def one_product(x_TD: Tensor, maps: Sequence[nn.Linear], biased: bool = True) -> Tensor:
-    """The maps' outputs side by side, with their biases or without."""
+def one_product(x_TD: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> Tensor:
+    """The maps' outputs side by side."""
     device = x_TD.device.type
     if torch.is_autocast_enabled(device):
         x_TD = x_TD.to(torch.get_autocast_dtype(device))
-    vectors = [m.bias for m in maps] if biased else []
-    out_TO: Tensor = _OneProduct.apply(x_TD, len(maps), *(m.weight for m in maps), *vectors)  # type: ignore[no-untyped-call]
+    out_TO: Tensor = _OneProduct.apply(x_TD, len(weights), *weights, *biases)  # type: ignore[no-untyped-call]
     return out_TO
 
 

@@ -64,12 +64,17 @@ def attend_short(
 
 
 def attend_short_packed(
-    qkv_T3Hd: Tensor, cu_seqlens_S1: Tensor, dropout: float = 0.0, max_length: int = LONGEST
+    qkv_T3Hd: Tensor,
+    cu_seqlens_S1: Tensor,
+    dropout: float = 0.0,
+    max_length: int = LONGEST,
+    scale: float | None = None,
 ) -> Tensor:
-    """The same of one product's queries, keys and values, whose gradient is then one tensor too."""
+    """The same of one product's queries, keys and values, whose gradient is then one tensor too; `scale` in place of
+    1 / sqrt(d)."""
     qkv_T3Hd = _ready(qkv_T3Hd)
     seed_1 = _draw(qkv_T3Hd, dropout)
-    out_THd: Tensor = _PackedAttention.apply(qkv_T3Hd, cu_seqlens_S1, seed_1, dropout, max_length)  # type: ignore[no-untyped-call]
+    out_THd: Tensor = _PackedAttention.apply(qkv_T3Hd, cu_seqlens_S1, seed_1, dropout, max_length, scale)  # type: ignore[no-untyped-call]
     return out_THd
 
 
@@ -332,10 +337,16 @@ class _Attention(torch.autograd.Function):
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, qkv_T3Hd: Tensor, cu_seqlens_S1: Tensor, seed_1: Tensor | None, dropout: float, max_length: int
+        ctx: Any,
+        qkv_T3Hd: Tensor,
+        cu_seqlens_S1: Tensor,
+        seed_1: Tensor | None,
+        dropout: float,
+        max_length: int,
+        scale: float | None,
     ) -> Tensor:
         ctx.save_for_backward(qkv_T3Hd, cu_seqlens_S1, seed_1)
-        ctx.numbers = dropout, max_length
+        ctx.numbers = dropout, max_length, scale
         return _attend(qkv_T3Hd.unbind(1), cu_seqlens_S1, seed_1, *ctx.numbers)
 
     @staticmethod
@@ -344,14 +355,12 @@ class _PackedAttention(torch.autograd.Function):
         grad_T3Hd = qkv_T3Hd.new_empty(qkv_T3Hd.shape)
         inputs = _rows_in_one_piece(*qkv_T3Hd.unbind(1), grad_THd)
         _launch(_attend_backward, BACKWARD, inputs, grad_T3Hd.unbind(1), cu_seqlens_S1, seed_1, *ctx.numbers)
-        return grad_T3Hd, None, None, None, None
+        return grad_T3Hd, None, None, None, None, None
 
 
-def _attend(
-    qkv: tuple[Tensor, ...], cu_seqlens_S1: Tensor, seed_1: Tensor | None, dropout: float, max_length: int
-) -> Tensor:
+def _attend(qkv: tuple[Tensor, ...], cu_seqlens_S1: Tensor, seed_1: Tensor | None, *numbers: Any) -> Tensor:
     out_THd = qkv[0].new_empty(qkv[0].shape)
-    _launch(_attend_forward, FORWARD, _rows_in_one_piece(*qkv), (out_THd,), cu_seqlens_S1, seed_1, dropout, max_length)
+    _launch(_attend_forward, FORWARD, _rows_in_one_piece(*qkv), (out_THd,), cu_seqlens_S1, seed_1, *numbers)
     return out_THd
 
 
@@ -368,6 +377,7 @@ def _launch(
     seed_1: Tensor | None,
     dropout: float,
     max_length: int,
+    scale: float | None = None,
 ) -> None:
     q_THd = inputs[0]
     assert all(t.shape == q_THd.shape and t.dtype == q_THd.dtype for t in inputs), "queries, keys and values differ"
@@ -384,7 +394,7 @@ def _launch(
             # The first launch has a program more for each head: that of the tokens behind the last sequence.
             kernel[((sequences + (low == 0)) * heads,)](
                 *(*inputs, *outputs, cu_seqlens_S1, cu_seqlens_S1 if seed_1 is None else seed_1, sequences, tokens),
-                *(*strides, size**-0.5, dropout),
+                *(*strides, size**-0.5 if scale is None else scale, dropout),
                 LOW=low,
                 HIGH=high,
                 HEADS=heads,

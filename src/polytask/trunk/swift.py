@@ -82,44 +82,48 @@ def swift_layer(layer: "Layer", h: Hidden, layout: Layout, adapter: LayerAdapter
 
     def settled(
         site: SublayerSite,
+        base: nn.Linear,
+        x_TD: Tensor,
         norm: nn.LayerNorm,
         residual_TD: Tensor,
-        y_TD: Tensor,
-        bias_D: Tensor | None,
         branch_TD: Tensor | None = None,
     ) -> Hidden:
-        """LN(residual + Drop(y + bias) + branch)."""
-        share = layer.dropout.p if drops else 0.0
-        if not adapter.plain_sublayer(site):
-            y_TD = adapter.sublayer(site, layer.dropout(y_TD if bias_D is None else y_TD + bias_D), layout)
-            bias_D, share = None, 0.0
+        """LN(residual + Drop(base(x)) + branch)."""
+        name: LinearSite = "attention_output" if site == "attention" else "down"
         vectors = adapter.norm_vectors(site, norm.weight, norm.bias, layout)
+        at_once = vectors is not None and adapter.plain_sublayer(site)
+        y_TD, bias_D = product(name, base, x_TD, layout, adapter, biased=not at_once)
+        share = layer.dropout.p if drops else 0.0
+        if not at_once:
+            y_TD, more_TD = adapter.sublayer_sum(site, layer.dropout(y_TD), layout)
+            share, branch_TD = 0.0, _sum(branch_TD, more_TD)
         if vectors is not None:
-            number = ATTENTION if site == "attention" else FFN
             y_TD = y_TD.to(h.half_TD.dtype)
+            number = ATTENTION if site == "attention" else FFN
             return Hidden(*add_norm(residual_TD, y_TD, bias_D, branch_TD, *vectors, norm.eps, share, seed_1, number))
-        if adapter.plain_sublayer(site):
-            y_TD = layer.dropout(y_TD if bias_D is None else y_TD + bias_D)
         total_TD = residual_TD + y_TD if branch_TD is None else residual_TD + y_TD + branch_TD
         full_TD = adapter.norm(site, norm, total_TD, layout)
         return Hidden(full_TD, full_TD.to(h.half_TD.dtype))
 
-    mixed_TD = layer.attention.mix(h.half_TD, layout, adapter)
-    y_TD, bias_D = product("attention_output", layer.attention.output, mixed_TD, layout, adapter)
-    a = settled("attention", layer.attention_norm, h.full_TD, y_TD, bias_D)
-    up_TF, bias_F = product("up", layer.up, a.half_TD, layout, adapter)
-    if layer.activation is F.gelu and bias_F is not None:
-        up_TF = bias_gelu(up_TF, bias_F)
-    else:
-        up_TF = layer.activation(up_TF if bias_F is None else up_TF + bias_F)
-    y_TD, bias_D = product("down", layer.down, up_TF, layout, adapter)
-    return settled("ffn", layer.ffn_norm, a.full_TD, y_TD, bias_D, adapter.parallel(h.half_TD, layout))
+    attention = layer.attention
+    mixed_TD = attention.mix(h.half_TD, layout, adapter)
+    a = settled("attention", attention.output, mixed_TD, layer.attention_norm, h.full_TD)
+    by_kernel = layer.activation is F.gelu and adapter.plain_linear("up")
+    up_TF, bias_F = product("up", layer.up, a.half_TD, layout, adapter, biased=not by_kernel)
+    up_TF = layer.activation(up_TF) if bias_F is None else bias_gelu(up_TF, bias_F)
+    return settled("ffn", layer.down, up_TF, layer.ffn_norm, a.full_TD, adapter.parallel(h.half_TD, layout))
+
+
+def _sum(one_TD: Tensor | None, other_TD: Tensor | None) -> Tensor | None:
+    return other_TD if one_TD is None else one_TD if other_TD is None else one_TD + other_TD
 
 
 def product(
-    site: LinearSite, base: nn.Linear, x_TD: Tensor, layout: Layout, adapter: LayerAdapter
+    site: LinearSite, base: nn.Linear, x_TD: Tensor, layout: Layout, adapter: LayerAdapter, biased: bool
 ) -> tuple[Tensor, Tensor | None]:
     """A linear map's output, and its bias if that is still to be added."""
-    if adapter.plain_linear(site):
-        return one_product(x_TD, (base,), biased=False), base.bias
-    return adapter.linear(site, base, x_TD, layout), None
+    if not adapter.plain_linear(site):
+        return adapter.linear(site, base, x_TD, layout), None
+    if biased:
+        return one_product(x_TD, [base.weight], [base.bias]), None
+    return one_product(x_TD, [base.weight]), base.bias
