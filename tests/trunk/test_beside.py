@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from polytask.trunk import beside
-from polytask.trunk.beside import work_beside
+from polytask.trunk.beside import Branch, work_beside
 from polytask.trunk.one_product import one_product
 
 
@@ -31,7 +31,8 @@ class FakeStream:
 def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     here = FakeStream("here", found)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda _: FakeStream("side", found))
+    names = iter(["side", "branch"])
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: FakeStream(next(names), found))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: here)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
     monkeypatch.setattr(beside, "_sides", {})
@@ -114,6 +115,27 @@ def test_on_cuda_the_same_bits_as_without() -> None:
     expected = run(False)
     for _ in range(5):
         assert all(torch.equal(one, two) for one, two in zip(run(True), expected, strict=True))
+
+
+def test_a_branch_is_begun_joined_and_waited_for(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.zeros(3)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with work_beside(torch.device("cuda"), True):
+        branch = Branch(x, worth_it=True)
+        assert branch.run(lambda: x + 1) is not None
+        log.append("the layer")
+        branch.joined()
+        plain = Branch(x, worth_it=False)
+        plain.run(lambda: None)
+        plain.joined()
+    begun = ["branch waits for here", "on branch", "off branch"]
+    assert log == [*begun, "the layer", "here waits for branch", "here waits for branch"]
+    log.clear()
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    with work_beside(torch.device("cuda"), True):
+        Branch(x, worth_it=True).run(lambda: None)
+    Branch(x, worth_it=True).run(lambda: None)
+    assert log == []
 
 
 def test_where_nothing_was_left_aside_nothing_is_waited_for(log: list[str]) -> None:

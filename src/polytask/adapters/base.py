@@ -81,9 +81,11 @@ class LayerAdapter(nn.Module):
         """Whether it leaves this sublayer's output as it is."""
         return type(self).sublayer is LayerAdapter.sublayer
 
-    def sublayer_sum(self, site: SublayerSite, y_TD: Tensor, layout: Layout) -> tuple[Tensor, Tensor | None]:
-        """What `sublayer` comes to, as two summands where it is a sum anyway."""
-        return self.sublayer(site, y_TD, layout), None
+    def sublayer_sum(
+        self, site: SublayerSite, y_TD: Tensor, layout: Layout
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """What `sublayer` comes to, as summands where it is a sum anyway: two of all tokens, and a vector."""
+        return self.sublayer(site, y_TD, layout), None, None
 
     def norm_vectors(
         self, site: NormSite, scale_D: Tensor, shift_D: Tensor, layout: Layout

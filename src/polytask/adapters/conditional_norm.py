@@ -1,5 +1,7 @@
 """A scale and shift of each task in every layer norm."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -37,7 +39,21 @@ class ConditionalNormLayer(LayerAdapter):
         scale, shift = self.scales[site], self.shifts[site]
         assert isinstance(scale, TaskVector)
         assert isinstance(shift, TaskVector)
-        return scale_D + scale.vectors[layout.alone], shift_D + shift.vectors[layout.alone]
+        sums = _Both.apply(scale_D, shift_D, scale.vectors[layout.alone], shift.vectors[layout.alone])  # type: ignore[no-untyped-call]
+        return sums[0], sums[1]
+
+
+class _Both(torch.autograd.Function):
+    """`a + c, b + d`. One kernel each way on a GPU, where torch's own sums are six."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+        one, two = torch._foreach_add([a, b], [c, d])
+        return one, two
+
+    @staticmethod
+    def backward(ctx: Any, one: Tensor, two: Tensor) -> tuple[Tensor, ...]:
+        return one, two, *torch._foreach_mul([one, two], 1.0)
 
 
 class ConditionalNorm(Adapter):

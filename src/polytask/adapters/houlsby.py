@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSite, SublayerSite, chosen_layers
 from polytask.adapters.grouped import TaskLinear
 from polytask.stream import Layout
+from polytask.trunk.bias_gelu import bias_gelu
+from polytask.trunk.one_product import one_product
 
 Position = Literal["after_ffn", "after_norm", "both_sublayers"]
 
@@ -26,11 +28,13 @@ class Bottleneck(nn.Module):
         self.up = TaskLinear(context.tasks, size, context.hidden, nearly_zero)
 
     def forward(self, x_TD: Tensor, layout: Layout) -> Tensor:
-        return x_TD + self.change(x_TD, layout)
-
-    def change(self, x_TD: Tensor, layout: Layout) -> Tensor:
         change_TD: Tensor = self.up(F.gelu(self.down(x_TD, layout)), layout)
-        return change_TD
+        return x_TD + change_TD
+
+    def summands(self, x_TD: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of task k's tokens, as a GPU computes it: x, W_D gelu(...) and b_D."""
+        (down, down_bias), (up, up_bias) = self.down.own(k), self.up.own(k)
+        return x_TD, one_product(bias_gelu(one_product(x_TD, [down]), down_bias), [up]), up_bias
 
 
 class HoulsbyLayer(LayerAdapter):
@@ -41,14 +45,19 @@ class HoulsbyLayer(LayerAdapter):
         self.attention = Bottleneck(context, size) if position == "both_sublayers" else None
 
     def sublayer(self, site: SublayerSite, y_TD: Tensor, layout: Layout) -> Tensor:
-        y_TD, change_TD = self.sublayer_sum(site, y_TD, layout)
-        return y_TD if change_TD is None else y_TD + change_TD
-
-    def sublayer_sum(self, site: SublayerSite, y_TD: Tensor, layout: Layout) -> tuple[Tensor, Tensor | None]:
         bottleneck = self.attention if site == "attention" else self.ffn
         if self.plain_sublayer(site) or bottleneck is None:
-            return y_TD, None
-        return y_TD, bottleneck.change(y_TD, layout)
+            return y_TD
+        changed_TD: Tensor = bottleneck(y_TD, layout)
+        return changed_TD
+
+    def sublayer_sum(
+        self, site: SublayerSite, y_TD: Tensor, layout: Layout
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        bottleneck = self.attention if site == "attention" else self.ffn
+        if self.plain_sublayer(site) or bottleneck is None or layout.alone is None:
+            return self.sublayer(site, y_TD, layout), None, None
+        return bottleneck.summands(y_TD, layout.alone)
 
     def plain_sublayer(self, site: SublayerSite) -> bool:
         return self.position == "after_norm" or (site == "attention" and self.position == "after_ffn")

@@ -150,11 +150,13 @@ class CapturedSteps:
         model.train()
         if settings.parts != "all":
             model.trunk.eval()
-        with self.half.standing_in(self.update is None) if self.half else nullcontext():
+        with (
+            self.half.standing_in(self.update is None) if self.half else nullcontext(),
+            work_beside(self.device, len(stream.token_ids_T) <= BESIDE),
+        ):
             with half_precision(model, settings):
                 losses = self.objective.task_losses(model, stream, model(stream), 0.0)
-            with work_beside(self.device, len(stream.token_ids_T) <= BESIDE):
-                self.objective.policy.weigh(losses).backward()
+            self.objective.policy.weigh(losses).backward()
         if self.half and self.update is None:
             self.half.move_gradients()
         learned = self._learned()

@@ -1,7 +1,8 @@
-"""Work beside a backward pass: gradients of weights, which nothing waits for until the step's end.
+"""Work beside other work, in steps so small that they leave a GPU half empty. Knows tensors and streams only.
 
-A product of a thousand tokens fills a part of a GPU. The gradient that goes on to the layer below is made on one CUDA
-stream, and what it leaves behind for the weights on another, at the same time. Knows tensors and streams only.
+A product of a thousand tokens fills a part of a GPU. In a backward pass, the gradient that goes on to the layer below
+is made on one CUDA stream, and what it leaves behind for the weights on another, at the same time: nothing waits for it
+until the step's end. A branch beside a layer has a stream of its own, too, and so has its backward pass.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,9 +17,11 @@ Grads = list[Tensor | None]
 class _Side:
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device)
+        self.branch = torch.cuda.Stream(device)
         self.held: list[Tensor] = []
         """What is read there must not be freed and written over meanwhile."""
         self.seen: set[int] = set()
+        self.branched = False
 
 
 _sides: dict[torch.device, _Side] = {}
@@ -28,7 +31,7 @@ _open: _Side | None = None
 
 @contextmanager
 def work_beside(device: torch.device, worth_it: bool) -> Iterator[None]:
-    """Inside, a backward pass may leave work to another stream; at the end it is waited for. One at a time."""
+    """Inside, a pass forward and backward may leave work to other streams; at the end it is waited for."""
     global _open
     if not worth_it or device.type != "cuda":
         yield
@@ -41,8 +44,11 @@ def work_beside(device: torch.device, worth_it: bool) -> Iterator[None]:
         _open = None
         if side.held:  # a stream that has no part in a graph that is being captured cannot be waited for
             torch.cuda.current_stream(device).wait_stream(side.stream)
+        if side.branched:
+            torch.cuda.current_stream(device).wait_stream(side.branch)
         side.held.clear()
         side.seen.clear()
+        side.branched = False
 
 
 def aside(weights: list[Tensor], run: Callable[[], Grads], *reads: Tensor) -> Grads:
@@ -63,3 +69,24 @@ def aside(weights: list[Tensor], run: Callable[[], Grads], *reads: Tensor) -> Gr
     side.stream.wait_stream(here)
     with torch.cuda.stream(side.stream):
         return run()
+
+
+class Branch:
+    """Work of a pass forward that begins when `x` is there and is wanted later, at `joined`."""
+
+    def __init__(self, x: Tensor, worth_it: bool) -> None:
+        # In a graph only: there, who uses which memory when is settled once, by an allocator that knows the streams.
+        self.here = worth_it and _open is not None and torch.cuda.is_current_stream_capturing()
+        self.x = x
+
+    def run(self, work: Callable[[], Tensor | None]) -> Tensor | None:
+        if _open is None or not self.here:
+            return work()
+        _open.branched = True
+        _open.branch.wait_stream(torch.cuda.current_stream(self.x.device))
+        with torch.cuda.stream(_open.branch):
+            return work()
+
+    def joined(self) -> None:
+        if _open is not None and self.here:
+            torch.cuda.current_stream(self.x.device).wait_stream(_open.branch)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from polytask.adapters.base import Adapter, LayerAdapter, LinearSite, SublayerSite
 from polytask.stream import Layout, Stream
 from polytask.trunk.add_norm import ADD_NORM_WORKS, WIDEST, add_norm
+from polytask.trunk.beside import Branch
 from polytask.trunk.bias_gelu import bias_gelu
 from polytask.trunk.compiling import kernels_compile
 from polytask.trunk.embed_norm import embed_norm
@@ -95,23 +96,27 @@ def swift_layer(layer: "Layer", h: Hidden, layout: Layout, adapter: LayerAdapter
         y_TD, bias_D = product(name, base, x_TD, layout, adapter, biased=not at_once)
         share = layer.dropout.p if drops else 0.0
         if not at_once:
-            y_TD, more_TD = adapter.sublayer_sum(site, layer.dropout(y_TD), layout)
-            share, branch_TD = 0.0, _sum(branch_TD, more_TD)
+            y_TD, change_TD, bias_D = adapter.sublayer_sum(site, layer.dropout(y_TD), layout)
+            share, branch_TD = 0.0, _sum(branch_TD, change_TD)
         if vectors is not None:
             y_TD = y_TD.to(h.half_TD.dtype)
             number = ATTENTION if site == "attention" else FFN
             return Hidden(*add_norm(residual_TD, y_TD, bias_D, branch_TD, *vectors, norm.eps, share, seed_1, number))
+        y_TD = y_TD if bias_D is None else y_TD + bias_D
         total_TD = residual_TD + y_TD if branch_TD is None else residual_TD + y_TD + branch_TD
         full_TD = adapter.norm(site, norm, total_TD, layout)
         return Hidden(full_TD, full_TD.to(h.half_TD.dtype))
 
     attention = layer.attention
+    branch = Branch(h.half_TD, worth_it=type(adapter).parallel is not LayerAdapter.parallel)
+    branch_TD = branch.run(lambda: adapter.parallel(h.half_TD, layout))
     mixed_TD = attention.mix(h.half_TD, layout, adapter)
     a = settled("attention", attention.output, mixed_TD, layer.attention_norm, h.full_TD)
     by_kernel = layer.activation is F.gelu and adapter.plain_linear("up")
     up_TF, bias_F = product("up", layer.up, a.half_TD, layout, adapter, biased=not by_kernel)
     up_TF = layer.activation(up_TF) if bias_F is None else bias_gelu(up_TF, bias_F)
-    return settled("ffn", layer.down, up_TF, layer.ffn_norm, a.full_TD, adapter.parallel(h.half_TD, layout))
+    branch.joined()
+    return settled("ffn", layer.down, up_TF, layer.ffn_norm, a.full_TD, branch_TD)
 
 
 def _sum(one_TD: Tensor | None, other_TD: Tensor | None) -> Tensor | None:
