@@ -37,7 +37,9 @@ def work_beside(device: torch.device, worth_it: bool) -> Iterator[None]:
         yield
         return
     assert _open is None
-    _open = side = _sides.setdefault(device, _Side(device))
+    if device not in _sides:
+        _sides[device] = _Side(device)
+    _open = side = _sides[device]
     try:
         yield
     finally:
