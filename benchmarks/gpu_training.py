@@ -1,6 +1,7 @@
 """Training on a GPU: polytask's step beside Hugging Face's Trainer on the same shapes, lengths and batch sizes.
 
-    python benchmarks/gpu_training.py [speed] [adapters] [rate] [profile] [--steps N] [--rounds N] [--out FILE.json]
+    python benchmarks/gpu_training.py [speed] [adapters] [rate] [profile] [--steps N] [--rounds N]
+        [--shape SHAPE] [--batch N] [--out FILE.json]
 
 Untrained weights of BERT-base's and of MiniLM's shape (speed does not depend on their values) and the texts of
 trainer_gpu.py (random ids, 4 to 128 of them, 29 on average); polytask has three tasks, of which each step draws one.
@@ -53,6 +54,7 @@ SHAPES = {
     "minilm": BertShape(layers=6, hidden=384, heads=12, ffn=1536, attention_dropout=0.0),
 }
 SPACES = {"topic": LabelSpace("classes", ("a", "b", "c", "d", "e")), "same": YES_NO, "alike": LabelSpace("score")}
+BATCHES = [32, 256]
 MANY = 10**9
 WINDOW = 50  # steps
 MOST_WINDOWS = 20
@@ -160,7 +162,7 @@ def ratios(found: dict[str, list[float]], one: str, other: str) -> str:
 def speed(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
     results = {}
     for shape in SHAPES:
-        for batch in (32, 256):
+        for batch in BATCHES:
             own = {
                 "kernel by kernel": Way(make_session(shape, batch, folder / f"{shape}-{batch}-a"), False),
                 "captured": Way(make_session(shape, batch, folder / f"{shape}-{batch}-b")),
@@ -199,16 +201,15 @@ def adapters(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
         "lora": {"adapter": "lora"},
         "heads alone": {"parts": "heads"},
         "houlsby, frozen trunk": {"adapter": "houlsby", "parts": "adapters"},
-        "pal, frozen trunk": {"adapter": "pal", "parts": "adapters"},
         "lora, frozen trunk": {"adapter": "lora", "parts": "adapters"},
     }
     results = {}
     for shape in SHAPES:
-        for batch in (32, 256):
+        for batch in BATCHES:
             own = {}
             for at, (name, options) in enumerate(rows.items()):
                 own[name] = Way(make_session(shape, batch, folder / f"{shape}-{batch}-ad{at}", **options))
-                own[name].warm_up(100)
+                own[name].warm_up(60)
             ways: dict[str, Callable[[], float]] = {n: partial(way.rate, 2 * steps) for n, way in own.items()}
             examples = make_examples(4 * CYCLE * batch)
             ways["peft's lora, Trainer tuned"] = partial(trainer_rate, shape, batch, True, steps, examples, lora=True)
@@ -283,7 +284,7 @@ KINDS = {  # the first that has a word of the kernel's name
 
 def profile(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
     results = {}
-    for shape, batch in (("bert-base", 32), ("minilm", 32), ("bert-base", 565), ("minilm", 565)):
+    for shape, batch in [(shape, batch) for batch in (32, 565) for shape in SHAPES]:
         way = Way(make_session(shape, batch, folder / f"{shape}-{batch}-profile"))
         way.warm_up(80)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
@@ -318,8 +319,14 @@ def main() -> None:
     given.add_argument("parts", nargs="*", choices=[*PARTS, []])
     given.add_argument("--steps", type=int, default=60)
     given.add_argument("--rounds", type=int, default=3)
+    given.add_argument("--shape", choices=SHAPES)
+    given.add_argument("--batch", type=int, choices=BATCHES)
     given.add_argument("--out", type=Path)
     options = given.parse_args()
+    for name in [*SHAPES]:
+        if options.shape not in (None, name):
+            del SHAPES[name]
+    BATCHES[:] = [options.batch] if options.batch else BATCHES
     machine = environment(torch.device("cuda"))
     print(f"{torch.cuda.get_device_name()}, torch {machine['torch']}")
     found: dict[str, Any] = {"environment": machine, "shapes": {n: asdict(s) for n, s in SHAPES.items()}}

@@ -25,11 +25,15 @@ from polytask.training.loop import Session, fit
 from polytask.training.objective import Objective
 from polytask.training.update import UPDATE_WORKS
 from polytask.trunk.bert import Attention
-from polytask.types import Draw, UserError
+from polytask.types import Draw, Swap, UserError
 
 DEVICES = [
     "cpu",
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
+]
+ADAPTERS = [
+    *(Swap(name, {"size": 8, "heads": 2} if name == "pal" else {"size": 8}) for name in ("pal", "low_rank", "houlsby")),
+    *(Swap(name) for name in ("conditional_norm", "lhuc", "lora", "own_trunk")),
 ]
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 WITH_THE_UPDATE = DEVICES[:1] if INTERPRETED else DEVICES[1:]
@@ -53,6 +57,25 @@ def undropped(session: Session) -> Session:
 
 def lines(session: Session) -> list[dict[str, Any]]:
     return [json.loads(line) for line in session.journal.path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda swap: swap.name)
+def test_the_same_with_every_adapter(make_session: Any, device: str, adapter: Swap) -> None:
+    """In steps of one task, which have kernels of their own, and some of them streams."""
+    options = {"optimizer": "fused_adamw", "precision": "bf16", "device": device, "adapter": adapter, "batch_size": 8}
+    plain, swift = (undropped(make_session(name, **options)) for name in ("plain", "swift"))
+    for session in (plain, swift):
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for parameter in session.model.adapter.parameters():
+                parameter += torch.randn(parameter.shape).to(parameter) * 0.1
+    wanted, found = list(fit(plain)), list(fit(captured(swift)))
+    assert swift.captured is not None
+    assert swift.captured.reason is None
+    for one, other in zip(wanted, found, strict=True):
+        assert list(one.losses.values()) == pytest.approx(list(other.losses.values()), rel=0.05, abs=0.03)
+        assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=0.1, abs=0.03)
 
 
 @pytest.mark.parametrize("device", DEVICES)
