@@ -147,10 +147,13 @@ class Way:
 
 
 def in_turns(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """The rates of each round. Before them is one that does not count: Trainer's first, with workers, is slow."""
     found: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
+    for number in range(rounds + 1):
         for name, rate in ways.items():
-            found[name].append(rate())
+            took = rate()
+            if number:
+                found[name].append(took)
     return found
 
 
@@ -286,9 +289,9 @@ def profile(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
     results = {}
     for shape, batch in [(shape, batch) for batch in (32, 565) for shape in SHAPES]:
         way = Way(make_session(shape, batch, folder / f"{shape}-{batch}-profile"))
-        way.warm_up(80)
+        way.rate(WINDOW)  # until there is a window in which nothing is captured
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-            way.rate(10)
+            way.warm_up(10)
         kinds: dict[str, float] = defaultdict(float)
         launches = 0
         longest: list[tuple[float, str]] = []

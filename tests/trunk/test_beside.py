@@ -59,6 +59,15 @@ def test_weights_gradients_are_left_aside_and_waited_for_at_the_end(log: list[st
     assert all(torch.equal(p.grad, g) for p, g in zip([*one.parameters(), *two.parameters()], expected, strict=True))
 
 
+def test_no_more_is_kept_than_there_is_room_for(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, x = two_layers()
+    monkeypatch.setattr(beside, "MOST_HELD", 0)
+    with work_beside(torch.device("cuda"), True):
+        of(of(x, one), two).square().sum().backward()
+    left = ["side waits for here", "on side", "off side"]
+    assert log == [*left, "here waits for side", *left, "here waits for side"]
+
+
 def test_a_weight_used_twice_is_waited_for(log: list[str]) -> None:
     one, _, x = two_layers()
     loss = of(of(x, one), one).square().sum()

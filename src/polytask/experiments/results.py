@@ -72,7 +72,11 @@ def check_same_dev(runs: Sequence[RunFolder]) -> None:
 
 
 def _dev_files(run: Path) -> dict[str, Any]:
-    data = json.loads((run / "environment.json").read_text(encoding="utf-8"))["data"]
+    path = run / "environment.json"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))["data"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{path}: what the run was scored on cannot be read: {error}") from None
     return {task: splits["dev"] for task, splits in data.items()}
 
 

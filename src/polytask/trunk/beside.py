@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 Grads = list[Tensor | None]
+MOST_HELD = 2**29
+"""Bytes kept for work beside; beyond that it is waited for."""
 
 
 class _Side:
@@ -44,7 +46,7 @@ def work_beside(device: torch.device, worth_it: bool) -> Iterator[None]:
         yield
     finally:
         _open = None
-        if side.held:  # a stream that has no part in a graph that is being captured cannot be waited for
+        if side.seen:  # a stream that has no part in a graph that is being captured cannot be waited for
             torch.cuda.current_stream(device).wait_stream(side.stream)
         if side.branched:
             torch.cuda.current_stream(device).wait_stream(side.branch)
@@ -66,6 +68,9 @@ def aside(weights: list[Tensor], run: Callable[[], Grads], *reads: Tensor) -> Gr
     if keys & side.seen:  # a weight that is used twice: its gradients are added up now
         here.wait_stream(side.stream)
         return run()
+    if sum(t.numel() * t.element_size() for t in side.held) > MOST_HELD:
+        here.wait_stream(side.stream)
+        side.held.clear()
     side.seen |= keys
     side.held.extend(reads)
     side.stream.wait_stream(here)
