@@ -8,7 +8,6 @@ the time the bytes alone would take. Then the same for other launches of the sho
 graph takes of the host. Needs torch, Triton and numpy alone.
 """
 
-import statistics
 import sys
 import time
 import types
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from graph_times import Run, captured, microseconds
 from torch import Tensor
 
 # The package without its __init__, which imports all of it and what that needs.
@@ -58,7 +58,6 @@ BACKWARDS: list[Launches] = [
     ((32, 4), (64, 4), (128, 8)),
     ((16, 1), (32, 2), (64, 4), (128, 8)),
 ]
-Run = Callable[[], object]
 
 
 def make_layout(tokens: int) -> Layout:
@@ -92,40 +91,14 @@ def make_ways(layout: Layout, size: int, dropout: float) -> dict[str, tuple[Run,
     return {name: passes(way) for name, way in ways.items()}
 
 
-def captured(run: Run) -> Run:
-    """The same as a graph; where it cannot be one, as it is."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
+def as_graph(run: Run) -> Run:
+    """Where it cannot be one, it is taken as it is."""
     try:
-        with torch.cuda.graph(graph):
-            run()
+        return captured(run)
     except RuntimeError as error:
         print(f"  not captured: {str(error).splitlines()[0]}")
         torch.cuda.synchronize()
         return run
-    return graph.replay
-
-
-def microseconds(runs: dict[str, Run], rounds: int, repeats: int = 20) -> dict[str, float]:
-    """The median over rounds, in which all take turns; a round is the mean of several runs in a row."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(rounds + 1):
-        for name, run in runs.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            for _ in range(repeats):
-                run()
-            end.record()
-            end.synchronize()
-            if number:  # the first is a warm-up
-                times[name].append(start.elapsed_time(end) * 1000 / repeats)
-    return {name: statistics.median(own) for name, own in times.items()}
 
 
 def check(layout: Layout, size: int) -> None:
@@ -147,8 +120,8 @@ def check(layout: Layout, size: int) -> None:
 
 def compare(layout: Layout, size: int, dropout: float, rounds: int) -> None:
     ways = make_ways(layout, size, dropout)
-    forward = microseconds({name: captured(run) for name, (run, _) in ways.items()}, rounds)
-    both = microseconds({name: captured(run) for name, (_, run) in ways.items()}, rounds)
+    forward = microseconds({name: as_graph(run) for name, (run, _) in ways.items()}, rounds)
+    both = microseconds({name: as_graph(run) for name, (_, run) in ways.items()}, rounds)
     piece = sum(layout.lengths) * HEADS * size * 2
     print(f"  dropout {dropout:<5} forward us  over short  forward+backward us  over short")
     for name in ways:
@@ -165,11 +138,11 @@ def tune(layout: Layout, size: int, rounds: int) -> None:
     forwards, backwards = {}, {}
     for plan in FORWARDS:
         short_attention.FORWARD = plan
-        forwards[f"{plan}{'  <- now' if plan == own[0] else ''}"] = captured(forward)
+        forwards[f"{plan}{'  <- now' if plan == own[0] else ''}"] = as_graph(forward)
     short_attention.FORWARD = own[0]
     for plan in BACKWARDS:
         short_attention.BACKWARD = plan
-        backwards[f"{plan}{'  <- now' if plan == own[1] else ''}"] = captured(both)
+        backwards[f"{plan}{'  <- now' if plan == own[1] else ''}"] = as_graph(both)
     short_attention.BACKWARD = own[1]
     short_attention.FEW = few
     for name, graphs in (("forward", forwards), ("forward+backward, backward by", backwards)):

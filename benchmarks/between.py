@@ -8,14 +8,13 @@ captured as a CUDA graph; the ways take turns, and reported are medians and thei
 alone would take. Then the same for other cuts of the work.
 """
 
-import statistics
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from graph_times import Run, captured, microseconds
 from torch import Tensor
 
 from polytask.trunk import add_norm as add_norm_module
@@ -24,7 +23,6 @@ from polytask.trunk import column_sums as column_sums_module
 
 SHAPES = [(928, 768, 3072), (16384, 768, 3072), (928, 384, 1536), (16384, 384, 1536)]
 BANDWIDTH = 4.3e12  # bytes a second, as a copy on an H200 was seen to move
-Run = Callable[[], object]
 
 
 def torchs_norm(
@@ -65,40 +63,6 @@ def gelu_ways(tokens: int, size: int) -> dict[str, Run]:
         "torch": lambda: torch.autograd.grad(F.gelu(x + bias), [x, bias], grad),
         "compiled": lambda: torch.autograd.grad(compiled(x, bias), [x, bias], grad),
     }
-
-
-def captured(run: Run) -> Run:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-
-    def replay(keeping: Run = run) -> None:  # a graph knows addresses only
-        graph.replay()
-
-    return replay
-
-
-def microseconds(runs: dict[str, Run], rounds: int, repeats: int = 20) -> dict[str, float]:
-    """The median over rounds, in which all take turns; a round is the mean of several runs in a row."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(rounds + 1):
-        for name, run in runs.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            for _ in range(repeats):
-                run()
-            end.record()
-            end.synchronize()
-            if number:  # the first is a warm-up
-                times[name].append(start.elapsed_time(end) * 1000 / repeats)
-    return {name: statistics.median(own) for name, own in times.items()}
 
 
 def compare(title: str, ways: dict[str, Run], bytes_moved: int, rounds: int) -> None:

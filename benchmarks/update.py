@@ -9,16 +9,15 @@ ratios, beside the time the bytes alone would take. Then the same for other cuts
 a graph takes of the host. Needs torch, Triton and numpy alone.
 """
 
-import statistics
 import sys
 import time
 import types
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from graph_times import Run, microseconds
 from torch import Tensor, nn
 
 # The package without its __init__, which imports all of it and what that needs.
@@ -34,7 +33,6 @@ from polytask.trunk.bert import Bert, BertShape  # noqa: E402
 SHAPES = {"BERT-base": BertShape(), "MiniLM": BertShape(layers=6, hidden=384, heads=12, ffn=1536)}
 BANDWIDTH = 4.3e12  # bytes a second, as a copy on an H200 was seen to move
 CUTS = [(1024, 4), (1024, 8), (2048, 4), (2048, 8), (4096, 4), (4096, 8), (4096, 16), (8192, 16)]
-Run = Callable[[], object]
 
 
 class Case:
@@ -125,22 +123,6 @@ def captured(case: Case, run: Run) -> Run:
         graph.replay()
 
     return replay
-
-
-def microseconds(runs: dict[str, Run], rounds: int, repeats: int = 20) -> dict[str, float]:
-    """The median over rounds, in which all take turns; a round is the mean of several runs in a row."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(rounds + 1):
-        for name, run in runs.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            for _ in range(repeats):
-                run()
-            end.record()
-            end.synchronize()
-            if number:  # the first is a warm-up
-                times[name].append(start.elapsed_time(end) * 1000 / repeats)
-    return {name: statistics.median(own) for name, own in times.items()}
 
 
 def check(shape: BertShape) -> None:

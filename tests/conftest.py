@@ -1,6 +1,8 @@
 """What several rooms' tests share: the real encoder, and streams made by hand."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -12,6 +14,7 @@ from torch import Tensor
 from polytask import Finished, train
 from polytask.stream import Layout, Stream
 from polytask.trunk.encoders import find_encoder
+from polytask.trunk.kernels import TRITON
 from polytask.types import UserError
 
 MakeStream = Callable[..., Stream]
@@ -30,6 +33,22 @@ def minilm() -> Path:
         if os.environ.get("HF_HUB_OFFLINE"):
             pytest.skip(str(error))
         raise
+
+
+@pytest.fixture
+def under_interpreter() -> Callable[..., None]:
+    """Runs a file's tests once more, with Triton's kernels interpreted on the CPU: it decides that when it is imported,
+    so they have a process of their own."""
+    if not TRITON or os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("needs Triton, and not to be in its interpreter already")
+
+    def run(file: str, *options: str) -> None:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *options, file]
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return run
 
 
 TINY = {

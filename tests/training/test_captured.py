@@ -7,8 +7,6 @@ import itertools
 import json
 import math
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -23,7 +21,6 @@ from polytask.training.checkpoint import newest
 from polytask.training.half import HalfWeights
 from polytask.training.loop import Session, fit
 from polytask.training.objective import Objective
-from polytask.training.update import UPDATE_WORKS
 from polytask.trunk.bert import Attention
 from polytask.types import Draw, Swap, UserError
 
@@ -172,14 +169,8 @@ def test_a_weight_in_two_places_has_one_copy_and_all_of_its_gradient() -> None:
     torch.testing.assert_close(model[0].weight.grad, wanted, rtol=2e-2, atol=1e-4)
 
 
-@pytest.mark.skipif(INTERPRETED or not UPDATE_WORKS, reason="needs Triton, and to be its own process")
-def test_under_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [*command, "-k", "with_the_update", __file__], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_under_the_interpreter(under_interpreter: Any) -> None:
+    under_interpreter(__file__, "-k", "with_the_update")
 
 
 def updated(session: Session, monkeypatch: pytest.MonkeyPatch, fits: bool = True) -> Session:

@@ -1,12 +1,7 @@
-"""The update in one pass against torch's AdamW: on the CPU under Triton's interpreter, and on CUDA.
-
-Triton decides when it is imported whether it interprets, so those tests run in a process of their own.
-"""
+"""The update in one pass against torch's AdamW: on the CPU under Triton's interpreter, and on CUDA."""
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +10,8 @@ import torch
 from torch import Tensor
 
 from polytask.training import update
-from polytask.training.update import UPDATE_WORKS, Learned, Update, norm_of, update_fits
+from polytask.training.update import Learned, Update, norm_of, update_fits
+from polytask.trunk.kernels import TRITON
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 on_cuda = pytest.mark.skipif(INTERPRETED or not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -24,15 +20,8 @@ SHAPES = [(1,), (7,), (1000,), (50, 100), (2048,), (17, 300)]
 NEAR = {"rtol": 2e-6, "atol": 2e-7}
 
 
-@pytest.mark.skipif(not UPDATE_WORKS, reason="needs Triton")
-def test_under_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-test_under_the_interpreter.__test__ = not INTERPRETED  # type: ignore[attr-defined]
+def test_under_the_interpreter(under_interpreter: Any) -> None:
+    under_interpreter(__file__)
 
 
 def make(device: str, fused: bool = True, shapes: Any = SHAPES) -> tuple[list[Tensor], torch.optim.AdamW]:
@@ -232,14 +221,14 @@ def test_which_optimizers_fit() -> None:
     assert not update_fits(torch.optim.SGD(weights))
     if torch.cuda.is_available() and not INTERPRETED:
         there = [torch.zeros(3, device="cuda", requires_grad=True)]
-        assert update_fits(torch.optim.AdamW(there, fused=True)) == UPDATE_WORKS
+        assert update_fits(torch.optim.AdamW(there, fused=True)) == TRITON
         assert not update_fits(torch.optim.AdamW(there))
         assert not update_fits(torch.optim.AdamW(there, fused=True, amsgrad=True))
         assert not update_fits(torch.optim.Adam(there, fused=True))
         assert not update_fits(torch.optim.AdamW([there[0].detach().double()], fused=True))
 
 
-@pytest.mark.skipif(INTERPRETED or not UPDATE_WORKS, reason="needs Triton's compiler")
+@pytest.mark.skipif(INTERPRETED or not TRITON, reason="needs Triton's compiler")
 @pytest.mark.parametrize("capability", [80, 90])
 def test_it_compiles_to_wide_loads(capability: int) -> None:
     """No device is needed for that. The interpreter knows nothing of types, nor of what a hint is good for."""

@@ -10,7 +10,7 @@ from polytask.stream import Layout, Stream
 from polytask.trunk import attention
 from polytask.trunk.attention import attend, attend_padded, attend_varlen, varlen_works, widened
 from polytask.trunk.cpu_attention import attend_on_cpu
-from polytask.trunk.short_attention import SHORT_WORKS
+from polytask.trunk.kernels import TRITON
 
 MakeStream = Callable[..., Stream]
 LENGTHS = [3, 1, 16, 15, 2, 8, 1]
@@ -119,7 +119,7 @@ def test_short_sequences_take_the_short_way(make_stream: MakeStream, monkeypatch
     assert given[4:] == [0.1, 3]
 
 
-@pytest.mark.skipif(not (torch.cuda.is_available() and SHORT_WORKS), reason="needs a CUDA device and Triton")
+@pytest.mark.skipif(not (torch.cuda.is_available() and TRITON), reason="needs a CUDA device and Triton")
 @pytest.mark.parametrize(
     ("dtype", "length", "dropout", "way"),
     [

@@ -1,11 +1,6 @@
-"""The embeddings' kernels against torch: on the CPU under Triton's interpreter, and on CUDA.
-
-Triton decides when it is imported whether it interprets, so those tests run in a process of their own.
-"""
+"""The embeddings' kernels against torch: on the CPU under Triton's interpreter, and on CUDA."""
 
 import os
-import subprocess
-import sys
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.trunk import embed_norm as module
-from polytask.trunk.embed_norm import EMBED_NORM_WORKS, embed_norm
+from polytask.trunk.embed_norm import embed_norm
+from polytask.trunk.kernels import TRITON
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = "cpu" if INTERPRETED else "cuda"
@@ -25,15 +21,8 @@ WORDS, POSITIONS = 20, 9
 needs_kernels = pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs a CUDA device")
 
 
-@pytest.mark.skipif(not EMBED_NORM_WORKS, reason="needs Triton")
-def test_under_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-test_under_the_interpreter.__test__ = not INTERPRETED  # type: ignore[attr-defined]
+def test_under_the_interpreter(under_interpreter: Any) -> None:
+    under_interpreter(__file__)
 
 
 def random(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -189,7 +178,7 @@ def test_frozen_altogether() -> None:
     assert not any(out.requires_grad for out in run(given, batch([3])))
 
 
-@pytest.mark.skipif(INTERPRETED or not EMBED_NORM_WORKS, reason="needs Triton's compiler")
+@pytest.mark.skipif(INTERPRETED or not TRITON, reason="needs Triton's compiler")
 @pytest.mark.parametrize("size", [384, 768])
 def test_they_compile_and_move_rows_in_wide_pieces(size: int) -> None:
     """No device is needed for that."""

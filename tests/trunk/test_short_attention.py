@@ -1,7 +1,4 @@
-"""The kernels for short sequences against padded attention: on the CPU under Triton's interpreter, and on CUDA.
-
-Triton decides when it is imported whether it interprets, so those tests run in a process of their own.
-"""
+"""The kernels for short sequences against padded attention: on the CPU under Triton's interpreter, and on CUDA."""
 
 import os
 import subprocess
@@ -19,7 +16,8 @@ from torch._subclasses import FakeTensorMode
 from polytask.stream import Layout
 from polytask.trunk import short_attention
 from polytask.trunk.attention import attend_padded
-from polytask.trunk.short_attention import SHORT_WORKS, attend_short, attend_short_packed, short_fits
+from polytask.trunk.kernels import TRITON
+from polytask.trunk.short_attention import attend_short, attend_short_packed, short_fits
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 LENGTHS = [1, 15, 16, 0, 17, 31, 33, 64, 65, 127, 128, 0]
@@ -32,15 +30,8 @@ def interpreted(test: Any) -> Any:
     return test
 
 
-@pytest.mark.skipif(not SHORT_WORKS, reason="needs Triton")
-def test_under_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-test_under_the_interpreter.__test__ = not INTERPRETED  # type: ignore[attr-defined]
+def test_under_the_interpreter(under_interpreter: Any) -> None:
+    under_interpreter(__file__)
 
 
 @pytest.fixture
@@ -290,14 +281,12 @@ def test_autocast_casts_as_it_does_for_torchs_attention() -> None:
 
 def test_without_triton_it_is_imported_and_not_used() -> None:
     program = (
-        "import sys; sys.modules['triton'] = None\n"
-        "from polytask.trunk.short_attention import SHORT_WORKS\n"
-        "assert not SHORT_WORKS"
+        "import sys; sys.modules['triton'] = None\nfrom polytask.trunk.short_attention import TRITON\nassert not TRITON"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-@pytest.mark.skipif(not SHORT_WORKS, reason="needs Triton")
+@pytest.mark.skipif(not TRITON, reason="needs Triton")
 def test_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not short_fits(torch.zeros(1, 1, 64), 16), "there is no CUDA device here"
 

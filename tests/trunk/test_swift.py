@@ -1,11 +1,6 @@
-"""Layers as a GPU runs them against `bert.Layer`, with every adapter: under Triton's interpreter, and on CUDA.
-
-Triton decides when it is imported whether it interprets, so those tests run in a process of their own.
-"""
+"""Layers as a GPU runs them against `bert.Layer`, with every adapter: under Triton's interpreter, and on CUDA."""
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +13,6 @@ from polytask.adapters.base import Adapter
 from polytask.build import TABLES, make_adapter
 from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
-from polytask.trunk.add_norm import ADD_NORM_WORKS
 from polytask.trunk.bert import Bert, BertShape
 from polytask.trunk.swift import Hidden, swift_fits, swift_layer
 from polytask.types import Swap
@@ -37,15 +31,8 @@ ADAPTERS = [Swap(name, options) for name in TABLES["adapter"] for options in OPT
 on_cuda = pytest.mark.skipif(INTERPRETED or not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-@pytest.mark.skipif(not ADD_NORM_WORKS, reason="needs Triton")
-def test_under_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-test_under_the_interpreter.__test__ = not INTERPRETED  # type: ignore[attr-defined]
+def test_under_the_interpreter(under_interpreter: Any) -> None:
+    under_interpreter(__file__)
 
 
 def make(swap: Swap, shape: BertShape = SHAPE, device: str = "cpu") -> tuple[Bert, Adapter]:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSite, chosen_layers
-from polytask.adapters.grouped import TaskVector, at_once, by_task
+from polytask.adapters.grouped import TaskVector, at_once, by_task, vector_at
 from polytask.stream import Layout
 
 
@@ -19,9 +19,7 @@ class ConditionalNormLayer(LayerAdapter):
 
     def norm(self, site: NormSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
         assert isinstance(base, nn.LayerNorm)
-        scale, shift = self.scales[site], self.shifts[site]
-        assert isinstance(scale, TaskVector)
-        assert isinstance(shift, TaskVector)
+        scale, shift = vector_at(self.scales, site), vector_at(self.shifts, site)
         plain_TD = F.layer_norm(x_TD, base.normalized_shape, eps=base.eps)
         if at_once(x_TD, layout):
             change_TD = torch.addcmul(shift.over(layout), plain_TD, scale.over(layout))
@@ -36,9 +34,7 @@ class ConditionalNormLayer(LayerAdapter):
     ) -> tuple[Tensor, Tensor] | None:
         if layout.alone is None:
             return None
-        scale, shift = self.scales[site], self.shifts[site]
-        assert isinstance(scale, TaskVector)
-        assert isinstance(shift, TaskVector)
+        scale, shift = vector_at(self.scales, site), vector_at(self.shifts, site)
         sums = _Both.apply(scale_D, shift_D, scale.vectors[layout.alone], shift.vectors[layout.alone])  # type: ignore[no-untyped-call]
         return sums[0], sums[1]
 

@@ -164,6 +164,12 @@ class TaskVector(nn.Module):
         return looked_up([self.vectors[k] for k in layout.groups.tasks], layout.groups)
 
 
+def vector_at(parts: nn.ModuleDict, site: str) -> TaskVector:
+    part = parts[site]
+    assert isinstance(part, TaskVector)
+    return part
+
+
 class Projections(nn.Module):
     """Each task's way into fewer dimensions (V_E, random) and back (V_D, zero: what comes back starts silent)."""
 

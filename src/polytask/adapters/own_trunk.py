@@ -14,7 +14,7 @@ from polytask.adapters.base import (
     Trunk,
     chosen_layers,
 )
-from polytask.adapters.grouped import TaskLinear, TaskVector, at_once, by_task
+from polytask.adapters.grouped import TaskLinear, TaskVector, at_once, by_task, vector_at
 from polytask.stream import Layout
 
 NORMS: tuple[NormSite, ...] = ("attention", "ffn")
@@ -61,9 +61,7 @@ class OwnLayer(LayerAdapter):
 
     def norm(self, site: NormSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
         assert isinstance(base, nn.LayerNorm)
-        scale, shift = self.scales[site], self.shifts[site]
-        assert isinstance(scale, TaskVector)
-        assert isinstance(shift, TaskVector)
+        scale, shift = vector_at(self.scales, site), vector_at(self.shifts, site)
         size, eps = base.normalized_shape, base.eps
         if at_once(x_TD, layout):
             return F.layer_norm(x_TD, size, eps=eps) * scale.over(layout) + shift.over(layout)
@@ -74,9 +72,7 @@ class OwnLayer(LayerAdapter):
     ) -> tuple[Tensor, Tensor] | None:
         if layout.alone is None:
             return None
-        scale, shift = self.scales[site], self.shifts[site]
-        assert isinstance(scale, TaskVector)
-        assert isinstance(shift, TaskVector)
+        scale, shift = vector_at(self.scales, site), vector_at(self.shifts, site)
         return scale.vectors[layout.alone], shift.vectors[layout.alone]
 
 

@@ -17,20 +17,13 @@ from __future__ import annotations  # kernels name Triton's types, which may not
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from polytask.trunk.compiling import kernels_compile
+from polytask.trunk.kernels import TRITON, jit, kernels_compile, tl
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None
-
-UPDATE_WORKS = triton is not None
 # What a program takes, and with how many warps. Attributes of the module, so that a benchmark can try others.
 PIECE = 1024
 WARPS = 4
@@ -43,7 +36,7 @@ OPTIONS = 6  # of a group
 
 def update_fits(optimizer: torch.optim.Optimizer) -> bool:
     """Whether `Update` can take the steps of this optimizer where its parameters are."""
-    if not (UPDATE_WORKS and kernels_compile() and isinstance(optimizer, torch.optim.AdamW)):
+    if not (TRITON and kernels_compile() and isinstance(optimizer, torch.optim.AdamW)):
         return False
     groups = optimizer.param_groups
     parameters = [p for group in groups for p in group["params"]]
@@ -119,7 +112,7 @@ class Update:
 
         Into a graph it is captured with a table; otherwise it makes its own.
         """
-        assert UPDATE_WORKS, "the update in one pass needs Triton"
+        assert TRITON, "the update in one pass needs Triton"
         capturing = self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         pieces = self._cut([one.weight for one in learned], capturing)
         learned = [one._replace(gradient=one.gradient.contiguous()) for one in learned]
@@ -192,12 +185,7 @@ def _log(beta: float) -> float:
     return math.log(beta) if beta else -math.inf
 
 
-def _jit(function: Any) -> Any:
-    if triton is None:
-        return function
-    # What is a multiple of 16 in one step may be none in the next, which may be one that is being captured: nothing can
-    # be compiled then.
-    return triton.jit(function, do_not_specialize=["rates", "divisor", "found", "tensors"])
+_jit = jit("rates", "divisor", "found", "tensors")
 
 
 # A row of the table has the addresses of weight, gradient, exp_avg, exp_avg_sq, copy (0: none) and step, the number of

@@ -20,14 +20,8 @@ from torch import Tensor
 
 from polytask.trunk.beside import aside
 from polytask.trunk.column_sums import column_sums
+from polytask.trunk.kernels import TRITON, jit, tl
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None
-
-ADD_NORM_WORKS = triton is not None
 WIDEST = 4096
 # Attributes of the module, so that a benchmark can try others.
 PROGRAMS = 660  # of a backward pass at most: five on each of an H200's 132 multiprocessors, as registers allow
@@ -51,7 +45,7 @@ def add_norm(
 
     A seed is good for several draws, told apart by their `site`.
     """
-    assert ADD_NORM_WORKS, "the norm in one kernel needs Triton"
+    assert TRITON, "the norm in one kernel needs Triton"
     assert residual_TD.shape[-1] <= WIDEST
     assert dropout == 0.0 or seed_1 is not None
     if branch_TD is not None:
@@ -144,11 +138,7 @@ def _options(size: int, bias_D: Tensor | None, branch_TD: Tensor | None, dropout
     }
 
 
-def _jit(function: Any) -> Any:
-    if triton is None:
-        return function
-    # Numbers that change from step to step: without this, a multiple of 16 among them is a compilation of its own.
-    return triton.jit(function, do_not_specialize=["rows", "site"])
+_jit = jit("rows", "site")
 
 
 @_jit

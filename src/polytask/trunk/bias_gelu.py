@@ -15,21 +15,15 @@ from torch import Tensor
 
 from polytask.trunk.beside import aside
 from polytask.trunk.column_sums import column_sums
+from polytask.trunk.kernels import TRITON, jit, tl
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None
-
-BIAS_GELU_WORKS = triton is not None
 # Of a program. Attributes of the module, so that a benchmark can try others.
 ROWS, COLUMNS, WARPS = 32, 128, 4
 
 
 def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
     """The form with erf, not the one with tanh."""
-    assert BIAS_GELU_WORKS, "this activation needs Triton"
+    assert TRITON, "this activation needs Triton"
     out_TF: Tensor = _BiasGelu.apply(x_TF, bias_F)  # type: ignore[no-untyped-call]
     return out_TF
 
@@ -65,10 +59,7 @@ def _launch(kernel: Any, *tensors: Tensor, **options: Any) -> None:
         )
 
 
-def _jit(function: Any) -> Any:
-    if triton is None:
-        return function
-    return triton.jit(function, do_not_specialize=["rows"])
+_jit = jit("rows")
 
 
 @_jit

@@ -9,16 +9,10 @@ input gives the same bits. torch's own sums take three times as long on a thousa
 
 from __future__ import annotations  # kernels name Triton's types, which may not be there
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None
+from polytask.trunk.kernels import jit, tl
 
 # Of a program. Attributes of the module, so that a benchmark can try others.
 BYTES = 128  # of a row: a line of memory
@@ -27,10 +21,7 @@ CHUNK = 1024
 """With more rows than this, programs take so many each, and what they leave is added up again."""
 
 
-def _jit(function: Any) -> Any:
-    if triton is None:
-        return function
-    return triton.jit(function, do_not_specialize=["rows"])
+_jit = jit("rows")
 
 
 @_jit

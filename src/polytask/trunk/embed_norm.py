@@ -21,14 +21,8 @@ from torch import Tensor
 
 from polytask.trunk.add_norm import WIDEST, _kept, _or, _read, _write
 from polytask.trunk.column_sums import column_sums
+from polytask.trunk.kernels import TRITON, jit, tl
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None
-
-EMBED_NORM_WORKS = triton is not None
 SUMMED_SEGMENTS = 2  # of a table at most, if the norm's backward pass is to add up their gradients
 # Attributes of the module, so that a benchmark can try others.
 PROGRAMS = 660  # of a backward pass at most: five on each of an H200's 132 multiprocessors, as registers allow
@@ -57,7 +51,7 @@ def embed_norm(
     Positions have to count from 0 in each sequence: the backward pass takes that for granted. Tokens behind the last
     sequence may have any.
     """
-    assert EMBED_NORM_WORKS, "embeddings in one kernel need Triton"
+    assert TRITON, "embeddings in one kernel need Triton"
     assert words_VD.shape[-1] <= WIDEST
     assert dropout == 0.0 or seed_1 is not None
     tables = (words_VD, segments_GD, positions_PD)
@@ -166,11 +160,7 @@ def _options(size: int, dropout: float) -> dict[str, Any]:
     return {"SIZE": size, "WIDTH": width, "DROPS": dropout > 0, "num_warps": max(1, width // LANE)}
 
 
-def _jit(function: Any) -> Any:
-    if triton is None:
-        return function
-    # Numbers that change from step to step: without this, a multiple of 16 among them is a compilation of its own.
-    return triton.jit(function, do_not_specialize=["rows", "sequences"])
+_jit = jit("rows", "sequences")
 
 
 @_jit

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polytask.trunk.beside import Grads, aside
 from polytask.trunk.column_sums import column_sums
-from polytask.trunk.compiling import kernels_compile
+from polytask.trunk.kernels import kernels_compile
 
 
 def one_product(x_TD: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> Tensor:

@@ -22,15 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polytask.trunk.compiling import kernels_compile
+from polytask.trunk.kernels import TRITON, jit, kernels_compile, tl
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None
-
-SHORT_WORKS = triton is not None
 LONGEST = 128
 WIDEST = 128  # of a head
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -79,7 +72,7 @@ def attend_short_packed(
 
 
 def _ready(t: Tensor) -> Tensor:
-    assert SHORT_WORKS, "the attention for short sequences needs Triton"
+    assert TRITON, "the attention for short sequences needs Triton"
     assert t.shape[-1] <= WIDEST, "the heads are too wide"
     device = t.device.type
     # As scaled_dot_product_attention does.
@@ -126,11 +119,7 @@ def _launches(plan: Launches, max_length: int, programs: int) -> list[tuple[int,
     return needed if programs > FEW else [(0, *needed[-1][1:])]
 
 
-def _jit(function: Any) -> Any:
-    if triton is None:
-        return function
-    # Numbers that change from step to step: without this, a multiple of 16 among them is a compilation of its own.
-    return triton.jit(function, do_not_specialize=["sequences", "tokens"])
+_jit = jit("sequences", "tokens")
 
 
 # The kernels. n is a sequence's length; q, k, v, out, ... are the addresses of its first token's head, and with _Ld the

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, LayerAdapter, LinearSite, SublayerSite
 from polytask.stream import Layout, Stream
-from polytask.trunk.add_norm import ADD_NORM_WORKS, WIDEST, add_norm
+from polytask.trunk.add_norm import WIDEST, add_norm
 from polytask.trunk.beside import Branch
 from polytask.trunk.bias_gelu import bias_gelu
-from polytask.trunk.compiling import kernels_compile
 from polytask.trunk.embed_norm import embed_norm
+from polytask.trunk.kernels import kernels_compile
 from polytask.trunk.one_product import one_product
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ class Hidden(NamedTuple):
 def swift_fits(h_TD: Tensor) -> bool:
     """Whether the kernels can run where this is: on CUDA, in bf16, on rows that are not too wide for a program."""
     return (
-        ADD_NORM_WORKS
-        and h_TD.is_cuda
+        h_TD.is_cuda
         and h_TD.shape[-1] <= WIDEST
         and torch.is_autocast_enabled("cuda")
         and torch.get_autocast_dtype("cuda") == torch.bfloat16

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from polytask.trunk.compiling import kernels_compile
+from polytask.trunk.kernels import kernels_compile
 
 
 def test_without_a_compiler_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

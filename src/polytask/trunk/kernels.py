@@ -1,0 +1,33 @@
+"""Triton where it is there, and whether its kernels can be compiled. Knows nothing of polytask."""
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    triton = tl = None
+
+TRITON = triton is not None
+__all__ = ["TRITON", "jit", "kernels_compile", "tl"]
+
+
+def jit(*changing: str) -> Callable[[Any], Any]:
+    """Makes a function a kernel; where there is no Triton it stays what it is, and must not be called.
+
+    `changing` are arguments that are other numbers from step to step: without being told, Triton compiles a kernel anew
+    where one of them is a multiple of 16, possibly in a step that is being captured.
+    """
+    return lambda function: triton.jit(function, do_not_specialize=list(changing)) if TRITON else function
+
+
+@cache
+def kernels_compile() -> bool:
+    """Triton is there, and the C compiler that it needs for what launches a kernel: many containers have none."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    return importlib.util.find_spec("triton") is not None and compiler is not None
