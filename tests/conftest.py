@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,6 +50,30 @@ def under_interpreter() -> Callable[..., None]:
         assert done.returncode == 0, done.stdout + done.stderr
 
     return run
+
+
+@pytest.fixture
+def ptx() -> Callable[..., str]:
+    """Compiles a kernel for an H200, without one, and makes what would launch it: the code, given what the kernel takes
+    (float32 addresses where nothing is said), its constants and its warps."""
+    if not TRITON or os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("needs Triton's compiler")
+    import triton  # noqa: PLC0415
+    from triton.backends.compiler import GPUTarget  # noqa: PLC0415
+    from triton.compiler import ASTSource, make_backend  # noqa: PLC0415
+    from triton.runtime.jit import create_function_from_signature  # noqa: PLC0415
+
+    def compiled(kernel: Any, kinds: dict[str, str], num_warps: int, **constants: Any) -> str:
+        target = GPUTarget("cuda", 90, 32)
+        # A parameter of a name that Triton has a use for itself ("options") would fail only here.
+        create_function_from_signature(kernel.signature, kernel.params, make_backend(target))
+        names = kernel.arg_names
+        takes = {name: "constexpr" if name in constants else kinds.get(name, "*fp32") for name in names}
+        aligned = {(k,): [["tt.divisibility", 16]] for k, name in enumerate(names) if takes[name].startswith("*")}
+        source = ASTSource(kernel, takes, {(names.index(n),): v for n, v in constants.items()}, aligned)
+        return str(triton.compile(source, target=target, options={"num_warps": num_warps}).asm["ptx"])
+
+    return compiled
 
 
 TINY = {

@@ -228,32 +228,12 @@ def test_which_optimizers_fit() -> None:
         assert not update_fits(torch.optim.AdamW([there[0].detach().double()], fused=True))
 
 
-@pytest.mark.skipif(INTERPRETED or not TRITON, reason="needs Triton's compiler")
-@pytest.mark.parametrize("capability", [80, 90])
-def test_it_compiles_to_wide_loads(capability: int) -> None:
+def test_it_compiles_to_wide_loads(ptx: Any) -> None:
     """No device is needed for that. The interpreter knows nothing of types, nor of what a hint is good for."""
-    import triton  # noqa: PLC0415
-    from triton.backends.compiler import GPUTarget  # noqa: PLC0415
-    from triton.compiler import ASTSource, make_backend  # noqa: PLC0415
-    from triton.runtime.jit import create_function_from_signature  # noqa: PLC0415
-
-    def compiled(kernel: Any, takes: dict[str, str], constants: dict[str, Any]) -> str:
-        # What launches it: a parameter of a name that Triton has a use for itself ("options") would fail only there.
-        create_function_from_signature(kernel.signature, kernel.params, make_backend(GPUTarget("cuda", capability, 32)))
-        source = ASTSource(kernel, {**takes, **dict.fromkeys(constants, "constexpr")}, constants)
-        options = {"num_warps": update.WARPS}
-        code: str = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options).asm["ptx"]
-        return code
-
-    given = {"table": "*i64", "numbers": "*fp32", "found": "*fp32"}
-    shape = {"COLUMNS": update.COLUMNS, "NUMBERS": update.NUMBERS}
-    count = {"chosen": "*fp64", "rates": "*fp32", "divisor": "*fp32", "tensors": "i32"}
-    compiled(
-        update._adamw_count, {**given, **count}, {**shape, "DIVIDES": True, "OPTIONS": update.OPTIONS, "ROWS": 128}
-    )
-    code = compiled(
-        update._adamw_move, {**given, "pieces": "*i32"}, {**shape, "PIECE": update.PIECE, "TILE": update.TILE}
-    )
+    kinds = {"table": "*i64", "chosen": "*fp64", "tensors": "i32", "pieces": "*i32"}
+    shape = {"COLUMNS": update.COLUMNS, "NUMBERS": update.NUMBERS, "num_warps": update.WARPS}
+    ptx(update._adamw_count, kinds, **shape, DIVIDES=True, OPTIONS=update.OPTIONS, ROWS=128)
+    code = ptx(update._adamw_move, kinds, **shape, PIECE=update.PIECE, TILE=update.TILE)
     threads = 32 * update.WARPS
     fours = update.PIECE // threads // 4
     assert len(re.findall(r"ld\.global\.v4\.b32", code)) == 4 * fours  # weight, moments, gradient in float32

@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.trunk import add_norm as module
+from polytask.trunk import bias_gelu as gelu
+from polytask.trunk import column_sums as sums
 from polytask.trunk.add_norm import add_norm
 from polytask.trunk.bias_gelu import bias_gelu
 from polytask.trunk.column_sums import column_sums
-from polytask.trunk.kernels import TRITON
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = "cpu" if INTERPRETED else "cuda"
@@ -148,42 +149,41 @@ def test_bias_gelu(rows: int, size: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("matrices", [1, 2, 3])
 def test_column_sums(matrices: int) -> None:
     parts = random(300, matrices, 40, seed=0).detach()
-    sums = column_sums(parts, *[torch.float32] * matrices)
-    for one, two in zip(sums, parts.double().sum(0), strict=True):
+    found = column_sums(parts, *[torch.float32] * matrices)
+    for one, two in zip(found, parts.double().sum(0), strict=True):
         torch.testing.assert_close(one.double(), two, atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.skipif(INTERPRETED or not TRITON, reason="needs Triton's compiler")
+HALVES = ("y", "bias", "branch", "half", "half_grad", "y_grad", "branch_grad")
+KINDS = {
+    **dict.fromkeys(HALVES, "*bf16"),
+    "eps": "fp32",
+    "dropout": "fp32",
+    "site": "i32",
+    "rows": "i32",
+    "seed": "*i64",
+}
+
+
 @pytest.mark.parametrize("size", [384, 768])
-def test_they_compile_and_move_rows_in_wide_pieces(size: int) -> None:
+def test_they_compile_and_move_rows_in_wide_pieces(ptx: Any, size: int) -> None:
     """No device is needed for that."""
-    import triton  # noqa: PLC0415
-    from triton.backends.compiler import GPUTarget  # noqa: PLC0415
-    from triton.compiler import ASTSource, make_backend  # noqa: PLC0415
-    from triton.runtime.jit import create_function_from_signature  # noqa: PLC0415
-
-    target = GPUTarget("cuda", 90, 32)
-
-    def compiled(kernel: Any, **more: Any) -> str:
-        create_function_from_signature(kernel.signature, kernel.params, make_backend(target))
-        constants: dict[str, Any] = {**module._options(size, torch.empty(0), None, 0.1), **more}
-        warps = constants.pop("num_warps")
-        full = {"residual", "scale", "shift", "full", "stats", "full_grad", "residual_grad", "parts"}
-        kinds = {"eps": "fp32", "dropout": "fp32", "site": "i32", "rows": "i32", "seed": "*i64"}
-        takes = {
-            name: "constexpr" if name in constants else kinds.get(name, "*fp32" if name in full else "*bf16")
-            for name in kernel.arg_names
-        }
-        aligned = {
-            (k,): [["tt.divisibility", 16]] for k, name in enumerate(kernel.arg_names) if takes[name].startswith("*")
-        }
-        source = ASTSource(kernel, takes, {(kernel.arg_names.index(n),): v for n, v in constants.items()}, aligned)
-        return str(triton.compile(source, target=target, options={"num_warps": warps}).asm["ptx"])
-
-    pieces = 1 if module.LANE == 128 else 2  # of four columns, that a thread has
-    code = compiled(module._norm_forward)
+    shape = module._options(size, torch.empty(0), None, 0.1)
+    pieces = module.LANE // 128  # of four columns, that a thread has
+    code = ptx(module._norm_forward, KINDS, **shape)
     assert code.count("st.global.v4.b32") == pieces  # the sums
     assert code.count("st.global.v2.b32") == pieces  # the same in bf16
-    code = compiled(module._norm_backward, FULL=True, HALF=True, MATRICES=3)
+    code = ptx(module._norm_backward, KINDS, **shape, FULL=True, HALF=True, MATRICES=3)
     assert code.count("st.global.v4.b32") == 4 * pieces
     assert code.count("st.global.v2.b32") == pieces
+
+
+def test_the_others_compile_too(ptx: Any) -> None:
+    kinds = {**dict.fromkeys(("x", "bias", "out", "grad", "x_grad"), "*bf16"), "rows": "i32"}
+    shape = {"SIZE": 3072, "ROWS": gelu.ROWS, "COLUMNS": gelu.COLUMNS, "num_warps": gelu.WARPS}
+    eights = gelu.ROWS * gelu.COLUMNS // (gelu.WARPS * 32) // 8
+    assert ptx(gelu._gelu_forward, kinds, **shape).count("st.global.v4.b32") == eights
+    assert ptx(gelu._gelu_backward, kinds, **shape, SUMS=True).count("st.global.v4.b32") == eights
+    for last, matrix in ((False, "*bf16"), (True, "*fp32")):
+        of = {"SIZE": 768, "MATRICES": 3, "CHUNK": 1024, "LAST": last, "ROWS": 256, "COLUMNS": 32, "num_warps": 4}
+        assert "ld.global" in ptx(sums._column_sums, {"matrix": matrix, "rows": "i32"}, **of)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from polytask.trunk import embed_norm as module
 from polytask.trunk.embed_norm import embed_norm
-from polytask.trunk.kernels import TRITON
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = "cpu" if INTERPRETED else "cuda"
@@ -178,39 +177,24 @@ def test_frozen_altogether() -> None:
     assert not any(out.requires_grad for out in run(given, batch([3])))
 
 
-@pytest.mark.skipif(INTERPRETED or not TRITON, reason="needs Triton's compiler")
 @pytest.mark.parametrize("size", [384, 768])
-def test_they_compile_and_move_rows_in_wide_pieces(size: int) -> None:
+def test_they_compile_and_move_rows_in_wide_pieces(ptx: Any, size: int) -> None:
     """No device is needed for that."""
-    import triton  # noqa: PLC0415
-    from triton.backends.compiler import GPUTarget  # noqa: PLC0415
-    from triton.compiler import ASTSource, make_backend  # noqa: PLC0415
-    from triton.runtime.jit import create_function_from_signature  # noqa: PLC0415
-
-    target = GPUTarget("cuda", 90, 32)
     numbers = {"eps": "fp32", "dropout": "fp32", "rows": "i32", "sequences": "i32"}
     ids = dict.fromkeys(["token_ids", "segment_ids", "position_ids", "seed"], "*i64")
     kinds = {**numbers, **ids, "cu_seqlens": "*i32", "half": "*bf16", "half_grad": "*bf16"}
 
-    def compiled(kernel: Any, num_warps: int, **constants: Any) -> str:
-        create_function_from_signature(kernel.signature, kernel.params, make_backend(target))
-        names = kernel.arg_names
-        takes = {name: "constexpr" if name in constants else kinds.get(name, "*fp32") for name in names}
-        aligned = {(k,): [["tt.divisibility", 16]] for k, name in enumerate(names) if takes[name].startswith("*")}
-        source = ASTSource(kernel, takes, {(names.index(n),): v for n, v in constants.items()}, aligned)
-        return str(triton.compile(source, target=target, options={"num_warps": num_warps}).asm["ptx"])
-
     pieces = module.LANE // 128  # of four columns, that a thread has
-    code = compiled(module._embed_forward, **module._options(size, 0.1))
+    code = ptx(module._embed_forward, kinds, **module._options(size, 0.1))
     assert code.count("ld.global.v4.b32") == 5 * pieces  # of three tables and two vectors
     assert code.count("st.global.v4.b32") == pieces  # in float32
     assert code.count("st.global.v2.b32") == pieces  # the same in bf16
     backward = {"FULL": True, "HALF": True, "WANTED": True, "MATRICES": 4}
-    code = compiled(module._embed_backward, **backward, **module._options(size, 0.1))
+    code = ptx(module._embed_backward, kinds, **backward, **module._options(size, 0.1))
     assert code.count("ld.global.v4.b32") == 5 * pieces  # the scale, a gradient and three tables
     assert code.count("ld.global.v2.b32") == pieces
     assert code.count("st.global.v4.b32") == 5 * pieces  # the sum's gradient and four sums
     shape = {"SIZE": size, "SEQUENCES": module.SEQUENCES, "COLUMNS": module.COLUMNS, "num_warps": module.WARPS}
-    code = compiled(module._embed_positions, **shape)
+    code = ptx(module._embed_positions, kinds, **shape)
     tile = module.SEQUENCES * module.COLUMNS // (module.WARPS * 32)  # of a thread
     assert code.count("ld.global.v4.b32") == 2 * tile // 4  # of sequences, and of what is behind them
