@@ -58,7 +58,7 @@ MAY: dict[str, set[str]] = {
     "scoring": {"evaluation", "heads.base", "preparing", "recipe", "serving", "tasks"},
     "run": {
         *("build", "bundle", "environment", "evaluation", "policies.base", "preparing", "recipe", "regularizers.base"),
-        *("resuming", "samplers.base", "scoring", "serving", "tasks", "training", "trunk.kernels"),
+        *("resuming", "samplers.base", "scoring", "serving", "tasks", "training"),
     },
     "resuming": {"recipe", "tasks", "training"},
     "pretraining": {"recipe", "resuming", "run", "tasks", "training"},

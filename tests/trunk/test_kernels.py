@@ -1,18 +1,23 @@
-"""Kernels are compiled where there is a C compiler and Triton, and nobody tries where there is none."""
+"""Kernels run where there are Triton, a C compiler and a GPU that is new enough; nobody tries elsewhere."""
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
-from polytask.trunk.kernels import kernels_compile
+from polytask.trunk.kernels import TRITON, kernels_run
 
 
-def test_without_a_compiler_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_kernels_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ours: dict[str, tuple[int, int]] = {"cuda:0": (9, 0), "cuda:1": (7, 5)}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: ours[str(device)])
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert not kernels_compile.__wrapped__()
+    new, old = torch.device("cuda:0"), torch.device("cuda:1")
+    assert not kernels_run.__wrapped__(new), "there is no compiler"
     gcc = tmp_path / "gcc"
     gcc.write_text("#!/bin/sh\n")
     gcc.chmod(0o755)
-    assert kernels_compile.__wrapped__() == (find_spec("triton") is not None)
+    assert kernels_run.__wrapped__(new) == TRITON
+    assert not kernels_run.__wrapped__(old)
+    assert not kernels_run.__wrapped__(torch.device("cpu"))

@@ -291,11 +291,12 @@ def test_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not short_fits(torch.zeros(1, 1, 64), 16), "there is no CUDA device here"
 
     def fits(kilobytes: int, size: int, max_length: int, dtype: torch.dtype = torch.bfloat16) -> bool:
+        monkeypatch.setattr(short_attention, "kernels_run", lambda device: device.type == "cuda")
         monkeypatch.setattr(short_attention, "_shared_memory", lambda _: kilobytes * 1024)
         with FakeTensorMode():
             return short_fits(torch.empty(4, 12, size, dtype=dtype, device="cuda:0"), max_length)
 
-    # An H200 has 227 KB, an A100 163, an L4 or a card for desktops 99, and an older one what is counted as nothing.
+    # An H200 has 227 KB, an A100 163, an L4 or a card for desktops 99.
     assert fits(227, 64, 128)
     assert fits(227, 128, 128)
     assert fits(227, 64, 128, torch.float32)

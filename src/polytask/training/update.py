@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from polytask.trunk.kernels import TRITON, jit, kernels_compile, tl
+from polytask.trunk.kernels import TRITON, jit, kernels_run, tl
 
 # What a program takes, and with how many warps. Attributes of the module, so that a benchmark can try others.
 PIECE = 1024
@@ -36,15 +36,15 @@ OPTIONS = 6  # of a group
 
 def update_fits(optimizer: torch.optim.Optimizer) -> bool:
     """Whether `Update` can take the steps of this optimizer where its parameters are."""
-    if not (TRITON and kernels_compile() and isinstance(optimizer, torch.optim.AdamW)):
+    if not isinstance(optimizer, torch.optim.AdamW):
         return False
     groups = optimizer.param_groups
     parameters = [p for group in groups for p in group["params"]]
     return (
         all(group["fused"] and not (group["amsgrad"] or group["maximize"]) for group in groups)
-        and all(p.is_cuda and p.dtype == torch.float32 and p.is_contiguous() for p in parameters)
+        and all(p.dtype == torch.float32 and p.is_contiguous() for p in parameters)
         and len({p.device for p in parameters}) == 1
-        and torch.cuda.get_device_capability(parameters[0].device) >= (8, 0)
+        and kernels_run(parameters[0].device)
     )
 
 

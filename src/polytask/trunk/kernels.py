@@ -1,11 +1,12 @@
 """Triton where it is there, and whether its kernels can be compiled. Knows nothing of polytask."""
 
-import importlib.util
 import os
 import shutil
 from collections.abc import Callable
 from functools import cache
 from typing import Any
+
+import torch
 
 try:
     import triton
@@ -14,7 +15,7 @@ except ImportError:
     triton = tl = None
 
 TRITON = triton is not None
-__all__ = ["TRITON", "jit", "kernels_compile", "tl"]
+__all__ = ["TRITON", "jit", "kernels_run", "tl"]
 
 
 def jit(*changing: str) -> Callable[[Any], Any]:
@@ -27,7 +28,9 @@ def jit(*changing: str) -> Callable[[Any], Any]:
 
 
 @cache
-def kernels_compile() -> bool:
-    """Triton is there, and the C compiler that it needs for what launches a kernel: many containers have none."""
+def kernels_run(device: torch.device) -> bool:
+    """Triton is there, the C compiler that it needs for what launches a kernel (many containers have none), and a GPU
+    of the kind that it compiles for."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    return importlib.util.find_spec("triton") is not None and compiler is not None
+    there = TRITON and compiler is not None and device.type == "cuda"
+    return there and torch.cuda.get_device_capability(device) >= (8, 0)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polytask.trunk.beside import Grads, aside
 from polytask.trunk.column_sums import column_sums
-from polytask.trunk.kernels import kernels_compile
+from polytask.trunk.kernels import kernels_run
 
 
 def one_product(x_TD: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> Tensor:
@@ -59,7 +59,7 @@ def cut(grad_O: Tensor, parts: Sequence[Tensor]) -> Grads:
 
 
 def sums(grad_TO: Tensor) -> Tensor:
-    if grad_TO.is_cuda and kernels_compile():
+    if kernels_run(grad_TO.device):
         return column_sums(grad_TO[:, None], grad_TO.dtype)[0]
     return grad_TO.sum(0)
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polytask.trunk.kernels import TRITON, jit, kernels_compile, tl
+from polytask.trunk.kernels import TRITON, jit, kernels_run, tl
 
 LONGEST = 128
 WIDEST = 128  # of a head
@@ -88,7 +88,7 @@ def _draw(t: Tensor, dropout: float) -> Tensor | None:
 def short_fits(q_THd: Tensor, max_length: int) -> bool:
     """Whether `attend_short` can run where these are, and is worth it there."""
     size = q_THd.shape[-1]
-    if not (q_THd.is_cuda and kernels_compile() and q_THd.dtype in DTYPES and size <= WIDEST and max_length <= LONGEST):
+    if not (kernels_run(q_THd.device) and q_THd.dtype in DTYPES and size <= WIDEST and max_length <= LONGEST):
         return False
     tile = next(high for high, _ in BACKWARD if max_length <= high)
     width = _width(size)
@@ -102,9 +102,9 @@ def short_fits(q_THd: Tensor, max_length: int) -> bool:
 
 @cache
 def _shared_memory(device: int) -> int:
-    """What a program may have; nothing on devices whose tensor cores are not of the kind the kernels are for."""
+    """What a program may have."""
     properties: Any = torch.cuda.get_device_properties(device)
-    return int(getattr(properties, "shared_memory_per_block_optin", 0)) if properties.major >= 8 else 0
+    return int(getattr(properties, "shared_memory_per_block_optin", 0))
 
 
 def _width(size: int) -> int:

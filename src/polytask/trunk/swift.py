@@ -18,7 +18,7 @@ from polytask.trunk.add_norm import WIDEST, add_norm
 from polytask.trunk.beside import Branch
 from polytask.trunk.bias_gelu import bias_gelu
 from polytask.trunk.embed_norm import embed_norm
-from polytask.trunk.kernels import kernels_compile
+from polytask.trunk.kernels import kernels_run
 from polytask.trunk.one_product import one_product
 
 if TYPE_CHECKING:
@@ -39,11 +39,10 @@ class Hidden(NamedTuple):
 def swift_fits(h_TD: Tensor) -> bool:
     """Whether the kernels can run where this is: on CUDA, in bf16, on rows that are not too wide for a program."""
     return (
-        h_TD.is_cuda
+        kernels_run(h_TD.device)
         and h_TD.shape[-1] <= WIDEST
         and torch.is_autocast_enabled("cuda")
         and torch.get_autocast_dtype("cuda") == torch.bfloat16
-        and kernels_compile()
     )
 
 
