@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from polytask.training.half import HalfWeights
-from polytask.trunk.one_product import joined, one_product
+from polytask.trunk.one_product import Filling, joined, one_product
 
 
 def three_maps(sizes: tuple[int, ...], features: int = 64) -> nn.ModuleList:
@@ -57,3 +57,20 @@ def test_what_only_happens_to_lie_side_by_side_is_copied() -> None:
     assert joined([one, two]).data_ptr() == one.data_ptr()
     assert joined([one, two.clone()]).data_ptr() != one.data_ptr()
     assert torch.equal(joined([one, two[:, :1].expand(3, 2)]), torch.cat([one, two[:, :1].expand(3, 2)]))
+
+
+@pytest.mark.parametrize("filling", [Filling(3, 2, 4), Filling(1, 5, 0), Filling(6, 0, 3), Filling()])
+def test_filled_up_with_zeros(filling: Filling) -> None:
+    maps = three_maps((12,), features=8)
+    (linear,) = maps
+    assert isinstance(linear, nn.Linear)
+    x = torch.randn(7, 8 + filling.columns, requires_grad=True)
+    wide = one_product(x, [linear.weight], [linear.bias], filling)
+    expected = linear(x[:, :8])
+    in_blocks = wide.unflatten(1, (filling.blocks, -1))
+    own = 12 // filling.blocks
+    assert not in_blocks[..., own:].any()
+    torch.testing.assert_close(in_blocks[..., :own].flatten(1), expected)
+    found = gradients(in_blocks[..., :own].flatten(1), x, maps)
+    torch.testing.assert_close(found, gradients(expected, x, maps))
+    assert all(g.is_contiguous() for g in found)

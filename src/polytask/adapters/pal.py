@@ -7,7 +7,7 @@ from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, chosen
 from polytask.adapters.grouped import ALIGNED, Projections, TaskLinear
 from polytask.stream import Layout
 from polytask.trunk.attention import attend, attend_packed
-from polytask.trunk.one_product import one_product
+from polytask.trunk.one_product import Filling, one_product
 from polytask.types import UserError
 
 
@@ -44,9 +44,9 @@ class PalLayer(LayerAdapter):
             up = filled(own_up.unflatten(1, (self.heads, head)), (0, more_head)).flatten(1)
             layout.made[projections] = filled(own_down, (0, 0, 0, more)), filled(own_bias, (0, more)), up, up_bias
         down, down_bias, up, up_bias = layout.made[projections]
-        weight, bias = (p.unflatten(0, (3 * self.heads, head)) for p in self.query_key_value.own(k))
-        weight, bias = filled(weight, (0, more, 0, more_head)).flatten(0, 1), filled(bias, (0, more_head)).flatten()
-        qkv_T3s = one_product(one_product(x_TD, [down], [down_bias]), [weight], [bias])
+        weight, bias = self.query_key_value.own(k)
+        filling = Filling(3 * self.heads, more_head, more)
+        qkv_T3s = one_product(one_product(x_TD, [down], [down_bias]), [weight], [bias], filling)
         mixed_THd = attend_packed(qkv_T3s.unflatten(-1, (3, self.heads, -1)), layout, scale=head**-0.5)
         return one_product(mixed_THd.flatten(1), [up], [up_bias])
 
