@@ -25,7 +25,7 @@ MAY: dict[str, set[str]] = {
     "values": {"types"},
     "text": set(),
     "samplers": set(),
-    "adapters": {"trunk.attention", "trunk.bias_gelu", "trunk.one_product"},
+    "adapters": {"trunk.attention", "trunk.bias_gelu", "trunk.bottleneck", "trunk.one_product"},
     "heads": set(),
     "losses": set(),
     "policies": set(),

@@ -9,6 +9,7 @@ from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSi
 from polytask.adapters.grouped import TaskLinear
 from polytask.stream import Layout
 from polytask.trunk.bias_gelu import bias_gelu
+from polytask.trunk.bottleneck import bottleneck, bottleneck_fits
 from polytask.trunk.one_product import one_product
 
 Position = Literal["after_ffn", "after_norm", "both_sublayers"]
@@ -34,6 +35,8 @@ class Bottleneck(nn.Module):
     def summands(self, x_TD: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Of task k's tokens, as a GPU computes it: x, W_D gelu(...) and b_D."""
         (down, down_bias), (up, up_bias) = self.down.own(k), self.up.own(k)
+        if bottleneck_fits(x_TD, down):
+            return *bottleneck(x_TD, down, down_bias, up), up_bias
         return x_TD, one_product(bias_gelu(one_product(x_TD, [down]), down_bias), [up]), up_bias
 
 
