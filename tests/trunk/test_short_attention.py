@@ -372,3 +372,23 @@ def test_a_graph_replays_it_on_other_lengths_and_with_other_draws() -> None:
         before = dropping[0].clone()
         graph.replay()
         assert not torch.equal(before, dropping[0])
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_it_compiles_for_tensor_cores(ptx: Any, drops: bool) -> None:
+    """No device is needed for that."""
+    numbers = {**dict.fromkeys(("sequences", "tokens"), "i32"), "scale": "fp32", "dropout": "fp32"}
+    addresses = dict.fromkeys(("q", "k", "v", "out", "grad", "q_grad", "k_grad", "v_grad"), "*bf16")
+    steps = {f"{name}_{far}": "i32" for name in ("q", "k", "v", "grad", "out") for far in ("step", "head")}
+    kinds = {**numbers, **addresses, **steps, "cu": "*i32", "seed": "*i64"}
+    plans = (
+        (short_attention._attend_forward, short_attention.FORWARD),
+        (
+            short_attention._attend_backward,
+            short_attention.BACKWARD,
+        ),
+    )
+    for kernel, plan in plans:
+        high, warps = plan[0]
+        shape = {"LOW": 0, "HIGH": high, "HEADS": 12, "SIZE": 64, "WIDTH": 64, "DROPS": drops, "PRECISION": "tf32"}
+        assert "mma" in ptx(kernel, kinds, warps, **shape)
