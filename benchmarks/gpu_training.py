@@ -6,8 +6,8 @@
 Untrained weights of BERT-base's and of MiniLM's shape (speed does not depend on their values) and the texts of
 trainer_gpu.py (random ids, 4 to 128 of them, 29 on average); polytask has three tasks, of which each step draws one.
 Its rows are the training loop as users run it (`fit`, reports and journal included), in bf16 with fused AdamW, dropout
-.1 on hidden states and none on attention weights. The steps in which graphs are captured are not counted: each of the
-three dozen shapes costs about a tenth of a second once. All ways take turns, `--rounds` times; a ratio is that of the
+.1 on hidden states and none on attention weights. The steps in which graphs are captured are not counted: each
+shape costs about a tenth of a second once. All ways take turns, `--rounds` times; a ratio is that of the
 same round.
 
 speed     Trainer with its defaults (float32) and tuned (bf16, sdpa, grouped by length, fused AdamW, six workers) beside

@@ -8,8 +8,11 @@ import torch
 Run = Callable[[], object]
 
 
-def captured(run: Run) -> Run:
-    """The same as a graph, which knows addresses only: whoever replays it keeps `run`, and with it what that reads."""
+def captured(run: Run, ready: Run = lambda: None) -> Run:
+    """The same as a graph, which knows addresses only: whoever replays it keeps `run`, and with it what that reads.
+
+    `ready` is called when all is warm, before it is captured.
+    """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -17,6 +20,7 @@ def captured(run: Run) -> Run:
             run()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
+    ready()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import graph_times
 import torch
 from graph_times import Run, microseconds
 from torch import Tensor, nn
@@ -104,23 +105,18 @@ def optimizer_of(weights: list[nn.Parameter]) -> torch.optim.AdamW:
 
 def captured(case: Case, run: Run) -> Run:
     """The same as a graph; whoever replays it keeps what it reads: its table, and the update with its pieces."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    case.table = table = case.pass_over.table()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
+    table = case.pass_over.table()
+
+    def ready() -> None:
+        case.table = table
+
+    graph = graph_times.captured(run, ready)
     case.table = None
     table.send()
     torch.cuda.synchronize()
 
     def replay(keeping: tuple[Table, Update] = (table, case.pass_over)) -> None:
-        graph.replay()
+        graph()
 
     return replay
 

@@ -9,11 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.trunk import add_norm as module
-from polytask.trunk import bias_gelu as gelu
-from polytask.trunk import column_sums as sums
 from polytask.trunk.add_norm import add_norm
-from polytask.trunk.bias_gelu import bias_gelu
-from polytask.trunk.column_sums import column_sums
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = "cpu" if INTERPRETED else "cuda"
@@ -130,30 +126,6 @@ def test_only_what_is_asked_for() -> None:
             torch.testing.assert_close(one, two, **NEAR[torch.float32])
 
 
-@needs_kernels
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "size"), [(1, 16), (70, 130), (33, 256)])
-def test_bias_gelu(rows: int, size: int, dtype: torch.dtype) -> None:
-    x, bias = random(rows, size, seed=0, dtype=dtype), random(size, seed=1, dtype=dtype)
-    weights = random(rows, size, seed=2, dtype=dtype).detach()
-    out, exact = bias_gelu(x, bias), F.gelu(x.double() + bias.double())
-    torch.testing.assert_close(out, exact.to(dtype), **NEAR[dtype])
-    ours = torch.autograd.grad(out, (x, bias), weights)
-    theirs = torch.autograd.grad(exact, (x, bias), weights.double())
-    for one, two in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, two, **NEAR[dtype])
-    assert torch.autograd.grad(bias_gelu(x, bias.detach()), x, weights)[0].equal(ours[0])
-
-
-@needs_kernels
-@pytest.mark.parametrize("matrices", [1, 2, 3])
-def test_column_sums(matrices: int) -> None:
-    parts = random(300, matrices, 40, seed=0).detach()
-    found = column_sums(parts, *[torch.float32] * matrices)
-    for one, two in zip(found, parts.double().sum(0), strict=True):
-        torch.testing.assert_close(one.double(), two, atol=1e-4, rtol=1e-5)
-
-
 HALVES = ("y", "bias", "branch", "half", "half_grad", "y_grad", "branch_grad")
 KINDS = {
     **dict.fromkeys(HALVES, "*bf16"),
@@ -176,14 +148,3 @@ def test_they_compile_and_move_rows_in_wide_pieces(ptx: Any, size: int) -> None:
     code = ptx(module._norm_backward, KINDS, **shape, FULL=True, HALF=True, MATRICES=3)
     assert code.count("st.global.v4.b32") == 4 * pieces
     assert code.count("st.global.v2.b32") == pieces
-
-
-def test_the_others_compile_too(ptx: Any) -> None:
-    kinds = {**dict.fromkeys(("x", "bias", "out", "grad", "x_grad"), "*bf16"), "rows": "i32"}
-    shape = {"SIZE": 3072, "ROWS": gelu.ROWS, "COLUMNS": gelu.COLUMNS, "num_warps": gelu.WARPS}
-    eights = gelu.ROWS * gelu.COLUMNS // (gelu.WARPS * 32) // 8
-    assert ptx(gelu._gelu_forward, kinds, **shape).count("st.global.v4.b32") == eights
-    assert ptx(gelu._gelu_backward, kinds, **shape, SUMS=True).count("st.global.v4.b32") == eights
-    for last, matrix in ((False, "*bf16"), (True, "*fp32")):
-        of = {"SIZE": 768, "MATRICES": 3, "CHUNK": 1024, "LAST": last, "ROWS": 256, "COLUMNS": 32, "num_warps": 4}
-        assert "ld.global" in ptx(sums._column_sums, {"matrix": matrix, "rows": "i32"}, **of)

@@ -59,15 +59,6 @@ def test_weights_gradients_are_left_aside_and_waited_for_at_the_end(log: list[st
     assert all(torch.equal(p.grad, g) for p, g in zip([*one.parameters(), *two.parameters()], expected, strict=True))
 
 
-def test_no_more_is_kept_than_there_is_room_for(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two, x = two_layers()
-    monkeypatch.setattr(beside, "MOST_HELD", 0)
-    with work_beside(torch.device("cuda"), True):
-        of(of(x, one), two).square().sum().backward()
-    left = ["side waits for here", "on side", "off side"]
-    assert log == [*left, "here waits for side", *left, "here waits for side"]
-
-
 def test_a_weight_used_twice_is_waited_for(log: list[str]) -> None:
     one, _, x = two_layers()
     loss = of(of(x, one), one).square().sum()
@@ -145,6 +136,23 @@ def test_a_branch_is_begun_joined_and_waited_for(log: list[str], monkeypatch: py
         Branch(x, worth_it=True).run(lambda: None)
     Branch(x, worth_it=True).run(lambda: None)
     assert log == []
+
+
+def test_a_pass_that_fails_leaves_nothing_behind(log: list[str]) -> None:
+    """Its weights are not taken for ones that were used before."""
+    one, two, x = two_layers()
+
+    def failing() -> None:
+        with work_beside(torch.device("cuda"), True):
+            of(of(x, one), two).sum().backward()
+            raise RuntimeError("no graph")
+
+    with pytest.raises(RuntimeError, match="no graph"):
+        failing()
+    log.clear()
+    with work_beside(torch.device("cuda"), True):
+        of(of(x, one), two).sum().backward()
+    assert log.count("on side") == 2
 
 
 def test_where_nothing_was_left_aside_nothing_is_waited_for(log: list[str]) -> None:

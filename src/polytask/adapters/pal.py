@@ -34,25 +34,22 @@ class PalLayer(LayerAdapter):
         return F.gelu(y_TD) if self.gelu else y_TD
 
     def filled_up(self, x_TD: Tensor, layout: Layout, k: int) -> Tensor:
-        """The branch of task k's tokens, its dimensions and those of each head filled up with zeros to multiples of 8:
-        a GPU's products of other sizes, such as the paper's 204 = 12 x 17, take several times as long."""
+        """The branch of task k's tokens, its dimensions and those of each head filled up with zeros to multiples of 8,
+        which a GPU's products need to be fast; the paper's 204 = 12 x 17 has none."""
         (projections,) = self.projections
         size, head = projections.size, projections.size // self.heads
         more, more_head = -size % ALIGNED, -head % ALIGNED
         if projections not in layout.made:  # which layers may share
             (own_down, own_bias), (own_up, up_bias) = projections.down.own(k), projections.up.own(k)
-            up = filled(own_up.unflatten(1, (self.heads, head)), (0, more_head)).flatten(1)
-            layout.made[projections] = filled(own_down, (0, 0, 0, more)), filled(own_bias, (0, more)), up, up_bias
+            up = F.pad(own_up.unflatten(1, (self.heads, head)), (0, more_head)).flatten(1)
+            rows = Filling(rows=more)
+            layout.made[projections] = rows.fill(own_down), rows.fill(own_bias), up, up_bias
         down, down_bias, up, up_bias = layout.made[projections]
         weight, bias = self.query_key_value.own(k)
         filling = Filling(3 * self.heads, more_head, more)
         qkv_T3s = one_product(one_product(x_TD, [down], [down_bias]), [weight], [bias], filling)
         mixed_THd = attend_packed(qkv_T3s.unflatten(-1, (3, self.heads, -1)), layout, scale=head**-0.5)
         return one_product(mixed_THd.flatten(1), [up], [up_bias])
-
-
-def filled(t: Tensor, more: tuple[int, ...]) -> Tensor:
-    return F.pad(t, more) if any(more) else t
 
 
 class Pal(Adapter):

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 Grads = list[Tensor | None]
-MOST_HELD = 2**29
-"""Bytes kept for work beside; beyond that it is waited for."""
 
 
 class _Side:
@@ -46,13 +44,11 @@ def work_beside(device: torch.device, worth_it: bool) -> Iterator[None]:
         yield
     finally:
         _open = None
-        if side.seen:  # a stream that has no part in a graph that is being captured cannot be waited for
-            torch.cuda.current_stream(device).wait_stream(side.stream)
-        if side.branched:
-            torch.cuda.current_stream(device).wait_stream(side.branch)
-        side.held.clear()
-        side.seen.clear()
-        side.branched = False
+        # A stream that has no part in a graph that is being captured cannot be waited for.
+        used = [stream for stream, was in ((side.stream, side.seen), (side.branch, side.branched)) if was]
+        side.held, side.seen, side.branched = [], set(), False
+        for stream in used:
+            torch.cuda.current_stream(device).wait_stream(stream)
 
 
 def aside(weights: list[Tensor], run: Callable[[], Grads], *reads: Tensor) -> Grads:
@@ -68,9 +64,6 @@ def aside(weights: list[Tensor], run: Callable[[], Grads], *reads: Tensor) -> Gr
     if keys & side.seen:  # a weight that is used twice: its gradients are added up now
         here.wait_stream(side.stream)
         return run()
-    if sum(t.numel() * t.element_size() for t in side.held) > MOST_HELD:
-        here.wait_stream(side.stream)
-        side.held.clear()
     side.seen |= keys
     side.held.extend(reads)
     side.stream.wait_stream(here)
