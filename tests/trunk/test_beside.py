@@ -59,6 +59,14 @@ def test_weights_gradients_are_left_aside_and_waited_for_at_the_end(log: list[st
     assert all(torch.equal(p.grad, g) for p, g in zip([*one.parameters(), *two.parameters()], expected, strict=True))
 
 
+def test_what_does_not_learn_leaves_nothing(log: list[str]) -> None:
+    one, two, x = two_layers()
+    two.requires_grad_(False)
+    with work_beside(torch.device("cuda"), True):
+        of(of(x, one), two).sum().backward()
+    assert log.count("on side") == 1
+
+
 def test_a_weight_used_twice_is_waited_for(log: list[str]) -> None:
     one, _, x = two_layers()
     loss = of(of(x, one), one).square().sum()

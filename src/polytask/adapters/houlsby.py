@@ -48,19 +48,19 @@ class HoulsbyLayer(LayerAdapter):
         self.attention = Bottleneck(context, size) if position == "both_sublayers" else None
 
     def sublayer(self, site: SublayerSite, y_TD: Tensor, layout: Layout) -> Tensor:
-        bottleneck = self.attention if site == "attention" else self.ffn
-        if self.plain_sublayer(site) or bottleneck is None:
+        part = self.attention if site == "attention" else self.ffn
+        if self.plain_sublayer(site) or part is None:
             return y_TD
-        changed_TD: Tensor = bottleneck(y_TD, layout)
+        changed_TD: Tensor = part(y_TD, layout)
         return changed_TD
 
     def sublayer_sum(
         self, site: SublayerSite, y_TD: Tensor, layout: Layout
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        bottleneck = self.attention if site == "attention" else self.ffn
-        if self.plain_sublayer(site) or bottleneck is None or layout.alone is None:
+        part = self.attention if site == "attention" else self.ffn
+        if self.plain_sublayer(site) or part is None or layout.alone is None:
             return self.sublayer(site, y_TD, layout), None, None
-        return bottleneck.summands(y_TD, layout.alone)
+        return part.summands(y_TD, layout.alone)
 
     def plain_sublayer(self, site: SublayerSite) -> bool:
         return self.position == "after_norm" or (site == "attention" and self.position == "after_ffn")

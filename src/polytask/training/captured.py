@@ -138,7 +138,8 @@ class CapturedSteps:
         self.reason = reason
         log.warning("steps are not captured: %s", reason)
         # The generator believes that capturing goes on. Graphs captured before would go on with what it was.
-        generator = torch.cuda.default_generators[self.device.index or torch.cuda.current_device()]
+        index = torch.cuda.current_device() if self.device.index is None else self.device.index
+        generator = torch.cuda.default_generators[index]
         generator.graphsafe_set_state(generator.clone_state())
         for graph in self._graphs.values():
             graph.graph = None

@@ -80,7 +80,7 @@ class _OneProduct(torch.autograd.Function):
                 grads[len(weights) :] = cut(ctx.filling.cut(sums(grad_TO)), biases)
             return grads
 
-        learned = aside([*weights, *biases], gradients, grad_TO, x_TD)
+        learned = aside([*weights, *biases], gradients, grad_TO, x_TD) if any(learns) else gradients()
         return grad_TO @ weight_OD if ctx.needs_input_grad[0] else None, None, None, *learned
 
 
