@@ -53,8 +53,10 @@ def test_far_from_zero_it_is_the_tail_of_the_distribution() -> None:
 
 
 def test_it_compiles(ptx: Any) -> None:
-    kinds = {**dict.fromkeys(("x", "bias", "out", "grad", "x_grad"), "*bf16"), "rows": "i32"}
+    kinds = {**dict.fromkeys(("x", "bias", "out", "slope", "grad", "x_grad"), "*bf16"), "rows": "i32"}
     shape = {"SIZE": 3072, "ROWS": module.ROWS, "COLUMNS": module.COLUMNS, "num_warps": module.WARPS}
     eights = module.ROWS * module.COLUMNS // (module.WARPS * 32) // 8
-    assert ptx(module._gelu_forward, kinds, **shape).count("st.global.v4.b32") == eights
+    for learns in (False, True):
+        code = ptx(module._gelu_forward, kinds, **shape, LEARNS=learns)
+        assert code.count("st.global.v4.b32") == eights * (1 + learns)
     assert ptx(module._gelu_backward, kinds, **shape, SUMS=True).count("st.global.v4.b32") == eights

@@ -31,7 +31,7 @@ from polytask.types import TrainSettings
 
 log = logging.getLogger(__name__)
 MOST_GRAPHS = 128
-BESIDE = 4096
+BESIDE = 16384
 """Tokens up to which the gradients of weights are made beside the others: more fill a GPU one after another."""
 ALIGNED = 64
 

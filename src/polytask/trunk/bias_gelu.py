@@ -1,7 +1,8 @@
 """`gelu(x + bias)` as Triton kernels, of which the backward one adds up the bias's gradient on its way.
 
 torch reads a gradient once more to sum it over tokens; of the widest one of a layer that is a fifth of what its
-activation takes. The same input gives the same bits. Knows tensors only; without Triton it can be imported, not called.
+activation takes. The pass forward, which has worked most of it out anyway, keeps the slope in place of x: backward is a
+multiplication. The same input gives the same bits. Knows tensors only; without Triton it can be imported, not called.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # (What a kernel takes and makes are Triton's own values, which have no types in Python.)
@@ -33,18 +34,20 @@ class _BiasGelu(torch.autograd.Function):
     def forward(ctx: Any, x_TF: Tensor, bias_F: Tensor) -> Tensor:
         x_TF = x_TF.contiguous()
         out_TF = torch.empty_like(x_TF)
-        ctx.save_for_backward(x_TF, bias_F)
-        _launch(_gelu_forward, x_TF, bias_F, out_TF)
+        learns = any(ctx.needs_input_grad)
+        slope_TF = torch.empty_like(x_TF) if learns else x_TF
+        ctx.save_for_backward(slope_TF, bias_F)
+        _launch(_gelu_forward, x_TF, bias_F, out_TF, slope_TF, LEARNS=learns)
         return out_TF
 
     @staticmethod
     def backward(ctx: Any, grad_TF: Tensor) -> tuple[Tensor, Tensor | None]:
-        x_TF, bias_F = ctx.saved_tensors
-        x_grad_TF = torch.empty_like(x_TF)
-        rows, size = x_TF.shape
+        slope_TF, bias_F = ctx.saved_tensors
+        x_grad_TF = torch.empty_like(slope_TF)
+        rows, size = slope_TF.shape
         learns = ctx.needs_input_grad[1]
-        parts_P1F = torch.empty(-(-rows // ROWS) if learns else 0, 1, size, dtype=torch.float32, device=x_TF.device)
-        _launch(_gelu_backward, grad_TF.contiguous(), x_TF, bias_F, x_grad_TF, parts_P1F, SUMS=learns)
+        parts_P1F = slope_TF.new_empty(-(-rows // ROWS) if learns else 0, 1, size, dtype=torch.float32)
+        _launch(_gelu_backward, grad_TF.contiguous(), slope_TF, x_grad_TF, parts_P1F, SUMS=learns)
         if not learns:
             return x_grad_TF, None
         (bias_grad,) = aside([bias_F], lambda: [*column_sums(parts_P1F, bias_F.dtype)], parts_P1F)
@@ -88,7 +91,9 @@ def _gelu_forward(
     x,
     bias,
     out,
+    slope,
     rows,
+    LEARNS: tl.constexpr,
     SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -96,15 +101,18 @@ def _gelu_forward(
     places, inside, columns = _tile(rows, SIZE, ROWS, COLUMNS)
     bias_F = tl.load(bias + columns, mask=columns < SIZE, other=0.0).to(tl.float32)
     x_TF = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) + bias_F[None, :]
-    y_TF = x_TF * _below(x_TF, tl.exp(-0.5 * x_TF * x_TF))
-    tl.store(out + places, y_TF.to(out.dtype.element_ty), mask=inside)
+    bell_TF = tl.exp(-0.5 * x_TF * x_TF)
+    below_TF = _below(x_TF, bell_TF)
+    tl.store(out + places, (x_TF * below_TF).to(out.dtype.element_ty), mask=inside)
+    if LEARNS:
+        slope_TF = below_TF + x_TF * bell_TF * 0.3989422804014327
+        tl.store(slope + places, slope_TF.to(slope.dtype.element_ty), mask=inside)
 
 
 @_jit
 def _gelu_backward(
     grad,
-    x,
-    bias,
+    slope,
     x_grad,
     parts,
     rows,
@@ -114,11 +122,8 @@ def _gelu_backward(
     COLUMNS: tl.constexpr,
 ):
     places, inside, columns = _tile(rows, SIZE, ROWS, COLUMNS)
-    bias_F = tl.load(bias + columns, mask=columns < SIZE, other=0.0).to(tl.float32)
-    x_TF = tl.load(x + places, mask=inside, other=0.0).to(tl.float32) + bias_F[None, :]
     grad_TF = tl.load(grad + places, mask=inside, other=0.0).to(tl.float32)
-    bell_TF = tl.exp(-0.5 * x_TF * x_TF)
-    grad_TF *= _below(x_TF, bell_TF) + x_TF * bell_TF * 0.3989422804014327
+    grad_TF *= tl.load(slope + places, mask=inside, other=0.0).to(tl.float32)
     tl.store(x_grad + places, grad_TF.to(x_grad.dtype.element_ty), mask=inside)
     if SUMS:
         sums_F = tl.sum(grad_TF, 0)
