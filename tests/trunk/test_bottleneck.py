@@ -59,11 +59,19 @@ def test_a_frozen_one_hands_gradients_on() -> None:
     assert torch.equal(one, whole[0])
 
 
-def test_it_compiles(ptx: Any) -> None:
+def test_as_many_dimensions_at_a_time_as_fit() -> None:
+    h200, small = 232_448, 101_376  # bytes of an H200 and of a GPU for games
+    assert module.step_of(64, 2, h200) == module.step_of(64, 2, small) == 256
+    assert (module.step_of(256, 2, h200), module.step_of(256, 2, small)) == (128, 64)
+    assert module.step_of(256, 4, small) == 32
+
+
+@pytest.mark.parametrize(("width", "memory"), [(64, 101_376), (64, 232_448), (256, 101_376), (256, 232_448)])
+def test_it_compiles(ptx: Any, width: int, memory: int) -> None:
     halves = ("x", "down", "up", "hidden", "active", "change", "grad", "same", "hidden_grad", "x_grad")
     kinds = {**dict.fromkeys(halves, "*bf16"), "rows": "i32"}
-    shape = {"SIZE": 768, "INNER": 64, "WIDTH": 64, "ROWS": module.ROWS, "STEP": module.STEP, "PRECISION": "tf32"}
+    shape = {"SIZE": 768, "INNER": width, "WIDTH": width, "ROWS": module.ROWS, "PRECISION": "tf32"}
     for kernel in (module._bottleneck_forward, module._bottleneck_backward):
-        code = ptx(kernel, kinds, module.WARPS, **shape)
+        code = ptx(kernel, kinds, module.WARPS, **shape, STEP=module.step_of(width, 2, memory))
         assert "mma" in code, "the tensor cores do it"
         assert "ld.local" not in code, "registers are enough"

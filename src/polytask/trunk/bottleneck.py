@@ -1,14 +1,15 @@
 """`W_D gelu(W_E x + b_E)`, through few dimensions and back, as one Triton kernel each way.
 
 One by one these are three kernels forward, two of them products of which each fills a corner of a GPU, and four
-backward. Here a program takes some tokens through all of it; what it needs of the weights comes from the cache. Knows
-tensors only; without Triton it can be imported, not called.
+backward. Here a program takes some tokens through all of it; what it needs of the weights comes from the cache. The
+backward one adds up the bias's gradient on its way. Knows tensors only; without Triton it can be imported, not called.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # (What a kernel takes and makes are Triton's own values, which have no types in Python.)
 
 from __future__ import annotations  # kernels name Triton's types, which may not be there
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,7 +22,11 @@ from polytask.trunk.kernels import TRITON, jit, tl
 
 WIDEST = 256  # dimensions inside
 MOST_ROWS = 4096  # more tokens fill a GPU with products one by one
-ROWS, STEP, WARPS = 16, 64, 4  # tokens of a program, outer dimensions at a time
+ROWS, WARPS = 16, 4  # tokens of a program
+STEPS = (256, 128, 64, 32)
+"""Outer dimensions at a time: as many as fit, for each time waits for memory once."""
+STAGES = 3
+SPARED = 8192  # bytes of shared memory for all else
 
 
 def bottleneck_fits(x_TD: Tensor, down_sD: Tensor) -> bool:
@@ -52,32 +57,50 @@ class _Bottleneck(torch.autograd.Function):
         x_TD, hidden_Ts, active_Ts, down_sD, up_Ds = ctx.saved_tensors
         grad_TD = grad_TD.contiguous()
         x_grad_TD, hidden_grad_Ts = torch.empty_like(x_TD), torch.empty_like(hidden_Ts)
-        tensors = grad_TD, same_TD.contiguous(), hidden_Ts, down_sD, up_Ds, hidden_grad_Ts, x_grad_TD
+        parts_P1s = grad_TD.new_empty(-(-len(x_TD) // ROWS), 1, len(down_sD), dtype=torch.float32)
+        tensors = grad_TD, same_TD.contiguous(), hidden_Ts, down_sD, up_Ds, hidden_grad_Ts, x_grad_TD, parts_P1s
         _launch(_bottleneck_backward, hidden_Ts, *tensors)
         down, bias, up = ctx.learning
 
         def gradients() -> Grads:
-            (sums_s,) = column_sums(hidden_grad_Ts[:, None], bias.dtype)
+            (sums_s,) = column_sums(parts_P1s, bias.dtype)
             return [(hidden_grad_Ts.t() @ x_TD).to(down.dtype), sums_s, (grad_TD.t() @ active_Ts).to(up.dtype)]
 
         if not any(ctx.needs_input_grad[1:]):
             return x_grad_TD, None, None, None
-        return x_grad_TD, *aside([down, bias, up], gradients, hidden_grad_Ts, grad_TD, x_TD, active_Ts)
+        return x_grad_TD, *aside([down, bias, up], gradients, hidden_grad_Ts, grad_TD, x_TD, active_Ts, parts_P1s)
 
 
 def _launch(kernel: Any, hidden_Ts: Tensor, *tensors: Tensor) -> None:
     (rows, inner), size = hidden_Ts.shape, tensors[0].shape[1]
+    width = max(16, 1 << (inner - 1).bit_length())
     with torch.cuda.device_of(hidden_Ts):
         kernel[(-(-rows // ROWS),)](
             *(*tensors, rows),
             SIZE=size,
             INNER=inner,
-            WIDTH=max(16, 1 << (inner - 1).bit_length()),
+            WIDTH=width,
             ROWS=ROWS,
-            STEP=STEP,
+            STEP=step_of(width, hidden_Ts.element_size(), shared_memory(hidden_Ts.device)),
             PRECISION="ieee" if hidden_Ts.dtype == torch.float32 else "tf32",
             num_warps=WARPS,
+            num_stages=STAGES,
         )
+
+
+def step_of(width: int, element: int, memory: int) -> int:
+    """One step's tokens and weights are computed with while those of the next are on their way."""
+    waiting = STAGES - 1
+    fits = [step for step in STEPS if waiting * (ROWS + width) * step * element + SPARED <= memory]
+    return fits[0] if fits else STEPS[-1]
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of a program at most."""
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
 _jit = jit("rows")
@@ -141,6 +164,7 @@ def _bottleneck_backward(
     up,
     hidden_grad,
     x_grad,
+    parts,
     rows,
     SIZE: tl.constexpr,
     INNER: tl.constexpr,
@@ -163,6 +187,7 @@ def _bottleneck_backward(
     grad_Ts *= _below(hidden_Ts, bell_Ts) + hidden_Ts * bell_Ts * 0.3989422804014327
     half_Ts = grad_Ts.to(hidden_grad.dtype.element_ty)
     tl.store(hidden_grad + inner_places, half_Ts, mask=inside)
+    tl.store(parts + tl.program_id(0) * INNER + inner, tl.sum(tl.where(there, grad_Ts, 0.0), 0), mask=known)
     for start in range(0, SIZE, STEP):
         columns = start + tl.arange(0, STEP)
         mask_sS = known[:, None] & (columns < SIZE)[None, :]

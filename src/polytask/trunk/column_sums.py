@@ -15,8 +15,8 @@ from torch import Tensor
 from polytask.trunk.kernels import jit, tl
 
 # Of a program. Attributes of the module, so that a benchmark can try others.
-BYTES = 128  # of a row: a line of memory
-ROWS, WARPS = 256, 4
+BYTES = 32  # of a row: the least that is read from memory at once, so that there are many programs
+ROWS, WARPS = 512, 4
 CHUNK = 1024
 """With more rows than this, programs take so many each, and what they leave is added up again."""
 
