@@ -292,7 +292,7 @@ def test_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fits(kilobytes: int, size: int, max_length: int, dtype: torch.dtype = torch.bfloat16) -> bool:
         monkeypatch.setattr(short_attention, "kernels_run", lambda device: device.type == "cuda")
-        monkeypatch.setattr(short_attention, "_shared_memory", lambda _: kilobytes * 1024)
+        monkeypatch.setattr(short_attention, "shared_memory", lambda _: kilobytes * 1024)
         with FakeTensorMode():
             return short_fits(torch.empty(4, 12, size, dtype=dtype, device="cuda:0"), max_length)
 

@@ -9,7 +9,6 @@ backward one adds up the bias's gradient on its way. Knows tensors only; without
 
 from __future__ import annotations  # kernels name Triton's types, which may not be there
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 from polytask.trunk.beside import Grads, aside
 from polytask.trunk.bias_gelu import _below
 from polytask.trunk.column_sums import column_sums
-from polytask.trunk.kernels import TRITON, jit, tl
+from polytask.trunk.kernels import TRITON, jit, shared_memory, tl
 
 WIDEST = 256  # dimensions inside
 MOST_ROWS = 4096  # more tokens fill a GPU with products one by one
@@ -93,14 +92,6 @@ def step_of(width: int, element: int, memory: int) -> int:
     waiting = STAGES - 1
     fits = [step for step in STEPS if waiting * (ROWS + width) * step * element + SPARED <= memory]
     return fits[0] if fits else STEPS[-1]
-
-
-@cache
-def shared_memory(device: torch.device) -> int:
-    """Bytes of a program at most."""
-    if device.type != "cuda":
-        return 0
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
 _jit = jit("rows")

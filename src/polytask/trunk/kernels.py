@@ -15,7 +15,7 @@ except ImportError:
     triton = tl = None
 
 TRITON = triton is not None
-__all__ = ["TRITON", "jit", "kernels_run", "tl"]
+__all__ = ["TRITON", "jit", "kernels_run", "shared_memory", "tl"]
 
 
 def jit(*changing: str) -> Callable[[Any], Any]:
@@ -34,3 +34,12 @@ def kernels_run(device: torch.device) -> bool:
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     there = TRITON and compiler is not None and device.type == "cuda"
     return there and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes that a program may have."""
+    if device.type != "cuda":
+        return 0
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", 0))

@@ -16,13 +16,12 @@ Knows tensors only; without Triton it can be imported, not called.
 
 from __future__ import annotations  # kernels name Triton's types, which may not be there
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from polytask.trunk.kernels import TRITON, jit, kernels_run, tl
+from polytask.trunk.kernels import TRITON, jit, kernels_run, shared_memory, tl
 
 LONGEST = 128
 WIDEST = 128  # of a head
@@ -97,14 +96,7 @@ def short_fits(q_THd: Tensor, max_length: int) -> bool:
     need = tile * (2 * tile + 8 * width)
     if q_THd.dtype == torch.float32:
         need = 200_000 if tile * width <= LONGEST * 64 else 400_000
-    return need <= _shared_memory(q_THd.device.index)
-
-
-@cache
-def _shared_memory(device: int) -> int:
-    """What a program may have."""
-    properties: Any = torch.cuda.get_device_properties(device)
-    return int(getattr(properties, "shared_memory_per_block_optin", 0))
+    return need <= shared_memory(q_THd.device)
 
 
 def _width(size: int) -> int:
