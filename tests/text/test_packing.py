@@ -138,6 +138,15 @@ def test_size_classes_are_few_and_waste_little(tasks: int, wasted: float) -> Non
     assert len(set(rooms.values())) == len({room.tokens for room in rooms.values()}) <= 7 / wasted + 2
 
 
+def test_large_steps_waste_less_and_meet_few_sizes() -> None:
+    for tokens, wasted in ((5_000, 1 / 16), (10_000, 1 / 32), (16_400, 1 / 32), (100_000, 1 / 32)):
+        # As many tokens as texts of 29 on average, deviation 24, come to in one step out of twenty or fewer.
+        spread = int(2 * 24 * (tokens / 29) ** 0.5)
+        sizes = {n: size_class(n) for n in range(tokens - spread, tokens + spread)}
+        assert all(n <= size <= n * (1 + wasted) for n, size in sizes.items())
+        assert len(set(sizes.values())) <= 10
+
+
 def test_many_tasks_have_as_many_tokens_each() -> None:
     tasks = tuple("abcde")
     texts = {task: [(ids(*range(9 * at + 1)),)] for at, task in enumerate(tasks)}

@@ -159,15 +159,19 @@ def filler_lengths(room: int) -> list[int]:
 def size_class(tokens: int, tasks: int = 1) -> int:
     """The next of sizes that lie at most an eighth apart, so that there are few of them and little is filled up.
 
-    With two tasks in a stream they lie a quarter apart, with more a half: every task's class counts for itself, and all
-    combinations of them are different shapes.
+    Beyond 4,096 tokens they lie closer, down to a 32nd: the more sequences, the less does their number of tokens differ
+    from step to step, and what is met is few sizes all the same. With two tasks in a stream all lie twice as far apart,
+    with more four times: every task's size counts for itself, and all combinations of them are different shapes.
     """
     apart = _apart(tokens, tasks)
     return max(MIN_CLASS, -(-tokens // apart) * apart)
 
 
 def _apart(tokens: int, tasks: int) -> int:
-    return MIN_CLASS if tokens <= MIN_CLASS else 1 << (tokens - 1).bit_length() - 5 + min(tasks, 3)
+    if tokens <= MIN_CLASS:
+        return MIN_CLASS
+    bits = (tokens - 1).bit_length()
+    return 1 << max(min(bits, 12), bits - 2) - 5 + min(tasks, 3)
 
 
 def longest_class(length: int) -> int:
