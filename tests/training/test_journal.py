@@ -3,14 +3,16 @@
 import json
 from pathlib import Path
 
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
 from polytask.training.journal import Journal
 from polytask.types import EvalReport, MetricValue, StepReport, TaskScore
 
 
-def report(step: int, evaluated: bool = False) -> StepReport:
+def report(step: int, evaluated: bool = False, steps: int = 10) -> StepReport:
     score = TaskScore(0.5, {"accuracy": MetricValue(0.7, 0.6, 0.8)}, "accuracy", 100)
     evaluation = EvalReport(step, "dev", {"t": score}) if evaluated else None
-    return StepReport(step, 10, 1, {"t": 0.25}, {}, 1e-3, 2.0, 4, 40, 0.1, evaluation, evaluated)
+    return StepReport(step, steps, 1, {"t": 0.25}, {}, 1e-3, 2.0, 4, 40, 0.1, evaluation, evaluated)
 
 
 def steps(run: Path) -> list[int]:
@@ -25,6 +27,16 @@ def test_lines_hold_the_report(tmp_path: Path) -> None:
     assert evaluation["tasks"]["t"]["metrics"]["accuracy"] == {"value": 0.7, "low": 0.6, "high": 0.8}
     assert (evaluation["mean"], evaluation["best"]) == (0.7, True)
     assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_of_a_long_run_tensorboard_is_given_some_steps_and_every_evaluation(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        for step in range(1, 61):
+            journal.write(report(step, evaluated=step == 31, steps=38_000))
+    assert steps(tmp_path) == [*range(1, 32), *range(31, 61)]
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.step for event in board.Scalars("loss/t")] == [19, 38, 57]
+    assert [event.step for event in board.Scalars("dev/t/accuracy")] == [31]
 
 
 def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path: Path) -> None:

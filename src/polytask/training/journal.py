@@ -20,6 +20,9 @@ from polytask.whole import write_whole
 log = logging.getLogger(__name__)
 SECONDS_UNSHOWN = 1.0
 """TensorBoard is behind by no more than this."""
+MOST_SHOWN = 2000
+"""Steps of a run that TensorBoard is given, evenly spread; it draws a thousand itself. An event takes nine times as
+long to write as a line of metrics.jsonl, and short steps on a GPU would wait for it."""
 
 
 class Journal:
@@ -34,16 +37,8 @@ class Journal:
 
     def write(self, report: StepReport) -> None:
         self._line(step_line(report))
-        self._show(
-            report.step,
-            {
-                **{f"loss/{task}": loss for task, loss in report.losses.items()},
-                **{f"penalty/{name}": value for name, value in report.penalties.items()},
-                "step/learning_rate": report.learning_rate,
-                **({"step/gradient_norm": report.gradient_norm} if report.skipped is None else {}),
-                "step/examples_per_second": report.examples / report.seconds,
-            },
-        )
+        if report.step % -(-report.steps // MOST_SHOWN) == 0:
+            self._show_step(report)
         if report.interference is not None:
             self._line(interference_line(report.interference))
             self._show(report.step, {f"interference/{pair}": cosine for pair, cosine in report.interference.pairs()})
@@ -56,6 +51,18 @@ class Journal:
         losses = {f"dev/{task}/loss": score.loss for task, score in report}
         metrics = {f"dev/{task}/{n}": metric.value for task, score in report for n, metric in score.metrics.items()}
         self._show(report.step, losses | metrics)
+
+    def _show_step(self, report: StepReport) -> None:
+        self._show(
+            report.step,
+            {
+                **{f"loss/{task}": loss for task, loss in report.losses.items()},
+                **{f"penalty/{name}": value for name, value in report.penalties.items()},
+                "step/learning_rate": report.learning_rate,
+                **({"step/gradient_norm": report.gradient_norm} if report.skipped is None else {}),
+                "step/examples_per_second": report.examples / report.seconds,
+            },
+        )
 
     def _show(self, step: int, values: Mapping[str, float]) -> None:
         """To TensorBoard, some steps at once and an event a step: its writer wakes a thread up for each."""
