@@ -20,6 +20,8 @@ from polytask.text.masking import MaskedText, Masker, token_labels
 FILLER_LENGTH = 16  # filler is cut short, because attention's cost follows the longest sequence
 MIN_CLASS = 64
 """The smallest number of tokens that a task has in a steady stream."""
+LARGE = 12
+"""Sizes beyond two to this many tokens lie closer."""
 SHORT = 128
 """Steady streams whose sequences are no longer than this are not told apart by their longest one."""
 
@@ -171,7 +173,8 @@ def _apart(tokens: int, tasks: int) -> int:
     if tokens <= MIN_CLASS:
         return MIN_CLASS
     bits = (tokens - 1).bit_length()
-    return 1 << max(min(bits, 12), bits - 2) - 5 + min(tasks, 3)
+    closer = min(max(bits - LARGE, 0), 2)
+    return 1 << bits - 5 - closer + min(tasks, 3)
 
 
 def longest_class(length: int) -> int:

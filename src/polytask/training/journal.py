@@ -19,7 +19,7 @@ from polytask.whole import write_whole
 
 log = logging.getLogger(__name__)
 SECONDS_UNSHOWN = 1.0
-"""TensorBoard is behind by no more than this."""
+"""Between two writes for TensorBoard."""
 MOST_SHOWN = 2000
 """Steps of a run that TensorBoard is given, evenly spread; it draws a thousand itself. An event takes nine times as
 long to write as a line of metrics.jsonl, and short steps on a GPU would wait for it."""
@@ -34,6 +34,7 @@ class Journal:
         self.resumed_at = resumed_at
         self._file: IO[str] | None = None
         self._unshown: list[tuple[float, int, Mapping[str, float]]] = []
+        self._shown_at = 0.0
 
     def write(self, report: StepReport) -> None:
         self._line(step_line(report))
@@ -68,8 +69,9 @@ class Journal:
         """To TensorBoard, some steps at once and an event a step: its writer wakes a thread up for each."""
         now = time.time()
         self._unshown.append((now, step, values))
-        if now - self._unshown[0][0] > SECONDS_UNSHOWN:
+        if now - self._shown_at > SECONDS_UNSHOWN:
             self._show_all()
+            self._shown_at = now
 
     def _show_all(self) -> None:
         writer = self._board._get_file_writer()

@@ -178,7 +178,7 @@ def _bottleneck_backward(
     grad_Ts *= _below(hidden_Ts, bell_Ts) + hidden_Ts * bell_Ts * 0.3989422804014327
     half_Ts = grad_Ts.to(hidden_grad.dtype.element_ty)
     tl.store(hidden_grad + inner_places, half_Ts, mask=inside)
-    tl.store(parts + tl.program_id(0) * INNER + inner, tl.sum(tl.where(there, grad_Ts, 0.0), 0), mask=known)
+    tl.store(parts + tl.program_id(0) * INNER + inner, tl.sum(grad_Ts, 0), mask=known)
     for start in range(0, SIZE, STEP):
         columns = start + tl.arange(0, STEP)
         mask_sS = known[:, None] & (columns < SIZE)[None, :]
