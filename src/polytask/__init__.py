@@ -1,28 +1,35 @@
-"""polytask: one encoder, many text tasks."""
+"""polytask: one encoder, many text tasks.
 
-from polytask.adding import Adding, add_task
-from polytask.build import TABLES, options_of
-from polytask.evaluation.report import write_report
-from polytask.experiments.compare import StudyRunning, compare_runs
-from polytask.experiments.runner import CellReport
-from polytask.experiments.study import read_study
-from polytask.export.adapter import export_adapter
-from polytask.export.combine import combine
-from polytask.preparing import Prepared, describe_task, prepare
-from polytask.pretraining import Pretraining, pretrain
-from polytask.probing import with_probes
-from polytask.recipe import Recipe, read_recipe, recipe_from, write_recipe
-from polytask.run import Finished, Rehearsal, Running, train
-from polytask.scoring import evaluate_run
-from polytask.serving.files import predict_file
-from polytask.serving.predictor import Predictor
-from polytask.starter import start_recipe
-from polytask.tasks.finding import Finding
-from polytask.trunk.encoders import describe_encoder, find_encoder
-from polytask.types import EvalReport, Prediction, StepReport, UserError
+The public names are imported when they are first used, so that `import polytask` and `polytask --help` take no time:
+PyTorch alone needs seconds.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from polytask.version import __version__
 
-load = Predictor.load
+if TYPE_CHECKING:
+    from polytask.adding import Adding, add_task
+    from polytask.build import TABLES, options_of
+    from polytask.evaluation.report import write_report
+    from polytask.experiments.compare import StudyRunning, compare_runs
+    from polytask.experiments.runner import CellReport
+    from polytask.experiments.study import read_study
+    from polytask.export.adapter import export_adapter
+    from polytask.export.combine import combine
+    from polytask.preparing import Prepared, describe_task, prepare
+    from polytask.pretraining import Pretraining, pretrain
+    from polytask.probing import with_probes
+    from polytask.recipe import Recipe, read_recipe, recipe_from, write_recipe
+    from polytask.run import Finished, Rehearsal, Running, train
+    from polytask.scoring import evaluate_run
+    from polytask.serving.files import predict_file
+    from polytask.serving.predictor import Predictor, load
+    from polytask.starter import start_recipe
+    from polytask.tasks.finding import Finding
+    from polytask.trunk.encoders import describe_encoder, find_encoder
+    from polytask.types import EvalReport, Prediction, StepReport, UserError
 
 __all__ = [
     "TABLES",
@@ -64,3 +71,39 @@ __all__ = [
     "write_recipe",
     "write_report",
 ]
+
+_MODULES = {
+    "adding": ("Adding", "add_task"),
+    "build": ("TABLES", "options_of"),
+    "evaluation.report": ("write_report",),
+    "experiments.compare": ("StudyRunning", "compare_runs"),
+    "experiments.runner": ("CellReport",),
+    "experiments.study": ("read_study",),
+    "export.adapter": ("export_adapter",),
+    "export.combine": ("combine",),
+    "preparing": ("Prepared", "describe_task", "prepare"),
+    "pretraining": ("Pretraining", "pretrain"),
+    "probing": ("with_probes",),
+    "recipe": ("Recipe", "read_recipe", "recipe_from", "write_recipe"),
+    "run": ("Finished", "Rehearsal", "Running", "train"),
+    "scoring": ("evaluate_run",),
+    "serving.files": ("predict_file",),
+    "serving.predictor": ("Predictor", "load"),
+    "starter": ("start_recipe",),
+    "tasks.finding": ("Finding",),
+    "trunk.encoders": ("describe_encoder", "find_encoder"),
+    "types": ("EvalReport", "Prediction", "StepReport", "UserError"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'polytask' has no attribute {name!r}")
+    value = getattr(import_module(f"polytask.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

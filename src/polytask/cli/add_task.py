@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from polytask import Adding, UserError
+import polytask
 from polytask.cli.progress import follow
 from polytask.cli.tables import print_finished
 
@@ -36,9 +36,9 @@ def run(
 
         polytask add-task runs/two-tasks recipes/adding/similarity-replay.yaml --set add.max_drop=2 --run runs/three
     """
-    adding = Adding(old, recipe, folder, setting, resume, allow_change)
+    adding = polytask.Adding(old, recipe, folder, setting, resume, allow_change)
     follow(adding)
     finished = adding.finish()
     print_finished(finished)
     if finished.refused is not None:
-        raise UserError(f"no model was saved: {finished.refused}")
+        raise polytask.UserError(f"no model was saved: {finished.refused}")

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from polytask import Finding, Prepared, Rehearsal, UserError, describe_task, read_recipe
+import polytask
 from polytask.cli.console import plain_console
 
 TITLES = {
@@ -35,7 +35,7 @@ def run(
 
         polytask check recipes/quickstart.yaml --strict
     """
-    prepared = Rehearsal(read_recipe(recipe, setting)).prepared
+    prepared = polytask.Rehearsal(polytask.read_recipe(recipe, setting)).prepared
     console = plain_console()
     console.print(data_table(prepared))
     found = prepared.findings()
@@ -52,10 +52,10 @@ def run(
         soft_wrap=True,
     )
     if strict and problems:
-        raise UserError(f"{recipe}: {verdict}, listed above")
+        raise polytask.UserError(f"{recipe}: {verdict}, listed above")
 
 
-def print_findings(findings: Sequence[Finding], console: Console) -> None:
+def print_findings(findings: Sequence["polytask.Finding"], console: Console) -> None:
     """Grouped by severity, the worst first; without any, nothing."""
     for severity, (title, style) in TITLES.items():
         found = [finding for finding in findings if finding.severity == severity]
@@ -67,12 +67,12 @@ def print_findings(findings: Sequence[Finding], console: Console) -> None:
         console.print("Row numbers count a file's lines, the header being line 1.", style="dim", highlight=False)
 
 
-def data_table(prepared: Prepared) -> Table:
+def data_table(prepared: "polytask.Prepared") -> Table:
     table = Table(title="Data", title_justify="left")
     for column in ("task", "kind", "split", "rows", "skipped", "labels", "tokens", "too long"):
         table.add_column(column, justify="right" if column in ("rows", "skipped", "tokens", "too long") else "left")
     for name, task in prepared.tasks.items():
-        about = describe_task(task, prepared)
+        about = polytask.describe_task(task, prepared)
         for split, data in about["data"].items():
             row = (f"{data['rows']:,}", f"{data['skipped']:,}", balance(data["labels"]))
             lengths = data["lengths"]
@@ -93,7 +93,7 @@ def balance(labels: Mapping[str, Any]) -> str:
     return f"{len(names)} classes, {spread} rows each"
 
 
-def budget_table(prepared: Prepared) -> Table:
+def budget_table(prepared: "polytask.Prepared") -> Table:
     budget = prepared.model.budget()
     table = Table(title="Parameters", title_justify="left")
     table.add_column("part")

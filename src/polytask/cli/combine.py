@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from polytask import combine, load
+import polytask
 
 
 def run(
@@ -36,8 +36,8 @@ def run(
 
         polytask combine runs/quickstart old=opinion.adapter.safetensors new=opinion-2.safetensors --output models/both
     """
-    folder = combine(trunk, [named(file) for file in files], output, max_length)
-    tasks = load(folder).tasks
+    folder = polytask.combine(trunk, [named(file) for file in files], output, max_length)
+    tasks = polytask.load(folder).tasks
     typer.echo(f"{folder}: {', '.join(tasks)}\nNext: polytask predict {folder} --task {tasks[0]} --text ...")
 
 

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from polytask import CellReport, StudyRunning, UserError, compare_runs, read_study
+import polytask
 from polytask.cli.console import plain_console
 
 
@@ -37,9 +37,9 @@ def run(
         if dry_run:
             raise typer.BadParameter("--dry-run is for studies; these runs have finished")
         target = folder or Path("comparison")
-        show(compare_runs(what, target), target, console)
+        show(polytask.compare_runs(what, target), target, console)
         return
-    running = StudyRunning(read_study(what[0]), folder, workers)
+    running = polytask.StudyRunning(polytask.read_study(what[0]), folder, workers)
     if dry_run:
         show_plan(running, console)
         return
@@ -47,12 +47,12 @@ def run(
     content = running.finish()
     show(content, running.folder, console)
     if running.errors:
-        raise UserError(
+        raise polytask.UserError(
             f"{len(running.errors)} of {len(running.plan.cells)} runs failed; the next start tries them again"
         )
 
 
-def show_plan(running: StudyRunning, console: Console) -> None:
+def show_plan(running: "polytask.StudyRunning", console: Console) -> None:
     cells = running.plan.cells
     console.print(
         f"{len(running.study.recipes)} variants x {len(running.study.seeds)} seeds: {len(cells)} runs", highlight=False
@@ -75,7 +75,7 @@ def minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def follow(running: StudyRunning, console: Console) -> None:
+def follow(running: "polytask.StudyRunning", console: Console) -> None:
     """Shows progress over all steps of all runs: a bar on a terminal, lines elsewhere."""
     total = sum(cell.steps for cell in running.plan.cells)
     steps = {cell.key: cell.steps if cell.done else 0 for cell in running.plan.cells}
@@ -100,7 +100,7 @@ def follow(running: StudyRunning, console: Console) -> None:
                 bar.console.print(_line(report, done, len(steps), left), highlight=False, soft_wrap=True)
 
 
-def _line(report: CellReport, done: int, of: int, left: str) -> str:
+def _line(report: "polytask.CellReport", done: int, of: int, left: str) -> str:
     cell = report.cell
     if report.state == "failed":
         return f"FAILED {cell.variant}, seed {cell.seed}:\n{report.error}"

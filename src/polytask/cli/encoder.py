@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from polytask import describe_encoder, find_encoder
+import polytask
 from polytask.cli.console import plain_console
 
 
@@ -20,8 +20,8 @@ def run(
         polytask encoder bert-base-uncased
     """
     console = plain_console()
-    folder = find_encoder(name)
-    facts = describe_encoder(folder)
+    folder = polytask.find_encoder(name)
+    facts = polytask.describe_encoder(folder)
     files = facts.pop("files")
     for key, value in facts.items():
         shown = f"{value:,}" if isinstance(value, int) else value

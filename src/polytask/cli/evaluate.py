@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from polytask import evaluate_run
+import polytask
 from polytask.cli.console import plain_console
 from polytask.cli.init import pairs
 from polytask.cli.tables import scores_table
@@ -26,4 +26,4 @@ def run(
 
         polytask evaluate runs/quickstart --on opinion=more-opinions.csv
     """
-    plain_console().print(scores_table(evaluate_run(folder, split, pairs("--on", on))))
+    plain_console().print(scores_table(polytask.evaluate_run(folder, split, pairs("--on", on))))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from polytask import export_adapter
+import polytask
 
 
 def run(
@@ -27,5 +27,5 @@ def run(
 
         polytask export runs/quickstart --adapter opinion --output shared/mood.safetensors
     """
-    file = export_adapter(folder, adapter, output)
+    file = polytask.export_adapter(folder, adapter, output)
     typer.echo(f"{file}: {file.stat().st_size:,} bytes\nNext: polytask combine TRUNK {file} ... --output DIR")

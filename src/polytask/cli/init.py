@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from polytask import UserError, start_recipe
+import polytask
 
 
 def run(
@@ -26,8 +26,8 @@ def run(
         polytask init recipe.yaml --task mood=train.csv --dev mood=dev.csv
     """
     if target.exists() and not force:
-        raise UserError(f"{target}: is there already; choose another name, or write over it with --force")
-    starter = start_recipe(target, pairs("--task", task), pairs("--dev", dev))
+        raise polytask.UserError(f"{target}: is there already; choose another name, or write over it with --force")
+    starter = polytask.start_recipe(target, pairs("--task", task), pairs("--dev", dev))
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(starter.text, encoding="utf-8")
     for name, reasons in starter.reasons.items():

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from polytask import Running, read_recipe, with_probes
+import polytask
 from polytask.cli.progress import follow
 from polytask.cli.tables import interference_table, print_finished
 
@@ -38,8 +38,8 @@ def run(
 
         polytask interference recipe.yaml --every 10 --run runs/looked-at --set train.epochs=5
     """
-    probed = with_probes(read_recipe(recipe, setting), every)
-    running = Running(probed, folder or Path("runs") / f"{probed.name}-interference", resume, allow_change)
+    probed = polytask.with_probes(polytask.read_recipe(recipe, setting), every)
+    running = polytask.Running(probed, folder or Path("runs") / f"{probed.name}-interference", resume, allow_change)
     follow(running)
     finished = running.finish()
     found = finished.summary["interference"]

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from polytask import UserError, __version__
+import polytask
 from polytask.cli import (
     add_task,
     check,
@@ -32,7 +32,7 @@ app = typer.Typer(
     help="One encoder, many text tasks: train, evaluate and use them from one recipe file.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
 
@@ -56,11 +56,9 @@ for command in COMMANDS:
     app.command(name=command.__name__.rpartition(".")[2].replace("_", "-"))(command.run)
 
 
-@app.callback(invoke_without_command=True)
-def options(version: bool = typer.Option(False, "--version", help="Show the version and stop.")) -> None:
-    if version:
-        typer.echo(f"polytask {__version__}")
-        raise typer.Exit
+@app.callback(epilog="`polytask --version` shows the version.")
+def options() -> None:
+    """Read by `--help`; `main` answers `--version`, because an option here would cost every command 0.1 s."""
 
 
 def main() -> None:
@@ -68,11 +66,16 @@ def main() -> None:
 
     130 after Ctrl-C, 143 after SIGTERM.
     """
+    if sys.argv[1:] == ["--version"]:
+        typer.echo(f"polytask {polytask.__version__}")
+        return
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     try:
         with handled_by(leave):
             app()
-    except UserError as error:
+    except SystemExit:
+        raise  # the usual end: the names below would be imported to be compared with it
+    except polytask.UserError as error:
         _say(str(error))
         sys.exit(1)
     except BrokenPipeError:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from polytask import TABLES, UserError, options_of
+import polytask
 
 
 def run(
@@ -25,16 +25,16 @@ def run(
 
         polytask methods head
     """
-    if table is not None and table not in TABLES:
-        raise UserError(f"methods {table}: the tables are {', '.join(TABLES)}")
+    if table is not None and table not in polytask.TABLES:
+        raise polytask.UserError(f"methods {table}: the tables are {', '.join(polytask.TABLES)}")
     console = Console()
-    for name, entries in TABLES.items():
+    for name, entries in polytask.TABLES.items():
         if table in (None, name):
             console.print(Text(name, style="bold"))
             for method, constructor in entries.items():
                 first_line = (inspect.getdoc(constructor) or "").splitlines()[0]
                 console.print(Text.assemble("  ", (method, "bold cyan"), "  ", first_line), soft_wrap=True)
-                for option in options_of(constructor):
+                for option in polytask.options_of(constructor):
                     console.print(
                         Text(f"      {option.name}: {kind_name(option.kind)} = {option.default}"), soft_wrap=True
                     )

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from polytask import Prediction, UserError, load, predict_file
+import polytask
 from polytask.cli.console import plain_console
 
 
@@ -46,22 +46,22 @@ def run(
         raise typer.BadParameter("give either --text or --input")
     if (source is None) != (target is None):
         raise typer.BadParameter("--input and --output go together")
-    predictor = load(folder, precision=precision)
+    predictor = polytask.load(folder, precision=precision)
     console = plain_console()
     if text is not None:
         if not text.strip() or (text2 is not None and not text2.strip()):
-            raise UserError("predict: the text is empty")
+            raise polytask.UserError("predict: the text is empty")
         for (prediction,) in predictor.predict_tasks(text, text2, task).values():
             console.print(shown(prediction), highlight=False, soft_wrap=True)
     else:
         assert source is not None
         assert target is not None
         names = [name.strip() for name in columns.split(",")] if columns else None
-        count = predict_file(predictor, task, source, target, names)
+        count = polytask.predict_file(predictor, task, source, target, names)
         console.print(f"{count:,} predictions: {target}", highlight=False, soft_wrap=True)
 
 
-def shown(prediction: Prediction) -> str:
+def shown(prediction: "polytask.Prediction") -> str:
     """`opinion: positive (positive 0.81, neutral 0.12, ...)`, or `similarity: 3.42`."""
     if prediction.probabilities is None:
         return f"{prediction.task}: {prediction.label:.2f}"

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from polytask import Pretraining, read_recipe
+import polytask
 from polytask.cli.progress import follow
 from polytask.cli.tables import print_finished
 
@@ -38,7 +38,9 @@ def run(
 
         polytask train recipe.yaml --set encoder=runs/recipe-pretrained/model
     """
-    running = Pretraining(read_recipe(recipe, setting), folder, text, own or None, resume, allow_change)
+    running = polytask.Pretraining(
+        polytask.read_recipe(recipe, setting), folder, text, own or None, resume, allow_change
+    )
     follow(running)
     result = running.result()
     print_finished(result.finished)

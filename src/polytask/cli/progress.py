@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from polytask import Running, StepReport
+import polytask
 from polytask.cli.console import plain_console
 from polytask.cli.stopping import until_stopped
 
@@ -22,7 +22,7 @@ class Pace:
         self.examples = 0
         self.seconds = 0.0
 
-    def add(self, report: StepReport) -> None:
+    def add(self, report: "polytask.StepReport") -> None:
         for task, loss in report.losses.items():
             self.losses[task] = SMOOTHING * self.losses.get(task, loss) + (1 - SMOOTHING) * loss
         self.examples += report.examples
@@ -32,7 +32,7 @@ class Pace:
         return f"{_numbers(self.losses)}  {self.examples / max(self.seconds, 1e-9):.0f} examples/s"
 
 
-def follow(running: Running, console: Console | None = None) -> None:
+def follow(running: "polytask.Running", console: Console | None = None) -> None:
     """Runs every step, showing how it goes; SIGTERM and Ctrl-C end it with a checkpoint."""
     console = console or plain_console()
     if running.device.type == "cuda":
@@ -45,7 +45,7 @@ def follow(running: Running, console: Console | None = None) -> None:
         _follow_lines(running, console)
 
 
-def _follow_live(running: Running, console: Console) -> None:
+def _follow_live(running: "polytask.Running", console: Console) -> None:
     pace = Pace()
     columns = (
         TextColumn("epoch {task.fields[epoch]}"),
@@ -65,7 +65,7 @@ def _follow_live(running: Running, console: Console) -> None:
                 bar.console.print(_evaluation(report), highlight=False)
 
 
-def _follow_lines(running: Running, console: Console) -> None:
+def _follow_lines(running: "polytask.Running", console: Console) -> None:
     pace = Pace()
     first, started, shown = running.session.step, time.monotonic(), time.monotonic()
     for report in until_stopped(running):
@@ -81,7 +81,7 @@ def _follow_lines(running: Running, console: Console) -> None:
             console.print(_evaluation(report), highlight=False, soft_wrap=True)
 
 
-def _evaluation(report: StepReport) -> str:
+def _evaluation(report: "polytask.StepReport") -> str:
     assert report.evaluation is not None
     scores = {f"{task} {score.primary}": score.value for task, score in report.evaluation}
     best = "  (best so far)" if report.best else ""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from polytask import write_report
+import polytask
 
 
 def run(folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.", show_default=False)]) -> None:
@@ -15,4 +15,4 @@ def run(folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's fo
 
         polytask report runs/quickstart
     """
-    typer.echo(write_report(folder))
+    typer.echo(polytask.write_report(folder))

@@ -12,7 +12,7 @@ from types import FrameType
 
 import typer
 
-from polytask import Running, StepReport
+import polytask
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Handler = Callable[[int, FrameType | None], None]
@@ -51,7 +51,7 @@ class Stop:
             leave(number)
 
 
-def until_stopped(running: Running) -> Iterator[StepReport]:
+def until_stopped(running: "polytask.Running") -> Iterator["polytask.StepReport"]:
     """Every step of a run. When a signal comes: the step under way, a checkpoint of it, and the end of the process."""
     stop = Stop()
     with handled_by(stop):

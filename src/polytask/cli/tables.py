@@ -6,11 +6,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from polytask import EvalReport, Finished
+import polytask
 from polytask.cli.console import plain_console
 
 
-def scores_table(report: EvalReport, baselines: Mapping[str, Mapping[str, Any]] | None = None) -> Table:
+def scores_table(report: "polytask.EvalReport", baselines: Mapping[str, Mapping[str, Any]] | None = None) -> Table:
     """Each task's metrics with their intervals."""
     table = Table(title=f"{report.split} scores, with 95 % bootstrap intervals over examples", title_justify="left")
     for column in ("task", "examples", "metric", "score", "interval", "guessing"):
@@ -71,7 +71,7 @@ def interference_table(found: Mapping[str, Any]) -> Table:
     return table
 
 
-def print_finished(finished: Finished, console: Console | None = None) -> None:
+def print_finished(finished: "polytask.Finished", console: Console | None = None) -> None:
     console = console or plain_console()
     for split, report in finished.evaluations.items():
         console.print(scores_table(report, finished.summary["baselines"] if split == "dev" else None))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from polytask import Running, read_recipe
+import polytask
 from polytask.cli.progress import follow
 from polytask.cli.tables import print_finished
 
@@ -33,6 +33,6 @@ def run(
 
         polytask train recipe.yaml --resume
     """
-    running = Running(read_recipe(recipe, setting), folder, resume, allow_change)
+    running = polytask.Running(polytask.read_recipe(recipe, setting), folder, resume, allow_change)
     follow(running)
     print_finished(running.finish())

@@ -168,3 +168,6 @@ def _examples(text: Texts, text2: str | None) -> list[tuple[str, ...]]:
 
 def _characters(texts: tuple[str, ...]) -> int:
     return sum(map(len, texts))
+
+
+load = Predictor.load

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 from polytask.stream import Layout
 from polytask.trunk.cpu_attention import attend_on_cpu, products_fit
@@ -47,6 +46,8 @@ def varlen_works(q_THd: Tensor, dropout: float) -> bool:
 
 
 def attend_varlen(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415  (it takes a second, and only CUDA needs it)
+
     cu, size = layout.cu_seqlens_S1, q_THd.shape[-1]
     q_THd, k_THd, v_THd = widened(q_THd, k_THd, v_THd)
     out_THd = varlen_attn(q_THd, k_THd, v_THd, cu, cu, layout.max_length, layout.max_length)
