@@ -81,6 +81,7 @@ TINY = {
     "train.steps_per_epoch": "10",
     "train.epochs": "2",
     "optimizer.lr": "3e-3",
+    "train.precision": "float32",  # whatever this machine multiplies
 }
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
 

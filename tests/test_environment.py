@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from polytask import UserError
-from polytask.environment import environment, multiplies_bf16, peak_memory, pick_device, usable_cores
+from polytask.environment import (
+    environment,
+    multiplies_bf16,
+    peak_memory,
+    pick_device,
+    pick_precision,
+    pick_threads,
+    usable_cores,
+)
 
 
 def test_names_versions_and_hardware() -> None:
@@ -54,6 +62,42 @@ def test_bf16_is_multiplied_where_the_processor_says_so(monkeypatch: pytest.Monk
     }.items():
         monkeypatch.setattr(Path, "read_text", lambda self, encoding, said=said: f"processor\t: 0\n{said}\n")
         assert multiplies_bf16(cpu) == expected
+
+
+def test_auto_is_bf16_only_where_the_device_multiplies_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cpu = torch.device("cpu")
+    for multiplies, chosen in {True: "bf16", False: "float32"}.items():
+        monkeypatch.setattr("polytask.environment.multiplies_bf16", lambda device, answer=multiplies: answer)
+        assert pick_precision("auto", cpu) == chosen
+        assert pick_precision("float32", cpu) == "float32"
+    assert not caplog.messages
+    assert pick_precision("bf16", cpu) == "bf16"  # as asked, with a warning
+    assert "precision: auto" in caplog.text
+
+
+def test_fewer_threads_only_where_they_are_clearly_faster(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 12)
+    monkeypatch.setattr("polytask.environment.usable_cores", lambda: 8)
+    free = {8: 1.0, 4: 1.6, 2: 3.0, 1: 5.8}
+    noisy = {8: 1.0, 4: 0.8, 2: 0.9, 1: 1.1}
+    assert pick_threads(cpu, free.__getitem__) == pick_threads(cpu, noisy.__getitem__) == 8
+    assert not caplog.messages
+    shared = {8: 9.0, 4: 6.0, 2: 2.0, 1: 3.0}
+    assert pick_threads(cpu, shared.__getitem__) == 2
+    assert "using 2 of 8 CPU threads, which is 4.5 times as fast here" in caplog.text
+    assert pick_threads(torch.device("cuda"), shared.__getitem__) == 8
+
+
+def test_measuring_threads_changes_neither_their_number_nor_random_draws() -> None:
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    assert 1 <= pick_threads(torch.device("cpu")) <= threads
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 WITH_AND_WITHOUT = """

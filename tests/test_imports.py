@@ -60,7 +60,7 @@ MAY: dict[str, set[str]] = {
         *("build", "bundle", "environment", "evaluation", "policies.base", "preparing", "recipe", "regularizers.base"),
         *("resuming", "samplers.base", "scoring", "serving", "tasks", "training"),
     },
-    "resuming": {"recipe", "tasks", "training"},
+    "resuming": {"environment", "recipe", "tasks", "training"},
     "pretraining": {"recipe", "resuming", "run", "tasks", "training"},
     "adding": {
         *("build", "bundle", "evaluation", "export", "model", "policies.base", "preparing", "recipe"),

@@ -13,6 +13,7 @@ from transformers import AutoModel, AutoTokenizer, BertForMaskedLM
 
 import polytask
 from polytask import Finished, Running, UserError, evaluate_run, prepare, read_recipe, train
+from polytask.training.lock import let_go
 
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
 
@@ -251,3 +252,26 @@ def test_an_encoders_own_mlm_head_is_used(tmp_path: Path, tiny_run: Finished, ti
     assert torch.equal(head["dense.weight"], theirs.cls.predictions.transform.dense.weight)
     plain = with_plain_text(tmp_path, tiny_settings, f"encoder={tiny_run.folder / 'model'}")
     assert not prepare(plain).model.head("words").state_dict()["bias"].any()  # this encoder has none
+
+
+def test_a_resumed_run_keeps_the_precision_and_threads_it_chose(
+    tmp_path: Path, tiny_settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = read_recipe(QUICKSTART, [*tiny_settings, "train.precision=auto", "train.save_every=1"])
+    monkeypatch.setattr("polytask.environment.multiplies_bf16", lambda device: True)
+    running = Running(recipe, tmp_path / "run")
+    next(running.steps())
+    running.save()
+    let_go(running.folder)
+    assert read_recipe(tmp_path / "run" / "recipe.yaml").train.precision == "bf16"
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    environment["threads"] = 1
+    (tmp_path / "run" / "environment.json").write_text(json.dumps(environment))
+
+    monkeypatch.setattr("polytask.environment.multiplies_bf16", lambda device: False)  # another machine
+    monkeypatch.setattr("polytask.run.pick_threads", lambda device: pytest.fail("the run has chosen already"))
+    resumed = Running(recipe, tmp_path / "run", resume=True)
+    assert resumed.recipe.train.precision == "bf16"
+    assert resumed.changes == []
+    assert torch.get_num_threads() == 1
+    let_go(resumed.folder)

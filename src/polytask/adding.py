@@ -94,8 +94,6 @@ class Adding(Running):
     # --- before the first step ----------------------------------------------------------------------------------------
     def _prepare(self) -> Prepared:
         recipe, tokenizer = self.recipe, self.old.bundle.tokenizer
-        if recipe.train.threads is not None:
-            torch.set_num_threads(recipe.train.threads)
         new = [spec for name, spec in recipe.tasks.items() if name not in self.old.tasks]
         for spec in new:
             check_metric(spec.metric, spec.kind, f"recipe: tasks.{spec.name}.metric")

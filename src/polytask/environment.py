@@ -1,25 +1,34 @@
 """The machine: what a run runs on, versions, hardware, commit. Knows nothing of the run."""
 
 import ctypes
+import logging
 import math
 import os
 import platform
 import resource
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 
 from polytask.types import UserError
 from polytask.version import __version__
 
+log = logging.getLogger(__name__)
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # glibc's numbers for mallopt
 KEPT = 2**30
 HALVES = {"amx_bf16", "avx512_bf16", "bf16"}
 """What processors that multiply bf16 say they have; the last is ARM's."""
+MEASURED_SECONDS = 0.1
+"""Time spent on measuring one number of threads."""
+CLEARLY_FASTER = 1.5
+"""Fewer threads are chosen only if they are this many times as fast: smaller differences are noise."""
 PACKAGES = ("torch", "numpy", "scipy", "tokenizers", "safetensors", "pyarrow")
 
 
@@ -65,6 +74,60 @@ def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     except (OSError, ValueError):  # no such file, or no limit ("max 100000")
         return bound
     return max(1, min(bound, math.ceil(share / period)))
+
+
+def pick_precision(asked: Literal["auto", "float32", "bf16"], device: torch.device) -> Literal["float32", "bf16"]:
+    """`auto` is bf16 where the device multiplies it, else float32."""
+    if asked == "auto":
+        return "bf16" if multiplies_bf16(device) else "float32"
+    if asked == "bf16" and not multiplies_bf16(device):
+        log.warning(
+            "train.precision: this %s has no bf16 arithmetic; float32 is faster, up to 30 times: use precision: auto",
+            "GPU" if device.type == "cuda" else "processor",
+        )
+    return asked
+
+
+def pick_threads(device: torch.device, measure: Callable[[int], float] | None = None) -> int:
+    """How many CPU threads to use: all usable cores, unless the model runs on them and fewer are clearly faster.
+
+    When other programs use the same cores, every parallel operation waits for the thread that was put aside, and two
+    threads can be five times as slow as one. `measure` returns the seconds that a piece of work takes with a number of
+    threads.
+    """
+    most = min(torch.get_num_threads(), usable_cores())
+    if most == 1 or device.type != "cpu":
+        return most
+    candidates = [most]
+    while candidates[-1] > 1:
+        candidates.append(candidates[-1] // 2)
+    seconds = {threads: (measure or _seconds_with)(threads) for threads in candidates}
+    fastest = min(candidates, key=seconds.__getitem__)
+    if seconds[most] < CLEARLY_FASTER * seconds[fastest]:
+        return most
+    log.warning(
+        "using %d of %d CPU threads, which is %.1f times as fast here, probably because other programs use the same "
+        "cores; set train.threads to choose yourself",
+        fastest,
+        most,
+        seconds[most] / seconds[fastest],
+    )
+    return fastest
+
+
+def _seconds_with(threads: int) -> float:
+    """Mean time of one feed-forward part of a small encoder. Draws no random numbers."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        x_TD, up_FD, down_DF = torch.full((256, 384), 0.1), torch.full((1536, 384), 0.1), torch.full((384, 1536), 0.1)
+        rounds, started = 0, time.perf_counter()
+        while rounds < 2 or time.perf_counter() - started < MEASURED_SECONDS:
+            F.layer_norm(F.linear(F.gelu(F.linear(x_TD, up_FD)), down_DF), (384,))
+            rounds += 1
+        return (time.perf_counter() - started) / rounds
+    finally:
+        torch.set_num_threads(before)
 
 
 def keep_freed_memory() -> bool:

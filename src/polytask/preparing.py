@@ -4,11 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from polytask.build import encoder_folder, make_model, make_packer, make_trunk, start_heads
 from polytask.bundle import Bundle
-from polytask.environment import usable_cores
 from polytask.evaluation.metrics import check_metric
 from polytask.model import MultiTaskModel
 from polytask.places import cache_folder
@@ -55,8 +52,6 @@ def prepare(recipe: Recipe) -> Prepared:
     """Finds the encoder, reads and tokenizes the data, makes the model."""
     if recipe.add is not None:
         raise UserError("recipe: add: this recipe is for a run that has finished: polytask add-task RUN RECIPE")
-    # What was asked for; else torch's own choice, which knows nothing of a container's share of the cores.
-    torch.set_num_threads(recipe.train.threads or min(torch.get_num_threads(), usable_cores()))
     folder = encoder_folder(recipe.encoder)
     tokenizer = TextTokenizer.load(folder)
     for name, spec in recipe.tasks.items():

@@ -6,9 +6,11 @@ Knows the files of a run's folder; trains nothing.
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from polytask.environment import usable_cores
 from polytask.recipe import Recipe, flat_fields, read_recipe
 from polytask.tasks.task import Task
 from polytask.training.checkpoint import Found, newest_good, set_aside
@@ -54,6 +56,19 @@ def _without_best(checkpoints: Path, found: Found, allow_change: bool) -> Found:
             f"go on from {alone.path.name} without the best models that are damaged by --allow-change, or {way_out}"
         )
     raise UserError(f"{checkpoints}: no checkpoint is whole:{reasons}\n{way_out}")
+
+
+# --- what the machine decided -----------------------------------------------------------------------------------------
+def as_started(run: Path, recipe: Recipe) -> tuple[Recipe, int | None]:
+    """The recipe with the precision that the run was started with, if it leaves that open, and the run's CPU threads.
+
+    Both change the last bits of a sum, so a resumed run does not choose anew. None: no usable number is known.
+    """
+    if recipe.train.precision == "auto" and (run / RECIPE).exists():
+        precision = read_recipe(run / RECIPE).train.precision
+        recipe = replace(recipe, train=replace(recipe.train, precision=precision))
+    threads = read_environment(run).get("threads") if (run / ENVIRONMENT).exists() else None
+    return recipe, threads if isinstance(threads, int) and 1 <= threads <= usable_cores() else None
 
 
 # --- whether it is the same run ---------------------------------------------------------------------------------------

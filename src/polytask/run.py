@@ -16,7 +16,14 @@ import torch
 
 from polytask.build import encoder_fingerprint, make, make_loss, option
 from polytask.bundle import save_bundle
-from polytask.environment import environment, keep_freed_memory, multiplies_bf16, peak_memory, pick_device
+from polytask.environment import (
+    environment,
+    keep_freed_memory,
+    peak_memory,
+    pick_device,
+    pick_precision,
+    pick_threads,
+)
 from polytask.evaluation.card import write_card
 from polytask.evaluation.interference import read_interference
 from polytask.evaluation.metrics import check_metric
@@ -29,6 +36,7 @@ from polytask.regularizers.base import RegularizerContext
 from polytask.resuming import (
     ENVIRONMENT,
     RECIPE,
+    as_started,
     checkpoint_of,
     data_changes,
     fingerprints,
@@ -125,6 +133,7 @@ class Running:
         """Why its steps are not replayed as graphs."""
         if not resume:
             check_free(self.folder)
+            self._use_machine()
             self.prepared = self._prepare()
             self._start(None)
             return
@@ -132,6 +141,8 @@ class Running:
             raise UserError(f"{self.folder}: there is no run to resume; leave out --resume to start it")
         was_held = hold(self.folder)
         try:
+            self.recipe, threads = as_started(self.folder, recipe)
+            self._use_machine(threads)
             self._check_same_recipe()
             checkpoint = checkpoint_of(self.folder, allow_change)
             self.prepared = self._prepare()
@@ -143,12 +154,17 @@ class Running:
                 let_go(self.folder)
             raise
 
-    def _start(self, checkpoint: Path | None) -> None:
-        self.device = pick_device(self.recipe.train.device)
+    def _use_machine(self, threads: int | None = None) -> None:
+        """Decides what the recipe leaves to the machine: device, precision and CPU threads."""
+        settings = self.recipe.train
+        self.device = pick_device(settings.device)
+        precision = pick_precision(settings.precision, self.device)
+        self.recipe = replace(self.recipe, train=replace(settings, precision=precision))
+        torch.set_num_threads(settings.threads or threads or pick_threads(self.device))
         if self.device.type == "cpu":
             keep_freed_memory()
-        if self.recipe.train.precision == "bf16" and not multiplies_bf16(self.device):
-            log.warning("train.precision: %s has no products in bf16: float32 would be faster", self.device)
+
+    def _start(self, checkpoint: Path | None) -> None:
         self.session = self._session(checkpoint)
         if checkpoint is None:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -375,6 +391,7 @@ class Rehearsal(Running):
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = replace(recipe, teachers={})
         self.folder, self.device = Path(), torch.device("cpu")
+        torch.set_num_threads(recipe.train.threads or pick_threads(self.device))
         self.prepared = prepare(self.recipe)
         self.session = self._session(None)
 

@@ -50,7 +50,7 @@ def start_recipe(target: Path, trains: Mapping[str, str], devs: Mapping[str, str
     settings = {
         "sampler": "proportional",
         "optimizer": {"name": "fused_adamw", "lr": 1.0e-4},
-        "train": {"epochs": 4, "batch_size": 16, "head_lr": 1.0e-3},
+        "train": {"epochs": 4, "batch_size": 16, "precision": "auto", "head_lr": 1.0e-3},
     }
     head = HEADER.format(name=target.name) + yaml.safe_dump(
         {"name": target.stem, "encoder": "minilm", "max_length": 128}, sort_keys=False

@@ -102,8 +102,8 @@ class TrainSettings:
     """Teachers' say falls from all to none over the run (Clark et al. 2019); false: half, throughout."""
     teacher_temperature: float = 1.0
     """Softens what teachers say of classes."""
-    precision: Literal["float32", "bf16"] = "float32"
-    """bf16 computes the forward pass in half the bytes; weights stay float32."""
+    precision: Literal["auto", "float32", "bf16"] = "float32"
+    """bf16: most of a step in half the bytes, weights stay float32. auto: bf16 where the device multiplies it."""
     evaluate_every: int | None = None
     """Steps between evaluations; left out: once an epoch."""
     save_every: int | None = None
@@ -121,7 +121,7 @@ class TrainSettings:
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 ..."""
     threads: int | None = None
-    """CPU threads; left out: torch's choice."""
+    """CPU threads; left out: all usable cores, or fewer if a short measurement shows that fewer are clearly faster."""
     capture: bool = True
     """On CUDA, replay whole steps as graphs where the methods chosen allow it; else a line says why not."""
 
