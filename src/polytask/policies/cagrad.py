@@ -1,5 +1,7 @@
 """The mean gradient, turned towards the task that gains least from it."""
 
+import math
+
 import numpy as np
 from scipy.optimize import brentq
 
@@ -52,16 +54,18 @@ def worst_off(gram_KK: Floats, radius: float) -> Floats:
         return shortest(shifted_KK @ gram_KK @ shifted_KK.T)
 
     def excess(log_s: float) -> float:
-        s = np.exp(log_s)
-        return np.log(max(length_of(solution(s), gram_KK) / s, CANCELLED))
+        s = math.exp(log_s)
+        return math.log(max(length_of(solution(s), gram_KK) / s, CANCELLED))
 
     lengths_K = np.sqrt(np.diag(gram_KK))
-    low, high = np.log(CANCELLED * lengths_K[lengths_K > 0].min()), np.log(lengths_K.max())
+    low, high = math.log(CANCELLED * lengths_K[lengths_K > 0].min()), math.log(lengths_K.max())
     if excess(low) <= 0:  # the shortest combination is 0, and no other is better
         return shortest(gram_KK)
-    return solution(np.exp(brentq(excess, low, high + 1e-9, xtol=1e-13)))
+    root: float = brentq(excess, low, high + 1e-9, xtol=1e-13)
+    return solution(math.exp(root))
 
 
 def length_of(weights_K: Floats, gram_KK: Floats) -> float:
     """`|sum_k weights_k g_k|`."""
-    return float(np.sqrt(max(weights_K @ gram_KK @ weights_K, 0.0)))
+    square: float = weights_K @ gram_KK @ weights_K
+    return math.sqrt(max(square, 0.0))

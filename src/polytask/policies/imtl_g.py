@@ -16,8 +16,10 @@ class ImtlG(StepPolicy):
 
     def solve(self, gram_KK: Floats) -> Floats:
         rounding = len(gram_KK) * np.finfo(np.float64).eps
-        inverse_KK, lengths_K = np.linalg.pinv(gram_KK, rcond=rounding, hermitian=True), np.sqrt(np.diag(gram_KK))
+        inverse_KK: Floats = np.linalg.pinv(gram_KK, rcond=rounding, hermitian=True).astype(np.float64)
+        lengths_K: Floats = np.sqrt(np.diag(gram_KK))
         v_K: Floats = inverse_KK @ lengths_K
         if abs(v_K.sum()) <= rounding * (np.abs(inverse_KK) @ lengths_K).sum():
             return np.full(len(v_K), 1 / len(v_K))
-        return v_K / v_K.sum()
+        weights_K: Floats = v_K / v_K.sum()
+        return weights_K

@@ -27,13 +27,14 @@ def shortest(gram_KK: Floats) -> Floats:
     """
     lengths_K = np.sqrt(np.diag(gram_KK))
     if not lengths_K.all():
-        empty_K = (lengths_K == 0).astype(np.float64)
-        return empty_K / empty_K.sum()
-    # In terms of unit gradients and of the shortest length, so that gradients of any sizes are solved equally well.
-    values_K, vectors_KK = np.linalg.eigh(gram_KK / np.outer(lengths_K, lengths_K))
-    units_KK = (vectors_KK * np.sqrt(values_K.clip(min=0))).T
-    system = np.vstack([units_KK, lengths_K.min() / lengths_K])
-    target = np.zeros(len(system))
-    target[-1] = 1.0
-    weights_K: Floats = nnls(system, target, maxiter=100 * len(system))[0] / lengths_K
-    return weights_K / weights_K.sum()
+        answer_K: Floats = (lengths_K == 0).astype(np.float64)
+    else:
+        # In terms of unit gradients and of the shortest length, so that gradients of any sizes are solved equally well.
+        values_K, vectors_KK = np.linalg.eigh(gram_KK / np.outer(lengths_K, lengths_K))
+        units_KK = (vectors_KK * np.sqrt(values_K.clip(min=0))).T
+        system = np.vstack([units_KK, lengths_K.min() / lengths_K])
+        target = np.zeros(len(system))
+        target[-1] = 1.0
+        answer_K = nnls(system, target, maxiter=100 * len(system))[0] / lengths_K
+    weights_K: Floats = answer_K / answer_K.sum()
+    return weights_K
