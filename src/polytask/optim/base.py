@@ -114,7 +114,7 @@ def update_moments(
     return ms, vs
 
 
-def check_options(name: str, betas: tuple[float, float], **numbers: float) -> None:
+def check_options(name: str, betas: tuple[float, float] | None = None, **numbers: float) -> None:
     """What every optimizer's options must be: betas from 0 to below 1, everything else 0 or more.
 
     lr may be a tensor of one element.
@@ -124,5 +124,5 @@ def check_options(name: str, betas: tuple[float, float], **numbers: float) -> No
             raise UserError(f"{name}: {option} is a tensor of shape {tuple(value.shape)}, and must have one element")
         if not value >= 0:
             raise UserError(f"{name}: {option} is {value}, and must be 0 or more")
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+    if betas is not None and (len(betas) != 2 or not all(0 <= beta < 1 for beta in betas)):
         raise UserError(f"{name}: betas is {betas}, and must be two numbers from 0 to below 1")
