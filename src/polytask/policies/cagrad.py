@@ -67,5 +67,4 @@ def worst_off(gram_KK: Floats, radius: float) -> Floats:
 
 def length_of(weights_K: Floats, gram_KK: Floats) -> float:
     """`|sum_k weights_k g_k|`."""
-    square: float = weights_K @ gram_KK @ weights_K
-    return math.sqrt(max(square, 0.0))
+    return math.sqrt(max(float(weights_K @ gram_KK @ weights_K), 0.0))
