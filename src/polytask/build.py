@@ -1,7 +1,7 @@
 """The composition root: recipe -> objects. The only file that knows every table of methods.
 
-A method's positional arguments are what every method of its table is given; its keyword-only arguments are the recipe's
-options, and an unknown method or option is an error that lists the valid ones.
+A method's positional arguments without a default are what every method of its table is given; its other arguments are
+the recipe's options, and an unknown method or option is an error that lists the valid ones.
 """
 
 import inspect
@@ -56,11 +56,15 @@ class Option:
 
 
 def options_of(method: Callable[..., Any]) -> list[Option]:
-    """The keyword-only arguments of a method's constructor."""
+    """The arguments of a method's constructor that are keyword-only or have a default (an optimizer's lr)."""
     init = method.__init__ if inspect.isclass(method) else method
     hints = typing.get_type_hints(init)
     parameters = inspect.signature(method).parameters.values()
-    return [Option(p.name, hints[p.name], p.default) for p in parameters if p.kind is p.KEYWORD_ONLY]
+    return [Option(p.name, hints[p.name], p.default) for p in parameters if is_option(p)]
+
+
+def is_option(p: inspect.Parameter) -> bool:
+    return p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty)
 
 
 def make(table: str, swap: Swap, where: str, *context: Any) -> Any:

@@ -87,6 +87,10 @@ class Layout:
     def to(self, device: torch.device) -> "Layout":
         return replace(self, cu_seqlens_S1=self.cu_seqlens_S1.to(device, non_blocking=True))
 
+    def for_capture(self) -> "CapturedLayout":
+        """The same, with lengths that cannot be read."""
+        return CapturedLayout(self.cu_seqlens_S1, (), self.sequence_ranges, self.token_ranges, self.at_most)
+
     @cached_property
     def groups(self) -> Groups:
         tasks = tuple(k for k, (first, last) in enumerate(self.token_ranges) if first < last)
@@ -112,6 +116,26 @@ class Layout:
                 groups.append([])
             groups[-1].append(s)
         return tuple(_bucket(group, starts, self.lengths, device) for group in groups)
+
+
+class CapturedLayout(Layout):
+    """The layout of a step that is captured in a CUDA graph.
+
+    The graph is replayed for streams with other lengths, so what is computed from the lengths of the first one would be
+    wrong for the others. Reading them is an error, and so is everything that is made of them: `real_tokens`, `groups`
+    and `buckets`.
+    """
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        raise RuntimeError(
+            "layout.lengths is not known in a captured step, which is replayed for streams of other lengths; "
+            "use layout.cu_seqlens_S1 on the device, layout.max_length and layout.token_ranges, or train.capture: false"
+        )
+
+    @lengths.setter
+    def lengths(self, given: tuple[int, ...]) -> None:
+        """Those of the first stream are forgotten."""
 
 
 def _bucket(group: list[int], starts: list[int], lengths: tuple[int, ...], device: torch.device) -> Bucket:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from polytask.policies import POLICIES
-from polytask.policies.base import PolicyContext
+from polytask.policies.base import Policy, PolicyContext
 from polytask.types import StepReport
 
 CONTEXT = PolicyContext(dict.fromkeys("abc", 1.0), {"a": "classes", "b": "yes_no", "c": "score"}, 10)
@@ -44,3 +44,28 @@ def test_state_round_trip(name: str) -> None:
     other.load_state_dict(policy.state_dict())
     losses = {"a": torch.tensor(0.5), "c": torch.tensor(3.0)}
     assert torch.equal(policy.weigh(losses), other.weigh(losses))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("own", [1, 2, 3])
+def test_gradients_get_finite_weights(name: str, own: int) -> None:
+    """Gradients that agree, that conflict, of very different sizes, or none at all, for `own` tasks and memories."""
+    policy = POLICIES[name](CONTEXT)
+    if not policy.needs_task_gradients:
+        return
+    torch.manual_seed(0)
+    rows = torch.randn(3, 6, dtype=torch.float64)
+    sizes = torch.tensor([[1e-6], [1.0], [1e3]], dtype=torch.float64)
+    for gradients in (rows, rows.abs(), rows * sizes, rows * (sizes > 1), -rows.abs() * sizes.flip(0), 0 * rows):
+        weights = policy.combine(gradients @ gradients.T, own)
+        assert weights.shape == (3,)
+        assert weights.dtype == torch.float64
+        assert weights.isfinite().all()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_what_declares_that_it_can_be_captured_keeps_to_it(name: str) -> None:
+    policy = POLICIES[name](CONTEXT)
+    if vars(type(policy)).get("capturable"):
+        assert not policy.needs_task_gradients
+        assert type(policy).observe is Policy.observe, "a graph would never see what it observes"

@@ -65,3 +65,40 @@ def test_the_defaults(name: str) -> None:
 def test_a_wrong_correction_is_named() -> None:
     with pytest.raises(UserError, match="correction is 'none', and must be exact or efficient"):
         AdamW([torch.zeros(1, requires_grad=True)], correction="none")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("theirs_fused", [False, True])
+@pytest.mark.parametrize("name", ["adamw", "fused_adamw"])
+def test_training_goes_on_from_the_state_of_torchs_adamw(follow: Any, name: str, theirs_fused: bool) -> None:
+    """150 steps by torch and 150 by ours are 300 by torch."""
+    ours: list[torch.optim.Optimizer] = []
+
+    def switch(step: int, optimizer: torch.optim.Optimizer) -> None:
+        if step < 150:
+            return
+        if not ours:
+            groups = [{"params": group["params"]} for group in optimizer.param_groups]
+            ours.append(OPTIMIZERS[name](groups, lr=7.0, eps=7.0))
+            ours[0].load_state_dict(optimizer.state_dict())
+        ours[0].step()
+        for group in optimizer.param_groups:  # nothing is left to move
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    def theirs(groups: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(groups, eps=1e-6, fused=theirs_fused)
+
+    ((mixed, _),) = follow(theirs, each=switch)
+    ((whole, reference),) = follow(theirs)
+    for one, two in zip(mixed, whole, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-13, rtol=1e-13)
+        assert float(ours[0].state[one]["step"]) == float(reference.state[two]["step"])
+    assert ours[0].param_groups[0]["lr"] == 1e-2
+    assert ours[0].param_groups[1]["eps"] == 1e-6
+
+
+def test_a_state_with_options_that_ours_lacks_is_refused() -> None:
+    parameter = torch.ones(2, requires_grad=True)
+    theirs = torch.optim.AdamW([parameter], amsgrad=True)
+    with pytest.raises(UserError, match="AdamW: the state was saved with amsgrad=True, which it lacks"):
+        AdamW([parameter]).load_state_dict(theirs.state_dict())

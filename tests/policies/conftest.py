@@ -26,3 +26,23 @@ def update() -> Update:
         return found
 
     return made
+
+
+@pytest.fixture
+def step_update(update: Update) -> Update:
+    """step_update(policy, gradients, **options): of a step to which all of them belong."""
+    return lambda name, gradients, **options: update(name, gradients, own=len(gradients), **options)
+
+
+@pytest.fixture
+def drawn() -> Callable[..., Floats]:
+    """drawn(seed, tasks=None, uneven=False): gradients [K, N] that partly agree; uneven: of lengths 1e-6 to 1e3."""
+
+    def make(seed: int, tasks: int | None = None, uneven: bool = False) -> Floats:
+        rng = np.random.default_rng(seed)
+        tasks = tasks or int(rng.integers(2, 17))
+        numbers = int(rng.integers(2, 40))
+        gradients: Floats = rng.normal(size=(tasks, numbers)) + rng.choice([0.0, 0.3, 1.0]) * rng.normal(size=numbers)
+        return gradients * 10.0 ** rng.uniform(-6, 3, size=(tasks, 1)) if uneven else gradients
+
+    return make

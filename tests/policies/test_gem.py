@@ -4,10 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from polytask.policies import POLICIES
+from polytask.policies.base import PolicyContext
 from polytask.policies.gem import dual
 from polytask.types import UserError
 
@@ -42,6 +45,38 @@ def test_the_nearest_such_gradient(update: Any, seed: int) -> None:
     )
     assert best.success
     np.testing.assert_allclose(found, best.x, atol=1e-5)
+
+
+def test_a_memory_with_a_small_gradient_is_protected() -> None:
+    """Three gradients by their inner products; the third weight is `-<g, g_3> / |g_3|^2`."""
+    gram = torch.tensor([[1.0, -0.5, -0.5e-4], [-0.5, 1.0, 0.0], [-0.5e-4, 0.0, 1e-8]], dtype=torch.float64)
+    context = PolicyContext({"a": 1.0, "b": 1.0, "c": 1.0}, dict.fromkeys("abc", "classes"), 10)
+    weights = POLICIES["gem"](context).combine(gram, 1)
+    assert weights.tolist() == pytest.approx([1.0, 0.5, 5000.0], abs=1e-3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.lists(st.floats(-6, 3), min_size=1, max_size=6),
+    st.sampled_from([0.0, 1e-5, 0.5]),
+    st.floats(-6, 3),
+)
+def test_the_optimality_conditions(seed: int, exponents: list[float], margin: float, own: float) -> None:
+    """Of `min_v 1/2 v'Pv + q'v, v >= margin`: the slope `Pv + q` is 0 where v is above the margin, and never below 0.
+
+    In shares of |g_k| times the longest vector involved, for gradients of lengths 1e-6 to 1e3.
+    """
+    sizes = 10.0 ** np.array([own, *exponents])
+    gradients = random_gradients(seed, len(exponents), 9)
+    gradients *= (sizes / np.linalg.norm(gradients, axis=1))[:, None]
+    memories, lengths = gradients[1:], sizes[1:]
+    v = dual(memories @ memories.T, memories @ gradients[0], margin, 1e-12)
+    longest = max((v * lengths).max(), sizes[0])
+    slope = memories @ (gradients[0] + v @ memories) / (lengths * longest)
+    assert (v >= margin).all()
+    assert slope.min() > -1e-8
+    assert np.abs(slope * (v - margin) * lengths / longest).max() < 1e-8
 
 
 def test_a_hand_worked_case(update: Any) -> None:

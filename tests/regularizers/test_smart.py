@@ -199,6 +199,29 @@ def test_gradient_of_the_penalty(
     check_gradient(model, penalty)
 
 
+@pytest.mark.parametrize(("task", "ratio"), [("topic", 2.0), ("same", 2.0), ("alike", 1.0)])
+def test_the_gradient_by_the_answers_is_twice_that_of_fixed_targets(
+    task: str, ratio: float, tiny_model: Any, tiny_stream: Any, make_context: Any
+) -> None:
+    """At the same point, with the same value: mt-dnn's is half of ours for classes and yes_no, and the same for scores.
+
+    In the weights, the answers of both passes move together. With fixed targets the two gradients cancel then; the
+    whole ones also have a part that makes the answers surer.
+    """
+    model = tiny_model(dropout=0.0).double()
+    model.head(task).pooling = "first"
+    values, gradients = [], []
+    for fixed in (False, True):
+        done = model.run(tiny_stream([task]))
+        torch.manual_seed(1)
+        penalty = Smart(make_context(model), weight=3.0, fixed_targets=fixed).penalty(model, done)
+        values.append(penalty.item())
+        gradients.append(torch.autograd.grad(penalty, done.outputs[task])[0])
+    assert 0 < values[0] == pytest.approx(values[1])
+    near = 1e-3 * gradients[0].abs().max().item()
+    torch.testing.assert_close(gradients[0], ratio * gradients[1], rtol=1e-3, atol=near)
+
+
 def test_the_search_leaves_no_trace(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
     """No weight gets a gradient from it, and the penalty's own graph is still there afterwards."""
     model = tiny_model()

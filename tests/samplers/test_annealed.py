@@ -39,6 +39,19 @@ def test_the_first_epoch_is_proportional_and_a_single_one_too() -> None:
     assert Annealed(context(1)).alpha(1) == 1.0
 
 
+def test_with_one_epoch_a_warning_says_what_it_comes_to(caplog: pytest.LogCaptureFixture) -> None:
+    for options in ({}, {"first": 0.7}):
+        Annealed(context(1), **options)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    proportional, power = caplog.messages
+    assert "with train.epochs: 1 nothing is annealed, which is the same as sampler: proportional" in proportional
+    assert "sampler: {name: power, alpha: 0.7}" in power
+    caplog.clear()
+    Annealed(context(2))
+    Annealed(context(1), first=0.5, last=0.5)  # what was asked for
+    assert not caplog.messages
+
+
 def test_other_ends() -> None:
     sampler = Annealed(context(3, steps=10), first=0.5, last=0.0)
     assert [sampler.alpha(epoch) for epoch in (1, 2, 3)] == [0.5, 0.25, 0.0]

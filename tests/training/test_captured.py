@@ -7,30 +7,43 @@ import itertools
 import json
 import math
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from polytask.adapters import ADAPTERS
+from polytask.build import options_of
+from polytask.optim import OPTIMIZERS
+from polytask.optim.fused_adamw import FusedAdamW
 from polytask.policies import POLICIES
 from polytask.policies.base import PolicyContext
+from polytask.policies.sum import WeightedSum
+from polytask.stream import Layout
 from polytask.training.averages import RunningAverage
 from polytask.training.captured import CapturedSteps, tensors_of, why_not
 from polytask.training.checkpoint import newest
 from polytask.training.loop import Session, fit
 from polytask.training.objective import Objective
 from polytask.trunk.bert import Attention
+from polytask.trunk.cpu_attention import attend_on_cpu
 from polytask.types import Draw, Swap, UserError
 
 DEVICES = [
     "cpu",
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
 ]
-ADAPTERS = [
-    *(Swap(name, {"size": 8, "heads": 2} if name == "pal" else {"size": 8}) for name in ("pal", "low_rank", "houlsby")),
-    *(Swap(name) for name in ("conditional_norm", "lhuc", "lora", "own_trunk")),
+SMALL: dict[str, Any] = {"size": 8, "heads": 2, "adapters": [{"name": "pal", "size": 8, "heads": 2}, "lora"]}
+"""Options that must fit the tiny trunk, for every adapter that has them."""
+SMALL_ADAPTERS = [
+    Swap(name, {one.name: SMALL[one.name] for one in options_of(method) if one.name in SMALL})
+    for name, method in ADAPTERS.items()
 ]
+CAPTURED_POLICIES = [name for name, policy in POLICIES.items() if vars(policy).get("capturable")]
+CONTEXT = PolicyContext({"one": 1.0, "two": 1.0}, {"one": "classes", "two": "yes_no"}, 6)
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 WITH_THE_UPDATE = DEVICES[:1] if INTERPRETED else DEVICES[1:]
 """The update in one pass is for CUDA; on the CPU Triton's interpreter runs it, in a process of its own."""
@@ -56,7 +69,7 @@ def lines(session: Session) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda swap: swap.name)
+@pytest.mark.parametrize("adapter", SMALL_ADAPTERS, ids=lambda swap: swap.name)
 def test_the_same_with_every_adapter(make_session: Any, device: str, adapter: Swap) -> None:
     """In steps of one task, which have kernels of their own, and some of them streams."""
     options = {"optimizer": "fused_adamw", "precision": "bf16", "device": device, "adapter": adapter, "batch_size": 8}
@@ -72,6 +85,27 @@ def test_the_same_with_every_adapter(make_session: Any, device: str, adapter: Sw
     for one, other in zip(wanted, found, strict=True):
         assert list(one.losses.values()) == pytest.approx(list(other.losses.values()), rel=0.05, abs=0.03)
         assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=0.1, abs=0.03)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", CAPTURED_POLICIES)
+def test_the_same_with_every_policy_that_is_captured(make_session: Any, device: str, name: str) -> None:
+    plain, swift = (
+        undropped(make_session(folder, optimizer="fused_adamw", device=device, sampler="mixed"))
+        for folder in ("plain", "swift")
+    )
+    for session in (plain, swift):
+        policy = POLICIES[name](CONTEXT).to(device)
+        if learned := [(f"policy.{one}", parameter) for one, parameter in policy.named_parameters()]:
+            session.optimizer.add_param_group({"params": learned, "lr": 1e-2, "base_lr": 1e-2, "weight_decay": 0.0})
+        session.objective = Objective(policy)
+    wanted, found = list(fit(plain)), list(fit(captured(swift)))
+    assert swift.captured is not None
+    assert swift.captured.reason is None
+    for one, other in zip(wanted, found, strict=True):
+        assert list(one.losses.values()) == pytest.approx(list(other.losses.values()), rel=0.05, abs=0.03)
+    for before, after in zip(plain.objective.policy.parameters(), swift.objective.policy.parameters(), strict=True):
+        torch.testing.assert_close(before, after, rtol=0.02, atol=2e-3)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -292,21 +326,139 @@ def test_steps_of_one_shape_share_their_place(make_session: Any) -> None:
         assert torch.equal(tensor, last)
 
 
-def test_why_a_run_is_not_captured(make_session: Any) -> None:
-    def reason(session: Session, device: str = "cuda") -> str | None:
-        parts = session.optimizer, session.objective, session.settings, session.feed
-        return why_not(torch.device(device), *parts)
+def reason(session: Session, device: str = "cuda") -> str | None:
+    parts = session.optimizer, session.objective, session.settings, session.feed
+    return why_not(torch.device(device), *parts)
 
+
+def test_why_a_run_is_not_captured(make_session: Any) -> None:
     assert reason(make_session(optimizer="fused_adamw")) is None
     assert "on cpu" in str(reason(make_session(optimizer="fused_adamw"), "cpu"))
-    assert "AdamW counts" in str(reason(make_session(optimizer="adamw")))
     assert "accumulate" in str(reason(make_session(optimizer="fused_adamw", accumulate=2)))
     assert "train.capture" in str(reason(make_session(optimizer="fused_adamw", capture=False)))
-    for name, why in {"gem": "own gradients", "dwa": "anew"}.items():
-        session = make_session(optimizer="fused_adamw")
-        context = PolicyContext({"one": 1.0, "two": 1.0}, {"one": "classes", "two": "yes_no"}, 6)
-        session.objective = Objective(POLICIES[name](context))
-        assert why in str(reason(session))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_policies_are_captured_where_they_declare_it(make_session: Any, name: str) -> None:
+    session = make_session(optimizer="fused_adamw")
+    session.objective = Objective(POLICIES[name](CONTEXT))
+    found = reason(session)
+    assert found is None if name in CAPTURED_POLICIES else type(session.objective.policy).__name__ in str(found)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_are_captured_where_they_declare_it(make_session: Any, name: str) -> None:
+    session = make_session(optimizer=name)
+    found, declares = reason(session), vars(OPTIMIZERS[name]).get("capturable")
+    assert found is None if declares else f"{type(session.optimizer).__name__} does not declare" in str(found)
+
+
+def test_which_policies_are_captured() -> None:
+    assert {"replay", "sum", "uncertainty"} <= set(CAPTURED_POLICIES)
+    assert not {"dwa", "gem"} & set(CAPTURED_POLICIES)
+
+
+class Alternating(WeightedSum):
+    """Its weights follow a count in Python, which a graph would never see change."""
+
+    steps = 0
+
+    def weigh(self, losses: Mapping[str, Tensor]) -> Tensor:
+        self.steps += 1
+        return self.steps % 2 * super().weigh(losses)
+
+
+class Counting(FusedAdamW):
+    """A step of its own, which no other code may take in its place."""
+
+    steps = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.steps += 1
+        return super().step(closure)
+
+
+class Unchanged(WeightedSum):
+    capturable = True
+
+
+def test_a_subclass_does_not_inherit_that_it_can_be_captured(make_session: Any) -> None:
+    session = make_session(optimizer="fused_adamw")
+    session.objective = Objective(Alternating(CONTEXT))
+    assert "Alternating does not declare" in str(reason(session))
+    session.objective = Objective(Unchanged(CONTEXT))
+    assert reason(session) is None
+    session.optimizer = Counting(session.optimizer.param_groups)
+    assert "Counting does not declare" in str(reason(session))
+
+
+def test_a_state_that_takes_the_fused_kernel_away_ends_capturing(make_session: Any) -> None:
+    """`load_state_dict` replaces the groups' options: torch's own AdamW is not fused unless asked."""
+    session = make_session(optimizer="fused_adamw")
+    parameters = [{"params": group["params"]} for group in session.optimizer.param_groups]
+    session.optimizer.load_state_dict(torch.optim.AdamW(parameters).state_dict())
+    assert "FusedAdamW" in str(reason(session))
+
+
+def test_the_step_of_a_subclass_is_its_own(make_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the update in one pass could run."""
+    monkeypatch.setattr("polytask.training.update.kernels_run", lambda _: True)
+    session = make_session(optimizer="fused_adamw")
+    assert captured(session).captured.update is not None  # type: ignore[union-attr]
+    session.optimizer = Counting(session.optimizer.param_groups)
+    steps = captured(session).captured
+    assert steps is not None
+    assert steps.update is None
+    steps.begin(session.feed.next_batch([Draw("one", 4)], steady=True).together)()
+    assert session.optimizer.steps == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("adapter", SMALL_ADAPTERS, ids=lambda swap: swap.name)
+@pytest.mark.parametrize("tasks", [["one"], ["one", "two"]], ids=len)
+def test_no_part_of_a_step_reads_the_lengths(
+    make_session: Any, monkeypatch: pytest.MonkeyPatch, device: str, adapter: Swap, tasks: list[str]
+) -> None:
+    """They would be those of one stream in a graph that is replayed for all."""
+    if device == "cpu":  # whose own attention reads them; CUDA's kernels read the tensor of sequence borders, as this
+
+        def by_borders(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout) -> Tensor:
+            return attend_on_cpu(q_THd, k_THd, v_THd, tuple(layout.cu_seqlens_S1.diff().tolist()), 0.0)
+
+        monkeypatch.setattr("polytask.trunk.attention.varlen_works", lambda *_: True)
+        monkeypatch.setattr("polytask.trunk.attention.attend_varlen", by_borders)
+    options = {"optimizer": "fused_adamw", "precision": "bf16", "device": device, "adapter": adapter}
+    session = captured(undropped(make_session(**options)))
+    steps = session.captured
+    assert steps is not None
+    stream = session.feed.next_batch([Draw(task, 3) for task in tasks], steady=True).together.to(session.model.device)
+    for group in session.optimizer.param_groups:
+        group["lr"] = 0.0
+    expected = steps._run(stream)
+    found = steps._run(replace(stream, layout=stream.layout.for_capture()))
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_a_loss_that_reads_the_lengths_ends_capturing(
+    make_session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Instead of losses that are silently those of other texts."""
+    options = {"optimizer": "fused_adamw", "device": "cuda", "precision": "bf16"}
+    real = Objective.task_losses
+
+    def by_length(self: Objective, model: Any, stream: Any, *args: Any) -> dict[str, Tensor]:
+        longest = float(max(stream.layout.lengths))
+        return {task: loss * longest for task, loss in real(self, model, stream, *args).items()}
+
+    monkeypatch.setattr(Objective, "task_losses", by_length)
+    wanted = [report.losses for report in fit(undropped(make_session("plain", **options)))]
+    session = captured(undropped(make_session("swift", **options)))
+    found = [report.losses for report in fit(session)]
+    assert session.captured is not None
+    assert "layout.lengths is not known" in str(session.captured.reason)
+    for one, two in zip(wanted, found, strict=True):
+        assert list(one.values()) == pytest.approx(list(two.values()), rel=0.1, abs=0.3)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from polytask.optim import OPTIMIZERS
+from polytask.optim.fused_adamw import FusedAdamW
 from polytask.training import update
 from polytask.training.update import Learned, Update, norm_of, update_fits
 from polytask.trunk.kernels import TRITON
@@ -226,6 +228,31 @@ def test_which_optimizers_fit() -> None:
         assert not update_fits(torch.optim.AdamW(there, fused=True, amsgrad=True))
         assert not update_fits(torch.optim.Adam(there, fused=True))
         assert not update_fits(torch.optim.AdamW([there[0].detach().double()], fused=True))
+
+
+class Slower(FusedAdamW):
+    """A step of its own."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            group["lr"] *= 0.5
+        return super().step(closure)
+
+
+class Renamed(FusedAdamW):
+    """No step of its own, and says so."""
+
+    plain_adamw = True
+
+
+def test_a_subclass_with_a_step_of_its_own_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update, "kernels_run", lambda _: True)
+    weights = [torch.zeros(3, requires_grad=True)]
+    assert update_fits(FusedAdamW(weights))
+    assert update_fits(torch.optim.AdamW(weights, fused=True))
+    assert update_fits(Renamed(weights))
+    assert not update_fits(Slower(weights))
+    assert not update_fits(OPTIMIZERS["adamw"](weights))
 
 
 def test_it_compiles_to_wide_loads(ptx: Any) -> None:

@@ -33,8 +33,8 @@ class AdamW(ListOptimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        *,
         lr: float = 5e-5,
+        *,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,

@@ -25,6 +25,8 @@ class ListOptimizer(Optimizer):
 
     kept: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     """The tensors kept of each parameter, of its shape and zero at the start."""
+    capturable: ClassVar[bool] = False
+    """See `FusedAdamW`: these count their steps in Python, which a CUDA graph cannot."""
     elementwise: ClassVar[bool] = False
     """Each element moves as if it were alone, so a tensor may be moved in pieces, with the same result to the bit."""
 
@@ -45,13 +47,36 @@ class ListOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._refuse_sparse()
         for group in self.param_groups:
             moving = [parameter for parameter in group["params"] if parameter.grad is not None]
             # All at once on a GPU, which saves launches; one by one on the CPU, and large ones in pieces.
             on_gpu = all(parameter.is_cuda for parameter in moving)
+            # A learning rate may be a tensor, as torch's can; the operations on lists take numbers only.
+            options = {**group, "lr": float(group["lr"])}
             for together in [moving] if moving and on_gpu else [[parameter] for parameter in moving]:
-                self._move(together, group)
+                self._move(together, options)
         return loss
+
+    def _refuse_sparse(self) -> None:
+        """Before anything moves: the operations on lists take dense tensors only."""
+        grads = [parameter.grad for group in self.param_groups for parameter in group["params"]]
+        if any(grad is not None and grad.layout != torch.strided for grad in grads):
+            raise UserError(
+                f"{type(self).__name__}: found a sparse gradient, and only dense ones are supported; make the "
+                "embedding with sparse=False"
+            )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Called by `load_state_dict`. Groups that torch's AdamW saved get the options that it does not have."""
+        for group in state["param_groups"]:
+            for option in ("amsgrad", "maximize"):
+                if group.get(option):
+                    raise UserError(f"{type(self).__name__}: the state was saved with {option}=True, which it lacks")
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for option, value in self.defaults.items():
+                group.setdefault(option, value)
 
     def _move(self, params: list[Tensor], group: dict[str, Any]) -> None:
         states = [self._state_of(parameter) for parameter in params]
@@ -89,10 +114,15 @@ def update_moments(
     return ms, vs
 
 
-def check_options(name: str, betas: tuple[float, float], **numbers: float) -> None:
-    """What every optimizer's options must be: betas from 0 to below 1, everything else 0 or more."""
+def check_options(name: str, betas: tuple[float, float] | None = None, **numbers: float) -> None:
+    """What every optimizer's options must be: betas from 0 to below 1, everything else 0 or more.
+
+    lr may be a tensor of one element.
+    """
     for option, value in numbers.items():
+        if isinstance(value, Tensor) and value.numel() != 1:
+            raise UserError(f"{name}: {option} is a tensor of shape {tuple(value.shape)}, and must have one element")
         if not value >= 0:
             raise UserError(f"{name}: {option} is {value}, and must be 0 or more")
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+    if betas is not None and (len(betas) != 2 or not all(0 <= beta < 1 for beta in betas)):
         raise UserError(f"{name}: betas is {betas}, and must be two numbers from 0 to below 1")

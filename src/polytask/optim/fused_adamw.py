@@ -1,7 +1,7 @@
 """torch's fused AdamW under the options that recipes use. Knows nothing else."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -18,11 +18,18 @@ class FusedAdamW(torch.optim.AdamW):
     Differences: torch's own code with fused=True and the default options of `adamw`; it has no efficient correction.
     """
 
+    capturable: ClassVar[bool] = True
+    """Its `step` can be captured in a CUDA graph: it counts on the device, takes learning rates that are tensors there,
+    and obeys `found_inf` and `grad_scale`. Each class declares this for itself; a subclass does not inherit it."""
+    plain_adamw: ClassVar[bool] = True
+    """Its `step` is torch's AdamW, so training on CUDA may take the same step by another kernel. A subclass with a step
+    of its own does not inherit this either."""
+
     def __init__(
         self,
         params: Iterable[Any],
-        *,
         lr: float = 5e-5,
+        *,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,

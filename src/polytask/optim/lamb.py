@@ -29,8 +29,8 @@ class Lamb(ListOptimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        *,
         lr: float = 1e-3,
+        *,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.01,

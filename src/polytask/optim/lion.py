@@ -29,8 +29,8 @@ class Lion(ListOptimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        *,
         lr: float = 1e-5,
+        *,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.05,
     ) -> None:

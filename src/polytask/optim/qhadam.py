@@ -29,8 +29,8 @@ class QHAdam(ListOptimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        *,
         lr: float = 5e-5,
+        *,
         betas: tuple[float, float] = (0.995, 0.999),
         nus: tuple[float, float] = (0.7, 1.0),
         eps: float = 1e-8,

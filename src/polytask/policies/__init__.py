@@ -3,13 +3,19 @@
 from collections.abc import Callable
 
 from polytask.policies.a_gem import AGem
+from polytask.policies.aligned_mtl import AlignedMtl
 from polytask.policies.base import Policy
+from polytask.policies.cagrad import CaGrad
+from polytask.policies.dualproj import DualProj
 from polytask.policies.dwa import DynamicWeightAverage
 from polytask.policies.gem import Gem
+from polytask.policies.imtl_g import ImtlG
+from polytask.policies.mgda import Mgda
+from polytask.policies.pcgrad import PcGrad
 from polytask.policies.replay import Replay
 from polytask.policies.sum import WeightedSum
-from polytask.policies.surgery import AlignedMtl, CaGrad, DualProj, ImtlG, Mgda, PcGrad, UpGrad
 from polytask.policies.uncertainty import Uncertainty
+from polytask.policies.upgrad import UpGrad
 
 POLICIES: dict[str, Callable[..., Policy]] = {
     "a_gem": AGem,

@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from polytask.types import LabelKind, StepReport, UserError
 
+Floats = npt.NDArray[np.float64]
 Keep = Literal["reservoir", "ring", "first"]
 
 
@@ -54,6 +57,10 @@ class Policy(nn.Module, ABC):
 
     needs_task_gradients: ClassVar[bool] = False
     """Whether the tasks' gradients must be told apart: `combine` is asked. If not, one backward pass does."""
+    capturable: ClassVar[bool] = False
+    """Whether `weigh` can be captured in a CUDA graph. That needs the same operations on tensors in every step: no
+    number read from a tensor, no Python number that changes from step to step, and no `observe`. Each class declares
+    this for itself; a subclass does not inherit it, because it may override `weigh`."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__()
@@ -87,3 +94,22 @@ class GradientPolicy(Policy):
 
     def weigh(self, losses: Mapping[str, Tensor]) -> Tensor:
         return torch.stack([self.context.weights[task] * loss for task, loss in losses.items()]).sum()
+
+
+class StepPolicy(GradientPolicy):
+    """One that compares the gradients of the tasks in one step; a step of one task is left as it is."""
+
+    averages: ClassVar[bool] = True
+    """Whether the method's update is near the mean of the gradients. Losses are added here, so it is multiplied by the
+    number of tasks."""
+
+    def combine(self, gram_KK: Tensor, own: int) -> Tensor:
+        if len(gram_KK) == 1 or not gram_KK.any():
+            return torch.ones(len(gram_KK), dtype=gram_KK.dtype)
+        # Divided by its trace, so that nothing depends on the size of the gradients.
+        weights_K = torch.from_numpy(self.solve((gram_KK / gram_KK.trace()).numpy()))
+        return weights_K * len(gram_KK) if self.averages else weights_K
+
+    @abstractmethod
+    def solve(self, gram_KK: Floats) -> Floats:
+        """The method's weights of K >= 2 gradients whose inner products these are, not all of them 0."""

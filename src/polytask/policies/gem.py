@@ -1,13 +1,12 @@
 """No step may make a remembered task worse."""
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.linalg import solve_triangular
 from scipy.optimize import nnls
 from torch import Tensor
 
-from polytask.policies.base import GradientPolicy, Keep, MemoryPlan, PolicyContext
+from polytask.policies.base import Floats, GradientPolicy, Keep, MemoryPlan, PolicyContext
 from polytask.types import UserError
 
 
@@ -17,8 +16,9 @@ class Gem(GradientPolicy):
     g is the step's gradient on shared parameters, g_k that of the memory of every task that is not in the step. Where
     `<g, g_k> >= 0` for all k, g is kept. Else `g~ = g + sum_k v_k g_k` with v the answer of the dual problem
     `min_v 1/2 v'GG'v + (Gg)'v, v >= margin`, which scipy's non-negative least squares solves on a Cholesky factor of
-    GG'. A margin above 0 pushes the step towards the memories. `ridge` is added to the diagonal of GG' as a share of
-    its mean, because gradients of similar tasks are nearly dependent.
+    GG'. A margin above 0 pushes the step towards the memories. The diagonal of GG' is multiplied by `1 + ridge`,
+    because gradients of similar tasks are nearly dependent; every memory is protected equally well, however small its
+    gradient.
 
     In joint training every task that is not in the step is a memory; in a sequence of tasks, those that came before.
     `size` examples of each task are remembered and `batch` of them drawn for each step (left out: as many as the step
@@ -57,20 +57,24 @@ class Gem(GradientPolicy):
         return torch.from_numpy(weights)
 
 
-def dual(
-    gram_MM: npt.NDArray[np.float64], dots_M: npt.NDArray[np.float64], margin: float, ridge: float
-) -> npt.NDArray[np.float64]:
+def dual(gram_MM: Floats, dots_M: Floats, margin: float, ridge: float) -> Floats:
     """`argmin_v 1/2 v'Pv + q'v, v >= margin`, P the memories' inner products and q theirs with the gradient."""
-    size = np.trace(gram_MM) / len(gram_MM)
+    lengths_M = np.sqrt(np.diag(gram_MM))
+    weights_M = np.full(len(lengths_M), margin)  # of a memory without a gradient any weight will do
+    some = lengths_M > 0
+    lengths = lengths_M[some]
+    # In terms of unit gradients and their weights |g_k| v_k, so that the ridge means the same for each of them.
+    units = gram_MM[np.ix_(some, some)] / np.outer(lengths, lengths) + ridge * np.eye(len(lengths))
+    # With u = |g_k| (v - margin) this is `min_u |L'u + L^-1 (q + margin P |g|)|^2, u >= 0`.
+    shifted = dots_M[some] / lengths + margin * units @ lengths
+    size = np.abs(shifted).max(initial=0.0)
     if size == 0:
-        return np.zeros(len(gram_MM))
-    # As shares of the gradients' own size, so that the ridge means the same for large and small ones.
-    p_MM, q_M = gram_MM / size + ridge * np.eye(len(gram_MM)), dots_M / size
+        return weights_M
     try:
-        factor = np.linalg.cholesky(p_MM)
+        factor = np.linalg.cholesky(units)
     except np.linalg.LinAlgError:  # dependent gradients, and rounding larger than the ridge
         return dual(gram_MM, dots_M, margin, max(10 * ridge, 1e-9))
-    # With u = v - margin this is `min_u |L'u + L^-1 (q + margin P 1)|^2, u >= 0`.
-    shifted = q_M + margin * p_MM.sum(1)
-    answer: npt.NDArray[np.float64] = nnls(factor.T, -solve_triangular(factor, shifted, lower=True))[0]
-    return answer + margin
+    # The right side is divided by its size, because the solver's tolerance is an absolute one.
+    answer = nnls(factor.T, -solve_triangular(factor, shifted / size, lower=True), maxiter=100 * len(factor))[0]
+    weights_M[some] += size * answer / lengths
+    return weights_M

@@ -15,6 +15,8 @@ class Replay(Policy):
     Paper: Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019.
     """
 
+    capturable = True
+
     def __init__(
         self, context: PolicyContext, *, size: int = 256, keep: Keep = "reservoir", batch: int | None = None
     ) -> None:

@@ -20,6 +20,8 @@ class Uncertainty(Policy):
     Semantics", 2018, with log sigma^2 learned, as they advise. Only the tasks of a step move their s.
     """
 
+    capturable = True
+
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         # One parameter for each task, not one vector: a task that took no part must have no gradient at all.

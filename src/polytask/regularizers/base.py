@@ -69,26 +69,39 @@ class Regularizer(ABC):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Takes back what `state_dict` gave."""
 
-    def apart(self, model: MultiTaskModel, one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
+    def apart(
+        self,
+        model: MultiTaskModel,
+        one: Mapping[str, Tensor],
+        other: Mapping[str, Tensor],
+        fixed_targets: bool = False,
+    ) -> Tensor:
         """How far two passes' outputs lie apart: `divergence` summed over the tasks, each with its loss's factor."""
         parts = [
-            self.context.weights[task] * divergence(one[task], other[task], model.head(task).labels.kind)
+            self.context.weights[task] * divergence(one[task], other[task], model.head(task).labels.kind, fixed_targets)
             for task in one
         ]
         return torch.stack(parts).sum()
 
 
-def divergence(one: Tensor, other: Tensor, kind: LabelKind) -> Tensor:
-    """Mean over examples of the symmetric KL divergence of class probabilities, or of the squared error of scores."""
+def divergence(one: Tensor, other: Tensor, kind: LabelKind, fixed_targets: bool = False) -> Tensor:
+    """Mean over examples of the symmetric KL divergence of class probabilities, or of the squared error of scores.
+
+    `fixed_targets` takes the gradient of KL(q || p) by p alone and that of KL(p || q) by q alone, as mt-dnn does. The
+    value is the same. The two whole gradients are each about twice as large: exactly so in the limit of equal p and q.
+    """
     # Differences of half-precision numbers would be mostly rounding; double stays double.
     wide = torch.promote_types(one.dtype, torch.float32)
     one, other = one.to(wide), other.to(wide)
     match kind:
         case "classes":
             log_p, log_q = one.log_softmax(-1), other.log_softmax(-1)
-            return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1).mean()
+            # sum_c p_c grad log p_c = 0, so that only q_c grad log p_c and p_c grad log q_c are left of fixed targets.
+            change = log_p.exp() - log_q.exp()
+            return ((change.detach() if fixed_targets else change) * (log_p - log_q)).sum(-1).mean()
         case "yes_no":  # two classes with logits x and 0: the same formula, simplified
-            return ((one.sigmoid() - other.sigmoid()) * (one - other)).mean()
+            change = one.sigmoid() - other.sigmoid()
+            return ((change.detach() if fixed_targets else change) * (one - other)).mean()
         case "score":
             return (one - other).square().mean()
         case "text":  # no answers to compare, but a gradient, for those who ask for one

@@ -25,7 +25,7 @@ from polytask.training.feed import Feed
 from polytask.training.half import HalfWeights
 from polytask.training.objective import Objective
 from polytask.training.step import StepOutcome, half_precision, judged
-from polytask.training.update import Learned, Table, Update, norm_of, update_fits
+from polytask.training.update import Learned, Table, Update, declared, norm_of, update_fits
 from polytask.trunk.beside import work_beside
 from polytask.types import TrainSettings
 
@@ -45,12 +45,14 @@ def why_not(
         return f"graphs are CUDA's, and this is a run on {device.type}"
     if not settings.capture:
         return "train.capture is false"
-    if not optimizer.defaults.get("fused"):
-        return f"{type(optimizer).__name__} counts its steps outside of the device; fused_adamw can be captured"
+    if not declared(optimizer, "capturable") or not all(group.get("fused") for group in optimizer.param_groups):
+        return f"{type(optimizer).__name__} does not declare a step that can be captured; fused_adamw does"
     if policy.needs_task_gradients:
         return f"{policy.__name__} decides by the step's own gradients what the step does"
     if policy.observe is not Policy.observe:
         return f"{policy.__name__} weighs losses anew as it goes"
+    if not declared(objective.policy, "capturable"):
+        return f"{policy.__name__} does not declare that what it does can be captured (capturable = True)"
     if objective.regularizers:
         return f"of {', '.join(objective.regularizers)}: penalties make passes of their own"
     if feed.taught:
@@ -118,9 +120,8 @@ class CapturedSteps:
     def _capture(self, graph: "_Graph", stream: Stream) -> None:
         if self.device.type != "cuda":
             return
-        # Whatever would be read from the lengths of this one stream has no business in a graph.
         static = graph.inputs.stream(stream)
-        static = replace(static, layout=replace(static.layout, lengths=()))
+        static = replace(static, layout=static.layout.for_capture())
         captured = torch.cuda.CUDAGraph()
         table = self.update.table() if self.update else None
         try:

@@ -34,9 +34,18 @@ NUMBERS = 9  # that all elements of a tensor share
 OPTIONS = 6  # of a group
 
 
+def declared(thing: object, name: str) -> bool:
+    """Whether the object's own class says `name = True`. A base class that says so does not count: the class below it
+    may override what this was said of."""
+    return vars(type(thing)).get(name) is True
+
+
 def update_fits(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether `Update` can take the steps of this optimizer where its parameters are."""
-    if not isinstance(optimizer, torch.optim.AdamW):
+    """Whether `Update` can take the steps of this optimizer where its parameters are.
+
+    A subclass of torch's AdamW may have a step of its own, so it has to declare that it has not.
+    """
+    if type(optimizer) is not torch.optim.AdamW and not declared(optimizer, "plain_adamw"):
         return False
     groups = optimizer.param_groups
     parameters = [p for group in groups for p in group["params"]]

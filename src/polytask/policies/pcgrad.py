@@ -1,0 +1,26 @@
+"""Each task's gradient without what points against the others'."""
+
+import torch
+
+from polytask.policies.base import Floats, StepPolicy
+
+
+class PcGrad(StepPolicy):
+    """Gradient surgery: each task's gradient loses what points against the others', one after another in random order.
+
+    `g_i <- g_i - (<g_i, g_j> / |g_j|^2) g_j` wherever `<g_i, g_j> < 0`; their sum is the update.
+    Paper: Yu et al., "Gradient Surgery for Multi-Task Learning", 2020. Per task, on all shared parameters together.
+    """
+
+    averages = False
+
+    def solve(self, gram_KK: Floats) -> Floats:
+        gram = torch.from_numpy(gram_KK)
+        weights_KK = torch.eye(len(gram), dtype=gram.dtype)  # row i: of which gradients g_i consists by now
+        for i, weights_K in enumerate(weights_KK):
+            for j in torch.randperm(len(gram)).tolist():
+                product = weights_K @ gram[j]
+                if j != i and product < 0:
+                    weights_K[j] -= product / gram[j, j]
+        weights: Floats = weights_KK.sum(0).numpy()
+        return weights
