@@ -58,7 +58,7 @@ def prepare(recipe: Recipe) -> Prepared:
     # What was asked for; else torch's own choice, which knows nothing of a container's share of the cores.
     torch.set_num_threads(recipe.train.threads or min(torch.get_num_threads(), usable_cores()))
     folder = encoder_folder(recipe.encoder)
-    tokenizer = TextTokenizer.load(folder)
+    tokenizer = TextTokenizer.load(folder, recipe.max_length)
     for name, spec in recipe.tasks.items():
         check_metric(spec.metric, spec.kind, f"recipe: tasks.{name}.metric")
     tasks = {task.spec.name: task for task in read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder())}

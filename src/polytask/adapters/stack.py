@@ -117,6 +117,7 @@ class Stack(Adapter):
             context.tasks,
         )
         self.plain_at_start = all(one.plain_at_start for one in made)
+        self.earlier_options = {name: value for one in made for name, value in one.earlier_options.items()}
         # What an adapter holds for all its layers (PAL's projections) is not in any of them.
         self.shared = nn.ModuleList(
             module for one in made for name, module in one.named_children() if name not in ("embedding", "layers")
