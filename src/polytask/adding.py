@@ -328,7 +328,9 @@ def joined(old: OldRun, recipe: str | Path | Mapping[str, Any], settings: Iterab
     whole = recipe_from(
         {
             "name": "-".join([old.recipe.name, *map(str, new)]),
-            **{field: plain[field] for field in ("encoder", "max_length", "adapter")},
+            **{field: plain[field] for field in ("encoder", "max_length")},
+            # As the model was saved with it: defaults may have changed since the run's recipe was written.
+            "adapter": {"name": old.bundle.adapter.name, **old.bundle.adapter.options},
             **content,
             "tasks": {**theirs, **new},
             "add": {**add, "run": str(old.folder)},

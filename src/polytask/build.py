@@ -88,6 +88,31 @@ def option(table: str, swap: Swap, name: str, where: str) -> Any:
     return convert(swap.options[name], declared.kind, f"{where}.{name}") if name in swap.options else declared.default
 
 
+def complete(swap: Swap, where: str, saved: bool = False) -> Swap:
+    """An adapter with every option written out as plain values: two ways to write one adapter become the same.
+
+    `saved`: it is read from a file, which may be older than some of the options (`Adapter.earlier_options`).
+    """
+    methods = TABLES["adapter"]
+    if swap.name not in methods:
+        raise UserError(unknown(where, swap.name, methods, "adapter"))
+    method = methods[swap.name]
+    declared = [one.name for one in options_of(method)]
+    for name in swap.options:
+        if name not in declared:
+            raise UserError(unknown(where, name, declared, f"option of {swap.name}"))
+    if saved:
+        swap = Swap(swap.name, {**getattr(method, "earlier_options", {}), **swap.options})
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Swap):
+            inner = complete(value, where, saved)
+            return {"name": inner.name, **inner.options}
+        return [plain(one) for one in value] if isinstance(value, tuple) else value
+
+    return Swap(swap.name, {name: plain(option("adapter", swap, name, where)) for name in declared})
+
+
 # --- the encoder ------------------------------------------------------------------------------------------------------
 def encoder_folder(encoder: str | Mapping[str, Any]) -> Path:
     """Where the encoder's files are; an untrained one has only the small built-in vocabulary."""
@@ -122,6 +147,7 @@ def make_trunk(recipe: Recipe, folder: Path, tokenizer: TextTokenizer) -> Bert:
 
 def make_packer(recipe: Recipe, tokenizer: TextTokenizer) -> Packer:
     tasks = tuple(recipe.tasks)
+    assert recipe.max_length <= tokenizer.max_tokens, "texts were cut before they were packed"
     return Packer(tasks, tokenizer.cls_id, tokenizer.sep_id, recipe.max_length, tokenizer.masker)
 
 

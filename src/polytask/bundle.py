@@ -13,7 +13,7 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
-from polytask.build import head_swap, make_model
+from polytask.build import complete, head_swap, make_model
 from polytask.model import MultiTaskModel
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
@@ -42,8 +42,9 @@ class Bundle:
 
 def save_bundle(bundle: Bundle, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    save_trunk(bundle.model.trunk, folder)
-    bundle.tokenizer.save(folder)
+    trunk = bundle.model.trunk
+    save_trunk(trunk, folder, bundle.tokenizer.pad_id)
+    bundle.tokenizer.save(folder, trunk.shape.positions)
     parts = {
         name: t.cpu().contiguous() for name, t in bundle.model.state_dict().items() if not name.startswith("trunk.")
     }
@@ -52,7 +53,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
     content = {
         "format": FORMAT,
         "max_length": bundle.packer.max_length,
-        "adapter": asdict(bundle.adapter),
+        "adapter": asdict(complete(bundle.adapter, "recipe: adapter")),
         "tasks": {name: _task_entry(spec, bundle.labels[name]) for name, spec in bundle.specs.items()},
         "files": {name: sha256(folder / name) for name in FILES if name != "tasks.json"},
     }
@@ -68,10 +69,10 @@ def load_bundle(folder: Path) -> Bundle:
         if name in FILES and sha256(folder / name) != hashed:
             raise UserError(f"{folder / name}: damaged: it is not what was written; {AGAIN}")
     specs, labels = {}, {}
-    tokenizer = TextTokenizer.load(folder)
+    tokenizer = TextTokenizer.load(folder, content["max_length"])
     for name, entry in content["tasks"].items():
         specs[name], labels[name] = _task_from(name, entry, tokenizer.vocabulary)
-    adapter: Swap = Swap(**content["adapter"])
+    adapter = complete(Swap(**content["adapter"]), f"{folder / 'tasks.json'}: adapter", saved=True)
     model = make_model(specs, labels, adapter, lambda: load_trunk(folder))
     parts = load_file(folder / "parts.safetensors")
     missing = model.load_state_dict(parts, strict=False)

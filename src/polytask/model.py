@@ -41,6 +41,8 @@ class MultiTaskModel(nn.Module):
         self.adapter = adapter
         self.heads = nn.ModuleDict(heads)
         self.tasks = tuple(heads)
+        for head in heads.values():
+            head.set_norm_eps(trunk.shape.norm_eps)
 
     def head(self, task: str) -> Head:
         head = self.heads[task]

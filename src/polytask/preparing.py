@@ -53,7 +53,7 @@ def prepare(recipe: Recipe) -> Prepared:
     if recipe.add is not None:
         raise UserError("recipe: add: this recipe is for a run that has finished: polytask add-task RUN RECIPE")
     folder = encoder_folder(recipe.encoder)
-    tokenizer = TextTokenizer.load(folder)
+    tokenizer = TextTokenizer.load(folder, recipe.max_length)
     for name, spec in recipe.tasks.items():
         check_metric(spec.metric, spec.kind, f"recipe: tasks.{name}.metric")
     tasks = {task.spec.name: task for task in read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder())}

@@ -282,7 +282,15 @@ class Running:
             session.load(checkpoint)
         except (KeyError, TypeError, RuntimeError) as error:
             if not self.changes:
-                raise
+                earlier = session.model.adapter.earlier_options
+                if not earlier:
+                    raise
+                said = ", ".join(f"{name}: {json.dumps(value)}" for name, value in earlier.items())
+                raise UserError(
+                    f"{checkpoint}: its weights do not fit the model of the recipe. Earlier versions had no option for "
+                    f"this and meant `{said}`: if the run was started with one of them, add that to the adapter's "
+                    "options and pass --allow-change"
+                ) from error
             raise UserError(f"{checkpoint}: it does not fit what the recipe has become: {error}") from error
 
     def _objective(self, weights: Mapping[str, float], stages: tuple[Stage, ...]) -> Objective:

@@ -15,7 +15,8 @@ TRUNK = 109_482_240  # parameters of BERT-base with its pooler
     ("name", "options", "count"),
     [
         ("pal", {}, 1_819_836),  # 2 d D + 3 L d^2 = 1,811,520, and biases
-        ("low_rank", {}, 2 * 100 * 768 + 100 + 768),
+        ("low_rank", {}, 1_853_616),  # the authors' code: 12 (2 * 100 * 768 + 100 + 768)
+        ("low_rank", {"shared_projections": True}, 2 * 100 * 768 + 100 + 768),
         ("houlsby", {}, 2_379_264),
         ("houlsby", {"position": "after_ffn"}, 1_189_632),
         ("houlsby", {"position": "after_norm"}, 1_189_632),

@@ -1,6 +1,7 @@
 """PAL against the formula written out, sequence by sequence."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,3 +81,74 @@ def test_filled_up_with_zeros_it_is_the_same(size: int, heads: int) -> None:
 
     for one, two in zip(both(True), both(False), strict=True):
         torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
+
+
+def random_pal(attention_dropout: float) -> Pal:
+    torch.manual_seed(0)
+    pal = Pal(CONTEXT, size=6, heads=3, attention_dropout=attention_dropout)
+    for parameter in pal.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return pal
+
+
+LONG = Packer(("a", "b"), 2, 3, 16).pack([Part("b", [(np.arange(5, 19),)] * 4)]).layout
+
+
+@pytest.mark.parametrize("filled_up", [False, True])
+def test_attention_dropout_keeps_the_mean_and_is_for_training_only(filled_up: bool) -> None:
+    """Also as a GPU computes the branch. The branch is linear in the attention weights, so its mean is that without."""
+    layer, plain = random_pal(0.3).layer(1), random_pal(0.0).layer(1)
+    assert isinstance(layer, PalLayer)
+    x = torch.randn(sum(LONG.lengths), 8)
+
+    def branch(of: Any) -> torch.Tensor:
+        out: torch.Tensor = of.filled_up(x, LONG, 1) if filled_up else of.parallel(x, LONG)
+        return out
+
+    with torch.no_grad():
+        exact = branch(plain)
+        torch.testing.assert_close(branch(layer.eval()), exact, atol=1e-5, rtol=1e-5)
+        drawn = torch.stack([branch(layer.train()) for _ in range(600)])
+    assert not torch.equal(drawn[0], drawn[1])
+    error = (drawn.mean(0) - exact) / (drawn.std(0) / math.sqrt(len(drawn)))
+    assert error.abs().mean() < 1.2  # 0.8 of a standard error is expected; a wrong scale is many of them
+
+
+@pytest.mark.parametrize("filled_up", [False, True])
+def test_attention_dropout_drops_weights_of_each_head_and_scales_the_rest(filled_up: bool) -> None:
+    """With V_E = 0 every attention weight is 1/L and every value the bias, so an output counts the weights it kept."""
+    share, heads, length = 0.25, 3, 16
+    layer = random_pal(share).layer(0)
+    assert isinstance(layer, PalLayer)
+    (projections,) = layer.projections
+    with torch.no_grad():
+        for parameter in (*projections.down.parameters(), *projections.up.parameters()):
+            parameter.zero_()
+        torch.nn.init.eye_(projections.up.weights[1])
+        layer.query_key_value.biases[1].copy_(torch.ones(18))
+        x = torch.randn(sum(LONG.lengths), 8)
+        out = layer.filled_up(x, LONG, 1) if filled_up else layer.parallel(x, LONG)
+    kept = out[:, :6].view(-1, heads, 2) * (length * (1 - share))
+    torch.testing.assert_close(kept, kept.round(), atol=1e-3, rtol=0)  # whole numbers of weights were kept
+    assert torch.equal(kept[..., 0].round(), kept[..., 1].round())  # the same weights for all of a head
+    assert not torch.equal(kept[:, 0].round(), kept[:, 1].round())  # other weights for another head
+    expected, error = length * (1 - share), math.sqrt(length * share * (1 - share) / kept[..., 0].numel())
+    assert abs(kept[..., 0].mean().item() - expected) < 5 * error
+
+
+def test_attention_dropout_is_drawn_from_torchs_generator() -> None:
+    """A step is repeated or resumed by its seed."""
+    layer = random_pal(0.5).layer(0)
+    x = torch.randn(sum(LONG.lengths), 8)
+    outs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outs.append(layer.parallel(x, LONG))
+    assert torch.equal(outs[0], outs[1])
+    assert not torch.equal(outs[0], outs[2])
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, math.nan])
+def test_attention_dropout_must_be_a_share(share: float) -> None:
+    with pytest.raises(UserError, match=r"recipe: adapter: attention_dropout: must be in \[0, 1\), found"):
+        Pal(CONTEXT, attention_dropout=share)

@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from polytask.adapters import ADAPTERS
-from polytask.adapters.base import AdapterContext
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite, NormSite
 from polytask.adapters.stack import Stack
+from polytask.stream import Layout
 from polytask.text.packing import Packer, Part
 from polytask.trunk.bert import Bert, BertShape
 from polytask.types import Swap, UserError
@@ -48,3 +50,83 @@ def test_parallel_branches_add_up() -> None:
 def test_one_is_no_stack() -> None:
     with pytest.raises(UserError, match="two or more adapters"):
         Stack(CONTEXT, adapters=(Swap("lhuc"),))
+
+
+class InputScale(LayerAdapter):
+    """`W (s * x)` at one linear map, and a norm of `s * x`: what an adapter may do before the trunk's own part."""
+
+    def __init__(self, width: int, site: str) -> None:
+        super().__init__()
+        self.site = site
+        self.scale = nn.Parameter(1 + 0.3 * torch.randn(width))
+
+    def linear(self, site: LinearSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
+        return super().linear(site, base, x_TD * self.scale if site == self.site else x_TD, layout)
+
+    def norm(self, site: NormSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
+        return super().norm(site, base, x_TD * self.scale if f"norm {site}" == self.site else x_TD, layout)
+
+
+def scaling(site: str) -> Adapter:
+    torch.manual_seed(5)
+    return Adapter(LayerAdapter(), (InputScale(SHAPE.ffn if site == "down" else SHAPE.hidden, site) for _ in range(2)))
+
+
+def random(name: str) -> Adapter:
+    adapter = ADAPTERS[name](PLAIN, **{**OPTIONS, "lora": {"sites": ("down",)}}.get(name, {}))
+    torch.manual_seed(6)
+    for parameter in adapter.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return adapter
+
+
+def stacked(*parts: Adapter) -> Stack:
+    """A stack of these very adapters, in this order."""
+    given = iter(parts)
+    return Stack(replace(PLAIN, make=lambda swap: next(given)), adapters=tuple(Swap("any") for _ in parts))
+
+
+def scaled_trunk(adapter: Adapter) -> Bert:
+    """The trunk with what `scaling("down")` does put into its weights."""
+    torch.manual_seed(0)
+    bert = Bert(SHAPE).eval()
+    with torch.no_grad():
+        for index in range(2):
+            bert.linear(index, "down").weight *= adapter.layer(index).scale  # type: ignore[arg-type]
+    return bert
+
+
+@pytest.mark.parametrize("name", ["conditional_norm", "houlsby", "lhuc", "low_rank", "pal"])
+def test_a_part_that_changes_a_linear_maps_input_does_so_in_every_place(name: str) -> None:
+    other, scale = random(name), scaling("down")
+    torch.manual_seed(0)
+    bert = Bert(SHAPE).eval()
+    with torch.inference_mode():
+        expected = scaled_trunk(scale).encode(STREAM, other.eval())
+        for order in ((other, scale), (scale, other)):
+            found = bert.encode(STREAM, stacked(*order).eval())
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_parts_at_one_linear_map_come_one_after_another() -> None:
+    """[lora, scale]: (W + B A)(s x). [scale, lora]: W (s x) + B A x."""
+    base, x = nn.Linear(SHAPE.ffn, SHAPE.hidden), torch.randn(8, SHAPE.ffn)
+    lora, scale = random("lora"), scaling("down")
+    change, s = lora.layer(0).change("down", 0), scale.layer(0).scale  # type: ignore[operator]
+    for order, plain in (((lora, scale), x * s), ((scale, lora), x)):
+        found = stacked(*order).layer(0).linear("down", base, x, STREAM.layout)
+        torch.testing.assert_close(found, base(x * s) + plain @ change.T, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("site", ["query", "attention_output", "up", "down", "norm attention", "norm ffn"])
+@pytest.mark.parametrize("name", ["conditional_norm", "houlsby", "lora", "own_trunk"])
+def test_a_changed_input_gets_gradients_in_both_orders(name: str, site: str) -> None:
+    torch.manual_seed(0)
+    bert, other, scale = Bert(SHAPE).eval(), random(name), scaling(site)
+    for order in ((other, scale), (scale, other)):
+        if name == "own_trunk" and order[0] is scale:
+            continue  # refused: it stands in for the maps that the other would change
+        stack = stacked(*order)
+        out = bert.encode(STREAM, stack)
+        grads = torch.autograd.grad((out * torch.randn_like(out)).sum(), list(stack.parameters()))
+        assert all(grad.abs().sum() > 0 for grad in grads)

@@ -37,7 +37,7 @@ def test_a_finished_runs_model_loads(name: str, tmp_path: Path, tiny_settings: l
     assert budget["trunk"] + sum(budget["per_task"].values()) == budget["total"]
 
 
-@pytest.mark.parametrize("name", [name for name in ADAPTERS if name != "none"])
+@pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.parametrize("norms", [False, True])
 def test_a_frozen_trunk_stays_and_the_adapter_learns(
     name: str, norms: bool, tmp_path: Path, tiny_settings: list[str]
@@ -53,6 +53,7 @@ def test_a_frozen_trunk_stays_and_the_adapter_learns(
     trunk = {key for key in moved if key.startswith("trunk.")}
     assert all("norm" in key for key in trunk)
     assert bool(trunk) == norms
-    assert any(key.startswith("adapter.") for key in moved)
+    if any(True for _ in start.adapter.parameters()):
+        assert any(key.startswith("adapter.") for key in moved)
     held = {id(p) for p in running.session.optimizer.state}
     assert not any(id(p) in held for p in running.prepared.model.trunk.parameters() if not p.requires_grad)

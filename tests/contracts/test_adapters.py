@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from polytask.adapters import ADAPTERS
-from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter
-from polytask.stream import Stream
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite
+from polytask.adapters.stack import Stack
+from polytask.build import options_of
+from polytask.stream import Layout, Stream
 from polytask.text.packing import Packer, Part
 from polytask.trunk.bert import Bert, BertShape
 from polytask.types import Swap, UserError
@@ -96,7 +99,8 @@ def test_a_mixed_stream_is_the_same_as_one_task_at_a_time(name: str) -> None:
         torch.testing.assert_close(together[slice(*stream.layout.token_ranges[k])], alone, atol=1e-5, rtol=0)
 
 
-WITH_PARAMETERS = [name for name in ADAPTERS if name != "none"]
+WITH_PARAMETERS = [name for name in ADAPTERS if any(True for _ in make(name).parameters())]
+WITH_LAYERS = [name for name, method in ADAPTERS.items() if "layers" in {option.name for option in options_of(method)}]
 
 
 @pytest.mark.parametrize("name", WITH_PARAMETERS)
@@ -145,7 +149,7 @@ def test_save_and_load(name: str) -> None:
     assert torch.equal(encoded(trunk(), adapter, *parts)[1], encoded(trunk(), other, *parts)[1])
 
 
-@pytest.mark.parametrize("name", [name for name in WITH_PARAMETERS if name != "stack"])  # its parts say it themselves
+@pytest.mark.parametrize("name", WITH_LAYERS)
 def test_the_top_layers_only(name: str) -> None:
     """Below the chosen layers nothing is changed, and fewer layers have no more parameters."""
     bert, adapter = trunk(), shaken(make(name, layers=1))
@@ -223,3 +227,63 @@ def test_bf16_is_close(name: str) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             rough = bert.encode(stream, adapter)
     assert (rough.float() - exact).abs().max() < 0.2
+
+
+class InputScale(LayerAdapter):
+    """`W (s * x)` at the linear map `down`: does something before the trunk's own part, where others do it after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(1 + 0.3 * torch.randn(SHAPE.ffn))
+
+    def linear(self, site: LinearSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
+        return super().linear(site, base, x_TD * self.scale if site == "down" else x_TD, layout)
+
+
+def input_scale() -> Adapter:
+    torch.manual_seed(3)
+    return Adapter(LayerAdapter(), (InputScale() for _ in range(SHAPE.layers)))
+
+
+def stacked(*parts: Adapter) -> Stack:
+    """A stack of these very adapters, in this order."""
+    given = iter(parts)
+    return Stack(replace(CONTEXT, make=lambda swap: next(given)), adapters=tuple(Swap("any") for _ in parts))
+
+
+@pytest.mark.parametrize("name", WITH_PARAMETERS)
+def test_in_a_stack_every_parameter_gets_a_gradient_in_both_orders(name: str) -> None:
+    """With every other adapter, and with one that changes what goes into a linear map."""
+    bert, stream = trunk(), PACKER.pack([part("one", 1), part("two", 2)])
+    others = {other: shaken(make(other)) for other in WITH_PARAMETERS} | {"input_scale": input_scale()}
+    for other, partner in others.items():
+        adapter = shaken(make(name))
+        for order in ((adapter, partner), (partner, adapter)):
+            if order[1].stand_ins():
+                with pytest.raises(UserError, match="must come first in a stack"):
+                    stacked(*order)
+                continue
+            both = stacked(*order)
+            both.zero_grad(set_to_none=True)
+            bert.encode(stream, both).square().sum().backward()
+            silent = [key for key, p in both.named_parameters() if p.grad is None or not p.grad.any()]
+            assert not silent, (other, silent)
+
+
+LEAVES_DOWN = [
+    name for name in ADAPTERS if all(make(name).layer(index).plain_linear("down") for index in range(SHAPE.layers))
+]
+"""Where an adapter changes that map, too, what both do depends on their order."""
+
+
+@pytest.mark.parametrize("name", LEAVES_DOWN)
+def test_in_a_stack_it_does_what_it_does_alone(name: str) -> None:
+    """The other part scales the input of `down`, which is the same as a trunk with scaled columns there."""
+    adapter, scale = shaken(make(name)), input_scale()
+    parts, scaled = [part("one", 1), part("two", 2)], trunk()
+    with torch.no_grad():
+        for index in range(SHAPE.layers):
+            scaled.linear(index, "down").weight *= scale.layer(index).scale  # type: ignore[arg-type]
+    expected = encoded(scaled, adapter, *parts)[1]
+    for order in ((adapter, scale), (scale, adapter)):
+        torch.testing.assert_close(encoded(trunk(), stacked(*order), *parts)[1], expected, atol=1e-5, rtol=1e-5)

@@ -22,7 +22,7 @@ LABELS: dict[LabelKind, Tensor] = {
     "yes_no": torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0, 0.0]),
     "score": torch.tensor([0.0, 0.2, 0.5, 1.0, 0.7, 0.4]),
 }
-OPTIONS: dict[str, list[dict[str, Any]]] = {
+OPTIONS: dict[str, list[dict[str, Any]]] = {  # beside the defaults
     "cross_entropy": [{"smoothing": 0.1}, {"class_weights": "balanced"}],
     "focal": [{"gamma": 0.5}, {"class_weights": "balanced"}],
     "ordinal": [{"form": "emd"}, {"slope": 0.5, "power": 2.0}],

@@ -52,8 +52,6 @@ SMALL = {
     "lora": "{name: lora, rank: 2}",
     "stack": "{name: stack, adapters: [{name: pal, size: 6, heads: 2}, conditional_norm]}",
 }
-HEADS = {"linear": "one", "cross": "two", "bi": "two", "cosine": "two", "mlm": "words", "simcse": "words"}
-LOSSES = {"cross_entropy": "one", "focal": "two", "ordinal": "one"}
 PLAIN = "tasks.words={kind: text, text: a, train: data.csv, dev: data.csv}"
 NEEDS = {
     "soft_sharing": ["adapter=own_trunk"],
@@ -63,16 +61,27 @@ NEEDS = {
 ENTRIES = [(table, name) for table, methods in TABLES.items() for name in methods]
 
 
+def fitting_task(table: str, name: str) -> str:
+    """A task for a head or a loss."""
+    method: Any = TABLES[table][name]
+    if "text" in method.kinds:
+        return "words"
+    fits = [task for task, about in TASKS.items() if about["kind"] in method.kinds]
+    if table == "head":
+        fits = [task for task in fits if (2 if isinstance(TASKS[task]["text"], list) else 1) in method.texts]
+    return fits[0]
+
+
 def settings(table: str, name: str) -> list[str]:
     """What makes the recipe one with this method."""
     match table:
         case "adapter":
             return [f"adapter={SMALL.get(name, name)}"]
         case "head":
-            plain = [PLAIN] if HEADS[name] == "words" else []
-            return [*plain, f"tasks.{HEADS[name]}.head={name}"]
+            task = fitting_task(table, name)
+            return [*([PLAIN] if task == "words" else []), f"tasks.{task}.head={name}"]
         case "loss":
-            return [f"tasks.{LOSSES[name]}.loss={name}"]
+            return [f"tasks.{fitting_task(table, name)}.loss={name}"]
         case "regularizer":
             return [*NEEDS.get(name, []), f"regularizers=[{name}]"]
         case _:

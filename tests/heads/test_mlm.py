@@ -33,8 +33,8 @@ def masked_stream(texts: list[np.ndarray] = TEXTS) -> Stream:
     return PACKER.pack([Part.masked("t", [PACKER.masked(t, 0.3, np.random.default_rng(9)) for t in texts])])
 
 
-@pytest.fixture
-def theirs() -> BertForMaskedLM:
+@pytest.fixture(params=[1e-12, 1e-2])
+def theirs(request: pytest.FixtureRequest) -> BertForMaskedLM:
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=90,
@@ -46,6 +46,7 @@ def theirs() -> BertForMaskedLM:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
         attn_implementation="eager",
+        layer_norm_eps=request.param,
     )
     model = BertForMaskedLM(config)
     with torch.no_grad():  # norms and biases that start at 1 and 0 would hide mistakes

@@ -1,10 +1,14 @@
 """Packing keeps every token of every example, ordered by task, with the right borders, segments and fillers."""
 
+import string
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from transformers import BertTokenizerFast
 
 from polytask.stream import Stream
 from polytask.text.packing import (
@@ -12,13 +16,13 @@ from polytask.text.packing import (
     Packer,
     Part,
     batches_by_length,
-    cut_pair,
     filler_lengths,
     size_class,
     steady_rooms,
 )
 
 CLS, SEP = 101, 102
+WORDS = string.ascii_lowercase[:20]
 
 
 def packer(max_length: int = 16) -> Packer:
@@ -71,18 +75,47 @@ def test_a_stream_larger_than_its_budget_is_refused() -> None:
     assert filler_lengths(0) == []
 
 
-@given(st.integers(0, 30), st.integers(0, 30), st.integers(2, 40))
-def test_cut_pair_fills_the_room_and_cuts_the_longer_text(a: int, b: int, room: int) -> None:
-    cut_a, cut_b = cut_pair(np.arange(a), np.arange(b), room)
-    assert len(cut_a) + len(cut_b) == min(a + b, room)
-    np.testing.assert_array_equal(cut_a, np.arange(a)[: len(cut_a)])
-    np.testing.assert_array_equal(cut_b, np.arange(b)[: len(cut_b)])
-    if len(cut_a) < a and len(cut_b) < b:
-        assert len(cut_a) - len(cut_b) in (0, 1)
-    elif len(cut_a) < a:
-        assert len(cut_a) >= len(cut_b)
-    elif len(cut_b) < b:
-        assert len(cut_b) >= len(cut_a) - 1
+@pytest.fixture(scope="module")
+def hugging_face(tmp_path_factory: pytest.TempPathFactory) -> BertTokenizerFast:
+    """Its ids 5 to 24 are the words a to t."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    return BertTokenizerFast.from_pretrained(folder)
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 20), st.integers(0, 20), st.integers(4, 44))
+@example(9, 9, 12)  # room for 9: a tie, the second text keeps the odd token
+@example(10, 9, 12)  # the first text is longer and keeps it
+@example(9, 10, 12)
+@example(5, 4, 12)  # both fit
+@example(5, 5, 12)
+@example(20, 0, 12)
+@example(0, 20, 12)
+@example(0, 0, 4)
+def test_pairs_are_cut_as_hugging_face_cuts_them(
+    hugging_face: BertTokenizerFast, a: int, b: int, max_length: int
+) -> None:
+    texts = " ".join(WORDS[:a]), " ".join(reversed(WORDS[20 - b :]))
+    # Lists, because a single empty string as the second text counts as no second text there.
+    theirs = hugging_face([texts[0]], [texts[1]], truncation="longest_first", max_length=max_length)
+    packer = Packer(("t",), 2, 3, max_length)
+    stream = packer.pack([Part("t", [(np.arange(5, 5 + a), np.arange(24, 24 - b, -1))])])
+    assert stream.token_ids_T.tolist() == theirs["input_ids"][0]
+    assert stream.segment_ids_T.tolist() == theirs["token_type_ids"][0]
+
+
+def test_a_second_text_without_tokens_is_an_empty_second_segment(hugging_face: BertTokenizerFast) -> None:
+    for theirs in (hugging_face("a b", "\u200b"), hugging_face._tokenizer.encode("a b", "")):
+        ids, segments = (
+            (theirs["input_ids"], theirs["token_type_ids"])
+            if isinstance(theirs, Mapping)
+            else (theirs.ids, theirs.type_ids)
+        )
+        stream = Packer(("t",), 2, 3, 8).pack([Part("t", [(np.array([5, 6]), np.array([], int))])])
+        assert stream.token_ids_T.tolist() == ids == [2, 5, 6, 3, 3]
+        assert stream.segment_ids_T.tolist() == segments == [0, 0, 0, 0, 1]
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=2), st.booleans(), st.integers(5, 30))

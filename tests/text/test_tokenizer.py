@@ -88,12 +88,21 @@ def test_padding_and_truncation_of_tokenizer_json_are_off(folder: Path, tmp_path
     assert tokenizer.fingerprint == TextTokenizer.load(folder).fingerprint
 
 
-def test_texts_are_cut_to_max_tokens(folder: Path) -> None:
-    text = "the hello world " * 300
-    assert len(TextTokenizer.load(folder).encode([text])[0]) == 512
-    short = TextTokenizer.load(folder, max_tokens=7).encode([text])[0]
-    np.testing.assert_array_equal(short, TextTokenizer.load(folder).encode([text])[0][:7])
-    assert short.dtype == np.int32
+def test_a_text_has_as_many_ids_as_a_sequence_can_hold(folder: Path) -> None:
+    text = "the hello world " * 500
+    (whole,) = BertTokenizerFast.from_pretrained(folder)([text], add_special_tokens=False)["input_ids"]
+    for max_length, kept in ((4, 512), (512, 512), (1024, 1024), (5000, 1500)):
+        (found,) = TextTokenizer.load(folder, max_length).encode([text])
+        assert found.tolist() == whole[:kept]
+        assert found.dtype == np.int32
+
+
+def test_saved_files_have_the_models_limit_and_no_truncation(folder: Path, tmp_path: Path) -> None:
+    TextTokenizer.load(folder, 1024).save(tmp_path / "saved", positions=1024)
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert theirs.model_max_length == 1024
+    assert len(theirs("the " * 2000, truncation=True)["input_ids"]) == 1024
+    assert json.loads((tmp_path / "saved/tokenizer.json").read_text())["truncation"] is None
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,11 @@ def test_transformers_opens_what_we_save(folder: Path) -> None:
         assert torch.equal(tensor, ours[name]), name
 
 
+def test_the_pad_id_is_the_tokenizers(tmp_path: Path) -> None:
+    save_trunk(Bert(TINY), tmp_path, pad_id=7)
+    assert AutoModel.from_pretrained(tmp_path).embeddings.word_embeddings.padding_idx == 7
+
+
 def test_we_open_what_transformers_saves(tmp_path: Path) -> None:
     theirs = BertForMaskedLM(BertConfig(**config_of(TINY)))  # prefix bert., a head cls.*, and no pooler
     theirs.save_pretrained(tmp_path)

@@ -4,9 +4,10 @@ A layer adapter sees the layout as an argument and keeps no notion of an "active
 holds one task or many. The trunk knows this file and no concrete adapter.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -99,6 +100,8 @@ class Adapter(nn.Module):
 
     plain_at_start: bool = True
     """Before the first step, outputs are those of plain BERT to the last bit."""
+    earlier_options: Mapping[str, Any] = MappingProxyType({})
+    """For options added later whose default changes the method: the values of models that were saved without them."""
 
     def __init__(self, embedding: LayerAdapter, layers: Iterable[LayerAdapter], tasks: tuple[str, ...] = ()) -> None:
         super().__init__()

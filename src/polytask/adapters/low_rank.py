@@ -1,7 +1,9 @@
 """A narrow map of each task beside every layer."""
 
+from types import MappingProxyType
+
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, chosen_layers
 from polytask.adapters.grouped import Projections
@@ -9,11 +11,12 @@ from polytask.stream import Layout
 
 
 class LowRankLayer(LayerAdapter):
-    """One layer's branch; the projections are those of all layers."""
+    """One layer's branch."""
 
     def __init__(self, projections: Projections, gelu: bool) -> None:
         super().__init__()
-        self.projections = (projections,)  # a tuple: a module would put them into the state of every layer
+        # A tuple, because layers may share them: a module would put them into the state of every layer.
+        self.projections = (projections,)
         self.gelu = gelu
 
     def parallel(self, x_TD: Tensor, layout: Layout) -> Tensor:
@@ -24,19 +27,33 @@ class LowRankLayer(LayerAdapter):
 
 
 class LowRank(Adapter):
-    """Low-rank layers: `LN2(a + FFN(a) + V_D g(V_E h))` with g the identity, or GELU; projections shared by all layers.
+    """Low-rank layers: `LN2(a + FFN(a) + V_D g(V_E h))` with g the identity, or GELU, beside every layer.
 
-    PAL without its attention. V_D starts at zero, so the branch starts silent but learns.
+    PAL without its attention. Each layer has its own V_E and V_D, as in the authors' code, which uses the GELU;
+    `shared_projections: true` gives all layers of a task the same ones. V_D starts at zero, so the branch starts silent
+    but learns.
     Paper: Stickland & Murray, "BERT and PALs", 2019 (size 100).
     """
 
+    earlier_options = MappingProxyType({"shared_projections": True})
+
     def __init__(
-        self, context: AdapterContext, *, size: int = 100, gelu: bool = False, layers: int | None = None
+        self,
+        context: AdapterContext,
+        *,
+        size: int = 100,
+        gelu: bool = False,
+        shared_projections: bool = False,
+        layers: int | None = None,
     ) -> None:
-        projections = Projections(context.tasks, context.hidden, size)
+        chosen = chosen_layers(context, layers)
+        count = 1 if shared_projections else sum(chosen)
+        projections = [Projections(context.tasks, context.hidden, size) for _ in range(count)]
+        next_projections = iter(projections * sum(chosen) if shared_projections else projections)
         super().__init__(
             LayerAdapter(),
-            (LowRankLayer(projections, gelu) if here else LayerAdapter() for here in chosen_layers(context, layers)),
+            (LowRankLayer(next(next_projections), gelu) if here else LayerAdapter() for here in chosen),
             context.tasks,
         )
-        self.projections = projections
+        # Shared ones are saved under the name that they had when there were no others.
+        self.projections = projections[0] if shared_projections else nn.ModuleList(projections)

@@ -1,5 +1,8 @@
 """Several adapters at once."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -9,29 +12,32 @@ from polytask.types import Swap, UserError
 
 
 class _Linear(nn.Module):
-    """Stands for a linear map whose output is there already."""
+    """What a part of the stack gets as its linear map: the layer's own with all earlier parts around it."""
 
-    def __init__(self, y_TD: Tensor) -> None:
+    def __init__(self, apply_earlier: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.y_TD = y_TD
+        self.apply_earlier = apply_earlier
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        return self.y_TD
+        return self.apply_earlier(x_TD)
 
 
 class _Norm(nn.LayerNorm):
-    """Stands for a layer norm whose output is there already."""
+    """The same for a layer norm."""
 
-    def __init__(self, base: nn.LayerNorm, y_TD: Tensor) -> None:
+    def __init__(self, base: nn.LayerNorm, apply_earlier: Callable[[Tensor], Tensor]) -> None:
         super().__init__(base.normalized_shape, base.eps, elementwise_affine=False)
-        self.y_TD = y_TD
+        self.apply_earlier = apply_earlier
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        return self.y_TD
+        return self.apply_earlier(x_TD)
 
 
 class StackLayer(LayerAdapter):
-    """At each slot one adapter after another, each given what the one before it made."""
+    """At each slot one adapter after another.
+
+    Each part's linear map and norm is the one before it, so that a part can change both the input and the output.
+    """
 
     def __init__(self, parts: list[LayerAdapter]) -> None:
         super().__init__()
@@ -45,19 +51,17 @@ class StackLayer(LayerAdapter):
             part.start_from(trunk, index)
 
     def linear(self, site: LinearSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
-        first, *rest = self._parts()
-        y_TD = first.linear(site, base, x_TD, layout)
-        for part in rest:
-            y_TD = part.linear(site, _Linear(y_TD), x_TD, layout)
-        return y_TD
+        *earlier, last = self._parts()
+        for part in earlier:
+            base = _Linear(partial(part.linear, site, base, layout=layout))
+        return last.linear(site, base, x_TD, layout)
 
     def norm(self, site: NormSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
         assert isinstance(base, nn.LayerNorm)
-        first, *rest = self._parts()
-        y_TD = first.norm(site, base, x_TD, layout)
-        for part in rest:
-            y_TD = part.norm(site, _Norm(base, y_TD), x_TD, layout)
-        return y_TD
+        *earlier, last = self._parts()
+        for part in earlier:
+            base = _Norm(base, partial(part.norm, site, base, layout=layout))
+        return last.norm(site, base, x_TD, layout)
 
     def sublayer(self, site: SublayerSite, y_TD: Tensor, layout: Layout) -> Tensor:
         for part in self._parts():
@@ -113,6 +117,7 @@ class Stack(Adapter):
             context.tasks,
         )
         self.plain_at_start = all(one.plain_at_start for one in made)
+        self.earlier_options = {name: value for one in made for name, value in one.earlier_options.items()}
         # What an adapter holds for all its layers (PAL's projections) is not in any of them.
         self.shared = nn.ModuleList(
             module for one in made for name, module in one.named_children() if name not in ("embedding", "layers")

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from polytask.build import TABLES, option, options_of
+from polytask.build import complete as complete
 from polytask.bundle import Bundle, load_bundle, no_model
 from polytask.heads.base import Head
 from polytask.model import MultiTaskModel
@@ -186,25 +186,6 @@ def tokenizer_fingerprint(tokenizer: TextTokenizer) -> str:
     """Of what it makes of a text, rather than of its file, which has several forms that do the same."""
     ids = [tokenizer.cls_id, tokenizer.sep_id, *tokenizer.encode([PROBE])[0].tolist()]
     return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
-
-
-def complete(swap: Swap, where: str) -> Swap:
-    """An adapter with every option written out as plain values: two ways to write one adapter become the same."""
-    methods = TABLES["adapter"]
-    if swap.name not in methods:
-        raise UserError(unknown(where, swap.name, methods, "adapter"))
-    declared = [one.name for one in options_of(methods[swap.name])]
-    for name in swap.options:
-        if name not in declared:
-            raise UserError(unknown(where, name, declared, f"option of {swap.name}"))
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Swap):
-            inner = complete(value, where)
-            return {"name": inner.name, **inner.options}
-        return [plain(one) for one in value] if isinstance(value, tuple) else value
-
-    return Swap(swap.name, {name: plain(option("adapter", swap, name, where)) for name in declared})
 
 
 def check_new(target: Path) -> Path:

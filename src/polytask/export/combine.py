@@ -77,9 +77,9 @@ def _named(files: Iterable[str | Path | tuple[str, str | Path]]) -> dict[str, Ad
 
 def _same_adapter(parts: Mapping[str, AdapterFile]) -> Swap:
     first, *rest = parts.values()
-    adapter = complete(first.about.adapter.swap(), f"{first.path}: adapter")
+    adapter = complete(first.about.adapter.swap(), f"{first.path}: adapter", saved=True)
     for part in rest:
-        other = complete(part.about.adapter.swap(), f"{part.path}: adapter")
+        other = complete(part.about.adapter.swap(), f"{part.path}: adapter", saved=True)
         if other != adapter:
             raise UserError(
                 f"{part.path}: its adapter is {_shown(other)}, and that of {first.path} is {_shown(adapter)}: "

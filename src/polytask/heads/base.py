@@ -41,6 +41,9 @@ class Head(nn.Module, ABC):
     def num_outputs(self) -> int:
         return len(self.labels.classes) if self.labels.kind == "classes" else 1
 
+    def set_norm_eps(self, eps: float) -> None:
+        """Called when the model is made, with the eps of the encoder's layer norms. Heads without a norm ignore it."""
+
     @abstractmethod
     def forward(self, encoded: Encoded) -> Tensor:
         """The task's outputs for its examples in a stream, in order."""

@@ -21,7 +21,8 @@ class MlmHead(TextHead):
     token, 10 % stay. Training hides other tokens in every pass, evaluation always the same.
 
     W, b, the norm and c start from the encoder's own where its files have them (`cls.predictions`, as bert-base-uncased
-    does), else untrained. No next-sentence loss; exact GELU, whatever the encoder's activation.
+    does), else untrained; the norm's eps is the encoder's. No next-sentence loss; exact GELU, whatever the encoder's
+    activation.
     Paper: Devlin et al., "BERT", 2019; before fine-tuning: Gururangan et al., "Don't Stop Pretraining", 2020.
     """
 
@@ -39,10 +40,13 @@ class MlmHead(TextHead):
             raise UserError(f"recipe: tasks.{task}.head.share: a number between 0 and 1 is needed, found {share}")
         self.masked = share
         self.dense = nn.Linear(hidden, hidden)
-        self.norm = nn.LayerNorm(hidden, eps=1e-12)
+        self.norm = nn.LayerNorm(hidden, eps=1e-12)  # the encoder's: see set_norm_eps
         self.bias = nn.Parameter(torch.zeros(labels.vocabulary))
         nn.init.normal_(self.dense.weight, std=0.02)
         nn.init.zeros_(self.dense.bias)
+
+    def set_norm_eps(self, eps: float) -> None:
+        self.norm.eps = eps
 
     def forward(self, encoded: Encoded) -> Tensor:
         assert encoded.labels is not None, "the text of this task was not masked"

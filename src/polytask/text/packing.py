@@ -1,7 +1,8 @@
 """Token ids of examples -> one packed stream. Knows ids and borders; knows no task's meaning and no file.
 
 A single text is `[CLS] a [SEP]`; a pair is `[CLS] a [SEP] b [SEP]` in one sequence (segments 0 and 1), or two sequences
-when each text is encoded by itself.
+when each text is encoded by itself. A pair whose second text has no tokens stays a pair: `[CLS] a [SEP] [SEP]`. Texts
+are cut to `max_length` here and nowhere else.
 """
 
 from collections.abc import Iterator, Sequence
@@ -139,15 +140,16 @@ class Packer:
 
 
 def cut_pair(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
-    """Both texts inside `room` tokens, the longer one cut first; the first keeps the odd token."""
+    """Both texts cut to `room` tokens together, as Hugging Face's `longest_first` does.
+
+    The longer text is cut first. If both are cut and the room is odd, the longer text keeps the odd token; if they are
+    equally long, the second one does.
+    """
     if len(a) + len(b) <= room:
         return a, b
-    half_a, half_b = room - room // 2, room // 2
-    if len(a) <= half_a:
-        return a, b[: room - len(a)]
-    if len(b) <= half_b:
-        return a[: room - len(b)], b
-    return a[:half_a], b[:half_b]
+    shorter = min(len(a), len(b), room // 2)
+    longer = room - shorter
+    return (a[:longer], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:longer])
 
 
 def filler_lengths(room: int) -> list[int]:

@@ -25,13 +25,20 @@ SPECIAL_TOKENS = {
     "mask_token": "[MASK]",
     "unk_token": "[UNK]",
 }
+MAX_TOKENS = 512  # of a text, unless sequences are longer: the token cache of one `max_length` then serves others too
 CHARACTERS = 32  # of a text for each token of it that is wanted: words and their spaces have about five
 
 
 class TextTokenizer:
-    """The tokenizer of an encoder, with every text cut to `max_tokens`."""
+    """The tokenizer of an encoder.
 
-    def __init__(self, tokenizer: Tokenizer, special_tokens: Mapping[str, str] = SPECIAL_TOKENS, max_tokens: int = 512):
+    Of a very long text only the first `max_tokens` ids are computed. That saves time and memory and is no limit of the
+    model: `max_tokens` must not be below the `max_length` of the sequences that the ids are packed into.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, special_tokens: Mapping[str, str] = SPECIAL_TOKENS, max_tokens: int = MAX_TOKENS
+    ):
         # A tokenizer.json often pads every text to 128 tokens and cuts it there: packing needs neither.
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -53,8 +60,11 @@ class TextTokenizer:
         self._words = WordIds(self._encode, lowercase) if treats_words_by_themselves(content) else None
 
     @classmethod
-    def load(cls, folder: Path, max_tokens: int = 512) -> "TextTokenizer":
-        """From `tokenizer.json`, else a BERT WordPiece from `vocab.txt` with the options of `tokenizer_config.json`."""
+    def load(cls, folder: Path, max_length: int = MAX_TOKENS) -> "TextTokenizer":
+        """From `tokenizer.json`, else a BERT WordPiece from `vocab.txt` with the options of `tokenizer_config.json`.
+
+        `max_length` is that of the sequences that the texts are for. What the files say of a longest text is ignored.
+        """
         config = _read_json(folder / "tokenizer_config.json")
         special_tokens = _special_tokens(config, _read_json(folder / "special_tokens_map.json"))
         if (folder / "tokenizer.json").is_file():
@@ -67,7 +77,7 @@ class TextTokenizer:
         else:
             raise UserError(f"{folder}: no tokenizer there; expected a tokenizer.json or a vocab.txt")
         try:
-            return cls(tokenizer, special_tokens, max_tokens)
+            return cls(tokenizer, special_tokens, max(MAX_TOKENS, max_length))
         except UserError as error:
             raise UserError(f"{folder}: {error}") from error
 
@@ -100,8 +110,11 @@ class TextTokenizer:
             encodings = encode_batch([without_lone_surrogates(text) for text in texts], add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
-    def save(self, folder: Path) -> None:
-        """`tokenizer.json` and a `tokenizer_config.json` that transformers opens as a BERT tokenizer."""
+    def save(self, folder: Path, positions: int = MAX_TOKENS) -> None:
+        """`tokenizer.json` and a `tokenizer_config.json` that transformers opens as a BERT tokenizer.
+
+        `positions` is the longest sequence that the model can read.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self._tokenizer.save(str(folder / "tokenizer.json"))
         normalizer = json.loads(self._tokenizer.to_str()).get("normalizer") or {}
@@ -110,7 +123,7 @@ class TextTokenizer:
             "do_lower_case": normalizer.get("lowercase", True),
             "strip_accents": normalizer.get("strip_accents"),
             "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
-            "model_max_length": self.max_tokens,
+            "model_max_length": positions,
             **self._special_tokens,
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -77,13 +77,13 @@ def _check_numbers(path: Path, shape: BertShape) -> None:
         raise UserError(f"{path}: hidden_size {shape.hidden} cannot be split into {shape.heads} attention heads")
 
 
-def config_of(shape: BertShape) -> dict[str, Any]:
+def config_of(shape: BertShape, pad_id: int = 0) -> dict[str, Any]:
     """The config.json with which transformers' BertModel has this shape."""
     values = asdict(shape)
     kind = {
         "architectures": ["BertModel"],
         "model_type": "bert",
         "position_embedding_type": "absolute",
-        "pad_token_id": 0,
+        "pad_token_id": pad_id,
     }
     return kind | {key: values[ours] for ours, key in SHAPE_KEYS.items()}

@@ -194,13 +194,16 @@ def _checked(path: Path, key: str, tensor: Tensor, shape: torch.Size) -> Tensor:
     return tensor.to(torch.float32, copy=True)  # a copy, because the file's own memory changes when the file does
 
 
-def save_trunk(trunk: Bert, folder: Path) -> None:
-    """Writes config.json and model.safetensors for transformers' BertModel; each file appears whole or not at all."""
+def save_trunk(trunk: Bert, folder: Path, pad_id: int = 0) -> None:
+    """Writes config.json and model.safetensors for transformers' BertModel; each file appears whole or not at all.
+
+    `pad_id` is that of the tokenizer: the trunk itself never sees padding.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {hugging_face_name(name): tensor.cpu().contiguous() for name, tensor in trunk.state_dict().items()}
     with whole_file(folder / WEIGHTS) as weights, whole_file(folder / CONFIG) as config:
         save_file(tensors, weights, metadata={"format": "pt"})
-        config.write_text(json.dumps(config_of(trunk.shape), indent=2) + "\n", encoding="utf-8")
+        config.write_text(json.dumps(config_of(trunk.shape, pad_id), indent=2) + "\n", encoding="utf-8")
 
 
 def fingerprints(trunk: Bert) -> tuple[str, str]:
