@@ -41,7 +41,6 @@ class Bundle:
 
 
 def save_bundle(bundle: Bundle, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     save_trunk(bundle.model.trunk, folder)
     bundle.tokenizer.save(folder)
     parts = {

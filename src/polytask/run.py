@@ -53,6 +53,7 @@ from polytask.training.objective import Objective
 from polytask.types import EvalReport, Stage, StepReport, UserError
 from polytask.values import unknown
 from polytask.whole import write_whole
+from polytask.writable import check_target, make_folder
 
 log = logging.getLogger(__name__)
 TEXTS = "texts"
@@ -99,6 +100,7 @@ def train(
 
 def check_free(folder: Path) -> None:
     """A new run's folder may hold the texts that were gathered for it, and nothing else but its lock."""
+    check_target(folder, folder=True)
     if folder.exists() and any(entry.name not in (TEXTS, LOCK) for entry in folder.iterdir()):
         raise UserError(
             f"{folder}: there is a run in this folder already; go on with it by --resume, or give --run DIR"
@@ -128,6 +130,7 @@ class Running:
             self.prepared = self._prepare()
             self._start(None)
             return
+        check_target(self.folder, folder=True)
         if not self.folder.exists():
             raise UserError(f"{self.folder}: there is no run to resume; leave out --resume to start it")
         was_held = hold(self.folder)
@@ -151,7 +154,7 @@ class Running:
             log.warning("train.precision: %s has no products in bf16: float32 would be faster", self.device)
         self.session = self._session(checkpoint)
         if checkpoint is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             hold(self.folder)
             if not self.resumed:
                 check_free(self.folder)  # once more: another process may have been faster

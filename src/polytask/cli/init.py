@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from polytask import UserError, start_recipe
+from polytask.whole import write_whole
+from polytask.writable import check_target
 
 
 def run(
@@ -25,11 +27,11 @@ def run(
 
         polytask init recipe.yaml --task mood=train.csv --dev mood=dev.csv
     """
+    check_target(target)
     if target.exists() and not force:
         raise UserError(f"{target}: is there already; choose another name, or write over it with --force")
     starter = start_recipe(target, pairs("--task", task), pairs("--dev", dev))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(starter.text, encoding="utf-8")
+    write_whole(target, starter.text)
     for name, reasons in starter.reasons.items():
         typer.echo(f"{name}:")
         for reason in reasons:

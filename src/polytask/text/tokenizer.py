@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from polytask.text.masking import Masker
 from polytask.text.words import END, WordIds, treats_words_by_themselves
 from polytask.types import UserError
+from polytask.whole import whole_file, write_whole
 
 SPECIAL_TOKENS = {
     "cls_token": "[CLS]",
@@ -102,8 +103,8 @@ class TextTokenizer:
 
     def save(self, folder: Path) -> None:
         """`tokenizer.json` and a `tokenizer_config.json` that transformers opens as a BERT tokenizer."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self._tokenizer.save(str(folder / "tokenizer.json"))
+        with whole_file(folder / "tokenizer.json") as beside:
+            self._tokenizer.save(str(beside))
         normalizer = json.loads(self._tokenizer.to_str()).get("normalizer") or {}
         config = {
             "tokenizer_class": "BertTokenizer",
@@ -113,7 +114,7 @@ class TextTokenizer:
             "model_max_length": self.max_tokens,
             **self._special_tokens,
         }
-        (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        write_whole(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
 
     def _special_id(self, role: str) -> int:
         token = self._special_tokens[role]

@@ -196,7 +196,6 @@ def _checked(path: Path, key: str, tensor: Tensor, shape: torch.Size) -> Tensor:
 
 def save_trunk(trunk: Bert, folder: Path) -> None:
     """Writes config.json and model.safetensors for transformers' BertModel; each file appears whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = {hugging_face_name(name): tensor.cpu().contiguous() for name, tensor in trunk.state_dict().items()}
     with whole_file(folder / WEIGHTS) as weights, whole_file(folder / CONFIG) as config:
         save_file(tensors, weights, metadata={"format": "pt"})
