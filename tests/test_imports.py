@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "polytask"
 
 # What everybody may import: records, seeds, plain values, and the modules about files and processes.
-BASICS = {"types", "stream", "seeds", "values", "version", "places", "children", "hidden", "whole", "writable"}
+BASICS = {"types", "stream", "seeds", "values", "version", "places", "children", "controls", "hidden", "whole", "writable"}
 BASES = {f"{room}.base" for room in ("adapters", "heads", "losses", "samplers", "regularizers", "policies")}
 TABLES = {"adapters", "heads", "samplers", "regularizers", "policies", "optim", "losses"}
 
@@ -22,6 +22,7 @@ MAY: dict[str, set[str]] = {
     "version": set(),
     "places": set(),
     "children": set(),
+    "controls": set(),
     "hidden": set(),
     "whole": set(),
     "writable": set(),

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from polytask.build import encoder_fingerprint, make, make_loss, option
+from polytask.build import encoder_origin, make, make_loss, option
 from polytask.bundle import save_bundle
 from polytask.environment import environment, keep_freed_memory, multiplies_bf16, peak_memory, pick_device
 from polytask.evaluation.card import write_card
@@ -33,6 +33,7 @@ from polytask.resuming import (
     data_changes,
     fingerprints,
     note_changes,
+    read_environment,
     recipe_changes,
     refusal,
 )
@@ -326,7 +327,7 @@ class Running:
 
     def _origin(self) -> dict[str, Any]:
         """What environment.json says of where the run's first weights come from, beside the recipe."""
-        return {"encoder_sha256": encoder_fingerprint(self.recipe.encoder)}
+        return dict(encoder_origin(self.recipe.encoder))
 
     def _summary(self, evaluations: Mapping[str, EvalReport]) -> dict[str, Any]:
         session, recipe, model = self.session, self.recipe, self.prepared.model
@@ -342,6 +343,7 @@ class Running:
             "format": 1,
             "name": recipe.name,
             "encoder": encoder,
+            "encoder_revision": read_environment(self.folder).get("encoder_revision"),
             "finished": True,
             "steps": session.step,
             "skipped_steps": session.skipped,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from polytask import UserError, start_recipe
+from polytask.cli.console import echo
 from polytask.whole import write_whole
 from polytask.writable import check_target
 
@@ -33,10 +34,10 @@ def run(
     starter = start_recipe(target, pairs("--task", task), pairs("--dev", dev))
     write_whole(target, starter.text)
     for name, reasons in starter.reasons.items():
-        typer.echo(f"{name}:")
+        echo(f"{name}:")
         for reason in reasons:
-            typer.echo(f"  {reason}")
-    typer.echo(f"\nWritten: {target}\nNext: polytask check {target}, then polytask train {target}")
+            echo(f"  {reason}")
+    echo(f"\nWritten: {target}\nNext: polytask check {target}, then polytask train {target}")
 
 
 def pairs(option: str, values: list[str]) -> dict[str, str]:

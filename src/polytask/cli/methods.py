@@ -6,10 +6,10 @@ import typing
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from polytask import TABLES, UserError, options_of
+from polytask.cli.console import plain_console
 
 
 def run(
@@ -27,7 +27,7 @@ def run(
     """
     if table is not None and table not in TABLES:
         raise UserError(f"methods {table}: the tables are {', '.join(TABLES)}")
-    console = Console()
+    console = plain_console()
     for name, entries in TABLES.items():
         if table in (None, name):
             console.print(Text(name, style="bold"))

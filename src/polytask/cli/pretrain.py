@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from polytask import Pretraining, read_recipe
+from polytask.cli.console import echo
 from polytask.cli.progress import follow
 from polytask.cli.tables import print_finished
 
@@ -42,7 +43,7 @@ def run(
     follow(running)
     result = running.result()
     print_finished(result.finished)
-    typer.echo(
+    echo(
         f"perplexity on held-back text: {result.before.value:.1f} before, {result.after.value:.1f} after\n"
         f"Next: polytask train {recipe} --set encoder={result.encoder}"
     )
