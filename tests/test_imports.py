@@ -10,7 +10,8 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "polytask"
 
 # What everybody may import: records, seeds, plain values, and the modules about files and processes.
-BASICS = {"types", "stream", "seeds", "values", "version", "places", "children", "controls", "hidden", "whole", "writable"}
+BASICS = {"types", "stream", "seeds", "values", "version", "places", "children", "controls"}
+BASICS |= {"hidden", "whole", "writable"}
 BASES = {f"{room}.base" for room in ("adapters", "heads", "losses", "samplers", "regularizers", "policies")}
 TABLES = {"adapters", "heads", "samplers", "regularizers", "policies", "optim", "losses"}
 
