@@ -9,6 +9,7 @@ import torch
 
 from polytask import UserError
 from polytask.environment import (
+    commit,
     environment,
     multiplies_bf16,
     peak_memory,
@@ -25,6 +26,19 @@ def test_names_versions_and_hardware() -> None:
     assert said["cores"] >= 1
     assert said["torch"].startswith(torch.__version__.partition("+")[0])
     assert said["cpu"]
+
+
+def test_no_commit_is_asked_for_outside_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed inside a checkout of something else, git would tell that one's commit, and may run its programs."""
+
+    def start(*command: object, **options: object) -> None:
+        raise AssertionError(f"started {command}")
+
+    (tmp_path / ".git").mkdir()
+    installed = tmp_path / ".venv" / "lib" / "site-packages" / "polytask" / "environment.py"
+    monkeypatch.setattr("polytask.environment.__file__", str(installed))
+    monkeypatch.setattr(subprocess, "run", start)
+    assert commit() is None
 
 
 def test_peak_memory_grows_with_what_is_held() -> None:

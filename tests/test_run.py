@@ -28,7 +28,7 @@ def test_the_folder_has_everything(tiny_run: Finished) -> None:
     assert expected <= names
     assert any(name.startswith("tensorboard/") for name in names)
     assert {Path(n).suffix for n in names if n.startswith("checkpoints/")} == {".safetensors", ".json"}
-    assert not [name for name in names if name.endswith(".part")]
+    assert not [name for name in names if name.startswith(".") and name != ".lock"]
 
 
 def test_environment_says_what_was_run_on_what(tiny_run: Finished) -> None:

@@ -30,7 +30,7 @@ from polytask.samplers import SAMPLERS
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.trunk.bert import Bert, BertShape
-from polytask.trunk.encoders import find_encoder, sha256
+from polytask.trunk.encoders import find_encoder, hub_revision, sha256
 from polytask.trunk.weights import load_tensors, load_trunk, weight_files
 from polytask.types import LabelSpace, Swap, TaskSpec, UserError
 from polytask.values import convert, unknown
@@ -121,11 +121,16 @@ def encoder_folder(encoder: str | Mapping[str, Any]) -> Path:
     return Path(str(resources.files("polytask.text") / "small_vocabulary"))
 
 
-def encoder_fingerprint(encoder: str | Mapping[str, Any]) -> str:
-    """SHA-256 of the encoder's weights; an untrained one is known by its numbers, which stand in the recipe."""
+def encoder_origin(encoder: str | Mapping[str, Any]) -> dict[str, str | None]:
+    """SHA-256 of the encoder's weights, and the commit of one of the hub.
+
+    An untrained one is known by its numbers, which stand in the recipe.
+    """
     if not isinstance(encoder, str):
-        return "untrained"
-    return " ".join(sha256(path) for path in weight_files(find_encoder(encoder)))
+        return {"encoder_sha256": "untrained", "encoder_revision": None}
+    folder = find_encoder(encoder)
+    weights = " ".join(sha256(path) for path in weight_files(folder))
+    return {"encoder_sha256": weights, "encoder_revision": hub_revision(folder)}
 
 
 def make_trunk(recipe: Recipe, folder: Path, tokenizer: TextTokenizer) -> Bert:

@@ -41,7 +41,6 @@ class Bundle:
 
 
 def save_bundle(bundle: Bundle, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     trunk = bundle.model.trunk
     save_trunk(trunk, folder, bundle.tokenizer.pad_id)
     bundle.tokenizer.save(folder, trunk.shape.positions)

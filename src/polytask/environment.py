@@ -145,7 +145,12 @@ def keep_freed_memory() -> bool:
 
 def commit() -> str | None:
     """The commit of polytask's own source, when it runs from a checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    checkout = Path(__file__).parents[2]
+    if not (checkout / ".git").exists():  # installed, maybe inside the checkout of something else
+        return None
+    # fsmonitor is a program that a repository's own settings may name.
+    command = ["git", "-C", str(checkout), "-c", "core.fsmonitor=false"]
+    command += ["describe", "--always", "--dirty", "--abbrev=40"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -18,6 +18,7 @@ from polytask.tasks.splitting import text_key
 from polytask.training.lock import hold
 from polytask.types import MetricValue, Swap, TaskSpec, UserError
 from polytask.whole import whole_file, write_whole
+from polytask.writable import make_folder
 
 TASK = "texts"
 HELD_BACK, MOST_HELD_BACK = 0.05, 2_000
@@ -128,7 +129,7 @@ def _gather(recipe: Recipe, given: Sequence[Texts], own: bool, run: Path) -> Non
     if not learned - held:
         raise UserError(f"pretrain: {len(learned)} different texts are too few to learn from some and hold back others")
     folder = run / TEXTS
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     hold(run)
     _write(folder / "train.jsonl", train, learned - held)
     _write(folder / "dev.jsonl", dev, held)

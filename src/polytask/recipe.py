@@ -30,7 +30,7 @@ class Recipe:
     name: str = "run"
     """Names the run's folder: runs/NAME."""
     encoder: str | Mapping[str, Any] = "minilm"
-    """minilm, a folder, a hub id, or {layers: 2, hidden: 128, ...} for an untrained one."""
+    """minilm, a folder, ID or ID@REVISION of the hub, or {layers: 2, hidden: 128, ...} for an untrained one."""
     max_length: int = 128
     """Longest sequence in tokens; longer texts lose their end."""
     dropout: float | None = None

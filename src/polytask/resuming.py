@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from polytask.environment import usable_cores
+from polytask.hidden import clear_leftovers
 from polytask.recipe import Recipe, flat_fields, read_recipe
 from polytask.tasks.task import Task
 from polytask.training.checkpoint import Found, newest_good, set_aside
 from polytask.types import UserError
-from polytask.whole import clear_leftovers, write_whole
+from polytask.whole import write_whole
 
 RECIPE = "recipe.yaml"
 ENVIRONMENT = "environment.json"
@@ -28,7 +29,8 @@ def checkpoint_of(run: Path, allow_change: bool = False) -> Path | None:
     Says which ones it passed over and why. The folder must be this process's own.
     """
     checkpoints = run / "checkpoints"
-    clear_leftovers(checkpoints)
+    for place in (run, checkpoints):
+        clear_leftovers(place)
     found = newest_good(checkpoints)
     if found.path is None and found.damaged:
         found = _without_best(checkpoints, found, allow_change)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from polytask.build import encoder_fingerprint, make, make_loss, option
+from polytask.build import encoder_origin, make, make_loss, option
 from polytask.bundle import save_bundle
 from polytask.environment import (
     environment,
@@ -41,6 +41,7 @@ from polytask.resuming import (
     data_changes,
     fingerprints,
     note_changes,
+    read_environment,
     recipe_changes,
     refusal,
 )
@@ -61,6 +62,7 @@ from polytask.training.objective import Objective
 from polytask.types import EvalReport, Stage, StepReport, UserError
 from polytask.values import unknown
 from polytask.whole import write_whole
+from polytask.writable import check_target, make_folder
 
 log = logging.getLogger(__name__)
 TEXTS = "texts"
@@ -107,6 +109,7 @@ def train(
 
 def check_free(folder: Path) -> None:
     """A new run's folder may hold the texts that were gathered for it, and nothing else but its lock."""
+    check_target(folder, folder=True)
     if folder.exists() and any(entry.name not in (TEXTS, LOCK) for entry in folder.iterdir()):
         raise UserError(
             f"{folder}: there is a run in this folder already; go on with it by --resume, or give --run DIR"
@@ -137,6 +140,7 @@ class Running:
             self.prepared = self._prepare()
             self._start(None)
             return
+        check_target(self.folder, folder=True)
         if not self.folder.exists():
             raise UserError(f"{self.folder}: there is no run to resume; leave out --resume to start it")
         was_held = hold(self.folder)
@@ -167,7 +171,7 @@ class Running:
     def _start(self, checkpoint: Path | None) -> None:
         self.session = self._session(checkpoint)
         if checkpoint is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             hold(self.folder)
             if not self.resumed:
                 check_free(self.folder)  # once more: another process may have been faster
@@ -347,7 +351,7 @@ class Running:
 
     def _origin(self) -> dict[str, Any]:
         """What environment.json says of where the run's first weights come from, beside the recipe."""
-        return {"encoder_sha256": encoder_fingerprint(self.recipe.encoder)}
+        return dict(encoder_origin(self.recipe.encoder))
 
     def _summary(self, evaluations: Mapping[str, EvalReport]) -> dict[str, Any]:
         session, recipe, model = self.session, self.recipe, self.prepared.model
@@ -363,6 +367,7 @@ class Running:
             "format": 1,
             "name": recipe.name,
             "encoder": encoder,
+            "encoder_revision": read_environment(self.folder).get("encoder_revision"),
             "finished": True,
             "steps": session.step,
             "skipped_steps": session.skipped,

@@ -35,7 +35,7 @@ class TaskSpec:
     label: str | None
     """The column with the label; kind text has none."""
     train: str
-    """File with the training rows: csv, tsv, jsonl, parquet; sample:NAME; or hub:DATASET[/CONFIG]#SPLIT."""
+    """File with the training rows: csv, tsv, jsonl, parquet; sample:NAME; hub:DATASET[/CONFIG][@REVISION]#SPLIT."""
     dev: str
     """File with the rows that choose the best checkpoint."""
     test: str | None = None

@@ -1,28 +1,55 @@
-"""Files and folders that appear whole or not at all: written beside, flushed to the disk, and renamed.
+"""Files and folders that appear whole or not at all: written in a hidden folder, flushed to the disk, and renamed.
 
-A process that is killed leaves at most something hidden beside the target, which the next write of the same target
-overwrites or clears away. Knows nothing of what is in them.
+A process that is killed leaves at most a hidden folder beside the target, which the next write of the same target
+removes. Two processes may write the same target at once: the last one wins. Files get the mode that the user's umask
+gives to new files. A target that is a link is replaced, not followed. What the disk refuses is an `Unwritable` error
+that names the target. Knows nothing of what is written.
 """
 
-import glob
+import errno
 import os
 import shutil
-import time
-import uuid
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-LEFTOVER_SECONDS = 24 * 3600.0  # a folder that nobody has written to for a day belongs to a process that is gone
+from safetensors import SafetensorError
+
+from polytask.hidden import discard, fresh_folder, hidden_name
+from polytask.writable import DISK_FULL, check_target, unwritable, writing
 
 
-def flush(path: Path) -> None:
-    """Waits until a file's content, or a folder's list of names, is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
+def flush(path: Path, file_mode: int | None = None) -> None:
+    """Waits until a file's content, or a folder's list of names, is on the disk; sets a file's mode before."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
+        mode = os.fstat(handle).st_mode
+        # Libraries make files of their own that only the user can read (safetensors does).
+        if file_mode is not None and stat.S_ISREG(mode) and stat.S_IMODE(mode) != file_mode:
+            os.fchmod(handle, file_mode)
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def _filling(place: Path, target: Path) -> Iterator[None]:
+    """Errors about what is written in the hidden folder name the target. Others stay: callers also read files."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        if _is_about(error, place):
+            raise unwritable(target, error) from error
+        raise
+
+
+def _is_about(error: OSError | SafetensorError, place: Path) -> bool:
+    if isinstance(error, SafetensorError):
+        return True
+    if error.filename is not None:
+        return str(error.filename).startswith(str(place))
+    return error.errno in DISK_FULL
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -30,16 +57,27 @@ def flush(path: Path) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; it becomes `path` when nothing went wrong, and is gone when something did."""
-    beside = path.with_name(f".{path.name}.part")
+    """An empty file to write to; it becomes `path` when nothing went wrong, and is gone when something did.
+
+    Missing folders are made. A library may replace the file by one of its own.
+    """
+    check_target(path)
+    with writing(path):
+        place = fresh_folder(path, mode=0o700)
     try:
-        yield beside
-        flush(beside)
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    flush(path.parent)
+        beside = place / path.name
+        with writing(path):
+            handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+            mode = stat.S_IMODE(os.fstat(handle).st_mode)
+            os.close(handle)
+        with _filling(place, path):
+            yield beside
+        with writing(path):
+            flush(beside, mode)
+            beside.replace(path)
+            flush_folder(path)
+    finally:
+        discard(place)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -59,60 +97,52 @@ def never(_: Path) -> bool:
 def whole_folder(target: Path, stays: Callable[[Path], bool] | None = None) -> Iterator[Path]:
     """An empty folder beside `target` to fill; it becomes `target` when nothing went wrong, and is gone otherwise.
 
-    Without `stays` the target is one process's own, and one that was there is replaced. With it, several processes
-    may make the same target at once: of a target that is there already `stays` says whether it is good and stays.
+    A target that is there already is replaced, unless `stays` says that it is good.
     """
-    fresh = fresh_folder(target, shared=stays is not None)
+    check_target(target, folder=True)
+    with writing(target):
+        fresh = fresh_folder(target)
     try:
-        yield fresh
-        put_in_place(fresh, target, stays or never)
+        with _filling(fresh, target):
+            yield fresh
+        with writing(target):
+            put_in_place(fresh, target, stays or never)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def fresh_folder(target: Path, shared: bool) -> Path:
-    """An empty hidden folder beside `target`; what killed processes left of the same target is cleared away."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 32}"):
-        if not shared or time.time() - _last_written(leftover) > LEFTOVER_SECONDS:
-            shutil.rmtree(leftover, ignore_errors=True)
-    fresh = _hidden(target)
-    fresh.mkdir()
-    return fresh
+        discard(fresh)
 
 
 def put_in_place(fresh: Path, target: Path, stays: Callable[[Path], bool]) -> None:
     """Flushes the folder and gives it the target's name, unless there is a target that stays."""
+    file_mode = stat.S_IMODE(fresh.stat().st_mode) & 0o666
     for path in (*fresh.rglob("*"), fresh):
-        flush(path)
-    if not stays(target):
-        old = _hidden(target)
+        flush(path, file_mode)
+    while not stays(target):
+        old = hidden_name(target)
         with suppress(FileNotFoundError):  # a rename cannot replace a full folder
             target.rename(old)
         try:
             fresh.rename(target)
-        except OSError:
-            if not stays(target):  # otherwise another process was faster, and its folder is as good
+        except OSError as error:
+            # Another process put its folder there just now: one that stays is as good, another is replaced in turn.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) and not stays(target):
+                with suppress(OSError):
+                    old.rename(target)
                 raise
-        flush(target.parent)  # the new one has its name on the disk before the old one goes
-        shutil.rmtree(old, ignore_errors=True)
-    shutil.rmtree(fresh, ignore_errors=True)
+            _remove(old)
+            continue
+        flush_folder(target)  # the new one has its name on the disk before the old one goes
+        _remove(old)
+        break
+    discard(fresh)
 
 
-def clear_leftovers(folder: Path) -> None:
-    """Removes what killed processes left of any target in a folder that no other process writes to now."""
-    for leftover in folder.glob(f".*.{'[0-9a-f]' * 32}"):
-        shutil.rmtree(leftover, ignore_errors=True)
+def flush_folder(path: Path) -> None:
+    """Waits until a new name is on the disk. The folder it is in may be a link."""
+    flush(path.parent.resolve())
 
 
-def _hidden(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-
-
-def _last_written(folder: Path) -> float:
-    """When anything in it was written last: a folder's own time stands still while its files grow."""
-    latest = 0.0
-    for path in (folder, *folder.rglob("*")):
-        with suppress(OSError):  # its process is just clearing it away
-            latest = max(latest, path.stat().st_mtime)
-    return latest
+def _remove(path: Path) -> None:
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)

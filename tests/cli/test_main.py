@@ -1,5 +1,7 @@
 """The command as a whole: help, version, exit codes, errors without a traceback."""
 
+import errno
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +47,45 @@ def test_a_real_process_too(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "none.yaml: the recipe cannot be read: No such file or directory" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left", "a/b"),
+            "a/b: cannot be written: No space left; when there is room, run",
+        ),
+        (OSError(errno.EDQUOT, "Quota exceeded"), "a file: cannot be written: Quota exceeded; when there is room, run"),
+        (PermissionError(errno.EACCES, "Permission denied", "a/b"), "a/b: Permission denied"),
+        (OSError(errno.EROFS, "Read-only file system", b"a/b"), "a/b: Read-only file system"),
+    ],
+)
+def test_what_the_disk_refuses_is_a_message(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, error: OSError, message: str
+) -> None:
+    def refuse(folder: Path) -> Path:
+        raise error
+
+    monkeypatch.setattr("polytask.cli.report.write_report", refuse)
+    said = cli("report", "x")
+    assert said.code == 1
+    assert said.err.startswith(f"error: {message}")
+
+
+def test_other_errors_of_the_system_may_be_bugs(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(folder: Path) -> Path:
+        raise FileNotFoundError(errno.ENOENT, "No such file", "lost")
+
+    monkeypatch.setattr("polytask.cli.report.write_report", fail)
+    with pytest.raises(FileNotFoundError, match="lost"):
+        cli("report", "x")
+
+
+def test_as_a_module_it_takes_the_working_directory_off_the_search_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr("polytask.cli.main.main", lambda: seen.extend(sys.path))
+    monkeypatch.setattr(sys, "path", ["/put/there/by/python", *sys.path])
+    runpy.run_module("polytask", run_name="__main__")
+    assert ("/put/there/by/python" in seen) == sys.flags.safe_path  # with -P it was not put there
+    assert len(seen) >= len(sys.path)

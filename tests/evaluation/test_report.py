@@ -265,7 +265,7 @@ def test_ids_are_unique_and_links_lead_somewhere(page: Page) -> None:
 def test_the_report_is_the_same_each_time(run: Path) -> None:
     first = write_report(run).read_bytes()
     assert write_report(run).read_bytes() == first
-    assert not list(run.glob("*.part"))
+    assert not list(run.glob(".report*"))
 
 
 def test_every_task_and_split_has_its_plots(page: Page) -> None:

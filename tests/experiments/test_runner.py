@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from polytask.experiments.compare import StudyRunning
 from polytask.experiments.runner import last_lines, run_cells
 from polytask.experiments.study import read_study
@@ -70,6 +72,21 @@ def test_a_cell_that_is_killed_goes_on_where_it_was(tmp_path: Path, tiny_setting
     log = (tmp_path / "out" / "logs" / f"{killed.key}.log").read_text()
     first = int(log.partition("step ")[2].partition("/")[0])
     assert done <= first <= done + 2  # the first step it told of is the one that was due
+
+
+def test_a_cell_runs_no_code_of_the_working_directory(
+    tmp_path: Path, tiny_settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = [*tiny_settings, "train.steps_per_epoch=2"]
+    running = StudyRunning(read_study(study_file(tmp_path, more, seeds=[0])), tmp_path / "out")
+    here, marker = tmp_path / "here", tmp_path / "it ran"
+    here.mkdir()
+    for name in ("difflib", "json", "random", "pkgutil", "torch", "yaml", "polytask"):
+        (here / f"{name}.py").write_text(f"open({str(marker)!r}, 'a').write(__name__)\nraise SystemExit(9)\n")
+    monkeypatch.chdir(here)
+    reports = list(run_cells(running.waiting[:1], tmp_path / "out", 1))
+    assert not marker.exists(), marker.read_text()
+    assert reports[-1].state == "done", reports[-1].error
 
 
 def test_a_killed_study_goes_on(tmp_path: Path, tiny_settings: list[str]) -> None:

@@ -110,7 +110,7 @@ def test_a_second_process_is_refused(starter: Starter, recipe: Path, straight: d
 def test_of_two_that_start_together_one_is_refused(starter: Starter, recipe: Path, tmp_path: Path) -> None:
     """Both have seen an empty folder; the other one has just made it its own."""
     run = tmp_path / "run"
-    child = starter.steps(recipe, run, faults={"halt_at": ["recipe.yaml.part"]})
+    child = starter.steps(recipe, run, faults={"halt_at": [r"/\.recipe\.yaml\."]})
     child.wait_until_halted()
     with pytest.raises(UserError, match=f"process {child.pid} on .* is working on this run"):
         Running(read_recipe(recipe), run)

@@ -67,7 +67,7 @@ def test_before_the_first_step_there_is_nothing_to_save(
     starter: Starter, rarely: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     run = tmp_path / "run"
-    child = starter.train(rarely, run, faults={"halt_at": ["recipe.yaml.part"]})
+    child = starter.train(rarely, run, faults={"halt_at": [r"/\.recipe\.yaml\."]})
     child.wait_until_halted()
     child.goes_on_with(number)
     assert child.wait() == 128 + number, child.said

@@ -43,6 +43,27 @@ def test_the_hub_library_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
         _ = open_source("hub:imdb#train").columns
 
 
+def test_a_revision_is_handed_to_the_hub_library(
+    local_hub: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+
+    def load(path: str, config: str | None, split: str, revision: str | None) -> None:
+        asked.append((path, config, split, revision))
+        raise ValueError("not here")
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    for name in ("imdb@v2#train", "nyu-mll/glue/mrpc@abc#dev", "imdb#train", f"{tmp_path}#train"):
+        with pytest.raises(UserError, match="not here"):
+            _ = open_source(f"hub:{name}").columns
+    assert asked == [
+        ("imdb", None, "train", "v2"),
+        ("nyu-mll/glue", "mrpc", "dev", "abc"),
+        ("imdb", None, "train", None),
+        (str(tmp_path), None, "train", None),
+    ]
+
+
 def test_what_a_hub_name_can_mean(tmp_path: Path) -> None:
     assert hub_names("imdb") == [("imdb", None)]
     assert hub_names("glue/mrpc") == [("glue/mrpc", None), ("glue", "mrpc")]

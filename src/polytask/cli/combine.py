@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import polytask
+from polytask.cli.console import echo
 
 
 def run(
@@ -38,7 +39,7 @@ def run(
     """
     folder = polytask.combine(trunk, [named(file) for file in files], output, max_length)
     tasks = polytask.load(folder).tasks
-    typer.echo(f"{folder}: {', '.join(tasks)}\nNext: polytask predict {folder} --task {tasks[0]} --text ...")
+    echo(f"{folder}: {', '.join(tasks)}\nNext: polytask predict {folder} --task {tasks[0]} --text ...")
 
 
 def named(value: str) -> str | tuple[str, str]:

@@ -9,7 +9,9 @@ from polytask.cli.console import plain_console
 
 
 def run(
-    name: Annotated[str, typer.Argument(help="minilm, a folder, or a hub id such as bert-base-uncased.")] = "minilm",
+    name: Annotated[
+        str, typer.Argument(help="minilm, a folder, or a hub id such as bert-base-uncased, also as ID@REVISION.")
+    ] = "minilm",
 ) -> None:
     """Fetch an encoder, check its files, and say what it is.
 
@@ -18,6 +20,8 @@ def run(
         polytask encoder minilm
 
         polytask encoder bert-base-uncased
+
+        polytask encoder bert-base-uncased@86b5e0934494bd15c9632b12f734a8a67f723594
     """
     console = plain_console()
     folder = polytask.find_encoder(name)

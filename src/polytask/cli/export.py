@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import polytask
+from polytask.cli.console import echo
 
 
 def run(
@@ -28,4 +29,4 @@ def run(
         polytask export runs/quickstart --adapter opinion --output shared/mood.safetensors
     """
     file = polytask.export_adapter(folder, adapter, output)
-    typer.echo(f"{file}: {file.stat().st_size:,} bytes\nNext: polytask combine TRUNK {file} ... --output DIR")
+    echo(f"{file}: {file.stat().st_size:,} bytes\nNext: polytask combine TRUNK {file} ... --output DIR")

@@ -6,6 +6,9 @@ from typing import Annotated
 import typer
 
 import polytask
+from polytask.cli.console import echo
+from polytask.whole import write_whole
+from polytask.writable import check_target
 
 
 def run(
@@ -25,16 +28,16 @@ def run(
 
         polytask init recipe.yaml --task mood=train.csv --dev mood=dev.csv
     """
+    check_target(target)
     if target.exists() and not force:
         raise polytask.UserError(f"{target}: is there already; choose another name, or write over it with --force")
     starter = polytask.start_recipe(target, pairs("--task", task), pairs("--dev", dev))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(starter.text, encoding="utf-8")
+    write_whole(target, starter.text)
     for name, reasons in starter.reasons.items():
-        typer.echo(f"{name}:")
+        echo(f"{name}:")
         for reason in reasons:
-            typer.echo(f"  {reason}")
-    typer.echo(f"\nWritten: {target}\nNext: polytask check {target}, then polytask train {target}")
+            echo(f"  {reason}")
+    echo(f"\nWritten: {target}\nNext: polytask check {target}, then polytask train {target}")
 
 
 def pairs(option: str, values: list[str]) -> dict[str, str]:

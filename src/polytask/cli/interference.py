@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import polytask
+from polytask.cli.console import plain_console
 from polytask.cli.progress import follow
 from polytask.cli.tables import interference_table, print_finished
 
@@ -43,7 +43,7 @@ def run(
     follow(running)
     finished = running.finish()
     found = finished.summary["interference"]
-    console = Console(markup=False)  # an interval in square brackets is no order
+    console = plain_console()
     if found is None:
         steps, every = finished.summary["steps"], probed.train.interference_every
         console.print(f"No probe was made: the run had {steps} steps, and one was due every {every}.", highlight=False)

@@ -1,8 +1,9 @@
 """The `polytask` command: registers each command's file, and turns user errors into one message and exit code 1."""
 
 import errno
-import logging
+import os
 import sys
+from pathlib import Path
 
 import typer
 
@@ -23,12 +24,16 @@ from polytask.cli import (
     report,
     train,
 )
+from polytask.cli.console import VisibleGroup, echo, guard_terminal
 from polytask.cli.stopping import handled_by, leave
+from polytask.writable import DISK_FULL, unwritable
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+"""What a disk refuses of a name that the user gave. Any other error of the system may be a mistake of ours."""
 
 app = typer.Typer(
     name="polytask",
+    cls=VisibleGroup,
     help="One encoder, many text tasks: train, evaluate and use them from one recipe file.",
     no_args_is_help=True,
     add_completion=False,
@@ -67,9 +72,9 @@ def main() -> None:
     130 after Ctrl-C, 143 after SIGTERM.
     """
     if sys.argv[1:] == ["--version"]:
-        typer.echo(f"polytask {polytask.__version__}")
+        echo(f"polytask {polytask.__version__}")
         return
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    guard_terminal()
     try:
         with handled_by(leave):
             app()
@@ -81,12 +86,15 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)  # the reader of a pipe went away (`polytask methods | head`)
     except OSError as error:
-        if error.errno not in DISK_FULL:
+        if error.errno in DISK_FULL:
+            _say(str(unwritable(Path(error.filename or "a file"), error)))
+        elif error.errno in REFUSED and error.filename is not None:
+            _say(f"{os.fsdecode(error.filename)}: {error.strerror}")
+        else:
             raise
-        _say(f"{error.filename or 'a file'} cannot be written: {error.strerror}; when there is room, go on by --resume")
         sys.exit(1)
 
 
 def _say(error: str) -> None:
     typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
-    typer.echo(error, err=True)
+    echo(error, err=True)

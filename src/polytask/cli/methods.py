@@ -6,10 +6,10 @@ import typing
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 import polytask
+from polytask.cli.console import plain_console
 
 
 def run(
@@ -27,7 +27,7 @@ def run(
     """
     if table is not None and table not in polytask.TABLES:
         raise polytask.UserError(f"methods {table}: the tables are {', '.join(polytask.TABLES)}")
-    console = Console()
+    console = plain_console()
     for name, entries in polytask.TABLES.items():
         if table in (None, name):
             console.print(Text(name, style="bold"))

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import polytask
+from polytask.cli.console import echo
 from polytask.cli.progress import follow
 from polytask.cli.tables import print_finished
 
@@ -38,13 +39,12 @@ def run(
 
         polytask train recipe.yaml --set encoder=runs/recipe-pretrained/model
     """
-    running = polytask.Pretraining(
-        polytask.read_recipe(recipe, setting), folder, text, own or None, resume, allow_change
-    )
+    content = polytask.read_recipe(recipe, setting)
+    running = polytask.Pretraining(content, folder, text, own or None, resume, allow_change)
     follow(running)
     result = running.result()
     print_finished(result.finished)
-    typer.echo(
+    echo(
         f"perplexity on held-back text: {result.before.value:.1f} before, {result.after.value:.1f} after\n"
         f"Next: polytask train {recipe} --set encoder={result.encoder}"
     )

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import polytask
+from polytask.cli.console import echo
 
 
 def run(folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.", show_default=False)]) -> None:
@@ -15,4 +16,4 @@ def run(folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's fo
 
         polytask report runs/quickstart
     """
-    typer.echo(polytask.write_report(folder))
+    echo(polytask.write_report(folder))

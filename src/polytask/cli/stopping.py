@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-import typer
-
 import polytask
+from polytask.cli.console import echo
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Handler = Callable[[int, FrameType | None], None]
@@ -59,7 +58,7 @@ def until_stopped(running: "polytask.Running") -> Iterator["polytask.StepReport"
             yield report
             if stop.asked is not None:
                 path = report.checkpoint or running.save()
-                typer.echo(
+                echo(
                     f"stopped after step {running.session.step} of {report.steps}; it is saved in {path}: go on with "
                     "the same command and --resume",
                     err=True,

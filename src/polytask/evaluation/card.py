@@ -8,6 +8,7 @@ from typing import Any
 
 import jinja2
 
+from polytask.controls import visible
 from polytask.whole import write_whole
 
 
@@ -21,7 +22,7 @@ def write_card(model_folder: Path, summary: Mapping[str, Any]) -> Path:
     pages.filters.update(plain=_plain, code=_code, quoted=_quoted)
     text = pages.get_template("card.md.jinja").render(summary=summary)
     target = model_folder / "README.md"
-    write_whole(target, text)
+    write_whole(target, visible(text))
     return target
 
 

@@ -63,7 +63,6 @@ def decided(outputs: Tensor, labels: LabelSpace) -> np.ndarray:
 
 def write_predictions(path: Path, examples: Iterable[Example], predictions: Iterable[Prediction]) -> None:
     """One JSON line for each example, in the order of the file it came from."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as beside, beside.open("w", encoding="utf-8") as file:
         for example, prediction in zip(examples, predictions, strict=True):
             line = {"row": example.row, "text": example.texts, "label": example.label, "prediction": prediction.label}

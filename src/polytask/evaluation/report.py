@@ -18,6 +18,7 @@ import jinja2
 import numpy as np
 from numpy.typing import NDArray
 
+from polytask.controls import visible
 from polytask.evaluation import plots
 from polytask.evaluation.interference import curve, moving, summarize
 from polytask.evaluation.metrics import per_class
@@ -47,7 +48,7 @@ def write_report(run: Path) -> Path:
         tasks=[_task(found, task, f"task-{at}") for at, task in enumerate(found.tasks, 1)],
     )
     target = run / "report.html"
-    write_whole(target, page)  # whoever looks at the old page never sees half of the new one
+    write_whole(target, visible(page))  # whoever looks at the old page never sees half of the new one
     return target
 
 

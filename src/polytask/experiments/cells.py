@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from polytask.build import encoder_fingerprint
+from polytask.build import encoder_origin
 from polytask.experiments.study import Study
 from polytask.preparing import Prepared, prepare
 from polytask.recipe import Recipe, recipe_to_mapping
@@ -70,7 +70,7 @@ def cell_key(recipe: Recipe, prepared: Prepared) -> str:
     content = [
         recipe_to_mapping(replace(recipe, name="")),
         data,
-        encoder_fingerprint(recipe.encoder),
+        encoder_origin(recipe.encoder)["encoder_sha256"],
         code_fingerprint(),
     ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -32,6 +32,7 @@ from polytask.recipe import Recipe, read_recipe, recipe_to_mapping
 from polytask.run import Running
 from polytask.types import UserError
 from polytask.whole import write_whole
+from polytask.writable import check_target
 
 CALIBRATION_STEPS = 4
 
@@ -67,7 +68,6 @@ class StudyRunning:
 
     def reports(self) -> Iterator[CellReport]:
         """Runs every cell that has not finished."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / "study-plan.json", json.dumps(self._identity(), indent=1))
         for report in run_cells(self.plan.cells, self.folder, self.workers):
             if report.error is not None:
@@ -117,6 +117,7 @@ class StudyRunning:
         return {"name": self.study.name, "reference": self.study.reference, "recipes": recipes}
 
     def _check_folder(self) -> None:
+        check_target(self.folder, folder=True)
         path = self.folder / "study-plan.json"
         if not path.exists():
             if self.folder.exists() and any(self.folder.iterdir()):
@@ -176,7 +177,6 @@ def study_json(study: Study, runs: Sequence[RunFolder], cells: Mapping[str, list
 
 
 def write_study(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
-    folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "study.json", json.dumps(content, indent=1, ensure_ascii=False))
     write_table(folder)
     write_page(folder)
@@ -189,6 +189,7 @@ def write_study(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
 def compare_runs(folders: Sequence[str | Path], target: str | Path = "comparison") -> dict[str, Any]:
     """The verdict on finished runs. Runs that differ in seed alone are one variant; the first is the reference."""
     target = Path(target)
+    check_target(target, folder=True)
     runs, recipes = _grouped([Path(folder) for folder in folders])
     if len(recipes) < 2:
         raise UserError("compare: all runs are of one recipe: there is nothing to compare it with")

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import jinja2
 
+from polytask.controls import visible
 from polytask.evaluation.comparisons import MEAN
 from polytask.evaluation.plots import shorten
 from polytask.experiments import charts, table
@@ -45,7 +46,7 @@ def write_page(folder: Path) -> Path:
         failed=list(cells(study, "failed")),
     )
     target = folder / "report.html"
-    write_whole(target, page)  # whoever looks at the old page never sees half of the new one
+    write_whole(target, visible(page))  # whoever looks at the old page never sees half of the new one
     return target
 
 

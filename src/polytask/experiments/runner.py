@@ -7,15 +7,16 @@ processes and files; knows no statistics.
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from polytask.children import python_module
 from polytask.experiments.cells import Cell
 from polytask.recipe import write_recipe
+from polytask.writable import make_folder, open_in_place
 
 State = Literal["started", "running", "done", "failed"]
 SECONDS_BETWEEN_LOOKS = 0.3
@@ -71,16 +72,15 @@ def run_cells(cells: Sequence[Cell], study: Path, workers: int) -> Iterator[Cell
 
 def _start(cell: Cell, study: Path, workers: int) -> _Process:
     recipe, log = study / "cells" / f"{cell.key}.yaml", study / "logs" / f"{cell.key}.log"
-    for path in (recipe, log):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(log.parent)
     write_recipe(cell.recipe, recipe)
-    command = [sys.executable, "-m", "polytask", "train", str(recipe), "--run", str(cell.folder)]
+    command = [*python_module("polytask"), "train", str(recipe), "--run", str(cell.folder)]
     if cell.folder.exists():
         command.append("--resume")
     # Processes that share the cores must not each start a thread for every core.
     threads = str(max(1, (os.cpu_count() or 1) // workers))
     environment = {"OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **os.environ}
-    file = log.open("wb")
+    file = open_in_place(log, "wb")
     return _Process(cell, subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment), file)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from polytask.controls import visible
 from polytask.evaluation.comparisons import MEAN
 from polytask.types import UserError
 from polytask.whole import write_whole
@@ -24,7 +25,7 @@ CLAIMS = ("better", "worse", "none seen")
 def write_table(folder: Path) -> Path:
     """Write `study.md` into a study's folder, from its `study.json`."""
     target = folder / "study.md"
-    write_whole(target, study_markdown(read_study(folder)))
+    write_whole(target, visible(study_markdown(read_study(folder))))
     return target
 
 

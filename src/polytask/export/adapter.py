@@ -6,8 +6,7 @@ metadata a record of what they are (`About`). Of the trunk it has a fingerprint 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from polytask.trunk.weights import fingerprints
 from polytask.types import LabelKind, LabelSpace, Swap, TaskSpec, UserError
 from polytask.values import convert, unknown
 from polytask.whole import whole_file
+from polytask.writable import writing
 
 FORMAT = 1
 KEY = "polytask_adapter"  # one key for all: safetensors writes several in an order that changes from time to time
@@ -111,10 +111,8 @@ def export_adapter(run: str | Path, task: str, output: str | Path | None = None)
         raise UserError(f"{run}: tasks share parts of the adapter {bundle.adapter.name}: one cannot be taken out of it")
     about = json.dumps(asdict(_about(bundle, folder, task)), ensure_ascii=False)
     tensors = {name: tensor.detach().contiguous() for name, tensor in task_tensors(bundle.model, task).items()}
-    with writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(target) as beside:
-            save_file(tensors, beside, metadata={KEY: about})
+    with whole_file(target) as beside:
+        save_file(tensors, beside, metadata={KEY: about})
     return target
 
 
@@ -190,15 +188,8 @@ def tokenizer_fingerprint(tokenizer: TextTokenizer) -> str:
 
 def check_new(target: Path) -> Path:
     """The target, when nothing is there yet."""
-    if target.exists() or target.is_symlink():
+    with writing(target):
+        taken = target.is_symlink() or target.exists()
+    if taken:
         raise UserError(f"{target}: is there already; choose another name, or delete it first")
     return target
-
-
-@contextmanager
-def writing(target: Path) -> Iterator[None]:
-    """What the disk refuses is told as something the user can put right."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{target}: cannot be written: {error}") from error

@@ -16,7 +16,6 @@ from polytask.export.adapter import (
     read_adapter,
     task_tensors,
     tokenizer_fingerprint,
-    writing,
 )
 from polytask.model import MultiTaskModel
 from polytask.recipe import TASK_NAME
@@ -52,7 +51,7 @@ def combine(
         _fill(model, name, part)
     length = _length(parts, max_length, model.trunk.shape.positions)
     packer = Packer(tuple(parts), tokenizer.cls_id, tokenizer.sep_id, length)
-    with writing(target), whole_folder(target) as fresh:
+    with whole_folder(target) as fresh:
         save_bundle(Bundle(model, tokenizer, packer, specs, labels, adapter), fresh)
     return target
 

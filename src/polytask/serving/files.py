@@ -17,6 +17,7 @@ from polytask.tasks.rows import read_texts
 from polytask.tasks.source import Source
 from polytask.types import Prediction, UserError
 from polytask.whole import whole_file
+from polytask.writable import check_target
 
 Rows = Iterator[dict[str, Any]]
 
@@ -34,6 +35,7 @@ def predict_file(
     predicted_TASK, and probability_TASK where it has classes.
     """
     target = Path(target)
+    check_target(target)
     writer = _writer_for(target)
     opened = open_source(source)
     wanted = _columns(predictor, [tasks] if isinstance(tasks, str) else tasks, opened, columns)

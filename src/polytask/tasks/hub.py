@@ -17,7 +17,8 @@ from polytask.types import UserError
 class HubSource:
     """A split of a data set of the Hugging Face hub, or of a local folder, with the `datasets` library.
 
-    Class labels stay the numbers they are stored as.
+    Class labels stay the numbers they are stored as. A revision of the data set is a commit, a tag or a branch:
+    hub:DATASET@REVISION#SPLIT.
     """
 
     name: str
@@ -47,10 +48,13 @@ class HubSource:
         path, _, split = self.name.removeprefix("hub:").rpartition("#")
         if not path or not split:
             raise UserError(f"{self.name}: expected hub:DATASET#SPLIT or hub:DATASET/CONFIG#SPLIT, for example #train")
+        revision = None
+        if not os.path.exists(os.path.expanduser(path)):
+            path, _, revision = path.partition("@")
         problems = []
         for dataset, config in hub_names(path):
             try:
-                data = datasets.load_dataset(dataset, config, split=split)
+                data = datasets.load_dataset(dataset, config, split=split, revision=revision or None)
             except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
                 problems.append(f"{dataset}{f' ({config})' if config else ''}: {error}")
                 continue

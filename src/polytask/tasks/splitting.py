@@ -71,7 +71,6 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
 
 def write_parts(parts: Parts) -> None:
     for file, content in zip((parts.train, parts.dev), parts.contents, strict=True):
-        file.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(file) as beside:
             beside.write_bytes(content)
 

@@ -6,7 +6,6 @@ at all.
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from polytask.whole import fresh_folder, put_in_place
+from polytask.hidden import discard, fresh_folder
+from polytask.whole import put_in_place
 
 FORMAT = 1
 LABEL_TYPES = {"int": "<i8", "float": "<f8"}
@@ -85,7 +85,7 @@ class StoreWriter:
         self._label_type = label_type
         self._examples = 0
         self._num_tokens = 0
-        self._fresh = fresh_folder(folder, shared=True)
+        self._fresh = fresh_folder(folder)
         self._files = {name: (self._fresh / name).open("wb") for name in ("tokens", "offsets", "labels", "rows")}
         self._files["offsets"].write(np.zeros(1, "<i8").tobytes())
 
@@ -129,7 +129,7 @@ class StoreWriter:
         """Leave nothing behind."""
         for file in self._files.values():
             file.close()
-        shutil.rmtree(self._fresh, ignore_errors=True)
+        discard(self._fresh)
 
     def __enter__(self) -> Self:
         return self

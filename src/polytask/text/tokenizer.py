@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from polytask.text.masking import Masker
 from polytask.text.words import END, WordIds, treats_words_by_themselves
 from polytask.types import UserError
+from polytask.whole import whole_file, write_whole
 
 SPECIAL_TOKENS = {
     "cls_token": "[CLS]",
@@ -115,8 +116,8 @@ class TextTokenizer:
 
         `positions` is the longest sequence that the model can read.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        self._tokenizer.save(str(folder / "tokenizer.json"))
+        with whole_file(folder / "tokenizer.json") as beside:
+            self._tokenizer.save(str(beside))
         normalizer = json.loads(self._tokenizer.to_str()).get("normalizer") or {}
         config = {
             "tokenizer_class": "BertTokenizer",
@@ -126,7 +127,7 @@ class TextTokenizer:
             "model_max_length": positions,
             **self._special_tokens,
         }
-        (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        write_whole(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
 
     def _special_id(self, role: str) -> int:
         token = self._special_tokens[role]

@@ -22,6 +22,7 @@ from torch import Tensor
 from polytask.types import UserError
 from polytask.values import convert
 from polytask.whole import whole_folder
+from polytask.writable import Unwritable
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -87,8 +88,9 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
             (fresh / STATE).write_text(state, encoding="utf-8")
             _write_manifest(fresh, step_of(folder), checkpoint.needs)
     except (OSError, SafetensorError) as error:
+        why = error.reason if isinstance(error, Unwritable) else error
         raise UserError(
-            f"{folder}: the checkpoint could not be written: {error}; those before it are as they were. When there is "
+            f"{folder}: the checkpoint could not be written: {why}; those before it are as they were. When there is "
             "room, go on by --resume"
         ) from error
 

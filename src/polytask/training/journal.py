@@ -16,6 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from polytask.types import EvalReport, Interference, StepReport
 from polytask.whole import write_whole
+from polytask.writable import make_folder, open_in_place
 
 log = logging.getLogger(__name__)
 SECONDS_UNSHOWN = 1.0
@@ -91,9 +92,9 @@ class Journal:
         self._file.flush()
 
     def __enter__(self) -> "Journal":
-        self.run.mkdir(parents=True, exist_ok=True)
+        make_folder(self.run)
         _keep_up_to(self.path, self.resumed_at)
-        self._file = self.path.open("a", encoding="utf-8")
+        self._file = open_in_place(self.path, "a")
         board = str(self.run / "tensorboard")
         self._board = SummaryWriter(board, purge_step=self.resumed_at + 1)
         return self

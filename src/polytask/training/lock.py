@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from polytask.types import UserError
+from polytask.writable import open_in_place
 
 LOCK = ".lock"
 SECONDS_TO_GO = 5.0
@@ -31,7 +32,7 @@ def hold(folder: Path) -> bool:
     folder = folder.resolve()
     if folder in _held:
         return True
-    file = (folder / LOCK).open("a+", encoding="utf-8")
+    file = open_in_place(folder / LOCK, "a+")
     try:
         _take(file, folder)
     except BaseException:

@@ -199,7 +199,6 @@ def save_trunk(trunk: Bert, folder: Path, pad_id: int = 0) -> None:
 
     `pad_id` is that of the tokenizer: the trunk itself never sees padding.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = {hugging_face_name(name): tensor.cpu().contiguous() for name, tensor in trunk.state_dict().items()}
     with whole_file(folder / WEIGHTS) as weights, whole_file(folder / CONFIG) as config:
         save_file(tensors, weights, metadata={"format": "pt"})

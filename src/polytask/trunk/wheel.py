@@ -2,10 +2,11 @@
 
 import logging
 import subprocess
-import sys
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+
+from polytask.children import python_module
 
 SECONDS = 900.0
 
@@ -19,7 +20,7 @@ class WheelError(Exception):
 def download_wheel(requirement: str, folder: Path) -> Path:
     """The wheel as pip downloads it: its index, proxy and certificates are the ones pip is set up with."""
     log.info("fetching the wheel %s", requirement)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+    command = [*python_module("pip"), "download", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--retries", "1", "--no-deps", "--only-binary", ":all:", "--dest", str(folder), requirement]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
