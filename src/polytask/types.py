@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 
 LabelKind = Literal["classes", "yes_no", "score", "text"]
 
@@ -176,12 +178,12 @@ class TokenizedExamples(Protocol):
     """The examples of one task and split as training and evaluation see them: ids and labels by index."""
 
     @property
-    def labels(self) -> npt.NDArray[Any]:
+    def labels(self) -> "npt.NDArray[Any]":
         """As heads learn them: class indices (int64), 0 and 1 or scores scaled to 0..1 (float32); zeros for text."""
 
     def __len__(self) -> int: ...
 
-    def tokens(self, index: int) -> tuple[npt.NDArray[np.integer], ...]:
+    def tokens(self, index: int) -> "tuple[npt.NDArray[np.integer], ...]":
         """The ids of the example's text or two texts, without special tokens."""
 
 
