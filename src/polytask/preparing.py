@@ -1,13 +1,15 @@
 """A recipe's data read and its model made: what comes before training. Knows recipes, tasks and models, no folder."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from polytask.build import encoder_folder, make_model, make_packer, make_trunk, start_heads
-from polytask.bundle import Bundle
+from polytask.bundle import Bundle, no_model
 from polytask.environment import usable_cores
 from polytask.evaluation.metrics import check_metric
 from polytask.model import MultiTaskModel
@@ -21,6 +23,8 @@ from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.training.groups import freeze
 from polytask.types import UserError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ def prepare(recipe: Recipe) -> Prepared:
     """Finds the encoder, reads and tokenizes the data, makes the model."""
     if recipe.add is not None:
         raise UserError("recipe: add: this recipe is for a run that has finished: polytask add-task RUN RECIPE")
+    check_teachers(recipe)
     # What was asked for; else torch's own choice, which knows nothing of a container's share of the cores.
     torch.set_num_threads(recipe.train.threads or min(torch.get_num_threads(), usable_cores()))
     folder = encoder_folder(recipe.encoder)
@@ -72,6 +77,15 @@ def prepare(recipe: Recipe) -> Prepared:
     return assemble(recipe, tokenizer, tasks, model, tuple(tasks))
 
 
+def check_teachers(recipe: Recipe) -> None:
+    """Refuses a teacher that is no finished run, before any data is read."""
+    for name, run in recipe.teachers.items():
+        if not Path(run).is_dir():
+            raise UserError(f"recipe: teachers.{name}: {run}: there is no such run")
+        if not any((folder / "tasks.json").is_file() for folder in (Path(run) / "model", Path(run))):
+            raise UserError(f"recipe: teachers.{name}: {no_model(Path(run))}")
+
+
 def assemble(
     recipe: Recipe, tokenizer: TextTokenizer, tasks: Mapping[str, Task], model: MultiTaskModel, drawn: tuple[str, ...]
 ) -> Prepared:
@@ -79,6 +93,13 @@ def assemble(
     examples = sum(len(tasks[name].splits["train"]) for name in drawn)
     a_step = recipe.train.batch_size * recipe.train.accumulate
     steps_per_epoch = recipe.train.steps_per_epoch or -(-examples // a_step)
+    steps = recipe.train.epochs * steps_per_epoch
+    if recipe.train.warmup >= 1 and recipe.train.warmup > steps:
+        log.warning(
+            "train.warmup: %g steps, and the run has %d: the learning rate never reaches its full value",
+            recipe.train.warmup,
+            steps,
+        )
     return Prepared(recipe, tokenizer, tasks, make_packer(recipe, tokenizer), model, steps_per_epoch, drawn)
 
 

@@ -6,6 +6,7 @@ from torch import Tensor
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, chosen_layers
 from polytask.adapters.grouped import Projections
 from polytask.stream import Layout
+from polytask.types import Size
 
 
 class LowRankLayer(LayerAdapter):
@@ -31,7 +32,7 @@ class LowRank(Adapter):
     """
 
     def __init__(
-        self, context: AdapterContext, *, size: int = 100, gelu: bool = False, layers: int | None = None
+        self, context: AdapterContext, *, size: Size = 100, gelu: bool = False, layers: int | None = None
     ) -> None:
         projections = Projections(context.tasks, context.hidden, size)
         super().__init__(

@@ -1,0 +1,72 @@
+"""What a tokenizer file from a stranger may not do: stop the process, or turn a short text into gigabytes.
+
+Knows the content of a tokenizer.json and the errors of the `tokenizers` library; knows no text.
+"""
+
+import base64
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from polytask.types import UserError
+
+MOST_GROWTH = 1000  # characters that one character of a text may become; NFKC makes up to 18 of one
+LONGEST_WORD = 1000  # WordPiece tries every end of a word, so that its time is the square of this; BERT has 100
+
+
+@contextmanager
+def library_errors(where: str) -> Iterator[None]:
+    """Errors of the library as a UserError. It raises plain Exception; its Rust code panics with a BaseException."""
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise UserError(f"{where} ({error})") from None
+        raise
+
+
+def check_content(content: Mapping[str, Any]) -> None:
+    """Refuses a tokenizer that would need too much memory or time for an ordinary text."""
+    growth = _growth(content.get("normalizer"))
+    if growth > MOST_GROWTH:
+        raise UserError(
+            f"the tokenizer's normalizer makes up to {growth:.0f} characters of one, and at most {MOST_GROWTH} are "
+            "allowed"
+        )
+    longest = (content.get("model") or {}).get("max_input_chars_per_word") or 0
+    if longest > LONGEST_WORD:
+        raise UserError(f"the tokenizer's max_input_chars_per_word must be in [1, {LONGEST_WORD}], found {longest}")
+
+
+def num_ids(content: Mapping[str, Any]) -> int:
+    """The largest token id plus one. Ids may have gaps, and an encoder needs a vector for every id up to the largest."""
+    vocabulary = content["model"]["vocab"]
+    ids = vocabulary.values() if isinstance(vocabulary, Mapping) else range(len(vocabulary))  # Unigram has a list
+    return 1 + max((*ids, *(token["id"] for token in content["added_tokens"])), default=-1)
+
+
+def _growth(normalizer: Mapping[str, Any] | None) -> float:
+    """An upper limit of the characters that a normalizer makes of one, the library's own small ones left aside."""
+    if not normalizer:
+        return 1.0
+    match normalizer.get("type"):
+        case "Sequence":
+            return math.prod(map(_growth, normalizer["normalizers"]))
+        case "Replace":
+            return max(1.0, float(len(normalizer["content"])))
+        case "Prepend":
+            return 1.0 + len(normalizer["prepend"])
+        case "Precompiled":
+            return _longest_replacement(normalizer["precompiled_charsmap"])
+    return 1.0
+
+
+def _longest_replacement(charsmap: str) -> float:
+    """Of a SentencePiece table: the size of a search tree, the tree, and the replacements, each ended by a NUL."""
+    table = base64.b64decode(charsmap)
+    (tree,) = struct.unpack_from("<I", table)
+    return max(1.0, float(max(map(len, table[4 + tree :].split(b"\0")))))
