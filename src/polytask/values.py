@@ -19,6 +19,7 @@ from polytask.types import Bounds, Swap, UserError
 MOST_VALUES = 100_000  # a recipe has hundreds
 MOST_BYTES = 2**20  # of a recipe: PyYAML needs seconds for a megabyte
 MOST_JSON_BYTES = 2**26  # of a JSON file, or of one line of a JSONL file
+MOST_LEVELS = 20
 LARGEST = 2**63  # no setting is larger, and Python writes no number of thousands of digits
 
 
@@ -84,7 +85,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     """`value`, as YAML gives it, as the type `kind`; or a UserError that says where it stood and what was expected."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
-        return value
+        return _shallow(value, where)
     if origin is Annotated:
         return _bounded(convert(value, inner[0], where), inner[1:], where)
     if origin in (types.UnionType, typing.Union):
@@ -109,6 +110,17 @@ def _bounded(value: Any, annotations: tuple[Any, ...], where: str) -> Any:
         if isinstance(bounds, Bounds) and value not in bounds:
             raise UserError(f"{where}: must be {bounds}, found {value!r}")
     return value
+
+
+def _shallow(value: Any, where: str) -> Any:
+    """A value whose type is checked later, if it is not nested so deeply that later steps could not follow it."""
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        lists = [inner for one in level if isinstance(one, list | tuple) for inner in one]
+        level = lists + [inner for one in level if isinstance(one, Mapping) for inner in one.values()]
+        if not level:
+            return value
+    raise UserError(f"{where}: nested more than {MOST_LEVELS} levels deep")
 
 
 def _convert_union(value: Any, kinds: tuple[Any, ...], where: str) -> Any:
@@ -161,7 +173,7 @@ def _swap(value: Any, where: str) -> Swap:
     name = content.pop("name", None)
     if not isinstance(name, str):
         raise UserError(f"{where}: a method is given by its name, as `{{name: NAME, option: value}}`; found {value!r}")
-    return Swap(name, content)
+    return Swap(name, _shallow(content, where))
 
 
 def _record(content: Mapping[str, Any], kind: Any, where: str) -> Any:

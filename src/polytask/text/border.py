@@ -12,6 +12,7 @@ from typing import Any
 
 from polytask.types import UserError
 
+MOST_IDS = 10**7
 MOST_GROWTH = 1000  # characters that one character of a text may become; NFKC makes up to 18 of one
 LONGEST_WORD = 1000  # WordPiece tries every end of a word, so that its time is the square of this; BERT has 100
 
@@ -42,11 +43,12 @@ def check_content(content: Mapping[str, Any]) -> None:
         raise UserError(f"the tokenizer's max_input_chars_per_word must be in [1, {LONGEST_WORD}], found {longest}")
 
 
-def num_ids(content: Mapping[str, Any]) -> int:
-    """The largest token id plus one. Ids may have gaps, and an encoder needs a vector for every id up to the largest."""
-    vocabulary = content["model"]["vocab"]
-    ids = vocabulary.values() if isinstance(vocabulary, Mapping) else range(len(vocabulary))  # Unigram has a list
-    return 1 + max((*ids, *(token["id"] for token in content["added_tokens"])), default=-1)
+def num_ids(vocabulary: Mapping[str, int]) -> int:
+    """The largest token id plus one: ids may have gaps, and an encoder needs a vector for every id up to it."""
+    found = 1 + max(vocabulary.values(), default=-1)
+    if found > MOST_IDS:  # the library goes through every number below the largest id when it writes a tokenizer
+        raise UserError(f"the tokenizer's largest token id must be below {MOST_IDS}, found {found - 1}")
+    return found
 
 
 def _growth(normalizer: Mapping[str, Any] | None) -> float:

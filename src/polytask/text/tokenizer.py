@@ -27,6 +27,7 @@ SPECIAL_TOKENS = {
     "mask_token": "[MASK]",
     "unk_token": "[UNK]",
 }
+PROBE = "Café 42, \U00012000!"  # with a letter of cuneiform, which no vocabulary has
 CHARACTERS = 32  # of a text for each token of it that is wanted: words and their spaces have about five
 
 
@@ -41,9 +42,9 @@ class TextTokenizer:
         self._tokenizer = tokenizer
         self._special_tokens = dict(special_tokens)
         self.max_tokens = max_tokens
+        self.vocabulary: int = num_ids(tokenizer.get_vocab(with_added_tokens=True))
         content = json.loads(tokenizer.to_str())
         check_content(content)
-        self.vocabulary: int = num_ids(content)
         self.cls_id = self._special_id("cls_token")
         self.sep_id = self._special_id("sep_token")
         self.pad_id = self._special_id("pad_token")
@@ -70,7 +71,9 @@ class TextTokenizer:
             raise UserError(f"{folder}: no tokenizer there; expected a tokenizer.json or a vocab.txt")
         try:
             with library_errors("the tokenizer cannot be used"):
-                return cls(tokenizer, special_tokens, max_tokens)
+                made = cls(tokenizer, special_tokens, max_tokens)
+                made.encode([PROBE])  # one that fails at its first text fails here, where its folder is known
+                return made
         except UserError as error:
             raise UserError(f"{folder}: {error}") from error
 
