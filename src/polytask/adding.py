@@ -297,7 +297,13 @@ def read_old(run: Path) -> OldRun:
     bundle = load_bundle(run / "model")
     if bundle.model.budget()["adapter_shared"]:
         raise UserError(f"{run}: tasks share parts of the adapter {bundle.adapter.name}: none can be added to it")
-    return OldRun(run.resolve(), read_recipe(run / "recipe.yaml"), bundle)
+    recipe = read_recipe(run / "recipe.yaml")
+    if recipe.tasks.keys() != bundle.specs.keys():
+        raise UserError(
+            f"{run}: recipe.yaml has the tasks {', '.join(recipe.tasks)}, and model/tasks.json has "
+            f"{', '.join(bundle.specs)}: they are not of one run"
+        )
+    return OldRun(run.resolve(), recipe, bundle)
 
 
 def joined(old: OldRun, recipe: str | Path | Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:

@@ -64,13 +64,18 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The JSON object in each line of a file. A last line without its line end is still being written: left out."""
+def read_json_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:
+    """The JSON object in each line of a file that contains these bytes.
+
+    A last line without its line end is still being written, and left out.
+    """
     try:
         with path.open("rb") as file:
             number = 0
             while (line := file.readline(MOST_JSON_BYTES)).endswith(b"\n"):
                 number += 1
+                if containing not in line:
+                    continue
                 content = parse_json(line, f"{path}, line {number}")
                 if not isinstance(content, dict):
                     raise UserError(f"{path}, line {number} is not a JSON object, found {type(content).__name__}")

@@ -66,7 +66,10 @@ REFUSED = {
         f"{GOOD}train: {{head_lr: -1}}\n",
         "bad.yaml: train.head_lr: must be above 0, found -1.0",
     ),
-    "negative warm-up": (f"{GOOD}train: {{warmup: -1}}\n", "bad.yaml: train.warmup: must be in [0, 1000000000], found -1.0"),
+    "negative warm-up": (
+        f"{GOOD}train: {{warmup: -1}}\n",
+        "bad.yaml: train.warmup: must be in [0, 1000000000], found -1.0",
+    ),
     "negative dropout": (f"{GOOD}dropout: -0.1\n", "bad.yaml: dropout: must be in [0, 1), found -0.1"),
     "zero tasks": ("tasks: {}\n", "bad.yaml: tasks: at least one task is needed"),
     "no tasks": ("name: x\n", "bad.yaml: tasks: at least one task is needed"),
@@ -164,7 +167,8 @@ def test_an_encoder_of_such_sizes_is_refused_before_it_is_made(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("POLYTASK_CACHE", str(tmp_path / "cache"))
     Path("x.csv").write_text("text,label\n" + "".join(f"row {i},{i % 2}\n" for i in range(20)))
-    others = [f"{k}: {v}" for k, v in {"layers": 1, "hidden": 16, "heads": 2, "ffn": 16}.items() if f"{k}:" not in sizes]
+    small = {"layers": 1, "hidden": 16, "heads": 2, "ffn": 16}
+    others = [f"{name}: {number}" for name, number in small.items() if f"{name}:" not in sizes]
     Path("bad.yaml").write_text(f"{GOOD}encoder: {{{', '.join([*others, sizes])}}}\n")
     said = cli("check", "bad.yaml")
     assert said.code == 1

@@ -147,17 +147,21 @@ def test_every_table_is_tried() -> None:
     assert set(ADAPTERS) == set(TABLES["adapter"])
 
 
+def refused(table: str, swap: Swap) -> str | None:
+    try:
+        USES[table](swap)
+    except UserError as error:
+        return str(error)
+    return None
+
+
 @pytest.mark.parametrize(("table", "name", "option"), list(options()))
 def test_any_number_is_refused_by_name_or_works(table: str, name: str, option: str) -> None:
     kind = next(one.kind for one in options_of(TABLES[table][name]) if one.name == option)
     USES[table](Swap(name))  # with its defaults it works, so that what is refused below is the number
     for value in VALUES:
-        try:
-            USES[table](Swap(name, {option: as_given(kind, value)}))
-        except UserError as error:
-            assert option in str(error)
-        else:
-            assert math.isfinite(value)
+        said = refused(table, Swap(name, {option: as_given(kind, value)}))
+        assert math.isfinite(value) if said is None else option in said
 
 
 @pytest.mark.parametrize(("table", "name", "option"), list(options()))
