@@ -4,6 +4,7 @@ import ast
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from polytask import recipe, types
 
@@ -53,6 +54,7 @@ This page is made by `python docs/generate.py` from the code.
 def fields(module: object, name: str) -> Iterator[tuple[str, str, str, str]]:
     """Name, type, default and the sentence under it, for each field of a record."""
     source = inspect.getsource(module)  # type: ignore[arg-type]
+    hints = get_type_hints(getattr(module, name), include_extras=True)
     record = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == name)
     for node, following in zip(record.body, [*record.body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign):
@@ -60,7 +62,16 @@ def fields(module: object, name: str) -> Iterator[tuple[str, str, str, str]]:
             said = ""
             if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
                 said = str(following.value.value)
-            yield ast.unparse(node.target), ast.unparse(node.annotation), default, said
+            field = ast.unparse(node.target)
+            yield field, bounded(hints[field]) or ast.unparse(node.annotation), default, said
+
+
+def bounded(kind: Any) -> str:
+    """`float in [0, 1)` for a number with bounds, which may be None too; nothing for other types."""
+    for part in (kind, *get_args(kind)):
+        if get_origin(part) is Annotated:
+            return f"{get_args(part)[0].__name__} {get_args(part)[1]}"
+    return ""
 
 
 WORDS = {
@@ -80,6 +91,8 @@ WORDS = {
 
 
 def shown_type(text: str) -> str:
+    if " in [" in text or " in (" in text:  # a number with bounds, as readers know intervals
+        return text
     for old, new in WORDS.items():
         text = text.replace(old, new)
     return text

@@ -50,8 +50,10 @@ def test_peak_memory_grows_with_what_is_held() -> None:
 
 def test_devices() -> None:
     assert pick_device("cpu").type == "cpu"
-    with pytest.raises(UserError, match="not a device torch knows"):
+    with pytest.raises(UserError, match="must be auto, cpu, cuda or cuda:NUMBER"):
         pick_device("abacus")
+    with pytest.raises(UserError, match="device meta: must be auto, cpu"):
+        pick_device("meta")  # torch knows it: its tensors have shapes and no numbers
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from polytask import seeds
-from polytask.build import TABLES, encoder_folder, make, make_model, start_heads
+from polytask.build import TABLES, complete, encoder_folder, make, make_model, start_heads
 from polytask.bundle import Bundle, load_bundle, no_model
 from polytask.evaluation.evaluate import evaluate, split_outputs
 from polytask.evaluation.forgetting import OldTask, before_and_after
 from polytask.evaluation.metrics import check_metric
-from polytask.export.adapter import complete, task_tensors
+from polytask.export.adapter import task_tensors
 from polytask.model import MultiTaskModel
 from polytask.places import cache_folder
 from polytask.policies.base import Policy, PolicyContext
@@ -295,7 +295,13 @@ def read_old(run: Path) -> OldRun:
     bundle = load_bundle(run / "model")
     if bundle.model.budget()["adapter_shared"]:
         raise UserError(f"{run}: tasks share parts of the adapter {bundle.adapter.name}: none can be added to it")
-    return OldRun(run.resolve(), read_recipe(run / "recipe.yaml"), bundle)
+    recipe = read_recipe(run / "recipe.yaml")
+    if recipe.tasks.keys() != bundle.specs.keys():
+        raise UserError(
+            f"{run}: recipe.yaml has the tasks {', '.join(recipe.tasks)}, and model/tasks.json has "
+            f"{', '.join(bundle.specs)}: they are not of one run"
+        )
+    return OldRun(run.resolve(), recipe, bundle)
 
 
 def joined(old: OldRun, recipe: str | Path | Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:

@@ -29,8 +29,9 @@ from polytask.regularizers import REGULARIZERS
 from polytask.samplers import SAMPLERS
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
-from polytask.trunk.bert import Bert, BertShape
+from polytask.trunk.bert import ACTIVATIONS, Bert, BertShape
 from polytask.trunk.encoders import find_encoder, hub_revision, sha256
+from polytask.trunk.limits import AtMost, check_parameters, most_parameters
 from polytask.trunk.weights import load_tensors, load_trunk, weight_files
 from polytask.types import LabelSpace, Swap, TaskSpec, UserError
 from polytask.values import convert, unknown
@@ -58,7 +59,7 @@ class Option:
 def options_of(method: Callable[..., Any]) -> list[Option]:
     """The arguments of a method's constructor that are keyword-only or have a default (an optimizer's lr)."""
     init = method.__init__ if inspect.isclass(method) else method
-    hints = typing.get_type_hints(init)
+    hints = typing.get_type_hints(init, include_extras=True)
     parameters = inspect.signature(method).parameters.values()
     return [Option(p.name, hints[p.name], p.default) for p in parameters if is_option(p)]
 
@@ -142,12 +143,25 @@ def make_trunk(recipe: Recipe, folder: Path, tokenizer: TextTokenizer) -> Bert:
         shape: BertShape = convert({**numbers, **recipe.encoder}, BertShape, "recipe: encoder")
         if shape.hidden % shape.heads:
             raise UserError(f"recipe: encoder: {shape.heads} heads do not divide a hidden size of {shape.hidden}")
+        if shape.activation not in ACTIVATIONS:
+            raise UserError(unknown("recipe: encoder.activation", shape.activation, ACTIVATIONS, "activation"))
+        check_parameters(shape, "recipe: encoder")
         trunk = Bert(shape)
+    check_vocabulary(tokenizer, trunk.shape, folder)
     if recipe.max_length > trunk.shape.positions:
         raise UserError(
             f"recipe: max_length: the encoder has {trunk.shape.positions} positions, found {recipe.max_length}"
         )
     return trunk
+
+
+def check_vocabulary(tokenizer: TextTokenizer, shape: BertShape, folder: Path) -> None:
+    """Refuses a tokenizer whose ids the encoder has no vectors for: they would fail at some later text."""
+    if tokenizer.vocabulary > shape.vocabulary:
+        raise UserError(
+            f"{folder}: the tokenizer has token ids up to {tokenizer.vocabulary - 1}, and the encoder has vectors for "
+            f"{shape.vocabulary} ids: they are not a pair"
+        )
 
 
 def make_packer(recipe: Recipe, tokenizer: TextTokenizer) -> Packer:
@@ -164,16 +178,22 @@ def head_swap(spec: TaskSpec) -> Swap:
 
 def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
     where = f"recipe: tasks.{spec.name}.head"
-    head: Head = make("head", head_swap(spec), where, spec.name, labels, hidden)
-    own = [name for name, method in HEADS.items() if labels.kind in method.kinds]
-    if labels.kind not in head.kinds:
-        raise UserError(f"{where}: {head_swap(spec).name} does not fit kind {labels.kind}; these do: {', '.join(own)}")
-    if len(spec.text) not in head.texts:
-        fits = [name for name in own if len(spec.text) in HEADS[name].texts]
-        raise UserError(
-            f"{where}: {head_swap(spec).name} does not take {len(spec.text)} text(s); these do: {', '.join(fits)}"
-        )
+    swap = head_swap(spec)
+    fits, problem = fitting_heads(spec, labels), None
+    method = HEADS.get(swap.name)  # None: unknown, which `make` refuses
+    if method is not None and labels.kind not in method.kinds:
+        problem = f"{swap.name} does not fit kind {labels.kind}"
+    elif method is not None and len(spec.text) not in method.texts:
+        problem = f"{swap.name} does not take {len(spec.text)} text(s)"
+    if problem:
+        raise UserError(f"{where}: {problem}; these do: {', '.join(fits) or 'none'}")
+    head: Head = make("head", swap, where, spec.name, labels, hidden)
     return head
+
+
+def fitting_heads(spec: TaskSpec, labels: LabelSpace) -> list[str]:
+    """The heads that take a task's kind of label and its number of texts."""
+    return [name for name, head in HEADS.items() if labels.kind in head.kinds and len(spec.text) in head.texts]
 
 
 def make_loss(spec: TaskSpec, labels: LabelSpace, counts: tuple[int, ...]) -> Loss | None:
@@ -205,16 +225,22 @@ def make_model(
     adapter: Swap,
     trunk: Callable[[], Bert],
     seed: int = 0,
+    most: int | None = None,
 ) -> MultiTaskModel:
-    """The whole model; what is not pretrained starts from the seed alone."""
+    """The whole model; what is not pretrained starts from the seed alone.
+
+    `most` is the largest number of parameters of adapter and heads; left out: what the memory can hold.
+    """
     for name in specs:
         if hasattr(torch.nn.ModuleDict, name):  # heads are kept in one, which has attributes of its own
             raise UserError(f"recipe: tasks.{name}: this name is taken; call the task something else")
     torch.manual_seed(seeds.derive(seed, "start"))
     bert = trunk()
-    parts = make_adapter(adapter, tuple(specs), bert.shape)
-    parts.start_from(bert)
-    heads = {name: make_head(spec, labels[name], bert.shape.hidden) for name, spec in specs.items()}
+    most = most_parameters() if most is None else most
+    with AtMost(most, f"recipe: adapter and heads need more than {most:,} parameters; choose smaller sizes"):
+        parts = make_adapter(adapter, tuple(specs), bert.shape)
+        parts.start_from(bert)
+        heads = {name: make_head(spec, labels[name], bert.shape.hidden) for name, spec in specs.items()}
     return MultiTaskModel(bert, parts, heads)
 
 

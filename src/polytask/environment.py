@@ -172,6 +172,11 @@ def pick_device(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"device {name}: this machine has no CUDA device that torch can use; use cpu or auto")
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"device {name}: not a device torch knows; use auto, cpu or cuda") from None
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):  # torch also knows meta, whose tensors hold no numbers
+        raise UserError(f"device {name}: must be auto, cpu, cuda or cuda:NUMBER")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"device {name}: this machine has {torch.cuda.device_count()} CUDA device(s), counted from 0")
+    return device

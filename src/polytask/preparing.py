@@ -1,11 +1,13 @@
 """A recipe's data read and its model made: what comes before training. Knows recipes, tasks and models, no folder."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from polytask.build import encoder_folder, make_model, make_packer, make_trunk, start_heads
-from polytask.bundle import Bundle
+from polytask.bundle import Bundle, no_model
 from polytask.evaluation.metrics import check_metric
 from polytask.model import MultiTaskModel
 from polytask.places import cache_folder
@@ -18,6 +20,8 @@ from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.training.groups import freeze
 from polytask.types import UserError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ def prepare(recipe: Recipe) -> Prepared:
     """Finds the encoder, reads and tokenizes the data, makes the model."""
     if recipe.add is not None:
         raise UserError("recipe: add: this recipe is for a run that has finished: polytask add-task RUN RECIPE")
+    check_teachers(recipe)
     folder = encoder_folder(recipe.encoder)
     tokenizer = TextTokenizer.load(folder, recipe.max_length)
     for name, spec in recipe.tasks.items():
@@ -67,6 +72,15 @@ def prepare(recipe: Recipe) -> Prepared:
     return assemble(recipe, tokenizer, tasks, model, tuple(tasks))
 
 
+def check_teachers(recipe: Recipe) -> None:
+    """Refuses a teacher that is no finished run, before any data is read."""
+    for name, run in recipe.teachers.items():
+        if not Path(run).is_dir():
+            raise UserError(f"recipe: teachers.{name}: {run}: there is no such run")
+        if not any((folder / "tasks.json").is_file() for folder in (Path(run) / "model", Path(run))):
+            raise UserError(f"recipe: teachers.{name}: {no_model(Path(run))}")
+
+
 def assemble(
     recipe: Recipe, tokenizer: TextTokenizer, tasks: Mapping[str, Task], model: MultiTaskModel, drawn: tuple[str, ...]
 ) -> Prepared:
@@ -74,6 +88,13 @@ def assemble(
     examples = sum(len(tasks[name].splits["train"]) for name in drawn)
     a_step = recipe.train.batch_size * recipe.train.accumulate
     steps_per_epoch = recipe.train.steps_per_epoch or -(-examples // a_step)
+    steps = recipe.train.epochs * steps_per_epoch
+    if recipe.train.warmup >= 1 and recipe.train.warmup > steps:
+        log.warning(
+            "train.warmup: %g steps, and the run has %d: the learning rate never reaches its full value",
+            recipe.train.warmup,
+            steps,
+        )
     return Prepared(recipe, tokenizer, tasks, make_packer(recipe, tokenizer), model, steps_per_epoch, drawn)
 
 

@@ -17,6 +17,7 @@ from polytask.tasks.rows import plain_texts
 from polytask.tasks.splitting import text_key
 from polytask.training.lock import hold
 from polytask.types import MetricValue, Swap, TaskSpec, UserError
+from polytask.values import convert, read_json
 from polytask.whole import whole_file, write_whole
 from polytask.writable import make_folder
 
@@ -95,9 +96,9 @@ class Pretraining(Running):
     def _before(self, path: Path) -> MetricValue:
         """Measured once: a run that goes on has other weights by then."""
         if not path.exists():
-            found = self.evaluate("dev").tasks[TASK].metrics["perplexity"]
-            write_whole(path, json.dumps(asdict(found)))
-        return MetricValue(**json.loads(path.read_text(encoding="utf-8")))
+            write_whole(path, json.dumps(asdict(self.evaluate("dev").tasks[TASK].metrics["perplexity"])))
+        before: MetricValue = convert(read_json(path), MetricValue, str(path))
+        return before
 
 
 def _of_texts(recipe: Recipe, folder: Path) -> Recipe:

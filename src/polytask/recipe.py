@@ -12,11 +12,12 @@ from typing import Any
 
 import yaml
 
-from polytask.types import AddSettings, Swap, TaskSpec, TrainSettings, UserError
-from polytask.values import convert, load_yaml, mapping, unknown
+from polytask.types import AddSettings, MaxLength, Rate, Swap, TaskSpec, TrainSettings, UserError
+from polytask.values import convert, load_yaml, mapping, read_text, unknown
 from polytask.whole import write_whole
 
 TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 CHOICES = ("mean", "last")
 """What `train.select` can be beside a task."""
 
@@ -31,11 +32,11 @@ class Recipe:
     """Names the run's folder: runs/NAME."""
     encoder: str | Mapping[str, Any] = "minilm"
     """minilm, a folder, ID or ID@REVISION of the hub, or {layers: 2, hidden: 128, ...} for an untrained one."""
-    max_length: int = 128
+    max_length: MaxLength = 128
     """Longest sequence in tokens; longer texts lose their end."""
-    dropout: float | None = None
+    dropout: Rate | None = None
     """Of hidden states; left out: as the encoder was trained."""
-    attention_dropout: float | None = None
+    attention_dropout: Rate | None = None
     """Of attention weights; left out: as the encoder was trained. Above 128 tokens, 0 is faster on CUDA."""
     data: str | None = None
     """Folder the tasks' files are in; left out: the recipe's own folder. May be ${POLYTASK_DATA}."""
@@ -76,20 +77,13 @@ def read_content(path: Path, what: str = "recipe", over: tuple[Path, ...] = ()) 
     below, seen = path.parent / base, (*over, path.resolve())
     if below.resolve() in seen:
         raise UserError(f"{path}: base: {base} is itself based on this recipe")
+    if os.path.exists(below) and not os.path.isfile(below):  # a pipe would block, a device may have no end
+        raise UserError(f"{path}: base: {base} is not a regular file")
     found = read_content(below, f"base of {path}", seen)
     if not isinstance(found, Mapping):
         raise UserError(f"{below}: a recipe is a mapping with a `tasks:` part, found {type(found).__name__}")
     own = {key: value for key, value in content.items() if key != "base"}
     return _put_over(own, _from_anywhere(found, below.resolve().parent), str(path))
-
-
-def read_text(path: Path, what: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: the {what} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: the {what} is not UTF-8 text (byte {error.start})") from None
 
 
 def _put_over(own: Mapping[str, Any], base: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -166,12 +160,19 @@ def with_setting(content: Mapping[str, Any], setting: str) -> dict[str, Any]:
 
 def with_value(content: Mapping[str, Any], keys: list[str], value: Any) -> dict[str, Any]:
     """A copy of the recipe's mapping with the field at the end of `keys` set."""
+    tasks = content.get("tasks")
+    if keys[0] == "tasks" and len(keys) > 2 and isinstance(tasks, Mapping) and keys[1] not in map(str, tasks):
+        raise UserError(unknown(".".join(keys), keys[1], map(str, tasks), "task"))  # else half a task would be added
+    return _with_value(content, keys, value)
+
+
+def _with_value(content: Mapping[str, Any], keys: list[str], value: Any) -> dict[str, Any]:
     if len(keys) == 1:
         return {**content, keys[0]: value}
     inner = content.get(keys[0], {})
     if isinstance(inner, str):  # a swap in its short form, `optimizer: adamw`
         inner = {"name": inner}
-    return {**content, keys[0]: with_value(inner if isinstance(inner, Mapping) else {}, keys[1:], value)}
+    return {**content, keys[0]: _with_value(inner if isinstance(inner, Mapping) else {}, keys[1:], value)}
 
 
 def write_recipe(recipe: Recipe, path: Path) -> None:
@@ -216,22 +217,8 @@ def _check(recipe: Recipe, where: str) -> None:
     parts = Path(recipe.name).parts
     if not parts or not recipe.name.isprintable() or {"..", "/"} & set(parts):
         raise UserError(f"{where}: name: the name of a folder inside runs/ is needed, found {recipe.name!r}")
-    least = {"epochs": 1, "steps_per_epoch": 1, "batch_size": 1, "accumulate": 1, "evaluate_every": 1, "save_every": 1}
-    least |= {"interference_every": 1}
-    for name, low in {**least, "keep": 2, "patience": 1, "threads": 1, "warmup": 0, "average_best": 1}.items():
-        value = getattr(t, name)
-        if value is not None and value < low:
-            raise UserError(f"{where}: train.{name}: at least {low} is needed, found {value}")
-    for name in ("clip", "head_lr", "layer_decay", "teacher_temperature"):
-        value = getattr(t, name)
-        if value is not None and value <= 0:
-            raise UserError(f"{where}: train.{name}: a number above 0 is needed, found {value}")
-    for name in ("dropout", "attention_dropout"):
-        value = getattr(recipe, name)
-        if value is not None and not 0 <= value < 1:
-            raise UserError(f"{where}: {name}: a number from 0 up to (not with) 1 is needed, found {value}")
-    if t.ema is not None and not 0 < t.ema < 1:
-        raise UserError(f"{where}: train.ema: a number between 0 and 1 is needed, found {t.ema}")
+    if not DEVICE.fullmatch(t.device):
+        raise UserError(f"{where}: train.device: must be auto, cpu, cuda or cuda:NUMBER, found {t.device!r}")
     names = [regularizer.name for regularizer in recipe.regularizers]
     if len(set(names)) < len(names):
         raise UserError(f"{where}: regularizers: each can be there once, found {', '.join(names)}")
@@ -242,10 +229,6 @@ def _check(recipe: Recipe, where: str) -> None:
             raise UserError(f"{where}: teachers.{taught}: a task of plain text has no answers to be taught")
     if recipe.add is not None:
         _check_add(recipe.add, f"{where}: add")
-    if recipe.max_length < 4:
-        raise UserError(
-            f"{where}: max_length: at least 4 is needed (a pair has 3 special tokens), found {recipe.max_length}"
-        )
     for name, task in recipe.tasks.items():
         _check_task(task, f"{where}: tasks.{name}")
     chosen = t.select.partition(".")[0]
@@ -271,15 +254,9 @@ def _check_task(task: TaskSpec, where: str) -> None:
         raise UserError(
             f"{where}.classes: two or more different names, for kind classes only, found {list(task.classes)}"
         )
-    if task.weight <= 0:
-        raise UserError(f"{where}.weight: a number above 0 is needed, found {task.weight}")
 
 
 def _check_add(add: AddSettings, where: str) -> None:
-    if add.max_drop < 0:
-        raise UserError(f"{where}.max_drop: 0 points or more are needed, found {add.max_drop:g}")
-    if not 0 <= add.distill <= 1:
-        raise UserError(f"{where}.distill: a number from 0 to 1 is needed, found {add.distill:g}")
     if add.distill and add.guarantee == "frozen":
         raise UserError(f"{where}.distill: needs `guarantee: measured`: a frozen trunk cannot forget")
 

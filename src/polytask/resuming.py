@@ -16,6 +16,7 @@ from polytask.recipe import Recipe, flat_fields, read_recipe
 from polytask.tasks.task import Task
 from polytask.training.checkpoint import Found, newest_good, set_aside
 from polytask.types import UserError
+from polytask.values import read_json
 from polytask.whole import write_whole
 
 RECIPE = "recipe.yaml"
@@ -95,10 +96,16 @@ def data_changes(run: Path, tasks: Mapping[str, Task], encoder: str | None) -> l
         found.append("encoder: its weights are not those of then")
     for task, splits in fingerprints(tasks).items():
         for split, now in splits.items():
-            then = about.get("data", {}).get(task, {}).get(split)
-            if then is not None and then["sha256"] != now["sha256"]:
-                found.append(f"tasks.{task}.{split}: {now['source']}: {then['rows']} rows then, {now['rows']} now")
+            then = _field(_field(_field(about, "data"), task), split)
+            if then is not None and _field(then, "sha256") != now["sha256"]:
+                rows = _field(then, "rows")
+                found.append(f"tasks.{task}.{split}: {now['source']}: {rows} rows then, {now['rows']} now")
     return found
+
+
+def _field(content: Any, key: str) -> Any:
+    """A field of what may be no mapping, in a file that was damaged."""
+    return content.get(key) if isinstance(content, Mapping) else None
 
 
 def refusal(run: Path, what: str, changes: Iterable[str]) -> UserError:
@@ -123,7 +130,8 @@ def fingerprints(tasks: Mapping[str, Task]) -> dict[str, Any]:
 def note_changes(run: Path, step: int, changes: Iterable[str], tasks: Mapping[str, Task]) -> None:
     """Writes down that a run went on with something else than it was started with, and what its data is now."""
     about = read_environment(run)
-    noted = [*about.get("changes", ()), {"after_step": step, "changes": list(changes)}]
+    before = about.get("changes")
+    noted = [*(before if isinstance(before, list) else ()), {"after_step": step, "changes": list(changes)}]
     content = {**about, "data": fingerprints(tasks), "changes": noted}
     write_whole(run / ENVIRONMENT, json.dumps(content, indent=1, ensure_ascii=False))
 
@@ -131,14 +139,9 @@ def note_changes(run: Path, step: int, changes: Iterable[str], tasks: Mapping[st
 def read_environment(run: Path) -> dict[str, Any]:
     """What the run wrote of where it was started; nothing, and a warning, where that cannot be read."""
     try:
-        content = json.loads((run / ENVIRONMENT).read_bytes())
-        if isinstance(content, dict):
-            return content
-        raise ValueError("no fields in it")
-    except (OSError, ValueError) as error:
-        log.warning(
-            "%s cannot be read (%s): whether the data is still the same cannot be told", run / ENVIRONMENT, error
-        )
+        return read_json(run / ENVIRONMENT)
+    except UserError as error:
+        log.warning("%s: whether the data is still the same cannot be checked", error)
         return {}
 
 

@@ -30,7 +30,7 @@ from polytask.evaluation.metrics import check_metric
 from polytask.evaluation.report import write_report
 from polytask.evaluation.transfer import read_transfer
 from polytask.policies.base import PolicyContext
-from polytask.preparing import Prepared, describe_task, prepare
+from polytask.preparing import Prepared, check_teachers, describe_task, prepare
 from polytask.recipe import Recipe, read_recipe, recipe_from, write_recipe
 from polytask.regularizers.base import RegularizerContext
 from polytask.resuming import (
@@ -398,10 +398,11 @@ class Running:
 class Rehearsal(Running):
     """A run up to its first step: every field of the recipe is looked at, nothing is trained, nothing is written.
 
-    Its device and its teachers may be on another machine.
+    Its device may be on another machine; its teachers must exist, and are not asked.
     """
 
     def __init__(self, recipe: Recipe) -> None:
+        check_teachers(recipe)
         self.recipe = replace(recipe, teachers={})
         self.folder, self.device = Path(), torch.device("cpu")
         torch.set_num_threads(recipe.train.threads or pick_threads(self.device))

@@ -13,6 +13,7 @@ from polytask.recipe import read_recipe
 from polytask.serving.predictor import Predictor
 from polytask.tasks.task import Split, read_split
 from polytask.types import EvalReport, TaskSpec, UserError
+from polytask.values import unknown
 
 Outputs = Mapping[str, torch.Tensor]
 """By task, the heads' outputs for every example of a split, in order."""
@@ -58,7 +59,9 @@ def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] |
         raise UserError(f"{folder}: no task of its recipe has a {split} file")
     splits = {}
     for name, file in files.items():
-        spec = recipe.tasks[predictor.spec(name).name]
+        if predictor.spec(name).name not in recipe.tasks:
+            raise UserError(unknown(f"{folder / 'recipe.yaml'}: tasks", name, recipe.tasks, "task"))
+        spec = recipe.tasks[name]
         splits[name] = read_split(spec, bundle.labels[name], file, bundle.tokenizer, cache_folder(), split)
     outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16")
     primary = {name: recipe.tasks[name].metric for name in splits}

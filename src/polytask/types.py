@@ -1,8 +1,9 @@
 """The frozen records that cross rooms, those of the stream aside. Knows nothing of polytask's other files."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,6 +15,37 @@ LabelKind = Literal["classes", "yes_no", "score", "text"]
 
 class UserError(ValueError):
     """Something the user can put right: shown as one message, without a traceback."""
+
+
+# --- numbers with bounds ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Bounds:
+    """The interval a number must lie in. `Annotated[float, Bounds(0, 1, "[)")]` is checked by `values.convert`."""
+
+    low: float
+    high: float = math.inf
+    ends: Literal["[]", "[)", "(]", "()"] = "[]"
+    """Whether each end belongs to the interval, in the usual notation."""
+
+    def __contains__(self, value: float) -> bool:
+        above = value >= self.low if self.ends[0] == "[" else value > self.low
+        below = value <= self.high if self.ends[1] == "]" else value < self.high
+        return above and below
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"{'at least' if self.ends[0] == '[' else 'above'} {self.low:g}"
+        return f"in {self.ends[0]}{self.low}, {self.high}{self.ends[1]}"
+
+
+Positive = Annotated[float, Bounds(0, ends="()")]
+NonNegative = Annotated[float, Bounds(0)]
+Share = Annotated[float, Bounds(0, 1)]
+Rate = Annotated[float, Bounds(0, 1, "[)")]
+Count = Annotated[int, Bounds(1, 10**9)]
+Size = Annotated[int, Bounds(1, 2**16)]
+MaxLength = Annotated[int, Bounds(4, 10**6)]
+"""A pair has three special tokens."""
 
 
 # --- what a recipe says -----------------------------------------------------------------------------------------------
@@ -48,7 +80,7 @@ class TaskSpec:
     """Lowest and highest score; needed for kind score."""
     metric: str | None = None
     """The task's primary metric; left out: accuracy, pearson for scores, or perplexity for plain text."""
-    weight: float = 1.0
+    weight: Positive = 1.0
     """Factor of the task's loss."""
     head: Swap | None = None
     """Left out: linear for one text, cross for a pair, mlm for plain text."""
@@ -74,55 +106,55 @@ class TaskSpec:
 class TrainSettings:
     """How long, how fast and on what: the recipe's `train:` part."""
 
-    epochs: int = 3
+    epochs: Count = 3
     """Rounds of `steps_per_epoch` steps."""
-    steps_per_epoch: int | None = None
+    steps_per_epoch: Count | None = None
     """Left out: as many steps as hold every training example once, all tasks together."""
-    batch_size: int = 32
+    batch_size: Size = 32
     """Examples in one forward pass."""
-    accumulate: int = 1
+    accumulate: Size = 1
     """Forward passes whose gradients make one step."""
     parts: Literal["all", "adapters", "heads"] = "all"
     """What learns: everything; adapters and heads; or heads alone. The rest of the trunk is frozen."""
     norms: bool = False
     """The layer norms of a frozen trunk learn too."""
-    head_lr: float | None = None
+    head_lr: Positive | None = None
     """Learning rate of heads (left out: the optimizer's lr)."""
-    layer_decay: float = 1.0
+    layer_decay: Positive = 1.0
     """Each trunk layer below the top learns at this factor of the one above it; the embeddings are the lowest."""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     """What the learning rate does after the warm-up."""
-    warmup: float = 0.1
+    warmup: Annotated[float, Bounds(0, 10**9)] = 0.1
     """Share of all steps (below 1), or a number of steps, in which the learning rate rises from 0."""
-    clip: float | None = 1.0
+    clip: Positive | None = 1.0
     """Largest norm of the gradient; null: not clipped."""
-    ema: float | None = None
+    ema: Annotated[float, Bounds(0, 1, "()")] | None = None
     """Decay of a running average of the weights (0.999, say), which is evaluated and saved in their place."""
-    average_best: int = 1
+    average_best: Size = 1
     """The final weights are the mean of those at this many best evaluations."""
     teacher_annealing: bool = True
     """Teachers' say falls from all to none over the run (Clark et al. 2019); false: half, throughout."""
-    teacher_temperature: float = 1.0
+    teacher_temperature: Positive = 1.0
     """Softens what teachers say of classes."""
     precision: Literal["auto", "float32", "bf16"] = "float32"
     """bf16: most of a step in half the bytes, weights stay float32. auto: bf16 where the device multiplies it."""
-    evaluate_every: int | None = None
+    evaluate_every: Count | None = None
     """Steps between evaluations; left out: once an epoch."""
-    save_every: int | None = None
+    save_every: Count | None = None
     """Steps between checkpoints to resume from; left out: once an epoch."""
-    keep: int = 2
+    keep: Annotated[int, Bounds(2, 10**9)] = 2
     """Checkpoints kept, beside the best models they need; at least 2, so that a damaged one has one before it."""
     on_nan: Literal["stop", "skip"] = "stop"
     """A loss or gradient that is no number: stop before anything moves; or skip the step, up to 10 times in a row."""
     select: str = "mean"
     """The weights to keep: best by mean (of the primary metrics, plain text aside), by TASK or TASK.METRIC; or last."""
-    patience: int | None = None
+    patience: Count | None = None
     """Evaluations without a better score before training stops; left out: never."""
-    interference_every: int | None = None
+    interference_every: Count | None = None
     """Steps between probes of how the tasks' gradients agree; left out: none. Weights are the same with and without."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 ..."""
-    threads: int | None = None
+    threads: Annotated[int, Bounds(1, 1024)] | None = None
     """CPU threads; left out: all usable cores, or fewer if a short measurement shows that fewer are clearly faster."""
     capture: bool = True
     """On CUDA, replay whole steps as graphs where the methods chosen allow it; else a line says why not."""
@@ -134,9 +166,9 @@ class AddSettings:
 
     guarantee: Literal["frozen", "measured"] = "frozen"
     """frozen: only new parts learn, old answers stay to the bit. measured: the trunk learns, old tasks are measured."""
-    max_drop: float = 1.0
+    max_drop: NonNegative = 1.0
     """measured: points (hundredths) an old task's primary metric may fall on dev. If one falls further: no model."""
-    distill: float = 0.0
+    distill: Share = 0.0
     """measured: the old model's say in what remembered examples teach: 0 their labels alone, 1 its answers alone."""
     run: str | None = None
     """The run that has finished; `polytask add-task` writes it here."""

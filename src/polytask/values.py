@@ -1,20 +1,25 @@
-"""Plain YAML values -> typed records, strictly: every mistake is told with the place it stands at.
+"""Plain YAML and JSON values -> typed records, strictly: every mistake is told with the place it stands at.
 
 Knows types and their names; knows no recipe and no method.
 """
 
 import difflib
+import json
 import types
 import typing
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Literal, get_args, get_origin
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 
-from polytask.types import Swap, UserError
+from polytask.types import Bounds, Swap, UserError
 
 MOST_VALUES = 100_000  # a recipe has hundreds
+MOST_BYTES = 2**20  # of a recipe: PyYAML needs seconds for a megabyte
+MOST_JSON_BYTES = 2**26  # of a JSON file, or of one line of a JSONL file
+MOST_LEVELS = 20
 LARGEST = 2**63  # no setting is larger, and Python writes no number of thousands of digits
 
 
@@ -28,11 +33,66 @@ def load_yaml(text: str, where: str) -> Any:
         raise UserError(f"{where}: not valid YAML: brackets inside brackets, too many of them") from None
 
 
+def read_text(path: Path, what: str, most_bytes: int = MOST_BYTES) -> str:
+    """A small text file that people write. It is read up to a limit, so that /dev/zero cannot fill the memory."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(most_bytes + 1)
+        if len(content) > most_bytes:
+            raise UserError(f"{path}: the {what} is larger than {most_bytes:,} bytes, which is the limit")
+        return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except OSError as error:
+        raise UserError(f"{path}: the {what} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: the {what} is not UTF-8 text (byte {error.start})") from None
+
+
+def parse_json(text: str | bytes, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:  # includes bytes that are not UTF-8
+        raise UserError(f"{where} is not valid JSON: {error}") from None
+    except RecursionError:
+        raise UserError(f"{where} is not valid JSON: its brackets are nested too deeply") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    content = parse_json(read_text(path, "file", MOST_JSON_BYTES), str(path))
+    if not isinstance(content, dict):
+        raise UserError(f"{path} does not hold a JSON object, found {type(content).__name__}")
+    return content
+
+
+def read_json_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:
+    """The JSON object in each line of a file that contains these bytes.
+
+    A last line without its line end is still being written, and left out.
+    """
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while (line := file.readline(MOST_JSON_BYTES)).endswith(b"\n"):
+                number += 1
+                if containing not in line:
+                    continue
+                content = parse_json(line, f"{path}, line {number}")
+                if not isinstance(content, dict):
+                    raise UserError(f"{path}, line {number} is not a JSON object, found {type(content).__name__}")
+                yield content
+            if len(line) == MOST_JSON_BYTES:
+                raise UserError(f"{path}, line {number + 1} is longer than {MOST_JSON_BYTES:,} bytes")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+
+
 def convert(value: Any, kind: Any, where: str) -> Any:
     """`value`, as YAML gives it, as the type `kind`; or a UserError that says where it stood and what was expected."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
-        return value
+        return _shallow(value, where)
+    if origin is Annotated:
+        return _bounded(convert(value, inner[0], where), inner[1:], where)
     if origin in (types.UnionType, typing.Union):
         return _convert_union(value, inner, where)
     if origin is Literal:
@@ -48,6 +108,24 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     if origin in (Mapping, dict):
         return {str(k): convert(v, inner[1], _inside(where, str(k))) for k, v in mapping(value, where).items()}
     return _scalar(value, kind, where)
+
+
+def _bounded(value: Any, annotations: tuple[Any, ...], where: str) -> Any:
+    for bounds in annotations:
+        if isinstance(bounds, Bounds) and value not in bounds:
+            raise UserError(f"{where}: must be {bounds}, found {value!r}")
+    return value
+
+
+def _shallow(value: Any, where: str) -> Any:
+    """A value whose type is checked later, if it is not nested so deeply that later steps could not follow it."""
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        lists = [inner for one in level if isinstance(one, list | tuple) for inner in one]
+        level = lists + [inner for one in level if isinstance(one, Mapping) for inner in one.values()]
+        if not level:
+            return value
+    raise UserError(f"{where}: nested more than {MOST_LEVELS} levels deep")
 
 
 def _convert_union(value: Any, kinds: tuple[Any, ...], where: str) -> Any:
@@ -100,11 +178,11 @@ def _swap(value: Any, where: str) -> Swap:
     name = content.pop("name", None)
     if not isinstance(name, str):
         raise UserError(f"{where}: a method is given by its name, as `{{name: NAME, option: value}}`; found {value!r}")
-    return Swap(name, content)
+    return Swap(name, _shallow(content, where))
 
 
 def _record(content: Mapping[str, Any], kind: Any, where: str) -> Any:
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     known = {f.name: f for f in fields(kind)}
     for key in content:
         if key not in known:

@@ -64,10 +64,13 @@ REFUSED = {
     ),
     "negative rate of heads": (
         f"{GOOD}train: {{head_lr: -1}}\n",
-        "bad.yaml: train.head_lr: a number above 0 is needed",
+        "bad.yaml: train.head_lr: must be above 0, found -1.0",
     ),
-    "negative warm-up": (f"{GOOD}train: {{warmup: -1}}\n", "bad.yaml: train.warmup: at least 0 is needed, found -1"),
-    "negative dropout": (f"{GOOD}dropout: -0.1\n", "bad.yaml: dropout: a number from 0 up to"),
+    "negative warm-up": (
+        f"{GOOD}train: {{warmup: -1}}\n",
+        "bad.yaml: train.warmup: must be in [0, 1000000000], found -1.0",
+    ),
+    "negative dropout": (f"{GOOD}dropout: -0.1\n", "bad.yaml: dropout: must be in [0, 1), found -0.1"),
     "zero tasks": ("tasks: {}\n", "bad.yaml: tasks: at least one task is needed"),
     "no tasks": ("name: x\n", "bad.yaml: tasks: at least one task is needed"),
     "empty": ("", "bad.yaml: a recipe is a mapping with a `tasks:` part, found NoneType"),
@@ -90,6 +93,33 @@ REFUSED = {
     "unknown regularizer": (
         f"{GOOD}regularizers: [smrt]\n",
         "recipe: regularizers: there is no regularizer 'smrt' (did you mean smart?)",
+    ),
+    "threads of a city": (f"{GOOD}train: {{threads: 1000000}}\n", "train.threads: must be in [1, 1024], found 1000000"),
+    "device without numbers": (
+        f"{GOOD}train: {{device: meta}}\n",
+        "bad.yaml: train.device: must be auto, cpu, cuda or cuda:NUMBER, found 'meta'",
+    ),
+    "endless warm-up": (f"{GOOD}train: {{warmup: 1000000000000}}\n", "train.warmup: must be in [0, 1000000000]"),
+    "a step without an end": (f"{GOOD}train: {{accumulate: 1000000000}}\n", "train.accumulate: must be in [1, 65536]"),
+    "dropout of a head": (
+        GOOD.replace("dev:", "head: {name: linear, dropout: 5}, dev:"),
+        "recipe: tasks.one.head.dropout: must be in [0, 1), found 5.0",
+    ),
+    "no rank": (f"{GOOD}adapter: {{name: lora, rank: 0}}\n", "recipe: adapter.rank: must be in [1, 65536], found 0"),
+    "negative size": (
+        f"{GOOD}adapter: {{name: low_rank, size: -1}}\n",
+        "recipe: adapter.size: must be in [1, 65536], found -1",
+    ),
+    "no size": (f"{GOOD}adapter: {{name: houlsby, size: 0}}\n", "recipe: adapter.size: must be in [1, 65536], found 0"),
+    "a teacher that is not there": (
+        f"{GOOD}teachers: {{one: nowhere}}\n",
+        "nowhere: there is no such run",
+    ),
+    "a very large file": (f"{GOOD}# {'x' * 2_000_000}\n", "bad.yaml: the recipe is larger than 1,048,576 bytes"),
+    "base without an end": (f"{GOOD}base: /dev/zero\n", "bad.yaml: base: /dev/zero is not a regular file"),
+    "options inside options": (
+        f"{GOOD}adapter: {{name: stack, adapters: {'[' * 50}{']' * 50}}}\n",
+        "bad.yaml: adapter: nested more than 20 levels deep",
     ),
     "base of no name": (f'{GOOD}base: "a\\0b"\n', "bad.yaml: base: a recipe file is needed, found 'a\\x00b'"),
     "base of a long name": (f"{GOOD}base: {'x' * 5000}\n", "cannot be read: File name too long"),
@@ -115,6 +145,43 @@ def test_refused(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case
     assert len(said.err) < 20_000
     assert "Traceback" not in said.err
     assert {path.name for path in tmp_path.iterdir()} <= {"bad.yaml", "x.csv", "cache"}
+
+
+ENCODERS = {
+    "heads: 0": "recipe: encoder.heads: must be in [1, 65536], found 0",
+    "heads: 5": "recipe: encoder: 5 heads do not divide a hidden size of 16",
+    "hidden: -16": "recipe: encoder.hidden: must be in [1, 65536], found -16",
+    "layers: 0": "recipe: encoder.layers: must be in [1, 1000], found 0",
+    "layers: 1000000000": "recipe: encoder.layers: must be in [1, 1000], found 1000000000",
+    "hidden: 10000000": "recipe: encoder.hidden: must be in [1, 65536], found 10000000",
+    "hidden: 65536, layers: 1000": "recipe: encoder: an encoder of these sizes has 17,187,083,337,344 parameters",
+    "activation: gleu": "encoder.activation: there is no activation 'gleu' (did you mean gelu?)",
+    "vocabulary: 20": "the encoder has vectors for 20 ids: they are not a pair",
+}
+
+
+@pytest.mark.parametrize("sizes", ENCODERS)
+def test_an_encoder_of_such_sizes_is_refused_before_it_is_made(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POLYTASK_CACHE", str(tmp_path / "cache"))
+    Path("x.csv").write_text("text,label\n" + "".join(f"row {i},{i % 2}\n" for i in range(20)))
+    small = {"layers": 1, "hidden": 16, "heads": 2, "ffn": 16}
+    others = [f"{name}: {number}" for name, number in small.items() if f"{name}:" not in sizes]
+    Path("bad.yaml").write_text(f"{GOOD}encoder: {{{', '.join([*others, sizes])}}}\n")
+    said = cli("check", "bad.yaml")
+    assert said.code == 1
+    assert ENCODERS[sizes] in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_misspelt_task_of_a_setting_is_named(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("good.yaml").write_text(GOOD)
+    said = cli("check", "good.yaml", "--set", "tasks.noe.weight=2")
+    assert said.code == 1
+    assert "tasks.noe.weight: there is no task 'noe' (did you mean one?). Valid: one" in said.err
 
 
 def test_aliases_that_are_meant_are_fine(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """Every head of the table: its loss falls on one batch, decoded answers are valid, other kinds of label are refused."""
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -122,7 +124,28 @@ def test_a_head_sees_its_own_task_only(name: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), [(n, kind) for n in HEADS for kind in SPACES if kind not in HEADS[n].kinds])
 def test_a_head_refuses_kinds_that_are_not_its_own(name: str, kind: LabelKind) -> None:
     spec = TaskSpec("t", kind, ("a", "b")[: HEADS[name].texts[-1]], None, "", "", head=Swap(name))
-    with pytest.raises(UserError, match=f"tasks.t.head: {name} does not fit kind {kind}; these do: ") as error:
+    with pytest.raises(UserError, match=f"tasks.t.head: {name} does not fit kind {kind}; these do: ") as refused:
         make_head(spec, SPACES[kind], 32)
-    suggested = str(error.value).rpartition("these do: ")[2].split(", ")
-    assert all(kind in HEADS[other].kinds for other in suggested)
+    suggested(spec, refused.value)
+
+
+def suggested(spec: TaskSpec, refused: UserError) -> None:
+    """What an error suggests is accepted for this kind of label and this number of texts, and is all that is."""
+    names = str(refused).rpartition("these do: ")[2]
+    accepted = []
+    for name in HEADS:
+        with suppress(UserError):
+            make_head(replace(spec, head=Swap(name)), SPACES[spec.kind], 32)
+            accepted.append(name)
+    assert names == (", ".join(accepted) or "none")
+
+
+@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize("texts", [("a",), ("a", "b")])
+@pytest.mark.parametrize("name", HEADS)
+def test_a_hint_suggests_heads_that_are_accepted(name: str, texts: tuple[str, ...], kind: LabelKind) -> None:
+    spec = TaskSpec("t", kind, texts, None, "", "", head=Swap(name))
+    try:
+        make_head(spec, SPACES[kind], 32)
+    except UserError as error:
+        suggested(spec, error)

@@ -15,8 +15,9 @@ from polytask import Finished, UserError, export_adapter, load
 from polytask.adapters import ADAPTERS
 from polytask.adapters.base import AdapterContext
 from polytask.adapters.none import NoAdapter
+from polytask.build import complete
 from polytask.bundle import load_bundle, save_bundle
-from polytask.export.adapter import KEY, complete, read_adapter
+from polytask.export.adapter import KEY, read_adapter
 from polytask.trunk.bert import Bert, BertShape
 from polytask.trunk.weights import fingerprints, load_trunk, save_trunk
 from polytask.types import Swap

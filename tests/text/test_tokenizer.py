@@ -149,7 +149,7 @@ def test_lone_surrogates_do_not_crash(folder: Path) -> None:
     [
         (None, "", "no tokenizer there; expected a tokenizer.json or a vocab.txt"),
         ("tokenizer.json", "{", "tokenizer.json: not a tokenizer file"),
-        ("tokenizer_config.json", "{", "tokenizer_config.json: not valid JSON"),
+        ("tokenizer_config.json", "{", "tokenizer_config.json is not valid JSON"),
     ],
 )
 def test_errors_name_the_file(tmp_path: Path, name: str | None, content: str, message: str) -> None:

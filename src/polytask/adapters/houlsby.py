@@ -11,6 +11,7 @@ from polytask.stream import Layout
 from polytask.trunk.bias_gelu import bias_gelu
 from polytask.trunk.bottleneck import bottleneck, bottleneck_fits
 from polytask.trunk.one_product import one_product
+from polytask.types import Size
 
 Position = Literal["after_ffn", "after_norm", "both_sublayers"]
 
@@ -92,7 +93,7 @@ class Houlsby(Adapter):
         self,
         context: AdapterContext,
         *,
-        size: int = 64,
+        size: Size = 64,
         position: Position = "both_sublayers",
         layers: int | None = None,
     ) -> None:

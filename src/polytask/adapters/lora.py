@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite, chosen_layers
 from polytask.adapters.grouped import TaskLinear
 from polytask.stream import Layout
+from polytask.types import Positive, Size
 
 
 def spread(weight: Tensor) -> None:
@@ -57,8 +58,8 @@ class Lora(Adapter):
         self,
         context: AdapterContext,
         *,
-        rank: int = 8,
-        alpha: float = 16.0,
+        rank: Size = 8,
+        alpha: Positive = 16.0,
         sites: tuple[LinearSite, ...] = ("query", "value"),
         layers: int | None = None,
     ) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, chosen_layers
 from polytask.adapters.grouped import Projections
 from polytask.stream import Layout
+from polytask.types import Size
 
 
 class LowRankLayer(LayerAdapter):
@@ -41,7 +42,7 @@ class LowRank(Adapter):
         self,
         context: AdapterContext,
         *,
-        size: int = 100,
+        size: Size = 100,
         gelu: bool = False,
         shared_projections: bool = False,
         layers: int | None = None,

@@ -8,7 +8,7 @@ from polytask.adapters.grouped import ALIGNED, Projections, TaskLinear
 from polytask.stream import Layout
 from polytask.trunk.attention import attend, attend_packed
 from polytask.trunk.one_product import Filling, one_product
-from polytask.types import UserError
+from polytask.types import Size, UserError
 
 
 class PalLayer(LayerAdapter):
@@ -76,8 +76,8 @@ class Pal(Adapter):
         self,
         context: AdapterContext,
         *,
-        size: int = 204,
-        heads: int = 12,
+        size: Size = 204,
+        heads: Size = 12,
         shared_projections: bool = True,
         gelu: bool = False,
         attention_dropout: float = 0.0,

@@ -44,6 +44,9 @@ def run(
 
 def kind_name(kind: Any) -> str:
     """A type as a recipe's author would say it."""
+    if typing.get_origin(kind) is Annotated:
+        inner, *bounds = typing.get_args(kind)
+        return " ".join([kind_name(inner), *map(str, bounds)])
     if typing.get_origin(kind) is typing.Literal:
         return " | ".join(map(str, typing.get_args(kind)))
     if typing.get_origin(kind) in (types.UnionType, typing.Union):

@@ -18,9 +18,7 @@ is what a step on i does for j, in steps of j's own: 1 as much, 0 nothing, below
 task that has been learned has hardly a gradient to divide by. Theirs takes the steps and measures; this costs nothing.
 """
 
-import io
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +29,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from polytask.evaluation import statistics
+from polytask.values import read_json_lines
 
 Json = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -49,8 +48,7 @@ NOTHING_SHARED = (
 
 def read_interference(path: Path) -> Json | None:
     """What a run's metrics.jsonl tells, or None without probes."""
-    with path.open(encoding="utf-8") if path.exists() else io.StringIO() as file:
-        lines = [json.loads(line) for line in file if '"kind": "interference"' in line]
+    lines = list(read_json_lines(path, containing=b'"kind": "interference"')) if path.exists() else []
     return summarize(lines) if lines else None
 
 

@@ -5,8 +5,6 @@ there yet. Predictions are read line by line, so that a split may be large.
 """
 
 import heapq
-import io
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,6 +21,7 @@ from polytask.evaluation import plots
 from polytask.evaluation.interference import curve, moving, summarize
 from polytask.evaluation.metrics import per_class
 from polytask.types import UserError
+from polytask.values import read_json, read_json_lines, read_text
 from polytask.whole import write_whole
 
 Json = dict[str, Any]
@@ -38,15 +37,22 @@ def write_report(run: Path) -> Path:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     found = _read_run(run)
-    page = pages.get_template("report.html.jinja").render(
-        run=found,
-        name=found.summary.get("name") or run.resolve().name,
-        overview=_overview(found),
-        transfer=_transfer(found),
-        training=_training(found),
-        interference=_interference(found),
-        tasks=[_task(found, task, f"task-{at}") for at, task in enumerate(found.tasks, 1)],
-    )
+    try:
+        page = pages.get_template("report.html.jinja").render(
+            run=found,
+            name=found.summary.get("name") or run.resolve().name,
+            overview=_overview(found),
+            transfer=_transfer(found),
+            training=_training(found),
+            interference=_interference(found),
+            tasks=[_task(found, task, f"task-{at}") for at, task in enumerate(found.tasks, 1)],
+        )
+    except (KeyError, IndexError, TypeError, AttributeError, jinja2.TemplateError) as error:
+        # Each file is valid JSON, and holds something else than a run writes.
+        raise UserError(
+            f"{run}: summary.json, metrics.jsonl, environment.json or a file of predictions is damaged: a field is "
+            f"missing or has another type ({type(error).__name__}: {error})"
+        ) from error
     target = run / "report.html"
     write_whole(target, visible(page))  # whoever looks at the old page never sees half of the new one
     return target
@@ -85,32 +91,25 @@ class _Run:
 
 
 def _read_json(path: Path) -> Json:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from None
+    return read_json(path) if path.exists() else {}
 
 
 def _read_lines(path: Path) -> Iterator[Json]:
-    with path.open(encoding="utf-8") if path.exists() else io.StringIO() as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                if line.endswith("\n"):
-                    raise UserError(f"{path}, line {number} is not valid JSON: {error}") from None
-                return  # the writer was stopped, or is still writing this line
+    return read_json_lines(path) if path.exists() else iter(())
 
 
 def _read_run(folder: Path) -> _Run:
     # A resumed run writes steps after its last checkpoint again: the later line counts.
     lines: dict[str, dict[int, Json]] = {"step": {}, "evaluation": {}, "interference": {}}
     for line in _read_lines(folder / "metrics.jsonl"):
-        lines[line["kind"]][line["step"]] = line
+        kind, step = line.get("kind"), line.get("step")
+        if kind not in list(lines) or type(step) is not int:
+            raise UserError(f"{folder / 'metrics.jsonl'}: a line has kind {kind!r:.40} and step {step!r:.40}: damaged")
+        lines[kind][step] = line
     recipe = folder / "recipe.yaml"
     return _Run(
         folder,
-        recipe.read_text(encoding="utf-8") if recipe.exists() else None,
+        read_text(recipe, "recipe") if recipe.exists() else None,
         _read_json(folder / "environment.json"),
         _read_json(folder / "summary.json"),
         *([found[step] for step in sorted(found)] for found in lines.values()),

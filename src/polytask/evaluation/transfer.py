@@ -4,7 +4,6 @@ R[i, j] is the score of task j, by its primary metric on dev, after stage i of T
 s(j) the stage in which task j was learned.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polytask.types import Stage
+from polytask.values import read_json_lines
 
 Floats = NDArray[np.float64]
 
@@ -24,8 +24,8 @@ def read_transfer(journal: Path, stages: Sequence[Stage]) -> dict[str, Any] | No
     Plain text is left out, as everywhere: a difference of perplexities is no share of anything.
     """
     evaluations: dict[int, Mapping[str, Any]] = {}
-    for line in map(json.loads, journal.read_text(encoding="utf-8").splitlines()):
-        if line["kind"] == "evaluation":
+    for line in read_json_lines(journal):
+        if line.get("kind") == "evaluation":
             evaluations[line["step"]] = line["tasks"]
     wanted = [0, *(stage.last for stage in stages)]
     if any(step not in evaluations for step in wanted):

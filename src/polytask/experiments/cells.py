@@ -16,6 +16,8 @@ from polytask.build import encoder_origin
 from polytask.experiments.study import Study
 from polytask.preparing import Prepared, prepare
 from polytask.recipe import Recipe, recipe_to_mapping
+from polytask.types import UserError
+from polytask.values import read_json
 
 # Rooms and files that show, serve or compare results, and cannot change them.
 SHOWING = {"cli", "serving", "experiments", "starter", "version", "environment", "__main__", "__init__"}
@@ -91,7 +93,7 @@ def code_fingerprint() -> str:
 def summary_of(run: Path) -> dict[str, Any] | None:
     """A finished run's summary; None for one that has not finished."""
     try:
-        summary: dict[str, Any] = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        summary = read_json(run / "summary.json")
+    except UserError:
         return None
     return summary if summary.get("finished") else None

@@ -31,6 +31,7 @@ from polytask.experiments.table import write_table
 from polytask.recipe import Recipe, read_recipe, recipe_to_mapping
 from polytask.run import Running
 from polytask.types import UserError
+from polytask.values import read_json
 from polytask.whole import write_whole
 from polytask.writable import check_target
 
@@ -123,7 +124,7 @@ class StudyRunning:
             if self.folder.exists() and any(self.folder.iterdir()):
                 raise UserError(f"{self.folder}: there is something else in this folder; give --study DIR")
             return
-        other = json.loads(path.read_text(encoding="utf-8"))
+        other = read_json(path)
         if other != json.loads(json.dumps(self._identity())):
             changed = [k for k in ("name", "reference", "recipes") if other.get(k) != self._identity()[k]]
             raise UserError(

@@ -1,6 +1,5 @@
 """Finished runs -> what each predicted on each task's dev set -> the verdict. Knows run folders, trains nothing."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from polytask.evaluation.comparisons import TaskData, Verdict, sentence
 from polytask.evaluation.verdict import judge
 from polytask.types import UserError
+from polytask.values import read_json, read_json_lines
 
 Array = NDArray[Any]
 NOTHING_TO_COMPARE = "compare: all tasks are plain text, which has no predictions to compare; see each run's scores"
@@ -74,10 +74,10 @@ def check_same_dev(runs: Sequence[RunFolder]) -> None:
 def _dev_files(run: Path) -> dict[str, Any]:
     path = run / "environment.json"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))["data"]
-    except (OSError, ValueError, KeyError) as error:
+        data = read_json(path)["data"]
+        return {task: {key: splits["dev"][key] for key in ("sha256", "source")} for task, splits in data.items()}
+    except (UserError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: what the run was scored on cannot be read: {error}") from None
-    return {task: splits["dev"] for task, splits in data.items()}
 
 
 def _task_data(task: str, about: Mapping[str, Any], runs: Mapping[str, Sequence[RunFolder]]) -> TaskData:
@@ -92,8 +92,8 @@ def _predicted(run: RunFolder, task: str, about: Mapping[str, Any]) -> tuple[Arr
     """The gold and predicted labels of a run, as numbers, in the order of the dev file."""
     path = run.folder / "predictions" / f"{task}-dev.jsonl"
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
+        lines = list(read_json_lines(path))
+    except UserError as error:
         raise UserError(f"{path}: the run's predictions cannot be read: {error}") from None
     if about["kind"] == "score":
         return np.array([line["label"] for line in lines]), np.array([line["prediction"] for line in lines])
@@ -150,8 +150,7 @@ def _curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as file:
-        yield from map(json.loads, file)
+    yield from read_json_lines(path)
 
 
 def values_json(summary: Mapping[str, Any]) -> dict[str, float]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from polytask.recipe import Recipe, flat_fields, read_content, read_text, recipe_from, recipe_to_mapping, with_value
+from polytask.recipe import Recipe, flat_fields, read_content, recipe_from, recipe_to_mapping, with_value
 from polytask.types import UserError
-from polytask.values import convert, load_yaml, unknown
+from polytask.values import convert, load_yaml, read_text, unknown
 
 NAME = re.compile(r"[^\x00-\x1f/\\]{1,120}")
 

@@ -3,7 +3,6 @@
 Knows `study.json`, not the runs. Scores and differences are written in points, hundredths of the metric.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 from polytask.controls import visible
 from polytask.evaluation.comparisons import MEAN
 from polytask.types import UserError
+from polytask.values import read_json
 from polytask.whole import write_whole
 
 Json = Mapping[str, Any]
@@ -34,10 +34,7 @@ def read_study(folder: Path) -> Json:
     path = folder / "study.json"
     if not path.exists():
         raise UserError(f"{folder} is not the folder of a study: it has no study.json")
-    try:
-        study = dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from None
+    study = read_json(path)
     if study.get("format") != FORMAT:
         raise UserError(f"{path} has the format {study.get('format')!r}; this polytask reads {FORMAT}")
     return study

@@ -9,66 +9,26 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from polytask.build import complete as complete
-from polytask.bundle import Bundle, load_bundle, no_model
+from polytask.build import complete
+from polytask.bundle import Bundle, Method, TaskEntry, load_bundle, no_model, read_tasks
 from polytask.heads.base import Head
 from polytask.model import MultiTaskModel
 from polytask.text.tokenizer import TextTokenizer
+from polytask.trunk.header import FLOATS, check_finite, read_header
 from polytask.trunk.weights import fingerprints
-from polytask.types import LabelKind, LabelSpace, Swap, TaskSpec, UserError
-from polytask.values import convert, unknown
+from polytask.types import MaxLength, UserError
+from polytask.values import convert, parse_json, read_json, unknown
 from polytask.whole import whole_file
 from polytask.writable import writing
 
 FORMAT = 1
 KEY = "polytask_adapter"  # one key for all: safetensors writes several in an order that changes from time to time
 PROBE = "The Café's NAÏVE straße_42, don't [SEP] 北京 unbelievably 3.14 🙂"
-
-
-@dataclass(frozen=True)
-class Method:
-    """A swap as tasks.json has it."""
-
-    name: str
-    options: Mapping[str, Any]
-
-    def swap(self) -> Swap:
-        return Swap(self.name, self.options)
-
-
-@dataclass(frozen=True)
-class TaskEntry:
-    """A task as tasks.json has it."""
-
-    kind: LabelKind
-    text: tuple[str, ...]
-    label: str
-    classes: tuple[str, ...]
-    range: tuple[float, float]
-    metric: str | None
-    head: Method
-
-    def labels(self) -> LabelSpace:
-        return LabelSpace(self.kind, self.classes, *self.range)
-
-    def spec(self, name: str) -> TaskSpec:
-        return TaskSpec(
-            name,
-            self.kind,
-            self.text,
-            self.label,
-            train="",
-            dev="",
-            range=self.range,
-            metric=self.metric,
-            head=self.head.swap(),
-        )
 
 
 @dataclass(frozen=True)
@@ -80,7 +40,7 @@ class About:
     task: TaskEntry
     adapter: Method
     """Every option written out: another version may have other defaults."""
-    max_length: int
+    max_length: MaxLength
     trunk: str
     """Fingerprint of the trunk without its pooler."""
     pooler: str | None
@@ -106,6 +66,8 @@ def export_adapter(run: str | Path, task: str, output: str | Path | None = None)
     bundle = load_bundle(folder)
     if task not in bundle.specs:
         raise UserError(unknown(str(run), task, bundle.specs, "task"))
+    if bundle.specs[task].kind == "text":
+        raise UserError(f"{run}: task {task} is plain text: it predicts nothing, so there is nothing to export")
     target = check_new(Path(f"{task}.adapter.safetensors") if output is None else Path(output))
     if bundle.model.budget()["adapter_shared"]:
         raise UserError(f"{run}: tasks share parts of the adapter {bundle.adapter.name}: one cannot be taken out of it")
@@ -129,12 +91,12 @@ def task_tensors(model: MultiTaskModel, task: str) -> dict[str, Tensor]:
 
 def _about(bundle: Bundle, folder: Path, task: str) -> About:
     trunk, pooler = fingerprints(bundle.model.trunk)
-    content = json.loads((folder / "tasks.json").read_text(encoding="utf-8"))
+    content = read_tasks(folder / "tasks.json")
     run, encoder = _origin(folder)
     return About(
         FORMAT,
         task,
-        convert(content["tasks"][task], TaskEntry, f"{folder / 'tasks.json'}: {task}"),
+        content.tasks[task],
         Method(**vars(complete(bundle.adapter, f"{folder / 'tasks.json'}: adapter"))),
         bundle.packer.max_length,
         trunk,
@@ -151,9 +113,9 @@ def _origin(folder: Path) -> tuple[str, str]:
     summary = folder.parent / "summary.json"
     if folder.name != "model" or not summary.is_file():
         return folder.name, "unknown"
-    content = json.loads(summary.read_text(encoding="utf-8"))
-    encoder = str(content["encoder"])
-    return content["name"], Path(encoder).name if Path(encoder).is_absolute() else encoder
+    content = read_json(summary)
+    name, encoder = (str(content.get(key, "unknown")) for key in ("name", "encoder"))
+    return name, Path(encoder).name if Path(encoder).is_absolute() else encoder
 
 
 def _uses_pooler(head: Head) -> bool:
@@ -167,16 +129,28 @@ def read_adapter(path: Path) -> AdapterFile:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            names = list(file.keys()) if KEY in metadata else []
-            tensors = {name: file.get_tensor(name) for name in names}
-        content = json.loads(metadata.get(KEY, "{}"))
-    except (SafetensorError, OSError, ValueError) as error:
+        content = parse_json(metadata.get(KEY, "{}"), "its record")
+    except (SafetensorError, OSError, UserError) as error:
         raise UserError(f"{path}: not a whole adapter file ({error}); export it, or fetch it, again") from None
     if not isinstance(content, dict) or "format" not in content:
         raise UserError(f"{path}: not an adapter file: `polytask export RUN --adapter TASK` makes them")
     if content["format"] != FORMAT:
-        raise UserError(f"{path}: format {content['format']} is not known to this version, which reads {FORMAT}")
-    return AdapterFile(path, convert(content, About, str(path)), tensors)
+        raise UserError(f"{path}: format {content['format']!r} is not known to this version, which reads {FORMAT}")
+    about: About = convert(content, About, str(path))
+    about.task.check(f"{path}: task")
+    if about.task.kind == "text":
+        raise UserError(f"{path}: task.kind: a task of plain text predicts nothing, and cannot be combined")
+    return AdapterFile(path, about, _tensors(path))
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    for name, entry in read_header(path, "export it, or fetch it, again").items():
+        if entry.dtype not in FLOATS:
+            raise UserError(f"{path}: tensor {name} is {entry.dtype}, and must be one of {', '.join(sorted(FLOATS))}")
+    tensors = load_file(path)
+    for name, tensor in tensors.items():
+        check_finite(path, name, tensor)
+    return tensors
 
 
 # --- what export and combine share ------------------------------------------------------------------------------------

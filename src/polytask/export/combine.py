@@ -2,16 +2,16 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from polytask.build import make_model
-from polytask.bundle import Bundle, no_model, save_bundle
+from polytask.build import check_vocabulary, complete, make_model
+from polytask.bundle import SPARE, Bundle, no_model, save_bundle
 from polytask.export.adapter import (
     AdapterFile,
     check_new,
-    complete,
     model_folder,
     read_adapter,
     task_tensors,
@@ -46,7 +46,13 @@ def combine(
     tokenizer = TextTokenizer.load(folder)
     specs = {name: part.about.task.spec(name) for name, part in parts.items()}
     labels = {name: part.about.task.labels() for name, part in parts.items()}
-    model = make_model(specs, labels, adapter, lambda: _fitting_trunk(folder, tokenizer, parts.values()))
+    # No record can ask for more memory than its file has numbers for.
+    held = sum(tensor.numel() for part in parts.values() for tensor in part.tensors.values())
+    try:
+        trunk_of = partial(_fitting_trunk, folder, tokenizer, parts.values())
+        model = make_model(specs, labels, adapter, trunk_of, most=2 * held + SPARE)
+    except UserError as error:
+        raise UserError(str(error).replace("recipe:", "the adapter files:", 1)) from None
     for name, part in parts.items():
         _fill(model, name, part)
     length = _length(parts, max_length, model.trunk.shape.positions)
@@ -116,6 +122,7 @@ def _trunk_folder(trunk: str | Path) -> Path:
 def _fitting_trunk(folder: Path, tokenizer: TextTokenizer, parts: Iterable[AdapterFile]) -> Bert:
     """The folder's trunk, when every file was made for it."""
     bert = load_trunk(folder)
+    check_vocabulary(tokenizer, bert.shape, folder)
     trunk, pooler = fingerprints(bert)
     tokens = tokenizer_fingerprint(tokenizer)
     for part in parts:

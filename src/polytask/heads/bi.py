@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polytask.heads.base import LinearHead
 from polytask.stream import Encoded, Pooling
-from polytask.types import LabelSpace
+from polytask.types import LabelSpace, Rate
 
 Form = Literal["concat", "difference", "product"]
 PARTS: dict[Form, int] = {"concat": 2, "difference": 3, "product": 4}
@@ -31,7 +31,7 @@ class BiHead(LinearHead):
         *,
         form: Form = "difference",
         pooling: Pooling = "mean",
-        dropout: float = 0.1,
+        dropout: Rate = 0.1,
     ) -> None:
         super().__init__(task, labels, PARTS[form] * hidden, pooling, dropout)
         self.form = form

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from polytask.heads.base import Head
 from polytask.stream import Encoded, Pooling
-from polytask.types import LabelSpace, UserError
+from polytask.types import LabelKind, LabelSpace, UserError
 
 ScoreMap = Literal["linear", "direct", "sigmoid"]
 
@@ -24,6 +24,7 @@ class CosineHead(Head):
 
     apart: ClassVar[bool] = True
     texts: ClassVar[tuple[int, ...]] = (2,)
+    kinds: ClassVar[tuple[LabelKind, ...]] = ("yes_no", "score")
 
     def __init__(
         self, task: str, labels: LabelSpace, hidden: int, *, map: ScoreMap = "linear", pooling: Pooling = "mean"

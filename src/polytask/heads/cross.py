@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from polytask.heads.base import LinearHead
 from polytask.stream import Pooling
-from polytask.types import LabelSpace
+from polytask.types import LabelSpace, Rate
 
 
 class CrossHead(LinearHead):
@@ -16,6 +16,6 @@ class CrossHead(LinearHead):
     texts: ClassVar[tuple[int, ...]] = (2,)
 
     def __init__(
-        self, task: str, labels: LabelSpace, hidden: int, *, pooling: Pooling = "mean", dropout: float = 0.1
+        self, task: str, labels: LabelSpace, hidden: int, *, pooling: Pooling = "mean", dropout: Rate = 0.1
     ) -> None:
         super().__init__(task, labels, hidden, pooling, dropout)

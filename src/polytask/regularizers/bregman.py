@@ -8,6 +8,7 @@ from torch import Tensor
 
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
+from polytask.types import NonNegative, Share
 
 
 class Bregman(Regularizer):
@@ -22,7 +23,7 @@ class Bregman(Regularizer):
     """
 
     def __init__(
-        self, context: RegularizerContext, *, weight: float = 1.0, beta: float = 0.99, late_beta: float = 0.999
+        self, context: RegularizerContext, *, weight: NonNegative = 1.0, beta: Share = 0.99, late_beta: Share = 0.999
     ) -> None:
         super().__init__(context)
         self.weight = weight

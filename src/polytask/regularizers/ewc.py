@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
-from polytask.types import UserError
+from polytask.types import Count, NonNegative, Share, UserError
 
 WHERE = "recipe: regularizers: ewc"
 
@@ -31,7 +31,7 @@ class Ewc(Regularizer):
     needs_examples = True
 
     def __init__(
-        self, context: RegularizerContext, *, weight: float = 100_000.0, samples: int = 200, decay: float = 1.0
+        self, context: RegularizerContext, *, weight: NonNegative = 100_000.0, samples: Count = 200, decay: Share = 1.0
     ) -> None:
         super().__init__(context)
         context.check_stages("ewc")

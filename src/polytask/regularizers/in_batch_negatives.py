@@ -7,7 +7,7 @@ from torch import Tensor
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.stream import Encoded, Pooling, Stream
-from polytask.types import UserError
+from polytask.types import NonNegative, Positive, UserError
 from polytask.values import unknown
 
 WHERE = "recipe: regularizers: in_batch_negatives"
@@ -33,8 +33,8 @@ class InBatchNegatives(Regularizer):
         self,
         context: RegularizerContext,
         *,
-        weight: float = 1.0,
-        scale: float = 20.0,
+        weight: NonNegative = 1.0,
+        scale: Positive = 20.0,
         threshold: float = 0.8,
         symmetric: bool = False,
         tasks: tuple[str, ...] | None = None,

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
+from polytask.types import NonNegative
 
 
 class L2Sp(Regularizer):
@@ -21,7 +22,7 @@ class L2Sp(Regularizer):
     tenth of a small step.
     """
 
-    def __init__(self, context: RegularizerContext, *, alpha: float = 0.1, beta: float = 0.01) -> None:
+    def __init__(self, context: RegularizerContext, *, alpha: NonNegative = 0.1, beta: NonNegative = 0.01) -> None:
         super().__init__(context)
         self.alpha = alpha
         self.beta = beta

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
-from polytask.types import UserError
+from polytask.types import NonNegative, UserError
 
 Dropout = Literal["same", "off"]
 
@@ -33,10 +33,10 @@ class Lnsr(Regularizer):
         self,
         context: RegularizerContext,
         *,
-        weight: float = 1.0,
+        weight: NonNegative = 1.0,
         layer: int = 0,
-        share: float = 0.05,
-        lambdas: tuple[float, ...] | None = None,
+        share: NonNegative = 0.05,
+        lambdas: tuple[NonNegative, ...] | None = None,
         dropout: Dropout = "same",
     ) -> None:
         super().__init__(context)

@@ -12,7 +12,7 @@ from torch import Tensor
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.stream import Encoded, Layout
-from polytask.types import LabelKind, UserError
+from polytask.types import LabelKind, NonNegative, Positive, UserError
 
 FINISHED = "finished"
 
@@ -35,7 +35,7 @@ class Lwf(Regularizer):
     Costs 4/3 of a plain step; with an adapter, 4/3 more for every earlier task. The copy is in every checkpoint.
     """
 
-    def __init__(self, context: RegularizerContext, *, weight: float = 1.0, temperature: float = 2.0) -> None:
+    def __init__(self, context: RegularizerContext, *, weight: NonNegative = 1.0, temperature: Positive = 2.0) -> None:
         super().__init__(context)
         context.check_stages("lwf")
         if temperature <= 0:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
+from polytask.types import NonNegative
 
 
 class RDrop(Regularizer):
@@ -17,7 +18,7 @@ class RDrop(Regularizer):
     Paper: Liang et al., "R-Drop", 2021. Costs twice a plain step.
     """
 
-    def __init__(self, context: RegularizerContext, *, weight: float = 1.0, both_losses: bool = False) -> None:
+    def __init__(self, context: RegularizerContext, *, weight: NonNegative = 1.0, both_losses: bool = False) -> None:
         super().__init__(context)
         self.weight = weight
         self.both_losses = both_losses

@@ -1,7 +1,7 @@
 """Smoothness: the answers change little when the word vectors are moved a little in the worst direction."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext, divergence
 from polytask.stream import Layout
-from polytask.types import UserError
+from polytask.types import Bounds, NonNegative, UserError
 
 Mode = Literal["paper", "mtdnn"]
 GUARD = 1e-6
@@ -44,8 +44,8 @@ class Smart(Regularizer):
         context: RegularizerContext,
         *,
         mode: Mode = "paper",
-        weight: float = 1.0,
-        steps: int = 1,
+        weight: NonNegative = 1.0,
+        steps: Annotated[int, Bounds(1, 100)] = 1,
         epsilon: float = 1e-5,
         sigma: float = 1e-5,
         eta: float = 1e-3,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
-from polytask.types import UserError
+from polytask.types import NonNegative, UserError
 
 Form = Literal["l2", "trace"]
 FLOOR = 1e-12
@@ -30,7 +30,7 @@ class SoftSharing(Regularizer):
     Multi-Task Learning", 2017 (trace: its last-axis flattening). Costs the reading of all tasks' weights, and no pass.
     """
 
-    def __init__(self, context: RegularizerContext, *, form: Form = "l2", weight: float = 0.01) -> None:
+    def __init__(self, context: RegularizerContext, *, form: Form = "l2", weight: NonNegative = 0.01) -> None:
         super().__init__(context)
         model = context.model
         if not any(model.adapter.task_parameters(task) for task in model.tasks):

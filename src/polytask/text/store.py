@@ -49,7 +49,7 @@ class TokenStore:
             if header["format"] != FORMAT:
                 raise DamagedStore(f"{folder}: format {header['format']}, expected {FORMAT}")
             return cls(folder, header)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedStore(f"{folder}: {error}") from error
 
     def __len__(self) -> int:

@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from polytask.text.border import check_content, library_errors, num_ids
 from polytask.text.masking import Masker
 from polytask.text.words import END, WordIds, treats_words_by_themselves
 from polytask.types import UserError
+from polytask.values import read_json
 from polytask.whole import whole_file, write_whole
 
 SPECIAL_TOKENS = {
@@ -27,6 +29,7 @@ SPECIAL_TOKENS = {
     "unk_token": "[UNK]",
 }
 MAX_TOKENS = 512  # of a text, unless sequences are longer: the token cache of one `max_length` then serves others too
+PROBE = "Café 42, \U00012000!"  # with a letter of cuneiform, which no vocabulary has
 CHARACTERS = 32  # of a text for each token of it that is wanted: words and their spaces have about five
 
 
@@ -47,7 +50,9 @@ class TextTokenizer:
         self._tokenizer = tokenizer
         self._special_tokens = dict(special_tokens)
         self.max_tokens = max_tokens
-        self.vocabulary: int = tokenizer.get_vocab_size(with_added_tokens=True)
+        self.vocabulary: int = num_ids(tokenizer.get_vocab(with_added_tokens=True))
+        content = json.loads(tokenizer.to_str())
+        check_content(content)
         self.cls_id = self._special_id("cls_token")
         self.sep_id = self._special_id("sep_token")
         self.pad_id = self._special_id("pad_token")
@@ -55,7 +60,6 @@ class TextTokenizer:
         self.unk_id = self._special_id("unk_token")
         special = {self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id}
         self.masker = Masker(self.mask_id, self.vocabulary, tuple(sorted(special)))
-        content = json.loads(tokenizer.to_str())
         self.fingerprint = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         lowercase = (content["normalizer"] or {}).get("lowercase", False)
         self._words = WordIds(self._encode, lowercase) if treats_words_by_themselves(content) else None
@@ -69,16 +73,18 @@ class TextTokenizer:
         config = _read_json(folder / "tokenizer_config.json")
         special_tokens = _special_tokens(config, _read_json(folder / "special_tokens_map.json"))
         if (folder / "tokenizer.json").is_file():
-            try:
+            with library_errors(f"{folder / 'tokenizer.json'}: not a tokenizer file"):
                 tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            except Exception as error:  # the library raises plain Exception
-                raise UserError(f"{folder / 'tokenizer.json'}: not a tokenizer file ({error})") from error
         elif (folder / "vocab.txt").is_file():
-            tokenizer = _word_piece(folder / "vocab.txt", config, special_tokens)
+            with library_errors(f"{folder / 'vocab.txt'}: no tokenizer can be made of it"):
+                tokenizer = _word_piece(folder / "vocab.txt", config, special_tokens)
         else:
             raise UserError(f"{folder}: no tokenizer there; expected a tokenizer.json or a vocab.txt")
         try:
-            return cls(tokenizer, special_tokens, max(MAX_TOKENS, max_length))
+            with library_errors("the tokenizer cannot be used"):
+                made = cls(tokenizer, special_tokens, max(MAX_TOKENS, max_length))
+                made.encode([PROBE])  # one that fails at its first text fails here, where its folder is known
+                return made
         except UserError as error:
             raise UserError(f"{folder}: {error}") from error
 
@@ -105,11 +111,12 @@ class TextTokenizer:
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         encode_batch = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
-        try:
-            encodings = encode_batch(texts, add_special_tokens=False)
-        except TypeError:  # half of a surrogate pair, which is no text to the library
-            encodings = encode_batch([without_lone_surrogates(text) for text in texts], add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+        with library_errors("the encoder's tokenizer fails on a text"):
+            try:
+                encodings = encode_batch(texts, add_special_tokens=False)
+            except TypeError:  # half of a surrogate pair, which is no text to the library
+                encodings = encode_batch([without_lone_surrogates(text) for text in texts], add_special_tokens=False)
+            return [encoding.ids for encoding in encodings]
 
     def save(self, folder: Path, positions: int = MAX_TOKENS) -> None:
         """`tokenizer.json` and a `tokenizer_config.json` that transformers opens as a BERT tokenizer.
@@ -177,13 +184,7 @@ def _special_tokens(*files: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file}: not valid JSON ({error})") from error
-    return content if isinstance(content, dict) else {}
+    return read_json(file) if file.is_file() else {}
 
 
 def without_lone_surrogates(text: str) -> str:

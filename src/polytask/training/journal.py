@@ -134,7 +134,7 @@ def _keep_up_to(path: Path, step: int) -> None:
             if content["step"] <= step:
                 kept.append(line + "\n")
                 steps += [content["step"]] if content["kind"] == "step" else []
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue  # a line the last process did not finish, or one that was damaged since
     if steps != list(range(1, step + 1)):
         log.warning("%s: %d of the %d steps before have no line in it any more", path, step - len({*steps}), step)

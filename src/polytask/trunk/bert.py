@@ -6,6 +6,7 @@ slots and are never part of the trunk: its parameter names are the same whatever
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from polytask.trunk.attention import attend, attend_packed
 from polytask.trunk.dropout import Dropout
 from polytask.trunk.one_product import one_product
 from polytask.trunk.swift import Hidden, swift_embed, swift_fits, swift_states
+from polytask.types import Bounds, Rate, Size
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -34,18 +36,18 @@ QKV: tuple[LinearSite, ...] = ("query", "key", "value")
 class BertShape:
     """The numbers that make a BERT."""
 
-    layers: int = 12
-    hidden: int = 768
-    heads: int = 12
-    ffn: int = 3072
-    vocabulary: int = 30522
-    positions: int = 512
-    segments: int = 2
-    norm_eps: float = 1e-12
+    layers: Annotated[int, Bounds(1, 1000)] = 12
+    hidden: Size = 768
+    heads: Size = 12
+    ffn: Annotated[int, Bounds(1, 2**20)] = 3072
+    vocabulary: Annotated[int, Bounds(1, 10**7)] = 30522
+    positions: Annotated[int, Bounds(1, 10**6)] = 512
+    segments: Size = 2
+    norm_eps: Annotated[float, Bounds(0, 1, "()")] = 1e-12
     activation: str = "gelu"
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    initializer_range: float = 0.02
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.1
+    initializer_range: Annotated[float, Bounds(0, 1, "(]")] = 0.02
 
 
 class Attention(nn.Module):

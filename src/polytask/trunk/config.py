@@ -1,12 +1,12 @@
 """A BERT's config.json <-> its shape, in Hugging Face's words. Knows numbers; knows no weights."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from polytask.trunk.bert import ACTIVATIONS, BertShape
 from polytask.types import UserError
+from polytask.values import convert, read_json
 
 CONFIG = "config.json"
 NEEDED = "an encoder's folder holds config.json, model.safetensors and tokenizer.json or vocab.txt"
@@ -31,23 +31,20 @@ SHAPE_KEYS = {
 def read_shape(folder: Path) -> BertShape:
     """The shape that a folder's config.json describes; refuses what this trunk would compute wrongly."""
     path = folder / CONFIG
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing: {NEEDED}") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{path} does not hold a JSON object")
+    if not path.is_file():
+        raise UserError(f"{path} is missing: {NEEDED}")
+    config = read_json(path)
     _check_kind(path, config)
-    default = asdict(BertShape())
-    shape = BertShape(**{ours: config.get(key, default[ours]) for ours, key in SHAPE_KEYS.items()})
+    default, kinds = asdict(BertShape()), get_type_hints(BertShape, include_extras=True)
+    values = {ours: config.get(key, default[ours]) for ours, key in SHAPE_KEYS.items()}
+    shape = BertShape(**{ours: convert(v, kinds[ours], f"{path}: {SHAPE_KEYS[ours]}") for ours, v in values.items()})
     _check_numbers(path, shape)
     return shape
 
 
 def _check_kind(path: Path, config: dict[str, Any]) -> None:
-    architectures = config.get("architectures") or []
+    named = config.get("architectures")
+    architectures = named if isinstance(named, list) else []
     kind = config.get("model_type") or ("bert" if any(str(a).startswith("Bert") for a in architectures) else None)
     if kind != "bert":
         raise UserError(
@@ -61,18 +58,9 @@ def _check_kind(path: Path, config: dict[str, Any]) -> None:
 
 
 def _check_numbers(path: Path, shape: BertShape) -> None:
-    for ours, key in SHAPE_KEYS.items():
-        value, default = getattr(shape, ours), getattr(BertShape(), ours)
-        if ours == "activation":
-            wrong = "" if value in list(ACTIVATIONS) else f"one of {', '.join(sorted(ACTIVATIONS))}"
-        elif isinstance(default, int):
-            wrong = "" if type(value) is int and value > 0 else "a whole number above 0"
-        elif ours in ("dropout", "attention_dropout"):
-            wrong = "" if type(value) in (int, float) and 0 <= value < 1 else "a number from 0 to below 1"
-        else:
-            wrong = "" if type(value) in (int, float) and value > 0 else "a number above 0"
-        if wrong:
-            raise UserError(f"{path}: {key} is {value!r}, and must be {wrong}")
+    if shape.activation not in ACTIVATIONS:
+        known = ", ".join(sorted(ACTIVATIONS))
+        raise UserError(f"{path}: hidden_act is {shape.activation!r}, and must be one of {known}")
     if shape.hidden % shape.heads:
         raise UserError(f"{path}: hidden_size {shape.hidden} cannot be split into {shape.heads} attention heads")
 

