@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Literal
 
 from polytask.tasks.delimited import DelimitedSource
-from polytask.tasks.dialect import Quoting
+from polytask.tasks.dialect import NO_DELIMITER, Quoting, delimiter_name
 from polytask.tasks.hub import HubSource
 from polytask.tasks.jsonl import JsonLinesSource
 from polytask.tasks.lines import checked_encoding
 from polytask.tasks.parquet import ParquetSource
+from polytask.tasks.sheets import SheetSource
 from polytask.tasks.source import Source
 from polytask.types import TaskSpec, UserError
 
-Format = Literal["csv", "tsv", "jsonl", "parquet"]
+Format = Literal["csv", "tsv", "jsonl", "parquet", "xlsx"]
 
 ENDINGS: dict[str, Format] = {
     ".csv": "csv",
@@ -23,6 +24,8 @@ ENDINGS: dict[str, Format] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".parquet": "parquet",
+    ".xlsx": "xlsx",
+    ".xlsm": "xlsx",
 }
 
 
@@ -32,22 +35,32 @@ def open_source(
     format: Format | None = None,
     delimiter: str | None = None,
     quoting: Quoting | None = None,
-    encoding: str = "utf-8",
+    encoding: str | None = None,
+    fallback: str | None = None,
 ) -> Source:
-    """A file's path, `sample:NAME` or `hub:DATASET[/CONFIG]#SPLIT`, ready to be read."""
+    """A file's path, `WORKBOOK.xlsx#SHEET`, `sample:NAME` or `hub:DATASET[/CONFIG]#SPLIT`, ready to be read.
+
+    Format, delimiter, quoting and encoding are found out from the file unless given; `fallback` is the encoding of a
+    file that is neither UTF-8 nor UTF-16 (left out: Windows-1252, if the text makes sense in it).
+    """
     if source.startswith("hub:"):
         return HubSource(source)
     if source.startswith("sample:"):
         return DelimitedSource(source, _sample(source), ",", "minimal", "utf-8")
-    file = Path(os.path.expanduser(source))
+    path, sheet = split_sheet(os.path.expanduser(source))
+    file = Path(path)
     if not os.path.isfile(file):
         raise UserError(f"{source}: {'is a folder, expected a file' if os.path.isdir(file) else 'no such file'}")
     kind = format or ENDINGS.get(file.suffix.lower())
+    if kind is None and file.suffix.lower() == ".xls":
+        raise UserError(f"{source}: the old Excel format is not read; open it in Excel and save it as .xlsx")
     if kind is None:
         raise UserError(f"{source}: unknown ending {file.suffix!r}; expected {', '.join(ENDINGS)}, or set `format`")
     if kind == "parquet":
         return ParquetSource(source, file)
-    encoding = checked_encoding(source, file, encoding)
+    if kind == "xlsx":
+        return SheetSource(source, file, sheet)
+    encoding = checked_encoding(source, file, encoding, fallback)
     if kind == "jsonl":
         return JsonLinesSource(source, file, encoding)
     return DelimitedSource(source, file, delimiter, quoting, encoding, first_guess="," if kind == "csv" else "\t")
@@ -58,6 +71,26 @@ def open_for(spec: TaskSpec, source: str) -> Source:
     return open_source(
         source, format=spec.format, delimiter=spec.delimiter, quoting=spec.quoting, encoding=spec.encoding
     )
+
+
+def split_sheet(source: str) -> tuple[str, str | None]:
+    """`book.xlsx#Sheet2` as the file and the sheet; any other source is a file with no sheet."""
+    file, mark, sheet = source.rpartition("#")
+    if mark and ENDINGS.get(Path(file).suffix.lower()) == "xlsx" and not os.path.exists(source):
+        return file, sheet
+    return source, None
+
+
+def found_fields(source: Source) -> dict[str, str]:
+    """What was found out from a source and is not as usual, by the fields of a recipe: encoding and delimiter."""
+    fields: dict[str, str] = {}
+    if isinstance(source, DelimitedSource | JsonLinesSource) and source.encoding not in ("utf-8", "utf-8-sig"):
+        fields["encoding"] = source.encoding
+    if isinstance(source, DelimitedSource):
+        delimiter = source.dialect[0]
+        if delimiter not in (source.first_guess, NO_DELIMITER):
+            fields["delimiter"] = delimiter_name(delimiter)
+    return fields
 
 
 def _sample(source: str) -> Path:
