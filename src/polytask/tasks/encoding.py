@@ -14,7 +14,8 @@ MARKS = {
 """Byte order marks. UTF-32 comes first: its little-endian mark starts with that of UTF-16."""
 ZIP, OLD_OFFICE = b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 WINDOWS = "cp1252"
-CHUNK = 2**20
+CHUNK = 2**18
+ENOUGH = 100_000  # bytes above 127, to tell what they are
 FEWEST_ZEROS = 0.1
 """Of the upper bytes in UTF-16: delimiters, digits and line ends have a zero there in every language."""
 MOST_ODD = 0.1
@@ -22,8 +23,6 @@ MOST_ODD = 0.1
 
 WIDE = re.compile("utf[-_ ]?(16|32)", re.IGNORECASE)
 HIGH_BYTES = bytes(range(128, 256))
-NOT_UTF_8 = re.compile("[\udc80-\udcff]")
-NOT_ASCII = re.compile("[^\0-\x7f]")
 CONTROL = re.compile(r"[\0-\x08\x0e-\x1f]")
 # What Western European text hardly ever has: accented letters and signs in long rows (Cyrillic, Greek and Asian
 # encodings are full of them), a capital accent after a small letter (Mac Roman), a sign inside or in front of a word
@@ -99,15 +98,17 @@ def _utf_16_without_mark(start: bytes) -> str | None:
 
 def _is_windows_1252(file: Path) -> bool:
     """Whether the bytes above 127 make Western European text; a UTF-8 file with a few wrong bytes is none."""
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    high = odd = wrong = right = 0
+    high = odd = in_utf_8 = 0
     for chunk in _chunks(file):
         if chunk.isascii():
             continue
-        high += len(chunk) - len(chunk.translate(None, HIGH_BYTES))
+        high += _num_high(chunk)
         odd += sum(len(found[0]) for found in ODD.finditer(chunk))
-        text = decoder.decode(chunk)
-        escaped = len(NOT_UTF_8.findall(text))
-        wrong += escaped
-        right += len(NOT_ASCII.findall(text)) - escaped
-    return right <= wrong and odd <= MOST_ODD * high
+        in_utf_8 += _num_high(chunk.decode("utf-8", "ignore").encode())
+        if high >= ENOUGH:
+            break
+    return in_utf_8 <= high / 2 and odd <= MOST_ODD * high
+
+
+def _num_high(content: bytes) -> int:
+    return len(content) - len(content.translate(None, HIGH_BYTES))
