@@ -112,6 +112,7 @@ def _task_entry(spec: TaskSpec, labels: LabelSpace) -> dict[str, Any]:
         "range": [labels.low, labels.high],
         "metric": spec.metric,
         "head": asdict(head_swap(spec)),
+        **({"encoding": spec.encoding} if spec.encoding is not None else {}),
     }
 
 
@@ -127,6 +128,7 @@ def _task_from(name: str, entry: Mapping[str, Any], vocabulary: int) -> tuple[Ta
         "kind": entry["kind"],
         "text": entry["text"],
         "label": entry["label"],
+        "encoding": entry.get("encoding"),
     }
     spec: TaskSpec = convert({**given, "metric": entry["metric"]}, TaskSpec, f"tasks.json: {name}")
     return TaskSpec(**{**vars(spec), "head": head, "range": (labels.low, labels.high)}), labels

@@ -48,7 +48,7 @@ def test_two_files_with_dev_beside_or_given(cli: Any, tmp_path: Path, monkeypatc
         (["--task", "a=x.csv", "--task", "a=y.csv"], 2, "given twice"),
         (["--task", "../a=tickets.csv"], 1, "a task's name is letters, digits"),
         (["--task", "a=none.csv"], 1, "none.csv: no such file"),
-        (["--task", "a=tickets.csv", "--dev", "b=tickets.csv"], 1, "there is no --task b"),
+        (["--task", "a=tickets.csv", "--dev", "b=tickets.csv"], 1, "there is no --task 'b'. Valid: a"),
         (["there.yaml", "--task", "a=tickets.csv"], 1, "is there already"),
     ],
 )

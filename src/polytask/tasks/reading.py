@@ -1,5 +1,6 @@
 """Opening a source by the name the user wrote: a file by its format, a built-in sample, or a data set of the hub."""
 
+import logging
 import os
 from importlib import resources
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Literal
 
 from polytask.tasks.delimited import DelimitedSource
 from polytask.tasks.dialect import NO_DELIMITER, Quoting, delimiter_name
+from polytask.tasks.encoding import WINDOWS
 from polytask.tasks.hub import HubSource
 from polytask.tasks.jsonl import JsonLinesSource
 from polytask.tasks.lines import checked_encoding
@@ -14,6 +16,8 @@ from polytask.tasks.parquet import ParquetSource
 from polytask.tasks.sheets import SheetSource
 from polytask.tasks.source import Source
 from polytask.types import TaskSpec, UserError
+
+log = logging.getLogger(__name__)
 
 Format = Literal["csv", "tsv", "jsonl", "parquet", "xlsx"]
 
@@ -81,15 +85,36 @@ def split_sheet(source: str) -> tuple[str, str | None]:
     return source, None
 
 
+def encoding_of(source: Source) -> str | None:
+    """The encoding that a text file is read with; None for sources that are not text files."""
+    if not isinstance(source, DelimitedSource | JsonLinesSource):
+        return None
+    return "utf-8" if source.encoding == "utf-8-sig" else source.encoding
+
+
+def warn_of_guess(source: Source, given: str | None) -> None:
+    """For commands that show no findings: says that a file's encoding is a guess, unless it was given."""
+    if given is None and encoding_of(source) == WINDOWS:
+        log.warning(
+            "%s: not UTF-8; read as Windows-1252, a guess. If letters look wrong, save it as UTF-8", source.name
+        )
+
+
+def delimiter_of(source: Source) -> str | None:
+    """The character between the columns of a csv or tsv file; None for one column and for other sources."""
+    if not isinstance(source, DelimitedSource) or source.dialect[0] == NO_DELIMITER:
+        return None
+    return source.dialect[0]
+
+
 def found_fields(source: Source) -> dict[str, str]:
     """What was found out from a source and is not as usual, by the fields of a recipe: encoding and delimiter."""
     fields: dict[str, str] = {}
-    if isinstance(source, DelimitedSource | JsonLinesSource) and source.encoding not in ("utf-8", "utf-8-sig"):
-        fields["encoding"] = source.encoding
-    if isinstance(source, DelimitedSource):
-        delimiter = source.dialect[0]
-        if delimiter not in (source.first_guess, NO_DELIMITER):
-            fields["delimiter"] = delimiter_name(delimiter)
+    encoding, delimiter = encoding_of(source), delimiter_of(source)
+    if encoding not in (None, "utf-8"):
+        fields["encoding"] = str(encoding)
+    if delimiter is not None and isinstance(source, DelimitedSource) and delimiter != source.first_guess:
+        fields["delimiter"] = delimiter_name(delimiter)
     return fields
 
 
