@@ -61,7 +61,8 @@ def guess_task(
     wanted = tuple(column.name for column in [*texts, *([chosen] if chosen is not None else [])])
     dev, dev_reason = find_dev(train, dev, wanted)
     spec = TaskSpec(name, kind, wanted[: len(texts)], chosen.name if chosen is not None else None, train, dev or "")
-    spec = replace(spec, **_shared_fields(source, dev))
+    shared = _shared_fields(source, dev)
+    spec = replace(spec, encoding=shared.get("encoding"), delimiter=shared.get("delimiter"))
     label_reason += kind_reason
     if kind == "score":
         spec = replace(spec, range=_whole_range(spec))
