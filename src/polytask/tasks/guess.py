@@ -195,7 +195,7 @@ def _how_read(source: Source) -> Iterator[str]:
     if fields.get("encoding") == WINDOWS:
         yield (
             "encoding: read as Windows-1252, a guess, because the file is not UTF-8; if its letters look wrong, save "
-            "it as UTF-8 or set `encoding`"
+            "it as UTF-8 and run init again"
         )
     elif "encoding" in fields:
         yield f"encoding: {fields['encoding']}"
