@@ -98,7 +98,7 @@ class Counted(str):
     __hash__ = str.__hash__
 
 
-def test_work_grows_in_proportion_to_the_columns(write: Write) -> None:
+def test_names_are_compared_a_few_times_each(write: Write) -> None:
     compared = []
     for count in (500, 2_000):
         names = [Counted(f"column {i} of words") for i in range(count)]
@@ -106,7 +106,6 @@ def test_work_grows_in_proportion_to_the_columns(write: Write) -> None:
         vars(source)["columns"] = tuple(names)
         Counted.comparisons = 0
         assert len(list(source.rows(names[::-1]))) == 3
-        assert first_pair(names) is None
         compared.append(Counted.comparisons)
     assert compared[1] <= 4 * compared[0] + 4 * 2_000
 

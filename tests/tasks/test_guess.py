@@ -1,5 +1,6 @@
 """Guesses are right on the shapes of files people have."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,6 +79,31 @@ def test_a_sibling_without_the_label_is_not_taken_for_dev(table: Table) -> None:
 def test_shapes_of_files(table: Table, header, row, kind, text, label) -> None:  # type: ignore[no-untyped-def]
     spec = guess_task("x", table("x.csv", header, [row(i) for i in range(90)])).spec
     assert (spec.kind, spec.text, spec.label) == (kind, text, label)
+
+
+def num_calls(work: Callable[[], object]) -> int:
+    """How many functions are called, those written in C too."""
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_work_grows_in_proportion_to_the_columns(table: Table) -> None:
+    calls = []
+    for count in (200, 800):
+        rows: list[list[object]] = [[f"{LONG} {i + j}" for j in range(count)] + [i % 2] for i in range(6)]
+        file = table(f"{count}.csv", [*(f"words {j} here" for j in range(count)), "label"], rows)
+        calls.append(num_calls(lambda file=file: guess_task("x", file)))  # type: ignore[misc]
+    assert calls[1] < 5 * calls[0]
 
 
 def test_other_labels_of_the_file_are_mentioned(table: Table) -> None:
