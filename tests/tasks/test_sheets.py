@@ -141,6 +141,37 @@ def test_cells_that_look_filled_and_are_not(tmp_path: Path) -> None:
     ]
 
 
+def test_a_workbook_as_excel_writes_it(workbook: Workbook, read: Read) -> None:
+    """With a table of shared texts, texts in pieces, saved values of formulas, numbers as Excel stores them."""
+    source = Path(workbook(S=[["text"]]))
+    main = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+    texts = ["<t>text</t>", "<t>label</t>", "<r><t>one </t></r><r><rPr><b/></rPr><t>bold</t></r>", "<t>a_x000D_\nb</t>"]
+    strings = f'<sst {main} count="4">{"".join(f"<si>{text}</si>" for text in texts)}</sst>'
+    cells = [
+        '<row r="1"><c r="A1" t="s"><v>0</v></c><c r="B1" t="s"><v>1</v></c></row>',
+        '<row r="2"><c r="A2" t="s"><v>2</v></c><c r="B2"><v>4.4000000000000004</v></c></row>',
+        '<row r="5"><c r="A5" t="s"><v>3</v></c><c r="B5"><f>1+1</f><v>2</v></c><c r="C5" s="1"/></row>',
+        '<row r="6"><c r="A6" t="str"><f>A2</f><v>one bold</v></c><c r="B6" t="b"><v>1</v></c></row>',
+        '<row r="7"><c r="A7" t="e"><v>#N/A</v></c><c r="B7"><v>1E3</v></c></row>',
+    ]
+    kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/sharedStrings"
+    relation = f'<Relationship Id="rId99" Type="{kind}" Target="sharedStrings.xml"/>'
+    content = "application/vnd.openxmlformats-officedocument.spreadsheetml.sharedStrings+xml"
+    override = f'<Override PartName="/xl/sharedStrings.xml" ContentType="{content}"/>'
+    rewrite(
+        source,
+        "xl/worksheets/sheet1.xml",
+        lambda _: f"<worksheet {main}><sheetData>{''.join(cells)}</sheetData></worksheet>".encode(),
+    )
+    rewrite(source, "xl/_rels/workbook.xml.rels", lambda xml: xml.replace(b"</Rel", relation.encode() + b"</Rel"))
+    rewrite(source, "[Content_Types].xml", lambda xml: xml.replace(b"</Types", override.encode() + b"</Types"))
+    with zipfile.ZipFile(source, "a") as archive:
+        archive.writestr("xl/sharedStrings.xml", strings)
+    *rows, error = read(str(source))
+    assert rows == [(2, ["one bold", "4.4"]), (5, ["a\nb", "2"]), (6, ["one bold", "TRUE"])]
+    assert "row 7, column 'text': '#N/A': an error of Excel" in str(error)
+
+
 def test_a_size_in_the_file_that_is_too_small(workbook: Workbook, read: Read) -> None:
     source = Path(workbook(S=[["text", "label"], ["a", 1], ["b", 2]]))
     rewrite(source, "xl/worksheets/sheet1.xml", lambda xml: xml.replace(b'ref="A1:B3"', b'ref="A1"'))
@@ -205,6 +236,19 @@ def test_what_would_unpack_to_gigabytes_is_refused_unread(
     monkeypatch.setattr(openpyxl, "load_workbook", None)
     with pytest.raises(UserError, match=r"book\.xlsx: .* when unpacked"):
         read(source)
+
+
+def test_entities_that_unfold_to_gigabytes(workbook: Workbook, read: Read) -> None:
+    source = Path(workbook(S=[["text"], ["a"]]))
+    entities = b"".join(b'<!ENTITY e%d "%s">' % (i, b"&e%d;" % (i - 1) * 20) for i in range(1, 12))
+    start = b'<!DOCTYPE x [<!ENTITY e0 "text">' + entities + b"]>"
+
+    def bomb(xml: bytes) -> bytes:
+        return start + xml.replace(b"<t>a</t>", b"<t>&e11;</t>")
+
+    rewrite(source, "xl/worksheets/sheet1.xml", bomb)
+    with pytest.raises(UserError, match=r"book\.xlsx: not an Excel workbook that can be read"):
+        read(str(source))
 
 
 def test_a_row_number_beyond_every_sheet(workbook: Workbook, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
