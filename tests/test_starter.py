@@ -34,6 +34,31 @@ def test_the_text_is_a_recipe_that_says_what_was_guessed(tmp_path: Path) -> None
     ]
 
 
+def test_a_recipe_with_blanks_is_refused_until_they_are_filled_in(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(
+        "body,answer\n" + "".join(f"words {i},{'yesno'[i % 2 :] * 15}\n" for i in range(30))
+    )
+    starter = start_recipe(tmp_path / "r.yaml", {"topic": str(tmp_path / "x.csv")})
+    assert starter.blanks == ("tasks.topic.label",)
+    (tmp_path / "r.yaml").write_text(starter.text)
+    with pytest.raises(UserError, match=r"r\.yaml: tasks\.topic\.label: a value is needed, found nothing; fill in"):
+        read_recipe(tmp_path / "r.yaml")
+    (tmp_path / "r.yaml").write_text(starter.text.replace("    label:  #", "    label: answer  #"))
+    assert read_recipe(tmp_path / "r.yaml").tasks["topic"].label == "answer"
+    given = start_recipe(tmp_path / "r.yaml", {"topic": str(tmp_path / "x.csv")}, labels={"topic": "answer"})
+    assert given.blanks == ()
+
+
+def test_two_tasks_of_one_file_have_different_labels(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(
+        "body,label,kind\n" + "".join(f"words {i},{i % 2},{'abc'[i % 3]}\n" for i in range(60))
+    )
+    file = str(tmp_path / "x.csv")
+    starter = start_recipe(tmp_path / "r.yaml", {"one": file, "two": file, "three": file})
+    tasks = yaml.safe_load(starter.text)["tasks"]
+    assert [task["label"] for task in tasks.values()] == ["label", "kind", None]
+
+
 def test_nothing_to_start_from(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="at least one task"):
         start_recipe(tmp_path / "r.yaml", {})

@@ -55,6 +55,7 @@ class TaskEntry:
     range: tuple[float, float]
     metric: str | None
     head: Method
+    encoding: str | None = None
 
     def check(self, where: str) -> None:
         """Refuses what no training writes."""
@@ -86,6 +87,7 @@ class TaskEntry:
             range=self.range,
             metric=self.metric,
             head=self.head.swap(),
+            encoding=self.encoding,
         )
 
 
@@ -232,4 +234,5 @@ def _task_entry(spec: TaskSpec, labels: LabelSpace) -> dict[str, Any]:
         "range": [labels.low, labels.high],
         "metric": spec.metric,
         "head": asdict(head_swap(spec)),
+        **({"encoding": spec.encoding} if spec.encoding is not None else {}),
     }

@@ -18,6 +18,14 @@ from polytask.whole import write_whole
 
 TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
+NEEDED = {
+    "kind": "classes, yes_no, score or text",
+    "text": "the name of the column with the text, or of two columns",
+    "label": "the name of the column with the labels",
+    "train": "the file with the training rows",
+    "dev": "the file with the dev rows",
+}
+"""The fields that every task has, and what belongs there."""
 CHOICES = ("mean", "last")
 """What `train.select` can be beside a task."""
 
@@ -132,6 +140,7 @@ def recipe_from(
         if not TASK_NAME.fullmatch(name) or name in CHOICES:
             taken = " or ".join(CHOICES)
             raise UserError(f"{where}: tasks.{name}: a task's name is letters, digits, - and _, up to 64, not {taken}")
+    _check_blanks(named, where)
     # `optimizer: {lr: 3e-5}` is the default optimizer with another rate.
     for default in ("adapter", "sampler", "policy", "optimizer"):
         if isinstance(content.get(default), Mapping):
@@ -139,6 +148,18 @@ def recipe_from(
     recipe: Recipe = convert({**content, "tasks": named}, Recipe, where)
     _check(recipe, where)
     return _with_files(recipe, where, folder or Path.cwd())
+
+
+def _check_blanks(tasks: Mapping[str, Mapping[str, Any]], where: str) -> None:
+    """Fields that `polytask init` left blank, all of them at once."""
+    blank = [
+        f"{where}: tasks.{name}.{field}: a value is needed, found nothing; fill in {what}"
+        for name, task in tasks.items()
+        for field, what in NEEDED.items()
+        if field in task and task[field] is None and (field, task.get("kind")) != ("label", "text")
+    ]
+    if blank:
+        raise UserError("\n".join(blank))
 
 
 def _named(name: str, task: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,8 +264,6 @@ def _check_task(task: TaskSpec, where: str) -> None:
         raise UserError(f"{where}.text: one column, or two for a pair, found {len(task.text)}")
     if task.kind == "text":
         _check_plain_text(task, where)
-    elif task.label is None:
-        raise UserError(f"{where}.label: a value is needed, found nothing")
     if task.kind == "score":
         if task.range is None:
             raise UserError(f"{where}.range: a score needs its lowest and highest value, as `range: [0, 5]`")

@@ -84,8 +84,13 @@ def recipe_changes(run: Path, recipe: Recipe) -> list[str]:
     return [
         f"{name}: {_shown(then, name)} then, {_shown(now, name)} now"
         for name in names
-        if _plain(then.get(name)) != _plain(now.get(name))
+        if _plain(then.get(name)) != _plain(now.get(name)) and not _is_old_default(name, then.get(name), now.get(name))
     ]
+
+
+def _is_old_default(name: str, then: Any, now: Any) -> bool:
+    """Runs of versions that did not look for a file's encoding say utf-8, which is what is found for their files."""
+    return name.startswith("tasks.") and name.endswith(".encoding") and (then, now) == ("utf-8", None)
 
 
 def data_changes(run: Path, tasks: Mapping[str, Task], encoder: str | None) -> list[str]:

@@ -69,7 +69,7 @@ class TaskSpec:
     label: str | None
     """The column with the label; kind text has none."""
     train: str
-    """File with the training rows: csv, tsv, jsonl, parquet; sample:NAME; hub:DATASET[/CONFIG][@REVISION]#SPLIT."""
+    """Training rows: csv, tsv, jsonl, parquet or xlsx[#SHEET]; sample:NAME; hub:DATASET[/CONFIG][@REVISION]#SPLIT."""
     dev: str
     """File with the rows that choose the best checkpoint."""
     test: str | None = None
@@ -88,14 +88,14 @@ class TaskSpec:
     """Left out: cross-entropy for classes, binary cross-entropy for yes_no, squared error for scores."""
     broken_rows: Literal["stop", "skip"] = "stop"
     """stop lists every broken row and trains nothing; skip leaves them out and counts them in the report."""
-    format: Literal["csv", "tsv", "jsonl", "parquet"] | None = None
+    format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx"] | None = None
     """Left out: told by the file's ending. csv and tsv differ only in the first guess of the delimiter."""
     delimiter: str | None = None
-    """Left out: found out from the file."""
+    """comma, semicolon, tab, pipe, or any one character. Left out: found out from the file."""
     quoting: Literal["minimal", "none"] | None = None
     """Left out: found out from the file."""
-    encoding: str = "utf-8"
-    """Of csv, tsv and jsonl files."""
+    encoding: str | None = None
+    """Of csv, tsv and jsonl files. Left out: found out from the file (UTF-8, UTF-16, Windows-1252)."""
 
     @property
     def is_pair(self) -> bool:

@@ -55,21 +55,13 @@ REFUSED: dict[str, tuple[str, str | bytes, list[str]]] = {
     "empty jsonl": ("x.jsonl", "", ["x.jsonl: the file is empty; expected one JSON object a line"]),
     "empty parquet": ("x.parquet", "", ["x.parquet: not a parquet file that can be read"]),
     "header only": ("x.csv", "text,label\n", ["x.csv: only a header line (text, label); expected rows"]),
-    "utf-16": (
+    "neither UTF-8 nor Windows-1252": (
         "x.csv",
-        TABLE.encode("utf-16"),
-        ["x.csv: starts as UTF-16 does, and is read as utf-8; set `encoding: utf-16`"],
-    ),
-    "utf-16 without a mark": (
-        "x.csv",
-        TABLE.encode("utf-16-be"),
-        ["x.csv, line 1: a NUL byte", "set `encoding: utf-16-le` or `utf-16-be`"],
-    ),
-    "utf-32": ("x.csv", TABLE.encode("utf-32"), ["x.csv: starts as UTF-32 does", "set `encoding: utf-32`"]),
-    "latin-1": (
-        "x.csv",
-        f"{TABLE}café,1\n".encode("latin-1"),
-        [f"x.csv, line 22, byte {len(TABLE) + 4} of the file: 0xe9 is not utf-8 text", "(often cp1252 or latin-1)"],
+        f"{TABLE}очень хорошо,1\n".encode("cp1251"),
+        [
+            f"x.csv, line 22, byte {len(TABLE) + 1} of the file: 0xee is not utf-8 text",
+            "set `encoding` to the one it was",
+        ],
     ),
     "NUL": ("x.csv", f"{TABLE}a\0b,1\n", ["x.csv, line 22: a NUL byte; expected a text file"]),
     "unclosed quote": (
@@ -131,8 +123,14 @@ def test_scores_that_are_no_numbers(check: Check) -> None:
     ("content", "fields", "rows"),
     [
         pytest.param(b"\xef\xbb\xbf" + TABLE.encode(), {}, 20, id="byte order mark"),
-        pytest.param(TABLE.encode("utf-16"), {"encoding": "utf-16"}, 20, id="utf-16, told"),
-        pytest.param(f"text,label\ncafé,1\n{ROWS}".encode("latin-1"), {"encoding": "latin-1"}, 21, id="latin-1, told"),
+        pytest.param(TABLE.encode("utf-16"), {"encoding": "utf-16"}, 20, id="utf-16, given"),
+        pytest.param(TABLE.encode("utf-16"), {}, 20, id="utf-16"),
+        pytest.param(TABLE.encode("utf-16-be"), {}, 20, id="utf-16 without a mark"),
+        pytest.param(TABLE.encode("utf-32"), {}, 20, id="utf-32"),
+        pytest.param(f"{TABLE}café,1\n".encode("cp1252"), {}, 21, id="Windows-1252"),
+        pytest.param(TABLE.replace(",", ";"), {}, 20, id="semicolons"),
+        pytest.param("sep=;\n" + TABLE.replace(",", ";"), {}, 20, id="semicolons, declared"),
+        pytest.param(f"text,label\ncafé,1\n{ROWS}".encode("latin-1"), {"encoding": "latin-1"}, 21, id="latin-1, given"),
         pytest.param(f'text,label\n"one\rtwo\r\nthree",1\n{ROWS}', {}, 21, id="carriage returns in quotes"),
         pytest.param(TABLE.replace("\n", "\r"), {}, 20, id="carriage returns as line ends"),
         pytest.param(f"text,label\n[CLS] a [SEP] b [MASK] [PAD],1\n{ROWS}", {}, 21, id="special tokens in a text"),

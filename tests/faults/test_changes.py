@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from polytask import Running, UserError, read_recipe
+from polytask.resuming import recipe_changes
 from polytask.training.lock import hold, let_go
 
 from .conftest import STEPS, Starter, ending, write_recipe
@@ -40,6 +41,15 @@ def test_another_recipe_is_refused_with_every_difference(run: Path, recipe: Path
     ]
     assert "--allow-change" in said[-1]
     assert Running(read_recipe(recipe, ["optimizer.lr=1e-3"]), run, resume=True).session.step == 6  # 0.001, as it was
+
+
+def test_a_run_from_before_encodings_were_looked_for(tmp_path: Path, recipe: Path) -> None:
+    """Its recipe says utf-8 where nobody had asked for it."""
+    old = {"base": str(recipe), "tasks": {name: {"encoding": "utf-8"} for name in ("one", "two")}}
+    (tmp_path / "recipe.yaml").write_text(json.dumps(old))
+    assert recipe_changes(tmp_path, read_recipe(recipe)) == []
+    (change,) = recipe_changes(tmp_path, read_recipe(recipe, ["tasks.one.encoding=cp1252"]))
+    assert change == 'tasks.one.encoding: "utf-8" then, "cp1252" now'
 
 
 def test_allowed_changes_are_made_and_written_down(run: Path, recipe: Path) -> None:

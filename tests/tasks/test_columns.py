@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, pair_by_name, rank
+from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, first_pair, likeness, rank
 from polytask.tasks.reading import open_source
 from polytask.types import UserError
 
@@ -76,7 +76,80 @@ def test_the_rank_of_a_name() -> None:
     ],
 )
 def test_pairs_by_their_names(a: str, b: str, pair: bool) -> None:
-    assert pair_by_name(a, b) is pair
+    assert first_pair([a, b]) == ((0, 1) if pair else None)
+
+
+def test_the_first_pair_of_many_names() -> None:
+    assert first_pair(["x", "query", "text1", "passage", "text2"]) == (1, 3)
+    assert first_pair(["b", "q1", "text_b", "q2", "text_a"]) == (1, 3)
+    assert first_pair([]) is None
+
+
+class Counted(str):
+    """A name that counts how often it is compared with another one."""
+
+    __slots__ = ()
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.comparisons += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_names_are_compared_a_few_times_each(write: Write) -> None:
+    compared = []
+    for count in (500, 2_000):
+        names = [Counted(f"column {i} of words") for i in range(count)]
+        source = open_source(write("x.csv", ",".join(names) + "\n" + "\n".join([",".join(["some words"] * count)] * 3)))
+        vars(source)["columns"] = tuple(names)
+        Counted.comparisons = 0
+        assert len(list(source.rows(names[::-1]))) == 3
+        compared.append(Counted.comparisons)
+    assert compared[1] <= 4 * compared[0] + 4 * 2_000
+
+
+def test_fewer_rows_of_a_file_with_many_columns(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polytask.tasks.columns.CELLS", 100)
+    table = "a,b,c,d,e\n" + "".join(f"{i},{i},{i},{i},{i}\n" for i in range(50))
+    assert all(len(column.values) == 20 for column in columns_of(open_source(write("x.csv", table))))
+
+
+def test_never_labels() -> None:
+    assert not Column("label", ["same"] * 50).could_be_named_label
+    assert not Column("label", [f"name {i}" for i in range(50)]).could_be_named_label
+    assert not Column("class", [f"word{i}" for i in range(50)]).could_be_named_label
+    assert not Column("class", [str(i) for i in range(50)]).could_be_named_label
+    assert not Column("type", [f"2024-05-{1 + i % 3:02}" for i in range(50)]).could_be_named_label
+    assert Column("score", [f"{i}.5" for i in range(50)]).could_be_named_label  # scores may all be different
+
+
+def test_a_column_that_is_sorted_is_not_constant(write: Write) -> None:
+    rows = "text 1,neg,en\n" * 1500 + "text 2,pos,en\n" * 3 + "text 3,pos\ntext 4,neutral,en\n"
+    _, label, language = columns_of(open_source(write("x.csv", f"text,label,language\n{rows}")))
+    assert (label.different, label.values[1000:]) == (3, ["pos", "neutral"])
+    assert language.is_constant
+    assert len(language.values) == 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "found"),
+    [
+        ("topic", "topic", 0),
+        ("Topics", "topic", 0),
+        ("ticketTopic", "ticket-topic", 0),
+        ("is_urgent", "urgent", 1),
+        ("isUrgent", "urgent", 1),
+        ("Urgent?", "urgent", 0),
+        ("topic", "ticket-topic", 2),
+        ("topic_confidence", "topic", None),
+        ("utopic", "topic", None),
+        ("", "topic", None),
+    ],
+)
+def test_names_like_a_task(name: str, task: str, found: int | None) -> None:
+    assert likeness(name, task) == found
 
 
 def test_columns_hold_what_is_not_empty_as_text(write: Write) -> None:

@@ -51,6 +51,13 @@ def test_one_column_files_keep_their_commas(write: Write, read: Read) -> None:
     assert read(write("b.csv", 'text\n"hello, world"\nnow\n')) == [(2, ["hello, world"]), (3, ["now"])]
 
 
+def test_texts_full_of_commas_in_a_file_with_semicolons(write: Write, read: Read) -> None:
+    rows = "".join(f"well, {'so, ' * (i % 4)}then;{i},5;x\n" for i in range(20))
+    assert read(write("a.csv", f"text;price;label\n{rows}"))[1] == (3, ["well, so, then", "1,5", "x"])
+    # The header itself has a comma, and every row one too.
+    assert read(write("b.csv", "text;price, net;label\na;1,5;x\nb;2,5;y\n"))[1] == (3, ["b", "2,5", "y"])
+
+
 def test_a_field_larger_than_the_csv_modules_limit(write: Write, read: Read) -> None:
     assert len(read(write("x.csv", f"text,label\n{'x' * 300_000},1\n"))[0][1][0]) == 300_000  # type: ignore[index]
 

@@ -1,7 +1,10 @@
 """Guesses are right on the shapes of files people have."""
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
+import openpyxl
 import pytest
 
 from polytask.tasks.guess import guess_task
@@ -34,10 +37,11 @@ def test_an_export_of_pandas_with_index_id_and_five_whole_numbers(table: Table) 
     train = table("ids-x-train.csv", ["", "id", "sentence", "sentiment"], rows, "\t")
     dev = table("ids-x-dev.csv", ["", "id", "sentence", "sentiment"], rows[:5], "\t")
     guess = guess_task("x", train)
-    assert guess.spec == TaskSpec("x", "classes", ("sentence",), "sentiment", train, dev)
+    assert guess.spec == TaskSpec("x", "classes", ("sentence",), "sentiment", train, dev, delimiter="tab")
     assert guess.reasons == [
         "text: column 'sentence', 31 characters on average",
         "label: column 'sentiment', by its name; 5 different whole numbers in 100 rows (0, 1, 2, 3, 4): classes",
+        "delimiter: tab",
         f"dev: {dev}, found beside it",
     ]
 
@@ -77,6 +81,31 @@ def test_shapes_of_files(table: Table, header, row, kind, text, label) -> None: 
     assert (spec.kind, spec.text, spec.label) == (kind, text, label)
 
 
+def num_calls(work: Callable[[], object]) -> int:
+    """How many functions are called, those written in C too."""
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_work_grows_in_proportion_to_the_columns(table: Table) -> None:
+    calls = []
+    for count in (200, 800):
+        rows: list[list[object]] = [[f"{LONG} {i + j}" for j in range(count)] + [i % 2] for i in range(6)]
+        file = table(f"{count}.csv", [*(f"words {j} here" for j in range(count)), "label"], rows)
+        calls.append(num_calls(lambda file=file: guess_task("x", file)))  # type: ignore[misc]
+    assert calls[1] < 5 * calls[0]
+
+
 def test_other_labels_of_the_file_are_mentioned(table: Table) -> None:
     rows: list[list[object]] = [[f"{LONG} {i}", i % 3, "ab"[i % 2]] for i in range(60)]
     guess = guess_task("x", table("x.csv", ["text", "sentiment", "topic"], rows))
@@ -90,14 +119,80 @@ def test_the_range_covers_rows_after_the_first_thousand_and_the_dev_file(table: 
     assert guess_task("s", train).spec.range == (-1.0, 5.0)
 
 
-@pytest.mark.parametrize(
-    ("header", "row", "message"),
-    [
-        (["id", "text"], lambda i: [i, f"{LONG} {i}"], "no column looks like a label .*its columns are: id, text"),
-        (["id", "label"], lambda i: [i, i % 2], "no column looks like text; its columns are: id, label"),
-    ],
-)
-def test_files_without_text_or_label(table: Table, header, row, message: str) -> None:  # type: ignore[no-untyped-def]
-    train = table("x.csv", header, [row(i) for i in range(50)])
-    with pytest.raises(UserError, match=f"x.csv: {message}"):
-        guess_task("x", train)
+def test_files_without_text_or_label(table: Table) -> None:
+    unlabelled = guess_task("x", table("x.csv", ["id", "text"], [[i, f"{LONG} {i}"] for i in range(50)]))
+    assert (unlabelled.spec.label, unlabelled.spec.text) == (None, ("text",))
+    assert unlabelled.reasons[1].startswith("label: not found")
+    without_text = guess_task("x", table("y.csv", ["id", "label"], [[i, i % 2] for i in range(50)]))
+    assert (without_text.spec.label, without_text.spec.text) == ("label", ())
+    assert without_text.reasons[0].startswith("text: not found")
+
+
+def test_constant_and_date_columns_are_never_the_label(table: Table) -> None:
+    rows: list[list[object]] = [[f"{LONG} {i}", "en", f"2024-05-{1 + i % 5:02}", i % 7, "same"] for i in range(60)]
+    guess = guess_task("x", table("x.csv", ["text", "type", "created", "month", "label"], rows))
+    assert guess.spec.label is None
+    assert "'type', 'created', 'month', 'label' has one value only, or dates" in guess.reasons[1]
+
+
+def test_a_column_named_like_the_task_is_preferred(table: Table) -> None:
+    rows: list[list[object]] = [[f"{LONG} {i}", "ab"[i % 2], "cde"[i % 3], "fg"[i % 2]] for i in range(60)]
+    file = table("x.csv", ["text", "label", "Team", "is_urgent"], rows)
+    assert [guess_task(task, file).spec.label for task in ("team", "urgent", "mood")] == ["Team", "is_urgent", "label"]
+    assert "named like the task 'team'" in guess_task("team", file).reasons[1]
+    # What is named like another task of the same file is left to that one, and what has been chosen before.
+    assert guess_task("mood", file, others=["label"]).spec.label == "is_urgent"
+    assert guess_task("mood", file, others=["label"], taken=["is_urgent"]).spec.label == "Team"
+
+
+def test_columns_that_are_given(table: Table) -> None:
+    rows: list[list[object]] = [[f"{LONG} {i}", f"b {LONG} {i}", i % 3, i % 2, "en"] for i in range(60)]
+    file = table("x.csv", ["subject", "body, long", "label", "other", "language"], rows)
+    spec = guess_task("t", file, label="other", text=["body", " long"]).spec
+    assert (spec.text, spec.label, spec.kind) == (("body, long",), "other", "yes_no")
+    assert guess_task("t", file, text=["subject"]).spec.text == ("subject",)
+    for options, message in [
+        ({"label": "lable"}, "no column 'lable'; its columns are: subject, .* did you mean 'label'"),
+        ({"text": ["subjct"]}, "no column 'subjct'; .* did you mean 'subject'"),
+        ({"text": ["subject", "label", "other"]}, "one column, or two different ones for a pair"),
+        ({"text": ["subject"], "label": "subject"}, "column 'subject' is given as text and as label of task t"),
+        ({"label": "language"}, "column 'language': 'en' in every row; a label has two or more different values"),
+    ]:
+        with pytest.raises(UserError, match=rf"x\.csv.*{message}"):
+            guess_task("t", file, **options)  # type: ignore[arg-type]
+
+
+def test_how_the_file_is_read_is_kept_if_dev_is_read_the_same_way(tmp_path: Path) -> None:
+    table = "text;label\n" + "".join(f"très bon numéro {i};{'ab'[i % 2]}\n" for i in range(40))
+    train, dev = tmp_path / "x-train.csv", tmp_path / "x-dev.csv"
+    for encoding, kept in (("cp1252", "cp1252"), ("utf-8", None)):
+        train.write_bytes(table.encode("cp1252"))
+        dev.write_bytes(table.encode(encoding))
+        guess = guess_task("x", str(train))
+        assert (guess.spec.dev, guess.spec.encoding, guess.spec.delimiter) == (str(dev), kept, "semicolon")
+        assert guess.reasons[2].startswith("encoding: read as Windows-1252, a guess")
+    with pytest.raises(UserError, match=r"none\.csv: no such file"):
+        guess_task("x", str(train), dev="none.csv")
+
+
+def test_sheets_of_a_workbook(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    assert book.active is not None
+    book.active.title = "test"
+    for title in ("Train", "dev"):
+        book.create_sheet(title)
+    for sheet in book:
+        for row in [["text", "label"], *([f"{LONG} {i}", "ab"[i % 2]] for i in range(40))]:
+            sheet.append(row)
+    book.save(tmp_path / "book.xlsx")
+    file = str(tmp_path / "book.xlsx")
+    guess = guess_task("x", file)
+    assert guess.spec.dev == f"{file}#dev"  # not the first sheet, which is the training sheet here
+    assert guess.reasons[2].startswith("sheet: 'test', the first one; choose another as ")
+    assert guess_task("x", f"{file}#Train").spec.dev == f"{file}#dev"
+
+
+def test_a_missing_header_is_asked_about(table: Table) -> None:
+    rows: list[list[object]] = [[f"{LONG} {i}", ["good", "bad"][i % 2]] for i in range(60)]
+    assert "is the header missing?" in guess_task("x", table("x.csv", ["a first text", "good"], rows)).reasons[1]
+    assert "is the header missing?" not in guess_task("x", table("x.csv", ["text", "mood"], rows)).reasons[1]

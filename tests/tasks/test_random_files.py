@@ -19,7 +19,7 @@ from polytask.tasks.rows import labelled_rows, read_texts
 from polytask.tasks.source import BrokenRow
 from polytask.types import LabelKind, TaskSpec, UserError
 
-FORMATS: list[Format] = ["csv", "tsv", "jsonl", "parquet"]
+FORMATS: list[Format] = ["csv", "tsv", "jsonl", "parquet", "xlsx"]
 
 # Pieces that files are made of, right and wrong, so that random files get past the first check.
 PIECES = [
@@ -61,7 +61,7 @@ def nothing_but_user_errors(file: Path) -> Iterator[None]:
     delimiter=st.none() | st.characters() | st.sampled_from(["tab", "comma", " ", "\0"]),
     quoting=st.sampled_from([None, "minimal", "none"]),
     encoding=st.sampled_from(
-        ["utf-8", "utf-16", "utf-16-be", "latin-1", "cp1252", "shift_jis", "ascii", "utf-7", "idna"]
+        [None, "utf-8", "utf-16", "utf-16-be", "latin-1", "cp1252", "shift_jis", "ascii", "utf-7", "idna"]
     ),
 )
 def test_random_bytes(folder: Path, content: bytes, format: Format, kind: LabelKind, **options: Any) -> None:

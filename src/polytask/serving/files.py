@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from polytask.serving.predictor import WINDOW, Predictor, windows
-from polytask.tasks.reading import open_source
+from polytask.tasks.reading import open_source, warn_of_guess
 from polytask.tasks.rows import read_texts
 from polytask.tasks.source import Source
 from polytask.types import Prediction, UserError
@@ -37,13 +37,22 @@ def predict_file(
     target = Path(target)
     check_target(target)
     writer = _writer_for(target)
-    opened = open_source(source)
+    fallback = _encoding(predictor, tasks)
+    opened = open_source(source, fallback=fallback)
+    warn_of_guess(opened, fallback)
     wanted = _columns(predictor, [tasks] if isinstance(tasks, str) else tasks, opened, columns)
     read = list(dict.fromkeys(column for columns_of_task in wanted.values() for column in columns_of_task))
     rows = read_texts(opened, read)
     with whole_file(target) as beside, writer(beside) as write:
         count: int = write(_predicted(predictor, wanted, read, rows))
     return count
+
+
+def _encoding(predictor: Predictor, tasks: str | Sequence[str] | None) -> str | None:
+    """The encoding that the recipe gave for the tasks' own files: a file that is not Unicode is read with it too."""
+    wanted = predictor.tasks if tasks is None else [tasks] if isinstance(tasks, str) else tasks
+    encodings = {predictor.spec(task).encoding for task in wanted} - {None}
+    return encodings.pop() if len(encodings) == 1 else None
 
 
 def _columns(

@@ -15,7 +15,7 @@ from polytask.text.store import DamagedStore, StoreWriter, TokenStore
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import TaskSpec, UserError
 
-CACHE_FORMAT = 1
+CACHE_FORMAT = 2  # another number when files are read or tokenized in another way
 BATCH_ROWS = 2_000
 BATCH_CHARACTERS = 4_000_000  # long documents fill a batch earlier, so that memory stays flat
 BROKEN_KEPT = 1_000

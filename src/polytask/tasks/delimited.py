@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from polytask.tasks.dialect import DELIMITERS, Quoting, find_dialect, in_words, parse
+from polytask.tasks.dialect import DECLARED, DELIMITERS, Quoting, find_dialect, in_words, parse
 from polytask.tasks.lines import read_lines
 from polytask.tasks.source import BrokenRow, Row, Unit, checked_columns, file_fingerprint
 from polytask.types import UserError
@@ -32,7 +32,9 @@ class DelimitedSource:
 
     @cached_property
     def dialect(self) -> tuple[str, Quoting]:
-        return find_dialect(self._lines, self.first_guess, _delimiter(self.name, self.delimiter), self.quoting)
+        """The delimiter and the quoting; NO_DELIMITER in a file of one column."""
+        delimiter = _delimiter(self.name, self.delimiter) or self._declared_delimiter
+        return find_dialect(self._lines, self.first_guess, delimiter, self.quoting)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -45,7 +47,8 @@ class DelimitedSource:
         return checked_columns(self.name, [name.strip() for name in header])
 
     def rows(self, columns: Sequence[str], needed: Sequence[str] | None = None) -> Iterator[Row | BrokenRow]:
-        picks, width = [self.columns.index(column) for column in columns], len(self.columns)
+        places = {column: place for place, column in reversed(list(enumerate(self.columns)))}
+        picks, width = [places[column] for column in columns], len(self.columns)
         records = parse(self._lines(), *self.dialect)
         next(records)
         line = 0
@@ -64,13 +67,24 @@ class DelimitedSource:
         """Only a file without any other line end has its lines end at carriage returns.
 
         Elsewhere one that stands alone is part of a text, and Python's csv module, which would end the row there,
-        does not put it in quotes when it writes: it becomes the space that it is to a reader.
+        does not put it in quotes when it writes: it becomes the space that it is to a reader. Excel's `sep=;` becomes
+        an empty line, which is not a row but still counts as a line.
         """
         if self._has_line_feeds:
-            for line in read_lines(self.name, self.file, self.encoding, newline="\n"):
-                yield LONE_RETURN.sub(" ", line) if "\r" in line else line
+            for number, line in enumerate(read_lines(self.name, self.file, self.encoding, newline="\n")):
+                if number == 0 and DECLARED.fullmatch(line):
+                    yield "\n"
+                else:
+                    yield LONE_RETURN.sub(" ", line) if "\r" in line else line
         else:
-            yield from read_lines(self.name, self.file, self.encoding, newline="")
+            for number, line in enumerate(read_lines(self.name, self.file, self.encoding, newline="")):
+                yield "\n" if number == 0 and DECLARED.fullmatch(line) else line
+
+    @cached_property
+    def _declared_delimiter(self) -> str | None:
+        first = next(read_lines(self.name, self.file, self.encoding, newline=""), "")
+        declared = DECLARED.fullmatch(first)
+        return declared[1] if declared else None
 
     @cached_property
     def _has_line_feeds(self) -> bool:

@@ -1,6 +1,7 @@
 """Which delimiter and quoting a delimited file has, found out from its own lines. Knows lines, and no file."""
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -10,6 +11,8 @@ Quoting = Literal["minimal", "none"]
 
 DELIMITERS = {"tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
 NO_DELIMITER = "\x1f"  # a file of one column, where every line is one text
+DECLARED = re.compile(r'"?sep=([^"\r\n])"?[\r\n]*', re.IGNORECASE)
+"""The line before the header in which Excel declares a file's delimiter."""
 SAMPLE_LINES, SAMPLE_CHARACTERS = 1_000, 2_000_000
 LARGEST_FIELD = 16 * 2**20  # the csv module's own 128 KiB is less than a long document
 
@@ -43,13 +46,14 @@ def find_dialect(
     others = [mark for mark in DELIMITERS.values() if mark != first_guess]
     marks = [delimiter] if delimiter else [first_guess, *others]
     styles: list[Quoting] = [quoting] if quoting else ["minimal", "none"]
-    best: tuple[float, str, Quoting] | None = None
+    best: tuple[tuple[float, int], str, Quoting] | None = None
     single: tuple[str, Quoting] | None = None
     for mark in marks:
         for style in styles:
             width, share = _regularity(sample, mark, style)
-            if width > 1 and (best is None or share > best[0]):
-                best = share, mark, style
+            # As regular, the one with more columns: `amount, net;label` is a file with semicolons.
+            if width > 1 and (best is None or (share, width) > best[0]):
+                best = (share, width), mark, style
             if width == 1 and share == 1 and single is None:
                 single = mark, style
     if best is None:
@@ -57,10 +61,16 @@ def find_dialect(
     return best[1], quoting or _find_quoting(lines, best[1])
 
 
+def delimiter_name(delimiter: str) -> str:
+    """As a recipe names it: comma, semicolon, tab, pipe, or the character itself."""
+    names = {mark: name for name, mark in DELIMITERS.items()}
+    return names.get(delimiter, delimiter)
+
+
 def in_words(delimiter: str, quoting: Quoting) -> str:
     """How a file is read, for the message about a row that does not fit."""
-    names = {mark: name for name, mark in DELIMITERS.items()}
-    return f"read with delimiter {names.get(delimiter, repr(delimiter))} and quoting {quoting}"
+    name = delimiter_name(delimiter) if delimiter in DELIMITERS.values() else repr(delimiter)
+    return f"read with delimiter {name} and quoting {quoting}"
 
 
 def _first(lines: Iterator[str]) -> list[str]:

@@ -1,18 +1,19 @@
 """What task a file seems to hold: its text and label columns, its kind, and why. Knows columns; knows no model."""
 
 import math
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
-from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, pair_by_name, rank
+from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, first_pair, likeness, rank
+from polytask.tasks.encoding import WINDOWS
 from polytask.tasks.labels import NO, NUMBER, YES, class_name, sorted_classes
-from polytask.tasks.reading import open_source
-from polytask.tasks.source import BrokenRow, Source
+from polytask.tasks.reading import found_fields, open_for, open_source
+from polytask.tasks.sheets import SheetSource
+from polytask.tasks.siblings import find_dev
+from polytask.tasks.source import BrokenRow, Source, no_column
 from polytask.types import LabelKind, TaskSpec, UserError
 
-DEV_NAMES = ("dev", "validation", "valid", "val", "test")
+NAMED = 8  # columns that a reason lists
 
 
 @dataclass(frozen=True)
@@ -20,64 +21,117 @@ class Guess:
     """A task as a file seems to hold it."""
 
     spec: TaskSpec
-    """Its `dev` is empty when no file with dev rows was found."""
+    """Where nothing was found, its `label` is None, its `text` empty, its `dev` empty."""
     reasons: list[str]
-    """Why, in plain words."""
+    """Why, in plain words; the last one is about dev."""
+    columns: tuple[str, ...]
+    """Of the training file."""
 
     @property
     def has_dev(self) -> bool:
         return bool(self.spec.dev)
 
 
-def guess_task(name: str, train: str) -> Guess:
-    """The task that the file `train` seems to hold; its reasons say what was seen."""
+def guess_task(
+    name: str,
+    train: str,
+    *,
+    dev: str | None = None,
+    label: str | None = None,
+    text: Sequence[str] | None = None,
+    others: Collection[str] = (),
+    taken: Collection[str] = (),
+) -> Guess:
+    """The task that the file `train` seems to hold; its reasons say what was seen.
+
+    `dev`, `label` and `text` are not guessed when they are given. Columns in `taken`, and those named like one of the
+    `others`, which are further tasks from the same file, are not chosen as the label.
+    """
     source = open_source(train)
     columns = columns_of(source)
-    label, label_reason = _guess_label(source, columns)
-    texts, text_reason = _guess_texts(source, [column for column in columns if column is not label])
-    kind, kind_reason = _guess_kind(label)
-    text_names = tuple(column.name for column in texts)
-    spec = TaskSpec(name, kind, text_names, label.name, train, dev="")
-    dev = _sibling(train, (*text_names, label.name))
-    spec = replace(spec, dev=dev or "")
+    given_texts = _given_texts(source, columns, text) if text else []
+    not_free = {*taken, *(column.name for column in given_texts), *_named_like(columns, others)}
+    free = [column for column in columns if column.name not in not_free]
+    chosen, label_reason = _given_label(source, columns, label) if label else _guess_label(name, free)
+    rest = [column for column in columns if column is not chosen]
+    texts, text_reason = (given_texts, f"text: {_quoted(text or ())}, as given") if given_texts else _guess_texts(rest)
+    if chosen in texts:
+        raise UserError(f"{train}: column {texts[0].name!r} is given as text and as label of task {name}")
+    kind, kind_reason = _guess_kind(chosen) if chosen is not None else ("classes", "")
+    wanted = tuple(column.name for column in [*texts, *([chosen] if chosen is not None else [])])
+    dev, dev_reason = find_dev(train, dev, wanted)
+    spec = TaskSpec(name, kind, wanted[: len(texts)], chosen.name if chosen is not None else None, train, dev or "")
+    shared = _shared_fields(source, dev)
+    spec = replace(spec, encoding=shared.get("encoding"), delimiter=shared.get("delimiter"))
+    label_reason += kind_reason
     if kind == "score":
         spec = replace(spec, range=_whole_range(spec))
         assert spec.range is not None
-        kind_reason += f", range {spec.range[0]:g} to {spec.range[1]:g}"
-    dev_reason = (
-        f"dev: {dev}, found beside it" if dev else "dev: no dev, validation or test file with these columns beside it"
-    )
-    return Guess(spec, [text_reason, f"{label_reason}; {kind_reason}", dev_reason])
+        label_reason += f", range {spec.range[0]:g} to {spec.range[1]:g}"
+    return Guess(spec, [text_reason, label_reason, *_how_read(source), dev_reason], source.columns)
 
 
-def _guess_label(source: Source, columns: Sequence[Column]) -> tuple[Column, str]:
+# --- columns ----------------------------------------------------------------------------------------------------------
+def _named_like(columns: Sequence[Column], tasks: Collection[str]) -> Iterator[str]:
+    for task in tasks:
+        yield from (column.name for column in columns if likeness(column.name, task) == 0)
+
+
+def _given(source: Source, columns: Sequence[Column], name: str) -> Column:
+    for column in columns:
+        if column.name == name:
+            return column
+    raise no_column(source, name)
+
+
+def _given_texts(source: Source, columns: Sequence[Column], names: Sequence[str]) -> list[Column]:
+    """One column or two; a column whose own name has a comma is found too."""
+    whole = ",".join(names)
+    if len(names) > 1 and whole in source.columns:
+        names = [whole]
+    found = [_given(source, columns, name.strip()) for name in names]
+    if len(found) > 2 or len(set(names)) < len(names):
+        raise UserError(f"{source.name}: text {_quoted(names)}: one column, or two different ones for a pair")
+    return found
+
+
+def _given_label(source: Source, columns: Sequence[Column], name: str) -> tuple[Column, str]:
+    column = _given(source, columns, name)
+    if column.different < 2:
+        found = f"{column.values[0]!r} in every row" if column.values else "no value in the first rows"
+        raise UserError(f"{source.name}, column {name!r}: {found}; a label has two or more different values")
+    return column, f"label: column {name!r}, as given"
+
+
+def _guess_label(task: str, columns: Sequence[Column]) -> tuple[Column | None, str]:
+    """A column named like the task, or like a label, or with few different values; or none."""
+    like = [(alike, column) for column in columns if (alike := likeness(column.name, task)) is not None]
+    named = [(place, column) for column in columns if (place := rank(column.name, LABEL_NAMES)) is not None]
     possible = [column for column in columns if column.could_be_label]
-    named = [column for column in columns if rank(column.name, LABEL_NAMES) is not None and column.could_be_named_label]
-    named.sort(key=lambda column: rank(column.name, LABEL_NAMES) or 0)
-    if named:
-        others = [repr(column.name) for column in possible if column not in named[:1]]
-        could = f" ({', '.join(others)} could be another task's)" if others else ""
-        return named[0], f"label: column {named[0].name!r}, by its name{could}"
+    for reason, candidates in ((f"named like the task {task!r}", like), ("by its name", named)):
+        usable = [(place, column) for place, column in candidates if column.could_be_named_label]
+        if usable:
+            best = min(usable, key=lambda pair: pair[0])[1]
+            others = [column.name for column in possible if column is not best]
+            could = f" ({_quoted(others)} could be another task's)" if others else ""
+            return best, f"label: column {best.name!r}, {reason}{could}"
     if possible:
         best = min(reversed(possible), key=lambda column: column.different)
         return best, f"label: column {best.name!r}, because its values are few and short"
-    raise UserError(
-        f"{source.name}: no column looks like a label (a few different names, or numbers); its columns are: "
-        f"{', '.join(filter(None, source.columns))}; write the task's `label` yourself"
-    )
+    never = [column.name for column in columns if column.is_constant or column.is_date]
+    but = f"; {_quoted(never)} has one value only, or dates" if never else ""
+    return None, f"label: not found: no column has a few different names, or numbers{but}"
 
 
-def _guess_texts(source: Source, columns: Sequence[Column]) -> tuple[list[Column], str]:
+def _guess_texts(columns: Sequence[Column]) -> tuple[list[Column], str]:
     words = [column for column in columns if column.is_text]
     texts = [column for column in words if column.different * 10 > len(column.values)] or words  # few: a category
     if not texts:
-        raise UserError(
-            f"{source.name}: no column looks like text; its columns are: {', '.join(filter(None, source.columns))}; "
-            "write the task's `text` yourself"
-        )
-    for pair in combinations(texts, 2):
-        if pair_by_name(*(column.name for column in pair)):
-            return list(pair), f"text: columns {pair[0].name!r} and {pair[1].name!r}, a pair by their names"
+        return [], "text: not found: no column has words that differ from row to row"
+    pair = first_pair([column.name for column in texts])
+    if pair is not None:
+        both = [texts[place] for place in pair]
+        return both, f"text: columns {both[0].name!r} and {both[1].name!r}, a pair by their names"
     by_length = sorted(texts, key=lambda column: -column.mean_length)
     long = [column for column in texts if column.mean_length * 2 > by_length[0].mean_length]
     named = [column for column in by_length if rank(column.name, TEXT_NAMES) is not None]
@@ -91,17 +145,24 @@ def _guess_texts(source: Source, columns: Sequence[Column]) -> tuple[list[Column
     return [best], f"text: column {best.name!r}, {best.mean_length:.0f} characters on average"
 
 
+def _quoted(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(map(repr, names[:NAMED])) + more
+
+
 def _guess_kind(label: Column) -> tuple[LabelKind, str]:
     names = sorted_classes(tuple({class_name(value) for value in label.values}))
     rows = f"in {len(label.values):,} rows"
+    asked = " (its name is one of its values: is the header missing?)" if class_name(label.name) in names else ""
     if {name.lower() for name in names} <= YES | NO:
-        return "yes_no", f"{' and '.join(names)} {rows}: yes_no"
+        return "yes_no", f"{asked}; {' and '.join(names)} {rows}: yes_no"
     numbers = label.numbers
     if numbers and (any(not number.is_integer() for number in numbers) or len(names) > 20):
-        return "score", f"numbers from {min(numbers):g} to {max(numbers):g}, {len(names)} different {rows}: score"
+        seen = f"numbers from {min(numbers):g} to {max(numbers):g}, {len(names)} different {rows}"
+        return "score", f"{asked}; {seen}: score"
     what = "whole numbers" if all(NUMBER.fullmatch(name) for name in names) else "names"
     few = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
-    return "classes", f"{len(names)} different {what} {rows} ({few}): classes"
+    return "classes", f"{asked}; {len(names)} different {what} {rows} ({few}): classes"
 
 
 def _whole_range(spec: TaskSpec) -> tuple[float, float]:
@@ -109,7 +170,7 @@ def _whole_range(spec: TaskSpec) -> tuple[float, float]:
     assert spec.label is not None
     low, high = math.inf, -math.inf
     for path in filter(None, (spec.train, spec.dev)):
-        for row in open_source(path).rows([spec.label]):
+        for row in open_for(spec, path).rows([spec.label]):
             try:
                 score = math.nan if isinstance(row, BrokenRow) else float(row[1][0])
             except (TypeError, ValueError):
@@ -119,23 +180,27 @@ def _whole_range(spec: TaskSpec) -> tuple[float, float]:
     return float(math.floor(low)), float(math.ceil(high))
 
 
-def _sibling(train: str, columns: Sequence[str]) -> str | None:
-    """The dev source whose name differs from the training source's in that one word, and that has the columns."""
-    for candidate in _sibling_names(train):
-        try:
-            if set(columns) <= set(open_source(candidate).columns):
-                return candidate
-        except UserError:
-            continue
-    return None
+# --- how the file is read ---------------------------------------------------------------------------------------------
+def _shared_fields(source: Source, dev: str | None) -> dict[str, str]:
+    """Encoding and delimiter for the recipe, which has one of each for all files of a task."""
+    fields = found_fields(source)
+    if not dev or not fields:
+        return fields
+    of_dev = found_fields(open_source(dev))
+    return {field: value for field, value in fields.items() if of_dev.get(field) == value}
 
 
-def _sibling_names(train: str) -> Iterator[str]:
-    head, mark, name = train.rpartition("#") if train.startswith("hub:") else train.rpartition("/")
-    stem, dot, ending = name.rpartition(".") if not train.startswith(("hub:", "sample:")) else (name, "", "")
-    found = list(re.finditer("train(ing)?", stem, re.IGNORECASE))
-    for dev in DEV_NAMES:
-        if found:
-            yield f"{head}{mark}{stem[: found[-1].start()]}{dev}{stem[found[-1].end() :]}{dot}{ending}"
-        elif dot:
-            yield f"{head}{mark}{stem}-{dev}{dot}{ending}"
+def _how_read(source: Source) -> Iterator[str]:
+    fields = found_fields(source)
+    if fields.get("encoding") == WINDOWS:
+        yield (
+            "encoding: read as Windows-1252, a guess, because the file is not UTF-8; if its letters look wrong, save "
+            "it as UTF-8 and run init again"
+        )
+    elif "encoding" in fields:
+        yield f"encoding: {fields['encoding']}"
+    if "delimiter" in fields:
+        yield f"delimiter: {fields['delimiter']}"
+    if isinstance(source, SheetSource) and source.sheet is None and len(source.titles) > 1:
+        others = [title for title in source.titles if title != source.title]
+        yield f"sheet: {source.title!r}, the first one; choose another as {source.name}#SHEET ({_quoted(others)})"

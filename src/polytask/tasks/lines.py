@@ -5,19 +5,24 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from polytask.tasks.encoding import MARKS, find_encoding
 from polytask.types import UserError
 
 LONGEST_LINE = 16 * 2**20  # characters: longer than any document, and still little memory
-MARKS = {
-    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
-    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
-}
 NOT_OF_FILES = {"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7"}
 """Python's codecs from text to text, or for single names: no file is written in them."""
 
 
-def checked_encoding(source: str, file: Path, encoding: str) -> str:
-    """The encoding to open the file with: one that Python knows, and that its first bytes do not speak against."""
+def checked_encoding(source: str, file: Path, encoding: str | None, fallback: str | None = None) -> str:
+    """The encoding to open the file with: the one given, if Python knows it and the first bytes do not contradict it.
+
+    None is given: the encoding is found out from the file, with `fallback` for one that is neither UTF-8 nor UTF-16.
+    """
+    if encoding is None:
+        try:
+            encoding = find_encoding(source, file, fallback)
+        except OSError as error:
+            raise UserError(f"{source}: cannot be read ({error.strerror})") from error
     try:
         name = codecs.lookup(encoding).name
         if name.replace("_", "-") in NOT_OF_FILES:
@@ -32,7 +37,7 @@ def checked_encoding(source: str, file: Path, encoding: str) -> str:
             start = content.read(4)
     except OSError as error:
         raise UserError(f"{source}: cannot be read ({error.strerror})") from error
-    for found, marks in MARKS.items():  # UTF-32 before UTF-16, whose mark its own starts with
+    for found, marks in MARKS.items():
         if start.startswith(marks) and not name.startswith(("utf-16", "utf-32")):
             raise UserError(
                 f"{source}: starts as {found.upper()} does, and is read as {name}; set `encoding: {found}` or save it "
@@ -82,6 +87,6 @@ def _undecodable(source: str, file: Path, encoding: str) -> str:
             assert chunk, "called for a file that cannot be decoded"
     name = "utf-8" if encoding == "utf-8-sig" else encoding
     return (
-        f"{source}, line {lines}, byte {start + 1} of the file: {found} is not {name} text; save the file as UTF-8 or "
-        "set `encoding` (often cp1252 or latin-1)"
+        f"{source}, line {lines}, byte {start + 1} of the file: {found} is not {name} text; save the file as UTF-8, or "
+        "set `encoding` to the one it was written in (such as cp1252, cp1250 or shift_jis)"
     )

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from polytask.tasks.encoding import WINDOWS
 from polytask.tasks.finding import ROWS_NAMED, Finding, Severity, rows_that
+from polytask.tasks.reading import encoding_of, open_for
 from polytask.tasks.task import Split
 from polytask.types import Example, UserError
 
@@ -96,7 +98,7 @@ def odd_texts(task: str, split: Split) -> list[Finding]:
                     seen[oddity.what].append(example.row)
         for column, text in zip(columns, example.texts, strict=True):
             column.add(text)
-    found = []
+    found = _guessed_encoding(task, split)
     for oddity in ODDITIES:
         if rows := seen[oddity.what]:
             severity = "note" if len(rows) < RARE * read else oddity.severity
@@ -110,6 +112,22 @@ def odd_texts(task: str, split: Split) -> list[Finding]:
             sentence += f"{column.example!r}: is this the text?"
             found.append(Finding("problem", task, split.name, "ids_as_text", sentence, (), column.ids))
     return found
+
+
+def _guessed_encoding(task: str, split: Split) -> list[Finding]:
+    if split.spec.encoding is not None:
+        return []
+    try:
+        encoding = encoding_of(open_for(split.spec, split.source))
+    except UserError:
+        return []
+    if encoding != WINDOWS:
+        return []
+    sentence = (
+        f"is not UTF-8 and was read as Windows-1252, a guess: write `encoding: {WINDOWS}` into the task to keep it, or "
+        "another encoding if letters look wrong"
+    )
+    return [Finding("note", task, split.name, "guessed_encoding", sentence, (), len(split))]
 
 
 @dataclass

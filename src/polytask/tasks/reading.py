@@ -1,20 +1,25 @@
 """Opening a source by the name the user wrote: a file by its format, a built-in sample, or a data set of the hub."""
 
+import logging
 import os
 from importlib import resources
 from pathlib import Path
 from typing import Literal
 
 from polytask.tasks.delimited import DelimitedSource
-from polytask.tasks.dialect import Quoting
+from polytask.tasks.dialect import NO_DELIMITER, Quoting, delimiter_name
+from polytask.tasks.encoding import WINDOWS
 from polytask.tasks.hub import HubSource
 from polytask.tasks.jsonl import JsonLinesSource
 from polytask.tasks.lines import checked_encoding
 from polytask.tasks.parquet import ParquetSource
+from polytask.tasks.sheets import SheetSource
 from polytask.tasks.source import Source
 from polytask.types import TaskSpec, UserError
 
-Format = Literal["csv", "tsv", "jsonl", "parquet"]
+log = logging.getLogger(__name__)
+
+Format = Literal["csv", "tsv", "jsonl", "parquet", "xlsx"]
 
 ENDINGS: dict[str, Format] = {
     ".csv": "csv",
@@ -23,6 +28,8 @@ ENDINGS: dict[str, Format] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".parquet": "parquet",
+    ".xlsx": "xlsx",
+    ".xlsm": "xlsx",
 }
 
 
@@ -32,22 +39,32 @@ def open_source(
     format: Format | None = None,
     delimiter: str | None = None,
     quoting: Quoting | None = None,
-    encoding: str = "utf-8",
+    encoding: str | None = None,
+    fallback: str | None = None,
 ) -> Source:
-    """A file's path, `sample:NAME` or `hub:DATASET[/CONFIG]#SPLIT`, ready to be read."""
+    """A file's path, `WORKBOOK.xlsx#SHEET`, `sample:NAME` or `hub:DATASET[/CONFIG]#SPLIT`, ready to be read.
+
+    Format, delimiter, quoting and encoding are found out from the file unless given; `fallback` is the encoding of a
+    file that is neither UTF-8 nor UTF-16 (left out: Windows-1252, if the text makes sense in it).
+    """
     if source.startswith("hub:"):
         return HubSource(source)
     if source.startswith("sample:"):
         return DelimitedSource(source, _sample(source), ",", "minimal", "utf-8")
-    file = Path(os.path.expanduser(source))
+    path, sheet = split_sheet(os.path.expanduser(source))
+    file = Path(path)
     if not os.path.isfile(file):
         raise UserError(f"{source}: {'is a folder, expected a file' if os.path.isdir(file) else 'no such file'}")
     kind = format or ENDINGS.get(file.suffix.lower())
+    if kind is None and file.suffix.lower() == ".xls":
+        raise UserError(f"{source}: the old Excel format is not read; open it in Excel and save it as .xlsx")
     if kind is None:
         raise UserError(f"{source}: unknown ending {file.suffix!r}; expected {', '.join(ENDINGS)}, or set `format`")
     if kind == "parquet":
         return ParquetSource(source, file)
-    encoding = checked_encoding(source, file, encoding)
+    if kind == "xlsx":
+        return SheetSource(source, file, sheet)
+    encoding = checked_encoding(source, file, encoding, fallback)
     if kind == "jsonl":
         return JsonLinesSource(source, file, encoding)
     return DelimitedSource(source, file, delimiter, quoting, encoding, first_guess="," if kind == "csv" else "\t")
@@ -58,6 +75,47 @@ def open_for(spec: TaskSpec, source: str) -> Source:
     return open_source(
         source, format=spec.format, delimiter=spec.delimiter, quoting=spec.quoting, encoding=spec.encoding
     )
+
+
+def split_sheet(source: str) -> tuple[str, str | None]:
+    """`book.xlsx#Sheet2` as the file and the sheet; any other source is a file with no sheet."""
+    file, mark, sheet = source.rpartition("#")
+    if mark and ENDINGS.get(Path(file).suffix.lower()) == "xlsx" and not os.path.exists(source):
+        return file, sheet
+    return source, None
+
+
+def encoding_of(source: Source) -> str | None:
+    """The encoding that a text file is read with; None for sources that are not text files."""
+    if not isinstance(source, DelimitedSource | JsonLinesSource):
+        return None
+    return "utf-8" if source.encoding == "utf-8-sig" else source.encoding
+
+
+def warn_of_guess(source: Source, given: str | None) -> None:
+    """For commands that show no findings: says that a file's encoding is a guess, unless it was given."""
+    if given is None and encoding_of(source) == WINDOWS:
+        log.warning(
+            "%s: not UTF-8; read as Windows-1252, a guess. If letters look wrong, save it as UTF-8", source.name
+        )
+
+
+def delimiter_of(source: Source) -> str | None:
+    """The character between the columns of a csv or tsv file; None for one column and for other sources."""
+    if not isinstance(source, DelimitedSource) or source.dialect[0] == NO_DELIMITER:
+        return None
+    return source.dialect[0]
+
+
+def found_fields(source: Source) -> dict[str, str]:
+    """What was found out from a source and is not as usual, by the fields of a recipe: encoding and delimiter."""
+    fields: dict[str, str] = {}
+    encoding, delimiter = encoding_of(source), delimiter_of(source)
+    if encoding not in (None, "utf-8"):
+        fields["encoding"] = str(encoding)
+    if delimiter is not None and isinstance(source, DelimitedSource) and delimiter != source.first_guess:
+        fields["delimiter"] = delimiter_name(delimiter)
+    return fields
 
 
 def _sample(source: str) -> Path:

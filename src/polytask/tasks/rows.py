@@ -42,7 +42,7 @@ def read_texts(
     format: Format | None = None,
     delimiter: str | None = None,
     quoting: Quoting | None = None,
-    encoding: str = "utf-8",
+    encoding: str | None = None,
 ) -> Iterator[tuple[int, dict[str, Any], tuple[str, ...]]]:
     """Rows to predict: the row's number, all its columns, and its text or two texts. A row without text is an error."""
     if isinstance(source, str):

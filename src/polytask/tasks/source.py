@@ -17,6 +17,7 @@ from polytask.types import UserError
 Row = tuple[int, list[Any]]
 Unit = Literal["line", "row"]
 
+COLUMNS_NAMED = 50  # by the message about one that is not there
 BATCH = 2000
 """Rows taken at once from a source that is stored by columns."""
 
@@ -69,9 +70,9 @@ def no_column(source: Source, column: str) -> UserError:
     names = [name for name in source.columns if name]
     near = difflib.get_close_matches(column, names, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return UserError(
-        f"{source.name}: no column {column!r}; its columns are: {', '.join(names) or '(none named)'}{hint}"
-    )
+    more = f" and {len(names) - COLUMNS_NAMED:,} more" if len(names) > COLUMNS_NAMED else ""
+    listed = (", ".join(names[:COLUMNS_NAMED]) or "(none named)") + more
+    return UserError(f"{source.name}: no column {column!r}; its columns are: {listed}{hint}")
 
 
 def shortened(value: object) -> str:

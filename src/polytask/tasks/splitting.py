@@ -38,11 +38,12 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
     """`NAME-train.csv` and `NAME-dev.csv` from the task's one file, `share` of the rows in dev, always the same ones.
 
     Rows with the same text stay on the same side, or the dev score would praise a good memory. A class that dev alone
-    would have moves to train. Nothing is written; files with other content that are there already are an error.
+    would have moves to train, if the label is known. Nothing is written; files with other content that are there
+    already are an error.
     """
-    assert spec.label is not None, "tasks are guessed with a label"
     source = open_for(spec, spec.train)
-    entries = list(source.rows(source.columns, needed=(*spec.text, spec.label)))
+    labels = () if spec.label is None else (spec.label,)
+    entries = list(source.rows(source.columns, needed=(*spec.text, *labels)))
     rows = [entry[1] for entry in entries if not isinstance(entry, BrokenRow)]
     texts = [source.columns.index(column) for column in spec.text]
     keys = [[text_key(row[i], seed) for i in texts] for row in rows]
@@ -53,7 +54,7 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
         kept_together = "pairs"
         groups = _groups([[b"".join(sorted(key))] for key in keys])
         in_dev = _choose_dev(groups, share)
-    if spec.kind == "classes":
+    if spec.kind == "classes" and spec.label is not None:
         label = source.columns.index(spec.label)
         in_dev = _without_new_classes(groups, [class_name(str(row[label])) for row in rows], in_dev)
     if not any(in_dev) or all(in_dev):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from polytask.tasks.caching import broken_rows, cached_store
 from polytask.tasks.labels import LabelReader, as_targets, label_space, shown
-from polytask.tasks.reading import open_for
+from polytask.tasks.reading import open_for, warn_of_guess
 from polytask.tasks.source import BrokenRow
 from polytask.text.store import TokenStore
 from polytask.text.tokenizer import TextTokenizer
@@ -106,6 +106,7 @@ def read_split(
 ) -> Split:
     """One source of a task whose labels are known already, as those of a trained model are."""
     faults = _Faults()
+    warn_of_guess(open_for(spec, source), spec.encoding)
     split = _read_source(spec, source, labels, tokenizer, cache, faults).as_split(name, labels)
     faults.raise_if_any()
     return split
