@@ -45,7 +45,9 @@ class DelimitedSource:
         return checked_columns(self.name, [name.strip() for name in header])
 
     def rows(self, columns: Sequence[str], needed: Sequence[str] | None = None) -> Iterator[Row | BrokenRow]:
-        picks, width = [self.columns.index(column) for column in columns], len(self.columns)
+        width = len(self.columns)
+        # Several columns may have no name, so that not every column can be looked up by its name.
+        picks = range(width) if columns == self.columns else [self.columns.index(column) for column in columns]
         records = parse(self._lines(), *self.dialect)
         next(records)
         line = 0
