@@ -79,7 +79,7 @@ def run(
         done = predict_file(
             predictor, task, source, target, names, probabilities=probabilities, strict=strict, force=force
         )
-        console.print(f"{done.rows:,} rows: {target}", highlight=False, soft_wrap=True)
+        console.print(f"{done.rows:,} {'row' if done.rows == 1 else 'rows'}: {target}", highlight=False, soft_wrap=True)
         for line in without_text(done.rows, done.without_text):
             console.print(line, highlight=False, soft_wrap=True)
 

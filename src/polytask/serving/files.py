@@ -110,13 +110,18 @@ def _different(text_columns: TextColumns) -> list[str]:
     return list(dict.fromkeys(name for names in text_columns.values() for name in names))
 
 
-def _size(value: Any) -> int:
-    """About the number of characters that a value holds."""
-    if isinstance(value, str | bytes):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(map(_size, value.values()))
-    return sum(map(_size, value)) if isinstance(value, list | tuple) else 1
+def _size(record: Record) -> int:
+    """About the number of characters that a row holds."""
+    total, left = 0, list(record.values())
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left.extend(value.values())
+        elif isinstance(value, list | tuple):
+            left.extend(value)
+        else:
+            total += len(value) if isinstance(value, str | bytes) else 1
+    return total
 
 
 def _text_columns(
@@ -144,11 +149,11 @@ def _text_columns(
 
 def _check_target(target: Path, file: InputFile, force: bool) -> None:
     output_format(target)
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):
         raise UserError(f"{target}: there is no folder {target.parent}")
-    if target.is_dir():
+    if os.path.isdir(target):
         raise UserError(f"{target}: is a folder; give the name of a file")
-    if file.path is not None and target.exists() and os.path.samefile(file.path, target):
+    if file.path is not None and os.path.exists(target) and os.path.samefile(file.path, target):
         raise UserError(f"{target}: is the input itself, which is never replaced; choose another name for the output")
     if os.path.lexists(target) and not force:
         raise UserError(f"{target}: exists already; choose another name, or pass --force (force=True) to replace it")

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from polytask.tasks.delimited import DelimitedSource
-from polytask.tasks.dialect import NO_DELIMITER
 from polytask.tasks.jsonl import JsonLinesSource
 from polytask.tasks.parquet import ParquetSource
 from polytask.tasks.rows import EMPTY_TEXT, text_problem
@@ -33,9 +32,10 @@ COLUMN_TYPES = (
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a delimited file is written."""
+    """How a delimited file is, or is to be, written."""
 
-    delimiter: str
+    delimiter: str | None
+    """None: unknown, in a file of one column."""
     encoding: str
 
 
@@ -113,7 +113,7 @@ class InputFile:
         if encoding == "utf-8-sig":  # the reader uses it for all UTF-8, to skip a byte order mark if there is one
             with self.source.file.open("rb") as content:
                 encoding = "utf-8-sig" if content.read(3) == codecs.BOM_UTF8 else "utf-8"
-        return Dialect("" if delimiter == NO_DELIMITER else delimiter, encoding)
+        return Dialect(delimiter if len(self.columns) > 1 else None, encoding)
 
 
 def _named(source: Source) -> tuple[str, ...]:

@@ -36,8 +36,8 @@ def output_dialect(target: Path, source: Path | None, found: Dialect | None) -> 
     if found is None:
         return Dialect(usual, "utf-8")
     ending, own = target.suffix.lower(), source.suffix.lower() if source else ""
-    says = ending == ".tsv" or (ending == ".csv" and found.delimiter == "\t" and own != ".csv")
-    return Dialect(usual if says or not found.delimiter else found.delimiter, found.encoding)
+    other = ending == ".tsv" or (ending == ".csv" and found.delimiter == "\t" and own != ".csv")
+    return Dialect(usual if other else found.delimiter or usual, found.encoding)
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def write_rows(path: Path, format: Format, dialect: Dialect, types: Mapping[str,
                 yield lambda rows: parquet.write_table(_table(rows, schema))
         case _:
             with path.open("w", encoding=dialect.encoding, newline="") as file:
-                table = csv.writer(file, delimiter=dialect.delimiter, lineterminator="\n")
+                table = csv.writer(file, delimiter=dialect.delimiter or ",", lineterminator="\n")
                 table.writerow(types)
                 yield lambda rows: table.writerows([as_text(row.get(column)) for column in types] for row in rows)
 
