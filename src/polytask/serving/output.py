@@ -15,6 +15,7 @@ from polytask.tasks.reading import ENDINGS, Format
 from polytask.types import UserError
 
 WRITTEN = {ending: format for ending, format in ENDINGS.items() if format in ("csv", "tsv", "jsonl", "parquet")}
+JSON = json.JSONEncoder(ensure_ascii=False, default=str)
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 Write = Callable[[Sequence[Record]], None]
@@ -46,7 +47,7 @@ def write_rows(path: Path, format: Format, dialect: Dialect, types: Mapping[str,
     match format:
         case "jsonl":
             with path.open("w", encoding="utf-8") as file:
-                yield lambda rows: file.writelines(as_json(row) + "\n" for row in rows)
+                yield lambda rows: file.writelines(JSON.encode(row) + "\n" for row in rows)
         case "parquet":
             schema = pa.schema(list(types.items()))
             with pq.ParquetWriter(path, schema) as parquet:
@@ -67,9 +68,5 @@ def _table(rows: Sequence[Record], schema: pa.Schema) -> pa.Table:
 
 
 def as_text(value: Any) -> str | None:
-    """A value where only text can stand: lists, objects, numbers and truth values as JSON, which reads back."""
-    return value if value is None or isinstance(value, str) else as_json(value)
-
-
-def as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    """A value as text: numbers, truth values, lists and objects as JSON, which can be read back."""
+    return value if value is None or isinstance(value, str) else JSON.encode(value)
