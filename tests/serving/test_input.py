@@ -67,3 +67,10 @@ def test_two_parquet_columns_without_a_name(tmp_path: Path) -> None:
 def test_the_dialect_found(tmp_path: Path, content: str, dialect: Dialect) -> None:
     assert opened(tmp_path / "in.csv", content).dialect == dialect
     assert opened(tmp_path / "in.jsonl", '{"a": 1}').dialect is None
+
+
+def test_text_in_other_encodings_is_written_so_that_excel_reads_it(tmp_path: Path) -> None:
+    for encoding in ("cp1252", "utf-16"):
+        (tmp_path / "in.csv").write_bytes("id;text\n1;café\n".encode(encoding))
+        source = open_source(str(tmp_path / "in.csv"), encoding=encoding)
+        assert InputFile(source).dialect == Dialect(";", "utf-8-sig")

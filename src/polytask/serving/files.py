@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polytask.serving.added import AddedColumns, check_names
-from polytask.serving.input import Dialect, InputFile, Record
+from polytask.serving.input import InputFile, Record
 from polytask.serving.output import output_dialect, output_format, write_rows
 from polytask.serving.predictor import Predictor, windows
 from polytask.tasks.reading import open_source
@@ -69,8 +69,6 @@ def _write(
     types: dict[str, Any] = dict(file.column_types) if format == "parquet" else dict.fromkeys(file.columns)
     for columns_of_task in added.values():
         types |= columns_of_task.types
-    if format in ("csv", "tsv"):
-        _check_encoding(target, dialect, added)
     rows, without_text = 0, Counter(dict.fromkeys(added, 0))
     try:
         with whole_file(target) as part, write_rows(part, format, dialect, types) as write:
@@ -157,16 +155,3 @@ def _check_target(target: Path, file: InputFile, force: bool) -> None:
         raise UserError(f"{target}: is the input itself, which is never replaced; choose another name for the output")
     if os.path.lexists(target) and not force:
         raise UserError(f"{target}: exists already; choose another name, or pass --force (force=True) to replace it")
-
-
-def _check_encoding(target: Path, dialect: Dialect, added: Added) -> None:
-    """The input's own text can be written in its encoding; class names from the training data perhaps not."""
-    for columns_of_task in added.values():
-        for name in (*columns_of_task.types, *columns_of_task.labels.classes):
-            try:
-                name.encode(dialect.encoding)
-            except UnicodeEncodeError:
-                raise UserError(
-                    f"{target}: {name!r} cannot be written in {dialect.encoding}, the input's encoding; save the input "
-                    "as UTF-8, or write to a .jsonl or .parquet file"
-                ) from None

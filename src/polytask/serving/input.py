@@ -32,10 +32,10 @@ COLUMN_TYPES = (
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a delimited file is, or is to be, written."""
+    """How a delimited file is written."""
 
     delimiter: str | None
-    """None: unknown, in a file of one column."""
+    """None: unknown, because the input has one column."""
     encoding: str
 
 
@@ -105,15 +105,18 @@ class InputFile:
 
     @cached_property
     def dialect(self) -> Dialect | None:
-        """The delimiter and encoding that the reader found; None for other formats. Nothing else asks the reader."""
+        """How to write rows as this delimited file has them; None for other formats. Nothing else asks the reader.
+
+        Always in UTF-8: text of other encodings gets the byte order mark by which Excel, where it often comes from,
+        knows UTF-8.
+        """
         if not isinstance(self.source, DelimitedSource):
             return None
         delimiter, _ = self.source.dialect
-        encoding = self.source.encoding
-        if encoding == "utf-8-sig":  # the reader uses it for all UTF-8, to skip a byte order mark if there is one
-            with self.source.file.open("rb") as content:
-                encoding = "utf-8-sig" if content.read(3) == codecs.BOM_UTF8 else "utf-8"
-        return Dialect(delimiter if len(self.columns) > 1 else None, encoding)
+        with self.source.file.open("rb") as content:
+            marked = content.read(3) == codecs.BOM_UTF8
+        plain = not marked and codecs.lookup(self.source.encoding).name in ("ascii", "utf-8", "utf-8-sig")
+        return Dialect(delimiter if len(self.columns) > 1 else None, "utf-8" if plain else "utf-8-sig")
 
 
 def _named(source: Source) -> tuple[str, ...]:

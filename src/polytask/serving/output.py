@@ -29,7 +29,7 @@ def output_format(target: Path) -> Format:
 
 
 def output_dialect(target: Path, source: Path | None, found: Dialect | None) -> Dialect:
-    """The input's own delimiter and encoding, unless the output's ending asks for another delimiter.
+    """That of the input, unless the output's ending asks for another delimiter.
 
     .tsv means tabs; .csv means commas, where the input is a file with tabs that is not called .csv itself.
     """
