@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from polytask import Prediction, UserError, load, predict_file
+import polytask
 from polytask.cli.console import plain_console
 
 
@@ -65,18 +65,18 @@ def run(
         raise typer.BadParameter("--input and --output go together")
     if probabilities not in ("top", "all", "none"):
         raise typer.BadParameter(f"--probabilities must be top, all or none, found {probabilities!r}")
-    predictor = load(folder, precision=precision)
+    predictor = polytask.load(folder, precision=precision)
     console = plain_console()
     if text is not None:
         if not text.strip() or (text2 is not None and not text2.strip()):
-            raise UserError("predict: the text is empty")
+            raise polytask.UserError("predict: the text is empty")
         for (prediction,) in predictor.predict_tasks(text, text2, task).values():
             console.print(shown(prediction, probabilities), highlight=False, soft_wrap=True)
     else:
         assert source is not None
         assert target is not None
         names = [name.strip() for name in columns.split(",")] if columns else None
-        done = predict_file(
+        done = polytask.predict_file(
             predictor, task, source, target, names, probabilities=probabilities, strict=strict, force=force
         )
         console.print(f"{done.rows:,} {'row' if done.rows == 1 else 'rows'}: {target}", highlight=False, soft_wrap=True)
@@ -84,7 +84,7 @@ def run(
             console.print(line, highlight=False, soft_wrap=True)
 
 
-def shown(prediction: Prediction, probabilities: str = "top") -> str:
+def shown(prediction: "polytask.Prediction", probabilities: str = "top") -> str:
     """`opinion: positive (positive 0.81, neutral 0.12, ...)`, or `similarity: 3.42`."""
     if prediction.probabilities is None:
         return f"{prediction.task}: {prediction.label:.2f}"
