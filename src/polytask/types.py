@@ -221,12 +221,13 @@ class TokenizedExamples(Protocol):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a task says of one example: a class name, yes or no, or a score."""
+    """A task's prediction for one example: a class name, yes or no, or a score."""
 
     task: str
-    label: str | float
+    label: str | float | None
+    """None: the example has no text (None, "", or only white space), so nothing was predicted."""
     probabilities: Mapping[str, float] | None = None
-    """Of each class; None for scores."""
+    """Of each class; None for scores and for examples without text."""
 
 
 # --- what a run reports -----------------------------------------------------------------------------------------------

@@ -260,7 +260,8 @@ def test_train_leaves_no_run_when_data_is_bad(cli: Any, tmp_path: Path, monkeypa
         ("in.csv", b"text\nfine\nbad \xff\n", "in.csv, line 3, byte 15 of the file: 0xff is not utf-8 text"),
         ("in.csv", b"text,n\nfine,1\na,b,c\n", "in.csv, line 3: 3 fields, expected 2"),
         ("in.jsonl", b'{"text": "fine"}\n{"text": 1', "in.jsonl, line 2: "),
-        ("in.jsonl", b'{"text": "fine"}\n{"txt": "b"}\n', "in.jsonl, line 2, column 'text': the line has no such key"),
+        ("in.jsonl", b'{"txt": "a"}\n{"txt": "b"}\n', "in.jsonl: no column 'text'; its columns are: txt"),
+        ("in.jsonl", b'{"text": "fine"}\n{"text": ["b"]}\n', "in.jsonl, line 2, column 'text': \"['b']\": a list"),
         ("in.parquet", b"PAR1", "in.parquet: not a parquet file"),
     ],
 )

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from polytask import Finished
+from polytask import Finished, Prediction, load
+from polytask.cli.predict import shown, without_text
 
 
 def test_one_text_and_one_pair(cli: Any, tiny_run: Finished) -> None:
@@ -65,7 +66,7 @@ def test_files_of_every_format_give_the_same(cli: Any, tiny_run: Finished, tmp_p
         out = tmp_path / f"out.{ending}"
         said = cli("predict", tiny_run.folder, "--task", "opinion", "--input", tmp_path / "in.csv", "--output", out)
         assert said.code == 0, said.err
-        assert "30 predictions" in said.out
+        assert said.out == f"30 rows: {out}\n"
         if ending == "parquet":
             found[ending] = pq.read_table(out).to_pylist()
         elif ending == "jsonl":
@@ -74,10 +75,9 @@ def test_files_of_every_format_give_the_same(cli: Any, tiny_run: Finished, tmp_p
             with out.open(newline="") as file:
                 found[ending] = list(csv.DictReader(file, delimiter="," if ending == "csv" else "\t"))
         # What was written can be read again.
-        again = cli(
-            "predict", tiny_run.folder, "--task", "opinion", "--input", out, "--output", tmp_path / "again.jsonl"
-        )
-        assert again.code == 0, again.err
+        again = ["--input", out, "--output", tmp_path / f"again-{ending}.jsonl", "--columns", "text,predicted_opinion"]
+        said = cli("predict", tiny_run.folder, "--task", "question", *again)
+        assert said.code == 0, said.err
     for rows in found.values():
         assert [row["text"] for row in rows] == texts
         assert [row["predicted_opinion"] for row in rows] == [row["predicted_opinion"] for row in found["csv"]]
@@ -86,10 +86,10 @@ def test_files_of_every_format_give_the_same(cli: Any, tiny_run: Finished, tmp_p
         )
 
 
-def test_a_broken_input_leaves_no_output(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
+def test_strict_stops_at_the_first_row_without_text(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text('text\nfine\n" "\n')
-    out = tmp_path / "out.csv"
-    said = cli("predict", tiny_run.folder, "--task", "opinion", "--input", tmp_path / "in.csv", "--output", out)
+    files = ["--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv"]
+    said = cli("predict", tiny_run.folder, "--task", "opinion", *files, "--strict")
     assert said.code == 1
     assert "in.csv, line 3, column 'text': " in said.err
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
@@ -104,4 +104,55 @@ def test_other_columns_and_wrong_endings(cli: Any, tiny_run: Finished, tmp_path:
     assert cli("predict", tiny_run.folder, "--task", "question", *files, "--columns", "a, b").code == 0
     wrong = cli("predict", tiny_run.folder, "--task", "question", *files[:2], "--output", tmp_path / "out.xlsx")
     assert wrong.code == 1
-    assert "use one of .csv, .tsv, .jsonl, .parquet" in wrong.err
+    assert "use one of .csv, .tsv, .txt, .jsonl, .ndjson, .parquet" in wrong.err
+
+
+def test_rows_without_text_are_counted(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
+    rows = [["1", "fine", "a", "b"], ["2", "", "a", ""], ["3", " ", "a", "b"], ["4", "good", "", ""]]
+    with (tmp_path / "in.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["id", "text", "question1", "question2"], *rows])
+    said = cli("predict", tiny_run.folder, "--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv")
+    assert said.code == 0, said.err
+    assert said.out.splitlines()[1:] == ["2 of 4 rows have no text and got no prediction"]
+    with (tmp_path / "out.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [[row[name] for name in ("id", "text", "question1", "question2")] for row in found] == rows
+    assert [bool(row["predicted_opinion"]) for row in found] == [True, False, False, True]
+    assert [bool(row["probability_question"]) for row in found] == [True, False, True, False]
+
+
+def test_one_line_for_each_task_where_the_counts_differ() -> None:
+    assert without_text(1000, {"a": 12, "b": 12}) == ["12 of 1,000 rows have no text and got no prediction"]
+    assert without_text(1, {"a": 1}) == ["1 of 1 row has no text and got no prediction"]
+    assert without_text(3, {"a": 0, "b": 0}) == []
+    assert without_text(3, {"a": 0, "b": 1}) == ["b: 1 of 3 rows have no text and got no prediction"]
+
+
+def test_probabilities_of_one_text(cli: Any, tiny_run: Finished) -> None:
+    ask = ["predict", tiny_run.folder, "--task", "opinion", "--text", "fine", "--probabilities"]
+    assert cli(*ask, "none").out.strip() in {
+        f"opinion: {name}" for name in load(tiny_run.folder).bundle.labels["opinion"].classes
+    }
+    assert cli(*ask, "all").out == cli(*ask[:-1]).out  # five classes: all are shown anyway
+    wrong = cli(*ask, "some")
+    assert wrong.code == 2
+    assert "must be top, all or none, found 'some'" in wrong.err
+    many = Prediction("t", "a", dict.fromkeys("abcdefgh", 0.1))
+    assert shown(many).endswith(", and 3 more)")
+    assert "h 0.10)" in shown(many, "all")
+
+
+def test_an_existing_output_needs_force(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("text\nfine\n")
+    (tmp_path / "out.csv").write_text("precious")
+    ask = ["predict", tiny_run.folder, "--task", "opinion", "--input", tmp_path / "in.csv", "--output"]
+    said = cli(*ask, tmp_path / "out.csv")
+    assert said.code == 1
+    assert "out.csv: exists already; choose another name, or pass --force" in said.err
+    assert (tmp_path / "out.csv").read_text() == "precious"
+    assert cli(*ask, tmp_path / "out.csv", "--force").code == 0
+    assert (tmp_path / "out.csv").read_text().startswith("text,predicted_opinion")
+    said = cli(*ask, tmp_path / "in.csv", "--force")
+    assert said.code == 1
+    assert "in.csv: is the input itself" in said.err
+    assert (tmp_path / "in.csv").read_text() == "text\nfine\n"

@@ -1,10 +1,12 @@
 """The predictor: one text or many, in order, in flat memory, on the device asked for."""
 
+import math
 from collections.abc import Iterator
 
+import pandas
 import pytest
 
-from polytask import Finished, load
+from polytask import Finished, Prediction, UserError, load
 from polytask.serving import predictor as module
 
 
@@ -42,7 +44,49 @@ def test_windows_keep_the_order_and_read_no_further_than_needed(
     assert [p.label for p in found] == [model.predict("opinion", text)[0].label for text in texts]
 
 
-def test_an_empty_or_strange_text_still_gets_an_answer(tiny_run: Finished) -> None:
+def test_two_lists_are_pairs(tiny_run: Finished) -> None:
     model = load(tiny_run.folder)
-    for text in ("", "\u200b", "x" * 20_000, "[CLS] [SEP]", "\ud800", "日本語"):
-        assert len(model.predict("opinion", text)) == 1
+    firsts, seconds = ["is it?", "who is it?", "why"], ["is it not?", "how much does it cost?", "because"]
+    found = model.predict("similarity", firsts, seconds)
+    assert found == model.predict("similarity", list(zip(firsts, seconds, strict=True)))
+    one_by_one = [model.predict("similarity", a, b)[0].label for a, b in zip(firsts, seconds, strict=True)]
+    assert [p.label for p in found] == pytest.approx(one_by_one, abs=1e-4)
+    assert len({p.label for p in found}) == 3
+    assert model.predict_tasks(firsts, seconds, ["similarity"])["similarity"] == found
+    with pytest.raises(UserError, match="text has 3 texts and text2 has 2; both lists must have the same length"):
+        model.predict("similarity", firsts, seconds[:2])
+    with pytest.raises(UserError, match="one text and a list"):
+        model.predict("similarity", firsts, "is it?")
+    with pytest.raises(UserError, match=r"takes 1 text\(s\) for each example, found 2"):
+        model.predict("opinion", firsts, seconds)
+
+
+@pytest.mark.parametrize("window", [2, 4096])
+def test_examples_without_text_get_no_prediction(
+    tiny_run: Finished, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr(module, "WINDOW", window)  # 2: some windows have no text at all
+    model = load(tiny_run.folder)
+    texts = ["fine", "", None, " \n\t", math.nan, "bad", pandas.NA, "good"]
+    found = model.predict("opinion", texts)
+    assert [p.label is None for p in found] == [False, True, True, True, True, False, True, False]
+    assert found[1] == Prediction("opinion", None)
+    alone = model.predict("opinion", ["fine", "bad", "good"])
+    for with_gaps, without in zip([found[0], found[5], found[7]], alone, strict=True):
+        assert with_gaps.label == without.label
+        assert with_gaps.probabilities == pytest.approx(without.probabilities, abs=1e-5)
+    assert model.predict("opinion", pandas.Series(texts)) == found
+    assert model.predict("opinion", None) == model.predict("opinion", "") == [Prediction("opinion", None)]
+    pairs = model.predict_tasks([("a", "b"), ("a", ""), (None, "b")])
+    for task in ("question", "similarity"):
+        assert [p.label is None for p in pairs[task]] == [False, True, True]
+    with pytest.raises(UserError, match=r"example 1 \(counted from 0\).*the text is empty"):
+        model.predict("opinion", texts, strict=True)
+    with pytest.raises(UserError, match="the text is empty"):
+        model.predict_tasks(["a"], [""], strict=True)
+
+
+def test_a_strange_text_still_gets_an_answer(tiny_run: Finished) -> None:
+    model = load(tiny_run.folder)
+    for text in ("\u200b", "x" * 20_000, "[CLS] [SEP]", "\ud800", "日本語"):
+        assert model.predict("opinion", text)[0].label is not None

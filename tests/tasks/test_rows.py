@@ -6,7 +6,7 @@ import pytest
 
 from polytask.tasks.labels import LabelReader
 from polytask.tasks.reading import open_source
-from polytask.tasks.rows import labelled_rows, read_texts
+from polytask.tasks.rows import labelled_rows
 from polytask.tasks.source import BrokenRow
 from polytask.types import TaskSpec, UserError
 
@@ -39,22 +39,3 @@ def test_labelled_rows_and_what_is_wrong_with_each(write: Write) -> None:
     assert str(no_key) == f"{source.name}, line 5, column 'y': the line has no such key"
     with pytest.raises(UserError, match=r"no column 'c'; its columns are: a, b, y\n.*no column 'd'"):
         next(labelled_rows(TaskSpec("t", "yes_no", ("c",), "d", "", ""), source, LabelReader(spec)))
-
-
-def test_read_texts_gives_all_columns(write: Write) -> None:
-    source = write("in.jsonl", '{"id": 7, "a": "x", "b": "y", "note": null}\n{"id": 8, "a": "z", "b": 1}\n')
-    rows = list(read_texts(source, ["b", "a"]))
-    assert rows[0] == (1, {"id": 7, "a": "x", "b": "y", "note": None}, ("y", "x"))
-    assert rows[1] == (2, {"id": 8, "a": "z", "b": 1, "note": None}, ("1", "z"))
-
-
-def test_read_texts_errors_name_the_place(write: Write) -> None:
-    source = write("in.csv", "id,text\n1,fine\n2,\n")
-    rows = read_texts(source, ["text"])
-    assert next(rows)[2] == ("fine",)
-    with pytest.raises(UserError, match=r"in\.csv, line 3, column 'text': the text is empty"):
-        next(rows)
-    with pytest.raises(UserError, match="no column 'txt'; its columns are: id, text; did you mean 'text'"):
-        read_texts(source, ["txt"])  # at once, not when the first row is asked for
-    with pytest.raises(UserError, match="line 2: 1 fields, expected 2"):
-        list(read_texts(write("ragged.csv", "id,text\n1\n"), ["text"]))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from polytask.bundle import Bundle, load_bundle, no_model
 from polytask.environment import pick_device
+from polytask.serving.examples import Example, Text, Texts, examples_from, has_text
 from polytask.serving.plain import PlainTrunk
 from polytask.stream import Pooling
 from polytask.types import Prediction, TaskSpec, UserError
@@ -19,8 +20,6 @@ WINDOW = 4096  # examples tokenized and sorted by length together, whatever the 
 WINDOW_CHARACTERS = 16_000_000  # long documents fill a window earlier, so that memory stays flat
 PRECISIONS = ("fp32", "bf16")
 
-Texts = str | Sequence[str] | Sequence[tuple[str, str]]
-"""One text, a list of texts, or a list of pairs."""
 T = TypeVar("T")
 
 
@@ -53,18 +52,35 @@ class Predictor:
     def tasks(self) -> tuple[str, ...]:
         return tuple(self.bundle.specs)
 
-    def predict(self, task: str, text: Texts, text2: str | None = None) -> list[Prediction]:
-        """Predictions for one text, a list of texts, one pair (`text`, `text2`), or a list of pairs."""
-        return list(self.stream(task, _examples(text, text2)))
+    def predict(
+        self, task: str, text: Texts, text2: Text | Sequence[Text] = None, *, strict: bool = False
+    ) -> list[Prediction]:
+        """One prediction for each example, in order.
+
+            predict("mood", "a text")                              one text
+            predict("mood", ["a text", "another"])                 a list of texts
+            predict("same", "first", "second")                     one pair
+            predict("same", ["a", "b"], ["c", "d"])                the pairs (a, c) and (b, d)
+            predict("same", [("a", "c"), ("b", "d")])              the same pairs
+
+        An example with a text that is None, NaN, empty or only white space gets a Prediction whose label is None;
+        with `strict` it is a UserError. In a single pair pass "" for a missing second text, since None means no pair.
+        """
+        return list(self.stream(task, examples_from(text, text2, strict)))
 
     def predict_tasks(
-        self, text: Texts, text2: str | None = None, tasks: Sequence[str] | None = None
+        self,
+        text: Texts,
+        text2: Text | Sequence[Text] = None,
+        tasks: Sequence[str] | None = None,
+        *,
+        strict: bool = False,
     ) -> dict[str, list[Prediction]]:
-        """The predictions of several tasks for the same texts; left out: of all tasks that take so many.
+        """The predictions of several tasks for the same texts, given as for `predict`.
 
-        Tasks with nothing of their own inside the trunk are answered from one pass of it.
+        By default every task that takes this number of texts. Tasks that share the whole trunk share one pass of it.
         """
-        examples = _examples(text, text2)
+        examples = examples_from(text, text2, strict)
         asked = self.taking(len(examples[0])) if tasks is None and examples else tuple(tasks or ())
         found: dict[str, list[Prediction]] = {task: [] for task in asked}
         for window in windows(examples, _characters):
@@ -72,24 +88,30 @@ class Predictor:
                 found[task] += predictions
         return found
 
-    def stream(self, task: str, examples: Iterable[tuple[str, ...]]) -> Iterator[Prediction]:
+    def stream(self, task: str, examples: Iterable[Example]) -> Iterator[Prediction]:
         """Predictions one by one, in order, for any number of examples in flat memory."""
-        head = self.bundle.model.head(self.spec(task).name)
-        for outputs in self.outputs(task, examples):
-            yield from head.decode(outputs)
+        self.check((task,))
+        for window in windows(examples, _characters):
+            yield from self.answer((task,), window)[task]
 
     def outputs(self, task: str, examples: Iterable[tuple[str, ...]]) -> Iterator[Tensor]:
         """The head's outputs for one window of examples after another."""
-        self._check((task,))
+        self.check((task,))
         for window in windows(examples, _characters):
+            self.check((task,), window)
             yield self._outputs((task,), window)[task]
 
-    def answer(self, tasks: Sequence[str], window: Sequence[tuple[str, ...]]) -> dict[str, list[Prediction]]:
+    def answer(self, tasks: Sequence[str], window: Sequence[Example]) -> dict[str, list[Prediction]]:
         """Each task's predictions for the same examples, which are held and sorted together."""
-        self._check(tasks)
-        return {
-            task: self.bundle.model.head(task).decode(outputs) for task, outputs in self._outputs(tasks, window).items()
-        }
+        self.check(tasks, window)
+        found = {task: [Prediction(task, None)] * len(window) for task in tasks}
+        places = [place for place, example in enumerate(window) if has_text(example)]
+        if places:
+            texts = [tuple(text for text in window[place] if text is not None) for place in places]
+            for task, outputs in self._outputs(tasks, texts).items():
+                for place, prediction in zip(places, self.bundle.model.head(task).decode(outputs), strict=True):
+                    found[task][place] = prediction
+        return found
 
     def taking(self, texts: int) -> tuple[str, ...]:
         """The tasks that take so many texts and have something to predict."""
@@ -107,12 +129,6 @@ class Predictor:
         return self.bundle.specs[task]
 
     def _outputs(self, tasks: Sequence[str], window: Sequence[tuple[str, ...]]) -> dict[str, Tensor]:
-        for task in tasks:
-            wanted = len(self.spec(task).text)
-            if wrong := next((texts for texts in window if len(texts) != wanted), None):
-                raise UserError(
-                    f"task {task} takes {wanted} text(s) for each example, found {len(wrong)}: {wrong!r:.80}"
-                )
         model, packer = self.bundle.model, self.bundle.packer
         columns = [self.bundle.tokenizer.encode(column) for column in zip(*window, strict=True)]
         texts = list(zip(*columns, strict=True))
@@ -135,10 +151,17 @@ class Predictor:
         model = self.bundle.model
         return PlainTrunk(model.trunk, self.bf16) if model.is_plain and model.device.type == "cpu" else None
 
-    def _check(self, tasks: Iterable[str]) -> None:
+    def check(self, tasks: Iterable[str], window: Sequence[Example] = ()) -> None:
+        """Raises an error for a task that is unknown or cannot predict, or takes another number of texts."""
         for task in tasks:
-            if self.spec(task).kind == "text":
+            spec = self.spec(task)
+            if spec.kind == "text":
                 raise UserError(f"predict: task {task} is plain text: it has no labels, so there is nothing to predict")
+            wrong = next((example for example in window if len(example) != len(spec.text)), None)
+            if wrong is not None:
+                raise UserError(
+                    f"task {task} takes {len(spec.text)} text(s) for each example, found {len(wrong)}: {wrong!r:.80}"
+                )
 
 
 def windows(items: Iterable[T], characters: Callable[[T], int]) -> Iterator[list[T]]:
@@ -160,14 +183,8 @@ def cpu_has_bf16() -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def _examples(text: Texts, text2: str | None) -> list[tuple[str, ...]]:
-    if isinstance(text, str):
-        return [(text,) if text2 is None else (text, text2)]
-    return [(item,) if isinstance(item, str) else tuple(item) for item in text]
-
-
-def _characters(texts: tuple[str, ...]) -> int:
-    return sum(map(len, texts))
+def _characters(example: Example) -> int:
+    return sum(len(text or "") for text in example)
 
 
 load = Predictor.load

@@ -48,7 +48,9 @@ class DelimitedSource:
 
     def rows(self, columns: Sequence[str], needed: Sequence[str] | None = None) -> Iterator[Row | BrokenRow]:
         places = {column: place for place, column in reversed(list(enumerate(self.columns)))}
-        picks, width = [places[column] for column in columns], len(self.columns)
+        width = len(self.columns)
+        # Several columns may have no name, so that not every column can be looked up by its name.
+        picks = range(width) if columns == self.columns else [places[column] for column in columns]
         records = parse(self._lines(), *self.dialect)
         next(records)
         line = 0

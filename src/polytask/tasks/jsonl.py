@@ -27,7 +27,7 @@ class JsonLinesSource:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        for row in self._objects():
+        for row in self.objects():
             if isinstance(row, BrokenRow):
                 raise UserError(f"{row}; the first line says which columns there are")
             return tuple(row[1])
@@ -35,7 +35,7 @@ class JsonLinesSource:
 
     def rows(self, columns: Sequence[str], needed: Sequence[str] | None = None) -> Iterator[Row | BrokenRow]:
         must = columns if needed is None else needed
-        for row in self._objects():
+        for row in self.objects():
             if isinstance(row, BrokenRow):
                 yield row
                 continue
@@ -46,7 +46,8 @@ class JsonLinesSource:
             else:
                 yield BrokenRow(self.name, self.unit, line, missing, "", "the line has no such key")
 
-    def _objects(self) -> Iterator[tuple[int, dict[str, Any]] | BrokenRow]:
+    def objects(self) -> Iterator[tuple[int, dict[str, Any]] | BrokenRow]:
+        """Each line's number and its whole object, which may have other keys than the first line's."""
         for line, text in enumerate(read_lines(self.name, self.file, self.encoding, newline="\n"), start=1):
             if not text.strip():
                 continue

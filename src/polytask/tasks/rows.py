@@ -1,13 +1,12 @@
 """Rows of a source with their texts and labels checked. Knows columns and labels; knows no format and no tokenizer."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from polytask.tasks.dialect import Quoting
 from polytask.tasks.labels import LabelProblem, LabelReader
-from polytask.tasks.reading import Format, open_source
 from polytask.tasks.source import BrokenRow, Source, no_column, shortened
 from polytask.types import TaskSpec, UserError
+
+EMPTY_TEXT = "the text is empty"
 
 LabelledRow = tuple[int, tuple[str, ...], int | float]
 """A row's number, its text or two texts, and its label as a store keeps it."""
@@ -35,40 +34,12 @@ def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterat
             raise UserError(f"{source.name}, {source.unit} {row}, column {spec.label!r}: {error}") from error
 
 
-def read_texts(
-    source: str | Source,
-    columns: Sequence[str],
-    *,
-    format: Format | None = None,
-    delimiter: str | None = None,
-    quoting: Quoting | None = None,
-    encoding: str | None = None,
-) -> Iterator[tuple[int, dict[str, Any], tuple[str, ...]]]:
-    """Rows to predict: the row's number, all its columns, and its text or two texts. A row without text is an error."""
-    if isinstance(source, str):
-        source = open_source(source, format=format, delimiter=delimiter, quoting=quoting, encoding=encoding)
-    _check_columns(source, columns)
-    return _texts(source, columns)
-
-
-def _texts(source: Source, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any], tuple[str, ...]]]:
-    for entry in source.rows(source.columns, needed=columns):
-        if isinstance(entry, BrokenRow):
-            raise UserError(str(entry))
-        row, content = entry[0], dict(zip(source.columns, entry[1], strict=True))
-        texts = [content[column] for column in columns]
-        broken = _broken_text(source, row, columns, texts)
-        if broken is not None:
-            raise UserError(str(broken))
-        yield row, content, tuple(map(str, texts))
-
-
 def plain_texts(source: Source, columns: Sequence[str]) -> Iterator[str]:
     """Every text of these columns by itself; what cannot be used is left out."""
     _check_columns(source, columns)
     for entry in source.rows(columns):
         if not isinstance(entry, BrokenRow):
-            yield from (str(value) for value in entry[1] if not _text_problem(value))
+            yield from (str(value) for value in entry[1] if not text_problem(value))
 
 
 def _broken_text(source: Source, row: int, columns: Sequence[str], values: Sequence[object]) -> BrokenRow | None:
@@ -76,16 +47,17 @@ def _broken_text(source: Source, row: int, columns: Sequence[str], values: Seque
     if all(isinstance(value, str) and value and not value.isspace() for value in values):
         return None
     for column, value in zip(columns, values, strict=True):
-        if problem := _text_problem(value):
+        if problem := text_problem(value):
             return BrokenRow(source.name, source.unit, row, column, shortened(value), problem)
     return None
 
 
-def _text_problem(value: object) -> str:
+def text_problem(value: object) -> str:
+    """Why a value cannot be used as a text; an empty string if it can."""
     if isinstance(value, str):
-        return "" if value.strip() else "the text is empty"
+        return "" if value.strip() else EMPTY_TEXT
     if value is None or value != value:  # a number that is not itself is a table's missing value
-        return "the text is empty"
+        return EMPTY_TEXT
     return "" if isinstance(value, int | float) else "a list or table; expected text"
 
 

@@ -1,0 +1,79 @@
+"""The columns that a task's predictions add to a file: their names, types and digits. Knows no format."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from polytask.types import LabelSpace, Prediction, UserError
+from polytask.values import unknown
+
+PROBABILITIES = ("top", "all", "none")
+PROBABILITY_DIGITS = 6  # significant ones: small probabilities do not become 0
+SCORE_DIGITS = 5  # of the task's range: 4 decimals for scores from 0 to 5, 2 for scores from 0 to 100
+
+
+@dataclass(frozen=True)
+class AddedColumns:
+    """The columns of one task: predicted_TASK, probability_TASK, and with "all" a probability_TASK_CLASS for each."""
+
+    task: str
+    labels: LabelSpace
+    probabilities: str
+
+    def __post_init__(self) -> None:
+        if self.probabilities not in PROBABILITIES:
+            raise UserError(unknown("predict", self.probabilities, PROBABILITIES, "choice of probabilities"))
+
+    @cached_property
+    def types(self) -> dict[str, pa.DataType]:
+        found = {f"predicted_{self.task}": pa.float64() if self.labels.kind == "score" else pa.string()}
+        if self.labels.kind != "score" and self.probabilities != "none":
+            found[f"probability_{self.task}"] = pa.float64()
+            found |= {self._of_class(name): pa.float64() for name in self.labels.classes if self.probabilities == "all"}
+        return found
+
+    def values(self, prediction: Prediction) -> dict[str, str | float | None]:
+        """The prediction's values by column, all None where there is no prediction."""
+        label, found = prediction.label, dict[str, str | float | None](dict.fromkeys(self.types))
+        if label is None:
+            return found
+        found[f"predicted_{self.task}"] = round(label, self._decimals) if isinstance(label, float) else label
+        if prediction.probabilities is not None and self.probabilities != "none":
+            found[f"probability_{self.task}"] = _rounded(prediction.probabilities[str(label)])
+            if self.probabilities == "all":
+                found |= {self._of_class(name): _rounded(p) for name, p in prediction.probabilities.items()}
+        return found
+
+    def _of_class(self, name: str) -> str:
+        return f"probability_{self.task}_{name}"
+
+    @cached_property
+    def _decimals(self) -> int:
+        span = self.labels.high - self.labels.low
+        return max(0, SCORE_DIGITS - 1 - math.floor(math.log10(span)))
+
+
+def _rounded(probability: float) -> float:
+    return float(f"{probability:.{PROBABILITY_DIGITS}g}")
+
+
+def check_names(source: str, columns: Iterable[str], added: Mapping[str, AddedColumns]) -> None:
+    """Refuses to write two columns of one name: one would be lost, or mistaken for the other."""
+    taken = dict.fromkeys(columns, "the input's")
+    for task, columns_of_task in added.items():
+        for name in columns_of_task.types:
+            if name not in taken:
+                taken[name] = f"task {task}'s"
+            elif taken[name] == "the input's":
+                raise UserError(
+                    f"{source}: has a column {name!r}, which predictions of task {task} would overwrite; rename or "
+                    "remove that column, or predict the file as it was before"
+                )
+            else:
+                raise UserError(
+                    f"predict: {taken[name]} column and task {task}'s would both be called {name!r}; predict these "
+                    "tasks one at a time, into two files"
+                )

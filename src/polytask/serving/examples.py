@@ -1,0 +1,51 @@
+"""Examples to predict, from the texts that a caller passes. Knows no model and no file."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from polytask.tasks.rows import EMPTY_TEXT, text_problem
+from polytask.tasks.source import shortened
+from polytask.types import UserError
+
+Text = str | None
+"""None, like an empty text, is one that is missing."""
+Texts = Text | Sequence[Text] | Sequence[tuple[Text, Text]]
+"""One text, a list of texts, or a list of pairs."""
+Example = tuple[Text, ...]
+
+
+def has_text(example: Example) -> bool:
+    """Whether none of the example's texts is missing or empty."""
+    return not any(map(text_problem, example))
+
+
+def examples_from(text: Texts, text2: Text | Sequence[Text], strict: bool) -> list[Example]:
+    """The arguments of `predict` as examples."""
+    if _is_one(text) != _is_one(text2) and text2 is not None:
+        raise UserError("predict: text and text2 are one text and a list; give two texts, or two lists of texts")
+    if _is_one(text):
+        rows: list[tuple[object, ...]] = [(text,) if text2 is None else (text, text2)]
+    elif text2 is None:
+        rows = [(item,) if _is_one(item) else tuple(item) for item in cast(Sequence[Any], text)]
+    else:
+        firsts, seconds = list(cast(Sequence[Text], text)), list(text2)
+        if len(firsts) != len(seconds):
+            raise UserError(
+                f"predict: text has {len(firsts):,} texts and text2 has {len(seconds):,}; both lists must have the "
+                "same length"
+            )
+        rows = list(zip(firsts, seconds, strict=True))
+    return [tuple(_text(value, number, strict) for value in row) for number, row in enumerate(rows)]
+
+
+def _is_one(value: object) -> bool:
+    """One text, or the value that a table has in place of one, rather than several."""
+    return isinstance(value, str | bytes) or not isinstance(value, Iterable)
+
+
+def _text(value: object, number: int, strict: bool) -> Text:
+    missing = not isinstance(value, str) and str(value) == "<NA>"  # pandas.NA, which refuses every comparison
+    problem = EMPTY_TEXT if missing else text_problem(value)
+    if problem and (strict or problem != EMPTY_TEXT):
+        raise UserError(f"predict: example {number} (counted from 0): {shortened(value)!r}: {problem}")
+    return None if problem else str(value)

@@ -1,0 +1,72 @@
+"""Writing rows with predictions as csv, tsv, jsonl or parquet. Knows rows and columns, and no model."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from polytask.serving.input import Dialect, Record
+from polytask.tasks.reading import ENDINGS, Format
+from polytask.types import UserError
+
+WRITTEN = {ending: format for ending, format in ENDINGS.items() if format in ("csv", "tsv", "jsonl", "parquet")}
+JSON = json.JSONEncoder(ensure_ascii=False, default=str)
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+
+Write = Callable[[Sequence[Record]], None]
+
+
+def output_format(target: Path) -> Format:
+    """The format that the name's ending stands for."""
+    if target.suffix.lower() not in WRITTEN:
+        raise UserError(f"{target}: the ending says the format; use one of {', '.join(WRITTEN)}")
+    return WRITTEN[target.suffix.lower()]
+
+
+def output_dialect(target: Path, source: Path | None, found: Dialect | None) -> Dialect:
+    """That of the input, unless the output's ending asks for another delimiter.
+
+    .tsv means tabs; .csv means commas, where the input is a file with tabs that is not called .csv itself.
+    """
+    usual = DELIMITERS.get(output_format(target), ",")
+    if found is None:
+        return Dialect(usual, "utf-8")
+    ending, own = target.suffix.lower(), source.suffix.lower() if source else ""
+    other = ending == ".tsv" or (ending == ".csv" and found.delimiter == "\t" and own != ".csv")
+    return Dialect(usual if other else found.delimiter or usual, found.encoding)
+
+
+@contextmanager
+def write_rows(path: Path, format: Format, dialect: Dialect, types: Mapping[str, Any]) -> Iterator[Write]:
+    """Gives a function that writes the next rows. `types` has all columns; their Arrow types are for parquet only."""
+    match format:
+        case "jsonl":
+            with path.open("w", encoding="utf-8") as file:
+                yield lambda rows: file.writelines(JSON.encode(row) + "\n" for row in rows)
+        case "parquet":
+            schema = pa.schema(list(types.items()))
+            with pq.ParquetWriter(path, schema) as parquet:
+                yield lambda rows: parquet.write_table(_table(rows, schema))
+        case _:
+            with path.open("w", encoding=dialect.encoding, newline="") as file:
+                table = csv.writer(file, delimiter=dialect.delimiter or ",", lineterminator="\n")
+                table.writerow(types)
+                yield lambda rows: table.writerows([as_text(row.get(column)) for column in types] for row in rows)
+
+
+def _table(rows: Sequence[Record], schema: pa.Schema) -> pa.Table:
+    arrays = []
+    for field in schema:
+        values = [row.get(field.name) for row in rows]
+        arrays.append(pa.array(map(as_text, values) if field.type == pa.string() else values, field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def as_text(value: Any) -> str | None:
+    """A value as text: numbers, truth values, lists and objects as JSON, which can be read back."""
+    return value if value is None or isinstance(value, str) else JSON.encode(value)
