@@ -216,11 +216,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class MetricValue:
-    """A metric over a whole split, with its 95 % bootstrap interval over examples."""
+    """A metric over a whole split, with its 95 % interval over examples."""
 
     value: float
     low: float
     high: float
+    greater_is_better: bool = True
 
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
