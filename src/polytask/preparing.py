@@ -9,7 +9,8 @@ import torch
 from polytask.build import encoder_folder, make_model, make_packer, make_trunk, start_heads
 from polytask.bundle import Bundle
 from polytask.environment import usable_cores
-from polytask.evaluation.metrics import check_metric
+from polytask.evaluation.metrics import chosen_metric
+from polytask.evaluation.own_metrics import own_metrics, primary_of
 from polytask.model import MultiTaskModel
 from polytask.places import cache_folder
 from polytask.recipe import Recipe
@@ -59,8 +60,7 @@ def prepare(recipe: Recipe) -> Prepared:
     torch.set_num_threads(recipe.train.threads or min(torch.get_num_threads(), usable_cores()))
     folder = encoder_folder(recipe.encoder)
     tokenizer = TextTokenizer.load(folder)
-    for name, spec in recipe.tasks.items():
-        check_metric(spec.metric, spec.kind, f"recipe: tasks.{name}.metric")
+    check_metrics(recipe)
     tasks = {task.spec.name: task for task in read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder())}
     labels = {name: task.labels for name, task in tasks.items()}
     model = make_model(
@@ -70,6 +70,16 @@ def prepare(recipe: Recipe) -> Prepared:
         start_heads(model, folder)
     freeze(model, recipe.train)
     return assemble(recipe, tokenizer, tasks, model, tuple(tasks))
+
+
+def check_metrics(recipe: Recipe) -> None:
+    """Every metric that the recipe names must exist, and functions of the user's own must load."""
+    for spec in recipe.tasks.values():
+        primary_of(spec)
+    task, _, metric = recipe.train.select.partition(".")
+    if metric:
+        spec = recipe.tasks[task]
+        chosen_metric(metric, spec.kind, "recipe: train.select", own_metrics(spec))
 
 
 def assemble(
@@ -91,6 +101,6 @@ def describe_task(task: Task, prepared: Prepared) -> dict[str, Any]:
         "range": [labels.low, labels.high] if spec.kind == "score" else None,
         "text": list(spec.text),
         "label": spec.label,
-        "metric": check_metric(spec.metric, spec.kind, spec.name),
+        "metric": primary_of(spec).name,
         "data": {name: describe_split(split, labels, prepared.packer, apart) for name, split in task.splits.items()},
     }

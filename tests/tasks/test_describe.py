@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sklearn.metrics import f1_score, matthews_corrcoef
 
+from polytask.evaluation.metrics import chosen_metric
 from polytask.tasks.describe import SHOWN_BROKEN_ROWS, baseline, describe_split, label_balance
 from polytask.tasks.task import Task, read_tasks
 from polytask.text.packing import Packer
@@ -83,7 +84,7 @@ def test_classes_that_dev_does_not_have_are_counted_as_none(make: MakeTask) -> N
 
 def test_the_commonest_class(make: MakeTask) -> None:
     task = make("classes", ["x,a", "x,b", "x,b", "x,c", "x,b"])
-    found = {metric: baseline(task.splits["dev"], task.labels, metric) for metric in ("accuracy", "f1", "matthews")}
+    found = {metric: baseline(task.splits["dev"], task.labels, chosen_metric(metric, task.spec.kind, "")) for metric in ("accuracy", "f1", "matthews")}
     gold, said = task.splits["dev"].labels, [1] * 5
     assert found["accuracy"] == {"metric": "accuracy", "value": 0.6, "what": "always 'b'"}
     # b has precision 3/5 and recall 1; a and c have nothing.
@@ -96,10 +97,10 @@ def test_the_commonest_class(make: MakeTask) -> None:
 def test_yes_and_no(make: MakeTask) -> None:
     task = make("yes_no", ["x,1", "x,0", "x,0", "x,0"])
     dev = task.splits["dev"]
-    assert baseline(dev, task.labels, "accuracy") == {"metric": "accuracy", "value": 0.75, "what": "always 'no'"}
+    assert baseline(dev, task.labels, chosen_metric("accuracy", task.spec.kind, "")) == {"metric": "accuracy", "value": 0.75, "what": "always 'no'"}
     # Always no finds no yes at all; always yes has precision 1/4 and recall 1.
-    assert baseline(dev, task.labels, "f1") == {"metric": "f1", "value": pytest.approx(0.4), "what": "always 'yes'"}
-    assert baseline(dev, task.labels, "matthews") == {"metric": "matthews", "value": 0.0, "what": "always 'no'"}
+    assert baseline(dev, task.labels, chosen_metric("f1", task.spec.kind, "")) == {"metric": "f1", "value": pytest.approx(0.4), "what": "always 'yes'"}
+    assert baseline(dev, task.labels, chosen_metric("matthews", task.spec.kind, "")) == {"metric": "matthews", "value": 0.0, "what": "always 'no'"}
 
 
 @pytest.mark.parametrize("metric", ["pearson", "spearman"])
@@ -107,4 +108,4 @@ def test_yes_and_no(make: MakeTask) -> None:
 def test_the_same_score_for_all_has_no_correlation(make: MakeTask, metric: str, rows: list[str]) -> None:
     task = make("score", rows, range=(0, 5))
     expected = {"metric": metric, "value": 0.0, "what": "always the same score"}
-    assert baseline(task.splits["dev"], task.labels, metric) == expected
+    assert baseline(task.splits["dev"], task.labels, chosen_metric(metric, task.spec.kind, "")) == expected

@@ -6,6 +6,7 @@ columns. Where a metric has no meaning (one class only, constant scores) it is 0
 Plain text has no labels: in their place stand how much was asked of each text and how surprising that was.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -395,7 +396,7 @@ class _Split:
         columns = self.columns(metric)
         if metric.own:
             worst, best = self.extremes()
-            return intervals.by_bootstrap(metric.function, columns, worst, best, OWN_RESAMPLES, self.seed)
+            return intervals.by_bootstrap(_forgiving(metric), columns, worst, best, OWN_RESAMPLES, self.seed)
         if metric.pulls is not None:
             assert metric.scale is not None
             pulls_N = metric.pulls(*columns)
@@ -424,6 +425,20 @@ class _Split:
         if len(present) == 1:
             present = np.array([present[0], (present[0] + 1) % max(2, len(self.labels.classes))])
         return (present, np.roll(present, 1)), (present, present)
+
+
+def _forgiving(metric: Metric) -> Callable[[Array, Array], Any]:
+    """The function of a metric that may have no value on some resamples, as where they hold one class only."""
+
+    def forgiving(gold: Array, predicted: Array) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return metric.function(gold, predicted)
+        except UserError:
+            return np.nan
+
+    return forgiving
 
 
 def _separated(auc: float, is_NC: Array) -> Ends:
