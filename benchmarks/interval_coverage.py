@@ -1,8 +1,8 @@
 """How often the 95 % intervals of scores cover the truth: `python benchmarks/interval_coverage.py`.
 
 Splits are drawn from known distributions, so that the truth is known: confusion matrices with an accuracy of `rate`;
-probabilities whose AUC is `rate`; scores whose correlation with the truth is `rate`. For comparison the percentiles of a
-plain bootstrap of the rows, which came before. One core, under two minutes with the default number of splits.
+probabilities whose AUC is `rate`; scores whose correlation with the truth is `rate`. For comparison the coverage of the
+percentiles of a plain bootstrap of the rows. One core, under two minutes with the default number of splits.
 """
 
 import argparse

@@ -377,7 +377,6 @@ class Running:
             **({"transfer": read_transfer(self.folder / "metrics.jsonl", stages)} if stages else {}),
         }
 
-
     def _compared_with_start(self, trained: EvalReport, start: EvalReport) -> dict[str, Any]:
         """The scores before the first step, those of methods without training, and what training did not improve."""
         return {

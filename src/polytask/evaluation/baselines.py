@@ -44,7 +44,11 @@ def untrained_baseline(
     gold = dev.labels[rows]
     if spec.kind == "score" and spec.is_pair:
         u_ND, v_ND = dev_ND.unbind(1)
-        said, shares, what = (u_ND * v_ND).sum(1).clamp(0, 1).numpy(), None, "the cosine of the two texts, untrained encoder"
+        said, shares, what = (
+            (u_ND * v_ND).sum(1).clamp(0, 1).numpy(),
+            None,
+            "the cosine of the two texts, untrained encoder",
+        )
     else:
         train = splits["train"]
         known = _sample(len(train), spec.name, "train")

@@ -83,7 +83,9 @@ def _ends(head: Head, split: TokenizedExamples, metric: Metric, before: Tensor, 
         return _resampled_ends(head, split, metric, before, after)
     rows = {name: decided(out, labels)[None] for name, out in (("before", before), ("after", after))}
     classes = max(2, len(labels.classes))
-    (comparison,) = judge([TaskData(head.task, labels.kind, classes, metric.name, split.labels, rows)], "before").comparisons
+    (comparison,) = judge(
+        [TaskData(head.task, labels.kind, classes, metric.name, split.labels, rows)], "before"
+    ).comparisons
     return comparison.low, comparison.high
 
 

@@ -227,4 +227,3 @@ def _resampled(
         values.append(float(function(*(column[taken] for column in together))))
     found = np.array(values)
     return found[np.isfinite(found)]
-

@@ -281,6 +281,9 @@ MORE_METRICS: tuple[Metric, ...] = (
 """Those that are measured and can choose the best checkpoint, but that studies cannot compare runs by."""
 
 
+KNOWN_METRICS = frozenset(metric.name for metric in (*METRICS, *MORE_METRICS))
+
+
 def metrics_for(kind: LabelKind) -> tuple[Metric, ...]:
     """The metrics that studies compare runs by, for a kind of label; the first is used when a recipe names none."""
     return tuple(metric for metric in METRICS if kind in metric.kinds)
@@ -337,16 +340,14 @@ def score(
         gold, predicted = gold.astype(np.int64), predicted.astype(np.int64)
     split = _Split(gold, predicted, None if probabilities is None else np.nan_to_num(probabilities), labels, seed)
     metrics = [metric for metric in (*all_metrics_for(labels.kind), *own) if split.suits(metric, chosen)]
+    values = {metric.name: float(metric.function(*split.columns(metric))) for metric in metrics}
     ends = split.matrix_ends(metrics)
-    values = {
-        metric.name: MetricValue(
-            value := split.value(metric),
-            *(ends[metric.name] if metric.name in ends else split.ends(metric, value)),
-            metric.greater_is_better,
-        )
-        for metric in metrics
-    }
-    return TaskScore(loss, values, chosen.name, len(gold), chosen.greater_is_better)
+    found = {}
+    for metric in metrics:
+        value = values[metric.name]
+        low, high = ends[metric.name] if metric.name in ends else split.ends(metric, value)
+        found[metric.name] = MetricValue(value, min(low, value), max(high, value), metric.greater_is_better)
+    return TaskScore(loss, found, chosen.name, len(gold), chosen.greater_is_better)
 
 
 @dataclass(frozen=True)
@@ -377,9 +378,6 @@ class _Split:
                 predicted = np.where(np.isfinite(predicted), predicted, np.where(gold * 2 > low + high, low, high))
         return (_codes(gold), _codes(predicted)) if metric.order_only else (gold, predicted)
 
-    def value(self, metric: Metric) -> float:
-        return float(metric.function(*self.columns(metric)))
-
     def matrix_ends(self, metrics: list[Metric]) -> dict[str, Ends]:
         """The intervals of all metrics that follow from the confusion matrix."""
         functions = {metric.name: metric.from_margins for metric in metrics if metric.from_margins is not None}
@@ -388,9 +386,7 @@ class _Split:
         classes = max(2, len(self.labels.classes))
         exact = {"accuracy": intervals.of_share(int((self.gold == self.predicted).sum()), len(self.gold))}
         del functions["accuracy"]
-        found = intervals.of_matrix(functions, self.gold, self.predicted, classes, self.seed)
-        value = {m.name: self.value(m) for m in metrics}
-        return exact | {name: (min(low, value[name]), max(high, value[name])) for name, (low, high) in found.items()}
+        return exact | intervals.of_matrix(functions, self.gold, self.predicted, classes, self.seed)
 
     def ends(self, metric: Metric, value: float) -> Ends:
         columns = self.columns(metric)
