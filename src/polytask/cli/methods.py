@@ -1,4 +1,4 @@
-"""polytask methods: every method a recipe can name, or one of them in full. Read from the constructors and docstrings."""
+"""polytask methods: every method a recipe can name, or one in full, from its constructor and docstring."""
 
 import difflib
 import inspect

@@ -154,7 +154,8 @@ def remarks(trained: EvalReport, start: EvalReport, select: str) -> list[str]:
     if select != "last" and start.chosen(select) > trained.chosen(select):
         by = "the mean of the tasks" if select == "mean" else select
         found.append(
-            f"The untrained model scored better on dev, by {by}, than the best trained checkpoint (step {trained.step})."
+            f"The untrained model scored better on dev, by {by}, than the best checkpoint (step {trained.step}): "
+            f"{abs(start.chosen(select)):.3f} before training, {abs(trained.chosen(select)):.3f} after it."
         )
     for task, score in trained:
         value, name = score.metrics[score.primary], score.primary

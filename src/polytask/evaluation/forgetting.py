@@ -11,7 +11,8 @@ from torch import Tensor
 
 from polytask.evaluation.comparisons import TaskData
 from polytask.evaluation.evaluate import decided, measured
-from polytask.evaluation.metrics import CONFIDENCE, OWN_RESAMPLES, RESAMPLES, Metric, metrics_for
+from polytask.evaluation.intervals import FEWER_RESAMPLES
+from polytask.evaluation.metrics import CONFIDENCE, RESAMPLES, Metric, metrics_for
 from polytask.evaluation.own_metrics import primary_of
 from polytask.evaluation.verdict import judge
 from polytask.heads.base import Head
@@ -95,7 +96,7 @@ def _resampled_ends(
     """A paired bootstrap, for metrics whose influence functions are not known here."""
     sides = [_columns(head, split, metric, outputs) for outputs in (before, after)]
     rng, rows = np.random.default_rng(0), len(sides[0][0])
-    resamples = OWN_RESAMPLES if metric.own else RESAMPLES
+    resamples = FEWER_RESAMPLES if metric.own else RESAMPLES
     drawn = []
     for _ in range(resamples):
         taken = rng.integers(0, rows, rows)

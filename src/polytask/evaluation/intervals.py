@@ -21,6 +21,8 @@ Function = Callable[[Array, Array], Any]
 CONFIDENCE = 0.95
 TAIL = (1 - CONFIDENCE) / 2
 RESAMPLES = 1000
+FEWER_RESAMPLES = 400
+"""Where every resample costs a call of its own, or the rows show no noise."""
 # Numbers in one array of resamples; about ten such arrays are alive at once, so this stays near 50 MB.
 BATCH_NUMBERS = 600_000
 GROUPS = 100
@@ -31,7 +33,7 @@ FEWEST_ROWS = 4
 
 @dataclass(frozen=True)
 class Scale:
-    """Where a metric's sampling distribution is close to symmetric, and its interval stays inside the metric's range."""
+    """On which a metric's sampling distribution is nearly symmetric, and intervals stay inside the metric's range."""
 
     forward: Callable[[Floats], Floats]
     back: Callable[[Floats], Floats]
@@ -189,41 +191,32 @@ def _inside(ends: Floats, value: float, scale: Scale) -> Ends:
 
 
 def _with_one_more(
-    function: Function, columns: tuple[Array, Array], other: tuple[Array, Array], seed: int, resamples: int = RESAMPLES
+    function: Function, columns: tuple[Array, Array], other: tuple[Array, Array], seed: int, one_by_one: bool = False
 ) -> Ends:
     """Percentiles of resampled rows, one row more being drawn from `other`; the value itself is always inside."""
     value = float(function(*columns))
-    together = tuple(np.concatenate(pair) for pair in zip(columns, other, strict=True))
-    more = _resampled(function, together, len(columns[0]), len(other[0]), resamples, seed)
-    ends = np.quantile(more, [TAIL, 1 - TAIL]).tolist() if len(more) else [value, value]
+    rows, more = len(columns[0]), len(other[0])
+    together = [np.concatenate(pair) for pair in zip(columns, other, strict=True)]
+    rng, batch = np.random.default_rng(seed), 1 if one_by_one else max(1, BATCH_NUMBERS // rows)
+    drawn = []
+    for start in range(0, FEWER_RESAMPLES, batch):
+        taken = rng.integers(0, rows + 1, (min(batch, FEWER_RESAMPLES - start), rows))
+        one_more = taken == rows
+        taken[one_more] += rng.integers(0, more, int(one_more.sum()))
+        found = function(*(column[taken[0] if one_by_one else taken] for column in together))
+        drawn.append(np.atleast_1d(np.asarray(found, np.float64)))
+    values = np.concatenate(drawn)
+    values = values[np.isfinite(values)]
+    ends = np.quantile(values, [TAIL, 1 - TAIL]).tolist() if len(values) else [value, value]
     return min(ends[0], value), max(ends[1], value)
 
 
 def by_bootstrap(
-    function: Function,
-    columns: tuple[Array, Array],
-    worst: tuple[Array, Array],
-    best: tuple[Array, Array],
-    resamples: int,
-    seed: int,
+    function: Function, columns: tuple[Array, Array], worst: tuple[Array, Array], best: tuple[Array, Array], seed: int
 ) -> Ends:
-    """Percentiles, for functions of which nothing is known. One row's weight goes to the worst and to the best rows.
+    """Percentiles, for functions of which nothing is known. One row more is drawn from the worst, then the best rows.
 
     Whether a lower value is the worse one is not known either: both ends are the outermost of the two.
     """
-    ends = [_with_one_more(function, columns, more, seed, resamples) for more in (worst, best)]
+    ends = [_with_one_more(function, columns, more, seed, one_by_one=True) for more in (worst, best)]
     return min(low for low, _ in ends), max(high for _, high in ends)
-
-
-def _resampled(
-    function: Function, together: tuple[Array, ...], rows: int, more: int, resamples: int, seed: int
-) -> Floats:
-    rng = np.random.default_rng(seed)
-    values = []
-    for _ in range(resamples):
-        taken = rng.integers(0, rows + (more > 0), rows)
-        one_more = taken == rows
-        taken[one_more] += rng.integers(0, max(more, 1), int(one_more.sum()))
-        values.append(float(function(*(column[taken] for column in together))))
-    found = np.array(values)
-    return found[np.isfinite(found)]

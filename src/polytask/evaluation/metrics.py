@@ -30,8 +30,6 @@ SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)
 CALIBRATION_BINS = 15
 MOST_AUC_CLASSES = 20
 """With more classes, AUC is computed only where it is the task's metric: it sorts all rows once for each class."""
-OWN_RESAMPLES = 400
-"""Of a function of the user's own, which may be slow."""
 
 
 @dataclass(frozen=True)
@@ -392,7 +390,7 @@ class _Split:
         columns = self.columns(metric)
         if metric.own:
             worst, best = self.extremes()
-            return intervals.by_bootstrap(_forgiving(metric), columns, worst, best, OWN_RESAMPLES, self.seed)
+            return intervals.by_bootstrap(_forgiving(metric), columns, worst, best, self.seed)
         if metric.pulls is not None:
             assert metric.scale is not None
             pulls_N = metric.pulls(*columns)

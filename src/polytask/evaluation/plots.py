@@ -180,7 +180,7 @@ TICKS = {"guessing": ORANGE, "step 0": INK}
 def score_overview(
     name: str, title: str, rows: Sequence[tuple[str, Mapping[str, tuple[float, float, float]], Mapping[str, float]]]
 ) -> str:
-    """For each (label, {split: (value, low, high)}, {reference: value}): dots with intervals, and references as ticks."""
+    """For each (label, {split: (value, low, high)}, {reference: value}): dots with intervals, references as ticks."""
     with style(name):
         figure, axes = new_figure(5.6, 1.1 + 0.45 * len(rows))
         splits = sorted({split for _, scores, _ in rows for split in scores})

@@ -90,7 +90,7 @@ class _Run:
         return found if found.get("metric") == metric else {}
 
     def references(self, task: str, metric: str, score: Json) -> Json:
-        """What a metric is compared with, by name, each with the verdict: guessing, step 0, a method without training."""
+        """What a metric is compared with, each with the verdict: guessing, step 0 and a method without training."""
         value = score["metrics"][metric]
         greater = value.get("greater_is_better", score.get("greater_is_better", True))
         start = self.start.get("tasks", {}).get(task, {}).get("metrics", {}).get(metric, {})

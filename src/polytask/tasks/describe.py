@@ -57,7 +57,7 @@ def class_counts(split: Split, labels: LabelSpace) -> tuple[int, ...]:
 
 
 def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]:
-    """What the best constant answer scores by this metric: one class for all rows, one score, or the classes' shares."""
+    """What the best constant answer scores by this metric: one class, one score, or the classes' shares."""
     if labels.kind == "score":
         gold = labels.unscaled(split.labels.astype(np.float64))
         middle = np.median(gold) if metric.name == "mae" else gold.mean()
