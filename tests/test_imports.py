@@ -54,6 +54,7 @@ MAY: dict[str, set[str]] = {
         "bundle",
         "environment",
         "evaluation.metrics",
+        "evaluation.own_metrics",
         "model",
         "recipe",
         "tasks",

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, BertForMaskedLM
 
 import polytask
-from polytask import Finished, Running, UserError, evaluate_run, prepare, read_recipe, train
+from polytask import Finished, Rehearsal, Running, UserError, evaluate_run, prepare, read_recipe, train
 from polytask.training.lock import let_go
 
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
@@ -94,10 +94,54 @@ def test_a_stopped_run_resumes_to_the_same_end(tmp_path: Path, tiny_run: Finishe
     for file in ("model/model.safetensors", "model/parts.safetensors", "predictions/opinion-dev.jsonl"):
         assert (straight.folder / file).read_bytes() == (resumed.folder / file).read_bytes()
     assert straight.evaluations == resumed.evaluations
+    starts = [json.loads(x) for x in (resumed.folder / "metrics.jsonl").read_text().splitlines() if '"step": 0' in x]
+    assert [line["kind"] for line in starts] == ["evaluation"]  # kept, and not scored again
+    assert straight.summary["start"] == resumed.summary["start"]
+    assert straight.summary["untrained"] == resumed.summary["untrained"]
     steps = [json.loads(line) for line in (resumed.folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in steps if line["kind"] == "step"] == list(range(1, 21))
     again = train(recipe, tmp_path / "stopped", resume=True)  # a finished run has nothing left to train
     assert again.evaluations == resumed.evaluations
+
+
+def test_every_task_is_scored_before_the_first_step(tiny_run: Finished, tiny_settings: list[str]) -> None:
+    lines = [json.loads(line) for line in (tiny_run.folder / "metrics.jsonl").read_text().splitlines()]
+    start = lines[0]
+    assert (start["kind"], start["step"], start["best"]) == ("evaluation", 0, False)
+    untouched = Rehearsal(read_recipe(QUICKSTART, tiny_settings))
+    for task, score in untouched.evaluate("dev"):
+        assert (
+            start["tasks"][task]["metrics"]["accuracy" if task != "similarity" else "pearson"]["value"] == score.value
+        )
+    summary = json.loads((tiny_run.folder / "summary.json").read_text())
+    assert summary["start"] == start["tasks"]
+    assert {t: b["metric"] for t, b in summary["untrained"].items()} == {
+        "opinion": "accuracy",
+        "question": "accuracy",
+        "similarity": "pearson",
+    }
+    assert summary["best"]["start_value"] == pytest.approx(start["mean"])
+    assert summary["best"]["step"] > 0
+    page = tiny_run.report.read_text()
+    assert "Step 0" in page
+    assert all(f"{found['value']:.3f}" in page for found in summary["untrained"].values())
+
+
+def test_scoring_the_start_does_not_change_training(
+    tmp_path: Path, tiny_settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = [*tiny_settings, "train.epochs=1", "train.steps_per_epoch=3"]
+    train(QUICKSTART, tmp_path / "with", short)
+    monkeypatch.setattr("polytask.training.loop._evaluate_the_start", lambda session: None)
+    without = train(QUICKSTART, tmp_path / "without", short)
+    assert "start" not in without.summary
+    for file in ("model/model.safetensors", "model/parts.safetensors"):
+        assert (tmp_path / "with" / file).read_bytes() == (tmp_path / "without" / file).read_bytes()
+    losses = [
+        [json.loads(x)["losses"] for x in (tmp_path / run / "metrics.jsonl").read_text().splitlines() if "losses" in x]
+        for run in ("with", "without")
+    ]
+    assert losses[0] == losses[1]
 
 
 def test_refused_folders(tmp_path: Path, tiny_run: Finished, tiny_settings: list[str]) -> None:

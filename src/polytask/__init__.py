@@ -12,6 +12,7 @@ from polytask.version import __version__
 if TYPE_CHECKING:
     from polytask.adding import Adding, add_task
     from polytask.build import TABLES, options_of
+    from polytask.evaluation.metrics import KNOWN_METRICS
     from polytask.evaluation.report import write_report
     from polytask.experiments.compare import StudyRunning, compare_runs
     from polytask.experiments.runner import CellReport
@@ -23,21 +24,24 @@ if TYPE_CHECKING:
     from polytask.probing import with_probes
     from polytask.recipe import Recipe, read_recipe, recipe_from, write_recipe
     from polytask.run import Finished, Rehearsal, Running, train
-    from polytask.scoring import evaluate_run
-    from polytask.serving.files import predict_file
+    from polytask.scoring import Evaluated, evaluate_run
+    from polytask.serving.files import PredictedFile, predict_file
     from polytask.serving.predictor import Predictor, load
     from polytask.starter import start_recipe
     from polytask.tasks.finding import Finding
     from polytask.trunk.encoders import describe_encoder, find_encoder
-    from polytask.types import EvalReport, Prediction, StepReport, UserError
+    from polytask.types import EvalReport, Prediction, StepReport, TaskScore, UserError
 
 __all__ = [
+    "KNOWN_METRICS",
     "TABLES",
     "Adding",
     "CellReport",
     "EvalReport",
+    "Evaluated",
     "Finding",
     "Finished",
+    "PredictedFile",
     "Prediction",
     "Predictor",
     "Prepared",
@@ -47,6 +51,7 @@ __all__ = [
     "Running",
     "StepReport",
     "StudyRunning",
+    "TaskScore",
     "UserError",
     "__version__",
     "add_task",
@@ -75,6 +80,7 @@ __all__ = [
 _MODULES = {
     "adding": ("Adding", "add_task"),
     "build": ("TABLES", "options_of"),
+    "evaluation.metrics": ("KNOWN_METRICS",),
     "evaluation.report": ("write_report",),
     "experiments.compare": ("StudyRunning", "compare_runs"),
     "experiments.runner": ("CellReport",),
@@ -86,13 +92,13 @@ _MODULES = {
     "probing": ("with_probes",),
     "recipe": ("Recipe", "read_recipe", "recipe_from", "write_recipe"),
     "run": ("Finished", "Rehearsal", "Running", "train"),
-    "scoring": ("evaluate_run",),
-    "serving.files": ("predict_file",),
+    "scoring": ("Evaluated", "evaluate_run"),
+    "serving.files": ("PredictedFile", "predict_file"),
     "serving.predictor": ("Predictor", "load"),
     "starter": ("start_recipe",),
     "tasks.finding": ("Finding",),
     "trunk.encoders": ("describe_encoder", "find_encoder"),
-    "types": ("EvalReport", "Prediction", "StepReport", "UserError"),
+    "types": ("EvalReport", "Prediction", "StepReport", "TaskScore", "UserError"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

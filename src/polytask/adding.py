@@ -19,12 +19,11 @@ from polytask.build import TABLES, complete, encoder_folder, make, make_model, s
 from polytask.bundle import Bundle, load_bundle, no_model
 from polytask.evaluation.evaluate import evaluate, split_outputs
 from polytask.evaluation.forgetting import OldTask, before_and_after
-from polytask.evaluation.metrics import check_metric
 from polytask.export.adapter import task_tensors
 from polytask.model import MultiTaskModel
 from polytask.places import cache_folder
 from polytask.policies.base import Policy, PolicyContext
-from polytask.preparing import Prepared, assemble
+from polytask.preparing import Prepared, assemble, check_metrics
 from polytask.recipe import (
     Recipe,
     read_content,
@@ -95,8 +94,7 @@ class Adding(Running):
     def _prepare(self) -> Prepared:
         recipe, tokenizer = self.recipe, self.old.bundle.tokenizer
         new = [spec for name, spec in recipe.tasks.items() if name not in self.old.tasks]
-        for spec in new:
-            check_metric(spec.metric, spec.kind, f"recipe: tasks.{spec.name}.metric")
+        check_metrics(recipe)
         added = {task.spec.name: task for task in read_tasks(new, tokenizer, cache_folder())}
         wanted_by = self._wants_old_examples()
         tasks = {**{name: self._old_task(name, wanted_by) for name in self.old.tasks}, **added}
@@ -228,10 +226,9 @@ class Adding(Running):
         model = bundle.model.to(self.device)
         before = split_outputs(model, splits, bundle.packer, recipe.train.precision == "bf16")
         model.cpu()
-        primary = {name: recipe.tasks[name].metric for name in splits}
-        scores = evaluate(model, before, splits, primary, split, 0)
+        scores = evaluate(model, before, splits, recipe.tasks, split, 0)
         heads = {name: model.head(name) for name in splits}
-        return before_and_after(heads, splits, (scores, before), (report, outputs))
+        return before_and_after(heads, splits, (scores, before), (report, outputs), recipe.tasks)
 
     def _check_nothing_moved(self, found: Mapping[str, Mapping[str, OldTask]]) -> None:
         """Weights too: texts that are in no file must be answered as before."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from polytask.build import encoder_folder, make_model, make_packer, make_trunk, start_heads
 from polytask.bundle import Bundle, no_model
-from polytask.evaluation.metrics import check_metric
+from polytask.evaluation.metrics import chosen_metric
+from polytask.evaluation.own_metrics import own_metrics, primary_of
 from polytask.model import MultiTaskModel
 from polytask.places import cache_folder
 from polytask.recipe import Recipe
@@ -59,8 +60,7 @@ def prepare(recipe: Recipe) -> Prepared:
     check_teachers(recipe)
     folder = encoder_folder(recipe.encoder)
     tokenizer = TextTokenizer.load(folder, recipe.max_length)
-    for name, spec in recipe.tasks.items():
-        check_metric(spec.metric, spec.kind, f"recipe: tasks.{name}.metric")
+    check_metrics(recipe)
     tasks = {task.spec.name: task for task in read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder())}
     labels = {name: task.labels for name, task in tasks.items()}
     model = make_model(
@@ -79,6 +79,16 @@ def check_teachers(recipe: Recipe) -> None:
             raise UserError(f"recipe: teachers.{name}: {run}: there is no such run")
         if not any((folder / "tasks.json").is_file() for folder in (Path(run) / "model", Path(run))):
             raise UserError(f"recipe: teachers.{name}: {no_model(Path(run))}")
+
+
+def check_metrics(recipe: Recipe) -> None:
+    """Every metric that the recipe names must exist, and functions of the user's own must load."""
+    for spec in recipe.tasks.values():
+        primary_of(spec)
+    task, _, metric = recipe.train.select.partition(".")
+    if metric:
+        spec = recipe.tasks[task]
+        chosen_metric(metric, spec.kind, "recipe: train.select", own_metrics(spec))
 
 
 def assemble(
@@ -107,6 +117,6 @@ def describe_task(task: Task, prepared: Prepared) -> dict[str, Any]:
         "range": [labels.low, labels.high] if spec.kind == "score" else None,
         "text": list(spec.text),
         "label": spec.label,
-        "metric": check_metric(spec.metric, spec.kind, spec.name),
+        "metric": primary_of(spec).name,
         "data": {name: describe_split(split, labels, prepared.packer, apart) for name, split in task.splits.items()},
     }

@@ -3,6 +3,7 @@
 Knows the shape of a recipe and nothing of the methods it names: `build.py` checks those.
 """
 
+import importlib.util
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -115,12 +116,20 @@ def _from_anywhere(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     encoder = whole.get("encoder")
     if isinstance(encoder, str) and encoder != "minilm" and os.path.isdir(folder / encoder):
         whole["encoder"] = str(folder / whole["encoder"])
+    if isinstance(whole.get("tasks"), Mapping):
+        whole["tasks"] = {name: _own_functions(task, folder) for name, task in whole["tasks"].items()}
     if isinstance(whole.get("teachers"), Mapping):
         whole["teachers"] = {
             task: run if str(run).startswith(("$", "~")) else str(folder / str(run))
             for task, run in whole["teachers"].items()
         }
     return whole
+
+
+def _own_functions(task: Any, folder: Path) -> Any:
+    if not isinstance(task, Mapping) or not isinstance(task.get("metrics"), list):
+        return task
+    return {**task, "metrics": [_located(str(reference), folder) for reference in task["metrics"]]}
 
 
 def recipe_from(
@@ -273,6 +282,10 @@ def _check_task(task: TaskSpec, where: str) -> None:
         raise UserError(
             f"{where}.classes: two or more different names, for kind classes only, found {list(task.classes)}"
         )
+    for reference in task.metrics:
+        module, _, function = reference.rpartition(":")
+        if not module or not function.isidentifier():
+            raise UserError(f"{where}.metrics: a function is given as module:function, found {reference!r}")
 
 
 def _check_add(add: AddSettings, where: str) -> None:
@@ -283,8 +296,8 @@ def _check_add(add: AddSettings, where: str) -> None:
 def _check_plain_text(task: TaskSpec, where: str) -> None:
     if task.is_pair:
         raise UserError(f"{where}.text: kind text takes one column, found {len(task.text)}")
-    for name in ("label", "range", "loss"):
-        if (value := getattr(task, name)) is not None:
+    for name in ("label", "range", "loss", "metrics"):
+        if (value := getattr(task, name)) not in (None, ()):
             raise UserError(f"{where}.{name}: kind text has no labels, found {value!r}")
 
 
@@ -300,6 +313,7 @@ def _with_files(recipe: Recipe, where: str, folder: Path) -> Recipe:
             train=_absolute(task.train, base, f"{place}.train"),
             dev=_absolute(task.dev, base, f"{place}.dev"),
             test=None if task.test is None else _absolute(task.test, base, f"{place}.test"),
+            metrics=tuple(_located(reference, folder) for reference in task.metrics),
         )
     encoder = recipe.encoder
     if isinstance(encoder, str):
@@ -311,6 +325,19 @@ def _with_files(recipe: Recipe, where: str, folder: Path) -> Recipe:
         for name, run in recipe.teachers.items()
     }
     return replace(recipe, tasks=tasks, data=None, encoder=encoder, teachers=teachers)
+
+
+def _located(reference: str, folder: Path) -> str:
+    """`module:function` with the module's file, where that is beside the recipe, or (not installed) in this folder."""
+    module, _, name = reference.rpartition(":")
+    if not module or not module.partition(".")[0]:
+        return reference  # refused later, with the field's name
+    file = Path(os.path.expanduser(module) if module.endswith(".py") else f"{module.replace('.', '/')}.py")
+    installed = not module.endswith(".py") and importlib.util.find_spec(module.partition(".")[0]) is not None
+    for place in (folder,) if installed else (folder, Path.cwd()):
+        if (place / file).is_file():
+            return f"{os.path.abspath(place / file)}:{name}"
+    return reference
 
 
 def _absolute(source: str, base: Path, where: str) -> str:

@@ -24,9 +24,10 @@ from polytask.environment import (
     pick_precision,
     pick_threads,
 )
+from polytask.evaluation.baselines import remarks, report_from
 from polytask.evaluation.card import write_card
 from polytask.evaluation.interference import read_interference
-from polytask.evaluation.metrics import check_metric
+from polytask.evaluation.own_metrics import primary_of
 from polytask.evaluation.report import write_report
 from polytask.evaluation.transfer import read_transfer
 from polytask.policies.base import PolicyContext
@@ -46,7 +47,7 @@ from polytask.resuming import (
     refusal,
 )
 from polytask.samplers.base import Sampler, SamplerContext
-from polytask.scoring import Outputs, evaluate_split, score_split
+from polytask.scoring import Outputs, evaluate_split, score_split, untrained_baselines
 from polytask.serving.predictor import Predictor
 from polytask.tasks.describe import baseline, class_counts
 from polytask.training.averages import RunningAverage
@@ -54,7 +55,7 @@ from polytask.training.captured import CapturedSteps, why_not
 from polytask.training.checkpoint import step_of
 from polytask.training.feed import Feed
 from polytask.training.groups import parameter_groups
-from polytask.training.journal import Journal
+from polytask.training.journal import Journal, read_start
 from polytask.training.lock import LOCK, hold, let_go
 from polytask.training.loop import Session, fit
 from polytask.training.memory import Memory
@@ -191,6 +192,11 @@ class Running:
         """The model as it is now, on a split of every task."""
         return evaluate_split(self.prepared, split, self.session.step)[0]
 
+    def _evaluate_dev(self, step: int) -> EvalReport:
+        """The scores that choose checkpoints; at step 0 together with what methods without training score."""
+        report, _ = evaluate_split(self.prepared, "dev", step, self._evaluated())
+        return replace(report, baselines=untrained_baselines(self.prepared, self._evaluated())) if step == 0 else report
+
     def finish(self) -> Finished:
         """Takes the best weights, scores and predicts every split, and writes the model, the summary and the report."""
         self.session.load_best()
@@ -269,7 +275,7 @@ class Running:
             settings=settings,
             steps_per_epoch=prepared.steps_per_epoch,
             seed=recipe.seed,
-            evaluate=lambda step: evaluate_split(prepared, "dev", step, self._evaluated())[0],
+            evaluate=self._evaluate_dev,
             journal=Journal(self.folder, step_of(checkpoint) if checkpoint else 0),
             folder=self.folder / "checkpoints",
             average=None if settings.ema is None else RunningAverage(model, settings.ema),
@@ -360,7 +366,11 @@ class Running:
         chosen = recipe.train.select.partition(".")[0]
         judged = [recipe.tasks[n].kind for n in self._evaluated() if chosen in ("mean", n)]  # none with `last`
         by_text = bool(judged) and all(kind == "text" for kind in judged)
-        best_value = -session.best_value if by_text else session.best_value
+        sign = -1 if by_text else 1
+        if chosen in recipe.tasks:
+            sign = evaluations["dev"].tasks[chosen].sign(recipe.train.select.partition(".")[2] or None)
+        start = read_start(self.folder / "metrics.jsonl")
+        before = None if start is None or chosen == "last" else report_from(start).chosen(recipe.train.select)
         stages = session.sampler.stages
         probed = recipe.train.interference_every is not None
         return {
@@ -379,19 +389,29 @@ class Running:
             "best": {
                 "step": session.best_step,
                 "select": recipe.train.select,
-                "value": None if chosen == "last" else best_value,
+                "value": None if chosen == "last" else sign * session.best_value,
+                "start_value": None if before is None else sign * before,
             },
+            **({} if start is None else self._compared_with_start(evaluations["dev"], report_from(start))),
             "parameters": model.budget(),
             "tasks": {name: describe_task(task, self.prepared) for name, task in self.prepared.tasks.items()},
             "findings": [asdict(finding) for finding in self.prepared.findings()],
             "evaluations": {split: asdict(report)["tasks"] for split, report in evaluations.items()},
             "baselines": {
-                name: baseline(task.splits["dev"], task.labels, check_metric(task.spec.metric, task.spec.kind, name))
+                name: baseline(task.splits["dev"], task.labels, primary_of(task.spec))
                 for name, task in self.prepared.tasks.items()
                 if task.spec.kind != "text"
             },
             **({"interference": read_interference(self.folder / "metrics.jsonl")} if probed else {}),
             **({"transfer": read_transfer(self.folder / "metrics.jsonl", stages)} if stages else {}),
+        }
+
+    def _compared_with_start(self, trained: EvalReport, start: EvalReport) -> dict[str, Any]:
+        """The scores before the first step, those of methods without training, and what training did not improve."""
+        return {
+            "start": asdict(start)["tasks"],
+            "untrained": dict(start.baselines),
+            "remarks": remarks(trained, start, self.recipe.train.select),
         }
 
 

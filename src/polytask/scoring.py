@@ -1,15 +1,18 @@
 """Scores and predictions of a run's model on whole splits, while it trains and afterwards. Knows runs' folders."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from polytask.evaluation.baselines import untrained_baseline
 from polytask.evaluation.evaluate import evaluate, split_outputs, write_predictions
 from polytask.heads.base import Head
 from polytask.places import cache_folder
 from polytask.preparing import Prepared
-from polytask.recipe import read_recipe
+from polytask.recipe import Recipe, read_recipe
 from polytask.serving.predictor import Predictor
 from polytask.tasks.task import Split, read_split
 from polytask.types import EvalReport, TaskSpec, UserError
@@ -27,10 +30,13 @@ def score_split(prepared: Prepared, split: str, folder: Path, step: int) -> tupl
     return report, outputs
 
 
-def _write_predictions(folder: Path, name: str, head: Head, outputs: torch.Tensor, data: Split) -> None:
-    """Of plain text there are none."""
-    if head.labels.kind != "text":
-        write_predictions(folder / "predictions" / f"{name}.jsonl", data.examples(), head.decode(outputs))
+def _write_predictions(folder: Path, name: str, head: Head, outputs: torch.Tensor, data: Split) -> Path | None:
+    """The file; None for plain text, which has no predictions."""
+    if head.labels.kind == "text":
+        return None
+    path = folder / "predictions" / f"{name}.jsonl"
+    write_predictions(path, data.examples(), head.decode(outputs))
+    return path
 
 
 def evaluate_split(
@@ -39,11 +45,30 @@ def evaluate_split(
     splits = {name: data for name, data in prepared.splits(split).items() if tasks is None or name in tasks}
     bf16 = prepared.recipe.train.precision == "bf16"
     outputs = split_outputs(prepared.model, splits, prepared.packer, bf16)
-    primary = {name: spec.metric for name, spec in prepared.recipe.tasks.items()}
-    return evaluate(prepared.model, outputs, splits, primary, split, step), outputs
+    return evaluate(prepared.model, outputs, splits, prepared.recipe.tasks, split, step), outputs
 
 
-def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] | None = None) -> EvalReport:
+def untrained_baselines(prepared: Prepared, tasks: Collection[str]) -> dict[str, dict[str, Any]]:
+    """What a method without training scores on dev, by task: see `untrained_baseline`. Plain text has none."""
+    bf16 = prepared.recipe.train.precision == "bf16"
+    return {
+        name: untrained_baseline(prepared.model, task.spec, task.labels, task.splits, prepared.packer, bf16)
+        for name, task in prepared.tasks.items()
+        if name in tasks and task.spec.kind != "text" and {"train", "dev"} <= set(task.splits)
+    }
+
+
+@dataclass(frozen=True)
+class Evaluated(EvalReport):
+    """Scores of a finished run, with what was left out and what was written."""
+
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """By task, the broken rows that were left out (`broken_rows: skip`)."""
+    predictions: Mapping[str, Path] = field(default_factory=dict)
+    """By task, the file with its predictions."""
+
+
+def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] | None = None) -> Evaluated:
     """A finished run's scores on its own files of a split, or on other files by task. Writes the split's predictions.
 
     Predictions on other files go to predictions/TASK-on-FILE.jsonl, beside those of the run's own splits.
@@ -52,6 +77,7 @@ def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] |
     if not (folder / "recipe.yaml").is_file():
         raise UserError(f"{folder}: this is no run: it has no recipe.yaml")
     recipe = read_recipe(folder / "recipe.yaml")
+    _check_own_functions(recipe, folder)
     predictor = Predictor.load(folder, recipe.train.device)
     bundle = predictor.bundle
     files = dict(on or {}) or {n: f for n, s in recipe.tasks.items() if (f := _file_of(s, split, folder)) is not None}
@@ -64,12 +90,22 @@ def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] |
         spec = recipe.tasks[name]
         splits[name] = read_split(spec, bundle.labels[name], file, bundle.tokenizer, cache_folder(), split)
     outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16")
-    primary = {name: recipe.tasks[name].metric for name in splits}
-    report = evaluate(bundle.model, outputs, splits, primary, split, 0)
+    report = evaluate(bundle.model, outputs, splits, recipe.tasks, split, 0)
+    written = {}
     for name, data in splits.items():
         ending = f"on-{Path(files[name]).stem}" if on else split
-        _write_predictions(folder, f"{name}-{ending}", bundle.model.head(name), outputs[name], data)
-    return report
+        path = _write_predictions(folder, f"{name}-{ending}", bundle.model.head(name), outputs[name], data)
+        written |= {} if path is None else {name: path}
+    skipped = {name: data.num_broken for name, data in splits.items()}
+    return Evaluated(report.step, split, report.tasks, skipped=skipped, predictions=written)
+
+
+def _check_own_functions(recipe: Recipe, folder: Path) -> None:
+    """A run's folder may come from somebody else: no code in it is run."""
+    for name, spec in recipe.tasks.items():
+        for reference in spec.metrics:
+            if Path(reference.rpartition(":")[0]).resolve().is_relative_to(folder.resolve()):
+                raise UserError(f"{folder}: tasks.{name}.metrics: {reference} is inside the run; its code is not run")
 
 
 def _file_of(spec: TaskSpec, split: str, folder: Path) -> str | None:

@@ -79,7 +79,12 @@ class TaskSpec:
     range: tuple[float, float] | None = None
     """Lowest and highest score; needed for kind score."""
     metric: str | None = None
-    """The task's primary metric; left out: accuracy, pearson for scores, or perplexity for plain text."""
+    """The task's primary metric, which judges checkpoints. classes and yes_no: accuracy (left out: this), f1, matthews,
+    f1_weighted, auc, log_loss or calibration_error; score: pearson (left out: this), spearman, mae, rmse or r2; text:
+    perplexity; or one of `metrics`."""
+    metrics: tuple[str, ...] = ()
+    """Functions of your own, as [mymodule:function], called as function(true, predicted) on each split; mymodule.py is
+    looked for beside the recipe."""
     weight: Positive = 1.0
     """Factor of the task's loss."""
     head: Swap | None = None
@@ -190,7 +195,8 @@ class LabelSpace:
         """A score of the range as a number from 0 to 1, which is what heads learn."""
         return (score - self.low) / (self.high - self.low)
 
-    def unscaled(self, value: float) -> float:
+    def unscaled(self, value: Any) -> Any:
+        """A number from 0 to 1, or an array of such numbers, as scores of the range."""
         return self.low + value * (self.high - self.low)
 
 
@@ -251,11 +257,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class MetricValue:
-    """A metric over a whole split, with its 95 % bootstrap interval over examples."""
+    """A metric over a whole split, with its 95 % interval over examples."""
 
     value: float
     low: float
     high: float
+    greater_is_better: bool = True
 
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
@@ -270,11 +277,26 @@ class TaskScore:
     primary: str
     examples: int
     greater_is_better: bool = True
-    """False for plain text, whose metrics say how surprising it is."""
+    """Of the primary metric; each metric has its own."""
 
     @property
     def value(self) -> float:
         return self.metrics[self.primary].value
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the task is plain text, whose perplexity is not comparable with other tasks' metrics."""
+        return self.primary == "perplexity"
+
+    def sign(self, metric: str | None = None) -> int:
+        """1 where a greater value of the metric (left out: the primary one) is better, -1 where a lower one is."""
+        if metric is None or metric == self.primary:
+            return 1 if self.greater_is_better else -1
+        return 1 if self.metrics[metric].greater_is_better else -1
+
+    def signed(self, metric: str | None = None) -> float:
+        """A metric (left out: the primary one), turned round where lower is better: the greater the better."""
+        return self.sign(metric) * self.metrics[metric or self.primary].value
 
 
 @dataclass(frozen=True)
@@ -284,14 +306,16 @@ class EvalReport:
     step: int
     split: str
     tasks: Mapping[str, TaskScore]
+    baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By task, at step 0 only: what a simple method scores with the untrained encoder."""
 
     @property
     def mean(self) -> float:
-        """The plain mean of the tasks' primary metrics (correlations are not rescaled).
+        """The plain mean of the tasks' primary metrics (correlations are not rescaled; where lower is better, minus).
 
-        Plain text is left out: its perplexity is no share of anything. Where there is nothing else, minus its loss.
+        Plain text is left out: its perplexity has another scale. Where there is nothing else, minus its loss.
         """
-        values = [score.value for score in self.tasks.values() if score.greater_is_better]
+        values = [score.signed() for score in self.tasks.values() if not score.is_text]
         values = values or [-score.loss for score in self.tasks.values()]
         return sum(values) / len(values)
 
@@ -305,9 +329,7 @@ class EvalReport:
         if select == "last":
             return float(self.step)
         task, _, metric = select.partition(".")
-        score = self.tasks[task]
-        value = score.metrics[metric or score.primary].value
-        return value if score.greater_is_better else -value
+        return self.tasks[task].signed(metric or None)
 
     def __iter__(self) -> Iterator[tuple[str, TaskScore]]:
         return iter(self.tasks.items())
@@ -348,6 +370,7 @@ class StepReport:
     penalties: Mapping[str, float]
     """Of each regularizer."""
     learning_rate: float
+    """Of the encoder; of adapters or heads where the encoder does not learn."""
     gradient_norm: float
     examples: int
     tokens: int
@@ -360,5 +383,7 @@ class StepReport:
     """Set on steps that ended with a checkpoint."""
     interference: Interference | None = None
     """Set on steps that ended with a probe."""
+    learning_rates: Mapping[str, float] = field(default_factory=dict)
+    """Of the encoder's top layer, the adapter, the heads and the policy, as far as they learn."""
     skipped: str | None = None
     """Why the step moved no weights (`train.on_nan: skip`); `losses` and `penalties` are those that are numbers."""

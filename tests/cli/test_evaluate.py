@@ -1,5 +1,6 @@
 """polytask evaluate and report on a finished run."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ def test_scores_again_and_on_another_file(cli: Any, tiny_run: Finished, tmp_path
     other = cli("evaluate", tiny_run.folder, "--on", f"opinion={tmp_path / 'more.csv'}")
     assert other.code == 0, other.err
     assert "similarity" not in other.out
+    written = tiny_run.folder / "predictions" / "opinion-on-more.jsonl"
+    assert f"opinion: predictions written to {written}" in other.out
+    assert len(written.read_text().splitlines()) == 2
+    assert "skipped" not in other.out
     (tmp_path / "strange.csv").write_text("text,opinion\nlovely,superb\n")
     strange = cli("evaluate", tiny_run.folder, "--on", f"opinion={tmp_path / 'strange.csv'}")
     assert strange.code == 1
@@ -22,6 +27,32 @@ def test_scores_again_and_on_another_file(cli: Any, tiny_run: Finished, tmp_path
     assert cli("evaluate", tiny_run.folder, "--split", "test").code == 1
     assert cli("evaluate", tiny_run.folder, "--split", "nonsense").code == 1
     assert cli("evaluate", tiny_run.folder, "--on", "opinion").code == 2
+
+
+def test_skipped_rows_are_counted(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run.folder, run, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+    recipe = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(recipe.replace("broken_rows: stop", "broken_rows: skip"))
+    (tmp_path / "more.csv").write_text("text,opinion\nlovely,positive\n,positive\ndreadful,superb\n")
+    said = cli("evaluate", run, "--on", f"opinion={tmp_path / 'more.csv'}")
+    assert said.code == 0, said.err
+    assert "opinion: 2 broken rows were skipped (broken_rows: skip)" in said.out
+
+
+def test_code_inside_a_runs_folder_is_not_run(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run.folder, run, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+    (run / "evil.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef f(gold, predicted):\n    return 0.0\n"
+    )
+    recipe = (run / "recipe.yaml").read_text()
+    assert "metrics: []" in recipe
+    (run / "recipe.yaml").write_text(recipe.replace("metrics: []", "metrics: [evil:f]"))
+    said = cli("evaluate", run)
+    assert said.code == 1
+    assert "is inside the run; its code is not run" in said.err
+    assert not (tmp_path / "ran").exists()
 
 
 def test_the_page_is_made_again(cli: Any, tiny_run: Finished) -> None:

@@ -1,8 +1,12 @@
 """polytask methods: every swap and option, straight from the constructors."""
 
+import inspect
 from typing import Any
 
+import pytest
+
 from polytask import TABLES, options_of
+from polytask.cli.methods import meaning_of, read_docstring
 
 
 def test_every_method_and_option_is_shown(cli: Any) -> None:
@@ -18,3 +22,37 @@ def test_every_method_and_option_is_shown(cli: Any) -> None:
     only = cli("methods", "sampler").out
     assert "round_robin" in only
     assert "adamw" not in only
+
+
+def test_one_method_in_plain_words(cli: Any) -> None:
+    said = cli("methods", "pal")
+    assert said.code == 0
+    words = " ".join(said.out.split())
+    for part in (
+        "pal (adapter) Projected attention layers:",
+        "Formula LN2(a + FFN(a) + TS(h)) TS(h) = V_D g(V_E h)",
+        'Paper Stickland & Murray, "BERT and PALs", 2019',
+        "heads: int = 12 Attention heads of the branch",
+        "In a recipe adapter: {name: pal, size: 204,",
+    ):
+        assert part in words, part
+
+
+def test_a_formula_keeps_its_lines(cli: Any) -> None:
+    assert "\n  v = beta2 v + (1 - beta2) g^2 " in cli("methods", "adamw").out
+
+
+def test_an_unknown_name_suggests_the_nearest(cli: Any) -> None:
+    said = cli("methods", "houlsbi")
+    assert said.code == 1
+    assert "there is no method or kind of method called 'houlsbi'. Did you mean houlsby?" in said.err
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_option_has_a_meaning(table: str) -> None:
+    for name, method in TABLES[table].items():
+        paragraphs, _, _ = read_docstring(inspect.getdoc(method) or "")
+        for option in options_of(method):
+            assert "does not say" not in meaning_of(table, option.name, paragraphs), (
+                f"{name}: name {option.name} in its docstring"
+            )

@@ -1,6 +1,7 @@
 """The tables commands print."""
 
 import io
+from typing import Any
 
 from rich.console import Console
 
@@ -9,19 +10,39 @@ from polytask.cli.tables import scores_table
 from polytask.types import MetricValue, TaskScore
 
 
-def shown(report: EvalReport, baselines: dict[str, dict[str, object]] | None = None) -> str:
+def shown(report: EvalReport, summary: dict[str, Any] | None = None) -> str:
     said = io.StringIO()
-    Console(file=said, width=120).print(scores_table(report, baselines))
+    Console(file=said, width=140).print(scores_table(report, summary))
     return said.getvalue()
 
 
 def test_scores_stand_with_their_intervals_and_what_guessing_gives() -> None:
     metrics = {"accuracy": MetricValue(0.7344, 0.7, 0.77), "f1": MetricValue(0.5, 0.4, 0.6)}
     report = EvalReport(5, "dev", {"mood": TaskScore(0.1, metrics, "accuracy", 1234)})
-    text = shown(report, {"mood": {"metric": "accuracy", "value": 0.25, "what": "always 'fine'"}})
+    text = shown(report, {"baselines": {"mood": {"metric": "accuracy", "value": 0.25, "what": "always 'fine'"}}})
     for words in ("mood", "1,234", "0.734", "0.700 to 0.770", "0.250 (always 'fine')", "f1"):
         assert words in text
     assert "lower is better" not in text
+
+
+def test_scores_stand_beside_those_of_the_untrained_model() -> None:
+    metrics = {"accuracy": MetricValue(0.7344, 0.7, 0.77), "f1": MetricValue(0.5, 0.4, 0.6)}
+    report = EvalReport(5, "dev", {"mood": TaskScore(0.1, metrics, "accuracy", 1234)})
+    start = {"mood": {"metrics": {"accuracy": {"value": 0.311}, "f1": {"value": 0.222}}}}
+    text = shown(
+        report, {"start": start, "untrained": {"mood": {"metric": "accuracy", "value": 0.444, "what": "near"}}}
+    )
+    assert [words in text for words in ("at step 0", "no training", "0.311", "0.222", "0.444")] == [True] * 5
+    assert "guessing" not in text
+
+
+def test_a_table_is_short_and_has_the_users_own_metrics() -> None:
+    names = ("accuracy", "f1", "matthews", "f1_weighted", "auc", "log_loss", "mine")
+    metrics = {name: MetricValue(0.5, 0.4, 0.6, name != "log_loss") for name in names}
+    report = EvalReport(5, "dev", {"mood": TaskScore(0.1, metrics, "log_loss", 9, greater_is_better=False)})
+    text = shown(report)
+    assert [name for name in names if f" {name} " in text] == ["accuracy", "f1", "log_loss", "mine"]
+    assert text.index("log_loss (lower is better)") < text.index("accuracy")
 
 
 def test_of_a_perplexity_the_table_says_which_way_is_better() -> None:

@@ -119,7 +119,7 @@ def test_names_cannot_break_the_tables(tmp_path: Path) -> None:
     card = write_card(tmp_path, content).read_text(encoding="utf-8")
     assert front(card)["base_model"] == name
     tables = [line for line in card.splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in tables} == {9, 7, 3}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in tables} == {10, 7, 3}
     outside_code = re.sub(r"```python.*?```|(`+).*?\1", "", card.split("---\n", 2)[2], flags=re.DOTALL)
     assert "<img" not in outside_code
     assert "<script" not in outside_code
@@ -151,7 +151,10 @@ def with_plain_text(alone: bool) -> dict[str, Any]:
 def test_plain_text_is_named_and_nobody_is_told_to_ask_it(tmp_path: Path) -> None:
     text = write_card(tmp_path, with_plain_text(alone=False)).read_text()
     assert "that answers 2 text tasks" in text
-    assert "| words | none: plain text | dev | perplexity, lower is better | 20.500 | 18.000 to 23.000 | 7 |  |" in text
+    assert (
+        "| words | none: plain text | dev | perplexity (main), lower is better | 20.500 | 18.000 to 23.000 | 7 |  |  |"
+        in text
+    )
     assert 'model.predict("topic", "text")' in text
 
 

@@ -13,7 +13,7 @@ from polytask.evaluation.forgetting import OldTask, before_and_after
 from polytask.evaluation.metrics import metrics_for, score
 from polytask.heads.base import Head, TextHead
 from polytask.stream import Encoded
-from polytask.types import YES_NO, EvalReport, LabelSpace, MetricValue
+from polytask.types import YES_NO, EvalReport, LabelSpace, MetricValue, TaskSpec
 
 CLASSES = LabelSpace("classes", ("a", "b", "c"))
 SCORE = LabelSpace("score", low=0.0, high=5.0)
@@ -53,8 +53,9 @@ def compared(head: Head, gold: Any, before: Tensor, after: Tensor, metric: str |
             said = decided(outputs, head.labels)
         return EvalReport(0, "dev", {"task": score(np.asarray(true), said, head.labels, 0.0, metric)})
 
+    spec = TaskSpec("task", head.labels.kind, ("text",), "label", "train.csv", "dev.csv", metric=metric)
     sides = ((report(outputs), {"task": outputs}) for outputs in (before, after))
-    return before_and_after({"task": head}, {"task": Rows(gold)}, *sides)["task"]
+    return before_and_after({"task": head}, {"task": Rows(gold)}, *sides, {"task": spec})["task"]
 
 
 @pytest.mark.parametrize(("kind", "metric"), [("classes", "accuracy"), ("classes", "f1"), ("score", "pearson")])

@@ -24,8 +24,11 @@ PLOTS = {
     "metric": lambda name: plots.metric_curve(name, "Accuracy", [(10, 0.5, 0.4, 0.6), (20, 0.6, 0.5, 0.7)], 20, 0.4),
     "small": lambda name: plots.small_curve(name, "Learning rate", TRAIN),
     "overview": lambda name: plots.score_overview(
-        name, "Scores", [("a", {"dev": (0.5, 0.4, 0.6), "test": (0.5, 0.4, 0.6)}, 0.3), ("b", {"dev": (1, 1, 1)}, None)]
+        name,
+        "Scores",
+        [("a", {"dev": (0.5, 0.4, 0.6), "test": (0.5, 0.4, 0.6)}, {"guessing": 0.3}), ("b", {"dev": (1, 1, 1)}, {})],
     ),
+    "rates": lambda name: plots.rate_curves(name, "Learning rate", {"encoder": TRAIN, "heads": TRAIN[:3]}),
     "matrix": lambda name: plots.confusion_matrix(name, "Matrix", np.eye(7, dtype=np.int64), NASTY),
     "signed": lambda name: plots.signed_matrix(
         name, "Cosines", [[(0.5, "0.50"), None], [(-0.1, "-0.10"), (0.0, "0")]], NASTY[:2], [NASTY[3], ""]

@@ -183,7 +183,9 @@ def test_scores_are_those_of_the_summary(page: Page) -> None:
     text = page.text
     assert "topic accuracy 0.713 0.663 to 0.763 0.700 no clear difference" in text
     assert "f1 0.654 0.604 to 0.704" in text
-    assert "same pearson 0.877 0.827 to 0.927 0.000 better (always the same score) 3 0.020" in text
+    assert (
+        "same pearson 0.877 0.827 to 0.927 0.000 better than guessing Guessing: always the same score 3 0.020" in text
+    )
     assert "same pearson 0.777 0.727 to 0.827" in text  # the test split
 
 
@@ -192,6 +194,42 @@ def test_worse_than_the_baseline_is_said(run: Path) -> None:
     changed["baselines"]["topic"]["value"] = 0.9
     (run / "summary.json").write_text(json.dumps(changed), encoding="utf-8")
     assert "0.900 worse" in page_of(run).text
+
+
+def test_a_page_is_titled_by_its_run(page: Page) -> None:
+    assert page.text.startswith("first: polytask report first A run of the recipe first <run>.")
+
+
+def test_better_is_also_said_against_the_start(run: Path) -> None:
+    """A correlation of 0.877 is better than guessing, and was there before any training."""
+    simple = {"same": {"metric": "pearson", "value": 0.95, "what": "the cosine of the two texts"}}
+    start = {**evaluation(0, False), "baselines": simple}
+    start["tasks"] = {**scores(), "same": scores(-0.02)["same"]}
+    start["tasks"]["topic"]["metrics"]["f1"] = {**metric(0.1), "greater_is_better": False}
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8")
+    (run / "metrics.jsonl").write_text(json.dumps(start) + "\n" + lines, encoding="utf-8")
+    changed = {**summary(), "remarks": ["same: pearson is not clearly better."]}
+    changed["best"]["start_value"] = 0.7711
+    changed["evaluations"]["dev"]["topic"]["metrics"]["f1"]["greater_is_better"] = False
+    (run / "summary.json").write_text(json.dumps(changed), encoding="utf-8")
+    text = page_of(run).text
+    assert "0.794 (0.771 before training)" in text or "0.795 (0.771 before training)" in text
+    expected = "same pearson 0.877 0.827 to 0.927 0.000 0.857 0.950 worse than no training"
+    assert f"{expected} no clear difference from step 0 better than guessing" in text
+    assert "No training: the cosine of the two texts" in text
+    assert "f1 (lower is better) 0.654 0.604 to 0.704 0.100 worse than step 0" in text
+    assert "same: pearson is not clearly better." in text
+
+
+def test_the_learning_rates_of_parts_are_told_apart(run: Path) -> None:
+    rates = {"encoder": 1e-5, "heads": 1e-3}
+    write_lines(run / "metrics.jsonl", [{**step(number), "learning_rates": rates} for number in (1, 2, 3)])
+    text = page_of(run).text
+    assert "encoder" in text
+    assert "heads" in text
+    same = dict.fromkeys(("encoder", "heads"), 1e-4)
+    write_lines(run / "metrics.jsonl", [{**step(number), "learning_rates": same} for number in (1, 2, 3)])
+    assert "Learning rate: encoder, heads" in page_of(run).text
 
 
 def test_the_rest_of_the_summary_is_shown(page: Page) -> None:

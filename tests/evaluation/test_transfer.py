@@ -89,12 +89,25 @@ def test_columns_come_in_the_order_of_learning(tmp_path: Path) -> None:
 def test_plain_text_has_a_stage_and_no_column(tmp_path: Path) -> None:
     ends = [line(step, *row) for step, row in zip([0, 4, 9, 12], SCORES.tolist(), strict=True)]
     for entry in ends:
-        entry["tasks"]["b"] |= {"greater_is_better": False}
+        b = entry["tasks"]["b"]
+        b |= {"greater_is_better": False, "primary": "perplexity", "metrics": {"perplexity": b["metrics"]["f1"]}}
     found = read_transfer(written(tmp_path / "metrics.jsonl", ends), STAGES)
     assert found is not None
     assert [len(row) for row in found["scores"]] == [2] * 4
     assert found["backward"] == pytest.approx(0.40 - 0.60)
     assert found["forward"] == pytest.approx(0.30 - 0.10)
+
+
+def test_where_lower_is_better_forgetting_is_a_rise(tmp_path: Path) -> None:
+    ends = [line(step, *row) for step, row in zip([0, 4, 9, 12], (1 - SCORES).tolist(), strict=True)]
+    for entry in ends:
+        for task in "abc":
+            entry["tasks"][task] |= {"greater_is_better": False}
+    found = read_transfer(written(tmp_path / "metrics.jsonl", ends), STAGES)
+    assert found is not None
+    assert found["scores"] == (1 - SCORES).tolist()
+    assert found["forgetting"] == {"a": pytest.approx(0.2), "b": pytest.approx(0.0), "c": None}
+    assert found["backward"] == pytest.approx(-0.075)
 
 
 def test_a_stage_that_was_not_reached(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sklearn.metrics import f1_score, matthews_corrcoef
 
+from polytask.evaluation.metrics import chosen_metric
 from polytask.tasks.describe import SHOWN_BROKEN_ROWS, baseline, describe_split, label_balance
 from polytask.tasks.task import Task, read_tasks
 from polytask.text.packing import Packer
@@ -81,9 +83,13 @@ def test_classes_that_dev_does_not_have_are_counted_as_none(make: MakeTask) -> N
 # --- what guessing scores ---------------------------------------------------------------------------------------------
 
 
+def guess(task: Task, metric: str) -> dict[str, Any]:
+    return baseline(task.splits["dev"], task.labels, chosen_metric(metric, task.spec.kind, "metric"))
+
+
 def test_the_commonest_class(make: MakeTask) -> None:
     task = make("classes", ["x,a", "x,b", "x,b", "x,c", "x,b"])
-    found = {metric: baseline(task.splits["dev"], task.labels, metric) for metric in ("accuracy", "f1", "matthews")}
+    found = {metric: guess(task, metric) for metric in ("accuracy", "f1", "matthews")}
     gold, said = task.splits["dev"].labels, [1] * 5
     assert found["accuracy"] == {"metric": "accuracy", "value": 0.6, "what": "always 'b'"}
     # b has precision 3/5 and recall 1; a and c have nothing.
@@ -95,11 +101,10 @@ def test_the_commonest_class(make: MakeTask) -> None:
 
 def test_yes_and_no(make: MakeTask) -> None:
     task = make("yes_no", ["x,1", "x,0", "x,0", "x,0"])
-    dev = task.splits["dev"]
-    assert baseline(dev, task.labels, "accuracy") == {"metric": "accuracy", "value": 0.75, "what": "always 'no'"}
+    assert guess(task, "accuracy") == {"metric": "accuracy", "value": 0.75, "what": "always 'no'"}
     # Always no finds no yes at all; always yes has precision 1/4 and recall 1.
-    assert baseline(dev, task.labels, "f1") == {"metric": "f1", "value": pytest.approx(0.4), "what": "always 'yes'"}
-    assert baseline(dev, task.labels, "matthews") == {"metric": "matthews", "value": 0.0, "what": "always 'no'"}
+    assert guess(task, "f1") == {"metric": "f1", "value": pytest.approx(0.4), "what": "always 'yes'"}
+    assert guess(task, "matthews") == {"metric": "matthews", "value": 0.0, "what": "always 'no'"}
 
 
 @pytest.mark.parametrize("metric", ["pearson", "spearman"])
@@ -107,4 +112,16 @@ def test_yes_and_no(make: MakeTask) -> None:
 def test_the_same_score_for_all_has_no_correlation(make: MakeTask, metric: str, rows: list[str]) -> None:
     task = make("score", rows, range=(0, 5))
     expected = {"metric": metric, "value": 0.0, "what": "always the same score"}
-    assert baseline(task.splits["dev"], task.labels, metric) == expected
+    assert guess(task, metric) == expected
+
+
+def test_guessing_is_the_best_constant_in_the_metrics_own_direction(make: MakeTask) -> None:
+    scores = make("score", ["x,0", "x,0", "x,0", "x,5"], range=(0, 5))
+    assert guess(scores, "mae")["value"] == pytest.approx(1.25)  # always the median, in the task's own range
+    assert guess(scores, "rmse")["value"] == pytest.approx(5 * (3 / 16) ** 0.5)  # always the mean
+    assert guess(scores, "r2")["value"] == pytest.approx(0.0)
+    answers = make("yes_no", ["x,1", "x,0", "x,0", "x,0"])
+    entropy = guess(answers, "log_loss")
+    assert entropy["value"] == pytest.approx(-(0.25 * np.log(0.25) + 0.75 * np.log(0.75)))
+    assert entropy["what"] == "always the shares of the classes"
+    assert guess(answers, "auc")["value"] == 0.5

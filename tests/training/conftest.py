@@ -25,7 +25,7 @@ from polytask.training.journal import Journal
 from polytask.training.loop import Session
 from polytask.training.objective import Objective
 from polytask.trunk.bert import Bert, BertShape
-from polytask.types import YES_NO, LabelSpace, Swap, TrainSettings
+from polytask.types import YES_NO, LabelSpace, Swap, TaskSpec, TrainSettings
 
 SHAPE = BertShape(layers=2, hidden=32, heads=4, ffn=64, vocabulary=60, positions=32)
 
@@ -73,6 +73,7 @@ def make_session(tmp_path: Path) -> MakeSession:
         examples = {"one": Examples(40, 1, "classes"), "two": Examples(20, 2, "yes_no")}
         dev = {"one": Examples(20, 3, "classes"), "two": Examples(20, 4, "yes_no")}
         sizes = {task: len(part) for task, part in examples.items()}
+        specs = {task: TaskSpec(task, space.kind, ("text",), "label", "", "") for task, space in labels.items()}
         run = tmp_path / folder
         run.mkdir(exist_ok=True)
         policy = WeightedSum(PolicyContext(dict.fromkeys(labels, 1.0), {t: s.kind for t, s in labels.items()}, 6))
@@ -85,9 +86,7 @@ def make_session(tmp_path: Path) -> MakeSession:
             settings=train,
             steps_per_epoch=6,
             seed=5,
-            evaluate=lambda step: evaluate(
-                model, split_outputs(model, dev, packer), dev, dict.fromkeys(labels, None), "dev", step
-            ),
+            evaluate=lambda step: evaluate(model, split_outputs(model, dev, packer), dev, specs, "dev", step),
             journal=Journal(run, resumed_at),
             folder=run / "checkpoints",
         )

@@ -24,7 +24,12 @@ def test_lines_hold_the_report(tmp_path: Path) -> None:
         journal.write(report(1, evaluated=True))
     step, evaluation = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert (step["kind"], step["losses"], step["examples"]) == ("step", {"t": 0.25}, 4)
-    assert evaluation["tasks"]["t"]["metrics"]["accuracy"] == {"value": 0.7, "low": 0.6, "high": 0.8}
+    assert evaluation["tasks"]["t"]["metrics"]["accuracy"] == {
+        "value": 0.7,
+        "low": 0.6,
+        "high": 0.8,
+        "greater_is_better": True,
+    }
     assert (evaluation["mean"], evaluation["best"]) == (0.7, True)
     assert list((tmp_path / "tensorboard").iterdir())
 

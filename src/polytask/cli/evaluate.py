@@ -26,4 +26,12 @@ def run(
 
         polytask evaluate runs/quickstart --on opinion=more-opinions.csv
     """
-    plain_console().print(scores_table(polytask.evaluate_run(folder, split, pairs("--on", on))))
+    console = plain_console()
+    report = polytask.evaluate_run(folder, split, pairs("--on", on))
+    console.print(scores_table(report))
+    for task, count in report.skipped.items():
+        if count:
+            rows = "1 broken row was" if count == 1 else f"{count:,} broken rows were"
+            console.print(f"{task}: {rows} skipped (broken_rows: skip)", soft_wrap=True, highlight=False)
+    for task, path in report.predictions.items():
+        console.print(f"{task}: predictions written to {path}", soft_wrap=True, highlight=False)

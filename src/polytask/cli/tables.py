@@ -9,26 +9,50 @@ from rich.table import Table
 import polytask
 from polytask.cli.console import plain_console
 
+MOST_METRICS = 3
+"""Of a task in a table, beside its primary metric and functions of the user's own; the report shows all."""
 
-def scores_table(report: "polytask.EvalReport", baselines: Mapping[str, Mapping[str, Any]] | None = None) -> Table:
-    """Each task's metrics with their intervals."""
-    table = Table(title=f"{report.split} scores, with 95 % bootstrap intervals over examples", title_justify="left")
-    for column in ("task", "examples", "metric", "score", "interval", "guessing"):
+
+def scores_table(report: "polytask.EvalReport", summary: Mapping[str, Any] | None = None) -> Table:
+    """Each task's main metrics with their intervals; with a run's summary, also what they are compared with."""
+    table = Table(title=f"{report.split} scores, with 95 % intervals over examples", title_justify="left")
+    known = {key: (summary or {}).get(key) or {} for key in ("baselines", "start", "untrained")}
+    heads = {"start": "at step 0", "untrained": "no training", "baselines": "guessing"}
+    shown = [key for key in heads if known[key]]
+    for column in ("task", "examples", "metric", "score", "interval", *(heads[key] for key in shown)):
         table.add_column(column, justify="left" if column in ("task", "metric", "guessing") else "right")
     for task, score in report:
-        for name, value in score.metrics.items():
-            is_primary = name == score.primary
-            guess = (baselines or {}).get(task)
+        for name in _main_metrics(score):
+            value, is_primary = score.metrics[name], name == score.primary
             table.add_row(
                 task if is_primary else "",
                 f"{score.examples:,}" if is_primary else "",
-                name if score.greater_is_better else f"{name} (lower is better)",
+                name if score.sign(name) > 0 else f"{name} (lower is better)",
                 f"{value.value:.3f}",
                 f"{value.low:.3f} to {value.high:.3f}",
-                f"{guess['value']:.3f} ({guess['what']})" if guess and guess["metric"] == name else "",
+                *(_reference(known[key].get(task), name, words=key == "baselines") for key in shown),
                 style="bold" if is_primary else "dim",
             )
     return table
+
+
+def _main_metrics(score: "polytask.TaskScore") -> list[str]:
+    """The primary metric, the first three, and functions of the user's own, which come last."""
+    others = [name for name in score.metrics if name != score.primary]
+    first = others[: MOST_METRICS - 1]
+    own = [name for name in others if name not in first and name not in polytask.KNOWN_METRICS]
+    return [score.primary, *first, *own]
+
+
+def _reference(found: Mapping[str, Any] | None, metric: str, words: bool) -> str:
+    """A baseline's value by this metric, or that of an earlier evaluation."""
+    if not found:
+        return ""
+    if "metrics" in found:
+        return f"{found['metrics'][metric]['value']:.3f}" if metric in found["metrics"] else ""
+    if found["metric"] != metric:
+        return ""
+    return f"{found['value']:.3f} ({found['what']})" if words else f"{found['value']:.3f}"
 
 
 def old_tasks_table(added: Mapping[str, Any]) -> Table:
@@ -74,7 +98,9 @@ def interference_table(found: Mapping[str, Any]) -> Table:
 def print_finished(finished: "polytask.Finished", console: Console | None = None) -> None:
     console = console or plain_console()
     for split, report in finished.evaluations.items():
-        console.print(scores_table(report, finished.summary["baselines"] if split == "dev" else None))
+        console.print(scores_table(report, finished.summary if split == "dev" else None))
+    for remark in finished.summary.get("remarks", ()):
+        console.print(remark, soft_wrap=True, highlight=False, markup=False)
     if "added" in finished.summary:
         console.print(old_tasks_table(finished.summary["added"]))
     if finished.refused is None:

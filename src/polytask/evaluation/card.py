@@ -20,7 +20,7 @@ def write_card(model_folder: Path, summary: Mapping[str, Any]) -> Path:
         loader=loader, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False
     )
     pages.filters.update(plain=_plain, code=_code, quoted=_quoted)
-    text = pages.get_template("card.md.jinja").render(summary=summary)
+    text = pages.get_template("card.md.jinja").render(summary=summary, run=model_folder.resolve().parent.name)
     target = model_folder / "README.md"
     write_whole(target, visible(text))
     return target

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from polytask.evaluation.metrics import score
-from polytask.heads.base import TextHead
+from polytask.evaluation.own_metrics import own_metrics
+from polytask.heads.base import Head, TextHead
 from polytask.model import MultiTaskModel
 from polytask.text.packing import Packer
-from polytask.types import EvalReport, Example, LabelSpace, Prediction, TaskScore, TokenizedExamples
+from polytask.types import EvalReport, Example, LabelSpace, Prediction, TaskScore, TaskSpec, TokenizedExamples
 from polytask.whole import whole_file
 
 
@@ -30,7 +31,7 @@ def evaluate(
     model: MultiTaskModel,
     outputs: Mapping[str, Tensor],
     splits: Mapping[str, TokenizedExamples],
-    primary: Mapping[str, str | None],
+    specs: Mapping[str, TaskSpec],
     split: str,
     step: int,
 ) -> EvalReport:
@@ -38,14 +39,24 @@ def evaluate(
     scores: dict[str, TaskScore] = {}
     for task, out in outputs.items():
         head = model.head(task)
-        gold = splits[task].labels
-        loss = head.loss(out, torch.from_numpy(np.ascontiguousarray(gold))).item()
-        if isinstance(head, TextHead):
-            said, gold = head.surprise(out).double().numpy().T
-        else:
-            said = decided(out, head.labels)
-        scores[task] = score(gold, said, head.labels, loss, primary[task])
+        labels = splits[task].labels
+        loss = head.loss(out, torch.from_numpy(np.ascontiguousarray(labels))).item()
+        gold, said, shares = measured(out, head, labels)
+        own = own_metrics(specs[task])
+        scores[task] = score(gold, said, head.labels, loss, specs[task].metric, probabilities=shares, own=own)
     return EvalReport(step, split, scores)
+
+
+def measured(outputs: Tensor, head: Head, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """What metrics take: true and predicted labels, scores in the task's own range, and probabilities."""
+    if isinstance(head, TextHead):
+        surprise, asked = head.surprise(outputs).double().numpy().T
+        return asked, surprise, None
+    said = decided(outputs, head.labels)
+    if head.labels.kind == "score":
+        gold, said = (head.labels.unscaled(values.astype(np.float64)) for values in (labels, said))
+        return gold, said, None
+    return labels.astype(np.int64), said, probabilities(outputs, head.labels)
 
 
 def decided(outputs: Tensor, labels: LabelSpace) -> np.ndarray:
@@ -59,6 +70,15 @@ def decided(outputs: Tensor, labels: LabelSpace) -> np.ndarray:
             return outputs.clamp(0, 1).numpy()
         case "text":
             raise NotImplementedError("plain text has nothing to decide")
+
+
+def probabilities(outputs: Tensor, labels: LabelSpace) -> np.ndarray | None:
+    """Of every class [N, C], no and yes included; None for scores and plain text."""
+    if labels.kind == "classes":
+        return outputs.double().softmax(-1).numpy()
+    if labels.kind == "yes_no":
+        return torch.stack((-outputs, outputs), -1).double().sigmoid().numpy()
+    return None
 
 
 def write_predictions(path: Path, examples: Iterable[Example], predictions: Iterable[Prediction]) -> None:

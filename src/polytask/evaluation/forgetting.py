@@ -2,21 +2,23 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 
 from polytask.evaluation.comparisons import TaskData
-from polytask.evaluation.evaluate import decided
-from polytask.evaluation.metrics import BATCH_NUMBERS, CONFIDENCE, RESAMPLES, metrics_for
+from polytask.evaluation.evaluate import decided, measured
+from polytask.evaluation.intervals import FEWER_RESAMPLES
+from polytask.evaluation.metrics import CONFIDENCE, RESAMPLES, Metric, metrics_for
+from polytask.evaluation.own_metrics import primary_of
 from polytask.evaluation.verdict import judge
-from polytask.heads.base import Head, TextHead
-from polytask.types import EvalReport, MetricValue, TokenizedExamples
+from polytask.heads.base import Head
+from polytask.types import EvalReport, MetricValue, TaskSpec, TokenizedExamples, UserError
 
-Floats = NDArray[np.float64]
+Array = NDArray[Any]
 ROUNDING = 1e-9
 
 
@@ -33,11 +35,13 @@ class OldTask:
     identical: bool
     """All outputs are the same, to the last bit."""
     greater_is_better: bool = True
-    """False for plain text, whose perplexity no gate looks at."""
+    """Of the metric."""
 
     def fell_by(self) -> float:
-        """In points, hundredths of the metric; below 0 where it rose."""
-        return -100 * self.difference.value if self.greater_is_better else 0.0
+        """In points, hundredths of the metric; below 0 where it got better. A perplexity never counts."""
+        if self.metric == "perplexity":
+            return 0.0
+        return -100 * self.difference.value if self.greater_is_better else 100 * self.difference.value
 
     def too_far(self, max_drop: float) -> bool:
         return self.fell_by() > max_drop + ROUNDING
@@ -48,6 +52,7 @@ def before_and_after(
     splits: Mapping[str, TokenizedExamples],
     before: tuple[EvalReport, Mapping[str, Tensor]],
     after: tuple[EvalReport, Mapping[str, Tensor]],
+    specs: Mapping[str, TaskSpec],
 ) -> dict[str, OldTask]:
     """Each task's scores and outputs before and after, compared."""
     found = {}
@@ -59,7 +64,7 @@ def before_and_after(
         moved = now.value - was.value
         ends = (moved, moved)
         if not same and scores[0].examples > 1:
-            ends = _ends(head, splits[task], scores[0].primary, one, other)
+            ends = _ends(head, splits[task], primary_of(specs[task]), one, other)
         found[task] = OldTask(
             metric=scores[0].primary,
             examples=scores[0].examples,
@@ -72,34 +77,41 @@ def before_and_after(
     return found
 
 
-def _ends(head: Head, split: TokenizedExamples, metric: str, before: Tensor, after: Tensor) -> tuple[float, float]:
+def _ends(head: Head, split: TokenizedExamples, metric: Metric, before: Tensor, after: Tensor) -> tuple[float, float]:
     """Of the 95 % interval of the difference: what other rows of the same kind would make of it."""
-    if isinstance(head, TextHead):
-        return _text_ends(head.surprise(before).double().numpy(), head.surprise(after).double().numpy(), metric)
     labels = head.labels
+    if labels.kind == "text" or metric.name not in {entry.name for entry in metrics_for(labels.kind)}:
+        return _resampled_ends(head, split, metric, before, after)
     rows = {name: decided(out, labels)[None] for name, out in (("before", before), ("after", after))}
     classes = max(2, len(labels.classes))
-    (comparison,) = judge([TaskData(head.task, labels.kind, classes, metric, split.labels, rows)], "before").comparisons
+    (comparison,) = judge(
+        [TaskData(head.task, labels.kind, classes, metric.name, split.labels, rows)], "before"
+    ).comparisons
     return comparison.low, comparison.high
 
 
-def _text_ends(before_B2: Floats, after_B2: Floats, metric: str) -> tuple[float, float]:
-    """A paired bootstrap: perplexities have no influence functions here."""
-    perplexity = next(m for m in metrics_for("text") if m.name == metric).function
+def _resampled_ends(
+    head: Head, split: TokenizedExamples, metric: Metric, before: Tensor, after: Tensor
+) -> tuple[float, float]:
+    """A paired bootstrap, for metrics whose influence functions are not known here."""
+    sides = [_columns(head, split, metric, outputs) for outputs in (before, after)]
+    rng, rows = np.random.default_rng(0), len(sides[0][0])
+    resamples = FEWER_RESAMPLES if metric.own else RESAMPLES
+    drawn = []
+    for _ in range(resamples):
+        taken = rng.integers(0, rows, rows)
+        try:
+            was, now = (float(metric.function(*(column[taken] for column in columns))) for columns in sides)
+        except UserError:  # a function of the user's own that has no value on these rows
+            continue
+        drawn.append(now - was)
+    low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
+    return low, high
 
-    def difference(was: Floats, now: Floats, asked: Floats, axis: int = -1) -> Floats:
-        return perplexity(asked, now) - perplexity(asked, was)
 
-    result = stats.bootstrap(
-        (before_B2[:, 0], after_B2[:, 0], before_B2[:, 1]),
-        difference,
-        n_resamples=RESAMPLES,
-        batch=max(1, BATCH_NUMBERS // len(before_B2)),
-        vectorized=True,
-        paired=True,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    )
-    low, high = result.confidence_interval
-    return float(low), float(high)
+def _columns(head: Head, split: TokenizedExamples, metric: Metric, outputs: Tensor) -> tuple[Array, Array]:
+    gold, said, shares = measured(outputs, head, split.labels)
+    if metric.columns is None:
+        return gold, said
+    assert shares is not None
+    return metric.columns(gold, shares)

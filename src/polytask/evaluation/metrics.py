@@ -1,28 +1,35 @@
-"""Metrics over whole splits, with bootstrap intervals. Knows arrays of labels, not tasks, models or files.
+"""Metrics over whole splits, with intervals over examples. Knows arrays of labels, not models or files.
 
 A metric is a record. Its function takes the true and the predicted labels, arrays [..., N] of class numbers, 0 / 1 or
-scores, and works over any leading axes. Where a metric has no meaning (one class only, constant scores) it is 0.0.
+scores, and works over any leading axes. Metrics of probabilities first turn labels and probabilities into two such
+columns. Where a metric has no meaning (one class only, constant scores) it is 0.0, and an AUC is 0.5.
 Plain text has no labels: in their place stand how much was asked of each text and how surprising that was.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
+from polytask.evaluation import intervals
+from polytask.evaluation.intervals import BATCH_NUMBERS, CONFIDENCE, RESAMPLES, Ends, Scale
 from polytask.types import LabelKind, LabelSpace, MetricValue, TaskScore, UserError
+from polytask.values import unknown
+
+__all__ = ["BATCH_NUMBERS", "CONFIDENCE", "METRICS", "RESAMPLES", "Metric", "check_metric", "margins", "metrics_for"]
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
-RESAMPLES = 1000
-CONFIDENCE = 0.95
-# Numbers in one array of resamples; about ten such arrays are alive at once, so this stays near 50 MB.
-BATCH_NUMBERS = 600_000
 LARGEST_LOSS = 50.0
+SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)
+"""Log loss counts nothing as less likely, as in scikit-learn."""
+CALIBRATION_BINS = 15
+MOST_AUC_CLASSES = 20
+"""With more classes, AUC is computed only where it is the task's metric: it sorts all rows once for each class."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,14 @@ class Metric:
     """The same from margins [..., 3, C]; None: the metric needs the scores themselves."""
     order_only: bool = False
     """Only the order of the scores matters, so that whole-number codes can stand in for them."""
+    columns: Callable[[Array, Array], tuple[Array, Array]] | None = None
+    """From true labels [N] and probabilities [N, C] to what `function` takes; None: it takes labels."""
+    pulls: Callable[[Array, Array], Floats] | None = None
+    """The influence of each row [N] on the value, where there is a formula for it."""
+    scale: Scale | None = None
+    """On which the interval is symmetric; None: a confusion matrix or resampling gives the interval."""
+    own: bool = False
+    """A function that a recipe names: takes one split at a time, and nothing is known of it."""
 
 
 # --- classes and yes / no: everything follows from three numbers for each class ---------------------------------------
@@ -88,6 +103,12 @@ def _f1_macro(margins_3C: Array) -> Floats:
     """The plain mean over the classes that occur, as true or as predicted ones (as in scikit-learn)."""
     _, said, true = _parts(margins_3C)
     return _ratio(per_class(margins_3C)["f1"].sum(-1), ((said + true) > 0).sum(-1))
+
+
+def _f1_weighted(margins_3C: Array) -> Floats:
+    """The mean over classes, each counting by its true rows."""
+    _, _, true = _parts(margins_3C)
+    return _ratio((per_class(margins_3C)["f1"] * true).sum(-1), true.sum(-1))
 
 
 def _matthews(margins_3C: Array) -> Floats:
@@ -144,6 +165,85 @@ def _spearman(gold: Array, predicted: Array) -> Floats:
     return _pearson(_ranks(gold), _ranks(predicted))
 
 
+def _mae(gold: Array, predicted: Array) -> Floats:
+    return np.abs(np.asarray(predicted, np.float64) - gold).mean(-1)
+
+
+def _rmse(gold: Array, predicted: Array) -> Floats:
+    return np.sqrt(((np.asarray(predicted, np.float64) - gold) ** 2).mean(-1))
+
+
+def _r2(gold: Array, predicted: Array) -> Floats:
+    """1 - squared error / variance of the true scores; 0.0 where these are all the same."""
+    gold = np.asarray(gold, np.float64)
+    spread = ((gold - gold.mean(-1, keepdims=True)) ** 2).mean(-1)
+    errors = ((np.asarray(predicted, np.float64) - gold) ** 2).mean(-1)
+    return np.where(spread > 0, 1 - _ratio(errors, spread), 0.0)
+
+
+# --- probabilities of classes -----------------------------------------------------------------------------------------
+
+
+def _surprises(gold: Array, probabilities_NC: Array) -> tuple[Array, Array]:
+    """-log p of each row's true class."""
+    own = probabilities_NC[np.arange(len(gold)), gold]
+    return gold, -np.log(np.clip(own, SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY))
+
+
+def _mean_of_second(_: Array, values: Array) -> Floats:
+    return np.asarray(values.mean(-1), np.float64)
+
+
+def _confidence_gaps(gold: Array, probabilities_NC: Array) -> tuple[Array, Array]:
+    """Each row's bin of confidence, and right (1 or 0) minus confidence: the probability of the predicted class."""
+    confidence, predicted = probabilities_NC.max(1), probabilities_NC.argmax(1)
+    bins = np.clip(np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1, 0, CALIBRATION_BINS - 1)
+    return bins, (predicted == gold) - confidence
+
+
+def _calibration_error(bins: Array, gaps: Array) -> Floats:
+    """Expected calibration error: mean over rows of |accuracy - mean confidence| of the row's bin (Guo et al. 2017)."""
+    sums = np.bincount(bins, gaps, minlength=CALIBRATION_BINS)
+    return np.asarray(np.abs(sums).sum() / len(bins), np.float64)
+
+
+def _against_rest(gold: Array, probabilities_NC: Array) -> tuple[Array, Array]:
+    """For every class (only yes, of yes and no) whether a row is of it, and its probability [N, C]."""
+    first = 1 if probabilities_NC.shape[1] == 2 else 0
+    return gold[:, None] == np.arange(first, probabilities_NC.shape[1]), probabilities_NC[:, first:]
+
+
+def _placements(is_NC: Array, scores_NC: Array) -> tuple[Floats, Floats]:
+    """[C'] AUCs of the classes that have rows and are not all rows, and [N, C'] the influence of every row on them."""
+    aucs, pulls = [], []
+    for inside, scores in zip(is_NC.T, scores_NC.T, strict=True):
+        num_in, num_out = int(inside.sum()), int((~inside).sum())
+        if num_in and num_out:
+            own, rest = np.sort(scores[inside]), np.sort(scores[~inside])
+            above = np.empty(len(scores))
+            for rows, others, sign in ((inside, rest, 1), (~inside, own, -1)):
+                sides = [np.searchsorted(others, scores[rows], side) for side in ("left", "right")]
+                share = (sides[0] + sides[1]) / 2 / len(others)
+                above[rows] = share if sign > 0 else 1 - share
+            auc = float(above[inside].mean())
+            counts = np.where(inside, num_in, num_out)
+            aucs.append(auc)
+            pulls.append((above - auc) * len(scores) / counts * np.sqrt(counts / np.maximum(counts - 1, 1)))
+    return np.array(aucs), np.stack(pulls, axis=1) if pulls else np.zeros((len(scores_NC), 0))
+
+
+def _auc(is_NC: Array, scores_NC: Array) -> Floats:
+    """How often a row of the class gets a higher probability than a row of the rest; the mean over classes."""
+    aucs, _ = _placements(is_NC, scores_NC)
+    return np.asarray(aucs.mean() if len(aucs) else 0.5, np.float64)
+
+
+def _auc_pulls(is_NC: Array, scores_NC: Array) -> Floats:
+    """DeLong et al. 1988."""
+    _, pulls_NC = _placements(is_NC, scores_NC)
+    return pulls_NC.mean(1) if pulls_NC.shape[1] else np.zeros(len(scores_NC))
+
+
 # --- plain text -------------------------------------------------------------------------------------------------------
 
 
@@ -160,15 +260,36 @@ METRICS: tuple[Metric, ...] = (
     Metric("f1", _over_margins(_f1_yes), True, ("yes_no",), _f1_yes),
     Metric("f1", _over_margins(_f1_macro), True, ("classes",), _f1_macro),
     Metric("matthews", _over_margins(_matthews), True, ("classes", "yes_no"), _matthews),
-    Metric("pearson", _pearson, True, ("score",)),
-    Metric("spearman", _spearman, True, ("score",), order_only=True),
-    Metric("perplexity", _perplexity, False, ("text",)),
+    Metric("pearson", _pearson, True, ("score",), scale=intervals.FISHER_Z),
+    Metric("spearman", _spearman, True, ("score",), order_only=True, scale=intervals.FISHER_Z),
+    Metric("perplexity", _perplexity, False, ("text",), scale=intervals.LOG),
 )
+"""Those that studies compare runs by."""
+
+_CLASSES: tuple[LabelKind, ...] = ("classes", "yes_no")
+MORE_METRICS: tuple[Metric, ...] = (
+    Metric("f1_weighted", _over_margins(_f1_weighted), True, _CLASSES, _f1_weighted),
+    Metric("auc", _auc, True, _CLASSES, columns=_against_rest, pulls=_auc_pulls, scale=intervals.LOG_ODDS),
+    Metric("log_loss", _mean_of_second, False, _CLASSES, columns=_surprises, scale=intervals.LOG),
+    Metric("calibration_error", _calibration_error, False, _CLASSES, columns=_confidence_gaps),
+    Metric("mae", _mae, False, ("score",), scale=intervals.LOG),
+    Metric("rmse", _rmse, False, ("score",), scale=intervals.LOG),
+    Metric("r2", _r2, True, ("score",), scale=intervals.LOG_BELOW_ONE),
+)
+"""Those that are measured and can choose the best checkpoint, but that studies cannot compare runs by."""
+
+
+KNOWN_METRICS = frozenset(metric.name for metric in (*METRICS, *MORE_METRICS))
 
 
 def metrics_for(kind: LabelKind) -> tuple[Metric, ...]:
-    """The metrics that suit a kind of label; the first is the one used when a recipe names none."""
+    """The metrics that studies compare runs by, for a kind of label; the first is used when a recipe names none."""
     return tuple(metric for metric in METRICS if kind in metric.kinds)
+
+
+def all_metrics_for(kind: LabelKind) -> tuple[Metric, ...]:
+    """Every metric that suits a kind of label."""
+    return tuple(metric for metric in (*METRICS, *MORE_METRICS) if kind in metric.kinds)
 
 
 def primary_metric(kind: LabelKind) -> str:
@@ -176,88 +297,149 @@ def primary_metric(kind: LabelKind) -> str:
 
 
 def check_metric(metric: str | None, kind: LabelKind, where: str) -> str:
-    """The metric's name, or the kind's primary one where none is given; `where` starts the message of an error."""
+    """The name of a metric that studies can compare runs by, or the kind's primary one where none is given."""
     names = [entry.name for entry in metrics_for(kind)]
     if metric is not None and metric not in names:
-        raise UserError(f"{where}: {metric!r} does not suit labels of kind {kind}; use one of: {', '.join(names)}")
+        others = [entry.name for entry in all_metrics_for(kind)]
+        why = "cannot compare runs yet" if metric in others else f"does not suit labels of kind {kind}"
+        raise UserError(f"{where}: {metric!r} {why}; use one of: {', '.join(names)}")
     return metric or names[0]
 
 
+def chosen_metric(metric: str | None, kind: LabelKind, where: str, own: tuple[Metric, ...] = ()) -> Metric:
+    """The metric that a recipe chooses among those of the kind and its own, or the kind's primary one."""
+    metrics = {entry.name: entry for entry in (*all_metrics_for(kind), *own)}
+    if metric is not None and metric not in metrics:
+        raise UserError(unknown(where, metric, metrics, f"metric for labels of kind {kind}"))
+    return metrics[metric or primary_metric(kind)]
+
+
 def score(
-    gold: Array, predicted: Array, labels: LabelSpace, loss: float, primary: str | None = None, seed: int = 0
+    gold: Array,
+    predicted: Array,
+    labels: LabelSpace,
+    loss: float,
+    primary: str | None = None,
+    seed: int = 0,
+    probabilities: Array | None = None,
+    own: tuple[Metric, ...] = (),
 ) -> TaskScore:
-    """Every metric of the label kind over one split, each with its 95 % bootstrap interval over examples."""
-    primary = check_metric(primary, labels.kind, "metric")
-    metrics = metrics_for(labels.kind)
+    """Every metric of the label kind over one split, each with its 95 % interval over examples.
+
+    Scores are in the task's own range. Without probabilities [N, C] the metrics that need them are left out.
+    """
+    chosen = chosen_metric(primary, labels.kind, "metric", own)
     gold, predicted = np.asarray(gold), np.asarray(predicted)
     if gold.shape != predicted.shape or gold.ndim != 1:
         raise ValueError(f"gold {gold.shape} and predicted {predicted.shape} must be two lists of the same length")
     if len(gold) == 0:
         raise UserError("there is no labelled row to score")
-    if labels.kind in ("score", "text"):
-        if labels.kind == "score" and not np.isfinite(predicted).all():  # one such score spoils any correlation
-            predicted = np.zeros(len(predicted))
-        values = {metric.name: _measure_values(metric, gold, predicted, seed) for metric in metrics}
-    else:
-        classes = max(2, len(labels.classes))
-        values = _measure_classes(metrics, gold.astype(np.int64), predicted.astype(np.int64), classes, seed)
-    return TaskScore(loss, values, primary, len(gold), all(metric.greater_is_better for metric in metrics))
+    if labels.kind in ("classes", "yes_no"):
+        gold, predicted = gold.astype(np.int64), predicted.astype(np.int64)
+    split = _Split(gold, predicted, None if probabilities is None else np.nan_to_num(probabilities), labels, seed)
+    metrics = [metric for metric in (*all_metrics_for(labels.kind), *own) if split.suits(metric, chosen)]
+    values = {metric.name: float(metric.function(*split.columns(metric))) for metric in metrics}
+    ends = split.matrix_ends(metrics)
+    found = {}
+    for metric in metrics:
+        value = values[metric.name]
+        low, high = ends[metric.name] if metric.name in ends else split.ends(metric, value)
+        found[metric.name] = MetricValue(value, min(low, value), max(high, value), metric.greater_is_better)
+    return TaskScore(loss, found, chosen.name, len(gold), chosen.greater_is_better)
 
 
-def _measure_classes(
-    metrics: tuple[Metric, ...], gold: Array, predicted: Array, classes: int, seed: int
-) -> dict[str, MetricValue]:
-    """Drawing rows with replacement makes a multinomial confusion matrix, so that is drawn: exact and fast."""
-    functions = {metric.name: metric.from_margins for metric in metrics if metric.from_margins is not None}
-    rng, tail = np.random.default_rng(seed), (1 - CONFIDENCE) / 2
-    cells, counts = np.unique(gold * classes + predicted, return_counts=True)  # the filled cells of the matrix
-    true, said = np.divmod(cells, classes)
-    batch = max(1, BATCH_NUMBERS // max(len(cells), 3 * classes))
-    samples: dict[str, list[Floats]] = {name: [] for name in functions}
-    for start in range(0, RESAMPLES, batch):
-        drawn = rng.multinomial(len(gold), counts / len(gold), size=min(batch, RESAMPLES - start))
-        right = np.where(true == said, drawn, 0)
-        drawn_3C = np.stack(
-            [_summed(right, true, classes), _summed(drawn, said, classes), _summed(drawn, true, classes)]
-        )
-        for name, function in functions.items():
-            samples[name].append(function(np.moveaxis(drawn_3C, 0, -2)))
-    found = margins(gold, predicted, classes)
-    return {
-        name: MetricValue(
-            float(function(found)), *np.quantile(np.concatenate(samples[name]), [tail, 1 - tail]).tolist()
-        )
-        for name, function in functions.items()
-    }
+@dataclass(frozen=True)
+class _Split:
+    """What is scored: labels, and what metrics and intervals take."""
+
+    gold: Array
+    predicted: Array
+    probabilities: Array | None
+    labels: LabelSpace
+    seed: int
+
+    def suits(self, metric: Metric, chosen: Metric) -> bool:
+        if metric.columns is not None and self.probabilities is None:
+            return False
+        return metric.name != "auc" or metric is chosen or len(self.labels.classes) <= MOST_AUC_CLASSES
+
+    def columns(self, metric: Metric) -> tuple[Array, Array]:
+        if metric.columns is not None:
+            assert self.probabilities is not None
+            return metric.columns(self.gold, self.probabilities)
+        gold, predicted = self.gold, self.predicted
+        if self.labels.kind == "score" and not np.isfinite(predicted).all():  # a run that diverged
+            if metric.scale is intervals.FISHER_Z:
+                predicted = np.zeros(len(predicted))  # one such score spoils any correlation
+            else:
+                low, high = self.labels.low, self.labels.high
+                predicted = np.where(np.isfinite(predicted), predicted, np.where(gold * 2 > low + high, low, high))
+        return (_codes(gold), _codes(predicted)) if metric.order_only else (gold, predicted)
+
+    def matrix_ends(self, metrics: list[Metric]) -> dict[str, Ends]:
+        """The intervals of all metrics that follow from the confusion matrix."""
+        functions = {metric.name: metric.from_margins for metric in metrics if metric.from_margins is not None}
+        if not functions:
+            return {}
+        classes = max(2, len(self.labels.classes))
+        exact = {"accuracy": intervals.of_share(int((self.gold == self.predicted).sum()), len(self.gold))}
+        del functions["accuracy"]
+        return exact | intervals.of_matrix(functions, self.gold, self.predicted, classes, self.seed)
+
+    def ends(self, metric: Metric, value: float) -> Ends:
+        columns = self.columns(metric)
+        if metric.own:
+            worst, best = self.extremes()
+            return intervals.by_bootstrap(_forgiving(metric), columns, worst, best, self.seed)
+        if metric.pulls is not None:
+            assert metric.scale is not None
+            pulls_N = metric.pulls(*columns)
+            if value in (0.0, 1.0):
+                return _separated(value, columns[0])
+            return intervals.by_pulls(value, pulls_N, metric.scale)
+        if metric.scale is None:
+            bins, gaps = columns
+            counts, sums = (np.bincount(bins, weights, CALIBRATION_BINS) for weights in (None, gaps))
+            right = np.bincount(bins, self.gold == self.probabilities.argmax(1), CALIBRATION_BINS)  # type: ignore[union-attr]
+            confidence = (right - sums) / np.maximum(counts, 1)
+            return intervals.of_calibration(value, counts, right, confidence, self.seed)
+        other = None
+        if metric.columns is None and self.labels.kind == "score":
+            other = columns[0], np.roll(columns[1], len(self.gold) // 2)  # rows that have nothing to do with each other
+        return intervals.by_jackknife(metric.function, columns, metric.scale, other, self.seed)
+
+    def extremes(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Rows that could not be more wrong, and rows that are right."""
+        if self.labels.kind == "score":
+            ends = np.array([self.gold.min(), self.gold.max()], np.float64)
+            if ends[0] == ends[1]:
+                ends = np.array([self.labels.low, self.labels.high])
+            return (ends, ends[::-1]), (ends, ends)
+        present = np.unique(np.concatenate([self.gold, self.predicted]))
+        if len(present) == 1:
+            present = np.array([present[0], (present[0] + 1) % max(2, len(self.labels.classes))])
+        return (present, np.roll(present, 1)), (present, present)
 
 
-def _summed(drawn: Array, owner: Array, classes: int) -> NDArray[np.int64]:
-    """[B, cells] to [B, C]: the sum of each class's cells."""
-    order = np.argsort(owner, kind="stable")
-    present, starts = np.unique(owner[order], return_index=True)
-    sums = np.zeros((len(drawn), classes), np.int64)
-    sums[:, present] = np.add.reduceat(drawn[:, order], starts, axis=1)
-    return sums
+def _forgiving(metric: Metric) -> Callable[[Array, Array], Any]:
+    """The function of a metric that may have no value on some resamples, as where they hold one class only."""
+
+    def forgiving(gold: Array, predicted: Array) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return metric.function(gold, predicted)
+        except UserError:
+            return np.nan
+
+    return forgiving
 
 
-def _measure_values(metric: Metric, gold: Array, predicted: Array, seed: int) -> MetricValue:
-    value = float(metric.function(gold, predicted))
-    if len(gold) < 2:
-        return MetricValue(value, value, value)
-
-    def statistic(x: Array, y: Array, axis: int = -1) -> Floats:
-        return metric.function(x, y)  # scipy always puts the rows on the last axis
-
-    result = stats.bootstrap(
-        (_codes(gold), _codes(predicted)) if metric.order_only else (gold, predicted),
-        statistic,
-        n_resamples=RESAMPLES,
-        batch=max(1, BATCH_NUMBERS // len(gold)),
-        vectorized=True,
-        paired=True,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=np.random.default_rng(seed),
-    )
-    low, high = result.confidence_interval
-    return MetricValue(value, float(low), float(high))
+def _separated(auc: float, is_NC: Array) -> Ends:
+    """The interval of an AUC of 0 or 1: one row more of each class and of its rest, ranked on the wrong side."""
+    counts = [(int(column.sum()), int((~column).sum())) for column in is_NC.T]
+    pairs = [(own, rest) for own, rest in counts if own and rest]
+    rng = np.random.default_rng(0)
+    drawn = np.mean([(1 - rng.beta(0.5, a, RESAMPLES)) * (1 - rng.beta(0.5, b, RESAMPLES)) for a, b in pairs], axis=0)
+    reach = float(np.quantile(drawn, intervals.TAIL))
+    return (reach, 1.0) if auc > 0.5 else (0.0, 1 - reach)

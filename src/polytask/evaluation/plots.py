@@ -147,7 +147,7 @@ def metric_curve(
         if baseline is not None and low.min() - baseline < 1.5 * np.ptp(
             [low, high]
         ):  # a far one would flatten the curve
-            axes.axhline(baseline, color=ORANGE, linewidth=1.4, linestyle=DOTTED, label="baseline")
+            axes.axhline(baseline, color=ORANGE, linewidth=1.4, linestyle=DOTTED, label="guessing")
         return _finish_curve(figure, axes, name, title, best)
 
 
@@ -159,10 +159,28 @@ def small_curve(name: str, title: str, points: Points) -> str:
         return _finish_curve(figure, axes, name, title)
 
 
+def rate_curves(name: str, title: str, rates: Mapping[str, Points]) -> str:
+    """A curve for each part that learns; parts with the same rates share one."""
+    together: dict[tuple[tuple[int, float], ...], list[str]] = {}
+    for part, points in rates.items():
+        together.setdefault(tuple(points), []).append(part)
+    with style(name):
+        figure, axes = new_figure(5.2, 2.4 if len(together) > 1 else 2.1)
+        lines = (PURPLE, "-"), (BLUE, DASHED), (ORANGE, DOTTED), (GREEN, "-.")
+        for (points, parts), (colour, line) in zip(together.items(), lines, strict=False):
+            axes.plot(*_thinned(points), color=colour, linestyle=line, linewidth=1.4, label=", ".join(parts) or None)
+        if len(together) == 1 and any(rates):
+            title = f"{title}: {', '.join(rates)}"
+        return _finish_curve(figure, axes, name, title)
+
+
+TICKS = {"guessing": ORANGE, "step 0": INK}
+
+
 def score_overview(
-    name: str, title: str, rows: Sequence[tuple[str, Mapping[str, tuple[float, float, float]], float | None]]
+    name: str, title: str, rows: Sequence[tuple[str, Mapping[str, tuple[float, float, float]], Mapping[str, float]]]
 ) -> str:
-    """For each (label, {split: (value, low, high)}, baseline): dots with intervals, and the baseline as a tick."""
+    """For each (label, {split: (value, low, high)}, {reference: value}): dots with intervals, references as ticks."""
     with style(name):
         figure, axes = new_figure(5.6, 1.1 + 0.45 * len(rows))
         splits = sorted({split for _, scores, _ in rows for split in scores})
@@ -172,9 +190,10 @@ def score_overview(
             row += 0.14 * (2 * at - len(splits) + 1)
             axes.hlines(row, low, high, color=colour, linewidth=2.2)
             axes.plot(value, row, marker, color=colour, markersize=6, label=f"{split} (95 % interval)")
-        known = [(baseline, row) for row, (_, _, baseline) in enumerate(rows) if baseline is not None]
-        if known:
-            axes.plot(*np.array(known).T, "|", color=ORANGE, markersize=18, markeredgewidth=2, label="baseline")
+        for reference, colour in TICKS.items():
+            known = [(ticks[reference], row) for row, (_, _, ticks) in enumerate(rows) if reference in ticks]
+            if known:
+                axes.plot(*np.array(known).T, "|", color=colour, markersize=18, markeredgewidth=2, label=reference)
         axes.set_yticks(range(len(rows)), [shorten(label, 28) for label, _, _ in rows])
         axes.set(ylim=(len(rows) - 0.5, -0.5), title=title)
         axes.grid(False, axis="y")

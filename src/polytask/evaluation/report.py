@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from polytask.controls import visible
 from polytask.evaluation import plots
+from polytask.evaluation.baselines import against
 from polytask.evaluation.interference import curve, moving, summarize
 from polytask.evaluation.metrics import per_class
 from polytask.types import UserError
@@ -40,7 +41,8 @@ def write_report(run: Path) -> Path:
     try:
         page = pages.get_template("report.html.jinja").render(
             run=found,
-            name=found.summary.get("name") or run.resolve().name,
+            name=run.resolve().name,
+            recipe_name=found.summary.get("name"),
             overview=_overview(found),
             transfer=_transfer(found),
             training=_training(found),
@@ -79,15 +81,37 @@ class _Run:
         return next((line for line in reversed(self.evaluations) if line.get("best")), None)
 
     @property
+    def start(self) -> Json:
+        """The evaluation before the first step; nothing in runs of earlier versions."""
+        return next((line for line in self.evaluations if line["step"] == 0), {})
+
+    @property
     def scores(self) -> dict[str, Json]:
         """{split: {task: score}} of the best model."""
-        best = [self.best] if self.best else self.evaluations[-1:]
+        best = [self.best] if self.best else [line for line in self.evaluations if line["step"] > 0][-1:]
         return self.summary.get("evaluations") or {line["split"]: line["tasks"] for line in best}
 
     def baseline(self, task: str, metric: str) -> Json:
         """What guessing scores, where that is known for this metric."""
         found: Json = self.summary.get("baselines", {}).get(task, {})
         return found if found.get("metric") == metric else {}
+
+    def references(self, task: str, metric: str, score: Json) -> Json:
+        """What a metric is compared with, each with the verdict: guessing, step 0 and a method without training."""
+        value = score["metrics"][metric]
+        greater = value.get("greater_is_better", score.get("greater_is_better", True))
+        start = self.start.get("tasks", {}).get(task, {}).get("metrics", {}).get(metric, {})
+        simple = self.start.get("baselines", {}).get(task, {})
+        found = {
+            "guessing": self.baseline(task, metric),
+            "step 0": {"value": start["value"], "what": "the model before training"} if start else {},
+            "no training": simple if simple.get("metric") == metric else {},
+        }
+        return {
+            name: {**entry, "verdict": against(value, entry["value"], greater)}
+            for name, entry in found.items()
+            if entry
+        }
 
 
 def _read_json(path: Path) -> Json:
@@ -165,7 +189,9 @@ def _overview(run: _Run) -> list[str]:
             continue  # a perplexity has another scale
         for primary in {score["primary"] for score in scores.values()}:
             found = {split: _interval(score) for split, score in scores.items()}
-            rows.append((f"{task} ({primary})", found, run.baseline(task, primary).get("value")))
+            known = run.references(task, primary, next(iter(scores.values())))
+            ticks = {name: known[name]["value"] for name in ("guessing", "step 0") if name in known}
+            rows.append((f"{task} ({primary})", found, ticks))
     return [plots.score_overview("overview", "Every task's score", rows)] if rows else []
 
 
@@ -180,14 +206,19 @@ def _transfer(run: _Run) -> list[str]:
 
 
 def _training(run: _Run) -> list[str]:
-    curves = {"Learning rate": [(line["step"], line["learning_rate"]) for line in run.steps]}
+    curves: dict[str, list[tuple[int, float]]] = {}
     curves["Gradient norm, before clipping"] = [
         (line["step"], line["gradient_norm"]) for line in run.steps if line["gradient_norm"] is not None
     ]
     for line in run.steps:
         for name, value in line["penalties"].items():
             curves.setdefault(f"Penalty of {name}", []).append((line["step"], value))
-    return [plots.small_curve(f"training-{at}", *curve) for at, curve in enumerate(curves.items()) if curve[1]]
+    rates: dict[str, list[tuple[int, float]]] = {}
+    for line in run.steps:
+        for part, rate in (line.get("learning_rates") or {"": line["learning_rate"]}).items():
+            rates.setdefault(part, []).append((line["step"], rate))
+    drawn = [plots.rate_curves("training-rates", "Learning rate", rates)] if rates else []
+    return drawn + [plots.small_curve(f"training-{at}", *curve) for at, curve in enumerate(curves.items()) if curve[1]]
 
 
 def _interference(run: _Run) -> Json | None:

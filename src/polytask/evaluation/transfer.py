@@ -21,7 +21,8 @@ Floats = NDArray[np.float64]
 def read_transfer(journal: Path, stages: Sequence[Stage]) -> dict[str, Any] | None:
     """What metrics.jsonl says of a run with these stages; None where a stage has no evaluation at its end.
 
-    Plain text is left out, as everywhere: a difference of perplexities is no share of anything.
+    Plain text is left out, as everywhere: perplexities have another scale. Where lower is better, differences are
+    turned round, so that forgetting is always above 0.
     """
     evaluations: dict[int, Mapping[str, Any]] = {}
     for line in read_json_lines(journal):
@@ -30,15 +31,16 @@ def read_transfer(journal: Path, stages: Sequence[Stage]) -> dict[str, Any] | No
     wanted = [0, *(stage.last for stage in stages)]
     if any(step not in evaluations for step in wanted):
         return None
-    tasks = [stage.task for stage in stages if evaluations[0][stage.task].get("greater_is_better", True)]
+    tasks = [stage.task for stage in stages if evaluations[0][stage.task]["primary"] != "perplexity"]
     if not tasks:
         return None
-    scores = np.array([[_value(evaluations[step][task]) for task in tasks] for step in wanted])
+    values = np.array([[_value(evaluations[step][task]) for task in tasks] for step in wanted])
+    scores = values * [1 if evaluations[0][task].get("greater_is_better", True) else -1 for task in tasks]
     learned = [1 + [stage.task for stage in stages].index(task) for task in tasks]
     return {
         "stages": [asdict(stage) for stage in stages],
         "metrics": {task: evaluations[0][task]["primary"] for task in tasks},
-        "scores": scores.tolist(),
+        "scores": values.tolist(),
         "backward": backward(scores, learned),
         "forward": forward(scores, learned),
         "forgetting": dict(zip(tasks, forgetting(scores, learned), strict=True)),

@@ -17,6 +17,7 @@ from polytask.serving.predictor import Predictor, windows
 from polytask.tasks.reading import open_source, warn_of_guess
 from polytask.types import Prediction, UserError
 from polytask.whole import whole_file
+from polytask.writable import check_target
 
 TextColumns = Mapping[str, tuple[str, ...]]
 """For each task, the columns of its texts."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from polytask.evaluation.metrics import metrics_for
+from polytask.evaluation.metrics import Metric
 from polytask.tasks.task import Split
 from polytask.text.packing import Packer
 from polytask.types import LabelSpace
@@ -56,16 +56,22 @@ def class_counts(split: Split, labels: LabelSpace) -> tuple[int, ...]:
     return tuple(np.bincount(split.labels.astype(np.int64), minlength=len(labels.classes)).tolist())
 
 
-def baseline(split: Split, labels: LabelSpace, metric: str) -> dict[str, Any]:
-    """What the best constant answer scores by this metric: one class for all rows, or one score."""
-    function = next(entry.function for entry in metrics_for(labels.kind) if entry.name == metric)
+def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]:
+    """What the best constant answer scores by this metric: one class, one score, or the classes' shares."""
     if labels.kind == "score":
-        constant = np.full(len(split), split.labels.mean())
-        return {"metric": metric, "value": float(function(split.labels, constant)), "what": "always the same score"}
+        gold = labels.unscaled(split.labels.astype(np.float64))
+        middle = np.median(gold) if metric.name == "mae" else gold.mean()
+        value = float(metric.function(gold, np.full(len(split), middle)))
+        return {"metric": metric.name, "value": value, "what": "always the same score"}
     gold = split.labels.astype(np.int64)
-    by_count = np.argsort(-np.bincount(gold, minlength=len(labels.classes)), kind="stable")
+    counts = np.bincount(gold, minlength=len(labels.classes))
+    if metric.columns is not None:
+        shares = np.tile(counts / len(gold), (len(gold), 1))
+        value = float(metric.function(*metric.columns(gold, shares)))
+        return {"metric": metric.name, "value": value, "what": "always the shares of the classes"}
+    by_count = np.argsort(-counts, kind="stable")
     # No constant beats the commonest class, unless the metric looks at one class alone, as f1 does at yes.
-    answers = by_count if labels.kind == "yes_no" else by_count[:1]
-    values = [float(function(gold, np.full(len(gold), answer))) for answer in answers]
-    best = int(np.argmax(values))
-    return {"metric": metric, "value": values[best], "what": f"always '{labels.classes[answers[best]]}'"}
+    answers = by_count if labels.kind == "yes_no" or metric.own else by_count[:1]
+    values = [float(metric.function(gold, np.full(len(gold), answer))) for answer in answers]
+    best = int(np.argmax(values) if metric.greater_is_better else np.argmin(values))
+    return {"metric": metric.name, "value": values[best], "what": f"always '{labels.classes[answers[best]]}'"}

@@ -1,6 +1,6 @@
 """Which parameters learn, and how fast: the optimizer's groups. Knows the model's parts, no optimizer."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from torch import nn
@@ -57,5 +57,12 @@ def parameter_groups(
     if learned:
         groups.setdefault((settings.head_lr or lr, 0.0), []).extend(learned)
     return [
-        {"params": named, "lr": rate, "base_lr": rate, "weight_decay": decay} for (rate, decay), named in groups.items()
+        {"params": named, "lr": rate, "base_lr": rate, "weight_decay": decay, "parts": _part_names(named)}
+        for (rate, decay), named in groups.items()
     ]
+
+
+def _part_names(named: Iterable[tuple[str, nn.Parameter]]) -> tuple[str, ...]:
+    """encoder, adapter, heads, policy: whose parameters are in a group."""
+    parts = dict.fromkeys(name.partition(".")[0] for name, _ in named)
+    return tuple("encoder" if part == "trunk" else part for part in parts)

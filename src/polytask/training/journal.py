@@ -61,6 +61,7 @@ class Journal:
                 **{f"loss/{task}": loss for task, loss in report.losses.items()},
                 **{f"penalty/{name}": value for name, value in report.penalties.items()},
                 "step/learning_rate": report.learning_rate,
+                **{f"learning_rate/{part}": rate for part, rate in report.learning_rates.items()},
                 **({"step/gradient_norm": report.gradient_norm} if report.skipped is None else {}),
                 "step/examples_per_second": report.examples / report.seconds,
             },
@@ -117,12 +118,27 @@ def step_line(report: StepReport) -> dict[str, Any]:
     return {"kind": "step", **content}
 
 
+def read_start(journal: Path) -> dict[str, Any] | None:
+    """The line of the evaluation before the first step; None where there is none, as in runs of earlier versions."""
+    for line in journal.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            content = json.loads(line)
+            if content["kind"] == "evaluation" and content["step"] == 0:
+                return dict(content)
+        except (ValueError, KeyError, TypeError):
+            continue  # a damaged line
+    return None
+
+
 def interference_line(report: Interference) -> dict[str, Any]:
     return {"kind": "interference", **asdict(report)}
 
 
 def evaluation_line(report: EvalReport, best: bool) -> dict[str, Any]:
-    return {"kind": "evaluation", **asdict(report), "mean": report.mean, "best": best}
+    content = asdict(report)
+    if not report.baselines:
+        del content["baselines"]
+    return {"kind": "evaluation", **content, "mean": report.mean, "best": best}
 
 
 def _keep_up_to(path: Path, step: int) -> None:

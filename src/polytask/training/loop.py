@@ -39,7 +39,7 @@ class Begun:
     step: int
     outcome: Callable[[], StepOutcome]
     """Takes the step, or waits for its end."""
-    learning_rate: float
+    learning_rates: dict[str, float]
     started: float
     before: tuple[dict[str, Any], dict[str, Any]]
     """What sampler and feed were."""
@@ -176,7 +176,7 @@ def fit(session: Session) -> Iterator[StepReport]:
     """
     session.journal.resumed_at = session.step
     with session.journal:
-        if session.step == 0 and session.sampler.stages:
+        if session.step == 0:
             _evaluate_the_start(session)
         try:
             while session.step < session.steps and not _out_of_patience(session):
@@ -186,7 +186,10 @@ def fit(session: Session) -> Iterator[StepReport]:
 
 
 def _evaluate_the_start(session: Session) -> None:
-    """What a task scores before anything is learned: what forward transfer is measured from."""
+    """Scores the model before the first step, to compare with; never counts as the best evaluation.
+
+    Evaluation draws no random numbers, so training is bit-identical with and without it.
+    """
     started = time.perf_counter()
     session.journal.write_evaluation(session.evaluate(0))
     session.seconds += time.perf_counter() - started
@@ -224,12 +227,12 @@ def _begin(session: Session) -> Begun:
     scale = factor(session.step, session.steps, settings.warmup, settings.schedule)
     for group in session.optimizer.param_groups:
         group["lr"] = group["base_lr"] * scale
-    rate = max(group["lr"] for group in session.optimizer.param_groups)
+    rates = _learning_rates(session.optimizer)
     if session.captured is not None:
         outcome = session.captured.begin(session.feed.next_batch(draws, steady=True).together)
         # An average follows the weights step by step, and a step that is skipped must be known before the next.
         late = session.average is None and settings.on_nan == "stop"
-        return Begun(session.step, outcome, rate, started, before, late)
+        return Begun(session.step, outcome, rates, started, before, late)
     progress = (session.step - 1) / session.steps
 
     def take() -> StepOutcome:
@@ -237,7 +240,16 @@ def _begin(session: Session) -> Begun:
         next_batch = partial(session.feed.next_batch, draws, tell_apart)
         return take_step(session.model, session.optimizer, objective, settings, next_batch, progress)
 
-    return Begun(session.step, take, rate, started, before)
+    return Begun(session.step, take, rates, started, before)
+
+
+def _learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """The highest rate of each part that learns; layer-wise decay makes the encoder's lower layers learn slower."""
+    found: dict[str, float] = {}
+    for group in optimizer.param_groups:
+        for part in group["parts"]:
+            found[part] = max(found.get(part, 0.0), group["lr"])
+    return {part: found[part] for part in ("encoder", "adapter", "heads", "policy") if part in found}
 
 
 def _due(session: Session) -> bool:
@@ -286,7 +298,8 @@ def _ended(session: Session, begun: Begun) -> StepReport:
         epoch=(begun.step - 1) // session.steps_per_epoch + 1,
         losses=_numbers(outcome.losses),
         penalties=_numbers(outcome.penalties),
-        learning_rate=begun.learning_rate,
+        learning_rate=next(iter(begun.learning_rates.values())),
+        learning_rates=begun.learning_rates,
         gradient_norm=outcome.gradient_norm,
         examples=outcome.examples,
         tokens=outcome.tokens,

@@ -1,0 +1,83 @@
+"""Metrics of the user's own: functions that a recipe names as `module:function`. Knows importing, no task's data.
+
+This runs code of the user's, so it happens only because a recipe names the function: a module that is a file beside the
+recipe is written into the run's recipe as an absolute path, everything else must be installed.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polytask.evaluation.metrics import Array, Floats, Metric, all_metrics_for, chosen_metric
+from polytask.types import TaskSpec, UserError
+
+
+def own_metrics(spec: TaskSpec) -> tuple[Metric, ...]:
+    """The functions under a task's `metrics:`. They take class numbers, 0 / 1, or scores in the task's own range."""
+    found: list[Metric] = []
+    taken = {metric.name for metric in all_metrics_for(spec.kind)}
+    for reference in spec.metrics:
+        where = f"recipe: tasks.{spec.name}.metrics: {reference}"
+        function = _load(reference, where)
+        name = reference.rpartition(":")[2]
+        if name in taken:
+            raise UserError(f"{where}: there is a metric called {name} already; give the function another name")
+        taken.add(name)
+        greater_is_better = bool(getattr(function, "greater_is_better", True))
+        found.append(Metric(name, _checked(function, where), greater_is_better, (spec.kind,), own=True))
+    return tuple(found)
+
+
+def primary_of(spec: TaskSpec) -> Metric:
+    """The metric by which a task is judged: `metric:`, or the first one of its kind."""
+    return chosen_metric(spec.metric, spec.kind, f"recipe: tasks.{spec.name}.metric", own_metrics(spec))
+
+
+def _load(reference: str, where: str) -> Callable[..., Any]:
+    module_name, _, name = reference.rpartition(":")
+    try:
+        module = _from_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # whatever the user's module does
+        raise UserError(f"{where}: the module cannot be imported: {type(error).__name__}: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise UserError(f"{where}: {module_name} has no function {name}")
+    checked: Callable[..., Any] = function
+    return checked
+
+
+@cache
+def _from_file(path: Path) -> Any:
+    name = f"polytask_own_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses of the module look their own module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _checked(function: Callable[..., Any], where: str) -> Callable[[Array, Array], Floats]:
+    def checked(gold: Array, predicted: Array) -> Floats:
+        try:
+            value = float(function(gold.copy(), predicted.copy()))
+        except Exception as error:  # whatever the user's function raises
+            raise UserError(f"{where}: it raised {type(error).__name__}: {error}") from error
+        if not np.isfinite(value):
+            rows = "all predictions are the same" if len(np.unique(predicted)) == 1 else f"{len(gold)} rows"
+            raise UserError(f"{where}: it returned {value}, where a finite number is needed ({rows})")
+        return np.asarray(value, np.float64)
+
+    return checked
