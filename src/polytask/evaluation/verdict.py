@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from polytask.evaluation.comparisons import LEVEL, MEAN, Claim, Comparison, TaskData, VariantScore, Verdict
-from polytask.evaluation.statistics import Floats, Runs, holm, influence, interval, noise, swap_p, swapped
+from polytask.evaluation.comparisons import LEVEL, MARGIN, MEAN, Claim, Comparison, TaskData, VariantScore, Verdict
+from polytask.evaluation.seed_noise import AnyNoise, shared
+from polytask.evaluation.statistics import Floats, Noise, Runs, holm, influence, interval, noise, swap_p, swapped
 
 POWER = 0.8
 RESAMPLES = 9_999
+MOST_SEEDS = 100
+"""More seeds than this are never recommended."""
 
 
 def judge(
@@ -21,17 +24,20 @@ def judge(
     seeds: Mapping[str, Sequence[int]] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    margin: float = MARGIN,
 ) -> Verdict:
     """Every variant's scores, and every other variant against the reference, on each task and on their mean.
 
     `seeds` names the seed of each row of a variant's predictions; left out: all variants have the same seeds. Two
     variants are compared on the seeds they have in common; where they share fewer than two and each has two or more,
-    all their runs are compared, unpaired. With one task the mean is left out, for it would say the same again.
+    all their runs are compared, unpaired. With one task the mean is left out, for it would say the same again; tasks
+    whose metric is better when lower are left out of it too, unless all are. Variants whose difference is surely
+    smaller than `margin` (a fraction, not points) are called the same.
     """
     variants = _variants(tasks, reference)
     names = {variant: _seed_names(tasks, variant, seeds) for variant in variants}
     runs = {variant: [_runs(task, variant) for task in tasks] for variant in variants}
-    views = [[t] for t in range(len(tasks))] + ([list(range(len(tasks)))] if len(tasks) > 1 else [])
+    views = _views(tasks)
     scores = tuple(_score(tasks, view, variant, runs[variant]) for variant in variants for view in views)
     others = [variant for variant in variants if variant != reference]
     if not others:
@@ -43,10 +49,11 @@ def judge(
         swapped(np.stack([pair.parts(t) for pair in pairs]), max(resamples, 100 * family), rng)
         for t in range(len(tasks))
     ]
+    own = [[_pair_noise(tasks, view, pair) for view in views] for pair in pairs]
     found = [
-        _compare(tasks, view, pair, np.mean([swaps[t][:, place] for t in view], axis=0), family)
+        _compare(tasks, view, pair, (one, both), np.mean([swaps[t][:, place] for t in view], axis=0), family, margin)
         for place, pair in enumerate(pairs)
-        for view in views
+        for view, one, both in zip(views, own[place], shared(own)[place], strict=True)
     ]
     adjusted = holm([comparison.p for comparison in found])
     return Verdict(reference, scores, tuple(_claimed(c, p) for c, p in zip(found, adjusted, strict=True)))
@@ -80,6 +87,12 @@ class _Pair:
         return parts_N
 
 
+def _views(tasks: Sequence[TaskData]) -> list[list[int]]:
+    """Each task, and with several that can be averaged their mean."""
+    averaged = [t for t, task in enumerate(tasks) if task.measure.greater_is_better] or list(range(len(tasks)))
+    return [[t] for t in range(len(tasks))] + ([averaged] if len(averaged) > 1 else [])
+
+
 def _variants(tasks: Sequence[TaskData], reference: str) -> list[str]:
     if not tasks:
         raise ValueError("a study needs at least one task")
@@ -107,7 +120,6 @@ def _seed_names(tasks: Sequence[TaskData], variant: str, seeds: Mapping[str, Seq
 
 def _runs(task: TaskData, variant: str) -> Runs:
     metric = task.measure
-    assert metric.greater_is_better  # else "better" would have to be turned round
     kind = np.float64 if task.kind == "score" else np.int64
     gold, predicted_SN = task.gold.astype(kind), task.predictions[variant].astype(kind)
     pulls = [influence(metric, gold, predicted, task.classes) for predicted in predicted_SN]
@@ -142,13 +154,28 @@ def _score(tasks: Sequence[TaskData], view: list[int], variant: str, runs: list[
     return VariantScore(variant, name, mean, *ends, deviation, tuple(values_S.tolist()), examples)
 
 
-def _compare(tasks: Sequence[TaskData], view: list[int], pair: _Pair, swaps: Floats, family: int) -> Comparison:
+def _pair_noise(tasks: Sequence[TaskData], view: list[int], pair: _Pair) -> Noise:
+    return noise([[group[t] for t in view] for group in pair.groups], [2 * tasks[t].counted for t in view])
+
+
+def _compare(
+    tasks: Sequence[TaskData],
+    view: list[int],
+    pair: _Pair,
+    noises: tuple[Noise, AnyNoise],
+    swaps: Floats,
+    family: int,
+    margin: float,
+) -> Comparison:
+    """`noises` are the comparison's own, and the same with what the study's other comparisons say."""
     name, examples, low, high = _view(tasks, view)
-    known = noise([[group[t] for t in view] for group in pair.groups], [2 * tasks[t].counted for t in view])
+    own, known = noises
     parts = [pair.parts(t) for t in view]
     difference = float(np.mean([part.mean() for part in parts]))
-    half, width = known.half_width(LEVEL), high - low
-    p_noise, p_swap = known.p_value(difference), swap_p(difference, swaps)
+    half, width = own.half_width(LEVEL), high - low
+    many = bool(own.seeds)  # with one seed nothing is known about seed noise, and nothing can be claimed
+    p_study, p_swap = known.p_value(difference) if many else 1.0, swap_p(difference, swaps)
+    seeds = min(len(side[0].scores_S) for side in pair.sides)
     return Comparison(
         variant=pair.variant,
         reference=pair.reference,
@@ -156,20 +183,49 @@ def _compare(tasks: Sequence[TaskData], view: list[int], pair: _Pair, swaps: Flo
         difference=difference,
         low=max(difference - half, -width),
         high=min(difference + half, width),
-        p_noise=p_noise,
+        p_noise=own.p_value(difference),
+        p_study=p_study,
         p_swap=p_swap,
-        p=max(p_noise, p_swap),
+        p=max(p_study, p_swap),
         p_holm=1.0,
-        claim="none seen",
+        p_same=_p_same(own, margin - abs(difference), family),
+        margin=margin,
+        claim="undecided",
+        greater_is_better=tasks[view[0]].measure.greater_is_better,
         effect_seeds=_effect_seeds(pair, view, difference),
         effect_examples=float(np.mean([_ratio(part.mean(), part.std(ddof=1)) or 0.0 for part in parts])),
-        detectable=min(known.detectable(LEVEL / family, POWER), width),
-        seeds=min(len(side[0].scores_S) for side in pair.sides),
+        detectable=min(known.half_width(LEVEL / family) + own.half_width(2 * (1 - POWER)), width) if many else None,
+        seeds_needed=_seeds_needed(known, difference, seeds, family) if many else None,
+        seed_differences=_seed_differences(pair, view),
+        seed_deviation=float(np.sqrt(sum(v * (d + 1) for v, d in own.seeds))) if many else None,
+        example_error=float(np.sqrt(own.examples)),
+        seeds=seeds,
         paired=pair.paired,
-        seed_noise_known=bool(known.seeds),
+        seed_noise_known=many,
         examples=examples,
         comparisons=family,
     )
+
+
+def _p_same(own: Noise, room: float, family: int) -> float:
+    """Two one-sided tests (Schuirmann 1987): the difference keeps clear of both ends of the margin, `room` away."""
+    return min(1.0, family * own.p_value(room) / 2) if own.seeds and room > 0 else 1.0
+
+
+def _seed_differences(pair: _Pair, view: list[int]) -> tuple[float, ...] | None:
+    if not pair.paired:
+        return None
+    (group,) = pair.groups
+    values: list[float] = np.mean([group[t].scores_S for t in view], axis=0).tolist()
+    return tuple(values)
+
+
+def _seeds_needed(known: AnyNoise, difference: float, seeds: int, family: int) -> int | None:
+    """The smallest number of seeds, each as noisy as these, with which a difference of this size would be claimed."""
+    for more in range(seeds + 1, MOST_SEEDS + 1):
+        if known.with_seeds(more).half_width(LEVEL / family) <= abs(difference):
+            return more
+    return None
 
 
 def _effect_seeds(pair: _Pair, view: list[int], difference: float) -> float | None:
@@ -184,7 +240,10 @@ def _ratio(above: float, below: float) -> float | None:
 
 
 def _claimed(comparison: Comparison, p_holm: float) -> Comparison:
-    claim: Claim = "none seen"
+    claim: Claim = "undecided"
     if p_holm <= LEVEL:
-        claim = "better" if comparison.difference > 0 else "worse"
-    return replace(comparison, p_holm=p_holm, claim=claim)
+        claim = "better" if (comparison.difference > 0) == comparison.greater_is_better else "worse"
+    elif comparison.p_same <= LEVEL:
+        claim = "same"
+    needed = comparison.seeds_needed if claim == "undecided" else None
+    return replace(comparison, p_holm=p_holm, claim=claim, seeds_needed=needed)
