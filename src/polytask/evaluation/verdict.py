@@ -30,15 +30,15 @@ def judge(
 
     `seeds` names the seed of each row of a variant's predictions; left out: all variants have the same seeds. Two
     variants are compared on the seeds they have in common; where they share fewer than two and each has two or more,
-    all their runs are compared, unpaired. With one task the mean is left out, for it would say the same again; tasks
-    whose metric is better when lower are left out of it too, unless all are. Variants whose difference is surely
-    smaller than `margin` (a fraction, not points) are called the same.
+    all their runs are compared, unpaired. With one task the mean is left out, for it would say the same again; metrics
+    that are better when lower count in it with a minus sign. Variants whose difference is surely smaller than `margin`
+    (a fraction, not points) are called the same.
     """
     variants = _variants(tasks, reference)
     names = {variant: _seed_names(tasks, variant, seeds) for variant in variants}
     runs = {variant: [_runs(task, variant) for task in tasks] for variant in variants}
     views = _views(tasks)
-    scores = tuple(_score(tasks, view, variant, runs[variant]) for variant in variants for view in views)
+    scores = tuple(_score(view, variant, view.of(runs[variant])) for variant in variants for view in views)
     others = [variant for variant in variants if variant != reference]
     if not others:
         return Verdict(reference, scores, ())
@@ -46,20 +46,55 @@ def judge(
     pairs = [_pair(runs, names, variant, reference) for variant in others]
     rng = np.random.default_rng(seed)
     swaps = [  # at least 100 for each comparison, or Holm could never be passed
-        swapped(np.stack([pair.parts(t) for pair in pairs]), max(resamples, 100 * family), rng)
-        for t in range(len(tasks))
+        swapped(np.stack([pair.parts(view)[0] for pair in pairs]), max(resamples, 100 * family), rng)
+        for view in views[: len(tasks)]
     ]
-    own = [[_pair_noise(tasks, view, pair) for view in views] for pair in pairs]
+    own = [[_pair_noise(view, pair) for view in views] for pair in pairs]
+    noises = [list(zip(*rows, strict=True)) for rows in zip(own, shared(own), strict=True)]
     found = [
-        _compare(tasks, view, pair, (one, both), np.mean([swaps[t][:, place] for t in view], axis=0), family, margin)
+        _compare(view, pair, noises[place][at], _swapped_means(view, swaps, place), family, margin)
         for place, pair in enumerate(pairs)
-        for view, one, both in zip(views, own[place], shared(own)[place], strict=True)
+        for at, view in enumerate(views)
     ]
     adjusted = holm([comparison.p for comparison in found])
     return Verdict(reference, scores, tuple(_claimed(c, p) for c, p in zip(found, adjusted, strict=True)))
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _View:
+    """One task, or all of them for their mean."""
+
+    name: str
+    tasks: tuple[TaskData, ...]
+    places: tuple[int, ...]
+    """Of the tasks in the study."""
+    greater_is_better: bool
+
+    @property
+    def signs(self) -> list[float]:
+        """-1 for tasks that count in the mean with a minus sign, because their metric is better when lower."""
+        turned = [self.greater_is_better != task.measure.greater_is_better for task in self.tasks]
+        return [-1.0 if turn else 1.0 for turn in turned]
+
+    @property
+    def examples(self) -> int:
+        return sum(len(task.gold) for task in self.tasks)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        ends = np.array([sorted(sign * end for end in t.range) for t, sign in zip(self.tasks, self.signs, strict=True)])
+        low, high = ends.mean(0).tolist()
+        return low, high
+
+    def of(self, runs: Sequence[Runs]) -> list[Runs]:
+        """The runs of its tasks, out of those of all tasks."""
+        return [
+            Runs(sign * runs[t].scores_S, sign * runs[t].pulls_SN)
+            for t, sign in zip(self.places, self.signs, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -72,25 +107,26 @@ class _Pair:
     """For each task, the runs that take part."""
     paired: bool
 
-    @property
-    def groups(self) -> list[list[Runs]]:
-        first, second = self.sides
+    def groups(self, view: _View) -> list[list[Runs]]:
+        """As `statistics.noise` takes them."""
+        first, second = (view.of(side) for side in self.sides)
         if self.paired:
             return [[a - b for a, b in zip(first, second, strict=True)]]
         return [first, [Runs(-runs.scores_S, -runs.pulls_SN) for runs in second]]
 
-    def parts(self, task: int) -> Floats:
-        """[N]: the part of each example in the difference on a task; the mean is the difference."""
-        first, second = (side[task] for side in self.sides)
-        difference = first.scores_S.mean() - second.scores_S.mean()
-        parts_N: Floats = difference + first.pulls_SN.mean(0) - second.pulls_SN.mean(0)
-        return parts_N
+    def parts(self, view: _View) -> list[Floats]:
+        """For each task [N]: the part of each example in the difference; the mean is the difference."""
+        pairs = zip(*(view.of(side) for side in self.sides), strict=True)
+        return [
+            first.scores_S.mean() - second.scores_S.mean() + first.pulls_SN.mean(0) - second.pulls_SN.mean(0)
+            for first, second in pairs
+        ]
 
 
-def _views(tasks: Sequence[TaskData]) -> list[list[int]]:
-    """Each task, and with several that can be averaged their mean."""
-    averaged = [t for t, task in enumerate(tasks) if task.measure.greater_is_better] or list(range(len(tasks)))
-    return [[t] for t in range(len(tasks))] + ([averaged] if len(averaged) > 1 else [])
+def _views(tasks: Sequence[TaskData]) -> list[_View]:
+    """Each task, and with several their mean."""
+    views = [_View(task.name, (task,), (t,), task.measure.greater_is_better) for t, task in enumerate(tasks)]
+    return views + ([_View(MEAN, tuple(tasks), tuple(range(len(tasks))), True)] if len(tasks) > 1 else [])
 
 
 def _variants(tasks: Sequence[TaskData], reference: str) -> list[str]:
@@ -137,30 +173,28 @@ def _pair(runs: Mapping[str, list[Runs]], names: Mapping[str, list[int]], varian
     return _Pair(variant, reference, (first, second), paired=True)
 
 
-def _view(tasks: Sequence[TaskData], view: list[int]) -> tuple[str, int, float, float]:
-    """Name, examples, lowest and highest value of one task or of the mean of several."""
-    chosen = [tasks[t] for t in view]
-    low, high = np.mean([task.range for task in chosen], axis=0).tolist()
-    return chosen[0].name if len(view) == 1 else MEAN, sum(len(task.gold) for task in chosen), low, high
-
-
-def _score(tasks: Sequence[TaskData], view: list[int], variant: str, runs: list[Runs]) -> VariantScore:
-    name, examples, low, high = _view(tasks, view)
-    values_S = np.mean([runs[t].scores_S for t in view], axis=0)
-    half = noise([[runs[t] for t in view]], [tasks[t].counted for t in view]).half_width(LEVEL)
+def _score(view: _View, variant: str, runs: list[Runs]) -> VariantScore:
+    values_S = np.mean([task_runs.scores_S for task_runs in runs], axis=0)
+    half = noise([runs], [task.counted for task in view.tasks]).half_width(LEVEL)
     mean = float(values_S.mean())
-    ends = interval(mean, half, low, high, float(np.mean([tasks[t].shrink for t in view])))
+    ends = interval(mean, half, *view.range, float(np.mean([task.shrink for task in view.tasks])))
     deviation = float(values_S.std(ddof=1)) if len(values_S) > 1 else None
-    return VariantScore(variant, name, mean, *ends, deviation, tuple(values_S.tolist()), examples)
+    return VariantScore(variant, view.name, mean, *ends, deviation, tuple(values_S.tolist()), view.examples)
 
 
-def _pair_noise(tasks: Sequence[TaskData], view: list[int], pair: _Pair) -> Noise:
-    return noise([[group[t] for t in view] for group in pair.groups], [2 * tasks[t].counted for t in view])
+def _pair_noise(view: _View, pair: _Pair) -> Noise:
+    return noise(pair.groups(view), [2 * task.counted for task in view.tasks])
+
+
+def _swapped_means(view: _View, swaps: Sequence[Floats], place: int) -> Floats:
+    """The differences of one pair in every resample."""
+    signed = [sign * swaps[t][:, place] for t, sign in zip(view.places, view.signs, strict=True)]
+    means: Floats = np.mean(signed, axis=0)
+    return means
 
 
 def _compare(
-    tasks: Sequence[TaskData],
-    view: list[int],
+    view: _View,
     pair: _Pair,
     noises: tuple[Noise, AnyNoise],
     swaps: Floats,
@@ -168,18 +202,17 @@ def _compare(
     margin: float,
 ) -> Comparison:
     """`noises` are the comparison's own, and the same with what the study's other comparisons say."""
-    name, examples, low, high = _view(tasks, view)
     own, known = noises
-    parts = [pair.parts(t) for t in view]
+    parts = pair.parts(view)
     difference = float(np.mean([part.mean() for part in parts]))
-    half, width = own.half_width(LEVEL), high - low
+    half, width = own.half_width(LEVEL), view.range[1] - view.range[0]
     many = bool(own.seeds)  # with one seed nothing is known about seed noise, and nothing can be claimed
     p_study, p_swap = known.p_value(difference) if many else 1.0, swap_p(difference, swaps)
     seeds = min(len(side[0].scores_S) for side in pair.sides)
     return Comparison(
         variant=pair.variant,
         reference=pair.reference,
-        task=name,
+        task=view.name,
         difference=difference,
         low=max(difference - half, -width),
         high=min(difference + half, width),
@@ -191,7 +224,7 @@ def _compare(
         p_same=_p_same(own, margin - abs(difference), family),
         margin=margin,
         claim="undecided",
-        greater_is_better=tasks[view[0]].measure.greater_is_better,
+        greater_is_better=view.greater_is_better,
         effect_seeds=_effect_seeds(pair, view, difference),
         effect_examples=float(np.mean([_ratio(part.mean(), part.std(ddof=1)) or 0.0 for part in parts])),
         detectable=min(known.half_width(LEVEL / family) + own.half_width(2 * (1 - POWER)), width) if many else None,
@@ -202,7 +235,7 @@ def _compare(
         seeds=seeds,
         paired=pair.paired,
         seed_noise_known=many,
-        examples=examples,
+        examples=view.examples,
         comparisons=family,
     )
 
@@ -212,11 +245,11 @@ def _p_same(own: Noise, room: float, family: int) -> float:
     return min(1.0, family * own.p_value(room) / 2) if own.seeds and room > 0 else 1.0
 
 
-def _seed_differences(pair: _Pair, view: list[int]) -> tuple[float, ...] | None:
+def _seed_differences(pair: _Pair, view: _View) -> tuple[float, ...] | None:
     if not pair.paired:
         return None
-    (group,) = pair.groups
-    values: list[float] = np.mean([group[t].scores_S for t in view], axis=0).tolist()
+    (group,) = pair.groups(view)
+    values: list[float] = np.mean([runs.scores_S for runs in group], axis=0).tolist()
     return tuple(values)
 
 
@@ -228,8 +261,8 @@ def _seeds_needed(known: AnyNoise, difference: float, seeds: int, family: int) -
     return None
 
 
-def _effect_seeds(pair: _Pair, view: list[int], difference: float) -> float | None:
-    values = [np.mean([side[t].scores_S for t in view], axis=0) for side in pair.sides]
+def _effect_seeds(pair: _Pair, view: _View, difference: float) -> float | None:
+    values = [np.mean([runs.scores_S for runs in view.of(side)], axis=0) for side in pair.sides]
     if any(len(value) < 2 for value in values):
         return None
     return _ratio(difference, float(np.sqrt(np.mean([value.var(ddof=1) for value in values]))))
