@@ -44,7 +44,8 @@ def normal(rng: np.random.Generator, shape: tuple[int, int, int]) -> Floats:
 
 def unequal(rng: np.random.Generator, shape: tuple[int, int, int]) -> Floats:
     """Every variant has a deviation of its own, between a third of a point and three points."""
-    return rng.normal(size=shape) * 3 ** rng.uniform(-1, 1, (shape[0], 1, 1))
+    deviations: Floats = 3 ** rng.uniform(-1, 1, (shape[0], 1, 1))
+    return rng.normal(size=shape) * deviations
 
 
 def skewed(rng: np.random.Generator, shape: tuple[int, int, int]) -> Floats:
@@ -219,50 +220,54 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print(flush=True)
 
 
+def print_false_claims(rng: np.random.Generator, variants: int, tasks: int, studies: int) -> None:
+    rules = ALL if tasks > 1 else OLD_AND_NEW
+    many = (variants - 1) * (tasks + (tasks > 1))
+    print(f"False claims, percent of studies: {variants} variants, {tasks} task(s), {many} comparisons\n")
+    rows = []
+    for name, scenario in (SCENARIOS | LIMIT).items():
+        for seeds in SEEDS:
+            found = false_claims(rng, scenario, (variants, tasks, seeds), studies)
+            numbers = [f"{found[rule]:.1f}" if rule in found else "" for rule in rules]
+            rows.append([name, f"{seeds}", *numbers])
+    table(["noise", "seeds", *rules], rows)
+
+
+def print_power(rng: np.random.Generator, variants: int, tasks: int, studies: int) -> None:
+    print(f"Gaps claimed, percent of studies (old / new): {variants} variants, {tasks} task(s)\n")
+    rows = []
+    for name, scenario in SCENARIOS.items():
+        for seeds in SEEDS:
+            seen = power(rng, scenario, (variants, tasks, seeds), studies)
+            rows.append([name, f"{seeds}", *(f"{o:.0f} / {n:.0f}" for o, n in zip(*seen.values(), strict=True))])
+    table(["noise", "seeds", *(f"{gap} points" if gap > 1 else "1 point" for gap in GAPS)], rows)
+
+
+def print_false_same(rng: np.random.Generator, studies: int) -> None:
+    margin = f"{MARGIN / POINT:g} points"
+    print(f"Called the same within {margin}, percent of studies where two variants differ by {margin}\n")
+    rows = []
+    for name, scenario in SCENARIOS.items():
+        rows.append([name, *(f"{false_same(rng, scenario, (2, 1, seeds), studies):.1f}" for seeds in SEEDS[1:])])
+    table(["noise", *(f"{seeds} seeds" for seeds in SEEDS[1:])], rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--studies", type=int, default=1000, help="simulated studies for each number")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
-    studies, rng, began = chosen.studies, np.random.default_rng(chosen.seed), time.monotonic()
+    studies, rng, began = chosen.studies, np.random.default_rng(chosen.seed), time.process_time()
     at_5, at_50 = (100 * np.sqrt(share * (1 - share) / studies) for share in (0.05, 0.5))
     print(f"{environment(torch.device('cpu'))['cpu']}, one core. Random seed {chosen.seed}.")
     print(f"{studies:,} studies for each number: standard error {at_5:.1f} at 5 %, at most {at_50:.1f};")
     print(f"a quarter of them for each number of the tables of gaps: standard error at most {2 * at_50:.1f}.\n")
-    sizes = ((6, 3), (12, 1))
-    for variants, tasks in sizes:
-        many = (variants - 1) * (tasks + (tasks > 1))
-        print(f"False claims, percent of studies: {variants} variants, {tasks} task(s), {many} comparisons\n")
-        rows = []
-        for name, scenario in (SCENARIOS | LIMIT).items():
-            for seeds in SEEDS:
-                found = false_claims(rng, scenario, (variants, tasks, seeds), studies)
-                rows.append(
-                    [
-                        name,
-                        f"{seeds}",
-                        *(
-                            f"{found[rule]:.1f}" if rule in found else ""
-                            for rule in (ALL if tasks > 1 else OLD_AND_NEW)
-                        ),
-                    ]
-                )
-        table(["noise", "seeds", *(ALL if tasks > 1 else OLD_AND_NEW)], rows)
-    for variants, tasks in ((6, 3), (2, 1)):
-        print(f"Gaps claimed, percent of studies (old / new): {variants} variants, {tasks} task(s)\n")
-        rows = []
-        for name, scenario in SCENARIOS.items():
-            for seeds in SEEDS:
-                seen = power(rng, scenario, (variants, tasks, seeds), studies // 4)
-                rows.append([name, f"{seeds}", *(f"{o:.0f} / {n:.0f}" for o, n in zip(*seen.values(), strict=True))])
-        table(["noise", "seeds", *(f"{gap} points" if gap > 1 else "1 point" for gap in GAPS)], rows)
-    margin = f"{MARGIN / POINT:g} points"
-    print(f"Called the same within {margin}, percent of studies where two variants differ by {margin}\n")
-    same = [
-        [n, *(f"{false_same(rng, s, (2, 1, seeds), studies):.1f}" for seeds in SEEDS[1:])] for n, s in SCENARIOS.items()
-    ]
-    table(["noise", *(f"{seeds} seeds" for seeds in SEEDS[1:])], same)
-    print(f"{time.monotonic() - began:.0f} s: python {' '.join(sys.argv)}")
+    print_false_claims(rng, 6, 3, studies)
+    print_false_claims(rng, 12, 1, studies)
+    print_power(rng, 6, 3, studies // 4)
+    print_power(rng, 2, 1, studies // 4)
+    print_false_same(rng, studies)
+    print(f"{time.process_time() - began:.0f} s of processor time: python {' '.join(sys.argv)}")
 
 
 if __name__ == "__main__":

@@ -221,6 +221,8 @@ def test_sentences_of_what_is_undecided() -> None:
     assert "18.3 points lower than cross (lower is better) in 2 of 3 seeds" in sentence(three)
     assert "in all 3 seeds" in sentence(replace(three, seed_differences=(-0.2, -0.1, -0.25)))
     assert " on average [" in sentence(replace(two, seed_differences=None, paired=False))
+    many = replace(two, p_noise=0.01, p_swap=0.01, comparisons=12)
+    assert sentence(many).endswith("but among 12 comparisons 2 seeds cannot rule out luck; 5 seeds could")
     never = replace(two, seeds_needed=None, examples=1101)
     assert sentence(never).endswith("and more seeds alone would not: 1,101 dev examples are too few")
     close = replace(never, difference=0.001)

@@ -307,12 +307,12 @@ def test_the_verdict_when_only_single_tasks_differ() -> None:
 def test_variants_that_are_the_same_are_said_and_marked(tmp_path: Path) -> None:
     study = make_study(["plain", "a", "b"], ["topic"], [0, 1])
     for c in study["comparisons"]:
-        c |= {"claim": "same", "margin": 0.01, "sentence": f"{c['variant']} and plain are the same within 1 points"}
+        c |= {"claim": "same", "margin": 0.01, "sentence": f"{c['variant']} and plain are the same within 1 point"}
     page = page_of(tmp_path, study | {"margin": 1.0})
-    assert "a and b are the same as plain on topic within 1 points." in page.text
-    assert "The same as plain a and plain are the same within 1 points" in page.text
+    assert "a and b are the same as plain on topic within 1 point." in page.text
+    assert "The same as plain a and plain are the same within 1 point" in page.text
     assert "a 67.0 = same [66.0, 68.0]" in page.text
-    assert "the same within 1.0 points" in page.text
+    assert "the same within 1 point undecided" in page.text
 
 
 def test_where_lower_is_better_it_is_said_and_the_front_turns(tmp_path: Path) -> None:

@@ -195,13 +195,13 @@ def sentence(comparison: Comparison) -> str:
     if c.claim == "undecided":
         return _undecided(c, where)
     if c.claim == "same":
-        within = f"{c.variant} and {c.reference} are the same within {_margin(c)} points on {where}"
+        within = f"{c.variant} and {c.reference} are the same within {_margin(c)} on {where}"
         return f"{within}: difference {_points(c.difference)} points {_ends(c)}"
     low, high = (c.low, c.high) if c.difference > 0 else (-c.high, -c.low)
     text = f"{c.variant} is {c.claim} than {c.reference} on {where} by {_points(abs(c.difference))} points"
     text += f" [{_points(low)}, {_points(high)}]"
     if c.p_same <= LEVEL:
-        text += f", which is within the margin of {_margin(c)} points"
+        text += f", which is within the margin of {_margin(c)}"
     return text if c.greater_is_better else f"{text} (lower is better)"
 
 
@@ -229,10 +229,12 @@ def _in_seeds(c: Comparison) -> str:
 
 def _what_it_takes(c: Comparison) -> str:
     luck = f"{c.seeds} seeds cannot rule out luck"
+    if max(c.p_noise, c.p_swap) <= LEVEL:  # the interval leaves 0 out, which some of many do by chance
+        luck = f"among {c.comparisons} comparisons {luck}"
     if c.seeds_needed is not None:
         return f"{luck}; {c.seeds_needed} seeds could"
     if abs(c.difference) <= c.margin:
-        return f"{luck}, nor a difference of more than {_margin(c)} points"
+        return f"{luck}, nor a difference of more than {_margin(c)}"
     return f"{luck}, and more seeds alone would not: {c.examples:,} dev examples are too few"
 
 
@@ -241,7 +243,11 @@ def _ends(c: Comparison) -> str:
 
 
 def _margin(c: Comparison) -> str:
-    return f"{100 * c.margin:g}"
+    return in_points(100 * c.margin)
+
+
+def in_points(value: float) -> str:
+    return "1 point" if value == 1 else f"{value:g} points"
 
 
 def _points(value: float) -> str:

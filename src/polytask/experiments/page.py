@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import jinja2
 
-from polytask.evaluation.comparisons import MEAN
+from polytask.evaluation.comparisons import MEAN, in_points
 from polytask.evaluation.plots import shorten
 from polytask.experiments import charts, table
 from polytask.experiments.table import ABSENT, Json, cells, main_score, scored
@@ -53,7 +53,8 @@ def _template() -> jinja2.Template:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     written = (table.points, table.ends, table.count, table.speed, table.memory, table.seconds, table.chance)
-    pages.filters |= {function.__name__: function for function in (*written, effect, key, plain, link, sha256)}
+    own = (effect, in_points, key, plain, link, sha256)
+    pages.filters |= {function.__name__: function for function in (*written, *own)}
     return pages.get_template("study.html.jinja")
 
 
@@ -76,7 +77,7 @@ def verdict(study: Json) -> str:
         parts.append(f"{names} {_are(worse)} worse" + ("" if better else f" than {reference} on {place(view)}"))
     if same:
         than = "" if parts else f" as {reference} on {place(view)}"
-        parts.append(f"{_named(same)} {_are(same)} the same{than} within {100 * same[0]['margin']:g} points")
+        parts.append(f"{_named(same)} {_are(same)} the same{than} within {in_points(100 * same[0]['margin'])}")
     if undecided:
         rest = "undecided" if parts else f"undecided against {reference} on {place(view)}"
         parts.append(f"{_named(undecided)} {_are(undecided)} {rest}{_why(undecided)}")
