@@ -21,8 +21,8 @@ nothing is claimed from it. What a comparison can borrow from the study's other 
 What simulation ruled out (false claims at a level of 5 % and of 0.25 %, which Holm asks for among 20 comparisons):
 - resampling examples and seeds together: up to 24 % at S = 3 and 39 % at S = 2, whose seeds cannot show their spread;
 - one t with Welch-Satterthwaite degrees: up to 8 % and 2 % at S = 3, for it trusts small spreads seen by chance;
-- pooling the seed spread over variants: up to 36 % false claims per study when one of six recipes is unstable (64 %
-  of twelve), and moderating it as in limma: up to 35 %; see seed_noise.py for the form that holds.
+- pooling the seed spread over variants, or moderating it as limma does: up to 40 % and 28 % false claims per study
+  when one of six recipes is unstable; see seed_noise.py for the form that holds.
 The price: where seed noise is small, intervals cover 97 to 99 % at S = 2 to 5, and with three seeds a claim needs a
 difference that is large against the spread of the seeds. The limit: seed noise is taken to be symmetric. Where one of
 four recipes has runs that sometimes collapse, 7 % of studies with five seeds claimed a difference that was not there.

@@ -4,13 +4,14 @@ The statistics are in statistics.py, the records and sentences in comparisons.py
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from polytask.evaluation.comparisons import LEVEL, MARGIN, MEAN, Claim, Comparison, TaskData, VariantScore, Verdict
 from polytask.evaluation.seed_noise import AnyNoise, shared
 from polytask.evaluation.statistics import Floats, Noise, Runs, holm, influence, interval, noise, swap_p, swapped
+from polytask.evaluation.views import Pair, View
 
 POWER = 0.8
 RESAMPLES = 9_999
@@ -63,70 +64,10 @@ def judge(
 # --- the steps --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _View:
-    """One task, or all of them for their mean."""
-
-    name: str
-    tasks: tuple[TaskData, ...]
-    places: tuple[int, ...]
-    """Of the tasks in the study."""
-    greater_is_better: bool
-
-    @property
-    def signs(self) -> list[float]:
-        """-1 for tasks that count in the mean with a minus sign, because their metric is better when lower."""
-        turned = [self.greater_is_better != task.measure.greater_is_better for task in self.tasks]
-        return [-1.0 if turn else 1.0 for turn in turned]
-
-    @property
-    def examples(self) -> int:
-        return sum(len(task.gold) for task in self.tasks)
-
-    @property
-    def range(self) -> tuple[float, float]:
-        ends = np.array([sorted(sign * end for end in t.range) for t, sign in zip(self.tasks, self.signs, strict=True)])
-        low, high = ends.mean(0).tolist()
-        return low, high
-
-    def of(self, runs: Sequence[Runs]) -> list[Runs]:
-        """The runs of its tasks, out of those of all tasks."""
-        return [
-            Runs(sign * runs[t].scores_S, sign * runs[t].pulls_SN)
-            for t, sign in zip(self.places, self.signs, strict=True)
-        ]
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """A variant and the reference, as far as their seeds can be compared."""
-
-    variant: str
-    reference: str
-    sides: tuple[list[Runs], list[Runs]]
-    """For each task, the runs that take part."""
-    paired: bool
-
-    def groups(self, view: _View) -> list[list[Runs]]:
-        """As `statistics.noise` takes them."""
-        first, second = (view.of(side) for side in self.sides)
-        if self.paired:
-            return [[a - b for a, b in zip(first, second, strict=True)]]
-        return [first, [Runs(-runs.scores_S, -runs.pulls_SN) for runs in second]]
-
-    def parts(self, view: _View) -> list[Floats]:
-        """For each task [N]: the part of each example in the difference; the mean is the difference."""
-        pairs = zip(*(view.of(side) for side in self.sides), strict=True)
-        return [
-            first.scores_S.mean() - second.scores_S.mean() + first.pulls_SN.mean(0) - second.pulls_SN.mean(0)
-            for first, second in pairs
-        ]
-
-
-def _views(tasks: Sequence[TaskData]) -> list[_View]:
+def _views(tasks: Sequence[TaskData]) -> list[View]:
     """Each task, and with several their mean."""
-    views = [_View(task.name, (task,), (t,), task.measure.greater_is_better) for t, task in enumerate(tasks)]
-    return views + ([_View(MEAN, tuple(tasks), tuple(range(len(tasks))), True)] if len(tasks) > 1 else [])
+    views = [View(task.name, (task,), (t,), task.measure.greater_is_better) for t, task in enumerate(tasks)]
+    return views + ([View(MEAN, tuple(tasks), tuple(range(len(tasks))), True)] if len(tasks) > 1 else [])
 
 
 def _variants(tasks: Sequence[TaskData], reference: str) -> list[str]:
@@ -163,17 +104,17 @@ def _runs(task: TaskData, variant: str) -> Runs:
     return Runs(np.array(scores), np.stack(pulls))
 
 
-def _pair(runs: Mapping[str, list[Runs]], names: Mapping[str, list[int]], variant: str, reference: str) -> _Pair:
+def _pair(runs: Mapping[str, list[Runs]], names: Mapping[str, list[int]], variant: str, reference: str) -> Pair:
     one, two = names[variant], names[reference]
     common = [name for name in one if name in two]
     if not common or (len(common) < 2 <= min(len(one), len(two))):
-        return _Pair(variant, reference, (runs[variant], runs[reference]), paired=False)
+        return Pair(variant, reference, (runs[variant], runs[reference]), paired=False)
     first = [task_runs[[one.index(name) for name in common]] for task_runs in runs[variant]]
     second = [task_runs[[two.index(name) for name in common]] for task_runs in runs[reference]]
-    return _Pair(variant, reference, (first, second), paired=True)
+    return Pair(variant, reference, (first, second), paired=True)
 
 
-def _score(view: _View, variant: str, runs: list[Runs]) -> VariantScore:
+def _score(view: View, variant: str, runs: list[Runs]) -> VariantScore:
     values_S = np.mean([task_runs.scores_S for task_runs in runs], axis=0)
     half = noise([runs], [task.counted for task in view.tasks]).half_width(LEVEL)
     mean = float(values_S.mean())
@@ -182,11 +123,11 @@ def _score(view: _View, variant: str, runs: list[Runs]) -> VariantScore:
     return VariantScore(variant, view.name, mean, *ends, deviation, tuple(values_S.tolist()), view.examples)
 
 
-def _pair_noise(view: _View, pair: _Pair) -> Noise:
+def _pair_noise(view: View, pair: Pair) -> Noise:
     return noise(pair.groups(view), [2 * task.counted for task in view.tasks])
 
 
-def _swapped_means(view: _View, swaps: Sequence[Floats], place: int) -> Floats:
+def _swapped_means(view: View, swaps: Sequence[Floats], place: int) -> Floats:
     """The differences of one pair in every resample."""
     signed = [sign * swaps[t][:, place] for t, sign in zip(view.places, view.signs, strict=True)]
     means: Floats = np.mean(signed, axis=0)
@@ -194,8 +135,8 @@ def _swapped_means(view: _View, swaps: Sequence[Floats], place: int) -> Floats:
 
 
 def _compare(
-    view: _View,
-    pair: _Pair,
+    view: View,
+    pair: Pair,
     noises: tuple[Noise, AnyNoise],
     swaps: Floats,
     family: int,
@@ -245,7 +186,7 @@ def _p_same(own: Noise, room: float, family: int) -> float:
     return min(1.0, family * own.p_value(room) / 2) if own.seeds and room > 0 else 1.0
 
 
-def _seed_differences(pair: _Pair, view: _View) -> tuple[float, ...] | None:
+def _seed_differences(pair: Pair, view: View) -> tuple[float, ...] | None:
     if not pair.paired:
         return None
     (group,) = pair.groups(view)
@@ -261,7 +202,7 @@ def _seeds_needed(known: AnyNoise, difference: float, seeds: int, family: int) -
     return None
 
 
-def _effect_seeds(pair: _Pair, view: _View, difference: float) -> float | None:
+def _effect_seeds(pair: Pair, view: View, difference: float) -> float | None:
     values = [np.mean([runs.scores_S for runs in view.of(side)], axis=0) for side in pair.sides]
     if any(len(value) < 2 for value in values):
         return None

@@ -21,7 +21,7 @@ from polytask.recipe import Recipe, recipe_to_mapping
 SHOWING = {"cli", "serving", "experiments", "starter", "version", "environment", "__main__", "__init__"}
 SHOWING |= {"evaluation.report", "evaluation.plots", "evaluation.card", "evaluation.statistics"}
 SHOWING |= {"evaluation.verdict", "evaluation.comparisons", "evaluation.interference", "probing"}
-SHOWING |= {"evaluation.seed_noise", "evaluation.power"}
+SHOWING |= {"evaluation.seed_noise", "evaluation.power", "evaluation.views"}
 
 
 @dataclass(frozen=True)
