@@ -26,6 +26,9 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
     assert said.code == 0, said.err
     assert "2 variants x 1 seeds: 2 runs" in said.out
     assert "cross, seed 0: 20 steps, about" in said.out
+    assert "Noise: assumed, because no two runs of two variants have finished: scores move by 1.0 point" in said.out
+    assert "question (60 dev examples): 1 seed can confirm no gap; a gap of 1 point needs more dev examples" in said.out
+    assert "the mean of the tasks: 1 seed can confirm no gap" in said.out
     assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
 
 
@@ -33,7 +36,11 @@ def test_two_finished_runs(cli: Any, tiny_run: Finished, tmp_path: Path, tiny_se
     other = train(QUICKSTART, tmp_path / "other", [*tiny_settings, "sampler=proportional"])
     said = cli("compare", tiny_run.folder, other.folder, "--study", tmp_path / "verdict")
     assert said.code == 0, said.err
-    assert "one seed: seed noise is unknown" in said.out
+    assert "undecided on opinion: seed noise unknown (one seed); other scored" in said.out
+    assert " is better than " not in said.out
     assert (tmp_path / "verdict" / "report.html").is_file()
+    assert "undecided on opinion: seed noise unknown" in (tmp_path / "verdict" / "study.md").read_text()
+    wide = cli("compare", tiny_run.folder, other.folder, "--study", tmp_path / "verdict", "--margin", -1)
+    assert "--margin: must be in points, from 0 to 100, found -1" in wide.err
     assert cli("compare", tiny_run.folder, other.folder, "--dry-run").code == 2
     assert cli("compare", tiny_run.folder).code == 1

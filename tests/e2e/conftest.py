@@ -53,7 +53,7 @@ def _study(variants: list[str]) -> Json:
     size = {"shared": 22_000_000, "per_task": dict.fromkeys(tasks, 1234), "trainable": 22_004_936, "total": 22_004_936}
     cost = {"parameters": size, "examples_per_second": 151.3, "peak_memory_bytes": 2**31, "seconds": 723.0}
     return {
-        **{"format": 1, "name": "Many variants", "reference": reference, "seeds": [0, 1]},
+        **{"format": 2, "margin": 0.5, "name": "Many variants", "reference": reference, "seeds": [0, 1]},
         "tasks": {task: {"kind": "classes", "metric": "accuracy", "examples": 500} for task in tasks},
         "variants": {
             v: {
@@ -80,11 +80,12 @@ def _cell(variant: int, seed: int, failed: bool, values: Json) -> Json:
 
 
 def _comparison(variant: str, reference: str, task: str, difference: float) -> Json:
-    claim = "better" if difference > 0.06 else "none seen"
+    claim = "better" if difference > 0.06 else "same" if difference < 0.02 else "undecided"
     return {
         **{"variant": variant, "reference": reference, "task": task, "difference": difference, "claim": claim},
         **{"low": difference - 0.02, "high": difference + 0.02, "detectable": 0.03, "effect_seeds": 1.0},
         **{"p": 0.01, "p_noise": 0.01, "p_swap": 0.005, "p_holm": 0.2, "effect_examples": 0.1, "seeds": 2},
+        **{"p_study": 0.01, "p_same": 0.3, "margin": 0.005, "seeds_needed": 7, "greater_is_better": True},
         **{"paired": True, "seed_noise_known": True, "examples": 500, "comparisons": 60},
         "sentence": f"{variant} and {reference} on {task}: {claim}",
     }

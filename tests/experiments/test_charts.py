@@ -21,7 +21,7 @@ def comparison(variant: str, claim: str, difference: float, **more: Any) -> dict
 
 ROWS = [
     comparison(name, claim, (at - 3) / 100)
-    for at, (name, claim) in enumerate(zip(NASTY, ["better", "worse", "none seen"] * 3, strict=False))
+    for at, (name, claim) in enumerate(zip(NASTY, ["better", "worse", "same", "undecided"] * 2, strict=False))
 ]
 PLOTS = {
     "forest": lambda name: charts.forest(name, "Differences <b>", ROWS),
@@ -114,7 +114,7 @@ def test_long_and_broken_curves_stay_small() -> None:
 def test_what_is_not_a_number_is_left_out() -> None:
     missing = {"plain": (1.0, float("nan"), 0.1, 0.2), "": (2.0, 0.5, 0.4, 0.6)}
     assert "plain" not in texts(charts.tradeoff("t", "T", "x", missing, DRAWN))
-    rows = [comparison("plain", "none seen", float("nan")), comparison("b", "none seen", 0.0, detectable=float("inf"))]
+    rows = [comparison("plain", "undecided", float("nan")), comparison("b", "undecided", 0.0, detectable=float("inf"))]
     assert {"plain", "b"} & set(texts(charts.forest("f", "F", rows))) == {"b"}
     assert charts.overlay("o", "O", {"plain": [[]]}, DRAWN).startswith("<svg")
 

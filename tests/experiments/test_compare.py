@@ -48,6 +48,23 @@ def test_more_seeds_run_only_what_is_new_and_costs_are_known(
     more = StudyRunning(read_study(study_file(tmp_path, tiny_settings, seeds=[0, 1, 5])), small_study.folder)
     assert [(cell.variant, cell.seed) for cell in more.waiting] == [("cosine", 5), ("bi", 5)]
     assert all(cost.measured == "2 finished" and cost.seconds > 0 for cost in more.costs())
+    outlook = more.outlook()
+    assert outlook.seeds == 3
+    assert "as measured in 4 finished runs of this study" in outlook.lines()[0]
+    deviations = {c["task"]: c["seed_deviation"] for c in small_study.content["comparisons"]}
+    assert {view.view: view.seed_deviation for view in outlook.views} == pytest.approx(deviations)
+
+
+def test_the_margin_of_the_study_or_of_the_command_line(small_study: Done) -> None:
+    """A margin of 100 points makes every comparison the same; nothing runs again."""
+    running = StudyRunning(read_study(small_study.path), small_study.folder, margin=100.0)
+    assert running.waiting == []
+    content = running.finish()
+    assert content["margin"] == 100.0
+    assert {c["margin"] for c in content["comparisons"]} == {1.0}
+    assert "same" in {c["claim"] for c in content["comparisons"]}
+    assert "the same within 100 points" in (small_study.folder / "study.md").read_text()
+    StudyRunning(read_study(small_study.path), small_study.folder).finish()  # as it was
 
 
 def test_costs_of_a_new_study_come_from_a_few_steps(tmp_path: Path, tiny_settings: list[str]) -> None:

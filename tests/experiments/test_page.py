@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from polytask import evaluation, experiments
+from polytask.experiments import charts
 from polytask.experiments.page import link, verdict, write_page
 from polytask.experiments.table import ABSENT
 from polytask.types import UserError
@@ -56,9 +57,11 @@ class Page(HTMLParser):
 
 
 def comparison(variant: str, task: str, difference: float, seeds: int) -> Json:
-    claim = "better" if difference > 0.02 else "worse" if difference < -0.02 else "none seen"
+    claim = "better" if difference > 0.02 else "worse" if difference < -0.02 else "undecided"
+    claim = claim if seeds > 1 else "undecided"
     ends = {"low": difference - 0.012, "high": difference + 0.012, "p_holm": 0.04321, "detectable": 0.0312}
     tests = {"p": 0.0123, "p_noise": 0.0123, "p_swap": 0.0001, "paired": True, "seed_noise_known": seeds > 1}
+    tests |= {"p_study": 0.0123, "p_same": 0.567, "margin": 0.005, "seeds_needed": 7, "greater_is_better": True}
     sizes = {"effect_seeds": 2.34 if seeds > 1 else None, "effect_examples": 0.12, "examples": 1200, "seeds": seeds}
     said = {"claim": claim, "sentence": f"{variant} against plain on {task}: {claim}", "comparisons": 4}
     return (
@@ -70,7 +73,8 @@ def make_study(variants: list[str], tasks: list[str], seeds: list[int], states: 
     """A study in which each variant is 3 points above or below the one before; `states` of (variant, seed)."""
     views = [*tasks, "mean"] if len(tasks) > 1 else tasks
     study: Json = {
-        "format": 1,
+        "format": 2,
+        "margin": 0.5,
         "name": "A study",
         "reference": variants[0],
         "seeds": seeds,
@@ -150,7 +154,10 @@ def test_what_was_forgotten_is_a_column_where_tasks_came_one_after_another(page:
 
 
 def test_every_comparison_has_all_its_numbers(page: Page) -> None:
-    assert "high mean +6.0 [+4.8, +7.2] better 0.012 0.043 0.012 < 0.001 +2.34 +0.12 3.1 3 1,200" in page.text
+    assert (
+        "high mean +6.0 [+4.8, +7.2] better 0.012 0.043 0.012 0.012 < 0.001 0.567 +2.34 +0.12 3.1 3 7 1,200"
+        in page.text
+    )
 
 
 def test_the_rest_is_shown(page: Page) -> None:
@@ -230,7 +237,8 @@ def test_one_seed_is_said_clearly(tmp_path: Path) -> None:
     page = page_of(tmp_path, make_study(["plain", "low"], ["topic"], [0]))
     assert "There is one seed of each variant, so the noise of training (seed noise) is unknown" in page.text
     assert "one seed (0)" in page.text
-    assert "low (-3.0 points) is worse than plain on topic." in page.text
+    assert "low is undecided against plain on topic (one seed: seed noise unknown)." in page.text
+    assert "worse than plain" not in page.text
 
 
 def test_variants_with_fewer_seeds_than_others_are_said(tmp_path: Path) -> None:
@@ -291,9 +299,28 @@ def test_numbers_that_are_not_there_do_not_stop_the_page(tmp_path: Path) -> None
 def test_the_verdict_when_only_single_tasks_differ() -> None:
     study = make_study(["plain", "a", "b"], ["topic", "same"], [0, 1])
     for c in study["comparisons"]:
-        c["claim"] = "better" if (c["variant"], c["task"]) == ("a", "topic") else "none seen"
-    said = "For a and b no difference to plain was seen on the mean of the tasks; on single tasks: 1 better."
+        c["claim"] = "better" if (c["variant"], c["task"]) == ("a", "topic") else "undecided"
+    said = "a and b are undecided against plain on the mean of the tasks; on single tasks: 1 better."
     assert verdict(study) == said
+
+
+def test_variants_that_are_the_same_are_said_and_marked(tmp_path: Path) -> None:
+    study = make_study(["plain", "a", "b"], ["topic"], [0, 1])
+    for c in study["comparisons"]:
+        c |= {"claim": "same", "margin": 0.01, "sentence": f"{c['variant']} and plain are the same within 1 point"}
+    page = page_of(tmp_path, study | {"margin": 1.0})
+    assert "a and b are the same as plain on topic within 1 point." in page.text
+    assert "The same as plain a and plain are the same within 1 point" in page.text
+    assert "a 67.0 = same [66.0, 68.0]" in page.text
+    assert "the same within 1 point undecided" in page.text
+
+
+def test_where_lower_is_better_it_is_said_and_the_front_turns(tmp_path: Path) -> None:
+    study = make_study(["plain", "low", "high"], ["topic"], [0, 1])
+    study["tasks"]["topic"] |= {"metric": "rmse", "greater_is_better": False}
+    page = page_of(tmp_path, study)
+    assert "rmse, lower is better" in page.text
+    assert charts.pareto({"cheap": (1, -0.7), "low": (2, -0.67), "high": (3, -0.76)}) == ["cheap", "low"]
 
 
 def test_errors_name_the_folder(tmp_path: Path) -> None:

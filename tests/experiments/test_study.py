@@ -29,6 +29,8 @@ def test_named_variants(tmp_path: Path) -> None:
     assert made.recipes["plain"].tasks["one"].head is None
     assert {recipe.train.epochs for recipe in made.recipes.values()} == {7}
     assert made.recipe("bi", 4).seed == 4
+    assert made.margin == 0.5
+    assert study(tmp_path, variants={"plain": None}, margin=2).margin == 2.0
     assert made.recipes["plain"].tasks["one"].train == str(tmp_path / "t.csv")
     assert differences(made.recipes) == {
         "tasks.one.head": {"plain": None, "bi": "bi"},
@@ -84,6 +86,8 @@ def test_values_in_names() -> None:
         ({"variants": {"a": {}}, "seeds": []}, "seeds: one or more different"),
         ({"variants": {"a": {}}, "base": "none.yaml"}, r"none\.yaml: the base recipe cannot be read"),
         ({"variants": {"a": {}}, "base": 3}, "base: a recipe file or a recipe is needed, found 3"),
+        ({"variants": {"a": {}}, "margin": -1}, "margin: must be in points, from 0 to 100, found -1"),
+        ({"variants": {"a": {}}, "margin": "wide"}, "margin"),
         ({"variants": {"a": {}}, "sed": [1]}, "there is no field 'sed' .did you mean seeds"),
     ],
 )

@@ -35,7 +35,7 @@ def study() -> dict[str, Any]:
     }
     scores = {"topic": score(0.861), "same": score(0.9), "mean": score(0.88)}
     return {
-        "format": 1,
+        "format": 2,
         "name": "Adapters",
         "reference": "plain",
         "seeds": [0, 1],
@@ -53,7 +53,8 @@ def study() -> dict[str, Any]:
             },
         },
         "comparisons": [
-            comparison("x", "topic", "none seen", 0.0),
+            comparison("x", "topic", "undecided", 0.0),
+            comparison("y", "topic", "same", 0.001),
             comparison("x", "same", "better", 0.01),
             comparison("y", "same", "better", 0.03),
             comparison("x", "mean", "worse", -0.02),
@@ -99,7 +100,7 @@ def test_title_date_and_hardware(study: dict[str, Any]) -> None:
 def test_sentences_are_a_list_claims_first_the_largest_first(study: dict[str, Any]) -> None:
     said = re.findall(r"^- (\w on \w+: [\w ]+) \[1.0, 2.0\]$", table.study_markdown(study), re.MULTILINE)
     better = ["y on mean: better", "y on same: better", "x on same: better"]
-    assert said == [*better, "x on mean: worse", "x on topic: none seen"]
+    assert said == [*better, "x on mean: worse", "y on topic: same", "x on topic: undecided"]
 
 
 def test_runs_that_failed_or_are_not_there_are_said(study: dict[str, Any]) -> None:
@@ -114,6 +115,11 @@ def test_seed_noise_is_said(study: dict[str, Any]) -> None:
     assert "Where a variant has one seed: seed noise is unknown" in table.study_markdown(study)
     study |= {"comparisons": [], "seeds": [0]}
     assert "One seed: seed noise is unknown" in table.study_markdown(study)
+
+
+def test_a_metric_that_is_better_when_lower_says_so(study: dict[str, Any]) -> None:
+    study["tasks"]["same"] |= {"metric": "rmse", "greater_is_better": False}
+    assert rows(table.study_markdown(study))[0][2] == "same (rmse, lower is better)"
 
 
 def test_with_one_task_there_is_no_mean(study: dict[str, Any]) -> None:
@@ -171,6 +177,6 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text("{")
     with pytest.raises(UserError, match=r"study\.json is not valid JSON"):
         table.write_table(tmp_path)
-    (tmp_path / "study.json").write_text('{"format": 2}')
-    with pytest.raises(UserError, match="format 2; this polytask reads 1"):
+    (tmp_path / "study.json").write_text('{"format": 1}')
+    with pytest.raises(UserError, match="format 1; this polytask reads 2"):
         table.write_table(tmp_path)

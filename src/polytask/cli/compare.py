@@ -17,8 +17,14 @@ def run(
     folder: Annotated[Path | None, typer.Option("--study", help="The study's folder; left out: studies/NAME.")] = None,
     workers: Annotated[int, typer.Option(help="Runs at a time, each in its own process; several can share a GPU.")] = 1,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and its expected cost; run nothing.")
+        bool, typer.Option("--dry-run", help="Print the plan, its cost and what it could confirm; run nothing.")
     ] = False,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            help="In points: variants that surely differ by less are called the same; left out: the study's, or 0.5."
+        ),
+    ] = None,
 ) -> None:
     """Train every variant of a study with every seed, and say with statistics which is better.
 
@@ -37,9 +43,9 @@ def run(
         if dry_run:
             raise typer.BadParameter("--dry-run is for studies; these runs have finished")
         target = folder or Path("comparison")
-        show(polytask.compare_runs(what, target), target, console)
+        show(polytask.compare_runs(what, target, margin), target, console)
         return
-    running = polytask.StudyRunning(polytask.read_study(what[0]), folder, workers)
+    running = polytask.StudyRunning(polytask.read_study(what[0]), folder, workers, margin)
     if dry_run:
         show_plan(running, console)
         return
@@ -69,6 +75,9 @@ def show_plan(running: "polytask.StudyRunning", console: Console) -> None:
     console.print(
         f"Expected: {minutes(total / workers)} with {workers} at a time, if each is as fast as alone.", highlight=False
     )
+    if len(running.study.recipes) > 1:
+        for line in running.outlook().lines():
+            console.print(line, highlight=False, soft_wrap=True)
 
 
 def minutes(seconds: float) -> str:
@@ -108,6 +117,6 @@ def _line(report: "polytask.CellReport", done: int, of: int, left: str) -> str:
 
 
 def show(content: dict[str, Any], folder: Path, console: Console) -> None:
-    for comparison in sorted(content["comparisons"], key=lambda c: c["claim"] == "none seen"):
+    for comparison in sorted(content["comparisons"], key=lambda c: c["claim"] == "undecided"):
         console.print(comparison["sentence"], highlight=False, soft_wrap=True)
     console.print(f"table:  {folder / 'study.md'}\nreport: {folder / 'report.html'}", highlight=False, soft_wrap=True)

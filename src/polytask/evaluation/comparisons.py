@@ -12,15 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polytask.evaluation.metrics import CONFIDENCE, Metric, check_metric, metrics_for
+from polytask.evaluation.statistics import CORRELATIONS
 from polytask.types import LabelKind
 
 Array = NDArray[Any]
-Claim = Literal["better", "worse", "none seen"]
+Claim = Literal["better", "worse", "same", "undecided"]
 
 MEAN = "mean"
 """Stands in a record's `task` for the mean of the tasks' primary metrics."""
 LEVEL = 1 - CONFIDENCE
-HOPELESS = 0.3  # a number of points beyond this would only puzzle: the study is too small, mostly in seeds
+MARGIN = 0.005
+"""Differences up to this are too small to matter, unless a study says otherwise: half a point."""
 
 
 @dataclass(frozen=True)
@@ -79,18 +81,20 @@ class TaskData:
 
     @property
     def range(self) -> tuple[float, float]:
-        """The lowest and the highest value that the metric can have."""
-        return (0.0 if self.metric in ("accuracy", "f1") else -1.0), 1.0
+        """The lowest and the highest value that the metric can have; infinite where that is not known."""
+        if self.measure.from_margins is None and self.metric not in CORRELATIONS:
+            return float("-inf"), float("inf")
+        return (-1.0 if self.metric in ("matthews", *CORRELATIONS) else 0.0), 1.0
 
     @property
     def counted(self) -> float:
-        """The squared width of the range; 0 for scores (see `statistics.noise`)."""
-        return 0.0 if self.kind == "score" else (self.range[1] - self.range[0]) ** 2
+        """The squared width of the range; 0 for what is not counted (see `statistics.noise`)."""
+        return 0.0 if self.measure.from_margins is None else (self.range[1] - self.range[0]) ** 2
 
     @property
     def shrink(self) -> float:
         """See `statistics.interval`."""
-        return 1.0 if self.kind == "score" else len(self.gold) / (len(self.gold) + 2)
+        return 1.0 if self.measure.from_margins is None else len(self.gold) / (len(self.gold) + 2)
 
 
 @dataclass(frozen=True)
@@ -132,27 +136,44 @@ class Comparison:
     high: float
     """Ends of the 95 % interval of this difference alone, over examples and seeds together."""
     p_noise: float
-    """At which the interval reaches 0: examples and seeds."""
+    """At which this interval reaches 0; of examples alone with one seed."""
+    p_study: float
+    """The same with what the study's other comparisons say about seed noise (seed_noise.py); 1 with one seed."""
     p_swap: float
     """Of the permutation test that swaps the variants in random examples: examples only, but no assumption."""
     p: float
-    """The larger of the two."""
+    """The larger of p_study and p_swap."""
     p_holm: float
     """Adjusted for all comparisons of the study."""
+    p_same: float
+    """That the difference is within the margin, by two one-sided tests, adjusted for all comparisons (Bonferroni)."""
+    margin: float
     claim: Claim
     """What can be said with at most 5 % risk of any false claim in the whole study."""
+    greater_is_better: bool
+    """False: a lower value of the metric is better."""
     effect_seeds: float | None
     """Cohen's d over runs: difference / root mean square of the two standard deviations over seeds; None without."""
     effect_examples: float
     """Difference / standard deviation over examples of its parts (mean over tasks: of the tasks' effects)."""
-    detectable: float
-    """The smallest true difference that this study would claim with 80 % probability, at the first step of Holm."""
+    detectable: float | None
+    """The smallest true difference that this study would claim with 80 % probability, at the first step of Holm; None
+    with one seed, which can claim nothing."""
+    seeds_needed: int | None
+    """With so many seeds, as noisy as these, an undecided difference of this size could be claimed; None: one seed,
+    never, or not undecided."""
+    seed_differences: tuple[float, ...] | None
+    """Of each common seed; None without common seeds."""
+    seed_deviation: float | None
+    """Standard deviation over seeds of the difference of two runs; None with one seed."""
+    example_error: float
+    """Standard error of the difference that comes from the examples."""
     seeds: int
     """Runs of each variant that took part; the smaller number if they are not paired."""
     paired: bool
     """By seed."""
     seed_noise_known: bool
-    """False: one seed, and everything here speaks of these trained models, not of the recipes."""
+    """False: one seed, and everything here describes these trained models, not the recipes."""
     examples: int
     comparisons: int
     """In the study, for Holm."""
@@ -171,22 +192,62 @@ def sentence(comparison: Comparison) -> str:
     """The comparison in plain words, in points (hundredths of the metric)."""
     c = comparison
     where = "the mean of the tasks" if c.task == MEAN else c.task
-    ends = f"[{_points(c.low)}, {_points(c.high)}]"
-    if c.claim != "none seen":
-        low, high = (c.low, c.high) if c.claim == "better" else (-c.high, -c.low)
-        text = f"{c.variant} is {c.claim} than {c.reference} on {where} by {_points(abs(c.difference))} points"
-        text += f" [{_points(low)}, {_points(high)}]"
-    elif c.detectable == 0.0:
-        text = f"no difference seen between {c.variant} and {c.reference} on {where}; their predictions are the same"
+    if c.claim == "undecided":
+        return _undecided(c, where)
+    if c.claim == "same":
+        within = f"{c.variant} and {c.reference} are the same within {_margin(c)} on {where}"
+        return f"{within}: difference {_points(c.difference)} points {_ends(c)}"
+    low, high = (c.low, c.high) if c.difference > 0 else (-c.high, -c.low)
+    text = f"{c.variant} is {c.claim} than {c.reference} on {where} by {_points(abs(c.difference))} points"
+    text += f" [{_points(low)}, {_points(high)}]"
+    if c.p_same <= LEVEL:
+        text += f", which is within the margin of {_margin(c)}"
+    return text if c.greater_is_better else f"{text} (lower is better)"
+
+
+def _undecided(c: Comparison, where: str) -> str:
+    direction = "" if c.greater_is_better else " (lower is better)"
+    if c.difference == 0.0:
+        size = f"the same as {c.reference}"
     else:
-        sets = "dev sets" if c.task == MEAN else "a dev set"
-        seeds = "1 seed" if c.seeds == 1 else f"{c.seeds} seeds"
-        text = f"no difference seen between {c.variant} and {c.reference} on {where}; {sets} of {c.examples:,} examples"
-        least = f"less than about {_points(c.detectable)} points" if c.detectable < HOPELESS else "any usual difference"
-        text += f" with {seeds} cannot see {least}"
-        if c.p <= LEVEL:
-            text += f" (alone, {_points(c.difference)} points {ends} would count; among {c.comparisons} it does not)"
-    return text if c.seed_noise_known else f"{text} (one seed: seed noise is unknown)"
+        size = f"{_points(abs(c.difference))} points {'higher' if c.difference > 0 else 'lower'} than {c.reference}"
+    scored = f"{c.variant} scored {size}{direction}"
+    if not c.seed_noise_known:
+        return f"undecided on {where}: seed noise unknown (one seed); {scored}, {_ends(c)} over examples alone"
+    return f"undecided on {where}: {scored} {_in_seeds(c)} {_ends(c)}, but {_what_it_takes(c)}"
+
+
+def _in_seeds(c: Comparison) -> str:
+    """In how many seeds the variant scored on the side of the mean: "in both seeds", "in 2 of 3 seeds"."""
+    if c.seed_differences is None:
+        return "on average"
+    agree = sum(np.sign(d) == np.sign(c.difference) for d in c.seed_differences)
+    if agree < c.seeds:
+        return f"in {agree} of {c.seeds} seeds"
+    return "in both seeds" if c.seeds == 2 else f"in all {c.seeds} seeds"
+
+
+def _what_it_takes(c: Comparison) -> str:
+    luck = f"{c.seeds} seeds cannot rule out luck"
+    if max(c.p_noise, c.p_swap) <= LEVEL:  # the interval leaves 0 out, which some of many do by chance
+        luck = f"among {c.comparisons} comparisons {luck}"
+    if c.seeds_needed is not None:
+        return f"{luck}; {c.seeds_needed} seeds could"
+    if abs(c.difference) <= c.margin:
+        return f"{luck}, nor a difference of more than {_margin(c)}"
+    return f"{luck}, and more seeds alone would not: {c.examples:,} dev examples are too few"
+
+
+def _ends(c: Comparison) -> str:
+    return f"[{_points(c.low)}, {_points(c.high)}]"
+
+
+def _margin(c: Comparison) -> str:
+    return in_points(100 * c.margin)
+
+
+def in_points(value: float) -> str:
+    return "1 point" if value == 1 else f"{value:g} points"
 
 
 def _points(value: float) -> str:

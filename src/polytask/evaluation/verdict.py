@@ -4,15 +4,19 @@ The statistics are in statistics.py, the records and sentences in comparisons.py
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from polytask.evaluation.comparisons import LEVEL, MEAN, Claim, Comparison, TaskData, VariantScore, Verdict
-from polytask.evaluation.statistics import Floats, Runs, holm, influence, interval, noise, swap_p, swapped
+from polytask.evaluation.comparisons import LEVEL, MARGIN, MEAN, Claim, Comparison, TaskData, VariantScore, Verdict
+from polytask.evaluation.seed_noise import AnyNoise, shared
+from polytask.evaluation.statistics import Floats, Noise, Runs, holm, influence, interval, noise, swap_p, swapped
+from polytask.evaluation.views import Pair, View
 
 POWER = 0.8
 RESAMPLES = 9_999
+MOST_SEEDS = 100
+"""More seeds than this are never recommended."""
 
 
 def judge(
@@ -21,18 +25,21 @@ def judge(
     seeds: Mapping[str, Sequence[int]] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    margin: float = MARGIN,
 ) -> Verdict:
     """Every variant's scores, and every other variant against the reference, on each task and on their mean.
 
     `seeds` names the seed of each row of a variant's predictions; left out: all variants have the same seeds. Two
     variants are compared on the seeds they have in common; where they share fewer than two and each has two or more,
-    all their runs are compared, unpaired. With one task the mean is left out, for it would say the same again.
+    all their runs are compared, unpaired. With one task the mean is left out, for it would say the same again; metrics
+    that are better when lower count in it with a minus sign. Variants whose difference is surely smaller than `margin`
+    (a fraction, not points) are called the same.
     """
     variants = _variants(tasks, reference)
     names = {variant: _seed_names(tasks, variant, seeds) for variant in variants}
     runs = {variant: [_runs(task, variant) for task in tasks] for variant in variants}
-    views = [[t] for t in range(len(tasks))] + ([list(range(len(tasks)))] if len(tasks) > 1 else [])
-    scores = tuple(_score(tasks, view, variant, runs[variant]) for variant in variants for view in views)
+    views = _views(tasks)
+    scores = tuple(_score(view, variant, view.of(runs[variant])) for variant in variants for view in views)
     others = [variant for variant in variants if variant != reference]
     if not others:
         return Verdict(reference, scores, ())
@@ -40,13 +47,15 @@ def judge(
     pairs = [_pair(runs, names, variant, reference) for variant in others]
     rng = np.random.default_rng(seed)
     swaps = [  # at least 100 for each comparison, or Holm could never be passed
-        swapped(np.stack([pair.parts(t) for pair in pairs]), max(resamples, 100 * family), rng)
-        for t in range(len(tasks))
+        swapped(np.stack([pair.parts(view)[0] for pair in pairs]), max(resamples, 100 * family), rng)
+        for view in views[: len(tasks)]
     ]
+    own = [[_pair_noise(view, pair) for view in views] for pair in pairs]
+    noises = [list(zip(*rows, strict=True)) for rows in zip(own, shared(own), strict=True)]
     found = [
-        _compare(tasks, view, pair, np.mean([swaps[t][:, place] for t in view], axis=0), family)
+        _compare(view, pair, noises[place][at], _swapped_means(view, swaps, place), family, margin)
         for place, pair in enumerate(pairs)
-        for view in views
+        for at, view in enumerate(views)
     ]
     adjusted = holm([comparison.p for comparison in found])
     return Verdict(reference, scores, tuple(_claimed(c, p) for c, p in zip(found, adjusted, strict=True)))
@@ -55,29 +64,10 @@ def judge(
 # --- the steps --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """A variant and the reference, as far as their seeds can be compared."""
-
-    variant: str
-    reference: str
-    sides: tuple[list[Runs], list[Runs]]
-    """For each task, the runs that take part."""
-    paired: bool
-
-    @property
-    def groups(self) -> list[list[Runs]]:
-        first, second = self.sides
-        if self.paired:
-            return [[a - b for a, b in zip(first, second, strict=True)]]
-        return [first, [Runs(-runs.scores_S, -runs.pulls_SN) for runs in second]]
-
-    def parts(self, task: int) -> Floats:
-        """[N]: the part of each example in the difference on a task; the mean is the difference."""
-        first, second = (side[task] for side in self.sides)
-        difference = first.scores_S.mean() - second.scores_S.mean()
-        parts_N: Floats = difference + first.pulls_SN.mean(0) - second.pulls_SN.mean(0)
-        return parts_N
+def _views(tasks: Sequence[TaskData]) -> list[View]:
+    """Each task, and with several their mean."""
+    views = [View(task.name, (task,), (t,), task.measure.greater_is_better) for t, task in enumerate(tasks)]
+    return views + ([View(MEAN, tuple(tasks), tuple(range(len(tasks))), True)] if len(tasks) > 1 else [])
 
 
 def _variants(tasks: Sequence[TaskData], reference: str) -> list[str]:
@@ -107,7 +97,6 @@ def _seed_names(tasks: Sequence[TaskData], variant: str, seeds: Mapping[str, Seq
 
 def _runs(task: TaskData, variant: str) -> Runs:
     metric = task.measure
-    assert metric.greater_is_better  # else "better" would have to be turned round
     kind = np.float64 if task.kind == "score" else np.int64
     gold, predicted_SN = task.gold.astype(kind), task.predictions[variant].astype(kind)
     pulls = [influence(metric, gold, predicted, task.classes) for predicted in predicted_SN]
@@ -115,65 +104,106 @@ def _runs(task: TaskData, variant: str) -> Runs:
     return Runs(np.array(scores), np.stack(pulls))
 
 
-def _pair(runs: Mapping[str, list[Runs]], names: Mapping[str, list[int]], variant: str, reference: str) -> _Pair:
+def _pair(runs: Mapping[str, list[Runs]], names: Mapping[str, list[int]], variant: str, reference: str) -> Pair:
     one, two = names[variant], names[reference]
     common = [name for name in one if name in two]
     if not common or (len(common) < 2 <= min(len(one), len(two))):
-        return _Pair(variant, reference, (runs[variant], runs[reference]), paired=False)
+        return Pair(variant, reference, (runs[variant], runs[reference]), paired=False)
     first = [task_runs[[one.index(name) for name in common]] for task_runs in runs[variant]]
     second = [task_runs[[two.index(name) for name in common]] for task_runs in runs[reference]]
-    return _Pair(variant, reference, (first, second), paired=True)
+    return Pair(variant, reference, (first, second), paired=True)
 
 
-def _view(tasks: Sequence[TaskData], view: list[int]) -> tuple[str, int, float, float]:
-    """Name, examples, lowest and highest value of one task or of the mean of several."""
-    chosen = [tasks[t] for t in view]
-    low, high = np.mean([task.range for task in chosen], axis=0).tolist()
-    return chosen[0].name if len(view) == 1 else MEAN, sum(len(task.gold) for task in chosen), low, high
-
-
-def _score(tasks: Sequence[TaskData], view: list[int], variant: str, runs: list[Runs]) -> VariantScore:
-    name, examples, low, high = _view(tasks, view)
-    values_S = np.mean([runs[t].scores_S for t in view], axis=0)
-    half = noise([[runs[t] for t in view]], [tasks[t].counted for t in view]).half_width(LEVEL)
+def _score(view: View, variant: str, runs: list[Runs]) -> VariantScore:
+    values_S = np.mean([task_runs.scores_S for task_runs in runs], axis=0)
+    half = noise([runs], [task.counted for task in view.tasks]).half_width(LEVEL)
     mean = float(values_S.mean())
-    ends = interval(mean, half, low, high, float(np.mean([tasks[t].shrink for t in view])))
+    ends = interval(mean, half, *view.range, float(np.mean([task.shrink for task in view.tasks])))
     deviation = float(values_S.std(ddof=1)) if len(values_S) > 1 else None
-    return VariantScore(variant, name, mean, *ends, deviation, tuple(values_S.tolist()), examples)
+    return VariantScore(variant, view.name, mean, *ends, deviation, tuple(values_S.tolist()), view.examples)
 
 
-def _compare(tasks: Sequence[TaskData], view: list[int], pair: _Pair, swaps: Floats, family: int) -> Comparison:
-    name, examples, low, high = _view(tasks, view)
-    known = noise([[group[t] for t in view] for group in pair.groups], [2 * tasks[t].counted for t in view])
-    parts = [pair.parts(t) for t in view]
+def _pair_noise(view: View, pair: Pair) -> Noise:
+    return noise(pair.groups(view), [2 * task.counted for task in view.tasks])
+
+
+def _swapped_means(view: View, swaps: Sequence[Floats], place: int) -> Floats:
+    """The differences of one pair in every resample."""
+    signed = [sign * swaps[t][:, place] for t, sign in zip(view.places, view.signs, strict=True)]
+    means: Floats = np.mean(signed, axis=0)
+    return means
+
+
+def _compare(
+    view: View,
+    pair: Pair,
+    noises: tuple[Noise, AnyNoise],
+    swaps: Floats,
+    family: int,
+    margin: float,
+) -> Comparison:
+    """`noises` are the comparison's own, and the same with what the study's other comparisons say."""
+    own, known = noises
+    parts = pair.parts(view)
     difference = float(np.mean([part.mean() for part in parts]))
-    half, width = known.half_width(LEVEL), high - low
-    p_noise, p_swap = known.p_value(difference), swap_p(difference, swaps)
+    half, width = own.half_width(LEVEL), view.range[1] - view.range[0]
+    many = bool(own.seeds)  # with one seed nothing is known about seed noise, and nothing can be claimed
+    p_study, p_swap = known.p_value(difference) if many else 1.0, swap_p(difference, swaps)
+    seeds = min(len(side[0].scores_S) for side in pair.sides)
     return Comparison(
         variant=pair.variant,
         reference=pair.reference,
-        task=name,
+        task=view.name,
         difference=difference,
         low=max(difference - half, -width),
         high=min(difference + half, width),
-        p_noise=p_noise,
+        p_noise=own.p_value(difference),
+        p_study=p_study,
         p_swap=p_swap,
-        p=max(p_noise, p_swap),
+        p=max(p_study, p_swap),
         p_holm=1.0,
-        claim="none seen",
+        p_same=_p_same(own, margin - abs(difference), family),
+        margin=margin,
+        claim="undecided",
+        greater_is_better=view.greater_is_better,
         effect_seeds=_effect_seeds(pair, view, difference),
         effect_examples=float(np.mean([_ratio(part.mean(), part.std(ddof=1)) or 0.0 for part in parts])),
-        detectable=min(known.detectable(LEVEL / family, POWER), width),
-        seeds=min(len(side[0].scores_S) for side in pair.sides),
+        detectable=min(known.half_width(LEVEL / family) + own.half_width(2 * (1 - POWER)), width) if many else None,
+        seeds_needed=_seeds_needed(known, difference, seeds, family) if many else None,
+        seed_differences=_seed_differences(pair, view),
+        seed_deviation=float(np.sqrt(sum(v * (d + 1) for v, d in own.seeds))) if many else None,
+        example_error=float(np.sqrt(own.examples)),
+        seeds=seeds,
         paired=pair.paired,
-        seed_noise_known=bool(known.seeds),
-        examples=examples,
+        seed_noise_known=many,
+        examples=view.examples,
         comparisons=family,
     )
 
 
-def _effect_seeds(pair: _Pair, view: list[int], difference: float) -> float | None:
-    values = [np.mean([side[t].scores_S for t in view], axis=0) for side in pair.sides]
+def _p_same(own: Noise, room: float, family: int) -> float:
+    """Two one-sided tests (Schuirmann 1987): the difference keeps clear of both ends of the margin, `room` away."""
+    return min(1.0, family * own.p_value(room) / 2) if own.seeds and room > 0 else 1.0
+
+
+def _seed_differences(pair: Pair, view: View) -> tuple[float, ...] | None:
+    if not pair.paired:
+        return None
+    (group,) = pair.groups(view)
+    values: list[float] = np.mean([runs.scores_S for runs in group], axis=0).tolist()
+    return tuple(values)
+
+
+def _seeds_needed(known: AnyNoise, difference: float, seeds: int, family: int) -> int | None:
+    """The smallest number of seeds, each as noisy as these, with which a difference of this size would be claimed."""
+    for more in range(seeds + 1, MOST_SEEDS + 1):
+        if known.with_seeds(more).half_width(LEVEL / family) <= abs(difference):
+            return more
+    return None
+
+
+def _effect_seeds(pair: Pair, view: View, difference: float) -> float | None:
+    values = [np.mean([runs.scores_S for runs in view.of(side)], axis=0) for side in pair.sides]
     if any(len(value) < 2 for value in values):
         return None
     return _ratio(difference, float(np.sqrt(np.mean([value.var(ddof=1) for value in values]))))
@@ -184,7 +214,10 @@ def _ratio(above: float, below: float) -> float | None:
 
 
 def _claimed(comparison: Comparison, p_holm: float) -> Comparison:
-    claim: Claim = "none seen"
+    claim: Claim = "undecided"
     if p_holm <= LEVEL:
-        claim = "better" if comparison.difference > 0 else "worse"
-    return replace(comparison, p_holm=p_holm, claim=claim)
+        claim = "better" if (comparison.difference > 0) == comparison.greater_is_better else "worse"
+    elif comparison.p_same <= LEVEL:
+        claim = "same"
+    needed = comparison.seeds_needed if claim == "undecided" else None
+    return replace(comparison, p_holm=p_holm, claim=claim, seeds_needed=needed)

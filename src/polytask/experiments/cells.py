@@ -23,6 +23,7 @@ from polytask.values import read_json
 SHOWING = {"cli", "serving", "experiments", "starter", "version", "environment", "__main__", "__init__"}
 SHOWING |= {"evaluation.report", "evaluation.plots", "evaluation.card", "evaluation.statistics"}
 SHOWING |= {"evaluation.verdict", "evaluation.comparisons", "evaluation.interference", "probing"}
+SHOWING |= {"evaluation.seed_noise", "evaluation.power", "evaluation.views"}
 
 
 @dataclass(frozen=True)

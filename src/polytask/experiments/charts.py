@@ -36,7 +36,12 @@ Curve = Sequence[tuple[int, float]]
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#c4503f", "#8f8a1f", "#4aa3b8", "#8d6bd1", "#8a6a45", "#6f8f3a", "#7c8894")
 MARKERS = "osD^vPX<>"
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)))
-CLAIMS = {"better": (GREEN, ">", 1.0), "worse": (ORANGE, "<", 1.0), "none seen": (INK, "o", 0.6)}
+CLAIMS = {
+    "better": (GREEN, ">", 1.0),
+    "worse": (ORANGE, "<", 1.0),
+    "same": (BLUE, "s", 1.0),
+    "undecided": (INK, "o", 0.6),
+}
 NAME, LINE = 20, 13.0  # letters of a variant's name, points of height that it needs
 MAX_EVALUATIONS = 150
 
@@ -100,10 +105,12 @@ def tradeoff(
     xlabel: str,
     points: Mapping[str, tuple[float, float, float, float]],
     drawn: Mapping[str, Look],
+    greater_is_better: bool = True,
 ) -> str:
     """{variant: (cost, score, low, high)}. Full markers and the stepped line are the Pareto front."""
     known = {variant: point for variant, point in points.items() if _finite(*point)}
-    front = pareto({variant: point[:2] for variant, point in known.items()})
+    sign = 1 if greater_is_better else -1
+    front = pareto({variant: (cost, sign * score) for variant, (cost, score, *_) in known.items()})
     with style(name):
         figure, axes = new_figure(5.4, _height(len(known)))
         for variant, (cost, score, low, high) in known.items():

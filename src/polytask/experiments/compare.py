@@ -12,7 +12,9 @@ from statistics import median
 from typing import Any
 
 from polytask.environment import environment, pick_device
+from polytask.evaluation.comparisons import MARGIN
 from polytask.experiments.cells import Cell, Plan, plan, summary_of
+from polytask.experiments.outlook import StudyOutlook, outlook
 from polytask.experiments.page import write_page
 from polytask.experiments.results import (
     NOTHING_TO_COMPARE,
@@ -26,8 +28,8 @@ from polytask.experiments.results import (
     verdict_of,
 )
 from polytask.experiments.runner import CellReport, run_cells
-from polytask.experiments.study import Study, differences
-from polytask.experiments.table import write_table
+from polytask.experiments.study import Study, check_margin, differences
+from polytask.experiments.table import FORMAT, write_table
 from polytask.recipe import Recipe, read_recipe, recipe_to_mapping
 from polytask.run import Running
 from polytask.types import UserError
@@ -51,7 +53,12 @@ class Cost:
 class StudyRunning:
     """A study under way: iterate `reports()`, then `finish()`. What has finished is never run again."""
 
-    def __init__(self, study: Study, folder: str | Path | None = None, workers: int = 1) -> None:
+    def __init__(
+        self, study: Study, folder: str | Path | None = None, workers: int = 1, margin: float | None = None
+    ) -> None:
+        """`margin`, in points, replaces the study's: variants that surely differ by less are called the same."""
+        if margin is not None:
+            study = replace(study, margin=check_margin(margin, "--margin"))
         if workers < 1:
             raise UserError(f"--workers: at least 1 is needed, found {workers}")
         self.study = study
@@ -93,6 +100,10 @@ class StudyRunning:
             if cell.variant not in times:
                 times[cell.variant] = self._cost(cell)
         return [replace(times[cell.variant], cell=cell) for cell in self.waiting]
+
+    def outlook(self) -> StudyOutlook:
+        """What gaps the plan could confirm."""
+        return outlook(self.study, self.plan)
 
     def _cost(self, cell: Cell) -> Cost:
         finished = [summary_of(c.folder) for c in self.plan.cells if c.variant == cell.variant and c.done]
@@ -148,18 +159,16 @@ def _calibrated(cell: Cell, planned: Plan) -> float:
 
 
 def study_json(study: Study, runs: Sequence[RunFolder], cells: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    verdict = verdict_of(runs, study.reference) if runs else None
+    verdict = verdict_of(runs, study.reference, study.margin / 100) if runs else None
     own = {variant: [run for run in runs if run.variant == variant] for variant in study.recipes}
     about = runs[0].summary if runs else {"tasks": {}, "evaluations": {"dev": {}}}
     return {
-        "format": 1,
+        "format": FORMAT,
         "name": study.name,
         "reference": study.reference,
         "seeds": list(study.seeds),
-        "tasks": {
-            task: {"kind": t["kind"], "metric": t["metric"], "examples": about["evaluations"]["dev"][task]["examples"]}
-            for task, t in compared(about).items()
-        },
+        "margin": study.margin,
+        "tasks": {task: _task_json(t, about["evaluations"]["dev"][task]) for task, t in compared(about).items()},
         "variants": {
             variant: {
                 "settings": study.settings[variant],
@@ -177,6 +186,12 @@ def study_json(study: Study, runs: Sequence[RunFolder], cells: Mapping[str, list
     }
 
 
+def _task_json(about: Mapping[str, Any], score: Mapping[str, Any]) -> dict[str, Any]:
+    better = score.get("greater_is_better", True)
+    found = {"kind": about["kind"], "metric": about["metric"], "examples": score["examples"]}
+    return {**found, "greater_is_better": better}
+
+
 def write_study(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
     write_whole(folder / "study.json", json.dumps(content, indent=1, ensure_ascii=False))
     write_table(folder)
@@ -187,8 +202,14 @@ def write_study(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
 # --- runs that are there already --------------------------------------------------------------------------------------
 
 
-def compare_runs(folders: Sequence[str | Path], target: str | Path = "comparison") -> dict[str, Any]:
-    """The verdict on finished runs. Runs that differ in seed alone are one variant; the first is the reference."""
+def compare_runs(
+    folders: Sequence[str | Path], target: str | Path = "comparison", margin: float | None = None
+) -> dict[str, Any]:
+    """The verdict on finished runs. Runs that differ in seed alone are one variant; the first is the reference.
+
+    Variants whose difference is surely smaller than `margin` (in points, left out: 0.5) are called the same.
+    """
+    margin = 100 * MARGIN if margin is None else check_margin(margin, "--margin")
     target = Path(target)
     check_target(target, folder=True)
     runs, recipes = _grouped([Path(folder) for folder in folders])
@@ -198,7 +219,7 @@ def compare_runs(folders: Sequence[str | Path], target: str | Path = "comparison
     seeds = tuple(sorted({run.seed for run in runs}))
     changed = differences(recipes)
     settings = {variant: {field: values[variant] for field, values in changed.items()} for variant in recipes}
-    study = Study(target.name, reference, seeds, settings, recipes)
+    study = Study(target.name, reference, seeds, settings, recipes, margin)
     cells = {
         variant: [
             {

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import jinja2
 
 from polytask.controls import visible
-from polytask.evaluation.comparisons import MEAN
+from polytask.evaluation.comparisons import MEAN, in_points
 from polytask.evaluation.plots import shorten
 from polytask.experiments import charts, table
 from polytask.experiments.table import ABSENT, Json, cells, main_score, scored
@@ -54,7 +54,8 @@ def _template() -> jinja2.Template:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     written = (table.points, table.ends, table.count, table.speed, table.memory, table.seconds, table.chance)
-    pages.filters |= {function.__name__: function for function in (*written, effect, key, plain, link, sha256)}
+    own = (effect, in_points, key, plain, link, sha256)
+    pages.filters |= {function.__name__: function for function in (*written, *own)}
     return pages.get_template("study.html.jinja")
 
 
@@ -67,22 +68,28 @@ def verdict(study: Json) -> str:
     found = [c for c in study.get("comparisons") or [] if c["task"] == view]
     if not found:
         return _no_verdict(study)
-    better, worse, unseen = ([c for c in found if c["claim"] == claim] for claim in table.CLAIMS)
+    better, worse, same, undecided = ([c for c in found if c["claim"] == claim] for claim in table.CLAIMS)
     parts = []
     if better:
-        names = _named(sorted(better, key=lambda c: -c["difference"]), difference=True)
+        names = _named(sorted(better, key=lambda c: -abs(c["difference"])), difference=True)
         parts.append(f"{names} {_are(better)} better than {reference} on {place(view)}")
     if worse:
-        names = _named(sorted(worse, key=lambda c: c["difference"]), difference=True)
+        names = _named(sorted(worse, key=lambda c: -abs(c["difference"])), difference=True)
         parts.append(f"{names} {_are(worse)} worse" + ("" if better else f" than {reference} on {place(view)}"))
-    if unseen:
-        nothing = "no difference was seen" if parts else f"no difference to {reference} was seen on {place(view)}"
-        parts.append(f"for {_named(unseen)} {nothing}" if parts or len(unseen) <= NAMED else nothing)
+    if same:
+        than = "" if parts else f" as {reference} on {place(view)}"
+        parts.append(f"{_named(same)} {_are(same)} the same{than} within {in_points(100 * same[0]['margin'])}")
+    if undecided:
+        rest = "undecided" if parts else f"undecided against {reference} on {place(view)}"
+        parts.append(f"{_named(undecided)} {_are(undecided)} {rest}{_why(undecided)}")
     single = [c["claim"] for c in study["comparisons"] if c["task"] != view]
-    tasks = [f"{single.count(claim)} {claim}" for claim in ("better", "worse") if claim in single]
+    tasks = [f"{single.count(claim)} {claim}" for claim in table.CLAIMS[:3] if claim in single]
     parts += [f"on single tasks: {', '.join(tasks)}"] if tasks else []
-    text = f"{'; '.join(parts)}."
-    return text[0].upper() + text[1:] if text.startswith(("for ", "no ")) else text  # a variant's name stays as it is
+    return f"{'; '.join(parts)}."
+
+
+def _why(undecided: Sequence[Json]) -> str:
+    return "" if any(c["seed_noise_known"] for c in undecided) else " (one seed: seed noise unknown)"
 
 
 def _no_verdict(study: Json) -> str:
@@ -164,6 +171,7 @@ def _forests(study: Json) -> list[str]:
 
 def _tradeoffs(study: Json, drawn: Mapping[str, charts.Look]) -> list[str]:
     view = main_score(study)
+    higher = bool(study["tasks"].get(view, {}).get("greater_is_better", True))
     known = {name: found for name, found in study["variants"].items() if found.get("cost") and _score(found, view)}
     costs = {name: found["cost"] for name, found in known.items()}
     size = {name: (cost.get("parameters") or {}).get("trainable") for name, cost in costs.items()}
@@ -175,7 +183,7 @@ def _tradeoffs(study: Json, drawn: Mapping[str, charts.Look]) -> list[str]:
         ("peak memory, GiB", room, 2**30) if _largest(room) >= 2**31 else ("peak memory, MiB", room, 2**20),
     ]
     return [
-        charts.tradeoff(f"cost-{at}", f"{shorten(place(view), 24)}: score against {what}", what, points, drawn)
+        charts.tradeoff(f"cost-{at}", f"{shorten(place(view), 24)}: score against {what}", what, points, drawn, higher)
         for at, (what, values, unit) in enumerate(shown)
         if len(points := _points(known, view, values, unit)) > 1
     ]
@@ -202,7 +210,9 @@ def _curves(study: Json, drawn: Mapping[str, charts.Look]) -> list[str]:
         }
         of = {variant: seeds for variant, seeds in of.items() if seeds}
         if of:
-            found.append(charts.overlay(f"curve-{at}", f"{shorten(task, 30)}: {about['metric']} on dev", of, drawn))
+            found.append(
+                charts.overlay(f"curve-{at}", f"{shorten(task, 30)}: {table.metric_name(about)} on dev", of, drawn)
+            )
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polytask.evaluation.comparisons import TaskData, Verdict, sentence
+from polytask.evaluation.comparisons import MARGIN, TaskData, Verdict, sentence
 from polytask.evaluation.verdict import judge
 from polytask.types import UserError
 from polytask.values import read_json, read_json_lines
@@ -27,8 +27,11 @@ class RunFolder:
     summary: Mapping[str, Any]
 
 
-def verdict_of(runs: Sequence[RunFolder], reference: str) -> Verdict:
-    """Every variant that has a finished run against the reference; scores alone when the reference has none."""
+def verdict_of(runs: Sequence[RunFolder], reference: str, margin: float = MARGIN) -> Verdict:
+    """Every variant that has a finished run against the reference; scores alone when the reference has none.
+
+    `margin` is a fraction, as the scores are.
+    """
     by_variant: dict[str, list[RunFolder]] = {}
     for run in runs:
         by_variant.setdefault(run.variant, []).append(run)
@@ -38,7 +41,8 @@ def verdict_of(runs: Sequence[RunFolder], reference: str) -> Verdict:
     tasks = [_task_data(task, about, ordered) for task, about in compared(runs[0].summary).items()]
     if not tasks:
         raise UserError(NOTHING_TO_COMPARE)
-    verdict = judge(tasks, first, {variant: [run.seed for run in found] for variant, found in ordered.items()})
+    seeds = {variant: [run.seed for run in found] for variant, found in ordered.items()}
+    verdict = judge(tasks, first, seeds, margin=margin)
     return verdict if first == reference else replace(verdict, comparisons=())
 
 
@@ -154,7 +158,8 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def values_json(summary: Mapping[str, Any]) -> dict[str, float]:
-    """One run's dev scores, and their mean where there are several."""
+    """One run's dev scores, and their mean where there are several (minus the score where lower is better)."""
     scores = {task: summary["evaluations"]["dev"][task] for task in compared(summary)}
     values = {task: score["metrics"][score["primary"]]["value"] for task, score in scores.items()}
-    return {**values, "mean": float(np.mean(list(values.values())))} if len(values) > 1 else values
+    signed = [values[task] if score.get("greater_is_better", True) else -values[task] for task, score in scores.items()]
+    return {**values, "mean": float(np.mean(signed))} if len(values) > 1 else values

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from polytask.evaluation.comparisons import MARGIN
 from polytask.recipe import Recipe, flat_fields, read_content, recipe_from, recipe_to_mapping, with_value
 from polytask.types import UserError
 from polytask.values import convert, load_yaml, read_text, unknown
@@ -39,6 +40,8 @@ class StudyFile:
     seeds: tuple[int, ...] = (0, 1, 2)
     reference: str | None = None
     """The variant the others are compared with; left out: the first."""
+    margin: float = 100 * MARGIN
+    """In points: variants whose difference is surely smaller are called the same."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Study:
     """For each variant the recipe fields it sets over the base."""
     recipes: Mapping[str, Recipe]
     """For each variant its recipe, with the first seed."""
+    margin: float = 100 * MARGIN
+    """In points."""
 
     def recipe(self, variant: str, seed: int) -> Recipe:
         return replace(self.recipes[variant], seed=seed)
@@ -76,9 +81,15 @@ def read_study(path: str | Path) -> Study:
     reference = file.reference or next(iter(settings))
     if reference not in settings:
         raise UserError(unknown(f"{where}: reference", reference, settings, "variant"))
-    return Study(
-        file.name, reference, file.seeds, settings, {n: replace(r, seed=file.seeds[0]) for n, r in recipes.items()}
-    )
+    first = {name: replace(recipe, seed=file.seeds[0]) for name, recipe in recipes.items()}
+    return Study(file.name, reference, file.seeds, settings, first, check_margin(file.margin, f"{where}: margin"))
+
+
+def check_margin(margin: float, where: str) -> float:
+    """The margin; `where` starts the message of an error."""
+    if not 0 <= margin <= 100:
+        raise UserError(f"{where}: must be in points, from 0 to 100, found {margin}")
+    return margin
 
 
 def _base(base: Any, study: Path) -> tuple[Mapping[str, Any], Path]:

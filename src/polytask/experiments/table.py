@@ -17,9 +17,9 @@ from polytask.whole import write_whole
 
 Json = Mapping[str, Any]
 
-FORMAT = 1
+FORMAT = 2
 ABSENT = "–"  # noqa: RUF001  (a dash, for what is not known)
-CLAIMS = ("better", "worse", "none seen")
+CLAIMS = ("better", "worse", "same", "undecided")
 
 
 def write_table(folder: Path) -> Path:
@@ -66,7 +66,7 @@ def _noise(study: Json) -> str:
     if seed_noise(study) == "known":
         return "The intervals are over examples and seeds together."
     which = "One seed" if seed_noise(study) == "unknown" else "Where a variant has one seed"
-    return f"{which}: seed noise is unknown, and the intervals are over examples only."
+    return f"{which}: seed noise is unknown, the intervals are over examples only, and nothing is claimed."
 
 
 def _circumstances(study: Json) -> str:
@@ -114,8 +114,13 @@ def escaped(text: str) -> str:
 
 def scored(study: Json) -> dict[str, str]:
     """What is compared, and its metric: every task, and with several tasks their mean (whose metric is "")."""
-    views = {task: str(about["metric"]) for task, about in study["tasks"].items()}
+    views = {task: metric_name(about) for task, about in study["tasks"].items()}
     return views | {MEAN: ""} if len(views) > 1 else views
+
+
+def metric_name(task: Json) -> str:
+    """The metric, and its direction where that is not the usual one."""
+    return str(task["metric"]) if task.get("greater_is_better", True) else f"{task['metric']}, lower is better"
 
 
 def forgets(study: Json) -> bool:
@@ -129,12 +134,12 @@ def main_score(study: Json) -> str:
 
 
 def ordered(study: Json) -> list[Json]:
-    """The comparisons: better ones, worse ones (the largest first), then those where nothing was seen.
+    """The comparisons: better ones, worse ones (the largest first), then the same, then what is undecided.
 
     In each part the mean of the tasks comes first.
     """
-    found, unseen = study.get("comparisons") or [], CLAIMS[-1]
-    size = {id(c): 0.0 if c["claim"] == unseen else -abs(c["difference"]) for c in found}
+    found, rest = study.get("comparisons") or [], CLAIMS[2:]
+    size = {id(c): 0.0 if c["claim"] in rest else -abs(c["difference"]) for c in found}
     return sorted(found, key=lambda c: (CLAIMS.index(c["claim"]), c["task"] != MEAN, size[id(c)]))
 
 

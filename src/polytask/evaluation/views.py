@@ -1,0 +1,69 @@
+"""What is compared: a task or the mean of the tasks, and two variants on the seeds they can be compared by."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from polytask.evaluation.comparisons import TaskData
+from polytask.evaluation.statistics import Floats, Runs
+
+
+@dataclass(frozen=True)
+class View:
+    """One task, or all of them for their mean."""
+
+    name: str
+    tasks: tuple[TaskData, ...]
+    places: tuple[int, ...]
+    """Of the tasks in the study."""
+    greater_is_better: bool
+
+    @property
+    def signs(self) -> list[float]:
+        """-1 for tasks that count in the mean with a minus sign, because their metric is better when lower."""
+        turned = [self.greater_is_better != task.measure.greater_is_better for task in self.tasks]
+        return [-1.0 if turn else 1.0 for turn in turned]
+
+    @property
+    def examples(self) -> int:
+        return sum(len(task.gold) for task in self.tasks)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        ends = np.array([sorted(sign * end for end in t.range) for t, sign in zip(self.tasks, self.signs, strict=True)])
+        low, high = ends.mean(0).tolist()
+        return low, high
+
+    def of(self, runs: Sequence[Runs]) -> list[Runs]:
+        """The runs of its tasks, out of those of all tasks."""
+        return [
+            Runs(sign * runs[t].scores_S, sign * runs[t].pulls_SN)
+            for t, sign in zip(self.places, self.signs, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A variant and the reference, as far as their seeds can be compared."""
+
+    variant: str
+    reference: str
+    sides: tuple[list[Runs], list[Runs]]
+    """For each task, the runs that take part."""
+    paired: bool
+
+    def groups(self, view: View) -> list[list[Runs]]:
+        """As `statistics.noise` takes them."""
+        first, second = (view.of(side) for side in self.sides)
+        if self.paired:
+            return [[a - b for a, b in zip(first, second, strict=True)]]
+        return [first, [Runs(-runs.scores_S, -runs.pulls_SN) for runs in second]]
+
+    def parts(self, view: View) -> list[Floats]:
+        """For each task [N]: the part of each example in the difference; the mean is the difference."""
+        pairs = zip(*(view.of(side) for side in self.sides), strict=True)
+        return [
+            first.scores_S.mean() - second.scores_S.mean() + first.pulls_SN.mean(0) - second.pulls_SN.mean(0)
+            for first, second in pairs
+        ]
