@@ -11,26 +11,30 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from polytask.adapters import ADAPTERS
-from polytask.build import options_of
+from polytask.build import make_adapter, options_of
+from polytask.heads import HEADS
+from polytask.model import MultiTaskModel
 from polytask.optim import OPTIMIZERS
 from polytask.optim.fused_adamw import FusedAdamW
 from polytask.policies import POLICIES
 from polytask.policies.base import PolicyContext
 from polytask.policies.sum import WeightedSum
 from polytask.stream import Layout
+from polytask.text.packing import Packer, Part
 from polytask.training.averages import RunningAverage
 from polytask.training.captured import CapturedSteps, tensors_of, why_not
 from polytask.training.checkpoint import newest
 from polytask.training.loop import Session, fit
 from polytask.training.objective import Objective
-from polytask.trunk.bert import Attention
+from polytask.trunk.bert import Attention, Bert, BertShape
 from polytask.trunk.cpu_attention import attend_on_cpu
-from polytask.types import Draw, Swap, UserError
+from polytask.types import YES_NO, Draw, Swap, UserError
 
 DEVICES = [
     "cpu",
@@ -413,6 +417,33 @@ def test_the_step_of_a_subclass_is_its_own(make_session: Any, monkeypatch: pytes
     assert session.optimizer.steps == 1
 
 
+def attend_by_borders(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """The CPU's own attention reads the lengths; CUDA's kernels read the tensor of sequence borders, as this does."""
+
+    def by_borders(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout) -> Tensor:
+        return attend_on_cpu(q_THd, k_THd, v_THd, tuple(layout.cu_seqlens_S1.diff().tolist()), 0.0)
+
+    if device == "cpu":
+        monkeypatch.setattr("polytask.trunk.attention.varlen_works", lambda *_: True)
+        monkeypatch.setattr("polytask.trunk.attention.attend_varlen", by_borders)
+
+
+@pytest.mark.parametrize("adapter", SMALL_ADAPTERS, ids=lambda swap: swap.name)
+def test_nor_does_a_step_of_many_tasks(monkeypatch: pytest.MonkeyPatch, adapter: Swap) -> None:
+    """Which go through stacked parameters together."""
+    attend_by_borders(monkeypatch, "cpu")
+    tasks = tuple("abcde")
+    shape = BertShape(layers=2, hidden=32, heads=4, ffn=64, vocabulary=60, positions=32, dropout=0.0)
+    heads = {task: HEADS["linear"](task, YES_NO, shape.hidden, dropout=0.0) for task in tasks}
+    model = MultiTaskModel(Bert(shape), make_adapter(adapter, tasks, shape), heads)
+    texts = [(np.arange(5, 9),), (np.arange(7, 14),)]
+    stream = Packer(tasks, 2, 3, 16).pack([Part(task, texts, False) for task in tasks], steady=True)
+    assert stream.layout.evenly is not None
+    expected, found = model(stream), model(replace(stream, layout=stream.layout.for_capture()))
+    for task in tasks:
+        torch.testing.assert_close(found[task], expected[task])
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("adapter", SMALL_ADAPTERS, ids=lambda swap: swap.name)
 @pytest.mark.parametrize("tasks", [["one"], ["one", "two"]], ids=len)
@@ -420,13 +451,7 @@ def test_no_part_of_a_step_reads_the_lengths(
     make_session: Any, monkeypatch: pytest.MonkeyPatch, device: str, adapter: Swap, tasks: list[str]
 ) -> None:
     """They would be those of one stream in a graph that is replayed for all."""
-    if device == "cpu":  # whose own attention reads them; CUDA's kernels read the tensor of sequence borders, as this
-
-        def by_borders(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout) -> Tensor:
-            return attend_on_cpu(q_THd, k_THd, v_THd, tuple(layout.cu_seqlens_S1.diff().tolist()), 0.0)
-
-        monkeypatch.setattr("polytask.trunk.attention.varlen_works", lambda *_: True)
-        monkeypatch.setattr("polytask.trunk.attention.attend_varlen", by_borders)
+    attend_by_borders(monkeypatch, device)
     options = {"optimizer": "fused_adamw", "precision": "bf16", "device": device, "adapter": adapter}
     session = captured(undropped(make_session(**options)))
     steps = session.captured
