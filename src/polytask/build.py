@@ -6,27 +6,22 @@ the recipe's options, and an unknown method or option is an error that lists the
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from polytask import seeds
-from polytask.adapters import ADAPTERS
 from polytask.adapters.base import Adapter, AdapterContext
 from polytask.heads import HEADS
 from polytask.heads.base import Head
 from polytask.losses import LOSSES
 from polytask.losses.base import Loss
 from polytask.model import MultiTaskModel
-from polytask.optim import OPTIMIZERS
-from polytask.policies import POLICIES
 from polytask.recipe import Recipe
-from polytask.regularizers import REGULARIZERS
-from polytask.samplers import SAMPLERS
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.trunk.bert import ACTIVATIONS, Bert, BertShape
@@ -36,15 +31,33 @@ from polytask.trunk.weights import load_tensors, load_trunk, weight_files
 from polytask.types import LabelSpace, Swap, TaskSpec, UserError
 from polytask.values import convert, unknown
 
-TABLES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
-    "adapter": ADAPTERS,
-    "head": HEADS,
-    "loss": LOSSES,
-    "regularizer": REGULARIZERS,
-    "sampler": SAMPLERS,
-    "policy": POLICIES,
-    "optimizer": OPTIMIZERS,
-}
+
+class Tables(Mapping[str, Mapping[str, Callable[..., Any]]]):
+    """The tables of methods by name. Each is imported when it is first used: prediction needs only two of them."""
+
+    places = {  # noqa: RUF012  (never changed)
+        "adapter": ("polytask.adapters", "ADAPTERS"),
+        "head": ("polytask.heads", "HEADS"),
+        "loss": ("polytask.losses", "LOSSES"),
+        "regularizer": ("polytask.regularizers", "REGULARIZERS"),
+        "sampler": ("polytask.samplers", "SAMPLERS"),
+        "policy": ("polytask.policies", "POLICIES"),
+        "optimizer": ("polytask.optim", "OPTIMIZERS"),
+    }
+
+    def __getitem__(self, table: str) -> Mapping[str, Callable[..., Any]]:
+        module, name = self.places[table]
+        methods: Mapping[str, Callable[..., Any]] = getattr(import_module(module), name)
+        return methods
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+TABLES = Tables()
 
 
 @dataclass(frozen=True)

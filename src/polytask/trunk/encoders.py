@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, constants, snapshot_download
-from huggingface_hub.errors import HFValidationError
+import huggingface_hub as hub  # its parts are imported when they are used
 
 from polytask.places import cache_folder
 from polytask.trunk.config import CONFIG, NEEDED, read_shape
@@ -179,12 +178,12 @@ def _from_hugging_face(repo: str, revisions: Sequence[str | None], tried: list[s
         try:
             # Asked for the config alone, so that what is enough for check_folder is enough here too.
             return check_folder(_snapshot(repo, revision, (CONFIG,), local=True))
-        except HFValidationError:
+        except hub.errors.HFValidationError:
             tried.append(f"the Hugging Face hub: {repo!r} is not a hub id (name, or owner/name)")
             return None
         except (OSError, UserError) as error:
             reasons.append(str(error) if isinstance(error, UserError) else "not there, or not whole")
-    tried.append(f"the Hugging Face cache {constants.HF_HUB_CACHE}: {'; '.join(dict.fromkeys(reasons))}")
+    tried.append(f"the Hugging Face cache {hub.constants.HF_HUB_CACHE}: {'; '.join(dict.fromkeys(reasons))}")
     if _offline():
         tried.append("the Hugging Face hub: not asked, because HF_HUB_OFFLINE is set")
         return None
@@ -194,13 +193,14 @@ def _from_hugging_face(repo: str, revisions: Sequence[str | None], tried: list[s
         raise
     except Exception as error:  # the hub library's errors are its HTTP library's, which changed from version to version
         reason = (str(error).strip().splitlines() or [""])[0]
-        tried.append(f"the Hugging Face hub {constants.ENDPOINT}: {type(error).__name__}: {reason}")
+        tried.append(f"the Hugging Face hub {hub.constants.ENDPOINT}: {type(error).__name__}: {reason}")
         return None
 
 
 def _from_hub(repo: str, revision: str | None) -> Path:
     # Asked first, with a time limit and a single try: snapshot_download itself sets no limit on its first request.
-    names = {file.rfilename for file in HfApi().model_info(repo, revision=revision, timeout=HUB_SECONDS).siblings or ()}
+    files = hub.HfApi().model_info(repo, revision=revision, timeout=HUB_SECONDS).siblings or ()
+    names = {file.rfilename for file in files}
     if not names & {WEIGHTS, INDEX} and any(name.endswith(".bin") for name in names):
         raise pickle_refused(repo)
     read_shape(_snapshot(repo, revision, (CONFIG,)))  # another architecture is refused before its weights are fetched
@@ -208,7 +208,7 @@ def _from_hub(repo: str, revision: str | None) -> Path:
 
 
 def _snapshot(repo: str, revision: str | None, patterns: tuple[str, ...], local: bool = False) -> Path:
-    found = snapshot_download(
+    found = hub.snapshot_download(
         repo,
         revision=revision,
         allow_patterns=list(patterns),
@@ -219,4 +219,4 @@ def _snapshot(repo: str, revision: str | None, patterns: tuple[str, ...], local:
 
 
 def _offline() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE") or constants.HF_HUB_OFFLINE
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE") or hub.constants.HF_HUB_OFFLINE
