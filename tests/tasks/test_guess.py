@@ -132,7 +132,7 @@ def test_constant_and_date_columns_are_never_the_label(table: Table) -> None:
     rows: list[list[object]] = [[f"{LONG} {i}", "en", f"2024-05-{1 + i % 5:02}", i % 7, "same"] for i in range(60)]
     guess = guess_task("x", table("x.csv", ["text", "type", "created", "month", "label"], rows))
     assert guess.spec.label is None
-    assert "'type', 'created', 'month', 'label' has one value only, or dates" in guess.reasons[1]
+    assert "only one value, or dates: 'type', 'created', 'month', 'label'" in guess.reasons[1]
 
 
 def test_a_column_named_like_the_task_is_preferred(table: Table) -> None:

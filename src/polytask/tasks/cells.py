@@ -3,6 +3,7 @@
 import datetime
 import re
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 ESCAPED = re.compile(r"_x000([9AaDd])_")  # how a workbook writes a tab and line ends
@@ -12,23 +13,24 @@ NOT_COMPUTED = re.compile(
     rb'<(?:\w+:)?c r="([A-Z]{1,3})([0-9]{1,7})"[^>]*>'
     rb"<(?:\w+:)?f(?:[^>]*/>|[^>]*>[^<]*</(?:\w+:)?f>)(?:<(?:\w+:)?v ?/>|<v></v>)?</(?:\w+:)?c>"
 )
-MOST_EXPLAINED = 100_000  # empty cells whose reason is known
+MOST_EXPLAINED = 100_000  # merged cells whose reason is kept
 
 
 def explained_cells(chunks: Iterable[bytes]) -> dict[tuple[int, int], str]:
     """Row and column -> why a cell without a value looks filled in Excel. Read from a sheet's XML."""
     found: dict[tuple[int, int], str] = {}
+    room = MOST_EXPLAINED
     for xml in chunks:
         for letters, number in NOT_COMPUTED.findall(xml):
             problem = "a formula without a saved value; open the workbook in Excel and save it"
             found[int(number), _place(letters)] = problem
         for left, top, right, bottom in MERGED.findall(xml):
             problem = f"merged with cell {left.decode()}{top.decode()}; unmerge the cells and fill in each of them"
-            for row in range(int(top), int(bottom) + 1):
-                for place in range(_place(left), _place(right) + 1):
-                    found[row, place] = problem
-                if len(found) > MOST_EXPLAINED:
-                    return found
+            columns = range(_place(left), _place(right) + 1)
+            cells = ((row, place) for row in range(int(top), int(bottom) + 1) for place in columns)
+            some = list(islice(cells, room)) if columns else []
+            found.update(dict.fromkeys(some, problem))
+            room -= len(some)
     return found
 
 

@@ -119,7 +119,7 @@ def _guess_label(task: str, columns: Sequence[Column]) -> tuple[Column | None, s
         best = min(reversed(possible), key=lambda column: column.different)
         return best, f"label: column {best.name!r}, because its values are few and short"
     never = [column.name for column in columns if column.is_constant or column.is_date]
-    but = f"; {_quoted(never)} has one value only, or dates" if never else ""
+    but = f"; not these, which have only one value, or dates: {_quoted(never)}" if never else ""
     return None, f"label: not found: no column has a few different names, or numbers{but}"
 
 

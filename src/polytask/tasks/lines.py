@@ -88,5 +88,5 @@ def _undecodable(source: str, file: Path, encoding: str) -> str:
     name = "utf-8" if encoding == "utf-8-sig" else encoding
     return (
         f"{source}, line {lines}, byte {start + 1} of the file: {found} is not {name} text; save the file as UTF-8, or "
-        "set `encoding` to the one it was written in (such as cp1252, cp1250 or shift_jis)"
+        "set `encoding` to the one it was written in (such as cp1252, cp1250 or mac_roman)"
     )
