@@ -121,3 +121,14 @@ def test_columns_of_parquet_files_keep_their_types(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "in.parquet")
     copy(tmp_path / "in.parquet", tmp_path / "out.parquet", "parquet")
     assert pq.read_table(tmp_path / "out.parquet").equals(pq.read_table(tmp_path / "in.parquet"))
+
+
+def test_values_of_parquet_files_as_text(tmp_path: Path) -> None:
+    row = {"day": datetime(2024, 5, 6).date(), "price": Decimal("1.20"), "sure": True, "lists": [Decimal("0.1"), None]}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "in.parquet")
+    copy(tmp_path / "in.parquet", tmp_path / "out.csv", "csv")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        assert list(csv.reader(file, delimiter=";"))[1] == ["2024-05-06", "1.20", "true", '["0.1", null]']
+    copy(tmp_path / "in.parquet", tmp_path / "out.jsonl", "jsonl")
+    found = json.loads((tmp_path / "out.jsonl").read_text())
+    assert found == {"day": "2024-05-06", "price": "1.20", "sure": True, "lists": ["0.1", None]}

@@ -69,4 +69,7 @@ def _table(rows: Sequence[Record], schema: pa.Schema) -> pa.Table:
 
 def as_text(value: Any) -> str | None:
     """A value as text: numbers, truth values, lists and objects as JSON, which can be read back."""
-    return value if value is None or isinstance(value, str) else JSON.encode(value)
+    if value is None or isinstance(value, str):
+        return value
+    # Dates, decimals and the like are no JSON; by themselves they need no quotes.
+    return JSON.encode(value) if isinstance(value, bool | int | float | list | tuple | dict) else str(value)
