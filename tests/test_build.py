@@ -1,12 +1,24 @@
 """Methods by name: options come from the constructor, and what is unknown is an error that lists what there is."""
 
 import inspect
+import json
+import shutil
+from pathlib import Path
 
 import pytest
+import torch
+from huggingface_hub import constants
+from safetensors.torch import load_file
 
+import polytask
+from polytask import Running, read_recipe
 from polytask.build import TABLES, make, option, options_of
 from polytask.samplers.base import SamplerContext
+from polytask.trunk.bert import Bert, BertShape
+from polytask.trunk.weights import save_trunk
 from polytask.types import Swap, UserError
+
+QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
 
 METHODS = [(table, name) for table, methods in TABLES.items() for name in methods]
 
@@ -43,3 +55,26 @@ def test_unknown_names_and_options() -> None:
         make("sampler", Swap("round_robin", {"order": 1}), "here", context)
     with pytest.raises(UserError, match="there is no optimizer 'sgd'"):
         option("optimizer", Swap("sgd"), "lr", "here")
+
+
+def test_a_run_says_which_revision_of_its_encoder_it_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache of the hub library has two commits of one encoder, and the branch main is at the first."""
+    first, second = "a" * 40, "b" * 40
+    repo = tmp_path / "hf" / "models--me--tiny"
+    for commit in (first, second):
+        save_trunk(Bert(BertShape(layers=1, hidden=16, heads=2, ffn=32, positions=128)), repo / "snapshots" / commit)
+        shutil.copy(Path(polytask.__file__).parent / "text/small_vocabulary/vocab.txt", repo / "snapshots" / commit)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(first)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    settings = ["train.epochs=1", "train.steps_per_epoch=1"]
+    for encoder, commit in (("me/tiny", first), (f"me/tiny@{second}", second)):
+        running = Running(read_recipe(QUICKSTART, [*settings, f"encoder={encoder}"]), tmp_path / commit)
+        assert read_recipe(tmp_path / commit / "recipe.yaml").encoder == encoder
+        assert json.loads((tmp_path / commit / "environment.json").read_text())["encoder_revision"] == commit
+        weights = load_file(repo / "snapshots" / commit / "model.safetensors")["embeddings.word_embeddings.weight"]
+        assert torch.equal(running.prepared.model.trunk.words.weight, weights)
+        list(running.steps())
+    summary = running.finish().summary
+    assert (summary["encoder"], summary["encoder_revision"]) == (f"me/tiny@{second}", second)
