@@ -43,9 +43,7 @@ def test_skipped_rows_are_counted(cli: Any, tiny_run: Finished, tmp_path: Path) 
 def test_code_inside_a_runs_folder_is_not_run(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(tiny_run.folder, run, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
-    (run / "evil.py").write_text(
-        f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef f(gold, predicted):\n    return 0.0\n"
-    )
+    (run / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nf = max\n")
     recipe = (run / "recipe.yaml").read_text()
     assert "metrics: []" in recipe
     (run / "recipe.yaml").write_text(recipe.replace("metrics: []", "metrics: [evil:f]"))

@@ -29,9 +29,8 @@ def test_scores_stand_beside_those_of_the_untrained_model() -> None:
     metrics = {"accuracy": MetricValue(0.7344, 0.7, 0.77), "f1": MetricValue(0.5, 0.4, 0.6)}
     report = EvalReport(5, "dev", {"mood": TaskScore(0.1, metrics, "accuracy", 1234)})
     start = {"mood": {"metrics": {"accuracy": {"value": 0.311}, "f1": {"value": 0.222}}}}
-    text = shown(
-        report, {"start": start, "untrained": {"mood": {"metric": "accuracy", "value": 0.444, "what": "near"}}}
-    )
+    simple = {"mood": {"metric": "accuracy", "value": 0.444, "what": "near"}}
+    text = shown(report, {"start": start, "untrained": simple})
     assert [words in text for words in ("at step 0", "no training", "0.311", "0.222", "0.444")] == [True] * 5
     assert "guessing" not in text
 

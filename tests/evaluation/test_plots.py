@@ -26,7 +26,10 @@ PLOTS = {
     "overview": lambda name: plots.score_overview(
         name,
         "Scores",
-        [("a", {"dev": (0.5, 0.4, 0.6), "test": (0.5, 0.4, 0.6)}, {"guessing": 0.3}), ("b", {"dev": (1, 1, 1)}, {})],
+        [
+            ("a", {"dev": (0.5, 0.4, 0.6), "test": (0.5, 0.4, 0.6)}, {"guessing": 0.3, "step 0": 0.2}),
+            ("b", {"dev": (1, 1, 1)}, {}),
+        ],
     ),
     "rates": lambda name: plots.rate_curves(name, "Learning rate", {"encoder": TRAIN, "heads": TRAIN[:3]}),
     "matrix": lambda name: plots.confusion_matrix(name, "Matrix", np.eye(7, dtype=np.int64), NASTY),

@@ -183,9 +183,7 @@ def test_scores_are_those_of_the_summary(page: Page) -> None:
     text = page.text
     assert "topic accuracy 0.713 0.663 to 0.763 0.700 no clear difference" in text
     assert "f1 0.654 0.604 to 0.704" in text
-    assert (
-        "same pearson 0.877 0.827 to 0.927 0.000 better than guessing Guessing: always the same score 3 0.020" in text
-    )
+    assert "same pearson 0.877 0.827 to 0.927 0.000 better than guessing Guessing: always the same score 3" in text
     assert "same pearson 0.777 0.727 to 0.827" in text  # the test split
 
 

@@ -22,6 +22,7 @@ FIELDS = {
 }
 """Where a recipe names the methods of a table, if not in a field called like the table."""
 
+NO_MEANING = "(The method's docstring does not say.)"
 LAYERS = "How many layers of the encoder have the adapter, counted from the top; None: all."
 POOLING = "How a text's token vectors become one vector: their mean, the first token's, or the encoder's pooler."
 MEANINGS: dict[str, dict[str, str]] = {
@@ -42,6 +43,11 @@ MEANINGS: dict[str, dict[str, str]] = {
     },
     "loss": {"form": "Which of the formulas is used."},
     "regularizer": {"form": "Which of the formulas is used.", "weight": "Factor of the penalty in the loss."},
+    "sampler": {
+        "first": "The power of a task's size in the first epoch.",
+        "last": "The power of a task's size in the last epoch.",
+        "shares": "How many steps each task has: by its number of training rows (sizes), or the same for all (equal).",
+    },
     "policy": {
         "batch": "Remembered examples in each step; None: as many as the step has.",
         "keep": "Which examples are remembered: a random sample of all (reservoir), the newest (ring) or the first.",
@@ -167,7 +173,7 @@ def meaning_of(table: str, option: str, paragraphs: list[str]) -> str:
     quoted = [s for s in sentences if re.search(rf"`{option}(`|:)", s) and not s.startswith("`")]
     named = [s for s in sentences if re.search(rf"\b{option}\b", s)]
     known = MEANINGS.get(table, {}).get(option)
-    return " ".join(quoted) or known or " ".join(named) or "(The method's docstring does not say.)"
+    return " ".join(quoted) or known or " ".join(named) or NO_MEANING
 
 
 def kind_name(kind: Any) -> str:
