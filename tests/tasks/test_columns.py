@@ -1,10 +1,12 @@
 """Ids, texts and labels are told apart by their names and their first values."""
 
+import random
 from collections.abc import Callable
+from itertools import combinations
 
 import pytest
 
-from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, pair_by_name, rank
+from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, first_pair_by_name, pair_by_name, rank
 from polytask.tasks.reading import open_source
 from polytask.types import UserError
 
@@ -92,3 +94,21 @@ def test_a_file_without_one_readable_row(write: Write) -> None:
                 write("x.csv", "a,b\n1\n2\n"),
             )
         )
+
+
+def test_the_first_pair_is_that_of_trying_all() -> None:
+    rng = random.Random(0)
+    pool = ["text", "text1", "text2", "text_a", "text_b", "first text", "premise", "Premise", "hypothesis", "a", "b"]
+    pool += ["question", "answer", "sentence", "query", "document", "note 1", "note-2", "1", "2"]
+    for _ in range(300):
+        names = rng.sample(pool, rng.randrange(len(pool)))
+        tried = [(i, j) for i, j in combinations(range(len(names)), 2) if pair_by_name(names[i], names[j])]
+        assert first_pair_by_name(names) == (tried[0] if tried else None)
+
+
+def test_looking_for_a_pair_takes_a_time_that_grows_with_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    monkeypatch.setattr("polytask.tasks.columns.pair_by_name", lambda *names: tried.append(names))
+    names = [f"column {i}x" for i in range(20_000)]
+    assert first_pair_by_name(names) is None
+    assert len(tried) <= len(names)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -107,5 +108,23 @@ def rank(name: str, names: str) -> int | None:
 
 def pair_by_name(a: str, b: str) -> bool:
     """Names such as question1 and question2, text_a and text_b, or premise and hypothesis."""
-    stems = [re.sub(r"[ _-]?([12]|[aAbB])$|^(first|second)[ _-]?", "", name) for name in (a, b)]
-    return (stems[0] == stems[1] != "" and a != b) or {a.lower(), b.lower()} in PAIR_NAMES
+    return (_stem(a) == _stem(b) != "" and a != b) or {a.lower(), b.lower()} in PAIR_NAMES
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"[ _-]?([12]|[aAbB])$|^(first|second)[ _-]?", "", name)
+
+
+def first_pair_by_name(names: Sequence[str]) -> tuple[int, int] | None:
+    """The places of the first two names that are a pair, in a time that grows with their number and not its square."""
+    groups: dict[str | int, list[int]] = {}
+    for place, name in enumerate(names):
+        known = [number for number, pair in enumerate(PAIR_NAMES) if name.lower() in pair]
+        for group in (_stem(name), *known):  # only names of one group can be a pair
+            groups.setdefault(group, []).append(place)
+    pairs = [
+        (places[0], other)
+        for places in groups.values()
+        if (other := next((p for p in places[1:] if pair_by_name(names[places[0]], names[p])), None)) is not None
+    ]
+    return min(pairs, default=None)

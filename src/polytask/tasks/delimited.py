@@ -45,7 +45,8 @@ class DelimitedSource:
         return checked_columns(self.name, [name.strip() for name in header])
 
     def rows(self, columns: Sequence[str], needed: Sequence[str] | None = None) -> Iterator[Row | BrokenRow]:
-        picks, width = [self.columns.index(column) for column in columns], len(self.columns)
+        places = {name: place for place, name in reversed(list(enumerate(self.columns)))}  # the first of each name
+        picks, width = [places[column] for column in columns], len(self.columns)
         records = parse(self._lines(), *self.dialect)
         next(records)
         line = 0

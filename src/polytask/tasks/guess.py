@@ -4,9 +4,8 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
-from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, pair_by_name, rank
+from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, first_pair_by_name, rank
 from polytask.tasks.labels import NO, NUMBER, YES, class_name, sorted_classes
 from polytask.tasks.reading import open_source
 from polytask.tasks.source import BrokenRow, Source
@@ -55,8 +54,9 @@ def _guess_label(source: Source, columns: Sequence[Column]) -> tuple[Column, str
     named = [column for column in columns if rank(column.name, LABEL_NAMES) is not None and column.could_be_named_label]
     named.sort(key=lambda column: rank(column.name, LABEL_NAMES) or 0)
     if named:
-        others = [repr(column.name) for column in possible if column not in named[:1]]
-        could = f" ({', '.join(others)} could be another task's)" if others else ""
+        others = [repr(column.name) for column in possible if column is not named[0]]
+        more = f" and {len(others) - 8} more" if len(others) > 8 else ""
+        could = f" ({', '.join(others[:8])}{more} could be another task's)" if others else ""
         return named[0], f"label: column {named[0].name!r}, by its name{could}"
     if possible:
         best = min(reversed(possible), key=lambda column: column.different)
@@ -75,9 +75,10 @@ def _guess_texts(source: Source, columns: Sequence[Column]) -> tuple[list[Column
             f"{source.name}: no column looks like text; its columns are: {', '.join(filter(None, source.columns))}; "
             "write the task's `text` yourself"
         )
-    for pair in combinations(texts, 2):
-        if pair_by_name(*(column.name for column in pair)):
-            return list(pair), f"text: columns {pair[0].name!r} and {pair[1].name!r}, a pair by their names"
+    places = first_pair_by_name([column.name for column in texts])
+    if places is not None:
+        pair = [texts[place] for place in places]
+        return pair, f"text: columns {pair[0].name!r} and {pair[1].name!r}, a pair by their names"
     by_length = sorted(texts, key=lambda column: -column.mean_length)
     long = [column for column in texts if column.mean_length * 2 > by_length[0].mean_length]
     named = [column for column in by_length if rank(column.name, TEXT_NAMES) is not None]
