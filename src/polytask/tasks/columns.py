@@ -119,8 +119,8 @@ def first_pair_by_name(names: Sequence[str]) -> tuple[int, int] | None:
     """The places of the first two names that are a pair, in a time that grows with their number and not its square."""
     groups: dict[str | int, list[int]] = {}
     for place, name in enumerate(names):
-        known = [number for number, pair in enumerate(PAIR_NAMES) if name.lower() in pair]
-        for group in (_stem(name), *known):  # only names of one group can be a pair
+        own: list[str | int] = [number for number, pair in enumerate(PAIR_NAMES) if name.lower() in pair]
+        for group in [*own, _stem(name)]:  # only names of one group can be a pair
             groups.setdefault(group, []).append(place)
     pairs = [
         (places[0], other)
