@@ -3,10 +3,12 @@
 import json
 import re
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from polytask import Finished, UserError, load
 from polytask.bundle import FILES, load_bundle, save_bundle
@@ -73,3 +75,17 @@ def test_a_bit_in_the_middle_of_the_weights_is_noticed(tiny_run: Finished, tmp_p
     (copy / "parts.safetensors").write_bytes(bytes(content))
     with pytest.raises(UserError, match=r"parts\.safetensors: damaged: it is not what was written"):
         load_bundle(copy)
+
+
+def test_transformers_reads_the_encoder_and_refuses_to_classify(tiny_run: Finished) -> None:
+    """The heads are polytask's own: a pipeline would answer from a classifier of random weights."""
+    folder = str(tiny_run.folder / "model")
+    _, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a classifier without classes
+        classify = transformers.pipeline("text-classification", model=folder)
+        with pytest.raises(ValueError, match="empty"):
+            classify("a good day")
+        fine = transformers.AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
+    assert fine.classifier.out_features == 3  # whoever says how many classes there are can go on training

@@ -1,12 +1,13 @@
 """Plain values -> types."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from polytask.types import Swap, UserError
-from polytask.values import convert, load_yaml, unknown
+from polytask.types import NonNegative, Positive, Rate, Share, Size, Swap, UserError
+from polytask.values import convert, load_yaml, read_json, read_json_lines, read_text, unknown
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,10 @@ class Inner:
         ({"name": "n", "a": 1}, Swap, Swap("n", {"a": 1})),
         ("b", Literal["a", "b"], "b"),
         (True, bool, True),
+        (0, Rate, 0.0),
+        (None, Rate | None, None),
+        (65536, Size, 65536),
+        ([0, 1], tuple[Share, ...], (0.0, 1.0)),
     ],
 )
 def test_converted(value: Any, kind: Any, expected: Any) -> None:
@@ -54,6 +59,12 @@ def test_converted(value: Any, kind: Any, expected: Any) -> None:
         ({"size": "big"}, Inner, "here: size: a whole number is needed, found 'big'"),
         ([1, 2, 3], tuple[float, float], "here: 2 values are needed, found 3"),
         ("c", Literal["a", "b"], "here: 'c' is not one of: a, b"),
+        (1, Rate, r"here: must be in \[0, 1\), found 1.0"),
+        (0, Positive, "here: must be above 0, found 0.0"),
+        (-1, NonNegative | None, "here: must be at least 0, found -1.0"),
+        (0, Size, r"here: must be in \[1, 65536\], found 0"),
+        ([0.5, 2], tuple[Share, ...], r"here\[1\]: must be in \[0, 1\], found 2.0"),
+        ({"a": {"b": [[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]}}, Any, "here: nested more than 20 levels deep"),
     ],
 )
 def test_refused(value: Any, kind: Any, message: str) -> None:
@@ -69,3 +80,41 @@ def test_yaml_is_plain() -> None:
 
 def test_unknown_names_are_met_with_the_nearest() -> None:
     assert unknown("at", "colour", ["color", "size"], "field").endswith("(did you mean color?). Valid: color, size")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not valid JSON"),
+        (b"{", "is not valid JSON"),
+        (b"\xff{}", "is not UTF-8 text"),
+        (b"[" * 200_000, "its brackets are nested too deeply"),
+        (b"[1]", "does not hold a JSON object, found list"),
+        (b'{"a": ' + b"9" * 5_000 + b"}", "is not valid JSON"),
+    ],
+)
+def test_a_json_file_that_is_none_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "side.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"side.json.* {message}"):
+        read_json(path)
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "side.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"b": 2}\n{"unfinish')
+    assert list(read_json_lines(path)) == [{"a": 1}, {"b": 2}]
+    assert list(read_json_lines(path, containing=b'"b"')) == [{"b": 2}]
+    for bad in (b"[1]", b"\xff", b"{", b"[" * 200_000):
+        path.write_bytes(b'{"a": 1}\n' + bad + b"\n")
+        with pytest.raises(UserError, match=r"side\.jsonl, line 2 is not"):
+            list(read_json_lines(path))
+    with pytest.raises(UserError, match="none cannot be read"):
+        list(read_json_lines(tmp_path / "none"))
+
+
+def test_a_text_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="/dev/zero: the recipe is larger than 1,048,576 bytes"):
+        read_text(Path("/dev/zero"), "recipe")
+    (tmp_path / "x").write_bytes(b"a\r\nb\rc\n")
+    assert read_text(tmp_path / "x", "recipe") == "a\nb\nc\n"

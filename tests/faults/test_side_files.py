@@ -41,7 +41,8 @@ def test_the_file_is_named(tiny_run: Finished, tmp_path: Path, command: str, dam
     file, use = COMMANDS[command]
     run = tmp_path / "run"
     shutil.copytree(tiny_run.folder, run)
-    (run / file).write_bytes(DAMAGE[damage]((run / file).read_bytes()))
+    content = DAMAGE[damage]((run / file).read_bytes())
+    (run / file).write_bytes(content[:5_000] if file == "recipe.yaml" else content)  # PyYAML is slow with brackets
     said = refused(use, run)
     assert said is None or file in said or (command == "predict" and "no trained model" in said)
 

@@ -70,6 +70,9 @@ def config_of(shape: BertShape, pad_id: int = 0) -> dict[str, Any]:
     values = asdict(shape)
     kind = {
         "architectures": ["BertModel"],
+        # Without labels, a pipeline of transformers refuses instead of answering from a random classifier.
+        "id2label": {},
+        "label2id": {},
         "model_type": "bert",
         "position_embedding_type": "absolute",
         "pad_token_id": pad_id,
