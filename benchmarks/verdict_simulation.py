@@ -212,7 +212,7 @@ def false_same(rng: np.random.Generator, scenario: Scenario, size: tuple[int, in
         differences, noises = study(rng, scenario, *size, gaps)
         level, room = LEVEL / differences.size, POINT * SAME - np.abs(differences).ravel()
         flat = [one for row in noises for one in row]
-        found += any(r > 0 and one.half_width(2 * level) <= r for r, one in zip(room, flat, strict=True))
+        found += any(r > 0 and one.half_width(level) <= r for r, one in zip(room, flat, strict=True))
     return 100 * found / studies
 
 

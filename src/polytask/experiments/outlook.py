@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polytask.evaluation.comparisons import MEAN, Comparison
+from polytask.evaluation.comparisons import MEAN, Comparison, in_points
 from polytask.evaluation.power import DISAGREEMENT, SEED_DEVIATION, Outlook, assumed
 from polytask.experiments.cells import Plan, summary_of
 from polytask.experiments.results import RunFolder, verdict_of
@@ -36,11 +36,10 @@ class StudyOutlook:
         return found
 
     def _needs(self, view: Outlook) -> str:
-        needs = []
-        for gap in GAPS:
-            seeds = view.seeds_for(gap / 100)
-            needs.append(f"{gap} {'point needs' if gap == 1 else 'points'} {seeds if seeds else 'more dev examples'}")
-        return f"a gap of {', '.join(needs)}" + (" seeds" if needs[-1][-1].isdigit() else "")
+        """What gaps of a few usual sizes need: so many seeds, or more dev examples where no number of seeds would do."""
+        seeds = {gap: view.seeds_for(gap / 100) for gap in GAPS}
+        needs = [f"{in_points(gap)}: {f'{n} seeds' if n else 'more dev examples'}" for gap, n in seeds.items()]
+        return f"needed for {', '.join(needs)}"
 
 
 def outlook(study: Study, plan: Plan) -> StudyOutlook:
