@@ -36,8 +36,10 @@ class StudyOutlook:
         return found
 
     def _needs(self, view: Outlook) -> str:
-        """What gaps of a few usual sizes need: so many seeds, or more dev examples where no number of seeds would do."""
+        """What gaps of a few sizes need: so many seeds, or more dev examples where no number of seeds would do."""
         seeds = {gap: view.seeds_for(gap / 100) for gap in GAPS}
+        if not any(seeds.values()):
+            return f"gaps of {', '.join(map(str, GAPS[:-1]))} and {GAPS[-1]} points need more dev examples"
         needs = [f"{in_points(gap)}: {f'{n} seeds' if n else 'more dev examples'}" for gap, n in seeds.items()]
         return f"needed for {', '.join(needs)}"
 
