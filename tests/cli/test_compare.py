@@ -29,7 +29,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
     assert "cross, seed 0: 20 steps, about" in said.out
     assert "Noise: assumed, because no two runs of two variants have finished: scores move by 1.0 point" in said.out
     assert re.search(
-        r"question \(\d+ dev examples\): 1 seed can confirm no gap; needed for 1 point: more dev", said.out
+        r"question \(\d+ dev examples\): 1 seed can confirm no gap; gaps of 1, 2 and 5 points need", said.out
     )
     assert "the mean of the tasks: 1 seed can confirm no gap" in said.out
     assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
