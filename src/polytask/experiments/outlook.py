@@ -30,7 +30,7 @@ class StudyOutlook:
         for view in self.views:
             gap = view.gap(self.seeds)
             where = "the mean of the tasks" if view.view == MEAN else f"{view.view} ({view.examples:,} dev examples)"
-            could = "can confirm no gap" if gap is None else f"confirm gaps from about {_points(gap)} points"
+            could = "can confirm no gap" if gap is None or gap > 1 else f"confirm gaps from about {_points(gap)} points"
             found.append(f"  {where}: {_seeds(self.seeds)} {could}; {self._needs(view)}")
         found.append("(Confirm: claim a true gap of that size with 80 % probability.)")
         return found
