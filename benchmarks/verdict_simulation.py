@@ -46,8 +46,8 @@ def normal(rng: np.random.Generator, shape: tuple[int, int, int]) -> Floats:
 
 def unequal(rng: np.random.Generator, shape: tuple[int, int, int]) -> Floats:
     """Every variant has a deviation of its own, between a third of a point and three points."""
-    deviations: Floats = 3 ** rng.uniform(-1, 1, (shape[0], 1, 1))
-    return rng.normal(size=shape) * deviations
+    found: Floats = rng.normal(size=shape) * 3 ** rng.uniform(-1, 1, (shape[0], 1, 1))
+    return found
 
 
 def skewed(rng: np.random.Generator, shape: tuple[int, int, int]) -> Floats:
