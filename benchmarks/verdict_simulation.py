@@ -46,8 +46,8 @@ def normal(rng: np.random.Generator, shape: tuple[int, int, int]) -> Floats:
 
 def unequal(rng: np.random.Generator, shape: tuple[int, int, int]) -> Floats:
     """Every variant has a deviation of its own, between a third of a point and three points."""
-    deviations: Floats = 3 ** rng.uniform(-1, 1, (shape[0], 1, 1))
-    return rng.normal(size=shape) * deviations
+    found: Floats = rng.normal(size=shape) * 3 ** rng.uniform(-1, 1, (shape[0], 1, 1))
+    return found
 
 
 def skewed(rng: np.random.Generator, shape: tuple[int, int, int]) -> Floats:
@@ -212,7 +212,7 @@ def false_same(rng: np.random.Generator, scenario: Scenario, size: tuple[int, in
         differences, noises = study(rng, scenario, *size, gaps)
         level, room = LEVEL / differences.size, POINT * SAME - np.abs(differences).ravel()
         flat = [one for row in noises for one in row]
-        found += any(r > 0 and one.half_width(2 * level) <= r for r, one in zip(room, flat, strict=True))
+        found += any(r > 0 and one.half_width(level) <= r for r, one in zip(room, flat, strict=True))
     return 100 * found / studies
 
 

@@ -368,7 +368,7 @@ def false_claims(skill: float, seed_noise: tuple[float, ...], seeds: int, studie
 
 @pytest.mark.parametrize(
     ("skill", "seed_noise", "seeds"),
-    [(0.9, HIGH, 1), (0.9, HIGH, 2), (0.9, LOW, 3), (0.9, HIGH, 3), (0.0, UNSTABLE, 3), (0.0, UNSTABLE, 5)],
+    [(0.9, HIGH, 1), (0.9, HIGH, 2), (0.9, LOW, 3), (0.0, UNSTABLE, 3)],
 )
 def test_at_most_5_percent_of_studies_without_a_difference_claim_one(
     skill: float, seed_noise: tuple[float, ...], seeds: int

@@ -146,7 +146,7 @@ class Comparison:
     p_holm: float
     """Adjusted for all comparisons of the study."""
     p_same: float
-    """That the difference is within the margin, by two one-sided tests, adjusted for all comparisons (Bonferroni)."""
+    """At which the interval just lies within the margin (two one-sided tests), times the comparisons (Bonferroni)."""
     margin: float
     claim: Claim
     """What can be said with at most 5 % risk of any false claim in the whole study."""

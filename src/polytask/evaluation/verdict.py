@@ -182,8 +182,12 @@ def _compare(
 
 
 def _p_same(own: Noise, room: float, family: int) -> float:
-    """Two one-sided tests (Schuirmann 1987): the difference keeps clear of both ends of the margin, `room` away."""
-    return min(1.0, family * own.p_value(room) / 2) if own.seeds and room > 0 else 1.0
+    """Two one-sided tests (Schuirmann 1987), the nearer end of the margin being `room` away.
+
+    Each at half the level, so that two variants are the same when the two-sided interval lies within the margin. With
+    the whole level, simulated studies at the edge of the margin were called the same in up to 6.7 %.
+    """
+    return min(1.0, family * own.p_value(room)) if own.seeds and room > 0 else 1.0
 
 
 def _seed_differences(pair: Pair, view: View) -> tuple[float, ...] | None:

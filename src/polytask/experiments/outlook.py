@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polytask.evaluation.comparisons import MEAN, Comparison
+from polytask.evaluation.comparisons import MEAN, Comparison, in_points
 from polytask.evaluation.power import DISAGREEMENT, SEED_DEVIATION, Outlook, assumed
 from polytask.experiments.cells import Plan, summary_of
 from polytask.experiments.results import RunFolder, verdict_of
@@ -30,17 +30,18 @@ class StudyOutlook:
         for view in self.views:
             gap = view.gap(self.seeds)
             where = "the mean of the tasks" if view.view == MEAN else f"{view.view} ({view.examples:,} dev examples)"
-            could = "can confirm no gap" if gap is None else f"confirm gaps from about {_points(gap)} points"
+            could = "can confirm no gap" if gap is None or gap > 1 else f"confirm gaps from about {_points(gap)} points"
             found.append(f"  {where}: {_seeds(self.seeds)} {could}; {self._needs(view)}")
         found.append("(Confirm: claim a true gap of that size with 80 % probability.)")
         return found
 
     def _needs(self, view: Outlook) -> str:
-        needs = []
-        for gap in GAPS:
-            seeds = view.seeds_for(gap / 100)
-            needs.append(f"{gap} {'point needs' if gap == 1 else 'points'} {seeds if seeds else 'more dev examples'}")
-        return f"a gap of {', '.join(needs)}" + (" seeds" if needs[-1][-1].isdigit() else "")
+        """What gaps of a few sizes need: so many seeds, or more dev examples where no number of seeds would do."""
+        seeds = {gap: view.seeds_for(gap / 100) for gap in GAPS}
+        if not any(seeds.values()):
+            return f"gaps of {', '.join(map(str, GAPS[:-1]))} and {GAPS[-1]} points need more dev examples"
+        needs = [f"{in_points(gap)}: {f'{n} seeds' if n else 'more dev examples'}" for gap, n in seeds.items()]
+        return f"needed for {', '.join(needs)}"
 
 
 def outlook(study: Study, plan: Plan) -> StudyOutlook:
