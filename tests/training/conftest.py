@@ -86,9 +86,7 @@ def make_session(tmp_path: Path) -> MakeSession:
             settings=train,
             steps_per_epoch=6,
             seed=5,
-            evaluate=lambda step: evaluate(
-                model, split_outputs(model, dev, packer), dev, specs, "dev", step
-            ),
+            evaluate=lambda step: evaluate(model, split_outputs(model, dev, packer), dev, specs, "dev", step),
             journal=Journal(run, resumed_at),
             folder=run / "checkpoints",
         )
