@@ -110,9 +110,7 @@ def test_every_task_is_scored_before_the_first_step(tiny_run: Finished, tiny_set
     assert (start["kind"], start["step"], start["best"]) == ("evaluation", 0, False)
     untouched = Rehearsal(read_recipe(QUICKSTART, tiny_settings))
     for task, score in untouched.evaluate("dev"):
-        assert (
-            start["tasks"][task]["metrics"]["accuracy" if task != "similarity" else "pearson"]["value"] == score.value
-        )
+        assert start["tasks"][task]["metrics"][score.primary]["value"] == score.value
     summary = json.loads((tiny_run.folder / "summary.json").read_text())
     assert summary["start"] == start["tasks"]
     assert {t: b["metric"] for t, b in summary["untrained"].items()} == {
@@ -166,7 +164,11 @@ def test_refused_folders(tmp_path: Path, tiny_run: Finished, tiny_settings: list
         ("tasks.opinion.head.dropout=0.1", "a method is given by its name"),
         ("train.parts=heads", "the head of similarity has no parameters"),
         ("tasks.question.head={name: bi, form: sum}", "'sum' is not one of: concat, difference, product"),
-        ("tasks.opinion.metric=pearson", "tasks.opinion.metric: 'pearson' does not suit"),
+        ("train.select=opinion.pearson", "train.select: there is no metric for labels of kind classes 'pearson'"),
+        (
+            "tasks.opinion.metric=pearson",
+            "tasks.opinion.metric: there is no metric for labels of kind classes 'pearson'. Valid: accuracy",
+        ),
         ("max_length=600", "max_length: the encoder has 128 positions, found 600"),
         ("encoder.heads=5", "5 heads do not divide a hidden size of 32"),
         ("train.device=cuda:7", "device cuda:7"),

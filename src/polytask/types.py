@@ -79,12 +79,9 @@ class TaskSpec:
     range: tuple[float, float] | None = None
     """Lowest and highest score; needed for kind score."""
     metric: str | None = None
-    """The task's primary metric, which judges checkpoints. classes and yes_no: accuracy (left out: this), f1, matthews,
-    f1_weighted, auc, log_loss or calibration_error; score: pearson (left out: this), spearman, mae, rmse or r2; text:
-    perplexity; or one of `metrics`."""
+    """Judges checkpoints; left out: accuracy, pearson for scores, perplexity for text. The others are in data.md."""
     metrics: tuple[str, ...] = ()
-    """Functions of your own, as [mymodule:function], called as function(true, predicted) on each split; mymodule.py is
-    looked for beside the recipe."""
+    """Functions of your own as further metrics, [mymodule:function]; mymodule.py is looked for beside the recipe."""
     weight: Positive = 1.0
     """Factor of the task's loss."""
     head: Swap | None = None

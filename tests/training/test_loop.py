@@ -12,6 +12,7 @@ from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer
 from polytask.training.checkpoint import newest, numbered, optimizer_tensors, step_of
 from polytask.training.loop import Session, fit
+from polytask.types import EvalReport, MetricValue, TaskScore
 
 
 def bits(session: Session) -> dict[str, Tensor]:
@@ -147,3 +148,31 @@ def test_regularizers_add_to_the_loss_and_keep_their_state(make_session: Any) ->
     again = make_session("held", resumed_at=12, regularizers={"zero": TowardsZero()})
     again.load(newest(held.folder))
     assert again.objective.regularizers["zero"].count == 12
+
+
+@pytest.mark.parametrize("lower_is_better", [False, True])
+def test_the_start_is_scored_and_never_the_best(make_session: Any, lower_is_better: bool) -> None:
+    """It neither becomes the best checkpoint nor uses up patience, also where it scored best of all."""
+    session = make_session(epochs=3, patience=2)
+    values = {0: 0.9, 6: 0.3, 12: 0.5, 18: 0.4}
+
+    def evaluate(step: int) -> EvalReport:
+        value = 1 - values[step] if lower_is_better else values[step]
+        metric = MetricValue(value, 0.0, 1.0, not lower_is_better)
+        return EvalReport(step, "dev", {"one": TaskScore(0.5, {"m": metric}, "m", 20, not lower_is_better)})
+
+    session.evaluate = evaluate
+    list(fit(session))
+    found = [line for line in lines(session) if line["kind"] == "evaluation"]
+    assert [(line["step"], line["best"]) for line in found] == [(0, False), (6, True), (12, True), (18, False)]
+    assert session.best_step == 12
+    assert session.evaluations_since_best == 1
+
+
+def test_reports_name_the_learning_rate_of_each_part(make_session: Any) -> None:
+    session = make_session(head_lr=0.5, layer_decay=0.5, schedule="constant", warmup=0)
+    report = next(iter(fit(session)))
+    assert report.learning_rates == {"encoder": 1e-3, "heads": 0.5}
+    assert report.learning_rate == 1e-3  # the encoder's
+    frozen = next(iter(fit(make_session("frozen", head_lr=0.5, parts="heads", schedule="constant", warmup=0))))
+    assert (frozen.learning_rate, frozen.learning_rates) == (0.5, {"heads": 0.5})

@@ -164,12 +164,13 @@ def remarks(trained: EvalReport, start: EvalReport, select: str) -> list[str]:
             references["the untrained model at step 0"] = start.tasks[task].metrics[name].value
         if (simple := start.baselines.get(task)) and simple["metric"] == name:
             references[simple["what"]] = simple["value"]
-        for verdict, words in (("worse", "worse"), ("no clear difference", "not clearly better")):
+        kinds = (("worse", "worse", " and than "), ("no clear difference", "not clearly better", " or than "))
+        for verdict, words, joint in kinds:
             named = [
                 f"{what} ({reference:.3f})"
                 for what, reference in references.items()
                 if against(vars(value), reference, score.greater_is_better) == verdict
             ]
             if named:
-                found.append(f"{task}: {name} {value} is {words} than {' and than '.join(named)}.")
+                found.append(f"{task}: {name} {value} is {words} than {joint.join(named)}.")
     return found

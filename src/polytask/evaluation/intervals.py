@@ -141,7 +141,7 @@ def by_jackknife(
         return _whole_range(value, scale)
     with np.errstate(all="ignore"):
         left_out = scale.forward(_leaving_out(function, columns, seed))
-        centre = float(scale.forward(np.float64(value)))
+        centre = float(scale.forward(np.asarray(value)))
         size = max(1, rows // GROUPS)  # of a group
         spread = float(np.sqrt((rows - size) / size * np.var(left_out)))
     if np.isfinite(spread) and np.isfinite(centre) and spread > 1e-12 * max(1.0, abs(centre)):
@@ -159,7 +159,7 @@ def by_pulls(value: float, pulls_N: Floats, scale: Scale) -> Ends:
     low, high = value - half, value + half
     if 0 < value < 1 and scale is LOG_ODDS:
         reach = half / (value * (1 - value))
-        centre = float(scale.forward(np.float64(value)))
+        centre = float(scale.forward(np.asarray(value)))
         low, high = scale.back(np.array([centre - reach, centre + reach])).tolist()
     return _inside(np.array([low, high]), value, scale)
 
