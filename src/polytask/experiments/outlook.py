@@ -31,7 +31,8 @@ class StudyOutlook:
             gap = view.gap(self.seeds)
             where = "the mean of the tasks" if view.view == MEAN else f"{view.view} ({view.examples:,} dev examples)"
             could = "can confirm no gap" if gap is None or gap > 1 else f"confirm gaps from about {_points(gap)} points"
-            found.append(f"  {where}: {_seeds(self.seeds)} {could}; {self._needs(view)}")
+            noise = f"differences move by {_points(view.seed_deviation)} points from seed to seed"
+            found.append(f"  {where}: {_seeds(self.seeds)} {could}; {self._needs(view)} ({noise})")
         found.append("(Confirm: claim a true gap of that size with 80 % probability.)")
         return found
 
