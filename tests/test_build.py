@@ -14,6 +14,7 @@ import polytask
 from polytask import Running, read_recipe
 from polytask.build import TABLES, make, option, options_of
 from polytask.samplers.base import SamplerContext
+from polytask.training.lock import let_go
 from polytask.trunk.bert import Bert, BertShape
 from polytask.trunk.weights import save_trunk
 from polytask.types import Swap, UserError
@@ -76,5 +77,6 @@ def test_a_run_says_which_revision_of_its_encoder_it_used(tmp_path: Path, monkey
         weights = load_file(repo / "snapshots" / commit / "model.safetensors")["embeddings.word_embeddings.weight"]
         assert torch.equal(running.prepared.model.trunk.words.weight, weights)
         list(running.steps())
+        let_go(running.folder)
     summary = running.finish().summary
     assert (summary["encoder"], summary["encoder_revision"]) == (f"me/tiny@{second}", second)

@@ -64,20 +64,20 @@ def test_a_real_process_too(tmp_path: Path) -> None:
 def test_what_the_disk_refuses_is_a_message(
     cli: Any, monkeypatch: pytest.MonkeyPatch, error: OSError, message: str
 ) -> None:
-    def refuse(folder: Path) -> Path:
+    def refuse() -> None:
         raise error
 
-    monkeypatch.setattr("polytask.cli.report.write_report", refuse)
+    monkeypatch.setattr("polytask.cli.main.app", refuse)
     said = cli("report", "x")
     assert said.code == 1
     assert said.err.startswith(f"error: {message}")
 
 
 def test_other_errors_of_the_system_may_be_bugs(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(folder: Path) -> Path:
+    def fail() -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file", "lost")
 
-    monkeypatch.setattr("polytask.cli.report.write_report", fail)
+    monkeypatch.setattr("polytask.cli.main.app", fail)
     with pytest.raises(FileNotFoundError, match="lost"):
         cli("report", "x")
 
