@@ -97,8 +97,8 @@ class Pretraining(Running):
         if not path.exists():
             found = self.evaluate("dev").tasks[TASK].metrics["perplexity"]
             write_whole(path, json.dumps(asdict(found)))
-        found: MetricValue = convert(read_json(path), MetricValue, str(path))
-        return found
+        before: MetricValue = convert(read_json(path), MetricValue, str(path))
+        return before
 
 
 def _of_texts(recipe: Recipe, folder: Path) -> Recipe:
