@@ -19,7 +19,6 @@ from polytask.training.lock import hold
 from polytask.types import MetricValue, Swap, TaskSpec, UserError
 from polytask.values import convert, read_json
 from polytask.whole import whole_file, write_whole
-from polytask.writable import make_folder
 
 TASK = "texts"
 HELD_BACK, MOST_HELD_BACK = 0.05, 2_000
@@ -96,7 +95,8 @@ class Pretraining(Running):
     def _before(self, path: Path) -> MetricValue:
         """Measured once: a run that goes on has other weights by then."""
         if not path.exists():
-            write_whole(path, json.dumps(asdict(self.evaluate("dev").tasks[TASK].metrics["perplexity"])))
+            found = self.evaluate("dev").tasks[TASK].metrics["perplexity"]
+            write_whole(path, json.dumps(asdict(found)))
         before: MetricValue = convert(read_json(path), MetricValue, str(path))
         return before
 
@@ -130,7 +130,7 @@ def _gather(recipe: Recipe, given: Sequence[Texts], own: bool, run: Path) -> Non
     if not learned - held:
         raise UserError(f"pretrain: {len(learned)} different texts are too few to learn from some and hold back others")
     folder = run / TEXTS
-    make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     hold(run)
     _write(folder / "train.jsonl", train, learned - held)
     _write(folder / "dev.jsonl", dev, held)
