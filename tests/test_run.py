@@ -167,7 +167,7 @@ def test_refused_folders(tmp_path: Path, tiny_run: Finished, tiny_settings: list
         ("train.select=opinion.pearson", "train.select: there is no metric for labels of kind classes 'pearson'"),
         (
             "tasks.opinion.metric=pearson",
-            "tasks.opinion.metric: there is no metric for labels of kind classes 'pearson'. Valid: accuracy",
+            "tasks.opinion.metric: there is no metric for labels of kind classes 'pearson'",
         ),
         ("max_length=600", "max_length: the encoder has 128 positions, found 600"),
         ("encoder.heads=5", "5 heads do not divide a hidden size of 32"),
