@@ -9,6 +9,7 @@ import argparse
 import time
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ MOODS = LabelSpace("classes", ("a", "b", "c", "d"))
 SHARES = np.array([0.5, 0.25, 0.15, 0.1])
 SCORES = LabelSpace("score", low=-4.0, high=4.0)
 MANY = 300_000
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 Drawn = tuple[Array, Array, Array | None]
 Draw = Callable[[np.random.Generator, int, float], Drawn]
 

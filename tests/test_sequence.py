@@ -35,7 +35,7 @@ def test_the_summary_has_every_tasks_score_after_every_stage(runs: dict[str, Fin
         assert row == [score["metrics"][score["primary"]]["value"] for score in tasks.values()]
     final = [score.value for _, score in run.evaluations["dev"]]
     assert found["scores"][-1] == pytest.approx(final)  # the last weights are those of the model
-    assert run.summary["best"] == {"step": 20, "select": "last", "value": None}
+    assert run.summary["best"] == {"step": 20, "select": "last", "value": None, "start_value": None}
 
 
 def test_a_trunk_that_never_learns_forgets_nothing(runs: dict[str, Finished]) -> None:

@@ -91,7 +91,7 @@ def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] |
         splits[name] = read_split(spec, bundle.labels[name], file, bundle.tokenizer, cache_folder(), split)
     outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16")
     report = evaluate(bundle.model, outputs, splits, recipe.tasks, split, 0)
-    written = {}
+    written: dict[str, Path] = {}
     for name, data in splits.items():
         ending = f"on-{Path(files[name]).stem}" if on else split
         path = _write_predictions(folder, f"{name}-{ending}", bundle.model.head(name), outputs[name], data)

@@ -166,11 +166,11 @@ def _spearman(gold: Array, predicted: Array) -> Floats:
 
 
 def _mae(gold: Array, predicted: Array) -> Floats:
-    return np.abs(np.asarray(predicted, np.float64) - gold).mean(-1)
+    return np.asarray(np.abs(np.asarray(predicted, np.float64) - gold).mean(-1))
 
 
 def _rmse(gold: Array, predicted: Array) -> Floats:
-    return np.sqrt(((np.asarray(predicted, np.float64) - gold) ** 2).mean(-1))
+    return np.asarray(np.sqrt(((np.asarray(predicted, np.float64) - gold) ** 2).mean(-1)))
 
 
 def _r2(gold: Array, predicted: Array) -> Floats:

@@ -190,7 +190,7 @@ def _overview(run: _Run) -> list[str]:
         for primary in {score["primary"] for score in scores.values()}:
             found = {split: _interval(score) for split, score in scores.items()}
             known = run.references(task, primary, next(iter(scores.values())))
-            ticks = {name: known[name]["value"] for name in ("guessing", "step 0") if name in known}
+            ticks: dict[str, float] = {name: known[name]["value"] for name in ("guessing", "step 0") if name in known}
             rows.append((f"{task} ({primary})", found, ticks))
     return [plots.score_overview("overview", "Every task's score", rows)] if rows else []
 
