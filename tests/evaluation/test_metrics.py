@@ -248,10 +248,11 @@ def test_errors_say_what_is_allowed() -> None:
         score(gold, gold, YES_NO, 0.0, primary="pearson")
     with pytest.raises(UserError, match=r"kind score 'rmes' .did you mean rmse"):
         score(gold, gold, SCORES, 0.0, primary="rmes")
-    with pytest.raises(UserError, match=r"^tasks.a.metric: 'f1' does not suit.*score.*pearson, spearman"):
+    with pytest.raises(UserError, match=r"^tasks.a.metric: 'f1' is not for kind score; use one of: pearson, spearman"):
         check_metric("f1", "score", "tasks.a.metric")
-    with pytest.raises(UserError, match=r"^tasks.a.metric: 'mae' cannot compare runs yet; use one of: pearson, "):
-        check_metric("mae", "score", "tasks.a.metric")
+    with pytest.raises(UserError, match=r"^tasks.a.metric: 'auc' needs probabilities.*; use one of: accuracy, "):
+        check_metric("auc", "classes", "tasks.a.metric")
+    assert check_metric("mae", "score", "tasks.a.metric") == "mae"
     with pytest.raises(UserError, match="no labelled row"):
         score(np.array([], int), np.array([], int), YES_NO, 0.0)
     with pytest.raises(ValueError, match="same length"):

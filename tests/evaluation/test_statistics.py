@@ -8,7 +8,7 @@ from polytask.evaluation.metrics import METRICS, Metric
 from polytask.evaluation.statistics import SMALLEST_P, Noise, Runs, holm, influence, interval, noise, swap_p, swapped
 
 COUNTED = [metric for metric in METRICS if metric.from_margins is not None]
-CORRELATIONS = [metric for metric in METRICS if "score" in metric.kinds]  # plain text takes no part in comparisons
+CORRELATIONS = [metric for metric in METRICS if metric.name in ("pearson", "spearman")]
 
 
 def named(metric: Metric) -> str:

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from polytask.evaluation import metrics
 from polytask.evaluation.comparisons import MEAN, TaskData, Verdict, sentence
-from polytask.evaluation.metrics import METRICS, Metric
 from polytask.evaluation.statistics import holm
 from polytask.evaluation.verdict import judge
 from polytask.types import UserError
@@ -296,11 +294,7 @@ def test_variants_within_the_margin_are_the_same() -> None:
     assert {c.claim for c in judge([single], "plain", margin=0.2).comparisons} == {"undecided"}
 
 
-RMSE = Metric("rmse", lambda gold, said: np.sqrt(((said - gold) ** 2).mean(-1)), False, ("score",))
-
-
-def test_a_lower_error_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "METRICS", (*METRICS, RMSE))
+def test_a_lower_error_is_better() -> None:
     rng = np.random.default_rng(0)
     gold = rng.normal(size=200)
     said = {name: gold + rng.normal(0, size, (6, 200)) for name, size in (("plain", 1.0), ("close", 0.5), ("far", 2.0))}
@@ -317,6 +311,16 @@ def test_a_lower_error_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
         assert both[name, MEAN].difference == pytest.approx(signed)
     score = judge([errors], "plain").scores[0]
     assert score.low < score.mean < score.high
+
+
+@pytest.mark.parametrize("metric", ["mae", "rmse", "r2", "pearson"])
+def test_a_run_that_diverged_is_judged_too(metric: str) -> None:
+    rng = np.random.default_rng(0)
+    gold = rng.normal(size=50)
+    runs = {name: [(gold, gold + rng.normal(size=50)) for _ in range(3)] for name in ("plain", "other")}
+    runs["other"][1] = (gold, np.where(np.arange(50) == 7, np.nan, gold))
+    (comparison,) = judge([TaskData.from_runs("errors", "score", 0, metric, runs)], "plain").comparisons
+    assert np.isfinite([comparison.difference, comparison.low, comparison.high]).all()
 
 
 # --- simulated studies ------------------------------------------------------------------------------------------------

@@ -157,3 +157,12 @@ def test_plain_text_alone_cannot_be_compared(tiny_settings: list[str], tmp_path:
     ]
     with pytest.raises(UserError, match="all tasks are plain text, which has no predictions to compare"):
         compare_runs(runs, tmp_path / "none")
+
+
+def test_a_metric_that_studies_cannot_compare_is_refused_before_anything_runs(
+    tmp_path: Path, tiny_settings: Any
+) -> None:
+    path = study_file(tmp_path, [*tiny_settings, "tasks.opinion.metric=auc"])
+    with pytest.raises(UserError, match=r"tasks.opinion.metric: 'auc' needs probabilities"):
+        StudyRunning(read_study(path), tmp_path / "study")
+    assert not (tmp_path / "study").exists()

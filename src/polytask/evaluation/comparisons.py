@@ -72,7 +72,7 @@ class TaskData:
                 raise ValueError(
                     f"task {name}: the true labels of {variant} are not those of {golds[0][0]}: another dev set?"
                 )
-        rows = {variant: np.stack([np.asarray(said) for _, said in pairs]) for variant, pairs in runs.items()}
+        rows = {variant: np.stack([_finite(said) for _, said in pairs]) for variant, pairs in runs.items()}
         return cls(name, kind, classes, metric, golds[0][1], rows)
 
     @property
@@ -244,6 +244,12 @@ def _ends(c: Comparison) -> str:
 
 def _margin(c: Comparison) -> str:
     return in_points(100 * c.margin)
+
+
+def _finite(predicted: Array) -> Array:
+    """All zeros for a run that diverged, as where single runs are scored."""
+    predicted = np.asarray(predicted)
+    return predicted if np.isfinite(predicted).all() else np.zeros_like(predicted)
 
 
 def in_points(value: float) -> str:

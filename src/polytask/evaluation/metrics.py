@@ -255,6 +255,7 @@ def _perplexity(asked: Array, surprise: Array) -> Floats:
 
 # --- the table --------------------------------------------------------------------------------------------------------
 
+_CLASSES: tuple[LabelKind, ...] = ("classes", "yes_no")
 METRICS: tuple[Metric, ...] = (
     Metric("accuracy", _over_margins(_accuracy), True, ("classes", "yes_no"), _accuracy),
     Metric("f1", _over_margins(_f1_yes), True, ("yes_no",), _f1_yes),
@@ -263,11 +264,6 @@ METRICS: tuple[Metric, ...] = (
     Metric("pearson", _pearson, True, ("score",), scale=intervals.FISHER_Z),
     Metric("spearman", _spearman, True, ("score",), order_only=True, scale=intervals.FISHER_Z),
     Metric("perplexity", _perplexity, False, ("text",), scale=intervals.LOG),
-)
-"""Those that studies compare runs by."""
-
-_CLASSES: tuple[LabelKind, ...] = ("classes", "yes_no")
-MORE_METRICS: tuple[Metric, ...] = (
     Metric("f1_weighted", _over_margins(_f1_weighted), True, _CLASSES, _f1_weighted),
     Metric("auc", _auc, True, _CLASSES, columns=_against_rest, pulls=_auc_pulls, scale=intervals.LOG_ODDS),
     Metric("log_loss", _mean_of_second, False, _CLASSES, columns=_surprises, scale=intervals.LOG),
@@ -276,20 +272,19 @@ MORE_METRICS: tuple[Metric, ...] = (
     Metric("rmse", _rmse, False, ("score",), scale=intervals.LOG),
     Metric("r2", _r2, True, ("score",), scale=intervals.LOG_BELOW_ONE),
 )
-"""Those that are measured and can choose the best checkpoint, but that studies cannot compare runs by."""
 
 
-KNOWN_METRICS = frozenset(metric.name for metric in (*METRICS, *MORE_METRICS))
+KNOWN_METRICS = frozenset(metric.name for metric in METRICS)
 
 
 def metrics_for(kind: LabelKind) -> tuple[Metric, ...]:
     """The metrics that studies compare runs by, for a kind of label; the first is used when a recipe names none."""
-    return tuple(metric for metric in METRICS if kind in metric.kinds)
+    return tuple(metric for metric in all_metrics_for(kind) if metric.columns is None)
 
 
 def all_metrics_for(kind: LabelKind) -> tuple[Metric, ...]:
     """Every metric that suits a kind of label."""
-    return tuple(metric for metric in (*METRICS, *MORE_METRICS) if kind in metric.kinds)
+    return tuple(metric for metric in METRICS if kind in metric.kinds)
 
 
 def primary_metric(kind: LabelKind) -> str:
@@ -301,7 +296,7 @@ def check_metric(metric: str | None, kind: LabelKind, where: str) -> str:
     names = [entry.name for entry in metrics_for(kind)]
     if metric is not None and metric not in names:
         others = [entry.name for entry in all_metrics_for(kind)]
-        why = "cannot compare runs yet" if metric in others else f"does not suit labels of kind {kind}"
+        why = "needs probabilities, which studies do not compare" if metric in others else f"is not for kind {kind}"
         raise UserError(f"{where}: {metric!r} {why}; use one of: {', '.join(names)}")
     return metric or names[0]
 

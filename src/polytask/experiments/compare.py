@@ -13,6 +13,7 @@ from typing import Any
 
 from polytask.environment import environment, pick_device
 from polytask.evaluation.comparisons import MARGIN
+from polytask.evaluation.metrics import check_metric
 from polytask.experiments.cells import Cell, Plan, plan, summary_of
 from polytask.experiments.outlook import StudyOutlook, outlook
 from polytask.experiments.page import write_page
@@ -67,6 +68,9 @@ class StudyRunning:
         self.errors: dict[str, str] = {}
         if all(task.kind == "text" for recipe in study.recipes.values() for task in recipe.tasks.values()):
             raise UserError(NOTHING_TO_COMPARE)
+        for variant, recipe in study.recipes.items():
+            for task in recipe.tasks.values():
+                check_metric(task.metric, task.kind, f"study, variant {variant}: tasks.{task.name}.metric")
         self._check_folder()
         self.plan: Plan = plan(study, self.folder)
 
