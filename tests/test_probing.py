@@ -53,5 +53,5 @@ def test_refused_in_plain_words(tiny_settings: list[str]) -> None:
     task = "{kind: classes, text: text, label: opinion, train: 'sample:opinions-train', dev: 'sample:opinions-dev'}"
     with pytest.raises(UserError, match="tasks: interference is between tasks: two are needed, found 1"):
         with_probes(read_recipe(QUICKSTART, [*tiny_settings, f"tasks={{opinion: {task}}}"]))
-    with pytest.raises(UserError, match=r"train\.interference_every: at least 1 is needed, found 0"):
+    with pytest.raises(UserError, match=r"train\.interference_every: must be in \[1, 1000000000\], found 0"):
         recipe(tiny_settings, "train.interference_every=0")

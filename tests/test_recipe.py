@@ -82,7 +82,7 @@ def test_resolved_copy_means_the_same(tmp_path: Path) -> None:
         (recipe(train={"epochs": "many"}), "train.epochs: a whole number is needed, found 'many'"),
         (recipe(train={"epochs": 0}), r"train.epochs: must be in \[1, 1000000000\], found 0"),
         (recipe(train={"clip": -1}), "train.clip: must be above 0, found -1"),
-        (recipe(train={"precision": "fp8"}), "train.precision: 'fp8' is not one of: float32, bf16"),
+        (recipe(train={"precision": "fp8"}), "train.precision: 'fp8' is not one of: auto, float32, bf16"),
         (recipe(train={"head_lr": "nan"}), "train.head_lr: a number is needed"),
         (recipe(train={"select": "two"}), "train.select: there is no task 'two'"),
         (recipe(train={"select": "last.f1"}), "train.select: there is no task 'last'"),

@@ -19,6 +19,7 @@ from polytask.training.lock import hold
 from polytask.types import MetricValue, Swap, TaskSpec, UserError
 from polytask.values import convert, read_json
 from polytask.whole import whole_file, write_whole
+from polytask.writable import make_folder
 
 TASK = "texts"
 HELD_BACK, MOST_HELD_BACK = 0.05, 2_000
@@ -130,7 +131,7 @@ def _gather(recipe: Recipe, given: Sequence[Texts], own: bool, run: Path) -> Non
     if not learned - held:
         raise UserError(f"pretrain: {len(learned)} different texts are too few to learn from some and hold back others")
     folder = run / TEXTS
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     hold(run)
     _write(folder / "train.jsonl", train, learned - held)
     _write(folder / "dev.jsonl", dev, held)

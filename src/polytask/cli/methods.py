@@ -27,6 +27,7 @@ LAYERS = "How many layers of the encoder have the adapter, counted from the top;
 POOLING = "How a text's token vectors become one vector: their mean, the first token's, or the encoder's pooler."
 MEANINGS: dict[str, dict[str, str]] = {
     "adapter": {
+        "attention_dropout": "Share of the branch's attention weights that is set to zero while training.",
         "alpha": "Factor of what the adapter adds, divided by the rank.",
         "gelu": "Whether a GELU follows the branch.",
         "heads": "Attention heads of the branch; they must divide `size`.",

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -54,9 +54,16 @@ def write_rows(path: Path, format: Format, dialect: Dialect, types: Mapping[str,
                 yield lambda rows: parquet.write_table(_table(rows, schema))
         case _:
             with path.open("w", encoding=dialect.encoding, newline="") as file:
-                table = csv.writer(file, delimiter=dialect.delimiter or ",", lineterminator="\n")
-                table.writerow(types)
-                yield lambda rows: table.writerows([as_text(row.get(column)) for column in types] for row in rows)
+                write = _row_writer(file, dialect.delimiter or ",")
+                write(list(types))
+                yield lambda rows: [write([as_text(row.get(column)) for column in types]) for row in rows]
+
+
+def _row_writer(file: IO[str], delimiter: str) -> Callable[[list[str | None]], object]:
+    """Writes one row. Python's csv does not quote a lone carriage return, which readers take for the end of a row."""
+    plain = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+    quoted = csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    return lambda row: (quoted if any(cell and "\r" in cell for cell in row) else plain).writerow(row)
 
 
 def _table(rows: Sequence[Record], schema: pa.Schema) -> pa.Table:

@@ -1,6 +1,7 @@
 """A trained model that answers: texts in, predictions out, any number of them. Knows no training and no network."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +20,8 @@ from polytask.values import unknown
 WINDOW = 4096  # examples tokenized and sorted by length together, whatever the size of the input
 WINDOW_CHARACTERS = 16_000_000  # long documents fill a window earlier, so that memory stays flat
 PRECISIONS = ("fp32", "bf16")
+FEW = 4
+"""The first examples are answered by the model as it is: preparing the faster encoder would take longer."""
 
 T = TypeVar("T")
 
@@ -33,6 +36,7 @@ class Predictor:
             raise UserError("predict: this processor has no bf16 units, and would be slower with bf16; use fp32")
         self.bundle = bundle
         self.bf16 = precision == "bf16"
+        self._asked = 0
 
     @classmethod
     def load(cls, run: str | Path, device: str = "auto", precision: str = "fp32") -> "Predictor":
@@ -132,12 +136,16 @@ class Predictor:
         model, packer = self.bundle.model, self.bundle.packer
         columns = [self.bundle.tokenizer.encode(column) for column in zip(*window, strict=True)]
         texts = list(zip(*columns, strict=True))
+        self._asked += len(texts)
+        few = self._asked <= FEW
         found: dict[str, Tensor] = {}
         for group in model.passes(tasks):
             heads = [model.head(task) for task in group]
             poolings: list[Pooling] = [vars(head)["pooling"] for head in heads if "pooling" in vars(head)]
-            if self._plain is None or len(poolings) < len(heads):  # a head that does not pool sees all tokens
-                found |= model.answers(group, texts, packer, bf16=self.bf16)
+            # A head that does not pool sees all tokens.
+            if few or self._plain is None or len(poolings) < len(heads):
+                with only_one_thread() if few and model.device.type == "cpu" else nullcontext():
+                    found |= model.answers(group, texts, packer, bf16=self.bf16)
             else:
                 sequences = [sequence for example in texts for sequence in packer.sequences(example, heads[0].apart)]
                 pooled = self._plain.vectors(sequences, set(poolings))
@@ -176,6 +184,17 @@ def windows(items: Iterable[T], characters: Callable[[T], int]) -> Iterator[list
             window, held = [], 0
     if window:
         yield window
+
+
+@contextmanager
+def only_one_thread() -> Iterator[None]:
+    """A few texts are too little work to share: threads would wait for each other, and for other programs' threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def cpu_has_bf16() -> bool:
