@@ -234,5 +234,5 @@ def _task_entry(spec: TaskSpec, labels: LabelSpace) -> dict[str, Any]:
         "range": [labels.low, labels.high],
         "metric": spec.metric,
         "head": asdict(head_swap(spec)),
-        **({"encoding": spec.encoding} if spec.encoding is not None else {}),
+        "encoding": spec.encoding,
     }

@@ -144,7 +144,7 @@ def test_a_damaged_journal_costs_lines_and_no_weights(
 def test_a_lost_environment_is_told(run: Path, recipe: Path, caplog: pytest.LogCaptureFixture) -> None:
     truncate(run / "environment.json")
     Running(read_recipe(recipe), run, resume=True)
-    assert "whether the data is still the same cannot be told" in caplog.text
+    assert "whether the data is still the same cannot be checked" in caplog.text
 
 
 # --- hostile files ----------------------------------------------------------------------------------------------------

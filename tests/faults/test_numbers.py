@@ -191,9 +191,13 @@ def test_out_of_memory_in_an_evaluation(recipe: Path, tmp_path: Path, monkeypatc
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     running = Running(read_recipe(recipe), tmp_path / "run")
+    steps = running.steps()
+    next(steps)
     monkeypatch.setattr("polytask.scoring.evaluate", short)
     with pytest.raises(UserError, match=r"^step 3: out of memory on cpu when its gradient was there already"):
-        list(running.steps())
+        list(steps)
+    with pytest.raises(UserError, match=r"^out of memory on cpu in the evaluation before the first step"):
+        list(Running(read_recipe(recipe), tmp_path / "other").steps())
     assert newest(tmp_path / "run" / "checkpoints") == tmp_path / "run" / "checkpoints" / "step-2"
 
 

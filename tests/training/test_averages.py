@@ -118,7 +118,7 @@ def test_the_average_is_evaluated_and_saved_and_the_training_knows_nothing_of_it
             torch.testing.assert_close(average, by_hand)
     assert same(plain.model.state_dict(), session.model.state_dict())
 
-    assert set(seen) == {6, 12}
+    assert set(seen) == {0, 6, 12}
     assert all(same(seen[step], averages[step]) for step in seen)
     best = read_checkpoint(session.folder / f"best-{session.best_step}").tensors
     assert same(best["model"], averages[session.best_step])

@@ -43,7 +43,7 @@ def test_every_stage_ends_with_an_evaluation_and_one_comes_first(make_session: A
     assert evaluated(session) == [0, 6, 8, 12]  # 6: an epoch
     assert [report.step for report in reports if report.evaluation is not None] == [6, 8, 12]
     assert lines(session)[0]["tasks"]["two"]["loss"] == before.tasks["two"].loss
-    assert evaluated(make_like(make_session, "proportional")) == [6, 12]
+    assert evaluated(make_like(make_session, "proportional")) == [0, 6, 12]
 
 
 def make_like(make_session: Any, sampler: str) -> Session:

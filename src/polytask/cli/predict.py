@@ -19,7 +19,8 @@ def run(
     text: Annotated[str | None, typer.Option(help="A text to ask about.", show_default=False)] = None,
     text2: Annotated[str | None, typer.Option(help="The second text of a pair.", show_default=False)] = None,
     source: Annotated[
-        str | None, typer.Option("--input", help="A csv, tsv, jsonl or parquet file of texts.", show_default=False)
+        str | None,
+        typer.Option("--input", help="A csv, tsv, jsonl, parquet or xlsx file of texts.", show_default=False),
     ] = None,
     target: Annotated[
         Path | None,
@@ -65,7 +66,7 @@ def run(
         raise typer.BadParameter("--input and --output go together")
     if probabilities not in ("top", "all", "none"):
         raise typer.BadParameter(f"--probabilities must be top, all or none, found {probabilities!r}")
-    predictor = polytask.load(folder, precision=precision)
+    predictor = polytask.load(folder, precision=precision, few=text is not None)
     console = plain_console()
     if text is not None:
         if not text.strip() or (text2 is not None and not text2.strip()):

@@ -20,8 +20,6 @@ from polytask.values import unknown
 WINDOW = 4096  # examples tokenized and sorted by length together, whatever the size of the input
 WINDOW_CHARACTERS = 16_000_000  # long documents fill a window earlier, so that memory stays flat
 PRECISIONS = ("fp32", "bf16")
-FEW = 4
-"""The first examples are answered by the model as it is: preparing the faster encoder would take longer."""
 
 T = TypeVar("T")
 
@@ -29,18 +27,21 @@ T = TypeVar("T")
 class Predictor:
     """All tasks of one run, ready to be asked. The model's weights are taken to stay as they are."""
 
-    def __init__(self, bundle: Bundle, precision: str = "fp32") -> None:
+    def __init__(self, bundle: Bundle, precision: str = "fp32", few: bool = False) -> None:
         if precision not in PRECISIONS:
             raise UserError(unknown("predict", precision, PRECISIONS, "precision"))
         if precision == "bf16" and bundle.model.device.type == "cpu" and not cpu_has_bf16():
             raise UserError("predict: this processor has no bf16 units, and would be slower with bf16; use fp32")
         self.bundle = bundle
         self.bf16 = precision == "bf16"
-        self._asked = 0
+        self.few = few
 
     @classmethod
-    def load(cls, run: str | Path, device: str = "auto", precision: str = "fp32") -> "Predictor":
-        """From a run's folder, or from the model folder inside it."""
+    def load(cls, run: str | Path, device: str = "auto", precision: str = "fp32", *, few: bool = False) -> "Predictor":
+        """From a run's folder, or from the model folder inside it.
+
+        few: for a handful of texts. The first answer comes sooner, because the encoder is not prepared for speed.
+        """
         folder = Path(run)
         if not folder.is_dir():
             raise UserError(f"{folder}: there is no such run")
@@ -50,7 +51,7 @@ class Predictor:
             raise no_model(folder)
         bundle = load_bundle(folder)
         bundle.model.to(pick_device(device))
-        return cls(bundle, precision)
+        return cls(bundle, precision, few)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -136,15 +137,12 @@ class Predictor:
         model, packer = self.bundle.model, self.bundle.packer
         columns = [self.bundle.tokenizer.encode(column) for column in zip(*window, strict=True)]
         texts = list(zip(*columns, strict=True))
-        self._asked += len(texts)
-        few = self._asked <= FEW
         found: dict[str, Tensor] = {}
         for group in model.passes(tasks):
             heads = [model.head(task) for task in group]
             poolings: list[Pooling] = [vars(head)["pooling"] for head in heads if "pooling" in vars(head)]
-            # A head that does not pool sees all tokens.
-            if few or self._plain is None or len(poolings) < len(heads):
-                with only_one_thread() if few and model.device.type == "cpu" else nullcontext():
+            if self._plain is None or len(poolings) < len(heads):  # a head that does not pool sees all tokens
+                with only_one_thread() if self.few and model.device.type == "cpu" else nullcontext():
                     found |= model.answers(group, texts, packer, bf16=self.bf16)
             else:
                 sequences = [sequence for example in texts for sequence in packer.sequences(example, heads[0].apart)]
@@ -157,7 +155,8 @@ class Predictor:
     def _plain(self) -> PlainTrunk | None:
         """The faster trunk, where it can stand in for the model's own."""
         model = self.bundle.model
-        return PlainTrunk(model.trunk, self.bf16) if model.is_plain and model.device.type == "cpu" else None
+        fits = model.is_plain and model.device.type == "cpu" and not self.few
+        return PlainTrunk(model.trunk, self.bf16) if fits else None
 
     def check(self, tasks: Iterable[str], window: Sequence[Example] = ()) -> None:
         """Raises an error for a task that is unknown or cannot predict, or takes another number of texts."""

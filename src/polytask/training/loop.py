@@ -191,7 +191,15 @@ def _evaluate_the_start(session: Session) -> None:
     Evaluation draws no random numbers, so training is bit-identical with and without it.
     """
     started = time.perf_counter()
-    session.journal.write_evaluation(session.evaluate(0))
+    try:
+        session.journal.write_evaluation(session.evaluate(0))
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        raise UserError(
+            f"out of memory on {session.model.device} in the evaluation before the first step; lower max_length, or "
+            "take a smaller model"
+        ) from error
     session.seconds += time.perf_counter() - started
 
 
@@ -247,7 +255,7 @@ def _learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """The highest rate of each part that learns; layer-wise decay makes the encoder's lower layers learn slower."""
     found: dict[str, float] = {}
     for group in optimizer.param_groups:
-        for part in group["parts"]:
+        for part in group.get("parts", ()):
             found[part] = max(found.get(part, 0.0), group["lr"])
     return {part: found[part] for part in ("encoder", "adapter", "heads", "policy") if part in found}
 
