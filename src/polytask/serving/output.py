@@ -54,16 +54,26 @@ def write_rows(path: Path, format: Format, dialect: Dialect, types: Mapping[str,
                 yield lambda rows: parquet.write_table(_table(rows, schema))
         case _:
             with path.open("w", encoding=dialect.encoding, newline="") as file:
-                write = _row_writer(file, dialect.delimiter or ",")
-                write(list(types))
-                yield lambda rows: [write([as_text(row.get(column)) for column in types]) for row in rows]
+                yield _csv_writer(file, dialect.delimiter or ",", list(types))
 
 
-def _row_writer(file: IO[str], delimiter: str) -> Callable[[list[str | None]], object]:
-    """Writes one row. Python's csv does not quote a lone carriage return, which readers take for the end of a row."""
+def _csv_writer(file: IO[str], delimiter: str, columns: list[str]) -> Write:
+    """Writes the header, and gives what writes rows.
+
+    Python's csv does not quote a lone carriage return, which readers take for the end of a row.
+    """
     plain = csv.writer(file, delimiter=delimiter, lineterminator="\n")
     quoted = csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    return lambda row: (quoted if any(cell and "\r" in cell for cell in row) else plain).writerow(row)
+
+    def write(cells: list[str | None]) -> None:
+        (quoted if any(cell and "\r" in cell for cell in cells) else plain).writerow(cells)
+
+    def write_all(rows: Sequence[Record]) -> None:
+        for row in rows:
+            write([as_text(row.get(column)) for column in columns])
+
+    write([*columns])
+    return write_all
 
 
 def _table(rows: Sequence[Record], schema: pa.Schema) -> pa.Table:
