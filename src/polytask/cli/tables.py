@@ -3,34 +3,45 @@
 from collections.abc import Mapping
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 import polytask
 from polytask.cli.console import plain_console
 
+LOWER = "\u2193"
 MOST_METRICS = 3
 """Of a task in a table, beside its primary metric and functions of the user's own; the report shows all."""
 
 
 def scores_table(report: "polytask.EvalReport", summary: Mapping[str, Any] | None = None) -> Table:
     """Each task's main metrics with their intervals; with a run's summary, also what they are compared with."""
-    table = Table(title=f"{report.split} scores, with 95 % intervals over examples", title_justify="left")
+    lowered = any(score.sign(name) < 0 for _, score in report for name in _main_metrics(score))
+    table = Table(
+        title=f"{report.split} scores, with 95 % intervals over examples",
+        title_justify="left",
+        caption=f"{LOWER}: lower is better" if lowered else None,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
     known = {key: (summary or {}).get(key) or {} for key in ("baselines", "start", "untrained")}
-    heads = {"start": "at step 0", "untrained": "no training", "baselines": "guessing"}
+    heads = {"start": "step 0", "untrained": "untrained", "baselines": "guess"}
     shown = [key for key in heads if known[key]]
-    for column in ("task", "examples", "metric", "score", "interval", *(heads[key] for key in shown)):
-        table.add_column(column, justify="left" if column in ("task", "metric", "guessing") else "right")
+    for column in ("task", "rows", "metric", "score", "interval", *(heads[key] for key in shown)):
+        table.add_column(column, justify="left" if column in ("task", "metric") else "right")
     for task, score in report:
         for name in _main_metrics(score):
             value, is_primary = score.metrics[name], name == score.primary
             table.add_row(
                 task if is_primary else "",
                 f"{score.examples:,}" if is_primary else "",
-                name if score.sign(name) > 0 else f"{name} (lower is better)",
+                name if score.sign(name) > 0 else f"{name} {LOWER}",
                 f"{value.value:.3f}",
                 f"{value.low:.3f} to {value.high:.3f}",
-                *(_reference(known[key].get(task), name, words=key == "baselines") for key in shown),
+                *(_reference(known[key].get(task), name) for key in shown),
                 style="bold" if is_primary else "dim",
             )
     return table
@@ -44,15 +55,13 @@ def _main_metrics(score: "polytask.TaskScore") -> list[str]:
     return [score.primary, *first, *own]
 
 
-def _reference(found: Mapping[str, Any] | None, metric: str, words: bool) -> str:
+def _reference(found: Mapping[str, Any] | None, metric: str) -> str:
     """A baseline's value by this metric, or that of an earlier evaluation."""
     if not found:
         return ""
     if "metrics" in found:
         return f"{found['metrics'][metric]['value']:.3f}" if metric in found["metrics"] else ""
-    if found["metric"] != metric:
-        return ""
-    return f"{found['value']:.3f} ({found['what']})" if words else f"{found['value']:.3f}"
+    return f"{found['value']:.3f}" if found["metric"] == metric else ""
 
 
 def old_tasks_table(added: Mapping[str, Any]) -> Table:
