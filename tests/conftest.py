@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from polytask import Finished, train
+from polytask.evaluation import plots
 from polytask.stream import Layout, Stream
 from polytask.trunk.encoders import find_encoder
 from polytask.trunk.kernels import TRITON
@@ -84,6 +85,27 @@ TINY = {
     "train.precision": "float32",  # whatever this machine multiplies
 }
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def drawn_once() -> Iterator[None]:
+    """Most runs of the tests have the same data: the same plot of it is drawn once. Drawing is most of a small run."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("bars", "histogram"):
+            patch.setattr(plots, name, _remembered(getattr(plots, name)))
+        yield
+
+
+def _remembered(draw: Callable[..., str]) -> Callable[..., str]:
+    drawn: dict[str, str] = {}
+
+    def remembered(*numbers: Any) -> str:
+        key = repr(numbers)
+        if key not in drawn:
+            drawn[key] = draw(*numbers)
+        return drawn[key]
+
+    return remembered
 
 
 @pytest.fixture(scope="session")

@@ -354,10 +354,11 @@ def simulated(
     return task, truth_VQ @ WEIGHTS / WEIGHTS.sum()
 
 
+STUDIES = 120
 LOW, HIGH, UNSTABLE = (0.02,) * 4, (0.3,) * 4, (0.1, 0.1, 0.1, 0.8)
 
 
-def false_claims(skill: float, seed_noise: tuple[float, ...], seeds: int, studies: int = 250) -> tuple[int, int]:
+def false_claims(skill: float, seed_noise: tuple[float, ...], seeds: int, studies: int = STUDIES) -> tuple[int, int]:
     """Studies with a claim where all variants are equal: by the verdict, and by the noise's p values alone."""
     rng, claims, without_swaps = np.random.default_rng(seeds), 0, 0
     # An unstable recipe scores nearer to chance on average; its skill is raised so that the truth is equal.
@@ -379,7 +380,7 @@ def test_at_most_5_percent_of_studies_without_a_difference_claim_one(
 ) -> None:
     """Without the swap test too, which hardly ever disagrees but would hide a fault here."""
     claims, without_swaps = false_claims(skill, seed_noise, seeds)
-    assert claims <= without_swaps <= stats.binom.ppf(0.995, 250, 0.05)
+    assert claims <= without_swaps <= stats.binom.ppf(0.995, STUDIES, 0.05)
     if seeds == 1:
         assert without_swaps == 0
 
@@ -387,7 +388,7 @@ def test_at_most_5_percent_of_studies_without_a_difference_claim_one(
 def test_seeds_that_sometimes_collapse_are_a_known_limit() -> None:
     """Scores with a long lower tail break the t distribution: 7.3 % false claims in 1,500 such studies, not 5 %."""
     claims, _ = false_claims(0.9, UNSTABLE, 5)
-    assert claims <= stats.binom.ppf(0.995, 250, 0.073)
+    assert claims <= stats.binom.ppf(0.995, STUDIES, 0.073)
 
 
 @pytest.mark.parametrize("kind", ["accuracy", "pearson"])
@@ -396,7 +397,7 @@ def test_seeds_that_sometimes_collapse_are_a_known_limit() -> None:
 def test_intervals_cover_the_truth(kind: str, n: int, seeds: int, seed_noise: float) -> None:
     """95 % where one noise rules; up to all of the time where the seeds' noise is small but two runs cannot show it."""
     rng = np.random.default_rng(n + seeds)
-    studies, differences, means = 300, 0, 0
+    studies, differences, means = STUDIES, 0, 0
     for _ in range(studies):
         task, truth = simulated(rng, kind, n, (1.0, 0.9), (seed_noise,) * 2, seeds)
         verdict = judge([task], "v1", resamples=1)

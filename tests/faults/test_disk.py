@@ -21,7 +21,7 @@ def test_full_at_every_point_at_which_it_writes(
     """From there on nothing can be written. The short set takes a few points of each kind."""
     seen = events(starter, recipe, tmp_path / "listed")
     writes = [n for n, event in enumerate(seen, 1) if event.startswith(("open", "os.mkdir"))]
-    for point in writes if LONG else writes[:12:4] + writes[50:90:13]:
+    for point in writes if LONG else writes[:12:6] + writes[50:90:20]:
         run = tmp_path / f"run-{point}"
         child = starter.train(recipe, run, faults={"full_from": point})
         assert child.wait() == 1, (seen[point - 1], child.said)

@@ -52,7 +52,7 @@ def style(name: str) -> AbstractContextManager[None]:
 
 def new_figure(width: float = 5.2, height: float = 2.9) -> tuple[Figure, Axes]:
     """One figure with one pair of axes, in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=72, layout="constrained")  # SVG's own dots: see `render`
     return figure, figure.add_subplot()
 
 
@@ -62,6 +62,10 @@ def render(figure: Figure, name: str, description: str) -> str:
     with warnings.catch_warnings():
         # Names in scripts that matplotlib's font lacks are only measured here: the browser draws them.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        # savefig would draw twice, each time with a new layout: most of the time of a report.
+        if (layout := figure.get_layout_engine()) is not None:
+            layout.execute(figure)
+            figure.set_layout_engine(None)
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
     head, body = text[text.index("<svg") :].split(">", 1)
