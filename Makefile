@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 help:
 	@echo "make demo    train three tasks on the built-in sample data (a few minutes) and try the model"
 	@echo "make test    run every test"
-	@echo "make faults  a hundred kills, every point at which a run touches a file, a full disk (some minutes)"
+	@echo "make faults  a hundred kills, every point at which a run touches a file, a full disk, every kernel under Triton's interpreter (some minutes)"
 	@echo "make check   ruff, mypy and the import rules"
 	@echo "make format  let ruff put the code in its form"
 	@echo "make bench   run the benchmarks of this machine"
@@ -43,7 +43,7 @@ test: .venv/.dev chromium
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 faults: .venv/.dev
-	OMP_NUM_THREADS=1 POLYTASK_LONG_FAULTS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/faults
+	OMP_NUM_THREADS=1 POLYTASK_LONG_FAULTS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/faults tests/experiments/test_runner.py tests/trunk
 
 check: .venv/.dev
 	$(BIN)/ruff check

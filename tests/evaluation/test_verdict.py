@@ -354,7 +354,7 @@ def simulated(
     return task, truth_VQ @ WEIGHTS / WEIGHTS.sum()
 
 
-STUDIES = 120
+STUDIES = 80
 LOW, HIGH, UNSTABLE = (0.02,) * 4, (0.3,) * 4, (0.1, 0.1, 0.1, 0.8)
 
 

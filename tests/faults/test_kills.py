@@ -12,7 +12,7 @@ from typing import Any
 
 from .conftest import LONG, STEPS, Starter, ending, write_recipe
 
-KILLS = 100 if LONG else 10
+KILLS = 100 if LONG else 5
 
 
 def test_at_random_moments(starter: Starter, recipe: Path, straight: dict[str, Any], tmp_path: Path) -> None:
