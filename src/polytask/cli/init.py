@@ -7,8 +7,6 @@ import typer
 
 import polytask
 from polytask.cli.console import echo
-from polytask.whole import write_whole
-from polytask.writable import check_target
 
 
 def run(
@@ -42,6 +40,9 @@ def run(
 
         polytask init recipe.yaml --task topic=book.xlsx#Tickets --label topic=Team --text topic=Subject,Body
     """
+    from polytask.whole import write_whole  # noqa: PLC0415  (every command's --help imports this file)
+    from polytask.writable import check_target  # noqa: PLC0415
+
     check_target(target)
     if target.exists() and not force:
         raise polytask.UserError(f"{target}: is there already; choose another name, or write over it with --force")

@@ -26,7 +26,6 @@ from polytask.cli import (
 )
 from polytask.cli.console import VisibleGroup, echo, guard_terminal
 from polytask.cli.stopping import handled_by, leave
-from polytask.writable import DISK_FULL, unwritable
 
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 """What a disk refuses of a name that the user gave. Any other error of the system may be a mistake of ours."""
@@ -86,6 +85,8 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)  # the reader of a pipe went away (`polytask methods | head`)
     except OSError as error:
+        from polytask.writable import DISK_FULL, unwritable  # noqa: PLC0415  (only for this message)
+
         if error.errno in DISK_FULL:
             _say(str(unwritable(Path(error.filename or "a file"), error)))
         elif error.errno in REFUSED and error.filename is not None:
