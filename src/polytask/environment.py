@@ -82,7 +82,7 @@ def pick_precision(asked: Literal["auto", "float32", "bf16"], device: torch.devi
         return "bf16" if multiplies_bf16(device) else "float32"
     if asked == "bf16" and not multiplies_bf16(device):
         log.warning(
-            "train.precision: this %s has no bf16 arithmetic; float32 is faster, up to 30 times: use precision: auto",
+            "train.precision: this %s has no bf16 arithmetic, and float32 is many times faster; use precision: auto",
             "GPU" if device.type == "cuda" else "processor",
         )
     return asked
