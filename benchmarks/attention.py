@@ -26,10 +26,10 @@ package = types.ModuleType("polytask")
 package.__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "polytask")]
 sys.modules.setdefault("polytask", package)
 
+from polytask.encoders.attention import attend_padded, attend_varlen  # noqa: E402
+from polytask.kernels import short_attention  # noqa: E402
+from polytask.kernels.short_attention import Launches, attend_short  # noqa: E402
 from polytask.stream import Layout  # noqa: E402
-from polytask.trunk import short_attention  # noqa: E402
-from polytask.trunk.attention import attend_padded, attend_varlen  # noqa: E402
-from polytask.trunk.short_attention import Launches, attend_short  # noqa: E402
 
 SHAPES = [(16384, 64), (16384, 32), (928, 64), (928, 32)]
 HEADS = 12

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from graph_times import Run, captured, microseconds
 from torch import Tensor
 
-from polytask.trunk import add_norm as add_norm_module
-from polytask.trunk import bias_gelu as bias_gelu_module
-from polytask.trunk import column_sums as column_sums_module
+from polytask.kernels import add_and_norm as add_norm_module
+from polytask.kernels import bias_gelu as bias_gelu_module
+from polytask.kernels import column_sums as column_sums_module
 
 SHAPES = [(928, 768, 3072), (16384, 768, 3072), (928, 384, 1536), (16384, 384, 1536)]
 BANDWIDTH = 4.3e12  # bytes a second, as a copy on an H200 was seen to move

@@ -16,15 +16,15 @@ import torch.nn.functional as F
 from transformers import AutoModel
 
 from polytask import prepare, read_recipe
-from polytask.environment import environment
+from polytask.machine import environment
 from polytask.optim.fused_adamw import FusedAdamW
 from polytask.policies.base import PolicyContext
 from polytask.policies.sum import WeightedSum
+from polytask.pretrained.find import find_encoder
 from polytask.training.feed import Feed
 from polytask.training.groups import parameter_groups
 from polytask.training.objective import Objective
 from polytask.training.step import take_step
-from polytask.trunk.encoders import find_encoder
 from polytask.types import Draw
 
 RECIPE = "recipes/quickstart.yaml"

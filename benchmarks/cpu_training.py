@@ -28,10 +28,10 @@ from torch.profiler import ProfilerActivity, profile
 from trainer_gpu import CYCLE, LABELS, Clock, make_model, train
 
 from polytask import Prepared, Running, prepare, read_recipe
-from polytask.environment import environment
-from polytask.recipe import Recipe
+from polytask.machine import environment
+from polytask.pretrained.find import find_encoder
+from polytask.recipe.records import Recipe
 from polytask.text.packing import Part
-from polytask.trunk.encoders import find_encoder
 
 BATCH, WARM_UP = 32, 2
 STEPS = {"Trainer": 15, "Trainer, tuned": CYCLE, "polytask": 25, "polytask, bf16": 50}

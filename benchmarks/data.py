@@ -34,7 +34,7 @@ import numpy as np
 import torch
 
 from polytask import Rehearsal, Running, describe_task, find_encoder, recipe_from
-from polytask.environment import environment
+from polytask.machine import environment
 from polytask.tasks.task import read_split
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import LabelSpace, TaskSpec

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from polytask import Rehearsal, recipe_from
-from polytask.environment import environment, pick_device
+from polytask.machine import environment, pick_device
 
 TARGET = 60.0
 WORDS = str.split("""

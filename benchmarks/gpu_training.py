@@ -36,7 +36,8 @@ import torch
 from trainer_gpu import CYCLE, make_examples, trainer_rate
 
 from polytask.build import make, make_model
-from polytask.environment import environment
+from polytask.encoders.bert import Bert, BertShape
+from polytask.machine import environment
 from polytask.policies.base import PolicyContext
 from polytask.samplers.base import SamplerContext
 from polytask.text.packing import Packer
@@ -46,8 +47,7 @@ from polytask.training.groups import freeze, parameter_groups
 from polytask.training.journal import Journal
 from polytask.training.loop import Session, fit
 from polytask.training.objective import Objective
-from polytask.trunk.bert import Bert, BertShape
-from polytask.types import YES_NO, EvalReport, LabelSpace, StepReport, Swap, TaskSpec, TrainSettings
+from polytask.types import YES_NO, EvalReport, LabelSpace, MethodChoice, StepReport, TaskSpec, TrainSettings
 
 SHAPES = {
     "bert-base": BertShape(attention_dropout=0.0),
@@ -82,22 +82,24 @@ def make_session(
 ) -> Session:
     train = TrainSettings(batch_size=batch, precision="bf16", save_every=MANY, evaluate_every=MANY, **settings)
     specs = {
-        task: TaskSpec(task, space.kind, ("text",), "label", "", "", head=Swap("linear"))
+        task: TaskSpec(task, space.kind, ("text",), "label", "", "", head=MethodChoice("linear"))
         for task, space in SPACES.items()
     }
-    model = make_model(specs, SPACES, Swap(adapter), lambda: Bert(SHAPES[shape])).to("cuda")
+    model = make_model(specs, SPACES, MethodChoice(adapter), lambda: Bert(SHAPES[shape])).to("cuda")
     freeze(model, train)
     weights, kinds = dict.fromkeys(SPACES, 1.0), {task: space.kind for task, space in SPACES.items()}
-    policy = make("policy", Swap("sum"), "benchmark", PolicyContext(weights, kinds, MANY))
+    policy = make("policy", MethodChoice("sum"), "benchmark", PolicyContext(weights, kinds, MANY))
     examples = {task: Examples(task, 4096) for task in SPACES}
     sizes = {task: len(part) for task, part in examples.items()}
     packer = Packer(tuple(SPACES), 101, 102, 128)
     folder.mkdir(parents=True)
     return Session(
         model=model,
-        optimizer=make("optimizer", Swap("fused_adamw"), "benchmark", parameter_groups(model, train, 1e-5, 0.01)),
+        optimizer=make(
+            "optimizer", MethodChoice("fused_adamw"), "benchmark", parameter_groups(model, train, 1e-5, 0.01)
+        ),
         objective=Objective(policy),
-        sampler=make("sampler", Swap(sampler), "benchmark", SamplerContext(sizes, batch, 0, MANY, 1)),
+        sampler=make("sampler", MethodChoice(sampler), "benchmark", SamplerContext(sizes, batch, 0, MANY, 1)),
         feed=Feed(examples, dict.fromkeys(SPACES, False), packer, 0),
         settings=train,
         steps_per_epoch=MANY,

@@ -26,7 +26,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from polytask.build import make, make_model
-from polytask.environment import environment, pick_device
+from polytask.encoders.bert import Bert, BertShape
+from polytask.machine import environment, pick_device
 from polytask.model import MultiTaskModel
 from polytask.policies.base import PolicyContext
 from polytask.stream import Stream
@@ -35,8 +36,7 @@ from polytask.training.feed import Batch
 from polytask.training.groups import parameter_groups
 from polytask.training.objective import Objective
 from polytask.training.step import take_step
-from polytask.trunk.bert import Bert, BertShape
-from polytask.types import YES_NO, LabelSpace, Swap, TaskSpec, TrainSettings
+from polytask.types import YES_NO, LabelSpace, MethodChoice, TaskSpec, TrainSettings
 
 SHAPE = BertShape(layers=6, hidden=384, heads=12, ffn=1536, attention_dropout=0.0)
 SPACES = {"topic": LabelSpace("classes", ("a", "b", "c", "d", "e")), "same": YES_NO, "alike": LabelSpace("score")}
@@ -89,15 +89,15 @@ class Ways:
             task: TaskSpec(task, SPACES[task].kind, ("text",) * len(texts), "label", "", "")
             for task, texts in TEXTS.items()
         }
-        self.model: MultiTaskModel = make_model(specs, SPACES, Swap("none"), lambda: Bert(SHAPE)).to(device)
+        self.model: MultiTaskModel = make_model(specs, SPACES, MethodChoice("none"), lambda: Bert(SHAPE)).to(device)
         self.settings = TrainSettings(precision="bf16" if device.type == "cuda" else "float32")
         groups = parameter_groups(self.model, self.settings, 1e-5, 0.01)
-        self.optimizer = make("optimizer", Swap("fused_adamw"), "benchmark", groups)
+        self.optimizer = make("optimizer", MethodChoice("fused_adamw"), "benchmark", groups)
         self.context = PolicyContext(dict.fromkeys(SPACES, 1.0), {t: s.kind for t, s in SPACES.items()}, 100)
 
     def step(self, policy: str, batches: Callable[[Parts], Sequence[Batch]]) -> Step:
         """One of as many passes as there are batches."""
-        objective = Objective(make("policy", Swap(policy), "benchmark", self.context))
+        objective = Objective(make("policy", MethodChoice(policy), "benchmark", self.context))
 
         def take(parts: Parts) -> None:
             given = batches(parts)

@@ -40,15 +40,15 @@ from torch import Tensor
 
 from polytask import Predictor, find_encoder
 from polytask.build import make_model
-from polytask.bundle import Bundle
-from polytask.environment import environment
+from polytask.machine import environment
+from polytask.pretrained.weights import load_encoder
+from polytask.runs.bundle import Bundle
 from polytask.serving.predictor import cpu_has_bf16
 from polytask.tasks.reading import open_source
 from polytask.tasks.source import BrokenRow
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
-from polytask.trunk.weights import load_trunk
-from polytask.types import LabelSpace, Swap, TaskSpec
+from polytask.types import LabelSpace, MethodChoice, TaskSpec
 
 BATCH, LONGEST = 32, 128
 CLASSES = ("one", "two", "three", "four", "five")
@@ -82,14 +82,14 @@ def polytask(folder: Path, classifier: torch.nn.Linear, precision: str) -> Predi
     tokenizer = TextTokenizer.load(folder, LONGEST)
     heads = {"pooled": "pooler", "one": "mean", "two": "mean", "three": "mean"}
     specs = {
-        name: TaskSpec(name, "classes", ("text",), "label", "", "", head=Swap("linear", {"pooling": pooling}))
+        name: TaskSpec(name, "classes", ("text",), "label", "", "", head=MethodChoice("linear", {"pooling": pooling}))
         for name, pooling in heads.items()
     }
     labels = dict.fromkeys(specs, LabelSpace("classes", CLASSES))
-    model = make_model(specs, labels, Swap("none"), lambda: load_trunk(folder)).eval()
+    model = make_model(specs, labels, MethodChoice("none"), lambda: load_encoder(folder)).eval()
     model.head("pooled").output.load_state_dict(classifier.state_dict())  # type: ignore[union-attr]
     packer = Packer(tuple(specs), tokenizer.cls_id, tokenizer.sep_id, LONGEST, tokenizer.masker)
-    return Predictor(Bundle(model, tokenizer, packer, specs, labels, Swap("none")), precision)
+    return Predictor(Bundle(model, tokenizer, packer, specs, labels, MethodChoice("none")), precision)
 
 
 class Tuned:

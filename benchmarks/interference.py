@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from polytask import Running, read_recipe, with_probes
-from polytask.environment import environment
+from polytask.machine import environment
 
 RECIPE = "recipes/quickstart.yaml"
 STEPS_ONLY = ["train.epochs=1000", "train.evaluate_every=1000000", "train.save_every=1000000"]

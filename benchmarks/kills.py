@@ -46,7 +46,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 import polytask
 from polytask import Running, recipe_from
-from polytask.environment import environment
+from polytask.machine import environment
 from polytask.training.checkpoint import Damaged, check, numbered
 
 STEPS, SAVE_EVERY, KEEP, BATCH, LENGTH = 60, 2, 2, 4, 32

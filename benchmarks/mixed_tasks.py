@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from polytask.build import TABLES, make_adapter
-from polytask.environment import environment, pick_device
+from polytask.encoders.bert import Bert, BertShape
+from polytask.kernels.half_weights import HalfWeights
+from polytask.machine import environment, pick_device
 from polytask.text.packing import Packer, Part
-from polytask.training.half import HalfWeights
-from polytask.trunk.bert import Bert, BertShape
-from polytask.types import Swap
+from polytask.types import MethodChoice
 
 SHAPE = BertShape(layers=6, hidden=384, heads=12, ffn=1536, dropout=0.0, attention_dropout=0.0)
 SEQUENCES, LENGTH = 128, 24
@@ -30,7 +30,7 @@ SEQUENCES, LENGTH = 128, 24
 def one_pass(adapter_name: str, num_tasks: int, device: torch.device) -> Callable[[], None]:
     tasks = tuple(f"task{i}" for i in range(num_tasks))
     trunk = Bert(SHAPE).to(device)
-    adapter = make_adapter(Swap(adapter_name), tasks, SHAPE).to(device)
+    adapter = make_adapter(MethodChoice(adapter_name), tasks, SHAPE).to(device)
     share = np.array_split(np.arange(SEQUENCES), num_tasks)
     ids = np.random.default_rng(0).integers(1000, 20000, (SEQUENCES, LENGTH - 2))
     parts = [Part(task, [(ids[i],) for i in rows]) for task, rows in zip(tasks, share, strict=True)]

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from polytask.build import TABLES, make, make_model
-from polytask.environment import environment, pick_device
+from polytask.encoders.bert import Bert, BertShape
+from polytask.machine import environment, pick_device
 from polytask.policies.base import PolicyContext
 from polytask.regularizers.base import RegularizerContext
 from polytask.stream import Stream
@@ -27,8 +28,7 @@ from polytask.training.feed import Batch
 from polytask.training.groups import parameter_groups
 from polytask.training.objective import Objective
 from polytask.training.step import take_step
-from polytask.trunk.bert import Bert, BertShape
-from polytask.types import YES_NO, LabelSpace, Swap, TaskSpec, TrainSettings
+from polytask.types import YES_NO, LabelSpace, MethodChoice, TaskSpec, TrainSettings
 
 SHAPE = BertShape(layers=6, hidden=384, heads=12, ffn=1536, attention_dropout=0.0)
 SPACES = {"topic": LabelSpace("classes", ("a", "b", "c", "d", "e")), "same": YES_NO, "alike": LabelSpace("score")}
@@ -64,20 +64,22 @@ def some_topics(task: str, count: int) -> Iterator[Stream]:
 def steps_of(adapter: str, ways: Sequence[Sequence[str]], device: torch.device) -> dict[str, Step]:
     """A step for each way, a choice of regularizers; all train one model, since their cost does not depend on it."""
     specs = {
-        task: TaskSpec(task, SPACES[task].kind, ("text",) * num_texts, "label", "", "", head=Swap(head))
+        task: TaskSpec(task, SPACES[task].kind, ("text",) * num_texts, "label", "", "", head=MethodChoice(head))
         for task, (head, num_texts) in HEADS.items()
     }
-    model = make_model(specs, SPACES, Swap(adapter), lambda: Bert(SHAPE)).to(device)
+    model = make_model(specs, SPACES, MethodChoice(adapter), lambda: Bert(SHAPE)).to(device)
     settings = TrainSettings(precision="bf16" if device.type == "cuda" else "float32")
     weights = dict.fromkeys(SPACES, 1.0)
     kinds = {task: space.kind for task, space in SPACES.items()}
-    policy = make("policy", Swap("sum"), "benchmark", PolicyContext(weights, kinds, 100))
-    optimizer = make("optimizer", Swap("fused_adamw"), "benchmark", parameter_groups(model, settings, 1e-5, 0.01))
+    policy = make("policy", MethodChoice("sum"), "benchmark", PolicyContext(weights, kinds, 100))
+    optimizer = make(
+        "optimizer", MethodChoice("fused_adamw"), "benchmark", parameter_groups(model, settings, 1e-5, 0.01)
+    )
     # Some hold what came before: here topic was learned before the first step.
     context = RegularizerContext(model, weights, 100, learned=("topic",), examples=some_topics)
 
     def way(names: Sequence[str]) -> Step:
-        regularizers = {name: make("regularizer", Swap(name), "benchmark", context) for name in names}
+        regularizers = {name: make("regularizer", MethodChoice(name), "benchmark", context) for name in names}
         objective = Objective(policy, regularizers)
         for regularizer in regularizers.values():
             regularizer.start(model)

@@ -26,10 +26,10 @@ package = types.ModuleType("polytask")
 package.__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "polytask")]
 sys.modules.setdefault("polytask", package)
 
-from polytask.training import update  # noqa: E402
-from polytask.training.half import HalfWeights  # noqa: E402
-from polytask.training.update import Learned, Table, Update, norm_of  # noqa: E402
-from polytask.trunk.bert import Bert, BertShape  # noqa: E402
+from polytask.encoders.bert import Bert, BertShape  # noqa: E402
+from polytask.kernels import adamw_update as update  # noqa: E402
+from polytask.kernels.adamw_update import Learned, Table, Update, norm_of  # noqa: E402
+from polytask.kernels.half_weights import HalfWeights  # noqa: E402
 
 SHAPES = {"BERT-base": BertShape(), "MiniLM": BertShape(layers=6, hidden=384, heads=12, ffn=1536)}
 BANDWIDTH = 4.3e12  # bytes a second, as a copy on an H200 was seen to move

@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from scipy import special
 
-from polytask.environment import environment
 from polytask.evaluation.comparisons import LEVEL
 from polytask.evaluation.seed_noise import AnyNoise, prior_degrees, shared
 from polytask.evaluation.statistics import Noise, Runs, holm, noise
+from polytask.machine import environment
 
 Floats = NDArray[np.float64]
 

@@ -83,7 +83,7 @@ WORDS = {
     "]": "",
     "'": "",
     ", ...": ", several",
-    "Swap": "method",
+    "MethodChoice": "method",
     " | None": "",
     "LabelKind": "classes, yes_no, score, text",
     "|": "or",
@@ -99,7 +99,7 @@ def shown_type(text: str) -> str:
 
 
 def shown_default(text: str) -> str:
-    if text.startswith("field(default_factory=lambda: Swap("):
+    if text.startswith("field(default_factory=lambda: MethodChoice("):
         return text.split("'")[1]
     return {
         "None": "",

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from polytask import Finished, train
-from polytask.evaluation import plots
+from polytask.kernels.triton_support import TRITON
+from polytask.pretrained.find import find_encoder
+from polytask.reports import plots
 from polytask.stream import Layout, Stream
-from polytask.trunk.encoders import find_encoder
-from polytask.trunk.kernels import TRITON
 from polytask.types import UserError
 
 MakeStream = Callable[..., Stream]

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 import polytask
 from polytask import Running, read_recipe
 from polytask.build import TABLES, make, option, options_of
+from polytask.disk.lock import let_go
+from polytask.encoders.bert import Bert, BertShape
+from polytask.pretrained.weights import save_encoder
 from polytask.samplers.base import SamplerContext
-from polytask.training.lock import let_go
-from polytask.trunk.bert import Bert, BertShape
-from polytask.trunk.weights import save_trunk
-from polytask.types import Swap, UserError
+from polytask.types import MethodChoice, UserError
 
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
 
@@ -41,21 +41,21 @@ def test_options_reach_the_method_with_their_types() -> None:
     import torch  # noqa: PLC0415
 
     groups = [{"params": [torch.nn.Parameter(torch.ones(1))]}]
-    made = make("optimizer", Swap("adamw", {"lr": "1e-3", "betas": [0.5, 0.9]}), "here", groups)
+    made = make("optimizer", MethodChoice("adamw", {"lr": "1e-3", "betas": [0.5, 0.9]}), "here", groups)
     assert made.defaults["lr"] == 1e-3
     assert made.defaults["betas"] == (0.5, 0.9)
-    assert option("optimizer", Swap("adamw"), "lr", "here") == 5e-5
-    assert option("optimizer", Swap("adamw", {"lr": "2e-5"}), "lr", "here") == 2e-5
+    assert option("optimizer", MethodChoice("adamw"), "lr", "here") == 5e-5
+    assert option("optimizer", MethodChoice("adamw", {"lr": "2e-5"}), "lr", "here") == 2e-5
 
 
 def test_unknown_names_and_options() -> None:
     context = SamplerContext({"a": 1}, 1, 0, 1, 1)
     with pytest.raises(UserError, match=r"here: there is no sampler 'proportionl' .did you mean proportional"):
-        make("sampler", Swap("proportionl"), "here", context)
+        make("sampler", MethodChoice("proportionl"), "here", context)
     with pytest.raises(UserError, match=r"there is no option of round_robin 'order'\. Valid: none"):
-        make("sampler", Swap("round_robin", {"order": 1}), "here", context)
+        make("sampler", MethodChoice("round_robin", {"order": 1}), "here", context)
     with pytest.raises(UserError, match="there is no optimizer 'sgd'"):
-        option("optimizer", Swap("sgd"), "lr", "here")
+        option("optimizer", MethodChoice("sgd"), "lr", "here")
 
 
 def test_a_run_says_which_revision_of_its_encoder_it_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_a_run_says_which_revision_of_its_encoder_it_used(tmp_path: Path, monkey
     first, second = "a" * 40, "b" * 40
     repo = tmp_path / "hf" / "models--me--tiny"
     for commit in (first, second):
-        save_trunk(Bert(BertShape(layers=1, hidden=16, heads=2, ffn=32, positions=128)), repo / "snapshots" / commit)
+        save_encoder(Bert(BertShape(layers=1, hidden=16, heads=2, ffn=32, positions=128)), repo / "snapshots" / commit)
         shutil.copy(Path(polytask.__file__).parent / "text/small_vocabulary/vocab.txt", repo / "snapshots" / commit)
     (repo / "refs").mkdir()
     (repo / "refs" / "main").write_text(first)

@@ -10,26 +10,27 @@ from typing import TYPE_CHECKING, Any
 from polytask.version import __version__
 
 if TYPE_CHECKING:
-    from polytask.adding import Adding, add_task
     from polytask.build import TABLES, options_of
     from polytask.evaluation.metrics import KNOWN_METRICS
-    from polytask.evaluation.report import write_report
-    from polytask.experiments.compare import StudyRunning, compare_runs
-    from polytask.experiments.runner import CellReport
-    from polytask.experiments.study import read_study
     from polytask.export.adapter import export_adapter
     from polytask.export.combine import combine
-    from polytask.preparing import Prepared, describe_task, prepare
-    from polytask.pretraining import Pretraining, pretrain
-    from polytask.probing import with_probes
-    from polytask.recipe import Recipe, read_recipe, recipe_from, write_recipe
-    from polytask.run import Finished, Rehearsal, Running, train
-    from polytask.scoring import Evaluated, evaluate_run
+    from polytask.pretrained.find import describe_encoder, find_encoder
+    from polytask.recipe.reading import read_recipe, recipe_from, write_recipe
+    from polytask.recipe.records import Recipe
+    from polytask.recipe.starter import start_recipe
+    from polytask.reports.report import write_report
+    from polytask.runs.add import Adding, add_task
+    from polytask.runs.prepare import Prepared, describe_task, prepare
+    from polytask.runs.pretrain import Pretraining, pretrain
+    from polytask.runs.probe import with_probes
+    from polytask.runs.run import Finished, Rehearsal, Running, train
+    from polytask.runs.score import Evaluated, evaluate_run
     from polytask.serving.files import PredictedFile, predict_file
     from polytask.serving.predictor import Predictor, load
-    from polytask.starter import start_recipe
+    from polytask.studies.compare import StudyRunning, compare_runs
+    from polytask.studies.runner import CellReport
+    from polytask.studies.study import read_study
     from polytask.tasks.finding import Finding
-    from polytask.trunk.encoders import describe_encoder, find_encoder
     from polytask.types import EvalReport, Prediction, StepReport, TaskScore, UserError
 
 __all__ = [
@@ -78,26 +79,26 @@ __all__ = [
 ]
 
 _MODULES = {
-    "adding": ("Adding", "add_task"),
+    "runs.add": ("Adding", "add_task"),
     "build": ("TABLES", "options_of"),
     "evaluation.metrics": ("KNOWN_METRICS",),
-    "evaluation.report": ("write_report",),
-    "experiments.compare": ("StudyRunning", "compare_runs"),
-    "experiments.runner": ("CellReport",),
-    "experiments.study": ("read_study",),
+    "reports.report": ("write_report",),
+    "studies.compare": ("StudyRunning", "compare_runs"),
+    "studies.runner": ("CellReport",),
+    "studies.study": ("read_study",),
     "export.adapter": ("export_adapter",),
     "export.combine": ("combine",),
-    "preparing": ("Prepared", "describe_task", "prepare"),
-    "pretraining": ("Pretraining", "pretrain"),
-    "probing": ("with_probes",),
-    "recipe": ("Recipe", "read_recipe", "recipe_from", "write_recipe"),
-    "run": ("Finished", "Rehearsal", "Running", "train"),
-    "scoring": ("Evaluated", "evaluate_run"),
+    "runs.prepare": ("Prepared", "describe_task", "prepare"),
+    "runs.pretrain": ("Pretraining", "pretrain"),
+    "runs.probe": ("with_probes",),
+    "recipe.reading": ("Recipe", "read_recipe", "recipe_from", "write_recipe"),
+    "runs.run": ("Finished", "Rehearsal", "Running", "train"),
+    "runs.score": ("Evaluated", "evaluate_run"),
     "serving.files": ("PredictedFile", "predict_file"),
     "serving.predictor": ("Predictor", "load"),
-    "starter": ("start_recipe",),
+    "recipe.starter": ("start_recipe",),
     "tasks.finding": ("Finding",),
-    "trunk.encoders": ("describe_encoder", "find_encoder"),
+    "pretrained.find": ("describe_encoder", "find_encoder"),
     "types": ("EvalReport", "Prediction", "StepReport", "TaskScore", "UserError"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

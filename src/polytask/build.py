@@ -16,20 +16,20 @@ import torch
 
 from polytask import seeds
 from polytask.adapters.base import Adapter, AdapterContext
+from polytask.disk.records import convert
+from polytask.encoders.bert import ACTIVATIONS, Bert, BertShape
 from polytask.heads import HEADS
 from polytask.heads.base import Head
 from polytask.losses import LOSSES
 from polytask.losses.base import Loss
 from polytask.model import MultiTaskModel
-from polytask.recipe import Recipe
+from polytask.pretrained.find import find_encoder, hub_revision, sha256
+from polytask.pretrained.limits import AtMost, check_parameters, most_parameters
+from polytask.pretrained.weights import load_encoder, load_tensors, weight_files
+from polytask.recipe.records import Recipe
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
-from polytask.trunk.bert import ACTIVATIONS, Bert, BertShape
-from polytask.trunk.encoders import find_encoder, hub_revision, sha256
-from polytask.trunk.limits import AtMost, check_parameters, most_parameters
-from polytask.trunk.weights import load_tensors, load_trunk, weight_files
-from polytask.types import LabelSpace, Swap, TaskSpec, UserError
-from polytask.values import convert, unknown
+from polytask.types import LabelSpace, MethodChoice, TaskSpec, UserError, unknown
 
 
 class Tables(Mapping[str, Mapping[str, Callable[..., Any]]]):
@@ -81,7 +81,7 @@ def is_option(p: inspect.Parameter) -> bool:
     return p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty)
 
 
-def make(table: str, swap: Swap, where: str, *context: Any) -> Any:
+def make(table: str, swap: MethodChoice, where: str, *context: Any) -> Any:
     """The method a recipe names, made with the recipe's options."""
     methods = TABLES[table]
     if swap.name not in methods:
@@ -94,7 +94,7 @@ def make(table: str, swap: Swap, where: str, *context: Any) -> Any:
     return method(*context, **{k: convert(v, kinds[k], f"{where}.{k}") for k, v in swap.options.items()})
 
 
-def option(table: str, swap: Swap, name: str, where: str) -> Any:
+def option(table: str, swap: MethodChoice, name: str, where: str) -> Any:
     """An option's value: the recipe's, or the method's default."""
     if swap.name not in TABLES[table]:
         raise UserError(unknown(where, swap.name, TABLES[table], table))
@@ -102,7 +102,7 @@ def option(table: str, swap: Swap, name: str, where: str) -> Any:
     return convert(swap.options[name], declared.kind, f"{where}.{name}") if name in swap.options else declared.default
 
 
-def complete(swap: Swap, where: str, saved: bool = False) -> Swap:
+def complete(swap: MethodChoice, where: str, saved: bool = False) -> MethodChoice:
     """An adapter with every option written out as plain values: two ways to write one adapter become the same.
 
     `saved`: it is read from a file, which may be older than some of the options (`Adapter.earlier_options`).
@@ -116,15 +116,15 @@ def complete(swap: Swap, where: str, saved: bool = False) -> Swap:
         if name not in declared:
             raise UserError(unknown(where, name, declared, f"option of {swap.name}"))
     if saved:
-        swap = Swap(swap.name, {**getattr(method, "earlier_options", {}), **swap.options})
+        swap = MethodChoice(swap.name, {**getattr(method, "earlier_options", {}), **swap.options})
 
     def plain(value: Any) -> Any:
-        if isinstance(value, Swap):
+        if isinstance(value, MethodChoice):
             inner = complete(value, where, saved)
             return {"name": inner.name, **inner.options}
         return [plain(one) for one in value] if isinstance(value, tuple) else value
 
-    return Swap(swap.name, {name: plain(option("adapter", swap, name, where)) for name in declared})
+    return MethodChoice(swap.name, {name: plain(option("adapter", swap, name, where)) for name in declared})
 
 
 # --- the encoder ------------------------------------------------------------------------------------------------------
@@ -147,9 +147,9 @@ def encoder_origin(encoder: str | Mapping[str, Any]) -> dict[str, str | None]:
     return {"encoder_sha256": weights, "encoder_revision": hub_revision(folder)}
 
 
-def make_trunk(recipe: Recipe, folder: Path, tokenizer: TextTokenizer) -> Bert:
+def make_encoder(recipe: Recipe, folder: Path, tokenizer: TextTokenizer) -> Bert:
     if isinstance(recipe.encoder, str):
-        trunk = load_trunk(folder, recipe.dropout, recipe.attention_dropout)
+        trunk = load_encoder(folder, recipe.dropout, recipe.attention_dropout)
     else:
         given = {"dropout": recipe.dropout, "attention_dropout": recipe.attention_dropout}
         numbers = {"vocabulary": tokenizer.vocabulary} | {k: v for k, v in given.items() if v is not None}
@@ -184,9 +184,9 @@ def make_packer(recipe: Recipe, tokenizer: TextTokenizer) -> Packer:
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
-def head_swap(spec: TaskSpec) -> Swap:
+def head_swap(spec: TaskSpec) -> MethodChoice:
     """The recipe's head, or mlm for plain text, linear for one text and cross for a pair."""
-    return spec.head or Swap("mlm" if spec.kind == "text" else "cross" if spec.is_pair else "linear")
+    return spec.head or MethodChoice("mlm" if spec.kind == "text" else "cross" if spec.is_pair else "linear")
 
 
 def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
@@ -225,7 +225,7 @@ def make_loss(spec: TaskSpec, labels: LabelSpace, counts: tuple[int, ...]) -> Lo
     return loss
 
 
-def make_adapter(swap: Swap, tasks: tuple[str, ...], shape: BertShape) -> Adapter:
+def make_adapter(swap: MethodChoice, tasks: tuple[str, ...], shape: BertShape) -> Adapter:
     numbers = (shape.layers, shape.hidden, shape.heads, shape.ffn, shape.dropout)
     context = AdapterContext(tasks, *numbers, make=lambda inner: make_adapter(inner, tasks, shape))
     adapter: Adapter = make("adapter", swap, "recipe: adapter", context)
@@ -235,7 +235,7 @@ def make_adapter(swap: Swap, tasks: tuple[str, ...], shape: BertShape) -> Adapte
 def make_model(
     specs: Mapping[str, TaskSpec],
     labels: Mapping[str, LabelSpace],
-    adapter: Swap,
+    adapter: MethodChoice,
     trunk: Callable[[], Bert],
     seed: int = 0,
     most: int | None = None,

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from polytask import seeds
 from polytask.adapters.base import Adapter, LayerAdapter
+from polytask.encoders.bert import Bert
 from polytask.heads.base import Head
 from polytask.seeds import RandomState
 from polytask.stream import Encoded, Stream
 from polytask.text.packing import Ids, Packer, Part, batches_by_length
-from polytask.trunk.bert import Bert
 
 
 @dataclass(frozen=True)

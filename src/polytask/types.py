@@ -1,7 +1,8 @@
 """The frozen records that cross rooms, those of the stream aside. Knows nothing of polytask's other files."""
 
+import difflib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
@@ -20,7 +21,7 @@ class UserError(ValueError):
 # --- numbers with bounds ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Bounds:
-    """The interval a number must lie in. `Annotated[float, Bounds(0, 1, "[)")]` is checked by `values.convert`."""
+    """The interval a number must lie in. `Annotated[float, Bounds(0, 1, "[)")]` is checked by `convert`."""
 
     low: float
     high: float = math.inf
@@ -50,7 +51,7 @@ MaxLength = Annotated[int, Bounds(4, 10**6)]
 
 # --- what a recipe says -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Swap:
+class MethodChoice:
     """A method chosen by name, with the options its constructor takes."""
 
     name: str
@@ -84,9 +85,9 @@ class TaskSpec:
     """Functions of your own as further metrics, [mymodule:function]; mymodule.py is looked for beside the recipe."""
     weight: Positive = 1.0
     """Factor of the task's loss."""
-    head: Swap | None = None
+    head: MethodChoice | None = None
     """Left out: linear for one text, cross for a pair, mlm for plain text."""
-    loss: Swap | None = None
+    loss: MethodChoice | None = None
     """Left out: cross-entropy for classes, binary cross-entropy for yes_no, squared error for scores."""
     broken_rows: Literal["stop", "skip"] = "stop"
     """stop lists every broken row and trains nothing; skip leaves them out and counts them in the report."""
@@ -384,3 +385,11 @@ class StepReport:
     """Of the encoder's top layer, the adapter, the heads and the policy, as far as they learn."""
     skipped: str | None = None
     """Why the step moved no weights (`train.on_nan: skip`); `losses` and `penalties` are those that are numbers."""
+
+
+def unknown(where: str, name: str, known: Iterable[str], what: str) -> str:
+    """The message for a name that is not in a table: the nearest one, and all of them."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return f"{where}: there is no {what} {name!r}{hint}. Valid: {', '.join(known) or 'none'}"

@@ -7,10 +7,10 @@ from torch import nn
 
 from polytask.adapters.grouped import TaskLinear, by_task, grouped_linear, looked_up, task_slices
 from polytask.build import make_adapter
+from polytask.encoders.bert import Bert, BertShape
 from polytask.stream import Layout
 from polytask.text.packing import Packer, Part
-from polytask.trunk.bert import Bert, BertShape
-from polytask.types import Swap
+from polytask.types import MethodChoice
 
 
 def test_each_tasks_rows_go_through_its_own_map(layout: Layout) -> None:
@@ -78,7 +78,7 @@ def test_what_is_stacked_once_in_a_pass_is_stacked_anew_in_the_next() -> None:
     tasks = ("a", "b", "c", "d")
     shape = BertShape(layers=2, hidden=16, heads=2, ffn=16, vocabulary=20, positions=64, dropout=0, attention_dropout=0)
     torch.manual_seed(0)
-    trunk, adapter = Bert(shape), make_adapter(Swap("pal", {"size": 8, "heads": 2}), tasks, shape)
+    trunk, adapter = Bert(shape), make_adapter(MethodChoice("pal", {"size": 8, "heads": 2}), tasks, shape)
     for parameter in adapter.parameters():
         nn.init.normal_(parameter)
     ids = np.arange(5, 8)

@@ -7,8 +7,8 @@ import torch
 
 from polytask.adapters.base import AdapterContext
 from polytask.adapters.lora import Lora
+from polytask.encoders.bert import Bert, BertShape
 from polytask.text.packing import Packer, Part
-from polytask.trunk.bert import Bert, BertShape
 
 SHAPE = BertShape(layers=2, hidden=8, heads=2, ffn=16, vocabulary=40, positions=16)
 

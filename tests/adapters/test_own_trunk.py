@@ -12,9 +12,9 @@ from polytask.adapters.base import AdapterContext
 from polytask.adapters.own_trunk import OwnTrunk
 from polytask.adapters.stack import Stack
 from polytask.build import make_model
+from polytask.encoders.bert import Bert, BertShape
 from polytask.text.packing import Packer, Part
-from polytask.trunk.bert import Bert, BertShape
-from polytask.types import YES_NO, Swap, TaskSpec, UserError
+from polytask.types import YES_NO, MethodChoice, TaskSpec, UserError
 
 SHAPE = BertShape(layers=2, hidden=8, heads=2, ffn=16, vocabulary=40, positions=16, initializer_range=0.3)
 PACKER = Packer(("a", "b"), 2, 3, 16)
@@ -90,21 +90,23 @@ def test_only_what_is_shared_gets_the_trunks_gradient(context: AdapterContext) -
 
 def test_a_model_is_made_with_copies() -> None:
     spec = TaskSpec("a", "yes_no", ("text",), "label", "", "")
-    model = make_model({"a": spec, "b": replace(spec, name="b")}, {"a": YES_NO, "b": YES_NO}, Swap("own_trunk"), trunk)
+    model = make_model(
+        {"a": spec, "b": replace(spec, name="b")}, {"a": YES_NO, "b": YES_NO}, MethodChoice("own_trunk"), trunk
+    )
     for task in ("a", "b"):
         assert torch.equal(model.adapter.task_parameters(task)[0], trunk().linear(0, "query").weight)
 
 
 def test_in_a_stack_it_is_started_too_and_comes_first(context: AdapterContext) -> None:
     context = replace(context, make=lambda swap: ADAPTERS[swap.name](context))
-    bert, stack = trunk(), Stack(context, adapters=(Swap("own_trunk"), Swap("lhuc"))).eval()
+    bert, stack = trunk(), Stack(context, adapters=(MethodChoice("own_trunk"), MethodChoice("lhuc"))).eval()
     stack.start_from(bert)
     stream = PACKER.pack([PART_A, PART_B])
     with torch.inference_mode():
         plain = bert.encode(stream, ADAPTERS["none"](context))
         torch.testing.assert_close(bert.encode(stream, stack), plain, atol=1e-5, rtol=1e-5)
     with pytest.raises(UserError, match="own_trunk must come first"):
-        Stack(context, adapters=(Swap("lora"), Swap("own_trunk")))
+        Stack(context, adapters=(MethodChoice("lora"), MethodChoice("own_trunk")))
 
 
 def test_parameters_per_task_on_bert_base() -> None:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from polytask.adapters import ADAPTERS
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite, NormSite
 from polytask.adapters.stack import Stack
+from polytask.encoders.bert import Bert, BertShape
 from polytask.stream import Layout
 from polytask.text.packing import Packer, Part
-from polytask.trunk.bert import Bert, BertShape
-from polytask.types import Swap, UserError
+from polytask.types import MethodChoice, UserError
 
 SHAPE = BertShape(layers=2, hidden=8, heads=2, ffn=16, vocabulary=40, positions=16)
 PLAIN = AdapterContext(("a",), 2, 8, 2, 16, 0.1)
@@ -33,12 +33,12 @@ def test_with_a_silent_partner_it_is_the_one(name: str, silent: str) -> None:
     with torch.inference_mode():
         expected = bert.encode(STREAM, alone)
         for order in ((name, silent), (silent, name)):
-            stack = Stack(context, adapters=tuple(map(Swap, order))).eval()
+            stack = Stack(context, adapters=tuple(map(MethodChoice, order))).eval()
             torch.testing.assert_close(bert.encode(STREAM, stack), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_parallel_branches_add_up() -> None:
-    twice = Stack(CONTEXT, adapters=(Swap("low_rank", {"size": 3}), Swap("low_rank", {"size": 3})))
+    twice = Stack(CONTEXT, adapters=(MethodChoice("low_rank", {"size": 3}), MethodChoice("low_rank", {"size": 3})))
     for parameter in twice.parameters():
         torch.nn.init.normal_(parameter)
     x = torch.randn(8, 8)
@@ -49,7 +49,7 @@ def test_parallel_branches_add_up() -> None:
 
 def test_one_is_no_stack() -> None:
     with pytest.raises(UserError, match="two or more adapters"):
-        Stack(CONTEXT, adapters=(Swap("lhuc"),))
+        Stack(CONTEXT, adapters=(MethodChoice("lhuc"),))
 
 
 class InputScale(LayerAdapter):
@@ -83,10 +83,10 @@ def random(name: str) -> Adapter:
 def stacked(*parts: Adapter) -> Stack:
     """A stack of these very adapters, in this order."""
     given = iter(parts)
-    return Stack(replace(PLAIN, make=lambda swap: next(given)), adapters=tuple(Swap("any") for _ in parts))
+    return Stack(replace(PLAIN, make=lambda swap: next(given)), adapters=tuple(MethodChoice("any") for _ in parts))
 
 
-def scaled_trunk(adapter: Adapter) -> Bert:
+def scaled_encoder(adapter: Adapter) -> Bert:
     """The trunk with what `scaling("down")` does put into its weights."""
     torch.manual_seed(0)
     bert = Bert(SHAPE).eval()
@@ -102,7 +102,7 @@ def test_a_part_that_changes_a_linear_maps_input_does_so_in_every_place(name: st
     torch.manual_seed(0)
     bert = Bert(SHAPE).eval()
     with torch.inference_mode():
-        expected = scaled_trunk(scale).encode(STREAM, other.eval())
+        expected = scaled_encoder(scale).encode(STREAM, other.eval())
         for order in ((other, scale), (scale, other)):
             found = bert.encode(STREAM, stacked(*order).eval())
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

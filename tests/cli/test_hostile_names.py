@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from polytask import Finished, train
-from polytask.controls import visible
+from polytask.text.controls import visible
 
 from .conftest import Cli, Said
 

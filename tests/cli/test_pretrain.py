@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 from polytask import Pretraining, UserError, prepare, pretrain, read_recipe
-from polytask.pretraining import MOST_HELD_BACK
+from polytask.runs.pretrain import MOST_HELD_BACK
 
 from .conftest import Cli
 

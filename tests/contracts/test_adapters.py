@@ -12,10 +12,10 @@ from polytask.adapters import ADAPTERS
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite
 from polytask.adapters.stack import Stack
 from polytask.build import options_of
+from polytask.encoders.bert import Bert, BertShape
 from polytask.stream import Layout, Stream
 from polytask.text.packing import Packer, Part
-from polytask.trunk.bert import Bert, BertShape
-from polytask.types import Swap, UserError
+from polytask.types import MethodChoice, UserError
 
 SHAPE = BertShape(layers=3, hidden=32, heads=4, ffn=64, vocabulary=100, positions=32)
 CONTEXT = AdapterContext(
@@ -32,7 +32,7 @@ PACKER = Packer(("one", "two"), 2, 3, 32)
 
 OPTIONS: dict[str, dict[str, Any]] = {"pal": {"size": 12, "heads": 3}, "low_rank": {"size": 8}, "houlsby": {"size": 6}}
 OPTIONS["stack"] = {
-    "adapters": tuple(Swap(name, OPTIONS.get(name, {})) for name in ("pal", "conditional_norm", "lhuc", "lora"))
+    "adapters": tuple(MethodChoice(name, OPTIONS.get(name, {})) for name in ("pal", "conditional_norm", "lhuc", "lora"))
 }
 
 
@@ -248,7 +248,7 @@ def input_scale() -> Adapter:
 def stacked(*parts: Adapter) -> Stack:
     """A stack of these very adapters, in this order."""
     given = iter(parts)
-    return Stack(replace(CONTEXT, make=lambda swap: next(given)), adapters=tuple(Swap("any") for _ in parts))
+    return Stack(replace(CONTEXT, make=lambda swap: next(given)), adapters=tuple(MethodChoice("any") for _ in parts))
 
 
 @pytest.mark.parametrize("name", WITH_PARAMETERS)

@@ -24,16 +24,16 @@ from torch import Tensor
 
 from polytask.adapters.base import Adapter, LinearSite, SublayerSite
 from polytask.build import TABLES, make_adapter, options_of
+from polytask.encoders.bert import Bert, BertShape
+from polytask.kernels.add_and_norm import add_norm
+from polytask.kernels.bias_gelu import bias_gelu
+from polytask.kernels.embed_and_norm import embed_norm
+from polytask.kernels.fused.bottleneck import bottleneck
+from polytask.kernels.fused.layer import fused_layer_fits
+from polytask.kernels.triton_support import TRITON
 from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
-from polytask.trunk.add_norm import add_norm
-from polytask.trunk.bert import Bert, BertShape
-from polytask.trunk.bias_gelu import bias_gelu
-from polytask.trunk.bottleneck import bottleneck
-from polytask.trunk.embed_norm import embed_norm
-from polytask.trunk.kernels import TRITON
-from polytask.trunk.swift import swift_fits
-from polytask.types import Swap, UserError
+from polytask.types import MethodChoice, UserError
 
 ADAPTERS = TABLES["adapter"]
 TASKS = ("one", "two", "three")
@@ -55,7 +55,7 @@ def choices(kind: Any) -> list[Any]:
         return [False, True]
     if get_origin(kind) is Literal:
         return list(get_args(kind))
-    if get_origin(kind) is tuple and get_args(kind)[0] is Swap:
+    if get_origin(kind) is tuple and get_args(kind)[0] is MethodChoice:
         return [[{"name": name, **small(name)} for name in ADAPTERS if not stands_in(name)]]
     if get_origin(kind) is tuple:
         return [values] if (values := choices(get_args(kind)[0])) else []
@@ -65,19 +65,21 @@ def choices(kind: Any) -> list[Any]:
 def stands_in(name: str) -> bool:
     """Whether it can only be the first of a stack, or is a stack itself."""
     options = {option.kind for option in options_of(ADAPTERS[name])}
-    return tuple[Swap, ...] in options or bool(make_adapter(Swap(name, small(name)), TASKS, SHAPE).stand_ins())
+    return tuple[MethodChoice, ...] in options or bool(
+        make_adapter(MethodChoice(name, small(name)), TASKS, SHAPE).stand_ins()
+    )
 
 
-def forms(name: str) -> Iterator[Swap]:
+def forms(name: str) -> Iterator[MethodChoice]:
     """An adapter with small sizes, and once more with every value of each option that is a choice."""
-    yield Swap(name, small(name))
+    yield MethodChoice(name, small(name))
     for option in options_of(ADAPTERS[name]):
         for value in choices(option.kind):
             if value != option.default:
-                yield Swap(name, {**small(name), option.name: value})
+                yield MethodChoice(name, {**small(name), option.name: value})
 
 
-def form_id(swap: Swap) -> str:
+def form_id(swap: MethodChoice) -> str:
     changed = [f"{name}={value}" for name, value in swap.options.items() if name not in SMALL]
     return "-".join([swap.name, *(text if len(text) < 40 else f"{text[:36]}..." for text in changed)])
 
@@ -86,7 +88,7 @@ FORMS = [pytest.param(swap, id=form_id(swap)) for name in ADAPTERS for swap in f
 
 
 # --- the comparison ---------------------------------------------------------------------------------------------------
-def made(swap: Swap, device: str = "cpu", shape: BertShape = SHAPE) -> tuple[Bert, Adapter]:
+def made(swap: MethodChoice, device: str = "cpu", shape: BertShape = SHAPE) -> tuple[Bert, Adapter]:
     """With random numbers everywhere: nothing is as it starts."""
     torch.manual_seed(0)
     trunk, adapter = Bert(shape), make_adapter(swap, TASKS, shape)
@@ -106,7 +108,10 @@ def stream_of(tasks: tuple[str, ...], steady: bool) -> Stream:
 def results(trunk: Bert, adapter: Adapter, stream: Stream, fused: bool, bf16: bool = False) -> list[Tensor]:
     """The last layer's output, and the gradient of every parameter."""
     device = trunk.words.weight.device.type
-    with patch("polytask.trunk.bert.swift_fits", lambda _: fused), torch.autocast(device, torch.bfloat16, enabled=bf16):
+    with (
+        patch("polytask.encoders.bert.fused_layer_fits", lambda _: fused),
+        torch.autocast(device, torch.bfloat16, enabled=bf16),
+    ):
         out_TD = trunk.encode(stream, adapter)
     torch.manual_seed(1)
     towards_TD = torch.randn(out_TD.shape).to(out_TD)
@@ -115,7 +120,7 @@ def results(trunk: Bert, adapter: Adapter, stream: Stream, fused: bool, bf16: bo
     return [out_TD.detach(), *(torch.zeros(()) if g is None else g for g in found)]
 
 
-def compare(swap: Swap, tasks: tuple[str, ...], steady: bool, shape: BertShape = SHAPE) -> None:
+def compare(swap: MethodChoice, tasks: tuple[str, ...], steady: bool, shape: BertShape = SHAPE) -> None:
     trunk, adapter = made(swap, shape=shape)
     stream = stream_of(tasks, steady)
     plain, fused = (results(trunk, adapter, stream, fused) for fused in (False, True))
@@ -189,12 +194,12 @@ def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_kernels")
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize("swap", FORMS)
-def test_fused_layers_are_the_definition(swap: Swap, stream: str) -> None:
+def test_fused_layers_are_the_definition(swap: MethodChoice, stream: str) -> None:
     compare(swap, *STREAMS[stream])
 
 
 @pytest.mark.parametrize("swap", FORMS)
-def test_a_slot_that_is_said_to_be_plain_is(swap: Swap) -> None:
+def test_a_slot_that_is_said_to_be_plain_is(swap: MethodChoice) -> None:
     """Fused layers then do without it, on CUDA in more places than elsewhere."""
     trunk, adapter = made(swap)
     layout = stream_of(TASKS, steady=False).layout
@@ -241,7 +246,7 @@ def interpret(names: list[str]) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for name in names:
         try:
-            compare(Swap(name, small(name)), *STREAMS["one task"], shape=replace(SHAPE, layers=1))
+            compare(MethodChoice(name, small(name)), *STREAMS["one task"], shape=replace(SHAPE, layers=1))
             found[name] = None
         except (AssertionError, RuntimeError, UserError):
             found[name] = traceback.format_exc()
@@ -251,7 +256,7 @@ def interpret(names: list[str]) -> dict[str, str | None]:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(("tasks", "steady"), [*STREAMS.values(), (TASKS, True)], ids=[*STREAMS, "all tasks, steady"])
 @pytest.mark.parametrize("swap", FORMS)
-def test_on_cuda_in_bf16(swap: Swap, tasks: tuple[str, ...], steady: bool) -> None:
+def test_on_cuda_in_bf16(swap: MethodChoice, tasks: tuple[str, ...], steady: bool) -> None:
     """As near to float32 as torch's own kernels are, with room for chance."""
     trunk, adapter = made(swap, "cuda")
     stream = stream_of(tasks, steady).to(torch.device("cuda"))
@@ -263,7 +268,7 @@ def test_on_cuda_in_bf16(swap: Swap, tasks: tuple[str, ...], steady: bool) -> No
         return max(float((a.float() - b).norm() / (b.norm() + 1e-3)) for a, b in pairs if b.norm() > 1e-2)
 
     with torch.autocast("cuda", torch.bfloat16):
-        assert swift_fits(trunk.words.weight)
+        assert fused_layer_fits(trunk.words.weight)
     assert off(True) < 2 * off(False) + 0.01
 
 

@@ -11,14 +11,14 @@ import torch
 from polytask.adapters import NoAdapter
 from polytask.adapters.base import AdapterContext
 from polytask.build import make_head
+from polytask.encoders.bert import Bert, BertShape
 from polytask.heads import HEADS
 from polytask.heads.base import Head
 from polytask.model import MultiTaskModel
 from polytask.stream import Stream
 from polytask.text.masking import Masker
 from polytask.text.packing import Packer, Part
-from polytask.trunk.bert import Bert, BertShape
-from polytask.types import YES_NO, LabelKind, LabelSpace, Swap, TaskSpec, UserError
+from polytask.types import YES_NO, LabelKind, LabelSpace, MethodChoice, TaskSpec, UserError
 
 SPACES = {
     "classes": LabelSpace("classes", ("a", "b", "c")),
@@ -123,7 +123,7 @@ def test_a_head_sees_its_own_task_only(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [(n, kind) for n in HEADS for kind in SPACES if kind not in HEADS[n].kinds])
 def test_a_head_refuses_kinds_that_are_not_its_own(name: str, kind: LabelKind) -> None:
-    spec = TaskSpec("t", kind, ("a", "b")[: HEADS[name].texts[-1]], None, "", "", head=Swap(name))
+    spec = TaskSpec("t", kind, ("a", "b")[: HEADS[name].texts[-1]], None, "", "", head=MethodChoice(name))
     with pytest.raises(UserError, match=f"tasks.t.head: {name} does not fit kind {kind}; these do: ") as refused:
         make_head(spec, SPACES[kind], 32)
     suggested(spec, refused.value)
@@ -135,7 +135,7 @@ def suggested(spec: TaskSpec, refused: UserError) -> None:
     accepted = []
     for name in HEADS:
         with suppress(UserError):
-            make_head(replace(spec, head=Swap(name)), SPACES[spec.kind], 32)
+            make_head(replace(spec, head=MethodChoice(name)), SPACES[spec.kind], 32)
             accepted.append(name)
     assert names == (", ".join(accepted) or "none")
 
@@ -144,7 +144,7 @@ def suggested(spec: TaskSpec, refused: UserError) -> None:
 @pytest.mark.parametrize("texts", [("a",), ("a", "b")])
 @pytest.mark.parametrize("name", HEADS)
 def test_a_hint_suggests_heads_that_are_accepted(name: str, texts: tuple[str, ...], kind: LabelKind) -> None:
-    spec = TaskSpec("t", kind, texts, None, "", "", head=Swap(name))
+    spec = TaskSpec("t", kind, texts, None, "", "", head=MethodChoice(name))
     try:
         make_head(spec, SPACES[kind], 32)
     except UserError as error:

@@ -9,7 +9,7 @@ from torch import Tensor
 from polytask.build import make_loss
 from polytask.losses import LOSSES
 from polytask.losses.base import Loss
-from polytask.types import YES_NO, LabelKind, LabelSpace, Swap, TaskSpec, UserError
+from polytask.types import YES_NO, LabelKind, LabelSpace, MethodChoice, TaskSpec, UserError
 
 SPACES: dict[LabelKind, LabelSpace] = {
     "classes": LabelSpace("classes", ("a", "b", "c", "d")),
@@ -35,12 +35,12 @@ CASES = [
 ]
 
 
-def spec(kind: LabelKind, loss: Swap | None) -> TaskSpec:
+def spec(kind: LabelKind, loss: MethodChoice | None) -> TaskSpec:
     return TaskSpec("t", kind, ("text",), "label", "train.csv", "dev.csv", loss=loss)
 
 
 def made(name: str, kind: LabelKind, options: dict[str, Any]) -> Loss:
-    loss = make_loss(spec(kind, Swap(name, options)), SPACES[kind], COUNTS[kind])
+    loss = make_loss(spec(kind, MethodChoice(name, options)), SPACES[kind], COUNTS[kind])
     assert loss is not None
     return loss
 
@@ -57,7 +57,7 @@ def test_other_kinds_are_refused_with_those_that_fit(name: str, kind: LabelKind)
     message = f"tasks.t.loss: {name} does not fit kind {kind}; {others}"
     for options in [{}, *OPTIONS.get(name, [])]:
         with pytest.raises(UserError, match=message):
-            make_loss(spec(kind, Swap(name, options)), SPACES[kind], COUNTS[kind])
+            make_loss(spec(kind, MethodChoice(name, options)), SPACES[kind], COUNTS[kind])
 
 
 def test_no_loss_is_the_heads_own() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from polytask.build import option, options_of
 from polytask.optim import OPTIMIZERS
 from polytask.training import checkpoint as ckpt
-from polytask.types import Swap, UserError
+from polytask.types import MethodChoice, UserError
 
 SHAPES: list[tuple[int, ...]] = [(7, 5), (11,), (3, 2, 2), ()]
 # Beside the defaults: forms that a recipe can choose and that compute something else.
@@ -185,7 +185,7 @@ def test_the_groups_rate_and_decay_are_declared(name: str) -> None:
     missing = {"lr", "weight_decay"} - {entry.name for entry in options_of(OPTIMIZERS[name])}
     assert not missing, f"{name} needs the options {missing}: training sets them for each group of parameters"
     for field in ("lr", "weight_decay"):
-        declared = option("optimizer", Swap(name), field, "here")
+        declared = option("optimizer", MethodChoice(name), field, "here")
         assert isinstance(declared, float)
         assert declared == defaults[field]
 

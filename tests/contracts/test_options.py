@@ -13,6 +13,7 @@ from torch import nn
 from polytask.adapters import ADAPTERS, NoAdapter
 from polytask.adapters.base import AdapterContext
 from polytask.build import TABLES, make, make_adapter, make_head, options_of
+from polytask.encoders.bert import Bert, BertShape
 from polytask.heads import HEADS
 from polytask.losses import LOSSES
 from polytask.model import MultiTaskModel
@@ -21,8 +22,7 @@ from polytask.regularizers.base import RegularizerContext
 from polytask.samplers.base import SamplerContext
 from polytask.text.masking import Masker
 from polytask.text.packing import Packer, Part
-from polytask.trunk.bert import Bert, BertShape
-from polytask.types import YES_NO, Bounds, LabelSpace, Stage, Swap, TaskSpec, UserError
+from polytask.types import YES_NO, Bounds, LabelSpace, MethodChoice, Stage, TaskSpec, UserError
 
 VALUES = [-1, 0, 10**12, math.nan, math.inf, -math.inf]
 SHAPE = BertShape(layers=1, hidden=12, heads=2, ffn=12, vocabulary=40, positions=16)
@@ -63,9 +63,9 @@ def options() -> Iterator[tuple[str, str, str]]:
 
 
 # --- a method of each table, made and used once -----------------------------------------------------------------------
-def model_of(adapter: str | Swap = "none", head: str = "cross") -> MultiTaskModel:
+def model_of(adapter: str | MethodChoice = "none", head: str = "cross") -> MultiTaskModel:
     torch.manual_seed(0)
-    swap = adapter if isinstance(adapter, Swap) else Swap(adapter)
+    swap = adapter if isinstance(adapter, MethodChoice) else MethodChoice(adapter)
     parts = make_adapter(swap, TASKS, SHAPE)
     bert = Bert(SHAPE)
     parts.start_from(bert)
@@ -79,11 +79,11 @@ def run(model: MultiTaskModel) -> Any:
     return model.run(PACKER.pack([Part(task, texts, model.head(task).apart, labels) for task in model.tasks]))
 
 
-def use_adapter(swap: Swap) -> None:
+def use_adapter(swap: MethodChoice) -> None:
     sum(outputs.sum() for outputs in run(model_of(swap)).outputs.values()).backward()
 
 
-def use_head(swap: Swap) -> None:
+def use_head(swap: MethodChoice) -> None:
     method = HEADS[swap.name]
     kind = method.kinds[-1]
     spec = TaskSpec("one", kind, ("a", "b")[: method.texts[-1]], None, "", "", head=swap)
@@ -98,13 +98,13 @@ def use_head(swap: Swap) -> None:
     head.loss(model(stream)["one"], torch.ones(2, dtype=torch.long if kind == "classes" else torch.float))
 
 
-def use_loss(swap: Swap) -> None:
+def use_loss(swap: MethodChoice) -> None:
     kind = LOSSES[swap.name].kinds[0]
     loss = make("loss", swap, "recipe: loss", SPACES[kind], (5, 5, 5))
     loss(torch.randn(2, 3, requires_grad=True), torch.tensor([0, 2])).mean().backward()
 
 
-def use_regularizer(swap: Swap) -> None:
+def use_regularizer(swap: MethodChoice) -> None:
     model = model_of("own_trunk" if swap.name == "soft_sharing" else "none", "bi")
     stages = tuple(Stage(task, step, step) for step, task in enumerate(TASKS, 1))
     context = RegularizerContext(model, dict.fromkeys(TASKS, 1.0), 2, stages, lambda *_: iter([run(model).stream]))
@@ -113,25 +113,25 @@ def use_regularizer(swap: Swap) -> None:
     regularizer.penalty(model, run(model))
 
 
-def use_sampler(swap: Swap) -> None:
+def use_sampler(swap: MethodChoice) -> None:
     sampler = make("sampler", swap, "recipe: sampler", SamplerContext({"one": 30, "two": 70}, 4, 0, 5, 2))
     assert all(draw.count > 0 for _ in range(10) for draw in sampler.next_step())
 
 
-def use_policy(swap: Swap) -> None:
+def use_policy(swap: MethodChoice) -> None:
     context = PolicyContext(dict.fromkeys(TASKS, 1.0), dict.fromkeys(TASKS, "yes_no"), 5)
     policy = make("policy", swap, "recipe: policy", context)
     policy.weigh({task: torch.tensor(1.0, requires_grad=True) for task in TASKS}).backward()
 
 
-def use_optimizer(swap: Swap) -> None:
+def use_optimizer(swap: MethodChoice) -> None:
     weight = nn.Parameter(torch.ones(3))
     optimizer = make("optimizer", swap, "recipe: optimizer", [{"params": [weight]}])
     weight.sum().backward()
     optimizer.step()
 
 
-USES: dict[str, Callable[[Swap], None]] = {
+USES: dict[str, Callable[[MethodChoice], None]] = {
     "adapter": use_adapter,
     "head": use_head,
     "loss": use_loss,
@@ -147,7 +147,7 @@ def test_every_table_is_tried() -> None:
     assert set(ADAPTERS) == set(TABLES["adapter"])
 
 
-def refused(table: str, swap: Swap) -> str | None:
+def refused(table: str, swap: MethodChoice) -> str | None:
     try:
         USES[table](swap)
     except UserError as error:
@@ -158,9 +158,9 @@ def refused(table: str, swap: Swap) -> str | None:
 @pytest.mark.parametrize(("table", "name", "option"), list(options()))
 def test_any_number_is_refused_by_name_or_works(table: str, name: str, option: str) -> None:
     kind = next(one.kind for one in options_of(TABLES[table][name]) if one.name == option)
-    USES[table](Swap(name))  # with its defaults it works, so that what is refused below is the number
+    USES[table](MethodChoice(name))  # with its defaults it works, so that what is refused below is the number
     for value in VALUES:
-        said = refused(table, Swap(name, {option: as_given(kind, value)}))
+        said = refused(table, MethodChoice(name, {option: as_given(kind, value)}))
         assert math.isfinite(value) if said is None else option in said
 
 

@@ -11,12 +11,12 @@ from polytask import Running, prepare, read_recipe
 from polytask.adapters import ADAPTERS
 from polytask.build import make
 from polytask.model import MultiTaskModel
-from polytask.preparing import Prepared
 from polytask.regularizers import REGULARIZERS
 from polytask.regularizers.base import Regularizer, RegularizerContext
+from polytask.runs.prepare import Prepared
 from polytask.stream import Stream
 from polytask.training.feed import Feed
-from polytask.types import Draw, Stage, Swap
+from polytask.types import Draw, MethodChoice, Stage
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 SMALL = {
@@ -50,7 +50,7 @@ def made(name: str, ready: Prepared) -> Regularizer:
     stages = tuple(Stage(task, step, step) for step, task in enumerate(model.tasks, 1))
     weights = dict.fromkeys(model.tasks, 1.0)
     context = RegularizerContext(model, weights, 20, stages, lambda task, count: feed_of(ready).sample(task, 5))
-    regularizer: Regularizer = make("regularizer", Swap(name), "here", context)
+    regularizer: Regularizer = make("regularizer", MethodChoice(name), "here", context)
     regularizer.after_step(model, 1)
     return regularizer
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from polytask import TABLES, Running, recipe_from
-from polytask.recipe import Recipe
+from polytask.recipe.records import Recipe
 from polytask.regularizers.bregman import Bregman
 from polytask.samplers.base import StepSampler
 from polytask.training import checkpoint as ckpt

@@ -14,7 +14,7 @@ import yaml
 import polytask
 from polytask import TABLES, options_of, read_recipe, read_study, recipe_from
 from polytask.cli.main import main
-from polytask.values import convert
+from polytask.disk.records import convert
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from polytask import Finished
-from polytask.experiments.page import write_page
+from polytask.studies.page import write_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]

@@ -8,12 +8,12 @@ import torch
 
 from polytask.adapters import ADAPTERS
 from polytask.adapters.base import AdapterContext
+from polytask.encoders.bert import Bert, BertShape
 from polytask.evaluation.baselines import MOST_ROWS, against, remarks, report_from, untrained_baseline
 from polytask.heads import HEADS
 from polytask.model import MultiTaskModel
 from polytask.text.packing import Packer
 from polytask.training.journal import evaluation_line
-from polytask.trunk.bert import Bert, BertShape
 from polytask.types import YES_NO, EvalReport, LabelSpace, MetricValue, TaskScore, TaskSpec
 
 SHAPE = BertShape(vocabulary=40, layers=1, hidden=16, heads=2, ffn=32, positions=32)

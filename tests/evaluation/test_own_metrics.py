@@ -9,7 +9,8 @@ from sklearn.metrics import cohen_kappa_score
 
 from polytask.evaluation.metrics import score
 from polytask.evaluation.own_metrics import own_metrics, primary_of
-from polytask.recipe import read_recipe, recipe_to_mapping
+from polytask.recipe.reading import read_recipe
+from polytask.recipe.records import recipe_to_mapping
 from polytask.types import LabelSpace, MetricValue, TaskScore, TaskSpec, UserError
 
 MODULE = """

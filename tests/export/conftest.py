@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from polytask import prepare, read_recipe
-from polytask.bundle import save_bundle
+from polytask.runs.bundle import save_bundle
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 MakeRun = Callable[..., Path]

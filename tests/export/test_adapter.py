@@ -16,11 +16,11 @@ from polytask.adapters import ADAPTERS
 from polytask.adapters.base import AdapterContext
 from polytask.adapters.none import NoAdapter
 from polytask.build import complete
-from polytask.bundle import load_bundle, save_bundle
+from polytask.encoders.bert import Bert, BertShape
 from polytask.export.adapter import KEY, read_adapter
-from polytask.trunk.bert import Bert, BertShape
-from polytask.trunk.weights import fingerprints, load_trunk, save_trunk
-from polytask.types import Swap
+from polytask.pretrained.weights import fingerprints, load_encoder, save_encoder
+from polytask.runs.bundle import load_bundle, save_bundle
+from polytask.types import MethodChoice
 
 SMALL = {"pal": "{name: pal, size: 12, heads: 3}", "stack": "{name: stack, adapters: [low_rank, lora, lhuc]}"}
 
@@ -68,7 +68,7 @@ def test_the_record_says_what_it_is(tmp_path: Path, tiny_run: Finished) -> None:
     record = record_of(path)
     tasks = json.loads((tiny_run.folder / "model" / "tasks.json").read_text())
     assert record["task"] == tasks["tasks"]["opinion"]
-    assert record["trunk"] == fingerprints(load_trunk(tiny_run.folder / "model"))[0]
+    assert record["trunk"] == fingerprints(load_encoder(tiny_run.folder / "model"))[0]
     assert record["pooler"] is None
     known = {key: record[key] for key in ("format", "name", "adapter", "max_length", "run", "encoder")}
     assert known == {
@@ -186,17 +186,17 @@ def test_a_record_that_is_wrong_is_told_by_its_field(file: Path, change: dict[st
 
 
 def test_an_adapter_is_written_out_with_every_option() -> None:
-    short = complete(Swap("stack", {"adapters": ["lora", {"name": "pal", "size": 12}]}), "x")
+    short = complete(MethodChoice("stack", {"adapters": ["lora", {"name": "pal", "size": 12}]}), "x")
     parts = short.options["adapters"]
     assert parts[0] == {"name": "lora", "rank": 8, "alpha": 16.0, "sites": ["query", "value"], "layers": None}
     assert parts[1]["size"] == 12
     assert parts[1]["heads"] == 12
     assert complete(short, "x") == short
-    assert complete(Swap("stack", json.loads(json.dumps(short.options))), "x") == short
+    assert complete(MethodChoice("stack", json.loads(json.dumps(short.options))), "x") == short
     with pytest.raises(UserError, match="x: there is no adapter 'lara'"):
-        complete(Swap("lara"), "x")
+        complete(MethodChoice("lara"), "x")
     with pytest.raises(UserError, match="x: there is no option of lora 'range'"):
-        complete(Swap("lora", {"range": 2}), "x")
+        complete(MethodChoice("lora", {"range": 2}), "x")
 
 
 # --- fingerprints -----------------------------------------------------------------------------------------------------
@@ -214,8 +214,8 @@ def test_a_fingerprint_tells_what_the_trunk_computes(tmp_path: Path) -> None:
     assert fingerprints(made(dropout=0.3)) == (trunk, pooler)
     for other in ({"heads": 4}, {"activation": "relu"}, {"norm_eps": 1e-5}):
         assert fingerprints(made(**other))[0] != trunk
-    save_trunk(made(), tmp_path)
-    assert fingerprints(load_trunk(tmp_path)) == (trunk, pooler)
+    save_encoder(made(), tmp_path)
+    assert fingerprints(load_encoder(tmp_path)) == (trunk, pooler)
     changed = made()
     with torch.no_grad():
         changed.layers[0].up.weight[3, 2] += 1e-3  # type: ignore[union-attr, operator, index]
@@ -227,6 +227,6 @@ def test_a_fingerprint_tells_what_the_trunk_computes(tmp_path: Path) -> None:
 
 
 def test_the_real_encoder_has_one_fingerprint_wherever_it_is_saved(minilm: Path, tmp_path: Path) -> None:
-    trunk = load_trunk(minilm, dropout=0.0)
-    save_trunk(trunk, tmp_path)
-    assert fingerprints(load_trunk(tmp_path)) == fingerprints(load_trunk(minilm))
+    trunk = load_encoder(minilm, dropout=0.0)
+    save_encoder(trunk, tmp_path)
+    assert fingerprints(load_encoder(tmp_path)) == fingerprints(load_encoder(minilm))

@@ -17,8 +17,8 @@ import yaml
 from safetensors.torch import load_file
 
 from polytask import Running, read_recipe
+from polytask.disk.lock import let_go
 from polytask.training.checkpoint import newest
-from polytask.training.lock import let_go
 
 LONG = bool(os.environ.get("POLYTASK_LONG_FAULTS"))
 """`make faults`: many more kills, and every point at which a run touches a file."""

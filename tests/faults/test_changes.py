@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from polytask import Running, UserError, read_recipe
-from polytask.resuming import recipe_changes
-from polytask.training.lock import hold, let_go
+from polytask.disk.lock import hold, let_go
+from polytask.runs.resume import recipe_changes
 
 from .conftest import STEPS, Starter, ending, write_recipe
 

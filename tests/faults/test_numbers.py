@@ -193,7 +193,7 @@ def test_out_of_memory_in_an_evaluation(recipe: Path, tmp_path: Path, monkeypatc
     running = Running(read_recipe(recipe), tmp_path / "run")
     steps = running.steps()
     next(steps)
-    monkeypatch.setattr("polytask.scoring.evaluate", short)
+    monkeypatch.setattr("polytask.runs.score.evaluate", short)
     with pytest.raises(UserError, match=r"^step 3: out of memory on cpu when its gradient was there already"):
         list(steps)
     with pytest.raises(UserError, match=r"^out of memory on cpu in the evaluation before the first step"):

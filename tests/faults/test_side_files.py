@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from polytask import Finished, UserError, evaluate_run, export_adapter, load
-from polytask.adding import read_old
-from polytask.evaluation.report import _read_run, write_report
-from polytask.experiments.cells import summary_of
-from polytask.resuming import data_changes, read_environment, recipe_changes
+from polytask.reports.report import _read_run, write_report
+from polytask.runs.add import read_old
+from polytask.runs.resume import data_changes, read_environment, recipe_changes
+from polytask.studies.cells import summary_of
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",

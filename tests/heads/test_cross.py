@@ -4,13 +4,13 @@ import numpy as np
 import torch
 
 from polytask.heads.cross import CrossHead
-from polytask.heads.linear import SingleHead
+from polytask.heads.linear import LinearHead
 from polytask.text.packing import Packer, Part
 
 
 def test_a_pair_is_one_sequence_with_two_segments() -> None:
     assert CrossHead.texts == (2,)
-    assert SingleHead.texts == (1,)
+    assert LinearHead.texts == (1,)
     assert not CrossHead.apart
     pair = (np.array([7, 8]), np.array([9]))
     stream = Packer(("t",), 2, 3, 16).pack([Part("t", [pair], CrossHead.apart)])

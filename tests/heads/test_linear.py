@@ -2,7 +2,7 @@
 
 import torch
 
-from polytask.heads.linear import SingleHead
+from polytask.heads.linear import LinearHead
 from polytask.stream import Encoded, Layout
 from polytask.types import LabelSpace
 
@@ -17,6 +17,6 @@ def test_pools_and_maps() -> None:
         "pooler": [[10.0, 20.0], [50.0, 70.0]],
     }
     for pooling, expected in pooled.items():
-        head = SingleHead("t", LabelSpace("classes", ("x", "y", "z")), 2, pooling=pooling).eval()  # type: ignore[arg-type]
+        head = LinearHead("t", LabelSpace("classes", ("x", "y", "z")), 2, pooling=pooling).eval()  # type: ignore[arg-type]
         out = head(Encoded(hidden, layout, 0, lambda x: 10 * x))
         torch.testing.assert_close(out, torch.tensor(expected) @ head.output.weight.T + head.output.bias)

@@ -9,13 +9,13 @@ from transformers import BertConfig, BertForMaskedLM
 
 from polytask.adapters import NoAdapter
 from polytask.adapters.base import AdapterContext
+from polytask.encoders.bert import Bert, BertShape
 from polytask.heads.mlm import MlmHead
 from polytask.model import MultiTaskModel
+from polytask.pretrained.weights import load_encoder, load_tensors
 from polytask.stream import Stream
 from polytask.text.masking import Masker
 from polytask.text.packing import Packer, Part
-from polytask.trunk.bert import Bert, BertShape
-from polytask.trunk.weights import load_tensors, load_trunk
 from polytask.types import LabelSpace, UserError
 
 SHAPE = BertShape(layers=2, hidden=32, heads=4, ffn=64, vocabulary=90, positions=32)
@@ -57,7 +57,7 @@ def theirs(request: pytest.FixtureRequest) -> BertForMaskedLM:
 
 def test_loss_and_gradients_are_those_of_transformers(theirs: BertForMaskedLM, tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path)
-    model = model_of(load_trunk(tmp_path)).eval()
+    model = model_of(load_encoder(tmp_path)).eval()
     model.head("t").load_state_dict(load_tensors(tmp_path, MlmHead.pretrained))
     stream = masked_stream()
     rows = stream.token_ids_T.split(stream.layout.lengths)

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from polytask.adapters import ADAPTERS
 from polytask.adapters.base import AdapterContext
+from polytask.encoders.bert import Bert, BertShape
 from polytask.heads import HEADS
 from polytask.model import MultiTaskModel
 from polytask.regularizers.base import RegularizerContext
 from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
-from polytask.trunk.bert import Bert, BertShape
 from polytask.types import YES_NO, LabelSpace
 
 SPACES = {

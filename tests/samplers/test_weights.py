@@ -7,13 +7,15 @@ import pytest
 from polytask.build import make
 from polytask.samplers.base import SamplerContext
 from polytask.samplers.weights import Weights
-from polytask.types import Swap, UserError
+from polytask.types import MethodChoice, UserError
 
 CONTEXT = SamplerContext({"sst": 10, "quora": 10_000, "sts": 300}, 4, 0, 100, 1)
 
 
 def test_frequencies_follow_the_weights(fit: Any) -> None:
-    sampler = make("sampler", Swap("weights", {"weights": {"quora": 3, "sts": "2.5", "sst": 1}}), "here", CONTEXT)
+    sampler = make(
+        "sampler", MethodChoice("weights", {"weights": {"quora": 3, "sts": "2.5", "sst": 1}}), "here", CONTEXT
+    )
     assert sampler.chances(0) == pytest.approx([1 / 6.5, 3 / 6.5, 2.5 / 6.5])
     assert fit(sampler, [1, 3, 2.5]) > 0.001
 

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from polytask import Finished, Predictor, UserError, load
 from polytask.build import make_model
+from polytask.encoders.bert import Bert, BertShape
 from polytask.heads import HEADS
 from polytask.heads.base import TextHead
 from polytask.serving import plain as module
 from polytask.serving.plain import PlainTrunk
 from polytask.serving.predictor import cpu_has_bf16
-from polytask.trunk.bert import Bert, BertShape
-from polytask.types import YES_NO, LabelSpace, Swap, TaskSpec
+from polytask.types import YES_NO, LabelSpace, MethodChoice, TaskSpec
 
 POOLINGS = ("first", "pooler", "mean")
 SPECS = {
@@ -27,7 +27,7 @@ SPECS = {
         "y",
         "",
         "",
-        head=Swap(head, {"pooling": pooling}),
+        head=MethodChoice(head, {"pooling": pooling}),
     )
     for head in HEADS
     if not issubclass(HEADS[head], TextHead)
@@ -69,7 +69,7 @@ def made(tiny_run: Finished, adapter: str, precision: str = "fp32", activation: 
     bundle = load(tiny_run.folder).bundle
     shape = BertShape(2, 32, 4, 64, bundle.tokenizer.vocabulary, 64, activation=activation, initializer_range=0.2)
     labels: dict[str, LabelSpace] = dict.fromkeys(SPECS, YES_NO)
-    model = make_model(SPECS, labels, Swap(adapter), lambda: Bert(shape)).eval()
+    model = make_model(SPECS, labels, MethodChoice(adapter), lambda: Bert(shape)).eval()
     with torch.no_grad():
         for parameter in model.adapter.parameters():
             parameter += 0.1 * torch.randn_like(parameter)

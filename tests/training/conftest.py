@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from polytask.build import make_adapter
+from polytask.encoders.bert import Bert, BertShape
 from polytask.evaluation.evaluate import evaluate, split_outputs
 from polytask.heads import HEADS
 from polytask.model import MultiTaskModel
@@ -24,8 +25,7 @@ from polytask.training.groups import freeze, parameter_groups
 from polytask.training.journal import Journal
 from polytask.training.loop import Session
 from polytask.training.objective import Objective
-from polytask.trunk.bert import Bert, BertShape
-from polytask.types import YES_NO, LabelSpace, Swap, TaskSpec, TrainSettings
+from polytask.types import YES_NO, LabelSpace, MethodChoice, TaskSpec, TrainSettings
 
 SHAPE = BertShape(layers=2, hidden=32, heads=4, ffn=64, vocabulary=60, positions=32)
 
@@ -59,14 +59,14 @@ def make_session(tmp_path: Path) -> MakeSession:
         regularizers: dict[str, Any] | None = None,
         optimizer: str = "adamw",
         sampler: str = "proportional",
-        adapter: Swap | None = None,
+        adapter: MethodChoice | None = None,
         **settings: Any,
     ) -> Session:
         train = TrainSettings(**{"epochs": 2, "steps_per_epoch": 6, "batch_size": 4, **settings})
         torch.manual_seed(0)
         labels = {"one": LabelSpace("classes", ("low", "high")), "two": YES_NO}
         heads = {task: HEADS["linear"](task, space, SHAPE.hidden) for task, space in labels.items()}
-        model = MultiTaskModel(Bert(SHAPE), make_adapter(adapter or Swap("none"), tuple(labels), SHAPE), heads)
+        model = MultiTaskModel(Bert(SHAPE), make_adapter(adapter or MethodChoice("none"), tuple(labels), SHAPE), heads)
         freeze(model, train)
         model.to("cpu" if train.device == "auto" else train.device)
         packer = Packer(tuple(labels), 2, 3, 16)

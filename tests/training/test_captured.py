@@ -18,7 +18,9 @@ from torch import Tensor, nn
 
 from polytask.adapters import ADAPTERS
 from polytask.build import make_adapter, options_of
+from polytask.encoders.bert import Attention, Bert, BertShape
 from polytask.heads import HEADS
+from polytask.kernels.cpu_attention import attend_on_cpu
 from polytask.model import MultiTaskModel
 from polytask.optim import OPTIMIZERS
 from polytask.optim.fused_adamw import FusedAdamW
@@ -28,13 +30,11 @@ from polytask.policies.sum import WeightedSum
 from polytask.stream import Layout
 from polytask.text.packing import Packer, Part
 from polytask.training.averages import RunningAverage
-from polytask.training.captured import CapturedSteps, tensors_of, why_not
+from polytask.training.captured import CapturedSteps, reason_not_capturable, tensors_of
 from polytask.training.checkpoint import newest
 from polytask.training.loop import Session, fit
 from polytask.training.objective import Objective
-from polytask.trunk.bert import Attention, Bert, BertShape
-from polytask.trunk.cpu_attention import attend_on_cpu
-from polytask.types import YES_NO, Draw, Swap, UserError
+from polytask.types import YES_NO, Draw, MethodChoice, UserError
 
 DEVICES = [
     "cpu",
@@ -43,7 +43,7 @@ DEVICES = [
 SMALL: dict[str, Any] = {"size": 8, "heads": 2, "adapters": [{"name": "pal", "size": 8, "heads": 2}, "lora"]}
 """Options that must fit the tiny trunk, for every adapter that has them."""
 SMALL_ADAPTERS = [
-    Swap(name, {one.name: SMALL[one.name] for one in options_of(method) if one.name in SMALL})
+    MethodChoice(name, {one.name: SMALL[one.name] for one in options_of(method) if one.name in SMALL})
     for name, method in ADAPTERS.items()
 ]
 CAPTURED_POLICIES = [name for name, policy in POLICIES.items() if vars(policy).get("capturable")]
@@ -74,7 +74,7 @@ def lines(session: Session) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("adapter", SMALL_ADAPTERS, ids=lambda swap: swap.name)
-def test_the_same_with_every_adapter(make_session: Any, device: str, adapter: Swap) -> None:
+def test_the_same_with_every_adapter(make_session: Any, device: str, adapter: MethodChoice) -> None:
     """In steps of one task, which have kernels of their own, and some of them streams."""
     options = {"optimizer": "fused_adamw", "precision": "bf16", "device": device, "adapter": adapter, "batch_size": 8}
     plain, swift = (undropped(make_session(name, **options)) for name in ("plain", "swift"))
@@ -332,7 +332,7 @@ def test_steps_of_one_shape_share_their_place(make_session: Any) -> None:
 
 def reason(session: Session, device: str = "cuda") -> str | None:
     parts = session.optimizer, session.objective, session.settings, session.feed
-    return why_not(torch.device(device), *parts)
+    return reason_not_capturable(torch.device(device), *parts)
 
 
 def test_why_a_run_is_not_captured(make_session: Any) -> None:
@@ -406,7 +406,7 @@ def test_a_state_that_takes_the_fused_kernel_away_ends_capturing(make_session: A
 
 def test_the_step_of_a_subclass_is_its_own(make_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the update in one pass could run."""
-    monkeypatch.setattr("polytask.training.update.kernels_run", lambda _: True)
+    monkeypatch.setattr("polytask.kernels.adamw_update.kernels_run", lambda _: True)
     session = make_session(optimizer="fused_adamw")
     assert captured(session).captured.update is not None  # type: ignore[union-attr]
     session.optimizer = Counting(session.optimizer.param_groups)
@@ -424,12 +424,12 @@ def attend_by_borders(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
         return attend_on_cpu(q_THd, k_THd, v_THd, tuple(layout.cu_seqlens_S1.diff().tolist()), 0.0)
 
     if device == "cpu":
-        monkeypatch.setattr("polytask.trunk.attention.varlen_works", lambda *_: True)
-        monkeypatch.setattr("polytask.trunk.attention.attend_varlen", by_borders)
+        monkeypatch.setattr("polytask.encoders.attention.varlen_works", lambda *_: True)
+        monkeypatch.setattr("polytask.encoders.attention.attend_varlen", by_borders)
 
 
 @pytest.mark.parametrize("adapter", SMALL_ADAPTERS, ids=lambda swap: swap.name)
-def test_nor_does_a_step_of_many_tasks(monkeypatch: pytest.MonkeyPatch, adapter: Swap) -> None:
+def test_nor_does_a_step_of_many_tasks(monkeypatch: pytest.MonkeyPatch, adapter: MethodChoice) -> None:
     """Which go through stacked parameters together."""
     attend_by_borders(monkeypatch, "cpu")
     tasks = tuple("abcde")
@@ -448,7 +448,7 @@ def test_nor_does_a_step_of_many_tasks(monkeypatch: pytest.MonkeyPatch, adapter:
 @pytest.mark.parametrize("adapter", SMALL_ADAPTERS, ids=lambda swap: swap.name)
 @pytest.mark.parametrize("tasks", [["one"], ["one", "two"]], ids=len)
 def test_no_part_of_a_step_reads_the_lengths(
-    make_session: Any, monkeypatch: pytest.MonkeyPatch, device: str, adapter: Swap, tasks: list[str]
+    make_session: Any, monkeypatch: pytest.MonkeyPatch, device: str, adapter: MethodChoice, tasks: list[str]
 ) -> None:
     """They would be those of one stream in a graph that is replayed for all."""
     attend_by_borders(monkeypatch, device)

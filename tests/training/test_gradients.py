@@ -9,12 +9,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from polytask.adapters import ADAPTERS
 from polytask.build import make_model
+from polytask.encoders.bert import Bert, BertShape
 from polytask.model import MultiTaskModel
 from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
 from polytask.training.gradients import Gradients, Source, cut_pass, own_parameters, shared_by_layer
-from polytask.trunk.bert import Bert, BertShape
-from polytask.types import YES_NO, LabelSpace, Swap, TaskSpec
+from polytask.types import YES_NO, LabelSpace, MethodChoice, TaskSpec
 
 SHAPE = BertShape(layers=3, hidden=24, heads=3, ffn=32, vocabulary=60, positions=32)
 LABELS = {"one": LabelSpace("classes", ("a", "b", "c")), "two": YES_NO, "three": LabelSpace("score", low=0, high=5)}
@@ -23,13 +23,17 @@ SMALL = [{"name": name, **OPTIONS[name]} for name in ("pal", "low_rank")]
 
 
 def model_with(adapter: str) -> MultiTaskModel:
-    heads = {"one": Swap("linear", {"pooling": "pooler"}), "two": Swap("cross"), "three": Swap("bi")}
+    heads = {
+        "one": MethodChoice("linear", {"pooling": "pooler"}),
+        "two": MethodChoice("cross"),
+        "three": MethodChoice("bi"),
+    }
     specs = {
         task: TaskSpec(task, space.kind, ("t",) if task == "one" else ("t", "u"), "l", "", "", head=heads[task])
         for task, space in LABELS.items()
     }
     options: dict[str, Any] = {"adapters": SMALL} if adapter == "stack" else OPTIONS.get(adapter, {})
-    model = make_model(specs, LABELS, Swap(adapter, options), lambda: Bert(SHAPE), seed=1)
+    model = make_model(specs, LABELS, MethodChoice(adapter, options), lambda: Bert(SHAPE), seed=1)
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():  # so that nothing starts at zero
         parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
@@ -129,9 +133,9 @@ def sources_and_gradients_of_what_learns(model: MultiTaskModel) -> tuple[list[So
 
 def test_word_vectors_that_a_head_uses_too_have_both_gradients() -> None:
     """mlm's decoder is the word vectors: part of their gradient never passes through the layers."""
-    spec = TaskSpec("words", "text", ("t",), None, "", "", head=Swap("mlm"))
+    spec = TaskSpec("words", "text", ("t",), None, "", "", head=MethodChoice("mlm"))
     labels = {"words": LabelSpace("text", vocabulary=SHAPE.vocabulary)}
-    model = make_model({"words": spec}, labels, Swap("none"), lambda: Bert(SHAPE)).eval()
+    model = make_model({"words": spec}, labels, MethodChoice("none"), lambda: Bert(SHAPE)).eval()
     rng = np.random.default_rng(0)
     hidden = np.full(4 * 8, -1)
     hidden[[2, 11, 20, 29]] = [7, 8, 9, 10]
@@ -154,11 +158,11 @@ def test_word_vectors_that_a_head_uses_too_have_both_gradients() -> None:
 def test_word_vectors_of_a_head_beside_a_task_without() -> None:
     """One source has a gradient on every word vector, the other on those of its texts."""
     specs = {
-        "words": TaskSpec("words", "text", ("t",), None, "", "", head=Swap("mlm")),
-        "one": TaskSpec("one", "classes", ("t",), "l", "", "", head=Swap("linear")),
+        "words": TaskSpec("words", "text", ("t",), None, "", "", head=MethodChoice("mlm")),
+        "one": TaskSpec("one", "classes", ("t",), "l", "", "", head=MethodChoice("linear")),
     }
     labels = {"words": LabelSpace("text", vocabulary=SHAPE.vocabulary), "one": LABELS["one"]}
-    model = make_model(specs, labels, Swap("none"), lambda: Bert(SHAPE)).eval()
+    model = make_model(specs, labels, MethodChoice("none"), lambda: Bert(SHAPE)).eval()
     rng = np.random.default_rng(0)
     texts = [(rng.integers(5, 60, 6),) for _ in range(4)]
     gold = {"words": np.where(np.arange(32) % 8 == 2, 7, -1), "one": rng.integers(0, 3, 4)}

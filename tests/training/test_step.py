@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from polytask.encoders.bert import Attention
 from polytask.policies import POLICIES
 from polytask.regularizers.base import Regularizer
 from polytask.training.memory import Memory
 from polytask.training.step import take_step
-from polytask.trunk.bert import Attention
 from polytask.types import Draw
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from polytask.stream import Layout
-from polytask.types import Swap, UserError
+from polytask.types import MethodChoice, UserError
 
 LinearSite = Literal["query", "key", "value", "attention_output", "up", "down"]
 NormSite = Literal["embedding", "attention", "ffn"]
@@ -30,7 +30,7 @@ class AdapterContext:
     heads: int
     ffn: int
     dropout: float
-    make: "Callable[[Swap], Adapter] | None" = None
+    make: "Callable[[MethodChoice], Adapter] | None" = None
     """Makes another adapter for the same trunk and tasks."""
 
 

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.adapters.base import normal
+from polytask.kernels.one_product import one_product
 from polytask.stream import Groups, Layout
-from polytask.trunk.one_product import one_product
 
 ALIGNED = 8  # rows of 16 bytes, which the grouped product needs
 Start = Callable[[Tensor], object]

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSite, SublayerSite, chosen_layers
 from polytask.adapters.grouped import TaskLinear
+from polytask.kernels.bias_gelu import bias_gelu
+from polytask.kernels.fused.bottleneck import bottleneck, bottleneck_fits
+from polytask.kernels.one_product import one_product
 from polytask.stream import Layout
-from polytask.trunk.bias_gelu import bias_gelu
-from polytask.trunk.bottleneck import bottleneck, bottleneck_fits
-from polytask.trunk.one_product import one_product
 from polytask.types import Size
 
 Position = Literal["after_ffn", "after_norm", "both_sublayers"]

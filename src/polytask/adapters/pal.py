@@ -5,9 +5,9 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, chosen_layers, normal
 from polytask.adapters.grouped import ALIGNED, Projections, TaskLinear
+from polytask.encoders.attention import attend, attend_packed
+from polytask.kernels.one_product import ZeroPadding, one_product
 from polytask.stream import Layout
-from polytask.trunk.attention import attend, attend_packed
-from polytask.trunk.one_product import Filling, one_product
 from polytask.types import Size, UserError
 
 
@@ -49,11 +49,11 @@ class PalLayer(LayerAdapter):
         if projections not in layout.made:  # which layers may share
             (own_down, own_bias), (own_up, up_bias) = projections.down.own(k), projections.up.own(k)
             up = F.pad(own_up.unflatten(1, (self.heads, head)), (0, more_head)).flatten(1)
-            rows = Filling(rows=more)
+            rows = ZeroPadding(rows=more)
             layout.made[projections] = rows.fill(own_down), rows.fill(own_bias), up, up_bias
         down, down_bias, up, up_bias = layout.made[projections]
         weight, bias = self.query_key_value.own(k)
-        filling = Filling(3 * self.heads, more_head, more)
+        filling = ZeroPadding(3 * self.heads, more_head, more)
         qkv_T3s = one_product(one_product(x_TD, [down], [down_bias]), [weight], [bias], filling)
         qkv_T3Hd = qkv_T3s.unflatten(-1, (3, self.heads, -1))
         mixed_THd = attend_packed(qkv_T3Hd, layout, self._dropout, scale=head**-0.5)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite, NormSite, SublayerSite, Trunk
 from polytask.stream import Layout
-from polytask.types import Swap, UserError
+from polytask.types import MethodChoice, UserError
 
 
 class _Linear(nn.Module):
@@ -100,7 +100,7 @@ class Stack(Adapter):
         self,
         context: AdapterContext,
         *,
-        adapters: tuple[Swap, ...] = (Swap("pal"), Swap("conditional_norm")),
+        adapters: tuple[MethodChoice, ...] = (MethodChoice("pal"), MethodChoice("conditional_norm")),
     ) -> None:
         if len(adapters) < 2 or context.make is None:
             raise UserError("recipe: adapter: a stack needs two or more adapters, as `adapters: [pal, lhuc]`")

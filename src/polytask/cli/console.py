@@ -19,7 +19,7 @@ from rich.segment import Segment
 from rich.text import Text
 from typer.core import TyperGroup
 
-from polytask.controls import visible
+from polytask.text.controls import visible
 
 _format_warning = warnings.formatwarning
 

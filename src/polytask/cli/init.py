@@ -40,8 +40,8 @@ def run(
 
         polytask init recipe.yaml --task topic=book.xlsx#Tickets --label topic=Team --text topic=Subject,Body
     """
-    from polytask.whole import write_whole  # noqa: PLC0415  (every command's --help imports this file)
-    from polytask.writable import check_target  # noqa: PLC0415
+    from polytask.disk.atomic import write_atomically  # noqa: PLC0415  (every command's --help imports this file)
+    from polytask.disk.writable import check_target  # noqa: PLC0415
 
     check_target(target)
     if target.exists() and not force:
@@ -49,7 +49,7 @@ def run(
     texts = {name: columns.split(",") for name, columns in pairs("--text", text, "COLUMN[,COLUMN]").items()}
     labels = pairs("--label", label, "COLUMN")
     starter = polytask.start_recipe(target, pairs("--task", task), pairs("--dev", dev), labels, texts)
-    write_whole(target, starter.text)
+    write_atomically(target, starter.text)
     for name, reasons in starter.reasons.items():
         echo(f"{name}:")
         for reason in reasons:

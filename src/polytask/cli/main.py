@@ -85,7 +85,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)  # the reader of a pipe went away (`polytask methods | head`)
     except OSError as error:
-        from polytask.writable import DISK_FULL, unwritable  # noqa: PLC0415  (only for this message)
+        from polytask.disk.writable import DISK_FULL, unwritable  # noqa: PLC0415  (only for this message)
 
         if error.errno in DISK_FULL:
             _say(str(unwritable(Path(error.filename or "a file"), error)))

@@ -36,8 +36,12 @@ def follow(running: "polytask.Running", console: Console | None = None) -> None:
     """Runs every step, showing how it goes; SIGTERM and Ctrl-C end it with a checkpoint."""
     console = console or plain_console()
     if running.device.type == "cuda":
-        why_not = running.not_captured
-        how = "replayed as CUDA graphs" if why_not is None else f"launched kernel by kernel: {why_not}"
+        reason_not_capturable = running.not_captured
+        how = (
+            "replayed as CUDA graphs"
+            if reason_not_capturable is None
+            else f"launched kernel by kernel: {reason_not_capturable}"
+        )
         console.print(f"steps are {how}", highlight=False, soft_wrap=True)
     if console.is_terminal:
         _follow_live(running, console)

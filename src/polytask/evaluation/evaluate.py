@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polytask.disk.atomic import atomic_file
 from polytask.evaluation.metrics import score
 from polytask.evaluation.own_metrics import own_metrics
 from polytask.heads.base import Head, TextHead
 from polytask.model import MultiTaskModel
 from polytask.text.packing import Packer
 from polytask.types import EvalReport, Example, LabelSpace, Prediction, TaskScore, TaskSpec, TokenizedExamples
-from polytask.whole import whole_file
 
 
 def split_outputs(
@@ -83,7 +83,7 @@ def probabilities(outputs: Tensor, labels: LabelSpace) -> np.ndarray | None:
 
 def write_predictions(path: Path, examples: Iterable[Example], predictions: Iterable[Prediction]) -> None:
     """One JSON line for each example, in the order of the file it came from."""
-    with whole_file(path) as beside, beside.open("w", encoding="utf-8") as file:
+    with atomic_file(path) as beside, beside.open("w", encoding="utf-8") as file:
         for example, prediction in zip(examples, predictions, strict=True):
             line = {"row": example.row, "text": example.texts, "label": example.label, "prediction": prediction.label}
             if prediction.probabilities is not None:

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from polytask.disk.json_files import read_json_lines
 from polytask.evaluation import statistics
-from polytask.values import read_json_lines
 
 Json = dict[str, Any]
 Floats = NDArray[np.float64]

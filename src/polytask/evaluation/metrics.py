@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from polytask.evaluation import intervals
 from polytask.evaluation.intervals import BATCH_NUMBERS, CONFIDENCE, RESAMPLES, Ends, Scale
-from polytask.types import LabelKind, LabelSpace, MetricValue, TaskScore, UserError
-from polytask.values import unknown
+from polytask.types import LabelKind, LabelSpace, MetricValue, TaskScore, UserError, unknown
 
 __all__ = ["BATCH_NUMBERS", "CONFIDENCE", "METRICS", "RESAMPLES", "Metric", "check_metric", "margins", "metrics_for"]
 

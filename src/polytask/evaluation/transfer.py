@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polytask.disk.json_files import read_json_lines
 from polytask.types import Stage
-from polytask.values import read_json_lines
 
 Floats = NDArray[np.float64]
 

@@ -15,16 +15,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from polytask.build import complete
-from polytask.bundle import Bundle, Method, TaskEntry, load_bundle, no_model, read_tasks
+from polytask.disk.atomic import atomic_file
+from polytask.disk.json_files import parse_json, read_json
+from polytask.disk.records import convert
+from polytask.disk.writable import writing
 from polytask.heads.base import Head
 from polytask.model import MultiTaskModel
+from polytask.pretrained.header import FLOATS, check_finite, read_header
+from polytask.pretrained.weights import fingerprints
+from polytask.runs.bundle import Bundle, Method, TaskEntry, load_bundle, no_model, read_tasks
 from polytask.text.tokenizer import TextTokenizer
-from polytask.trunk.header import FLOATS, check_finite, read_header
-from polytask.trunk.weights import fingerprints
-from polytask.types import MaxLength, UserError
-from polytask.values import convert, parse_json, read_json, unknown
-from polytask.whole import whole_file
-from polytask.writable import writing
+from polytask.types import MaxLength, UserError, unknown
 
 FORMAT = 1
 KEY = "polytask_adapter"  # one key for all: safetensors writes several in an order that changes from time to time
@@ -73,7 +74,7 @@ def export_adapter(run: str | Path, task: str, output: str | Path | None = None)
         raise UserError(f"{run}: tasks share parts of the adapter {bundle.adapter.name}: one cannot be taken out of it")
     about = json.dumps(asdict(_about(bundle, folder, task)), ensure_ascii=False)
     tensors = {name: tensor.detach().contiguous() for name, tensor in task_tensors(bundle.model, task).items()}
-    with whole_file(target) as beside:
+    with atomic_file(target) as beside:
         save_file(tensors, beside, metadata={KEY: about})
     return target
 

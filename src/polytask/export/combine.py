@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from polytask.build import check_vocabulary, complete, make_model
-from polytask.bundle import SPARE, Bundle, no_model, save_bundle
+from polytask.disk.atomic import atomic_folder
+from polytask.encoders.bert import Bert
 from polytask.export.adapter import (
     AdapterFile,
     check_new,
@@ -18,14 +19,13 @@ from polytask.export.adapter import (
     tokenizer_fingerprint,
 )
 from polytask.model import MultiTaskModel
-from polytask.recipe import TASK_NAME
+from polytask.pretrained.find import find_encoder
+from polytask.pretrained.weights import fingerprints, load_encoder
+from polytask.recipe.records import TASK_NAME
+from polytask.runs.bundle import SPARE, Bundle, no_model, save_bundle
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
-from polytask.trunk.bert import Bert
-from polytask.trunk.encoders import find_encoder
-from polytask.trunk.weights import fingerprints, load_trunk
-from polytask.types import Swap, UserError
-from polytask.whole import whole_folder
+from polytask.types import MethodChoice, UserError
 
 
 def combine(
@@ -42,14 +42,14 @@ def combine(
     target = check_new(Path(output))
     parts = _named(files)
     adapter = _same_adapter(parts)
-    folder = _trunk_folder(trunk)
+    folder = _encoder_folder(trunk)
     tokenizer = TextTokenizer.load(folder)
     specs = {name: part.about.task.spec(name) for name, part in parts.items()}
     labels = {name: part.about.task.labels() for name, part in parts.items()}
     # No record can ask for more memory than its file has numbers for.
     held = sum(tensor.numel() for part in parts.values() for tensor in part.tensors.values())
     try:
-        trunk_of = partial(_fitting_trunk, folder, tokenizer, parts.values())
+        trunk_of = partial(_fitting_encoder, folder, tokenizer, parts.values())
         model = make_model(specs, labels, adapter, trunk_of, most=2 * held + SPARE)
     except UserError as error:
         raise UserError(str(error).replace("recipe:", "the adapter files:", 1)) from None
@@ -57,7 +57,7 @@ def combine(
         _fill(model, name, part)
     length = _length(parts, max_length, model.trunk.shape.positions)
     packer = Packer(tuple(parts), tokenizer.cls_id, tokenizer.sep_id, length)
-    with whole_folder(target) as fresh:
+    with atomic_folder(target) as fresh:
         save_bundle(Bundle(model, tokenizer, packer, specs, labels, adapter), fresh)
     return target
 
@@ -80,7 +80,7 @@ def _named(files: Iterable[str | Path | tuple[str, str | Path]]) -> dict[str, Ad
     return parts
 
 
-def _same_adapter(parts: Mapping[str, AdapterFile]) -> Swap:
+def _same_adapter(parts: Mapping[str, AdapterFile]) -> MethodChoice:
     first, *rest = parts.values()
     adapter = complete(first.about.adapter.swap(), f"{first.path}: adapter", saved=True)
     for part in rest:
@@ -93,7 +93,7 @@ def _same_adapter(parts: Mapping[str, AdapterFile]) -> Swap:
     return adapter
 
 
-def _shown(swap: Swap) -> str:
+def _shown(swap: MethodChoice) -> str:
     return f"{swap.name} {json.dumps(swap.options)}"
 
 
@@ -111,7 +111,7 @@ def _length(parts: Mapping[str, AdapterFile], wanted: int | None, positions: int
     return length
 
 
-def _trunk_folder(trunk: str | Path) -> Path:
+def _encoder_folder(trunk: str | Path) -> Path:
     """Where the trunk's files are. `minilm` is the encoder, as in recipes: a folder of that name is `./minilm`."""
     found = None if trunk == "minilm" else model_folder(Path(trunk))
     if found is None and (Path(trunk) / "recipe.yaml").is_file():
@@ -119,9 +119,9 @@ def _trunk_folder(trunk: str | Path) -> Path:
     return found or find_encoder(str(trunk))
 
 
-def _fitting_trunk(folder: Path, tokenizer: TextTokenizer, parts: Iterable[AdapterFile]) -> Bert:
+def _fitting_encoder(folder: Path, tokenizer: TextTokenizer, parts: Iterable[AdapterFile]) -> Bert:
     """The folder's trunk, when every file was made for it."""
-    bert = load_trunk(folder)
+    bert = load_encoder(folder)
     check_vocabulary(tokenizer, bert.shape, folder)
     trunk, pooler = fingerprints(bert)
     tokens = tokenizer_fingerprint(tokenizer)

@@ -4,7 +4,7 @@ from polytask.heads.base import Head
 from polytask.heads.bi import BiHead
 from polytask.heads.cosine import CosineHead
 from polytask.heads.cross import CrossHead
-from polytask.heads.linear import SingleHead
+from polytask.heads.linear import LinearHead
 from polytask.heads.mlm import MlmHead
 from polytask.heads.simcse import SimcseHead
 
@@ -12,7 +12,7 @@ HEADS: dict[str, type[Head]] = {
     "bi": BiHead,
     "cosine": CosineHead,
     "cross": CrossHead,
-    "linear": SingleHead,
+    "linear": LinearHead,
     "mlm": MlmHead,
     "simcse": SimcseHead,
 }

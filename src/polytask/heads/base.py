@@ -81,7 +81,7 @@ class Head(nn.Module, ABC):
         return outputs_BC if self.labels.kind == "classes" else outputs_BC.squeeze(-1)
 
 
-class LinearHead(Head):
+class PooledHead(Head):
     """Dropout and one linear map on one vector for each example."""
 
     def __init__(self, task: str, labels: LabelSpace, features: int, pooling: Pooling, dropout: float) -> None:

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from polytask.heads.base import LinearHead
+from polytask.heads.base import PooledHead
 from polytask.stream import Encoded, Pooling
 from polytask.types import LabelSpace, Rate
 
@@ -13,7 +13,7 @@ Form = Literal["concat", "difference", "product"]
 PARTS: dict[Form, int] = {"concat": 2, "difference": 3, "product": 4}
 
 
-class BiHead(LinearHead):
+class BiHead(PooledHead):
     """A linear layer on what two separately encoded texts u and v give.
 
     Forms: concat `[u; v]`, difference `[u; v; |u-v|]`, product `[u; v; |u-v|; u*v]`.

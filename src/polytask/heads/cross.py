@@ -2,12 +2,12 @@
 
 from typing import ClassVar
 
-from polytask.heads.base import LinearHead
+from polytask.heads.base import PooledHead
 from polytask.stream import Pooling
 from polytask.types import LabelSpace, Rate
 
 
-class CrossHead(LinearHead):
+class CrossHead(PooledHead):
     """A linear layer on the pooled sequence `[CLS] a [SEP] b [SEP]`, so that attention compares the texts word by word.
 
     Paper: Devlin et al., "BERT", 2019, section 4.1, which pools by the pooler.

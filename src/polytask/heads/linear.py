@@ -2,12 +2,12 @@
 
 from typing import ClassVar
 
-from polytask.heads.base import LinearHead
+from polytask.heads.base import PooledHead
 from polytask.stream import Pooling
 from polytask.types import LabelSpace, Rate
 
 
-class SingleHead(LinearHead):
+class LinearHead(PooledHead):
     """A linear layer on the pooled text: `W drop(pool(h)) + b`.
 
     Paper: Devlin et al., "BERT", 2019, section 4.1, which pools by the pooler.

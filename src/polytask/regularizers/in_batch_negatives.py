@@ -7,8 +7,7 @@ from torch import Tensor
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.stream import Encoded, Pooling, Stream
-from polytask.types import NonNegative, Positive, UserError
-from polytask.values import unknown
+from polytask.types import NonNegative, Positive, UserError, unknown
 
 WHERE = "recipe: regularizers: in_batch_negatives"
 MULTIPLIER = 6364136223846793005  # odd, so that no power of it is 0 modulo 2^64

@@ -5,8 +5,7 @@ from itertools import accumulate
 from typing import Literal
 
 from polytask.samplers.base import SamplerContext, StepSampler, divided
-from polytask.types import Draw, Stage, UserError
-from polytask.values import unknown
+from polytask.types import Draw, Stage, UserError, unknown
 
 Shares = Literal["sizes", "equal"]
 

@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask.samplers.base import ChanceSampler, SamplerContext
-from polytask.types import UserError
-from polytask.values import unknown
+from polytask.types import UserError, unknown
 
 
 class Weights(ChanceSampler):

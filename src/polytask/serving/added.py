@@ -7,8 +7,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from polytask.types import LabelSpace, Prediction, UserError
-from polytask.values import unknown
+from polytask.types import LabelSpace, Prediction, UserError, unknown
 
 PROBABILITIES = ("top", "all", "none")
 PROBABILITY_DIGITS = 6  # significant ones: small probabilities do not become 0

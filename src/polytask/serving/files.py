@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from polytask.disk.atomic import atomic_file
+from polytask.disk.writable import check_target
 from polytask.serving.added import AddedColumns, check_names
 from polytask.serving.input import InputFile, Record
 from polytask.serving.output import output_dialect, output_format, write_rows
 from polytask.serving.predictor import Predictor, windows
 from polytask.tasks.reading import open_source, warn_of_guess
 from polytask.types import Prediction, UserError
-from polytask.whole import whole_file
-from polytask.writable import check_target
 
 TextColumns = Mapping[str, tuple[str, ...]]
 """For each task, the columns of its texts."""
@@ -81,7 +81,7 @@ def _write(
     for columns_of_task in added.values():
         types |= columns_of_task.types
     rows, without_text = 0, Counter(dict.fromkeys(added, 0))
-    with whole_file(target) as part, write_rows(part, format, dialect, types) as write:
+    with atomic_file(target) as part, write_rows(part, format, dialect, types) as write:
         for window, predictions in _predicted(predictor, text_columns, file):
             write([_with_predictions(record, i, predictions, added) for i, record in enumerate(window)])
             rows += len(window)

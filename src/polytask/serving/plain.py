@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from polytask.encoders.bert import Bert, Layer
 from polytask.stream import Encoded, Pooling
 from polytask.text.masking import Ids
-from polytask.trunk.bert import Bert, Layer
 
 TOKENS = 1024  # of a batch, at most: what is computed of more does not stay in the core's own cache
 FEW_TOKENS = 256  # a batch of fewer, which takes longer for each, is filled up with shorter sequences

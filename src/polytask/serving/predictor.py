@@ -9,13 +9,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from polytask.bundle import Bundle, load_bundle, no_model
-from polytask.environment import pick_device
+from polytask.machine import pick_device
+from polytask.runs.bundle import Bundle, load_bundle, no_model
 from polytask.serving.examples import Example, Text, Texts, examples_from, has_text
 from polytask.serving.plain import PlainTrunk
 from polytask.stream import Pooling
-from polytask.types import Prediction, TaskSpec, UserError
-from polytask.values import unknown
+from polytask.types import Prediction, TaskSpec, UserError, unknown
 
 WINDOW = 4096  # examples tokenized and sorted by length together, whatever the size of the input
 WINDOW_CHARACTERS = 16_000_000  # long documents fill a window earlier, so that memory stays flat

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from polytask.disk.atomic import atomic_file
 from polytask.tasks.labels import class_name
 from polytask.tasks.reading import open_for
 from polytask.tasks.source import BrokenRow
 from polytask.types import TaskSpec, UserError
-from polytask.whole import whole_file
 
 
 class Parts(NamedTuple):
@@ -72,7 +72,7 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
 
 def write_parts(parts: Parts) -> None:
     for file, content in zip((parts.train, parts.dev), parts.contents, strict=True):
-        with whole_file(file) as beside:
+        with atomic_file(file) as beside:
             beside.write_bytes(content)
 
 

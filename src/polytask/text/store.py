@@ -15,8 +15,8 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from polytask.hidden import discard, fresh_folder
-from polytask.whole import put_in_place
+from polytask.disk.atomic import put_in_place
+from polytask.disk.hidden_folder import discard, fresh_folder
 
 FORMAT = 1
 LABEL_TYPES = {"int": "<i8", "float": "<f8"}

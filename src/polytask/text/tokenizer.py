@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from polytask.disk.atomic import atomic_file, write_atomically
+from polytask.disk.json_files import read_json
 from polytask.text.border import check_content, library_errors, num_ids
 from polytask.text.masking import Masker
 from polytask.text.words import END, WordIds, treats_words_by_themselves
 from polytask.types import UserError
-from polytask.values import read_json
-from polytask.whole import whole_file, write_whole
 
 SPECIAL_TOKENS = {
     "cls_token": "[CLS]",
@@ -123,7 +123,7 @@ class TextTokenizer:
 
         `positions` is the longest sequence that the model can read.
         """
-        with whole_file(folder / "tokenizer.json") as beside:
+        with atomic_file(folder / "tokenizer.json") as beside:
             self._tokenizer.save(str(beside))
         normalizer = json.loads(self._tokenizer.to_str()).get("normalizer") or {}
         config = {
@@ -134,7 +134,7 @@ class TextTokenizer:
             "model_max_length": positions,
             **self._special_tokens,
         }
-        write_whole(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+        write_atomically(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
 
     def _special_id(self, role: str) -> int:
         token = self._special_tokens[role]

@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from polytask import seeds
+from polytask.kernels.adamw_update import Learned, Table, Update, declared, norm_of, update_fits
+from polytask.kernels.half_weights import HalfWeights
+from polytask.kernels.side_stream import side_stream
 from polytask.model import MultiTaskModel
 from polytask.policies.base import Policy
 from polytask.stream import Stream
 from polytask.training.feed import Feed
-from polytask.training.half import HalfWeights
 from polytask.training.objective import Objective
 from polytask.training.step import StepOutcome, half_precision, judged
-from polytask.training.update import Learned, Table, Update, declared, norm_of, update_fits
-from polytask.trunk.beside import work_beside
 from polytask.types import TrainSettings
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ BESIDE = 16384
 ALIGNED = 64
 
 
-def why_not(
+def reason_not_capturable(
     device: torch.device, optimizer: torch.optim.Optimizer, objective: Objective, settings: TrainSettings, feed: Feed
 ) -> str | None:
     """What of a run cannot be captured."""
@@ -154,7 +154,7 @@ class CapturedSteps:
             model.trunk.eval()
         with (
             self.half.standing_in(self.update is None) if self.half else nullcontext(),
-            work_beside(self.device, len(stream.token_ids_T) <= BESIDE),
+            side_stream(self.device, len(stream.token_ids_T) <= BESIDE),
         ):
             with half_precision(model, settings):
                 losses = self.objective.task_losses(model, stream, model(stream), 0.0)

@@ -19,10 +19,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from polytask.disk.atomic import atomic_folder
+from polytask.disk.records import convert
+from polytask.disk.writable import Unwritable
 from polytask.types import UserError
-from polytask.values import convert
-from polytask.whole import whole_folder
-from polytask.writable import Unwritable
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -81,7 +81,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     state = json.dumps(checkpoint.state, indent=1)
     try:
         _check_room(folder, checkpoint.tensors, len(state))
-        with whole_folder(folder) as fresh:
+        with atomic_folder(folder) as fresh:
             for name, tensors in checkpoint.tensors.items():
                 plain = {key: t.detach().cpu().contiguous() for key, t in tensors.items()}
                 save_file(plain, fresh / f"{name}.safetensors")

@@ -14,9 +14,9 @@ from typing import IO, Any
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
+from polytask.disk.atomic import write_atomically
+from polytask.disk.writable import make_folder, open_in_place
 from polytask.types import EvalReport, Interference, StepReport
-from polytask.whole import write_whole
-from polytask.writable import make_folder, open_in_place
 
 log = logging.getLogger(__name__)
 SECONDS_UNSHOWN = 1.0
@@ -155,4 +155,4 @@ def _keep_up_to(path: Path, step: int) -> None:
     if steps != list(range(1, step + 1)):
         log.warning("%s: %d of the %d steps before have no line in it any more", path, step - len({*steps}), step)
     if path.exists():
-        write_whole(path, "".join(kept))
+        write_atomically(path, "".join(kept))

@@ -25,7 +25,7 @@ from polytask.training.journal import Journal
 from polytask.training.objective import Objective
 from polytask.training.probe import probe
 from polytask.training.schedules import factor
-from polytask.training.step import NothingMoved, StepOutcome, out_of_memory, take_step
+from polytask.training.step import StepFailed, StepOutcome, out_of_memory, take_step
 from polytask.types import EvalReport, StepReport, TrainSettings, UserError
 
 MOST_SKIPPED = 10
@@ -286,7 +286,7 @@ def _ended(session: Session, begun: Begun) -> StepReport:
     try:
         outcome = begun.outcome()
         _count_skipped(session, outcome)
-    except NothingMoved as error:
+    except StepFailed as error:
         session.step = begun.step
         session.sampler.load_state_dict(begun.before[0])
         session.feed.load_state_dict(begun.before[1])
@@ -337,12 +337,12 @@ def _with_what_is_due(session: Session, report: StepReport) -> StepReport:
 
 def _count_skipped(session: Session, outcome: StepOutcome) -> None:
     if outcome.skipped is not None and session.skipped_in_a_row == MOST_SKIPPED - 1:
-        raise NothingMoved(f"{outcome.skipped}; so were the {MOST_SKIPPED - 1} steps before it (train.on_nan: skip)")
+        raise StepFailed(f"{outcome.skipped}; so were the {MOST_SKIPPED - 1} steps before it (train.on_nan: skip)")
     session.skipped += outcome.skipped is not None
     session.skipped_in_a_row = 0 if outcome.skipped is None else session.skipped_in_a_row + 1
 
 
-def _stopped(session: Session, error: NothingMoved) -> UserError:
+def _stopped(session: Session, error: StepFailed) -> UserError:
     """Saves the run as it was before a step that came to nothing; what to say of it."""
     failed, session.step = session.step, session.step - 1
     if session.step == 0:

@@ -25,7 +25,7 @@ class StepOutcome:
     """What was no number, where that left the weights as they were."""
 
 
-class NothingMoved(UserError):
+class StepFailed(UserError):
     """A step that came to nothing: weights, optimizer and methods are as they were before it."""
 
 
@@ -60,7 +60,7 @@ def take_step(
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        raise NothingMoved(
+        raise StepFailed(
             f"out of memory on {model.device} with a batch of {largest:,} tokens; lower train.batch_size (it is "
             f"{settings.batch_size}) and raise train.accumulate (it is {settings.accumulate}), or lower max_length"
         ) from error
@@ -77,7 +77,7 @@ def judged(outcome: StepOutcome, settings: TrainSettings, no_gradient: Sequence[
     """A step of which something is not finite is skipped, or stops the run."""
     wrong = no_number(outcome, no_gradient)
     if wrong is not None and settings.on_nan == "stop":
-        raise NothingMoved(f"{wrong}; train.on_nan: skip leaves such steps out")
+        raise StepFailed(f"{wrong}; train.on_nan: skip leaves such steps out")
     return replace(outcome, skipped=wrong)
 
 

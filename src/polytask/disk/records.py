@@ -1,0 +1,134 @@
+"""Plain YAML and JSON values -> typed records, strictly: every mistake is told with the place it stands at.
+
+Knows types and their names; knows no recipe and no method.
+"""
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from polytask.types import Bounds, MethodChoice, UserError, unknown
+
+MOST_LEVELS = 20
+LARGEST = 2**63  # no setting is larger, and Python writes no number of thousands of digits
+
+
+def convert(value: Any, kind: Any, where: str) -> Any:
+    """`value`, as YAML gives it, as the type `kind`; or a UserError that says where it stood and what was expected."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return _shallow(value, where)
+    if origin is Annotated:
+        return _bounded(convert(value, inner[0], where), inner[1:], where)
+    if origin in (types.UnionType, typing.Union):
+        return _convert_union(value, inner, where)
+    if origin is Literal:
+        if value in inner:
+            return value
+        raise UserError(f"{where}: {value!r} is not one of: {', '.join(map(str, inner))}")
+    if kind is MethodChoice:
+        return _swap(value, where)
+    if is_dataclass(kind):
+        return _record(mapping(value, where), kind, where)
+    if origin is tuple:
+        return _convert_tuple(value, inner, where)
+    if origin in (Mapping, dict):
+        return {str(k): convert(v, inner[1], _inside(where, str(k))) for k, v in mapping(value, where).items()}
+    return _scalar(value, kind, where)
+
+
+def _bounded(value: Any, annotations: tuple[Any, ...], where: str) -> Any:
+    for bounds in annotations:
+        if isinstance(bounds, Bounds) and value not in bounds:
+            raise UserError(f"{where}: must be {bounds}, found {value!r}")
+    return value
+
+
+def _shallow(value: Any, where: str) -> Any:
+    """A value whose type is checked later, if it is not nested so deeply that later steps could not follow it."""
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        lists = [inner for one in level if isinstance(one, list | tuple) for inner in one]
+        level = lists + [inner for one in level if isinstance(one, Mapping) for inner in one.values()]
+        if not level:
+            return value
+    raise UserError(f"{where}: nested more than {MOST_LEVELS} levels deep")
+
+
+def _convert_union(value: Any, kinds: tuple[Any, ...], where: str) -> Any:
+    if value is None:
+        if type(None) in kinds:
+            return None
+        raise UserError(f"{where}: a value is needed, found nothing")
+    choices = [kind for kind in kinds if kind is not type(None)]
+    for kind in choices[:-1]:
+        try:
+            return convert(value, kind, where)
+        except UserError:
+            continue
+    return convert(value, choices[-1], where)
+
+
+def _convert_tuple(value: Any, inner: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    if inner[-1] is Ellipsis:
+        return tuple(convert(item, inner[0], f"{where}[{i}]") for i, item in enumerate(items))
+    if len(items) != len(inner):
+        raise UserError(f"{where}: {len(inner)} values are needed, found {len(items)}: {value!r}")
+    return tuple(convert(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(items, inner, strict=True)))
+
+
+def _scalar(value: Any, kind: type, where: str) -> Any:
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    assert kind in names, f"{where}: recipes hold no {kind}"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind is str and (isinstance(value, str) or is_number):
+        return str(value)
+    if kind is int and is_number and (isinstance(value, int) or value.is_integer()) and abs(value) <= LARGEST:
+        return int(value)
+    if kind is float and (is_number or isinstance(value, str)):
+        try:
+            number = float(value)  # YAML reads 1e-5 as text: it wants 1.0e-5
+        except (ValueError, OverflowError):
+            number = float("nan")
+        if number == number and abs(number) != float("inf"):
+            return number
+    raise UserError(f"{where}: {names[kind]} is needed, found {value!r}")
+
+
+def _swap(value: Any, where: str) -> MethodChoice:
+    if isinstance(value, str):
+        return MethodChoice(value)
+    content = dict(mapping(value, where))
+    name = content.pop("name", None)
+    if not isinstance(name, str):
+        raise UserError(f"{where}: a method is given by its name, as `{{name: NAME, option: value}}`; found {value!r}")
+    return MethodChoice(name, _shallow(content, where))
+
+
+def _record(content: Mapping[str, Any], kind: Any, where: str) -> Any:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    known = {f.name: f for f in fields(kind)}
+    for key in content:
+        if key not in known:
+            raise UserError(unknown(where, str(key), known, "field"))
+    for name, f in known.items():
+        if name not in content and f.default is MISSING and f.default_factory is MISSING:
+            raise UserError(f"{where}: the field {name} is missing")
+    return kind(**{key: convert(value, hints[key], _inside(where, key)) for key, value in content.items()})
+
+
+def mapping(value: Any, where: str) -> Mapping[str, Any]:
+    """The value, if it is fields."""
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where}: fields are needed here, found {value!r}")
+    return value
+
+
+def _inside(where: str, key: str) -> str:
+    """`recipe.yaml` and `train` -> `recipe.yaml: train`; `recipe.yaml: train` and `lr` -> `recipe.yaml: train.lr`."""
+    return f"{where}.{key}" if ": " in where else f"{where}: {key}"

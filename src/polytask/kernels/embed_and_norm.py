@@ -1,0 +1,323 @@
+"""The trunk's embeddings as Triton kernels: three lookups, their sum, layer norm and dropout.
+
+One kernel forward: a program is a token, and its row is written twice, in float32 for the first residual sum and in the
+precision of the first product. Backward, one kernel makes the sum's gradient and adds up what comes in fixed places:
+the norm's vectors, and the segments, of which there are one or two. A position's gradient is then the sum of one row
+of each sequence that is long enough; only words need a sort, which is torch's. Every sum is made in a fixed order: the
+same input gives the same bits. Nothing depends on lengths the host would have to know: all of it can be captured in a
+CUDA graph, with sequences of no tokens in it.
+
+Knows tensors only; without Triton it can be imported, not called.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# (What a kernel takes and makes are Triton's own values, which have no types in Python.)
+
+from __future__ import annotations  # kernels name Triton's types, which may not be there
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polytask.kernels.add_and_norm import WIDEST, _kept, _or, _read, _write
+from polytask.kernels.column_sums import column_sums
+from polytask.kernels.triton_support import TRITON, jit, tl
+
+SUMMED_SEGMENTS = 2  # of a table at most, if the norm's backward pass is to add up their gradients
+# Attributes of the module, so that a benchmark can try others.
+PROGRAMS = 660  # of a backward pass at most: five on each of an H200's 132 multiprocessors, as registers allow
+ROWS = 4  # of a program at least
+LANE = 256  # columns of a warp
+SEQUENCES, COLUMNS, WARPS = 32, 128, 4  # that a program for one position looks at at once
+
+
+def embed_norm(
+    words_VD: Tensor,
+    segments_GD: Tensor,
+    positions_PD: Tensor,
+    token_ids_T: Tensor,
+    segment_ids_T: Tensor,
+    position_ids_T: Tensor,
+    cu_seqlens_S1: Tensor,
+    scale_D: Tensor,
+    shift_D: Tensor,
+    eps: float,
+    half: torch.dtype,
+    dropout: float = 0.0,
+    seed_1: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Drop(LN(words + segments + positions)) in float32, and the same in `half`.
+
+    Positions have to count from 0 in each sequence: the backward pass takes that for granted. Tokens behind the last
+    sequence may have any.
+    """
+    assert TRITON, "embeddings in one kernel need Triton"
+    assert words_VD.shape[-1] <= WIDEST
+    assert dropout == 0.0 or seed_1 is not None
+    tables = (words_VD, segments_GD, positions_PD)
+    ids = (token_ids_T, segment_ids_T, position_ids_T)
+    full_TD, half_TD = _EmbedNorm.apply(  # type: ignore[no-untyped-call]
+        *tables, scale_D, shift_D, *ids, cu_seqlens_S1, seed_1, eps, half, dropout
+    )
+    return full_TD, half_TD
+
+
+class _EmbedNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        words_VD: Tensor,
+        segments_GD: Tensor,
+        positions_PD: Tensor,
+        scale_D: Tensor,
+        shift_D: Tensor,
+        token_ids_T: Tensor,
+        segment_ids_T: Tensor,
+        position_ids_T: Tensor,
+        cu_seqlens_S1: Tensor,
+        seed_1: Tensor | None,
+        eps: float,
+        half: torch.dtype,
+        dropout: float,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        tables = [t.contiguous() for t in (words_VD, segments_GD, positions_PD)]
+        ids = [t.contiguous() for t in (token_ids_T, segment_ids_T, position_ids_T)]
+        rows, size = len(token_ids_T), words_VD.shape[-1]
+        full_TD = torch.empty(rows, size, dtype=torch.float32, device=words_VD.device)
+        half_TD = torch.empty_like(full_TD, dtype=half)
+        stats_T2 = full_TD.new_empty(rows, 2)
+        ctx.options = _options(size, dropout)
+        ctx.dropout = dropout
+        with torch.cuda.device_of(words_VD):
+            _embed_forward[(rows,)](
+                *(*tables, *ids, scale_D, shift_D, _or(seed_1, stats_T2), full_TD, half_TD, stats_T2, eps, dropout),
+                **ctx.options,
+            )
+        ctx.save_for_backward(*tables, *ids, cu_seqlens_S1, scale_D, shift_D, seed_1, stats_T2)
+        return full_TD, half_TD
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        *known, cu_seqlens_S1, scale_D, shift_D, seed_1, stats_T2 = ctx.saved_tensors
+        words_VD, segments_GD, positions_PD, token_ids_T, segment_ids_T, position_ids_T = known
+        full_TD, half_TD = (None if grad is None else grad.contiguous() for grad in grads)
+        if full_TD is None and half_TD is None:
+            return (None,) * 13
+        words_learn, segments_learn, positions_learn, *norm_learns = ctx.needs_input_grad[:5]
+        summed = len(segments_GD) if segments_learn and len(segments_GD) <= SUMMED_SEGMENTS else 0
+        matrices = 2 + summed if summed or any(norm_learns) else 0
+        wanted = words_learn or positions_learn or (segments_learn and not summed)
+        rows, size = len(token_ids_T), words_VD.shape[-1]
+        programs = min(PROGRAMS, -(-rows // ROWS)) if matrices else rows
+        x_grad_TD = stats_T2.new_empty(rows if wanted else 0, size)
+        parts_PMD = stats_T2.new_empty(programs if matrices else 0, matrices, size)
+        words_grad = segments_grad = positions_grad = scale_grad = shift_grad = None
+        with torch.cuda.device_of(words_VD):
+            _embed_backward[(programs,)](
+                *(*known, _or(full_TD, stats_T2), _or(half_TD, stats_T2), scale_D, _or(seed_1, stats_T2), stats_T2),
+                *(x_grad_TD, parts_PMD, rows, ctx.dropout),
+                FULL=full_TD is not None,
+                HALF=half_TD is not None,
+                WANTED=wanted,
+                MATRICES=matrices,
+                **ctx.options,
+            )
+            if matrices:
+                # As one matrix with long rows: what comes out needs no copy to be a table.
+                sums_MD = column_sums(parts_PMD.flatten(1)[:, None], torch.float32)[0].view(matrices, size)
+                scale_grad, shift_grad = sums_MD[0].to(scale_D.dtype), sums_MD[1].to(shift_D.dtype)
+                segments_grad = sums_MD[2:].to(segments_GD.dtype) if summed else None
+            if positions_learn:
+                positions_grad = _of_positions(x_grad_TD, position_ids_T, cu_seqlens_S1, positions_PD)
+        if words_learn:
+            words_grad = _by_torch(x_grad_TD, token_ids_T, words_VD)
+        if segments_learn and not summed:
+            segments_grad = _by_torch(x_grad_TD, segment_ids_T, segments_GD)
+        return words_grad, segments_grad, positions_grad, scale_grad, shift_grad, *(None,) * 8
+
+
+def _of_positions(x_grad_TD: Tensor, position_ids_T: Tensor, cu_seqlens_S1: Tensor, positions_PD: Tensor) -> Tensor:
+    grad_PD = torch.empty_like(positions_PD)
+    (rows, size), sequences = x_grad_TD.shape, len(cu_seqlens_S1) - 1
+    _embed_positions[(-(-size // COLUMNS), len(positions_PD))](
+        *(x_grad_TD, position_ids_T, cu_seqlens_S1, grad_PD, rows, sequences),
+        SIZE=size,
+        SEQUENCES=SEQUENCES,
+        COLUMNS=COLUMNS,
+        num_warps=WARPS,
+    )
+    return grad_PD
+
+
+def _by_torch(x_grad_TD: Tensor, ids_T: Tensor, table: Tensor) -> Tensor:
+    grad: Tensor = torch.ops.aten.embedding_dense_backward(x_grad_TD, ids_T, len(table), -1, False)
+    return grad.to(table.dtype)
+
+
+def _options(size: int, dropout: float) -> dict[str, Any]:
+    width = max(16, 1 << (size - 1).bit_length())
+    return {"SIZE": size, "WIDTH": width, "DROPS": dropout > 0, "num_warps": max(1, width // LANE)}
+
+
+_jit = jit("rows", "sequences")
+
+
+@_jit
+def _sum(
+    words,
+    segments,
+    positions,
+    word,
+    segment,
+    position,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    # In the order of transformers' BertModel, for the same rounding.
+    x_D = _read(words, word, SIZE, WIDTH) + _read(segments, segment, SIZE, WIDTH)
+    return x_D + _read(positions, position, SIZE, WIDTH)
+
+
+@_jit
+def _embed_forward(
+    words,
+    segments,
+    positions,
+    token_ids,
+    segment_ids,
+    position_ids,
+    scale,
+    shift,
+    seed,
+    full,
+    half,
+    stats,
+    eps,
+    dropout,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DROPS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    first = row * 0
+    inside = tl.arange(0, WIDTH) < SIZE
+    word, segment, position = tl.load(token_ids + row), tl.load(segment_ids + row), tl.load(position_ids + row)
+    x_D = _sum(words, segments, positions, word, segment, position, SIZE, WIDTH)
+    mean = tl.sum(x_D, 0) / SIZE
+    x_D = tl.where(inside, x_D - mean, 0.0)
+    over = 1.0 / tl.sqrt(tl.sum(x_D * x_D, 0) / SIZE + eps)
+    out_D = x_D * over * _read(scale, first, SIZE, WIDTH) + _read(shift, first, SIZE, WIDTH)
+    if DROPS:
+        out_D *= _kept(seed, row, first, dropout, WIDTH)
+    _write(full, row, out_D, SIZE, WIDTH)
+    _write(half, row, out_D, SIZE, WIDTH)
+    tl.store(stats + row * 2, mean)
+    tl.store(stats + row * 2 + 1, over)
+
+
+@_jit
+def _embed_backward(
+    words,
+    segments,
+    positions,
+    token_ids,
+    segment_ids,
+    position_ids,
+    full_grad,
+    half_grad,
+    scale,
+    seed,
+    stats,
+    x_grad,
+    parts,
+    rows,
+    dropout,
+    FULL: tl.constexpr,
+    HALF: tl.constexpr,
+    WANTED: tl.constexpr,
+    MATRICES: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DROPS: tl.constexpr,
+):
+    program = tl.program_id(0)
+    row = program
+    first = row * 0
+    inside = tl.arange(0, WIDTH) < SIZE
+    zero_D = tl.zeros([WIDTH], tl.float32)
+    scale_sum_D, shift_sum_D, first_sum_D, second_sum_D = zero_D, zero_D, zero_D, zero_D
+    scale_D = _read(scale, first, SIZE, WIDTH)
+    while row < rows:
+        word, segment, position = tl.load(token_ids + row), tl.load(segment_ids + row), tl.load(position_ids + row)
+        grad_D = zero_D
+        if FULL:
+            grad_D += _read(full_grad, row, SIZE, WIDTH)
+        if HALF:
+            grad_D += _read(half_grad, row, SIZE, WIDTH)
+        if DROPS:
+            grad_D *= _kept(seed, row, first, dropout, WIDTH)
+        x_D = _sum(words, segments, positions, word, segment, position, SIZE, WIDTH)
+        mean, over = tl.load(stats + row * 2), tl.load(stats + row * 2 + 1)
+        x_D = tl.where(inside, (x_D - mean) * over, 0.0)
+        scaled_D = grad_D * scale_D
+        along = tl.sum(scaled_D * x_D, 0) / SIZE
+        level = tl.sum(scaled_D, 0) / SIZE
+        x_grad_D = (scaled_D - x_D * along - level) * over
+        if WANTED:
+            _write(x_grad, row, x_grad_D, SIZE, WIDTH)
+        if MATRICES > 0:
+            scale_sum_D += grad_D * x_D
+            shift_sum_D += grad_D
+        if MATRICES > 2:
+            first_sum_D += tl.where(segment == 0, x_grad_D, 0.0)
+        if MATRICES > 3:
+            second_sum_D += tl.where(segment == 1, x_grad_D, 0.0)
+        row += tl.num_programs(0)
+    if MATRICES > 0:
+        _write(parts, program * MATRICES, scale_sum_D, SIZE, WIDTH)
+        _write(parts, program * MATRICES + 1, shift_sum_D, SIZE, WIDTH)
+    if MATRICES > 2:
+        _write(parts, program * MATRICES + 2, first_sum_D, SIZE, WIDTH)
+    if MATRICES > 3:
+        _write(parts, program * MATRICES + 3, second_sum_D, SIZE, WIDTH)
+
+
+@_jit
+def _rows(matrix, row_N, columns, SIZE: tl.constexpr):
+    """Zeros for row -1."""
+    places = row_N.to(tl.int64)[:, None] * SIZE + columns[None, :]
+    return tl.load(matrix + places, mask=(row_N >= 0)[:, None] & (columns < SIZE)[None, :], other=0.0)
+
+
+@_jit
+def _embed_positions(
+    x_grad,
+    position_ids,
+    cu_seqlens,
+    positions_grad,
+    rows,
+    sequences,
+    SIZE: tl.constexpr,
+    SEQUENCES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    position = tl.program_id(1)
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    here_N = tl.arange(0, SEQUENCES)
+    behind = tl.load(cu_seqlens + sequences)
+    sums = tl.zeros([SEQUENCES, COLUMNS], tl.float32)
+    start = position * 0
+    while start < sequences:
+        there_N = start + here_N < sequences
+        row_N = tl.load(cu_seqlens + start + here_N, mask=there_N, other=0) + position
+        end_N = tl.load(cu_seqlens + start + here_N + 1, mask=there_N, other=0)
+        sums += _rows(x_grad, tl.where(row_N < end_N, row_N, -1), columns, SIZE)
+        start += SEQUENCES
+    while behind < rows:
+        row_N = behind + here_N
+        found_N = tl.load(position_ids + row_N, mask=row_N < rows, other=-1)
+        sums += _rows(x_grad, tl.where(found_N == position, row_N, -1), columns, SIZE)
+        behind += SEQUENCES
+    sums_D = tl.sum(sums, 0).to(positions_grad.dtype.element_ty)
+    tl.store(positions_grad + position.to(tl.int64) * SIZE + columns, sums_D, mask=columns < SIZE)

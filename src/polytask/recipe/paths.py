@@ -1,0 +1,66 @@
+"""The files that a recipe names, as absolute paths."""
+
+import importlib.util
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from polytask.recipe.records import Recipe
+from polytask.types import UserError
+
+
+def with_absolute_files(recipe: Recipe, where: str, folder: Path) -> Recipe:
+    """Every file of the recipe as an absolute path, so that the run's copy can be used from anywhere."""
+    base = folder / _expand(recipe.data, f"{where}: data") if recipe.data is not None else folder
+    tasks = {}
+    for name, task in recipe.tasks.items():
+        place = f"{where}: tasks.{name}"
+        tasks[name] = replace(
+            task,
+            train=_absolute(task.train, base, f"{place}.train"),
+            dev=_absolute(task.dev, base, f"{place}.dev"),
+            test=None if task.test is None else _absolute(task.test, base, f"{place}.test"),
+            metrics=tuple(located(reference, folder) for reference in task.metrics),
+        )
+    encoder = recipe.encoder
+    if isinstance(encoder, str):
+        encoder = _expand(encoder, f"{where}: encoder")
+        if os.path.isdir(folder / encoder) and encoder != "minilm":
+            encoder = str((folder / encoder).resolve())
+    teachers = {
+        name: os.path.abspath(folder / os.path.expanduser(_expand(run, f"{where}: teachers.{name}")))
+        for name, run in recipe.teachers.items()
+    }
+    return replace(recipe, tasks=tasks, data=None, encoder=encoder, teachers=teachers)
+
+
+def located(reference: str, folder: Path) -> str:
+    """`module:function` with the module's file, where that is beside the recipe, or (not installed) in this folder."""
+    module, _, name = reference.rpartition(":")
+    if not module or not module.partition(".")[0]:
+        return reference  # refused later, with the field's name
+    file = Path(os.path.expanduser(module) if module.endswith(".py") else f"{module.replace('.', '/')}.py")
+    installed = not module.endswith(".py") and importlib.util.find_spec(module.partition(".")[0]) is not None
+    for place in (folder,) if installed else (folder, Path.cwd()):
+        if (place / file).is_file():
+            return f"{os.path.abspath(place / file)}:{name}"
+    return reference
+
+
+def _absolute(source: str, base: Path, where: str) -> str:
+    if source.startswith(("sample:", "hub:")):
+        return source
+    return os.path.abspath(base / os.path.expanduser(_expand(source, where)))
+
+
+def _expand(text: str, where: str) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in os.environ:
+            raise UserError(
+                f"{where}: the environment has no {name}; set it (export {name}=DIR) or give the folder itself"
+            )
+        return os.environ[name]
+
+    return re.sub(r"\$\{(\w+)\}", value, text)

@@ -1,0 +1,356 @@
+"""report.html of a run: one self-contained page. Knows the files of a run folder, not the code that wrote them.
+
+Any of the files may be missing or end early (a run that still goes on, or was killed): the page then says what is not
+there yet. Predictions are read line by line, so that a split may be large.
+"""
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from numpy.typing import NDArray
+
+from polytask.disk.atomic import write_atomically
+from polytask.disk.json_files import read_json, read_json_lines, read_text
+from polytask.evaluation.baselines import against
+from polytask.evaluation.interference import curve, moving, summarize
+from polytask.evaluation.metrics import per_class
+from polytask.reports import plots
+from polytask.text.controls import visible
+from polytask.types import UserError
+
+Json = dict[str, Any]
+Counts = NDArray[np.int64]
+Pairs = Counter[tuple[str, str]]
+WORST, CLASSES_SHOWN = 10, 30
+
+
+def write_report(run: Path) -> Path:
+    """Write `report.html` into a run folder, from the other files there."""
+    if not run.is_dir():
+        raise UserError(f"{run} is not a run folder")
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    found = _read_run(run)
+    try:
+        page = pages.get_template("report.html.jinja").render(
+            run=found,
+            name=run.resolve().name,
+            recipe_name=found.summary.get("name"),
+            overview=_overview(found),
+            transfer=_transfer(found),
+            training=_training(found),
+            interference=_interference(found),
+            tasks=[_task(found, task, f"task-{at}") for at, task in enumerate(found.tasks, 1)],
+        )
+    except (KeyError, IndexError, TypeError, AttributeError, jinja2.TemplateError) as error:
+        # Each file is valid JSON, and holds something else than a run writes.
+        raise UserError(
+            f"{run}: summary.json, metrics.jsonl, environment.json or a file of predictions is damaged: a field is "
+            f"missing or has another type ({type(error).__name__}: {error})"
+        ) from error
+    target = run / "report.html"
+    write_atomically(target, visible(page))  # whoever looks at the old page never sees half of the new one
+    return target
+
+
+@dataclass(frozen=True)
+class _Run:
+    folder: Path
+    recipe: str | None
+    environment: Json
+    summary: Json
+    steps: list[Json]
+    evaluations: list[Json]
+    probes: list[Json]
+
+    @property
+    def tasks(self) -> list[str]:
+        seen = dict.fromkeys(task for line in self.steps for task in line["losses"])
+        return list(dict.fromkeys([*self.summary.get("tasks", {}), *self.environment.get("data", {}), *seen]))
+
+    @property
+    def best(self) -> Json | None:
+        """The evaluation of the best model so far."""
+        return next((line for line in reversed(self.evaluations) if line.get("best")), None)
+
+    @property
+    def start(self) -> Json:
+        """The evaluation before the first step; nothing in runs of earlier versions."""
+        return next((line for line in self.evaluations if line["step"] == 0), {})
+
+    @property
+    def scores(self) -> dict[str, Json]:
+        """{split: {task: score}} of the best model."""
+        best = [self.best] if self.best else [line for line in self.evaluations if line["step"] > 0][-1:]
+        return self.summary.get("evaluations") or {line["split"]: line["tasks"] for line in best}
+
+    def baseline(self, task: str, metric: str) -> Json:
+        """What guessing scores, where that is known for this metric."""
+        found: Json = self.summary.get("baselines", {}).get(task, {})
+        return found if found.get("metric") == metric else {}
+
+    def references(self, task: str, metric: str, score: Json) -> Json:
+        """What a metric is compared with, each with the verdict: guessing, step 0 and a method without training."""
+        value = score["metrics"][metric]
+        greater = value.get("greater_is_better", score.get("greater_is_better", True))
+        start = self.start.get("tasks", {}).get(task, {}).get("metrics", {}).get(metric, {})
+        simple = self.start.get("baselines", {}).get(task, {})
+        found = {
+            "guessing": self.baseline(task, metric),
+            "step 0": {"value": start["value"], "what": "the model before training"} if start else {},
+            "no training": simple if simple.get("metric") == metric else {},
+        }
+        return {
+            name: {**entry, "verdict": against(value, entry["value"], greater)}
+            for name, entry in found.items()
+            if entry
+        }
+
+
+def _read_json(path: Path) -> Json:
+    return read_json(path) if path.exists() else {}
+
+
+def _read_lines(path: Path) -> Iterator[Json]:
+    return read_json_lines(path) if path.exists() else iter(())
+
+
+def _read_run(folder: Path) -> _Run:
+    # A resumed run writes steps after its last checkpoint again: the later line counts.
+    lines: dict[str, dict[int, Json]] = {"step": {}, "evaluation": {}, "interference": {}}
+    for line in _read_lines(folder / "metrics.jsonl"):
+        kind, step = line.get("kind"), line.get("step")
+        if kind not in list(lines) or type(step) is not int:
+            raise UserError(f"{folder / 'metrics.jsonl'}: a line has kind {kind!r:.40} and step {step!r:.40}: damaged")
+        lines[kind][step] = line
+    recipe = folder / "recipe.yaml"
+    return _Run(
+        folder,
+        read_text(recipe, "recipe") if recipe.exists() else None,
+        _read_json(folder / "environment.json"),
+        _read_json(folder / "summary.json"),
+        *([found[step] for step in sorted(found)] for found in lines.values()),
+    )
+
+
+@dataclass
+class _Tally:
+    """What the page shows of one predictions file, gathered in one pass."""
+
+    rows: int = 0
+    unlabelled: int = 0
+    pairs: Pairs = field(default_factory=Counter)
+    scores: list[tuple[float, float]] = field(default_factory=list)
+    heap: list[tuple[float, int, Json]] = field(default_factory=list)
+
+    def add(self, line: Json) -> None:
+        self.rows += 1
+        gold, predicted = line.get("label"), line["prediction"]
+        if gold is None:
+            self.unlabelled += 1
+        elif isinstance(predicted, str):
+            self.pairs[str(gold), predicted] += 1
+            if gold != predicted:
+                line["probability"] = (line.get("probabilities") or {}).get(predicted)
+                self._keep(line["probability"] or 0.0, line)
+        elif math.isfinite(predicted):
+            self.scores.append((gold, predicted))
+            line["error"] = predicted - gold
+            if line["error"]:
+                self._keep(abs(line["error"]), line)
+
+    def _keep(self, badness: float, line: Json) -> None:
+        heapq.heappush(self.heap, (badness, -self.rows, line))
+        if len(self.heap) > WORST:
+            heapq.heappop(self.heap)
+
+    @property
+    def worst(self) -> list[Json]:
+        return [line for _, _, line in sorted(self.heap, key=lambda entry: entry[:2], reverse=True)]
+
+
+def _interval(score: Json) -> tuple[float, float, float]:
+    metric = score["metrics"][score["primary"]]
+    return metric["value"], metric["low"], metric["high"]
+
+
+def _overview(run: _Run) -> list[str]:
+    rows = []
+    for task in run.tasks:
+        scores = {split: tasks[task] for split, tasks in run.scores.items() if task in tasks}
+        if not all(score.get("greater_is_better", True) for score in scores.values()):
+            continue  # a perplexity has another scale
+        for primary in {score["primary"] for score in scores.values()}:
+            found = {split: _interval(score) for split, score in scores.items()}
+            known = run.references(task, primary, next(iter(scores.values())))
+            ticks: dict[str, float] = {name: known[name]["value"] for name in ("guessing", "step 0") if name in known}
+            rows.append((f"{task} ({primary})", found, ticks))
+    return [plots.score_overview("overview", "Every task's score", rows)] if rows else []
+
+
+def _transfer(run: _Run) -> list[str]:
+    """Every task's score after every stage, of a run that learned its tasks one after another."""
+    found = run.summary.get("transfer")
+    if not found:
+        return []
+    learned, tasks = [stage["task"] for stage in found["stages"]], list(found["metrics"])
+    title = "Every task's score after each stage"
+    return [plots.score_matrix("transfer", title, np.array(found["scores"]), learned, tasks)]
+
+
+def _training(run: _Run) -> list[str]:
+    curves: dict[str, list[tuple[int, float]]] = {}
+    curves["Gradient norm, before clipping"] = [
+        (line["step"], line["gradient_norm"]) for line in run.steps if line["gradient_norm"] is not None
+    ]
+    for line in run.steps:
+        for name, value in line["penalties"].items():
+            curves.setdefault(f"Penalty of {name}", []).append((line["step"], value))
+    rates: dict[str, list[tuple[int, float]]] = {}
+    for line in run.steps:
+        for part, rate in (line.get("learning_rates") or {"": line["learning_rate"]}).items():
+            rates.setdefault(part, []).append((line["step"], rate))
+    drawn = [plots.rate_curves("training-rates", "Learning rate", rates)] if rates else []
+    return drawn + [plots.small_curve(f"training-{at}", *curve) for at, curve in enumerate(curves.items()) if curve[1]]
+
+
+def _interference(run: _Run) -> Json | None:
+    """What the probes say, the pairs that pull apart most first."""
+    if not run.probes:
+        return None
+    found = summarize(run.probes)
+    if found["note"]:
+        return found
+    pairs = sorted(found["pairs"], key=lambda pair: pair["cosine"]["value"] or 0.0)
+    curves = {" and ".join(pair["tasks"]): curve(run.probes, *pair["tasks"]) for pair in pairs}
+    # The same reach for all, so that pairs can be compared; what is rarer than one probe in a hundred may be cut off.
+    seen = np.abs([cosine for points in curves.values() for _, cosine in points])
+    reach = max(0.05, 1.1 * float(np.quantile(seen, 0.99))) if len(seen) else 1.0
+    drawn = [
+        plots.cosine_curve(f"interference-{at}", name, points, moving(points), reach)
+        for at, (name, points) in enumerate(curves.items())
+        if points
+    ]
+    columns = [*found["layers"], "", "all layers"]
+    cells = [
+        [_cell(pair["layers"].get(layer)) for layer in found["layers"]] + [None, _cell(pair["cosine"])]
+        for pair in pairs
+    ]
+    transfer = [
+        [None if i == j else _cell(value, True) for j, value in enumerate(row)]
+        for i, row in enumerate(found["transfer"])
+    ]
+    tasks = found["tasks"]
+    title = "A step on the row's task: what it does for the column's task"
+    return {
+        **found,
+        "pairs": pairs,
+        "map": plots.signed_matrix("interference-map", "Mean cosine by layer", cells, list(curves), columns),
+        "curves": drawn,
+        "matrix": plots.signed_matrix("interference-transfer", title, transfer, tasks, tasks),
+    }
+
+
+def _cell(found: Json | None, interval: bool = False) -> tuple[float, str] | None:
+    if found is None or found["value"] is None:
+        return None
+    value, low, high = (x if x is None else f"{round(x, 2) + 0.0:.2f}" for x in found.values())  # never -0.00
+    if not interval or low is None:
+        return found["value"], f"{value}"
+    shade = found["value"] if found["low"] * found["high"] > 0 else 0.0  # no colour for what may be nothing
+    return shade, f"{value}\n{low} to {high}"
+
+
+def _task(run: _Run, task: str, anchor: str) -> Json:
+    about = run.summary.get("tasks", {}).get(task, {})
+    files = {split: run.folder / "predictions" / f"{task}-{split}.jsonl" for split in ("dev", "test")}
+    found = {split: path for split, path in files.items() if path.exists()}
+    return {
+        "name": task,
+        "anchor": anchor,
+        "about": about,
+        "curves": _curves(run, task, anchor),
+        "predictions": [_predictions(found[split], split, about, f"{anchor}-{split}") for split in found],
+        "data": [_data(split, data, f"{anchor}-{split}") for split, data in about.get("data", {}).items()],
+    }
+
+
+def _curves(run: _Run, task: str, anchor: str) -> list[str]:
+    train = [(line["step"], line["losses"][task]) for line in run.steps if task in line["losses"]]
+    scored = [(line["step"], line["tasks"][task]) for line in run.evaluations if task in line["tasks"]]
+    best = run.best["step"] if run.best else None
+    dev = [(step, score["loss"]) for step, score in scored]
+    curves = [plots.loss_curve(f"{anchor}-loss", f"{task}: loss", train, dev, best)] if train or dev else []
+    if scored:
+        primary = scored[-1][1]["primary"]
+        points = [(step, *_interval(score)) for step, score in scored]
+        baseline = run.baseline(task, primary).get("value")
+        curves.append(plots.metric_curve(f"{anchor}-metric", f"{task}: {primary} on dev", points, best, baseline))
+    return curves
+
+
+def _predictions(path: Path, split: str, about: Json, anchor: str) -> Json:
+    tally = _Tally()
+    for line in _read_lines(path):
+        tally.add(line)
+    shown: Json = {"split": split, "tally": tally, "plots": [], "classes": []}
+    if tally.scores:
+        title = "True and predicted scores"
+        shown["plots"] = [plots.score_scatter(f"{anchor}-scatter", title, *zip(*tally.scores, strict=True))]
+    if tally.pairs:
+        found = sorted({name for pair in tally.pairs for name in pair})
+        names = {name: at for at, name in enumerate(dict.fromkeys([*about.get("classes", []), *found]))}
+        margins = np.zeros((3, len(names)), np.int64)
+        for (gold, predicted), count in tally.pairs.items():
+            margins[0, names[gold]] += count * (gold == predicted)
+            margins[1, names[predicted]] += count
+            margins[2, names[gold]] += count
+        columns = per_class(margins)
+        shown["classes"] = [{"name": name} | {c: columns[c][at] for c in columns} for name, at in names.items()]
+        shown["plots"] = _matrices(f"{anchor}-matrix", tally.pairs, list(names), margins[2])
+    return shown
+
+
+def _matrices(name: str, pairs: Pairs, names: Sequence[str], support: Counts) -> list[str]:
+    """One matrix with counts and shares where the cells have room for both, otherwise two."""
+    shown, place = _fold(names, support)
+    counts, at = np.zeros((len(shown), len(shown)), np.int64), dict(zip(names, place, strict=True))
+    for (gold, predicted), count in pairs.items():
+        counts[at[gold], at[predicted]] += count
+    if len(shown) <= 10:
+        title = "Confusion matrix: rows, and % of the true class"
+        return [plots.confusion_matrix(name, title, counts, shown)]
+    titles = {"count": "Confusion matrix: rows", "share": "Confusion matrix: % of the true class"}
+    return [plots.confusion_matrix(f"{name}-{part}", title, counts, shown, part) for part, title in titles.items()]
+
+
+def _fold(names: Sequence[str], support: Counts) -> tuple[list[str], list[int]]:
+    """The classes to show, and every class's place among them: of very many, the rarest share the last place."""
+    if len(names) <= CLASSES_SHOWN:
+        return list(names), list(range(len(names)))
+    kept = np.sort(np.argsort(-support, kind="stable")[: CLASSES_SHOWN - 1]).tolist()
+    place = {at: number for number, at in enumerate(kept)}
+    shown = [*(names[at] for at in kept), f"({len(names) - len(kept)} other classes)"]
+    return shown, [place.get(at, CLASSES_SHOWN - 1) for at in range(len(names))]
+
+
+def _data(split: str, data: Json, anchor: str) -> Json:
+    shown, labels, lengths = [], data.get("labels") or {}, data.get("lengths") or {}
+    if "names" in labels:
+        names, place = _fold(labels["names"], np.array(labels["counts"], np.int64))
+        counts = np.bincount(place, labels["counts"]).tolist()
+        shown.append(plots.bars(f"{anchor}-labels", f"{split}: rows of each label", names, counts))
+    elif labels:
+        title = f"{split}: rows by score"
+        shown.append(plots.histogram(f"{anchor}-labels", title, labels["edges"], labels["counts"], "score"))
+    if lengths:
+        title = f"{split}: rows by length"
+        shown.append(plots.histogram(f"{anchor}-lengths", title, lengths["edges"], lengths["counts"], "tokens"))
+    return {"split": split, **data, "plots": shown}

@@ -1,0 +1,267 @@
+"""polytask compare: a matrix of runs, and the verdict on it. Knows the order of the steps; each is its own file's."""
+
+import itertools
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from polytask.disk.atomic import write_atomically
+from polytask.disk.json_files import read_json
+from polytask.disk.writable import check_target
+from polytask.evaluation.comparisons import MARGIN
+from polytask.evaluation.metrics import check_metric
+from polytask.machine import environment, pick_device
+from polytask.recipe.reading import read_recipe
+from polytask.recipe.records import Recipe, recipe_to_mapping
+from polytask.runs.run import Running
+from polytask.studies.cells import Cell, Plan, plan, summary_of
+from polytask.studies.outlook import StudyOutlook, outlook
+from polytask.studies.page import write_page
+from polytask.studies.results import (
+    NOTHING_TO_COMPARE,
+    RunFolder,
+    compared,
+    comparisons_json,
+    cost_json,
+    curves_json,
+    scores_json,
+    values_json,
+    verdict_of,
+)
+from polytask.studies.runner import CellReport, run_cells
+from polytask.studies.study import Study, check_margin, differences
+from polytask.studies.table import FORMAT, write_table
+from polytask.types import UserError
+
+CALIBRATION_STEPS = 4
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a cell is expected to take."""
+
+    cell: Cell
+    seconds: float
+    measured: str
+    """Where the number comes from."""
+
+
+class StudyRunning:
+    """A study under way: iterate `reports()`, then `finish()`. What has finished is never run again."""
+
+    def __init__(
+        self, study: Study, folder: str | Path | None = None, workers: int = 1, margin: float | None = None
+    ) -> None:
+        """`margin`, in points, replaces the study's: variants that surely differ by less are called the same."""
+        if margin is not None:
+            study = replace(study, margin=check_margin(margin, "--margin"))
+        if workers < 1:
+            raise UserError(f"--workers: at least 1 is needed, found {workers}")
+        self.study = study
+        self.folder = Path(folder) if folder is not None else Path("studies") / study.name
+        self.workers = workers
+        self.errors: dict[str, str] = {}
+        if all(task.kind == "text" for recipe in study.recipes.values() for task in recipe.tasks.values()):
+            raise UserError(NOTHING_TO_COMPARE)
+        for variant, recipe in study.recipes.items():
+            for task in recipe.tasks.values():
+                check_metric(task.metric, task.kind, f"study, variant {variant}: tasks.{task.name}.metric")
+        self._check_folder()
+        self.plan: Plan = plan(study, self.folder)
+
+    @property
+    def waiting(self) -> list[Cell]:
+        return [cell for cell in self.plan.cells if not cell.done]
+
+    def reports(self) -> Iterator[CellReport]:
+        """Runs every cell that has not finished."""
+        write_atomically(self.folder / "study-plan.json", json.dumps(self._identity(), indent=1))
+        for report in run_cells(self.plan.cells, self.folder, self.workers):
+            if report.error is not None:
+                self.errors[report.cell.key] = report.error
+            yield report
+
+    def finish(self) -> dict[str, Any]:
+        """The verdict on what has finished: study.json, study.md and report.html in the study's folder."""
+        runs = [
+            RunFolder(cell.variant, cell.seed, cell.folder, summary)
+            for cell in self.plan.cells
+            if (summary := summary_of(cell.folder)) is not None
+        ]
+        cells = {variant: [c for c in self.plan.cells if c.variant == variant] for variant in self.study.recipes}
+        content = study_json(self.study, runs, {v: [self._cell_json(c) for c in found] for v, found in cells.items()})
+        return write_study(self.folder, {**content, "workers": self.workers})
+
+    def costs(self) -> list[Cost]:
+        """The expected time of each cell that has not finished: from finished cells of its variant, or a few steps."""
+        times: dict[str, Cost] = {}
+        for cell in self.waiting:
+            if cell.variant not in times:
+                times[cell.variant] = self._cost(cell)
+        return [replace(times[cell.variant], cell=cell) for cell in self.waiting]
+
+    def outlook(self) -> StudyOutlook:
+        """What gaps the plan could confirm."""
+        return outlook(self.study, self.plan)
+
+    def _cost(self, cell: Cell) -> Cost:
+        finished = [summary_of(c.folder) for c in self.plan.cells if c.variant == cell.variant and c.done]
+        if finished:
+            seconds = median(summary["seconds"] for summary in finished if summary is not None)
+            return Cost(cell, seconds, f"{len(finished)} finished")
+        return Cost(cell, _calibrated(cell, self.plan), f"{CALIBRATION_STEPS} steps")
+
+    def _cell_json(self, cell: Cell) -> dict[str, Any]:
+        summary = summary_of(cell.folder)
+        state = "done" if summary else "failed" if cell.key in self.errors else "missing"
+        return {
+            "seed": cell.seed,
+            "run": cell.folder.relative_to(self.folder).as_posix(),
+            "state": state,
+            "error": self.errors.get(cell.key),
+            "values": values_json(summary) if summary else {},
+        }
+
+    def _identity(self) -> dict[str, Any]:
+        """What makes two studies the same one: name, variants and reference (seeds may be added)."""
+        recipes = {name: recipe_to_mapping(replace(r, seed=0)) for name, r in self.study.recipes.items()}
+        return {"name": self.study.name, "reference": self.study.reference, "recipes": recipes}
+
+    def _check_folder(self) -> None:
+        check_target(self.folder, folder=True)
+        path = self.folder / "study-plan.json"
+        if not path.exists():
+            if self.folder.exists() and any(self.folder.iterdir()):
+                raise UserError(f"{self.folder}: there is something else in this folder; give --study DIR")
+            return
+        other = read_json(path)
+        if other != json.loads(json.dumps(self._identity())):
+            changed = [k for k in ("name", "reference", "recipes") if other.get(k) != self._identity()[k]]
+            raise UserError(
+                f"{self.folder}: this is the folder of another study (its {' and '.join(changed)} differ); give "
+                "--study DIR for the new one"
+            )
+
+
+def _calibrated(cell: Cell, planned: Plan) -> float:
+    """Seconds a cell should take: its steps at the speed of a few, and its evaluations at a third of that per token."""
+    with tempfile.TemporaryDirectory() as folder:
+        running = Running(cell.recipe, Path(folder) / "run")
+        reports = list(itertools.islice(running.steps(), CALIBRATION_STEPS))
+    step = median(report.seconds for report in reports[1:])
+    per_token = sum(report.seconds for report in reports[1:]) / sum(report.tokens for report in reports[1:])
+    prepared = planned.prepared[cell.variant]
+    dev_tokens = sum(int(split.store.lengths().sum()) + 3 * len(split) for split in prepared.splits("dev").values())
+    evaluations = cell.steps // (cell.recipe.train.evaluate_every or prepared.steps_per_epoch) + 1
+    evaluations += len(running.session.sampler.stages)
+    return cell.steps * step + evaluations * dev_tokens * per_token / 3
+
+
+def study_json(study: Study, runs: Sequence[RunFolder], cells: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    verdict = verdict_of(runs, study.reference, study.margin / 100) if runs else None
+    own = {variant: [run for run in runs if run.variant == variant] for variant in study.recipes}
+    about = runs[0].summary if runs else {"tasks": {}, "evaluations": {"dev": {}}}
+    return {
+        "format": FORMAT,
+        "name": study.name,
+        "reference": study.reference,
+        "seeds": list(study.seeds),
+        "margin": study.margin,
+        "tasks": {task: _task_json(t, about["evaluations"]["dev"][task]) for task, t in compared(about).items()},
+        "variants": {
+            variant: {
+                "settings": study.settings[variant],
+                "cells": cells[variant],
+                "scores": scores_json(verdict, variant),
+                "cost": cost_json(own[variant]),
+            }
+            for variant in study.recipes
+        },
+        "comparisons": comparisons_json(verdict),
+        "curves": {variant: curves_json(own[variant]) for variant in study.recipes},
+        "differences": differences(study.recipes),
+        "environment": environment(pick_device(next(iter(study.recipes.values())).train.device)),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _task_json(about: Mapping[str, Any], score: Mapping[str, Any]) -> dict[str, Any]:
+    better = score.get("greater_is_better", True)
+    found = {"kind": about["kind"], "metric": about["metric"], "examples": score["examples"]}
+    return {**found, "greater_is_better": better}
+
+
+def write_study(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
+    write_atomically(folder / "study.json", json.dumps(content, indent=1, ensure_ascii=False))
+    write_table(folder)
+    write_page(folder)
+    return content
+
+
+# --- runs that are there already --------------------------------------------------------------------------------------
+
+
+def compare_runs(
+    folders: Sequence[str | Path], target: str | Path = "comparison", margin: float | None = None
+) -> dict[str, Any]:
+    """The verdict on finished runs. Runs that differ in seed alone are one variant; the first is the reference.
+
+    Variants whose difference is surely smaller than `margin` (in points, left out: 0.5) are called the same.
+    """
+    margin = 100 * MARGIN if margin is None else check_margin(margin, "--margin")
+    target = Path(target)
+    check_target(target, folder=True)
+    runs, recipes = _grouped([Path(folder) for folder in folders])
+    if len(recipes) < 2:
+        raise UserError("compare: all runs are of one recipe: there is nothing to compare it with")
+    reference = next(iter(recipes))
+    seeds = tuple(sorted({run.seed for run in runs}))
+    changed = differences(recipes)
+    settings = {variant: {field: values[variant] for field, values in changed.items()} for variant in recipes}
+    study = Study(target.name, reference, seeds, settings, recipes, margin)
+    cells = {
+        variant: [
+            {
+                "seed": run.seed,
+                "run": Path(os.path.relpath(run.folder, target)).as_posix(),
+                "state": "done",
+                "error": None,
+                "values": values_json(run.summary),
+            }
+            for run in runs
+            if run.variant == variant
+        ]
+        for variant in recipes
+    }
+    return write_study(target, {**study_json(study, runs, cells), "workers": 0})
+
+
+def _grouped(folders: Sequence[Path]) -> tuple[list[RunFolder], dict[str, Recipe]]:
+    if len(set(map(os.path.realpath, folders))) < max(2, len(folders)):
+        raise UserError("compare: two or more different runs are needed")
+    recipes: dict[str, Recipe] = {}
+    runs: list[RunFolder] = []
+    for folder in folders:
+        summary = summary_of(folder)
+        if summary is None:
+            raise UserError(f"{folder}: this is no finished run: it has no summary.json")
+        recipe = read_recipe(folder / "recipe.yaml")
+        plain = replace(recipe, seed=0, name="")
+        same = [name for name, other in recipes.items() if replace(other, seed=0, name="") == plain]
+        variant = same[0] if same else _free_name(folder, recipes)
+        recipes.setdefault(variant, recipe)
+        if any(run.variant == variant and run.seed == recipe.seed for run in runs):
+            raise UserError(f"{folder}: the same recipe with the same seed {recipe.seed} as another run given")
+        runs.append(RunFolder(variant, recipe.seed, folder, summary))
+    return runs, recipes
+
+
+def _free_name(folder: Path, taken: Mapping[str, Any]) -> str:
+    name = folder.resolve().name
+    return name if name not in taken else str(folder)

@@ -1,0 +1,158 @@
+"""A study file -> a base recipe, its variants and seeds. Strict, as recipes are. Knows recipes, runs nothing.
+
+base: ../three-tasks.yaml          # a recipe file, or a whole recipe in place
+set: {train.epochs: 2}             # for every variant
+seeds: [0, 1, 2]
+reference: cross
+variants:                          # or `grid: {sampler: [proportional, round_robin], optimizer.lr: [5e-5, 1e-4]}`
+  cross: {}
+  bi: {tasks.sts.head: {name: bi, form: concat}}
+"""
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from polytask.disk.json_files import read_text
+from polytask.disk.records import convert
+from polytask.evaluation.comparisons import MARGIN
+from polytask.recipe.reading import read_content, recipe_from, with_value
+from polytask.recipe.records import Recipe, flat_fields, recipe_to_mapping
+from polytask.recipe.yaml_files import load_yaml
+from polytask.types import UserError, unknown
+
+NAME = re.compile(r"[^\x00-\x1f/\\]{1,120}")
+
+
+@dataclass(frozen=True)
+class StudyFile:
+    """What a study file may say."""
+
+    base: Any
+    """A recipe file, relative to the study's own folder, or a recipe in place."""
+    name: str = "study"
+    set: Mapping[str, Any] = field(default_factory=dict)
+    """Recipe fields set for every variant."""
+    variants: Mapping[str, Any] = field(default_factory=dict)
+    """Name -> the recipe fields it sets."""
+    grid: Mapping[str, Any] = field(default_factory=dict)
+    """Recipe field -> the values to try; every combination is a variant."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    reference: str | None = None
+    """The variant the others are compared with; left out: the first."""
+    margin: float = 100 * MARGIN
+    """In points: variants whose difference is surely smaller are called the same."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """Variants of one recipe, each to be trained with every seed."""
+
+    name: str
+    reference: str
+    seeds: tuple[int, ...]
+    settings: Mapping[str, Mapping[str, Any]]
+    """For each variant the recipe fields it sets over the base."""
+    recipes: Mapping[str, Recipe]
+    """For each variant its recipe, with the first seed."""
+    margin: float = 100 * MARGIN
+    """In points."""
+
+    def recipe(self, variant: str, seed: int) -> Recipe:
+        return replace(self.recipes[variant], seed=seed)
+
+
+def read_study(path: str | Path) -> Study:
+    """The study in a YAML file; an axis that names no recipe field or two equal variants are errors."""
+    path = Path(path)
+    where = str(path)
+    content = load_yaml(read_text(path, "study"), where)
+    file: StudyFile = convert(content, StudyFile, where)
+    base, folder = _base(file.base, path)
+    for key, value in file.set.items():
+        base = with_value(base, key.split("."), value)
+    settings = _variants(file, where)
+    recipes = {
+        name: _recipe(base, chosen, f"{where} (variant {name})", folder, file.name) for name, chosen in settings.items()
+    }
+    _check_different(recipes, where)
+    if len(set(file.seeds)) < len(file.seeds) or not file.seeds:
+        raise UserError(f"{where}: seeds: one or more different whole numbers are needed, found {list(file.seeds)}")
+    reference = file.reference or next(iter(settings))
+    if reference not in settings:
+        raise UserError(unknown(f"{where}: reference", reference, settings, "variant"))
+    first = {name: replace(recipe, seed=file.seeds[0]) for name, recipe in recipes.items()}
+    return Study(file.name, reference, file.seeds, settings, first, check_margin(file.margin, f"{where}: margin"))
+
+
+def check_margin(margin: float, where: str) -> float:
+    """The margin; `where` starts the message of an error."""
+    if not 0 <= margin <= 100:
+        raise UserError(f"{where}: must be in points, from 0 to 100, found {margin}")
+    return margin
+
+
+def _base(base: Any, study: Path) -> tuple[Mapping[str, Any], Path]:
+    """The base recipe's content, and the folder its files are relative to."""
+    if isinstance(base, str):
+        path = study.parent / base
+        content = read_content(path, "base recipe")
+        folder = path.resolve().parent
+    else:
+        content, folder = base, study.resolve().parent
+    if not isinstance(content, Mapping):
+        raise UserError(f"{study}: base: a recipe file or a recipe is needed, found {base!r}")
+    return content, folder
+
+
+def _variants(file: StudyFile, where: str) -> dict[str, Mapping[str, Any]]:
+    """Name -> settings, from the list of variants or from the grid."""
+    if bool(file.variants) == bool(file.grid):
+        raise UserError(f"{where}: give either variants (named) or a grid (every combination)")
+    if file.variants:
+        for name, chosen in file.variants.items():
+            if not NAME.fullmatch(name):
+                raise UserError(f"{where}: variants: {name!r} is no name: at most 120 characters, no slashes")
+            if not isinstance(chosen, Mapping | None):
+                raise UserError(f"{where}: variants.{name}: recipe fields are needed, found {chosen!r}")
+        return {name: dict(chosen or {}) for name, chosen in file.variants.items()}
+    for axis, values in file.grid.items():
+        if not isinstance(values, list) or not values:
+            raise UserError(f"{where}: grid.{axis}: a list of values is needed, found {values!r}")
+    combinations = itertools.product(*file.grid.values())
+    chosen = [dict(zip(file.grid, values, strict=True)) for values in combinations]
+    return {", ".join(f"{axis}={shown(value)}" for axis, value in one.items()): one for one in chosen}
+
+
+def shown(value: Any) -> str:
+    """A setting's value in a name: `bi(form=concat)`, `0.001`."""
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{k}={shown(v)}" for k, v in value.items() if k != "name")
+        return f"{value.get('name', '')}({inside})" if inside else str(value.get("name"))
+    return str(value)
+
+
+def _recipe(base: Mapping[str, Any], settings: Mapping[str, Any], where: str, folder: Path, name: str) -> Recipe:
+    content = dict(base)
+    for key, value in settings.items():
+        if key in ("seed", "name"):
+            raise UserError(f"{where}: {key} is the study's own; seeds stand in `seeds:`")
+        content = with_value(content, key.split("."), value)
+    return replace(recipe_from(content, where=where, folder=folder), name=name)
+
+
+def _check_different(recipes: Mapping[str, Recipe], where: str) -> None:
+    for (one, first), (other, second) in itertools.combinations(recipes.items(), 2):
+        if recipe_to_mapping(first) == recipe_to_mapping(second):
+            raise UserError(f"{where}: the variants {one!r} and {other!r} are the same recipe")
+
+
+def differences(recipes: Mapping[str, Recipe]) -> dict[str, dict[str, Any]]:
+    """The fields in which recipes differ, with each one's value; seeds and names aside."""
+    flat = {name: flat_fields(recipe) for name, recipe in recipes.items()}
+    fields = dict.fromkeys(key for one in flat.values() for key in one if key not in ("seed", "name"))
+    values = {key: {name: one.get(key) for name, one in flat.items()} for key in fields}
+    return {key: found for key, found in values.items() if len({repr(value) for value in found.values()}) > 1}

@@ -1,0 +1,122 @@
+"""Plain values -> types."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from polytask.disk.json_files import read_json, read_json_lines, read_text
+from polytask.disk.records import convert
+from polytask.recipe.yaml_files import load_yaml
+from polytask.types import MethodChoice, NonNegative, Positive, Rate, Share, Size, UserError, unknown
+
+
+@dataclass(frozen=True)
+class Inner:
+    size: int
+    name: str = "x"
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [
+        ("1e-5", float, 1e-5),
+        (3, float, 3.0),
+        (3.0, int, 3),
+        (7, str, "7"),
+        (None, int | None, None),
+        ("both", int | str, "both"),
+        ([1, 2], tuple[int, ...], (1, 2)),
+        ("a", tuple[str, ...], ("a",)),
+        ([0, "5"], tuple[float, float], (0.0, 5.0)),
+        ({"size": 2}, Inner, Inner(2)),
+        ("name", MethodChoice, MethodChoice("name")),
+        ({"name": "n", "a": 1}, MethodChoice, MethodChoice("n", {"a": 1})),
+        ("b", Literal["a", "b"], "b"),
+        (True, bool, True),
+        (0, Rate, 0.0),
+        (None, Rate | None, None),
+        (65536, Size, 65536),
+        ([0, 1], tuple[Share, ...], (0.0, 1.0)),
+    ],
+)
+def test_converted(value: Any, kind: Any, expected: Any) -> None:
+    assert convert(value, kind, "here") == expected
+    assert type(convert(value, kind, "here")) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "message"),
+    [
+        (True, int, "here: a whole number is needed, found True"),
+        (1.5, int, "here: a whole number is needed, found 1.5"),
+        ("inf", float, "here: a number is needed, found 'inf'"),
+        (float("nan"), float, "here: a number is needed"),
+        (1, bool, "here: true or false is needed, found 1"),
+        (["a"], str, "here: text is needed"),
+        (None, int, "here: a whole number is needed, found None"),
+        ({"sise": 2}, Inner, r"here: there is no field 'sise' \(did you mean size\?\)"),
+        ({}, Inner, "here: the field size is missing"),
+        ({"size": "big"}, Inner, "here: size: a whole number is needed, found 'big'"),
+        ([1, 2, 3], tuple[float, float], "here: 2 values are needed, found 3"),
+        ("c", Literal["a", "b"], "here: 'c' is not one of: a, b"),
+        (1, Rate, r"here: must be in \[0, 1\), found 1.0"),
+        (0, Positive, "here: must be above 0, found 0.0"),
+        (-1, NonNegative | None, "here: must be at least 0, found -1.0"),
+        (0, Size, r"here: must be in \[1, 65536\], found 0"),
+        ([0.5, 2], tuple[Share, ...], r"here\[1\]: must be in \[0, 1\], found 2.0"),
+        ({"a": {"b": [[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]}}, Any, "here: nested more than 20 levels deep"),
+    ],
+)
+def test_refused(value: Any, kind: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        convert(value, kind, "here")
+
+
+def test_yaml_is_plain() -> None:
+    assert load_yaml("a: [1, 2]", "f") == {"a": [1, 2]}
+    with pytest.raises(UserError, match="f: not valid YAML"):
+        load_yaml("a: !!python/name:os.system", "f")
+
+
+def test_unknown_names_are_met_with_the_nearest() -> None:
+    assert unknown("at", "colour", ["color", "size"], "field").endswith("(did you mean color?). Valid: color, size")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not valid JSON"),
+        (b"{", "is not valid JSON"),
+        (b"\xff{}", "is not UTF-8 text"),
+        (b"[" * 200_000, "its brackets are nested too deeply"),
+        (b"[1]", "does not hold a JSON object, found list"),
+        (b'{"a": ' + b"9" * 5_000 + b"}", "is not valid JSON"),
+    ],
+)
+def test_a_json_file_that_is_none_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "side.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"side.json.* {message}"):
+        read_json(path)
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "side.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"b": 2}\n{"unfinish')
+    assert list(read_json_lines(path)) == [{"a": 1}, {"b": 2}]
+    assert list(read_json_lines(path, containing=b'"b"')) == [{"b": 2}]
+    for bad in (b"[1]", b"\xff", b"{", b"[" * 200_000):
+        path.write_bytes(b'{"a": 1}\n' + bad + b"\n")
+        with pytest.raises(UserError, match=r"side\.jsonl, line 2 is not"):
+            list(read_json_lines(path))
+    with pytest.raises(UserError, match="none cannot be read"):
+        list(read_json_lines(tmp_path / "none"))
+
+
+def test_a_text_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="/dev/zero: the recipe is larger than 1,048,576 bytes"):
+        read_text(Path("/dev/zero"), "recipe")
+    (tmp_path / "x").write_bytes(b"a\r\nb\rc\n")
+    assert read_text(tmp_path / "x", "recipe") == "a\nb\nc\n"

@@ -1,0 +1,223 @@
+"""Recipes: what is read, what is refused and in which words, and that the resolved copy means the same."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polytask.recipe.reading import read_recipe, recipe_from, write_recipe
+from polytask.recipe.records import recipe_to_mapping
+from polytask.types import MethodChoice, UserError
+
+TASK = {"kind": "yes_no", "text": "t", "label": "l", "train": "a.csv", "dev": "b.csv"}
+PLAIN = {"kind": "text", "text": "t", "train": "a.csv", "dev": "b.csv"}
+
+
+def recipe(**more: Any) -> dict[str, Any]:
+    return {"tasks": {"one": TASK}} | more
+
+
+def test_defaults_and_short_forms() -> None:
+    made = recipe_from(recipe(sampler="round_robin", optimizer={"name": "adamw", "lr": "1e-5"}))
+    assert made.tasks["one"].text == ("t",)
+    assert made.sampler == MethodChoice("round_robin")
+    assert made.optimizer == MethodChoice("adamw", {"lr": "1e-5"})
+    assert made.train.epochs == 3
+
+
+def test_options_without_a_name_are_the_defaults() -> None:
+    assert recipe_from(recipe(optimizer={"lr": "1e-5"})).optimizer == MethodChoice("adamw", {"lr": "1e-5"})
+    assert recipe_from(recipe(), ["optimizer.lr=0.1"]).optimizer == MethodChoice("adamw", {"lr": 0.1})
+
+
+def test_files_are_made_absolute_from_the_recipe_or_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text("tasks: {one: {kind: yes_no, text: t, label: l, train: in/a.csv, dev: 'sample:b.csv'}}")
+    assert read_recipe(path).tasks["one"].train == str(tmp_path / "in" / "a.csv")
+    assert read_recipe(path).tasks["one"].dev == "sample:b.csv"
+    monkeypatch.setenv("SOME_DATA", "/data")
+    assert read_recipe(path, ["data=${SOME_DATA}"]).tasks["one"].train == "/data/in/a.csv"
+    monkeypatch.delenv("SOME_DATA")
+    with pytest.raises(UserError, match=r"data: the environment has no SOME_DATA; set it .export SOME_DATA=DIR."):
+        read_recipe(path, ["data=${SOME_DATA}"])
+
+
+def test_settings_go_over_the_file() -> None:
+    made = recipe_from(
+        recipe(optimizer="adamw"), ["train.epochs=7", "optimizer.lr=3e-5", "tasks.one.text=[a, b]", "seed=4"]
+    )
+    assert made.train.epochs == 7
+    assert made.optimizer == MethodChoice("adamw", {"lr": "3e-5"})
+    assert made.tasks["one"].is_pair
+    assert made.seed == 4
+
+
+def test_resolved_copy_means_the_same(tmp_path: Path) -> None:
+    made = recipe_from(
+        recipe(
+            regularizers=[{"name": "x", "strength": 0.1}],
+            encoder={"layers": 2, "hidden": 32},
+            train={"warmup": 0.2, "clip": None},
+            tasks={"one": TASK, "words": PLAIN},
+        ),
+        ["tasks.one.head={name: bi, form: concat}", "tasks.one.classes=null"],
+    )
+    write_recipe(made, tmp_path / "recipe.yaml")
+    assert read_recipe(tmp_path / "recipe.yaml") == made
+    assert recipe_to_mapping(made)["train"]["epochs"] == 3  # defaults are written out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1, 2], "a recipe is a mapping"),
+        ({}, "tasks: at least one task is needed"),
+        ({"tasks": {}}, "tasks: at least one task is needed"),
+        (recipe(epocs=3), "there is no field 'epocs'"),
+        (
+            recipe(train={"epocs": 3}),
+            r"train: there is no field 'epocs' \(did you mean epochs\?\)\. Valid: accumulate, ",
+        ),
+        (recipe(train={"epochs": "many"}), "train.epochs: a whole number is needed, found 'many'"),
+        (recipe(train={"epochs": 0}), r"train.epochs: must be in \[1, 1000000000\], found 0"),
+        (recipe(train={"clip": -1}), "train.clip: must be above 0, found -1"),
+        (recipe(train={"precision": "fp8"}), "train.precision: 'fp8' is not one of: auto, float32, bf16"),
+        (recipe(train={"head_lr": "nan"}), "train.head_lr: a number is needed"),
+        (recipe(train={"select": "two"}), "train.select: there is no task 'two'"),
+        (recipe(train={"select": "last.f1"}), "train.select: there is no task 'last'"),
+        (recipe(train={"select": "last", "patience": 2}), "train.patience: select: last has no best evaluation"),
+        (recipe(dropout=1.0), r"dropout: must be in \[0, 1\), found 1.0"),
+        (recipe(max_length=2), r"max_length: must be in \[4, 1000000\], found 2"),
+        (recipe(regularizers=[{"lr": 1}]), r"regularizers\[0\]: a method is given by its name"),
+        ({"tasks": {"../x": TASK}}, r"tasks.\.\./x: a task's name is letters"),
+        ({"tasks": {"mean": TASK}}, "tasks.mean: a task's name is letters.*, not mean"),
+        ({"tasks": {"last": TASK}}, "tasks.last: a task's name is letters.*, not mean or last"),
+        ({"tasks": {"one": "file.csv"}}, "tasks.one: fields are needed here, found 'file.csv'"),
+        (
+            {"tasks": {"one": {**TASK, "kind": "regression"}}},
+            "tasks.one.kind: 'regression' is not one of: classes, yes_no, score",
+        ),
+        ({"tasks": {"one": {k: v for k, v in TASK.items() if k != "dev"}}}, "tasks.one: the field dev is missing"),
+        (
+            {"tasks": {"one": {**TASK, "text": ["a", "b", "c"]}}},
+            "tasks.one.text: one column, or two for a pair, found 3",
+        ),
+        ({"tasks": {"one": {**TASK, "kind": "score"}}}, "tasks.one.range: a score needs its lowest and highest"),
+        ({"tasks": {"one": {**TASK, "kind": "score", "range": [5, 0]}}}, "the first value must be the lower"),
+        ({"tasks": {"one": {**TASK, "kind": "score", "range": [5]}}}, "tasks.one.range: 2 values are needed, found 1"),
+        ({"tasks": {"one": {**TASK, "kind": "classes", "classes": ["a", "a"]}}}, "two or more different names"),
+        ({"tasks": {"one": {**TASK, "weight": 0}}}, "tasks.one.weight: must be above 0, found 0"),
+        ({"tasks": {"one": {k: v for k, v in TASK.items() if k != "label"}}}, "tasks.one: the field label is missing"),
+        ({"tasks": {"one": {**TASK, "label": None}}}, "tasks.one.label: a value is needed, found nothing"),
+        ({"tasks": {"one": {**TASK, "kind": "text"}}}, "tasks.one.label: kind text has no labels, found 'l'"),
+        ({"tasks": {"one": {**PLAIN, "range": [0, 5]}}}, "tasks.one.range: kind text has no labels, found"),
+        ({"tasks": {"one": {**PLAIN, "loss": "focal"}}}, "tasks.one.loss: kind text has no labels, found"),
+        ({"tasks": {"one": {**PLAIN, "classes": ["a", "b"]}}}, "tasks.one.classes: .*for kind classes only"),
+        ({"tasks": {"one": {**PLAIN, "text": ["a", "b"]}}}, "tasks.one.text: kind text takes one column, found 2"),
+        ({"tasks": {"one": PLAIN}, "teachers": {"one": "runs/x"}}, "teachers.one: a task of plain text has no answers"),
+    ],
+)
+def test_refused_in_plain_words(content: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        recipe_from(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tasks: {a: 1\n", "not valid YAML"),
+        ("seed: 1\nseed: 2\n", "the key 'seed' stands twice, the second time in line 2"),
+        ("x: !!python/object/apply:os.system ['true']", "not valid YAML"),
+    ],
+)
+def test_bad_files_are_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(UserError, match=rf"bad\.yaml: .*{message}"):
+        read_recipe(tmp_path / "bad.yaml")
+
+
+def test_missing_and_undecodable_files(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.yaml: the recipe cannot be read: No such file"):
+        read_recipe(tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9")
+    with pytest.raises(UserError, match=r"latin\.yaml: the recipe is not UTF-8 text .byte 9."):
+        read_recipe(tmp_path / "latin.yaml")
+
+
+@pytest.mark.parametrize("setting", ["train.epochs", "=3", "train.epochs=[1"])
+def test_bad_settings(setting: str) -> None:
+    with pytest.raises(UserError, match="--set"):
+        recipe_from(recipe(), [setting])
+
+
+# --- a recipe put over another ----------------------------------------------------------------------------------------
+BASE = """
+encoder: minilm
+sampler: {name: power, alpha: 0.5}
+tasks:
+  one: {kind: yes_no, text: t, label: l, train: in/a.csv, dev: in/b.csv}
+  two: {kind: score, range: [0, 5], text: [t, u], label: l, train: in/c.csv, dev: in/d.csv}
+train: {epochs: 7, batch_size: 8}
+"""
+
+
+def written(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_a_recipe_is_put_over_its_base(tmp_path: Path) -> None:
+    own = """
+    base: ../base.yaml
+    name: mine
+    sampler: round_robin
+    tasks: {one: {weight: 2}}
+    train: {epochs: 1}
+    """
+    made = read_recipe(written(tmp_path, base=BASE, papers__mine=own) / "papers" / "mine.yaml", ["train.clip=2"])
+    assert (made.name, made.sampler) == ("mine", MethodChoice("round_robin"))
+    assert (made.train.epochs, made.train.batch_size, made.train.clip) == (1, 8, 2.0)
+    assert (made.tasks["one"].weight, made.tasks["one"].kind) == (2.0, "yes_no")
+    assert made.tasks["two"].train == str(tmp_path / "in" / "c.csv")
+
+
+def test_a_task_of_the_base_can_be_left_out_and_bases_can_have_bases(tmp_path: Path) -> None:
+    second = "{base: base.yaml, tasks: {two: null}}"
+    third = "{base: ../second.yaml, adapter: pal}"
+    folder = written(tmp_path, base=BASE, second=second, deep__third=third)
+    made = read_recipe(folder / "deep" / "third.yaml")
+    assert list(made.tasks) == ["one"]
+    assert made.adapter == MethodChoice("pal")
+    assert made.tasks["one"].dev == str(tmp_path / "in" / "b.csv")
+
+
+def test_a_base_reaches_its_data_encoder_and_teachers_from_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "encoders" / "small").mkdir(parents=True)
+    more = "data: files\nencoder: encoders/small\nteachers: {one: runs/one}\n"
+    folder = written(tmp_path, base=more + BASE.replace("encoder: minilm", ""), deep__mine="{base: ../base.yaml}")
+    made = read_recipe(folder / "deep" / "mine.yaml")
+    assert made.tasks["one"].train == str(tmp_path / "files" / "in" / "a.csv")
+    assert made.encoder == str(tmp_path / "encoders" / "small")
+    assert made.teachers == {"one": str(tmp_path / "runs" / "one")}
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"mine": "{base: none.yaml}"}, r"none.yaml: the base of .*mine.yaml cannot be read"),
+        ({"mine": "{base: 3}"}, r"mine.yaml: base: a recipe file is needed, found 3"),
+        ({"mine": "{base: mine.yaml}"}, r"mine.yaml: base: mine.yaml is itself based on this recipe"),
+        ({"mine": "{base: b.yaml}", "b": "{base: mine.yaml}"}, r"b.yaml: base: mine.yaml is itself based on"),
+        ({"mine": "{base: b.yaml}", "b": "[1]"}, r"b.yaml: a recipe is a mapping"),
+        ({"mine": "{base: b.yaml, train: 3}", "b": BASE}, r"mine.yaml: train: fields are needed here, found 3"),
+        ({"mine": "{base: b.yaml, tasks: {one: 3}}", "b": BASE}, r"mine.yaml: tasks.one: fields are needed"),
+    ],
+)
+def test_a_bad_base_is_told(tmp_path: Path, files: dict[str, str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        read_recipe(written(tmp_path, **files) / "mine.yaml")

@@ -1,0 +1,168 @@
+"""Studies end to end with real runs: what is written, what never runs twice, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from polytask import Finished, UserError, train
+from polytask.studies.compare import StudyRunning, compare_runs
+from polytask.studies.study import read_study
+
+from .conftest import QUICKSTART, Done, study_file
+
+
+def test_the_folder_has_the_verdict(small_study: Done) -> None:
+    content = json.loads((small_study.folder / "study.json").read_text())
+    assert content["reference"] == "cosine"
+    assert set(content["tasks"]) == {"opinion", "question", "similarity"}
+    for variant in ("cosine", "bi"):
+        found = content["variants"][variant]
+        assert [cell["state"] for cell in found["cells"]] == ["done", "done"]
+        values = [cell["values"]["question"] for cell in found["cells"]]
+        assert found["scores"]["question"]["mean"] == pytest.approx(sum(values) / 2)
+        assert found["scores"]["mean"]["low"] <= found["scores"]["mean"]["mean"] <= found["scores"]["mean"]["high"]
+        assert found["cost"]["seconds"] > 0
+        assert [step for step, _ in content["curves"][variant]["0"]["opinion"]] == [0, 10]
+    assert content["variants"]["bi"]["cost"]["parameters"]["per_task"]["question"] == 3 * 32 + 1
+    assert [c["task"] for c in content["comparisons"]] == ["opinion", "question", "similarity", "mean"]
+    assert all(c["sentence"] for c in content["comparisons"])
+    assert set(content["differences"]) == {"tasks.question.head", "tasks.similarity.head", "tasks.similarity.head.map"}
+    assert (small_study.folder / "report.html").is_file()
+    assert "| cosine" in (small_study.folder / "study.md").read_text()
+
+
+def test_a_finished_cell_never_runs_twice(small_study: Done) -> None:
+    again = StudyRunning(read_study(small_study.path), small_study.folder)
+    assert again.waiting == []
+    assert list(again.reports()) == []
+    assert again.finish()["comparisons"] == small_study.content["comparisons"]
+
+
+def test_more_seeds_run_only_what_is_new_and_costs_are_known(
+    small_study: Done, tmp_path: Path, tiny_settings: Any
+) -> None:
+    more = StudyRunning(read_study(study_file(tmp_path, tiny_settings, seeds=[0, 1, 5])), small_study.folder)
+    assert [(cell.variant, cell.seed) for cell in more.waiting] == [("cosine", 5), ("bi", 5)]
+    assert all(cost.measured == "2 finished" and cost.seconds > 0 for cost in more.costs())
+    outlook = more.outlook()
+    assert outlook.seeds == 3
+    assert "as measured in 4 finished runs of this study" in outlook.lines()[0]
+    deviations = {c["task"]: c["seed_deviation"] for c in small_study.content["comparisons"]}
+    assert {view.view: view.seed_deviation for view in outlook.views} == pytest.approx(deviations)
+
+
+def test_the_margin_of_the_study_or_of_the_command_line(small_study: Done) -> None:
+    """A margin of 100 points makes every comparison the same; nothing runs again."""
+    running = StudyRunning(read_study(small_study.path), small_study.folder, margin=100.0)
+    assert running.waiting == []
+    content = running.finish()
+    assert content["margin"] == 100.0
+    assert {c["margin"] for c in content["comparisons"]} == {1.0}
+    assert "same" in {c["claim"] for c in content["comparisons"]}
+    assert "the same within 100 points" in (small_study.folder / "study.md").read_text()
+    StudyRunning(read_study(small_study.path), small_study.folder).finish()  # as it was
+
+
+def test_costs_of_a_new_study_come_from_a_few_steps(tmp_path: Path, tiny_settings: list[str]) -> None:
+    running = StudyRunning(read_study(study_file(tmp_path, tiny_settings)), tmp_path / "new")
+    costs = running.costs()
+    assert len(costs) == 4
+    assert all(0 < cost.seconds < 600 for cost in costs)
+    assert not (tmp_path / "new").exists()
+
+
+def test_another_study_is_refused_its_folder(small_study: Done, tmp_path: Path, tiny_settings: list[str]) -> None:
+    other = read_study(study_file(tmp_path, tiny_settings, set={"max_length": 32}))
+    with pytest.raises(UserError, match=r"this is the folder of another study .its recipes differ"):
+        StudyRunning(other, small_study.folder)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "something").write_text("mine")
+    with pytest.raises(UserError, match="there is something else in this folder"):
+        StudyRunning(read_study(small_study.path), tmp_path / "full")
+
+
+def test_what_is_wrong_with_any_variant_is_told_before_anything_runs(tmp_path: Path, tiny_settings: list[str]) -> None:
+    wrong = {"cosine": {}, "wrong": {"tasks.opinion.head": "cross"}}
+    with pytest.raises(UserError, match="cross does not take 1 text"):
+        StudyRunning(read_study(study_file(tmp_path, tiny_settings, variants=wrong)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match="--workers: at least 1"):
+        StudyRunning(read_study(tmp_path / "study.yaml"), tmp_path / "out", workers=0)
+
+
+def runs_of(study: Done, variant: str) -> list[Path]:
+    return [study.folder / cell["run"] for cell in study.content["variants"][variant]["cells"]]
+
+
+def test_finished_runs_are_grouped_by_recipe(small_study: Done, tmp_path: Path) -> None:
+    folders = [*runs_of(small_study, "cosine"), *runs_of(small_study, "bi")]
+    content = compare_runs(folders, tmp_path / "comparison")
+    assert len(content["variants"]) == 2
+    first = next(iter(content["variants"].values()))
+    assert [cell["seed"] for cell in first["cells"]] == [0, 1]
+    numbers = [(c["difference"], c["p_holm"]) for c in content["comparisons"]]
+    assert numbers == [(c["difference"], c["p_holm"]) for c in small_study.content["comparisons"]]
+    assert (tmp_path / "comparison" / first["cells"][0]["run"] / "report.html").is_file()
+
+
+def test_runs_that_cannot_be_compared(small_study: Done, tiny_run: Finished, tmp_path: Path) -> None:
+    (run, *_) = runs_of(small_study, "cosine")
+    with pytest.raises(UserError, match="two or more different runs"):
+        compare_runs([run, run], tmp_path / "c")
+    with pytest.raises(UserError, match="all runs are of one recipe"):
+        compare_runs(runs_of(small_study, "cosine"), tmp_path / "c")
+    with pytest.raises(UserError, match="this is no finished run"):
+        compare_runs([run, tmp_path], tmp_path / "c")
+    other = tmp_path / "other"
+    shutil.copytree(tiny_run.folder, other)
+    path = other / "environment.json"
+    path.write_text(
+        path.read_text().replace(json.loads(path.read_text())["data"]["question"]["dev"]["sha256"], "0" * 64)
+    )
+    with pytest.raises(UserError, match=r"task question was scored on .* cannot be compared"):
+        compare_runs([run, other], tmp_path / "c")
+    path.unlink()
+    with pytest.raises(UserError, match=r"environment\.json: what the run was scored on cannot be read"):
+        compare_runs([run, other], tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_plain_text_is_left_out_of_the_comparison(tiny_settings: list[str], tiny_run: Finished, tmp_path: Path) -> None:
+    """So that one can ask whether learning from plain text beside the tasks helps them."""
+    plain = "tasks.words={kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:opinions-dev'}"
+    more = train(QUICKSTART, tmp_path / "more", [*tiny_settings, plain])
+    content = compare_runs([tiny_run.folder, more.folder], tmp_path / "both")
+    assert set(content["tasks"]) == {"opinion", "question", "similarity"}
+    views = {"opinion", "question", "similarity", "mean"}
+    assert {comparison["task"] for comparison in content["comparisons"]} == views
+    assert set(content["variants"]["more"]["cells"][0]["values"]) == views
+    assert content["variants"]["more"]["cells"][0]["values"]["mean"] == pytest.approx(more.evaluations["dev"].mean)
+
+
+def test_plain_text_alone_cannot_be_compared(tiny_settings: list[str], tmp_path: Path) -> None:
+    task = {"kind": "text", "text": "text", "train": "sample:opinions-train", "dev": "sample:opinions-dev"}
+    (tmp_path / "plain.yaml").write_text(yaml.safe_dump({"tasks": {"words": task}}))
+    path = study_file(
+        tmp_path, tiny_settings, base="plain.yaml", variants={"small": {}, "large": {"train.batch_size": 8}}
+    )
+    with pytest.raises(UserError, match="all tasks are plain text, which has no predictions to compare"):
+        StudyRunning(read_study(path), tmp_path / "out")
+    runs = [
+        train(tmp_path / "plain.yaml", tmp_path / str(size), [*tiny_settings, f"train.batch_size={size}"]).folder
+        for size in (4, 8)
+    ]
+    with pytest.raises(UserError, match="all tasks are plain text, which has no predictions to compare"):
+        compare_runs(runs, tmp_path / "none")
+
+
+def test_a_metric_that_studies_cannot_compare_is_refused_before_anything_runs(
+    tmp_path: Path, tiny_settings: Any
+) -> None:
+    path = study_file(tmp_path, [*tiny_settings, "tasks.opinion.metric=auc"])
+    with pytest.raises(UserError, match=r"tasks.opinion.metric: 'auc' needs probabilities"):
+        StudyRunning(read_study(path), tmp_path / "study")
+    assert not (tmp_path / "study").exists()
