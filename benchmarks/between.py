@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/between.py [ROUNDS]
 
-Bias, dropout, residual sum and layer norm (trunk/add_norm.py), and bias with gelu (trunk/bias_gelu.py), forward and
+Bias, dropout, residual sum and layer norm (encoder/add_norm.py), and bias with gelu (encoder/bias_gelu.py), forward and
 backward, bf16 with residual sums in float32, on 928 and 16,384 tokens of BERT-base's and MiniLM's sizes. Each way is
 captured as a CUDA graph; the ways take turns, and reported are medians and their ratios, beside the time the bytes
 alone would take. Then the same for other cuts of the work.

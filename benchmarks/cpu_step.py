@@ -46,21 +46,21 @@ def plain() -> Callable[[], object]:
     """What a first script does: pad to the longest text of the batch, mean-pool under the mask, one linear layer."""
     prepared = prepare(read_recipe(RECIPE))
     feed = Feed(prepared.splits("train"), dict.fromkeys(prepared.model.tasks, False), prepared.packer, seed=0)
-    trunk = AutoModel.from_pretrained(find_encoder("minilm")).train()
-    head = torch.nn.Linear(trunk.config.hidden_size, 5)
-    optimizer = torch.optim.AdamW([*trunk.parameters(), *head.parameters()], lr=1e-5, fused=True)
+    encoder = AutoModel.from_pretrained(find_encoder("minilm")).train()
+    head = torch.nn.Linear(encoder.config.hidden_size, 5)
+    optimizer = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], lr=1e-5, fused=True)
 
     def step() -> None:
         stream = feed.next_batch([Draw("opinion", BATCH)]).together
         rows = stream.token_ids_T.split(list(stream.layout.lengths))
         ids_BL = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
         mask_BL = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-        hidden_BLD = trunk(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
+        hidden_BLD = encoder(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
         pooled_BD = (hidden_BLD * mask_BL[..., None]).sum(1) / mask_BL.sum(1, keepdim=True)
         loss = F.cross_entropy(head(F.dropout(pooled_BD, 0.1)), stream.labels["opinion"])
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(trunk.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
         optimizer.step()
 
     return step

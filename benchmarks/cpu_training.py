@@ -158,7 +158,9 @@ def where_time_goes(running: Running, count: int = 10) -> None:
         found[kind] += event.self_cpu_time_total / count / 1000
     found["the rest"] += max(step_ms - sum(found.values()), 0.0)
     precision = running.recipe.train.precision
-    matrices = sum(p.numel() for layer in running.session.model.trunk.layers for p in layer.parameters() if p.ndim == 2)
+    matrices = sum(
+        p.numel() for layer in running.session.model.encoder.layers for p in layer.parameters() if p.ndim == 2
+    )
     floor = 6 * matrices * tokens / count / matrix_rate(torch.bfloat16 if precision == "bf16" else torch.float32) * 1000
     print(f"{precision}: {step_ms:.0f} ms a step of {tokens / count:.0f} tokens; floor {floor:.0f} ms")
     for kind, ms in sorted(found.items(), key=lambda entry: -entry[1]):

@@ -12,7 +12,7 @@ same round.
 
 speed     Trainer with its defaults (float32) and tuned (bf16, sdpa, grouped by length, fused AdamW, six workers) beside
           polytask's step launched kernel by kernel, and captured
-adapters  steps with adapters, heads alone and frozen trunks beside the plain step, all captured; peft's LoRA beside
+adapters  steps with adapters, heads alone and frozen encoders beside the plain step, all captured; peft's LoRA beside
 rate      how much of the card's matrix rate a step of 16k tokens reaches
 profile   where the time of a step goes, by kind of kernel
 """
@@ -205,8 +205,8 @@ def adapters(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
         "conditional_norm": {"adapter": "conditional_norm"},
         "lora": {"adapter": "lora"},
         "heads alone": {"parts": "heads"},
-        "houlsby, frozen trunk": {"adapter": "houlsby", "parts": "adapters"},
-        "lora, frozen trunk": {"adapter": "lora", "parts": "adapters"},
+        "houlsby, frozen encoder": {"adapter": "houlsby", "parts": "adapters"},
+        "lora, frozen encoder": {"adapter": "lora", "parts": "adapters"},
     }
     results = {}
     for shape in SHAPES:
@@ -223,7 +223,7 @@ def adapters(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
             print(f"{shape}, {batch} examples a step, captured; time beside the plain step:")
             for name, rates in found.items():
                 print(f"    {name:28} {statistics.median(rates):9,.0f} examples/s  {ratios(found, 'plain', name)}")
-            print(f"    lora, frozen trunk / peft: {ratios(found, 'lora, frozen trunk', list(ways)[-1])}")
+            print(f"    lora, frozen encoder / peft: {ratios(found, 'lora, frozen encoder', list(ways)[-1])}")
             for way in own.values():
                 way.close()
             del own

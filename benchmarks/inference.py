@@ -13,7 +13,7 @@ wait for each other wait for the others as well: run it with OMP_NUM_THREADS=1 t
   float32, sorted and padded in the same way.
 - vectors: MiniLM with mean pooling. sentence-transformers' `encode` as it comes (sorted, batches of 32, float32), and
   in bf16, beside a polytask task whose head pools by the mean.
-- tasks: three tasks that share the trunk beside one of them.
+- tasks: three tasks that share the encoder beside one of them.
 
 The texts are different from each other. With POLYTASK_DATA set to a folder that has them: SST sentences and Quora
 questions; else the built-in samples. sentence-transformers, onnx, onnxruntime and onnxscript are compared with where
@@ -235,7 +235,7 @@ def main(rounds: int, count: int) -> None:
         "one task": lambda asked: models["fp32"].predict_tasks(asked, tasks=["one"]),
         "three tasks": lambda asked: models["fp32"].predict_tasks(asked, tasks=["one", "two", "three"]),
     }
-    report("Tasks that share the trunk, fp32", measure(tasks, asked, rounds), len(asked), "one task")
+    report("Tasks that share the encoder, fp32", measure(tasks, asked, rounds), len(asked), "one task")
 
 
 if __name__ == "__main__":

@@ -29,21 +29,21 @@ SEQUENCES, LENGTH = 128, 24
 
 def one_pass(adapter_name: str, num_tasks: int, device: torch.device) -> Callable[[], None]:
     tasks = tuple(f"task{i}" for i in range(num_tasks))
-    trunk = Bert(SHAPE).to(device)
+    encoder = Bert(SHAPE).to(device)
     adapter = make_adapter(MethodChoice(adapter_name), tasks, SHAPE).to(device)
     share = np.array_split(np.arange(SEQUENCES), num_tasks)
     ids = np.random.default_rng(0).integers(1000, 20000, (SEQUENCES, LENGTH - 2))
     parts = [Part(task, [(ids[i],) for i in rows]) for task, rows in zip(tasks, share, strict=True)]
     on_gpu = device.type == "cuda"
     stream = Packer(tasks, 101, 102, LENGTH).pack(parts, steady=on_gpu).to(device)
-    half = HalfWeights(torch.nn.ModuleList([trunk, adapter])) if on_gpu else None
+    half = HalfWeights(torch.nn.ModuleList([encoder, adapter])) if on_gpu else None
 
     def run() -> None:
-        trunk.zero_grad(set_to_none=True)
+        encoder.zero_grad(set_to_none=True)
         adapter.zero_grad(set_to_none=True)
         with half.standing_in() if half else nullcontext():
             with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
-                loss = trunk.encode(stream, adapter).float().square().mean()
+                loss = encoder.encode(stream, adapter).float().square().mean()
             loss.backward()
         if half:
             half.move_gradients()

@@ -5,7 +5,7 @@
 MiniLM's shape (untrained), three tasks (one text, a pair in one sequence, a pair in two) in one stream of 32 examples
 of about 29 tokens, whole steps with torch's fused AdamW and what follows a step. Float32 on the CPU, bf16 on CUDA where
 there is one; attention drops nothing, so that CUDA has its varlen kernel. All take turns; reported is the ratio to the
-plain step of the same round, its median and its spread. Soft sharing is for tasks with trunks of their own: beside a
+plain step of the same round, its median and its spread. Soft sharing is for tasks with encoders of their own: beside a
 plain step of those.
 """
 
@@ -35,8 +35,8 @@ SPACES = {"topic": LabelSpace("classes", ("a", "b", "c", "d", "e")), "same": YES
 HEADS = {"topic": ("linear", 1), "same": ("cross", 2), "alike": ("bi", 2)}
 COUNTS = {"topic": 11, "same": 11, "alike": 10}
 PACKER = Packer(tuple(SPACES), 101, 102, 64)
-ADAPTERS = {"soft_sharing": "own_trunk"}
-"""What a regularizer's model needs; the others have a plain trunk."""
+ADAPTERS = {"soft_sharing": "own_encoder"}
+"""What a regularizer's model needs; the others have a plain encoder."""
 TARGETS = {"smart": 2.8, "bregman": 1.5, "lnsr": 2.1, "r_drop": 2.1}
 
 Step = Callable[[Stream], None]

@@ -64,7 +64,7 @@ def make_model(shape: str) -> BertForSequenceClassification:
 
 
 def with_lora(model: BertForSequenceClassification) -> Any:
-    """peft's LoRA of rank 8 on queries and values; the rest of the trunk is frozen."""
+    """peft's LoRA of rank 8 on queries and values; the rest of the encoder is frozen."""
     import peft  # only where it is asked for: nothing else here needs it  # noqa: PLC0415
 
     config = peft.LoraConfig(peft.TaskType.SEQ_CLS, r=8, lora_alpha=8, target_modules=["query", "value"])

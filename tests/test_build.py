@@ -75,7 +75,7 @@ def test_a_run_says_which_revision_of_its_encoder_it_used(tmp_path: Path, monkey
         assert read_recipe(tmp_path / commit / "recipe.yaml").encoder == encoder
         assert json.loads((tmp_path / commit / "environment.json").read_text())["encoder_revision"] == commit
         weights = load_file(repo / "snapshots" / commit / "model.safetensors")["embeddings.word_embeddings.weight"]
-        assert torch.equal(running.prepared.model.trunk.words.weight, weights)
+        assert torch.equal(running.prepared.model.encoder.words.weight, weights)
         list(running.steps())
         let_go(running.folder)
     summary = running.finish().summary

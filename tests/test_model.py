@@ -44,7 +44,7 @@ def test_one_pass_answers_all_tasks(tiny_run: Finished) -> None:
 def test_word_vectors_can_be_given(tiny_run: Finished) -> None:
     bundle = load(tiny_run.folder).bundle
     stream = bundle.packer.pack([Part("opinion", [(np.array([7, 8, 9]),)])])
-    words = bundle.model.trunk.words(stream.token_ids_T)
+    words = bundle.model.encoder.words(stream.token_ids_T)
     with torch.inference_mode():
         torch.testing.assert_close(bundle.model(stream, words), bundle.model(stream))
         assert not torch.equal(bundle.model(stream, words + 0.1)["opinion"], bundle.model(stream)["opinion"])

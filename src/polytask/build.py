@@ -149,7 +149,7 @@ def encoder_origin(encoder: str | Mapping[str, Any]) -> dict[str, str | None]:
 
 def make_encoder(recipe: Recipe, folder: Path, tokenizer: TextTokenizer) -> Bert:
     if isinstance(recipe.encoder, str):
-        trunk = load_encoder(folder, recipe.dropout, recipe.attention_dropout)
+        encoder = load_encoder(folder, recipe.dropout, recipe.attention_dropout)
     else:
         given = {"dropout": recipe.dropout, "attention_dropout": recipe.attention_dropout}
         numbers = {"vocabulary": tokenizer.vocabulary} | {k: v for k, v in given.items() if v is not None}
@@ -159,13 +159,13 @@ def make_encoder(recipe: Recipe, folder: Path, tokenizer: TextTokenizer) -> Bert
         if shape.activation not in ACTIVATIONS:
             raise UserError(unknown("recipe: encoder.activation", shape.activation, ACTIVATIONS, "activation"))
         check_parameters(shape, "recipe: encoder")
-        trunk = Bert(shape)
-    check_vocabulary(tokenizer, trunk.shape, folder)
-    if recipe.max_length > trunk.shape.positions:
+        encoder = Bert(shape)
+    check_vocabulary(tokenizer, encoder.shape, folder)
+    if recipe.max_length > encoder.shape.positions:
         raise UserError(
-            f"recipe: max_length: the encoder has {trunk.shape.positions} positions, found {recipe.max_length}"
+            f"recipe: max_length: the encoder has {encoder.shape.positions} positions, found {recipe.max_length}"
         )
-    return trunk
+    return encoder
 
 
 def check_vocabulary(tokenizer: TextTokenizer, shape: BertShape, folder: Path) -> None:
@@ -236,7 +236,7 @@ def make_model(
     specs: Mapping[str, TaskSpec],
     labels: Mapping[str, LabelSpace],
     adapter: MethodChoice,
-    trunk: Callable[[], Bert],
+    encoder: Callable[[], Bert],
     seed: int = 0,
     most: int | None = None,
 ) -> MultiTaskModel:
@@ -248,7 +248,7 @@ def make_model(
         if hasattr(torch.nn.ModuleDict, name):  # heads are kept in one, which has attributes of its own
             raise UserError(f"recipe: tasks.{name}: this name is taken; call the task something else")
     torch.manual_seed(seeds.derive(seed, "start"))
-    bert = trunk()
+    bert = encoder()
     most = most_parameters() if most is None else most
     with AtMost(most, f"recipe: adapter and heads need more than {most:,} parameters; choose smaller sizes"):
         parts = make_adapter(adapter, tuple(specs), bert.shape)

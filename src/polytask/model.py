@@ -1,4 +1,4 @@
-"""The multi-task model: one trunk, one adapter, a head for each task. Knows interfaces, no concrete method, no file."""
+"""The multi-task model: one encoder, one adapter, a head for each task. Knows interfaces, no concrete method."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,16 +33,16 @@ class Pass:
 
 
 class MultiTaskModel(nn.Module):
-    """One pass of the trunk over a stream answers every task in it."""
+    """One pass of the encoder over a stream answers every task in it."""
 
-    def __init__(self, trunk: Bert, adapter: Adapter, heads: Mapping[str, Head]) -> None:
+    def __init__(self, encoder: Bert, adapter: Adapter, heads: Mapping[str, Head]) -> None:
         super().__init__()
-        self.trunk = trunk
+        self.encoder = encoder
         self.adapter = adapter
         self.heads = nn.ModuleDict(heads)
         self.tasks = tuple(heads)
         for head in heads.values():
-            head.set_norm_eps(trunk.shape.norm_eps)
+            head.set_norm_eps(encoder.shape.norm_eps)
 
     def head(self, task: str) -> Head:
         head = self.heads[task]
@@ -51,18 +51,18 @@ class MultiTaskModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.trunk.words.weight.device
+        return self.encoder.words.weight.device
 
     def forward(self, stream: Stream, words_TD: Tensor | None = None) -> dict[str, Tensor]:
         """Each task's outputs. `words_TD` stands in for the word vectors."""
-        return self.outputs(self.trunk.encode(stream, self.adapter, words_TD), stream)
+        return self.outputs(self.encoder.encode(stream, self.adapter, words_TD), stream)
 
     def run(self, stream: Stream, words_TD: Tensor | None = None) -> Pass:
         """The same, keeping what lies between."""
         random = RandomState(self.device)
-        words_TD = self.trunk.words(stream.token_ids_T) if words_TD is None else words_TD
-        embedded_TD = self.trunk.embed(stream, self.adapter, words_TD)
-        states = (embedded_TD, *self.trunk.states(embedded_TD, stream.layout, self.adapter))
+        words_TD = self.encoder.words(stream.token_ids_T) if words_TD is None else words_TD
+        embedded_TD = self.encoder.embed(stream, self.adapter, words_TD)
+        states = (embedded_TD, *self.encoder.states(embedded_TD, stream.layout, self.adapter))
         return Pass(stream, words_TD, states, self.outputs(states[-1], stream), random)
 
     def again(self, done: Pass, words_TD: Tensor | None = None) -> Pass:
@@ -71,11 +71,11 @@ class MultiTaskModel(nn.Module):
             return self.run(done.stream, words_TD)
 
     def outputs(self, hidden_TD: Tensor, stream: Stream) -> dict[str, Tensor]:
-        """Each task's outputs, given the trunk's last hidden states."""
+        """Each task's outputs, given the encoder's last hidden states."""
         layout = stream.layout
         return {
             task: self.head(task)(
-                Encoded(hidden_TD, layout, k, self.trunk.pool, self.trunk.words.weight, stream.labels.get(task))
+                Encoded(hidden_TD, layout, k, self.encoder.pool, self.encoder.words.weight, stream.labels.get(task))
             )
             for k, task in enumerate(self.tasks)
             if layout.sequence_ranges[k][0] < layout.sequence_ranges[k][1]
@@ -99,7 +99,7 @@ class MultiTaskModel(nn.Module):
         token_budget: int = 8192,
         bf16: bool = False,
     ) -> dict[str, Tensor]:
-        """The outputs of tasks that one pass of the trunk can answer (`passes`), for the same examples."""
+        """The outputs of tasks that one pass of the encoder can answer (`passes`), for the same examples."""
         was_training = self.training
         self.eval()
         head = self.head(tasks[0])
@@ -116,7 +116,7 @@ class MultiTaskModel(nn.Module):
                 part = Part.masked(tasks[0], hide)
             stream = packer.pack([part]).to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
-                hidden_TD = self.trunk.encode(stream, self.adapter)
+                hidden_TD = self.encoder.encode(stream, self.adapter)
                 for task in tasks:
                     pieces[task].append(self._output(task, tasks[0], hidden_TD, stream).float().cpu())
             order += batch
@@ -127,14 +127,14 @@ class MultiTaskModel(nn.Module):
     def _output(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Tensor:
         """A task's outputs for what stands in the stream as another's."""
         k, labels = self.tasks.index(packed_as), stream.labels.get(packed_as)
-        encoded = Encoded(hidden_TD, stream.layout, k, self.trunk.pool, self.trunk.words.weight, labels)
+        encoded = Encoded(hidden_TD, stream.layout, k, self.encoder.pool, self.encoder.words.weight, labels)
         output: Tensor = self.head(task)(encoded)
         return output
 
     def passes(self, tasks: Sequence[str]) -> list[tuple[str, ...]]:
-        """The tasks in groups: one pass of the trunk over the same texts answers all tasks of a group.
+        """The tasks in groups: one pass of the encoder over the same texts answers all tasks of a group.
 
-        They read a pair the same way, and nothing inside the trunk is a task's own.
+        They read a pair the same way, and nothing inside the encoder is a task's own.
         """
         groups: dict[tuple[object, ...], list[str]] = {}
         for task in tasks:
@@ -145,7 +145,7 @@ class MultiTaskModel(nn.Module):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the adapter leaves every slot as it is, so that the trunk alone does all the work."""
+        """Whether the adapter leaves every slot as it is, so that the encoder alone does all the work."""
         return all(type(part) is LayerAdapter for part in (self.adapter.embedding, *self.adapter.layers))
 
     def parts(self) -> Iterator[tuple[str, int, nn.Module]]:
@@ -153,14 +153,14 @@ class MultiTaskModel(nn.Module):
 
         This is what layer-wise learning rates and the parameter budget go by.
         """
-        trunk = self.trunk
+        encoder = self.encoder
         for name in ("words", "positions", "segments", "norm"):
-            yield f"trunk.{name}", 0, getattr(trunk, name)
-        for index, layer in enumerate(trunk.layers):
-            yield f"trunk.layers.{index}", index + 1, layer
-        yield "trunk.pooler", len(trunk.layers), trunk.pooler
-        yield "adapter", len(trunk.layers) + 1, self.adapter
-        yield "heads", len(trunk.layers) + 1, self.heads
+            yield f"encoder.{name}", 0, getattr(encoder, name)
+        for index, layer in enumerate(encoder.layers):
+            yield f"encoder.layers.{index}", index + 1, layer
+        yield "encoder.pooler", len(encoder.layers), encoder.pooler
+        yield "adapter", len(encoder.layers) + 1, self.adapter
+        yield "heads", len(encoder.layers) + 1, self.heads
 
     def budget(self) -> dict[str, Any]:
         """How many parameters are shared, how many each task has for itself, and how many learn."""
@@ -171,7 +171,7 @@ class MultiTaskModel(nn.Module):
         adapter = _count(self.adapter.parameters())
         own = sum(_count(self.adapter.task_parameters(task)) for task in self.tasks)
         return {
-            "trunk": _count(self.trunk.parameters()),
+            "trunk": _count(self.encoder.parameters()),
             "adapter_shared": adapter - own,
             "per_task": per_task,
             "total": _count(self.parameters()),

@@ -57,7 +57,7 @@ class Layout:
     """In a steady stream, no sequence is longer than this. Its ranges depend on the number of tokens by size class
     only, and hold filler of the task's own behind its sequences (`Packer.pack`); some filler has no tokens."""
     made: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What a part of the model makes once in a pass of the trunk and uses in several layers; gone when it ends."""
+    """What a part of the model makes once in a pass of the encoder and uses in several layers; gone when it ends."""
 
     @property
     def max_length(self) -> int:
@@ -181,16 +181,16 @@ class Stream:
 
 @dataclass(frozen=True)
 class Encoded:
-    """One task's part of the trunk's output, which is what a head sees."""
+    """One task's part of the encoder's output, which is what a head sees."""
 
     hidden_TD: Tensor
     """The whole stream's hidden states; `tokens` and `sequences` say which are this task's."""
     layout: Layout
     task_index: int
     pooler: Callable[[Tensor], Tensor]
-    """The trunk's pooler: first-token states to tanh(W h + b)."""
+    """The encoder's pooler: first-token states to tanh(W h + b)."""
     words_VD: Tensor | None = None
-    """The trunk's word vectors."""
+    """The encoder's word vectors."""
     labels: Tensor | None = None
     """The stream's labels of this task."""
 

@@ -118,13 +118,13 @@ class TrainSettings:
     accumulate: Size = 1
     """Forward passes whose gradients make one step."""
     parts: Literal["all", "adapters", "heads"] = "all"
-    """What learns: everything; adapters and heads; or heads alone. The rest of the trunk is frozen."""
+    """What learns: everything; adapters and heads; or heads alone. The rest of the encoder is frozen."""
     norms: bool = False
-    """The layer norms of a frozen trunk learn too."""
+    """The layer norms of a frozen encoder learn too."""
     head_lr: Positive | None = None
     """Learning rate of heads (left out: the optimizer's lr)."""
     layer_decay: Positive = 1.0
-    """Each trunk layer below the top learns at this factor of the one above it; the embeddings are the lowest."""
+    """Each encoder layer below the top learns at this factor of the one above it; the embeddings are the lowest."""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     """What the learning rate does after the warm-up."""
     warmup: Annotated[float, Bounds(0, 10**9)] = 0.1
@@ -168,7 +168,7 @@ class AddSettings:
     """How tasks join a run that has finished: the recipe's `add:` part."""
 
     guarantee: Literal["frozen", "measured"] = "frozen"
-    """frozen: only new parts learn, old answers stay to the bit. measured: the trunk learns, old tasks are measured."""
+    """frozen: only new parts learn, old answers stay bit-identical. measured: all learns, old tasks are measured."""
     max_drop: NonNegative = 1.0
     """measured: points (hundredths) an old task's primary metric may fall on dev. If one falls further: no model."""
     distill: Share = 0.0

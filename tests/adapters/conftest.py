@@ -1,4 +1,4 @@
-"""A small trunk's context, a stream of two tasks, and adapters away from their silent start."""
+"""A small encoder's context, a stream of two tasks, and adapters away from their silent start."""
 
 from collections.abc import Callable
 

@@ -78,7 +78,7 @@ def test_what_is_stacked_once_in_a_pass_is_stacked_anew_in_the_next() -> None:
     tasks = ("a", "b", "c", "d")
     shape = BertShape(layers=2, hidden=16, heads=2, ffn=16, vocabulary=20, positions=64, dropout=0, attention_dropout=0)
     torch.manual_seed(0)
-    trunk, adapter = Bert(shape), make_adapter(MethodChoice("pal", {"size": 8, "heads": 2}), tasks, shape)
+    encoder, adapter = Bert(shape), make_adapter(MethodChoice("pal", {"size": 8, "heads": 2}), tasks, shape)
     for parameter in adapter.parameters():
         nn.init.normal_(parameter)
     ids = np.arange(5, 8)
@@ -88,9 +88,9 @@ def test_what_is_stacked_once_in_a_pass_is_stacked_anew_in_the_next() -> None:
     assert together.layout.evenly == (0, 1, 2, 3)
     starts = [first for first, _ in together.layout.token_ranges]
     for _ in range(2):
-        firsts_KD = trunk.encode(together, adapter)[starts]
+        firsts_KD = encoder.encode(together, adapter)[starts]
         assert not together.layout.made
-        expected_KD = torch.stack([trunk.encode(stream, adapter)[0] for stream in apart])
+        expected_KD = torch.stack([encoder.encode(stream, adapter)[0] for stream in apart])
         torch.testing.assert_close(firsts_KD, expected_KD, atol=1e-5, rtol=1e-5)
         weights = list(adapter.parameters())
         for one, two in zip(

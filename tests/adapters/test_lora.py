@@ -1,4 +1,4 @@
-"""LoRA can be merged into the trunk."""
+"""LoRA can be merged into the encoder."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from polytask.text.packing import Packer, Part
 SHAPE = BertShape(layers=2, hidden=8, heads=2, ffn=16, vocabulary=40, positions=16)
 
 
-def test_lora_can_be_merged_into_the_trunk(context: AdapterContext, shaken: Any) -> None:
+def test_lora_can_be_merged_into_the_encoder(context: AdapterContext, shaken: Any) -> None:
     sites = ("query", "key", "value", "attention_output", "up", "down")
     torch.manual_seed(0)
     bert = Bert(SHAPE).eval()

@@ -53,7 +53,7 @@ def test_one_is_no_stack() -> None:
 
 
 class InputScale(LayerAdapter):
-    """`W (s * x)` at one linear map, and a norm of `s * x`: what an adapter may do before the trunk's own part."""
+    """`W (s * x)` at one linear map, and a norm of `s * x`: what an adapter may do before the encoder's own part."""
 
     def __init__(self, width: int, site: str) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def stacked(*parts: Adapter) -> Stack:
 
 
 def scaled_encoder(adapter: Adapter) -> Bert:
-    """The trunk with what `scaling("down")` does put into its weights."""
+    """The encoder with what `scaling("down")` does put into its weights."""
     torch.manual_seed(0)
     bert = Bert(SHAPE).eval()
     with torch.no_grad():
@@ -119,12 +119,12 @@ def test_parts_at_one_linear_map_come_one_after_another() -> None:
 
 
 @pytest.mark.parametrize("site", ["query", "attention_output", "up", "down", "norm attention", "norm ffn"])
-@pytest.mark.parametrize("name", ["conditional_norm", "houlsby", "lora", "own_trunk"])
+@pytest.mark.parametrize("name", ["conditional_norm", "houlsby", "lora", "own_encoder"])
 def test_a_changed_input_gets_gradients_in_both_orders(name: str, site: str) -> None:
     torch.manual_seed(0)
     bert, other, scale = Bert(SHAPE).eval(), random(name), scaling(site)
     for order in ((other, scale), (scale, other)):
-        if name == "own_trunk" and order[0] is scale:
+        if name == "own_encoder" and order[0] is scale:
             continue  # refused: it stands in for the maps that the other would change
         stack = stacked(*order)
         out = bert.encode(STREAM, stack)

@@ -59,7 +59,7 @@ def test_mistakes(cli: Any, tiny_run: Finished, minilm: Path, tmp_path: Path, mo
     assert "none.safetensors: there is no such file" in missing.err
     other = cli("combine", minilm, file, "--output", "new")
     assert other.code == 1
-    assert "was made for another trunk" in other.err
+    assert "was made for another encoder" in other.err
     assert cli("combine", tiny_run.folder, file).code == 2
     assert cli("combine", tiny_run.folder, "--output", "new").code == 2
     assert "Example" in cli("combine", "--help").out

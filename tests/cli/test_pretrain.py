@@ -51,7 +51,7 @@ def test_the_command_makes_an_encoder(cli: Cli, tmp_path: Path, tiny_settings: l
 
     weights = load_file(run / "model" / "model.safetensors")
     model = prepare(read_recipe(QUICKSTART, [f"encoder={run / 'model'}"])).model
-    assert torch.equal(model.trunk.words.weight, weights["embeddings.word_embeddings.weight"])
+    assert torch.equal(model.encoder.words.weight, weights["embeddings.word_embeddings.weight"])
     theirs, told = AutoModel.from_pretrained(run / "model", output_loading_info=True)
     assert not told["missing_keys"]
     assert torch.equal(theirs.embeddings.word_embeddings.weight, weights["embeddings.word_embeddings.weight"])

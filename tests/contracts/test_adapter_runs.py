@@ -1,4 +1,4 @@
-"""Every adapter of the table in whole runs: saved and loaded, with a trained and with a frozen trunk."""
+"""Every adapter of the table in whole runs: saved and loaded, with a trained and with a frozen encoder."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def test_a_finished_runs_model_loads(name: str, tmp_path: Path, tiny_settings: l
 
 @pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.parametrize("norms", [False, True])
-def test_a_frozen_trunk_stays_and_the_adapter_learns(
+def test_a_frozen_encoder_stays_and_the_adapter_learns(
     name: str, norms: bool, tmp_path: Path, tiny_settings: list[str]
 ) -> None:
     more = ["train.parts=adapters", f"train.norms={str(norms).lower()}", "train.precision=bf16"]
@@ -50,10 +50,10 @@ def test_a_frozen_trunk_stays_and_the_adapter_learns(
     list(running.steps())
     after = running.prepared.model.state_dict()
     moved = {key for key in before if not torch.equal(before[key], after[key])}
-    trunk = {key for key in moved if key.startswith("trunk.")}
-    assert all("norm" in key for key in trunk)
-    assert bool(trunk) == norms
+    encoder = {key for key in moved if key.startswith("encoder.")}
+    assert all("norm" in key for key in encoder)
+    assert bool(encoder) == norms
     if any(True for _ in start.adapter.parameters()):
         assert any(key.startswith("adapter.") for key in moved)
     held = {id(p) for p in running.session.optimizer.state}
-    assert not any(id(p) in held for p in running.prepared.model.trunk.parameters() if not p.requires_grad)
+    assert not any(id(p) in held for p in running.prepared.model.encoder.parameters() if not p.requires_grad)

@@ -1,4 +1,4 @@
-"""Every adapter of the table: plain BERT at the start, the trunk's names untouched, one stream or several alike."""
+"""Every adapter of the table: plain BERT at the start, the encoder's names untouched, one stream or several alike."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,7 @@ OPTIONS["stack"] = {
 def make(name: str, **more: Any) -> Adapter:
     torch.manual_seed(1)
     adapter = ADAPTERS[name](CONTEXT, **{**OPTIONS.get(name, {}), **more})
-    adapter.start_from(trunk())
+    adapter.start_from(encoder())
     return adapter
 
 
@@ -57,7 +57,7 @@ def part(task: str, seed: int) -> Part:
     return Part(task, [(rng.integers(5, 100, rng.integers(1, 12)),) for _ in range(5)])
 
 
-def trunk() -> Bert:
+def encoder() -> Bert:
     torch.manual_seed(0)
     return Bert(SHAPE).eval()
 
@@ -74,14 +74,14 @@ def test_starts_as_plain_bert(name: str) -> None:
     identity = Adapter(LayerAdapter(), (LayerAdapter() for _ in range(SHAPE.layers)))
     parts = [part("one", 1), part("two", 2)]
     adapter = make(name)
-    with_adapter, plain = encoded(trunk(), adapter, *parts)[1], encoded(trunk(), identity, *parts)[1]
+    with_adapter, plain = encoded(encoder(), adapter, *parts)[1], encoded(encoder(), identity, *parts)[1]
     torch.testing.assert_close(with_adapter, plain, atol=1e-2, rtol=0)
     assert torch.equal(with_adapter, plain) or not adapter.plain_at_start
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_the_trunk_keeps_its_names_and_the_adapter_has_its_own(name: str) -> None:
-    bert = trunk()
+def test_the_encoder_keeps_its_names_and_the_adapter_has_its_own(name: str) -> None:
+    bert = encoder()
     before = set(bert.state_dict())
     adapter = make(name)
     assert set(bert.state_dict()) == before
@@ -92,7 +92,7 @@ def test_the_trunk_keeps_its_names_and_the_adapter_has_its_own(name: str) -> Non
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_mixed_stream_is_the_same_as_one_task_at_a_time(name: str) -> None:
-    bert, adapter = trunk(), shaken(make(name))
+    bert, adapter = encoder(), shaken(make(name))
     stream, together = encoded(bert, adapter, part("one", 1), part("two", 2))
     for k, task in enumerate(CONTEXT.tasks):
         alone = encoded(bert, adapter, part(task, k + 1))[1]
@@ -105,7 +105,7 @@ WITH_LAYERS = [name for name, method in ADAPTERS.items() if "layers" in {option.
 
 @pytest.mark.parametrize("name", WITH_PARAMETERS)
 def test_gradients_of_a_mixed_stream_are_those_of_each_task_alone(name: str) -> None:
-    bert, adapter = trunk(), shaken(make(name))
+    bert, adapter = encoder(), shaken(make(name))
 
     def gradients(*parts: Part) -> dict[str, torch.Tensor | None]:
         adapter.zero_grad(set_to_none=True)
@@ -122,7 +122,7 @@ def test_gradients_of_a_mixed_stream_are_those_of_each_task_alone(name: str) -> 
 
 @pytest.mark.parametrize("name", WITH_PARAMETERS)
 def test_no_gradient_reaches_another_task(name: str) -> None:
-    bert, adapter = trunk(), shaken(make(name))
+    bert, adapter = encoder(), shaken(make(name))
     bert.encode(PACKER.pack([part("one", 1)]), adapter).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in adapter.task_parameters("one"))
     assert all(p.grad is None for p in adapter.task_parameters("two"))
@@ -130,7 +130,7 @@ def test_no_gradient_reaches_another_task(name: str) -> None:
 
 @pytest.mark.parametrize("name", WITH_PARAMETERS)
 def test_a_task_changes_only_its_own_rows(name: str) -> None:
-    bert, adapter = trunk(), shaken(make(name))
+    bert, adapter = encoder(), shaken(make(name))
     stream, before = encoded(bert, adapter, part("one", 1), part("two", 2))
     with torch.no_grad():
         for parameter in adapter.task_parameters("two"):
@@ -146,13 +146,13 @@ def test_save_and_load(name: str) -> None:
     adapter, other = shaken(make(name)), make(name)
     other.load_state_dict({key: tensor.clone() for key, tensor in adapter.state_dict().items()})
     parts = [part("one", 1), part("two", 2)]
-    assert torch.equal(encoded(trunk(), adapter, *parts)[1], encoded(trunk(), other, *parts)[1])
+    assert torch.equal(encoded(encoder(), adapter, *parts)[1], encoded(encoder(), other, *parts)[1])
 
 
 @pytest.mark.parametrize("name", WITH_LAYERS)
 def test_the_top_layers_only(name: str) -> None:
     """Below the chosen layers nothing is changed, and fewer layers have no more parameters."""
-    bert, adapter = trunk(), shaken(make(name, layers=1))
+    bert, adapter = encoder(), shaken(make(name, layers=1))
     stream = PACKER.pack([part("one", 1), part("two", 2)])
     identity = Adapter(LayerAdapter(), (LayerAdapter() for _ in range(SHAPE.layers)))
     with torch.inference_mode():
@@ -166,7 +166,7 @@ def test_the_top_layers_only(name: str) -> None:
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_filler_changes_nothing(name: str) -> None:
-    bert, adapter = trunk(), shaken(make(name)).eval()
+    bert, adapter = encoder(), shaken(make(name)).eval()
     parts = [part("one", 1), part("two", 2)]
     tight, filled = PACKER.pack(parts), PACKER.pack(parts, token_budget=200)
     with torch.inference_mode():
@@ -179,7 +179,7 @@ def test_filler_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize("tasks", [("two",), ("one", "two")])
 def test_a_steady_stream_changes_nothing(name: str, tasks: tuple[str, ...]) -> None:
     """As captured steps have: filler of each task's own behind its sequences."""
-    bert, adapter = trunk(), shaken(make(name)).eval()
+    bert, adapter = encoder(), shaken(make(name)).eval()
     parts = [part(task, at) for at, task in enumerate(tasks)]
     tight, steady = PACKER.pack(parts), PACKER.pack(parts, steady=True)
     with torch.inference_mode():
@@ -194,7 +194,7 @@ def test_many_tasks_in_a_steady_stream_are_each_as_alone(name: str) -> None:
     tasks = tuple("abcdef")
     inner, packer = replace(CONTEXT, tasks=tasks), Packer(tasks, 2, 3, 32)
     context = replace(inner, make=lambda swap: ADAPTERS[swap.name](inner, **swap.options))
-    bert = trunk()
+    bert = encoder()
     torch.manual_seed(1)
     adapter = ADAPTERS[name](context, **OPTIONS.get(name, {}))
     adapter.start_from(bert)
@@ -220,7 +220,7 @@ def test_many_tasks_in_a_steady_stream_are_each_as_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_bf16_is_close(name: str) -> None:
-    bert, adapter = trunk(), shaken(make(name)).eval()
+    bert, adapter = encoder(), shaken(make(name)).eval()
     stream = PACKER.pack([part("one", 1), part("two", 2)])
     with torch.inference_mode():
         exact = bert.encode(stream, adapter)
@@ -230,7 +230,7 @@ def test_bf16_is_close(name: str) -> None:
 
 
 class InputScale(LayerAdapter):
-    """`W (s * x)` at the linear map `down`: does something before the trunk's own part, where others do it after."""
+    """`W (s * x)` at the linear map `down`: does something before the encoder's own part, where others do it after."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ def stacked(*parts: Adapter) -> Stack:
 @pytest.mark.parametrize("name", WITH_PARAMETERS)
 def test_in_a_stack_every_parameter_gets_a_gradient_in_both_orders(name: str) -> None:
     """With every other adapter, and with one that changes what goes into a linear map."""
-    bert, stream = trunk(), PACKER.pack([part("one", 1), part("two", 2)])
+    bert, stream = encoder(), PACKER.pack([part("one", 1), part("two", 2)])
     others = {other: shaken(make(other)) for other in WITH_PARAMETERS} | {"input_scale": input_scale()}
     for other, partner in others.items():
         adapter = shaken(make(name))
@@ -278,12 +278,12 @@ LEAVES_DOWN = [
 
 @pytest.mark.parametrize("name", LEAVES_DOWN)
 def test_in_a_stack_it_does_what_it_does_alone(name: str) -> None:
-    """The other part scales the input of `down`, which is the same as a trunk with scaled columns there."""
+    """The other part scales the input of `down`, which is the same as an encoder with scaled columns there."""
     adapter, scale = shaken(make(name)), input_scale()
-    parts, scaled = [part("one", 1), part("two", 2)], trunk()
+    parts, scaled = [part("one", 1), part("two", 2)], encoder()
     with torch.no_grad():
         for index in range(SHAPE.layers):
             scaled.linear(index, "down").weight *= scale.layer(index).scale  # type: ignore[arg-type]
     expected = encoded(scaled, adapter, *parts)[1]
     for order in ((adapter, scale), (scale, adapter)):
-        torch.testing.assert_close(encoded(trunk(), stacked(*order), *parts)[1], expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(encoded(encoder(), stacked(*order), *parts)[1], expected, atol=1e-5, rtol=1e-5)

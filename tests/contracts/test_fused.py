@@ -1,4 +1,4 @@
-"""Every adapter of the table: the trunk's fused layers compute with it what `bert.Layer` says, forward and backward.
+"""Every adapter of the table: the encoder's fused layers compute with it what `bert.Layer` says, forward and backward.
 
 Three times: with each kernel replaced by its definition in torch, which shows whether what an adapter tells the fused
 layers (`plain_linear`, `sublayer_sum`, `norm_vectors` ...) is what its slots do; with the kernels themselves, run by
@@ -91,12 +91,12 @@ FORMS = [pytest.param(swap, id=form_id(swap)) for name in ADAPTERS for swap in f
 def made(swap: MethodChoice, device: str = "cpu", shape: BertShape = SHAPE) -> tuple[Bert, Adapter]:
     """With random numbers everywhere: nothing is as it starts."""
     torch.manual_seed(0)
-    trunk, adapter = Bert(shape), make_adapter(swap, TASKS, shape)
-    adapter.start_from(trunk)
+    encoder, adapter = Bert(shape), make_adapter(swap, TASKS, shape)
+    adapter.start_from(encoder)
     with torch.no_grad():
-        for parameter in (*trunk.parameters(), *adapter.parameters()):
+        for parameter in (*encoder.parameters(), *adapter.parameters()):
             parameter += torch.randn_like(parameter) * 0.1
-    return trunk.to(device), adapter.to(device)
+    return encoder.to(device), adapter.to(device)
 
 
 def stream_of(tasks: tuple[str, ...], steady: bool) -> Stream:
@@ -105,25 +105,25 @@ def stream_of(tasks: tuple[str, ...], steady: bool) -> Stream:
     return Packer(TASKS, 1, 2, 16).pack(parts, steady=steady)
 
 
-def results(trunk: Bert, adapter: Adapter, stream: Stream, fused: bool, bf16: bool = False) -> list[Tensor]:
+def results(encoder: Bert, adapter: Adapter, stream: Stream, fused: bool, bf16: bool = False) -> list[Tensor]:
     """The last layer's output, and the gradient of every parameter."""
-    device = trunk.words.weight.device.type
+    device = encoder.words.weight.device.type
     with (
         patch("polytask.encoders.bert.fused_layer_fits", lambda _: fused),
         torch.autocast(device, torch.bfloat16, enabled=bf16),
     ):
-        out_TD = trunk.encode(stream, adapter)
+        out_TD = encoder.encode(stream, adapter)
     torch.manual_seed(1)
     towards_TD = torch.randn(out_TD.shape).to(out_TD)
-    parameters = [*trunk.parameters(), *adapter.parameters()]
+    parameters = [*encoder.parameters(), *adapter.parameters()]
     found = torch.autograd.grad(out_TD, parameters, towards_TD, allow_unused=True)
     return [out_TD.detach(), *(torch.zeros(()) if g is None else g for g in found)]
 
 
 def compare(swap: MethodChoice, tasks: tuple[str, ...], steady: bool, shape: BertShape = SHAPE) -> None:
-    trunk, adapter = made(swap, shape=shape)
+    encoder, adapter = made(swap, shape=shape)
     stream = stream_of(tasks, steady)
-    plain, fused = (results(trunk, adapter, stream, fused) for fused in (False, True))
+    plain, fused = (results(encoder, adapter, stream, fused) for fused in (False, True))
     torch.testing.assert_close(fused[0], plain[0], atol=1e-4, rtol=1e-4)
     for one, two in zip(fused[1:], plain[1:], strict=True):
         torch.testing.assert_close(one, two, atol=5e-3, rtol=1e-3)
@@ -201,12 +201,12 @@ def test_fused_layers_are_the_definition(swap: MethodChoice, stream: str) -> Non
 @pytest.mark.parametrize("swap", FORMS)
 def test_a_slot_that_is_said_to_be_plain_is(swap: MethodChoice) -> None:
     """Fused layers then do without it, on CUDA in more places than elsewhere."""
-    trunk, adapter = made(swap)
+    encoder, adapter = made(swap)
     layout = stream_of(TASKS, steady=False).layout
     for index in range(SHAPE.layers):
         layer = adapter.layer(index)
         for site in get_args(LinearSite):
-            base = trunk.linear(index, site)
+            base = encoder.linear(index, site)
             x = torch.randn(sum(layout.lengths), base.in_features)
             assert torch.equal(layer.linear(site, base, x, layout), base(x)) or not layer.plain_linear(site)
         for place in get_args(SublayerSite):
@@ -258,17 +258,17 @@ def interpret(names: list[str]) -> dict[str, str | None]:
 @pytest.mark.parametrize("swap", FORMS)
 def test_on_cuda_in_bf16(swap: MethodChoice, tasks: tuple[str, ...], steady: bool) -> None:
     """As near to float32 as torch's own kernels are, with room for chance."""
-    trunk, adapter = made(swap, "cuda")
+    encoder, adapter = made(swap, "cuda")
     stream = stream_of(tasks, steady).to(torch.device("cuda"))
-    expected = results(trunk, adapter, stream, fused=False)
+    expected = results(encoder, adapter, stream, fused=False)
 
     def off(fused: bool) -> float:
-        found = results(trunk, adapter, stream, fused, bf16=True)
+        found = results(encoder, adapter, stream, fused, bf16=True)
         pairs = zip(found, expected, strict=True)
         return max(float((a.float() - b).norm() / (b.norm() + 1e-3)) for a, b in pairs if b.norm() > 1e-2)
 
     with torch.autocast("cuda", torch.bfloat16):
-        assert fused_layer_fits(trunk.words.weight)
+        assert fused_layer_fits(encoder.words.weight)
     assert off(True) < 2 * off(False) + 0.01
 
 

@@ -109,7 +109,7 @@ def test_a_head_sees_its_own_task_only(name: str) -> None:
     model, alone = one_task(name, {}, SPACES[HEADS[name].kinds[-1]])
     head = model.head("t")
     both = MultiTaskModel(
-        model.trunk, model.adapter, {"other": HEADS["linear"]("other", YES_NO, SHAPE.hidden), "t": head}
+        model.encoder, model.adapter, {"other": HEADS["linear"]("other", YES_NO, SHAPE.hidden), "t": head}
     )
     rng = np.random.default_rng(0)
     other = [(rng.integers(5, 100, 9),) for _ in range(5)]

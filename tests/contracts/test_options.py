@@ -105,7 +105,7 @@ def use_loss(swap: MethodChoice) -> None:
 
 
 def use_regularizer(swap: MethodChoice) -> None:
-    model = model_of("own_trunk" if swap.name == "soft_sharing" else "none", "bi")
+    model = model_of("own_encoder" if swap.name == "soft_sharing" else "none", "bi")
     stages = tuple(Stage(task, step, step) for step, task in enumerate(TASKS, 1))
     context = RegularizerContext(model, dict.fromkeys(TASKS, 1.0), 2, stages, lambda *_: iter([run(model).stream]))
     regularizer = make("regularizer", swap, "recipe: regularizers", context)

@@ -26,11 +26,11 @@ SMALL = {
 }
 SMALL["stack"] = f"{{name: stack, adapters: [{SMALL['pal']}, conditional_norm]}}"
 
-NEEDS = {"soft_sharing": ["adapter=own_trunk"], "ewc": ["sampler=in_order"], "lwf": ["sampler=in_order"]}
+NEEDS = {"soft_sharing": ["adapter=own_encoder"], "ewc": ["sampler=in_order"], "lwf": ["sampler=in_order"]}
 """Settings without which a regularizer refuses the recipe."""
 NEEDS_ADAPTER = {"soft_sharing"}
 HOLD_WHAT_IS_SHARED = {"ewc", "lwf"}
-"""Where the trunk is frozen later tasks cannot harm earlier ones, and these have nothing to ask for."""
+"""Where the encoder is frozen later tasks cannot harm earlier ones, and these have nothing to ask for."""
 
 
 def settings(tiny: list[str], *more: str) -> list[str]:
@@ -93,7 +93,7 @@ def test_a_number_whose_gradient_reaches_what_learns(name: str, bf16: bool, tiny
     found.backward()
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
-    lowest = ("trunk.layers.0.", "adapter.layers.0.")
+    lowest = ("encoder.layers.0.", "adapter.layers.0.")
     assert any(gradient.abs().sum() > 0 for n, gradient in gradients.items() if n.startswith(lowest))
 
 
@@ -121,22 +121,22 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("name", "adapter"), PAIRS)
-def test_with_every_adapter_and_a_frozen_trunk(name: str, adapter: str, tiny_settings: list[str]) -> None:
+def test_with_every_adapter_and_a_frozen_encoder(name: str, adapter: str, tiny_settings: list[str]) -> None:
     parts = "heads" if adapter == "none" else "adapters"
     ready = prepared(tiny_settings, name, f"adapter={SMALL.get(adapter, adapter)}", f"train.parts={parts}")
     model = ready.model.train()
-    model.trunk.eval()
+    model.encoder.eval()
     regularizer = made(name, ready)
     shake(model)
     found = penalty(regularizer, model, stream_of(ready))
     assert torch.isfinite(found)
-    # Where heads alone learn, what is inside the trunk is fixed.
+    # Where heads alone learn, what is inside the encoder is fixed.
     assert found.requires_grad or adapter == "none" or name in HOLD_WHAT_IS_SHARED
     if found.requires_grad:
         found.backward()
         learns = [p for p in model.parameters() if p.requires_grad]
         assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in learns)
-    assert all(p.grad is None for p in model.trunk.parameters())
+    assert all(p.grad is None for p in model.encoder.parameters())
 
 
 @pytest.mark.parametrize("name", REGULARIZERS)
@@ -157,7 +157,7 @@ def test_the_state_brings_everything_back(name: str, tiny_settings: list[str]) -
 
 
 @pytest.mark.parametrize("name", REGULARIZERS)
-def test_a_run_in_half_precision_with_a_frozen_trunk(name: str, tmp_path: Path, tiny_settings: list[str]) -> None:
+def test_a_run_in_half_precision_with_a_frozen_encoder(name: str, tmp_path: Path, tiny_settings: list[str]) -> None:
     more = ["adapter=lora", f"regularizers=[{name}]", "train.parts=adapters", "train.precision=bf16"]
     more += [need for need in NEEDS.get(name, []) if "sampler" in need]
     running = Running(read_recipe(QUICKSTART, settings(tiny_settings, *more)), tmp_path / "run")
@@ -167,4 +167,4 @@ def test_a_run_in_half_precision_with_a_frozen_trunk(name: str, tmp_path: Path, 
     assert all(torch.isfinite(torch.tensor(report.penalties[name])) for report in reports)
     moved = {key for key, tensor in model.state_dict().items() if not torch.equal(before[key], tensor)}
     assert moved
-    assert not any(key.startswith("trunk.") for key in moved)
+    assert not any(key.startswith("encoder.") for key in moved)

@@ -54,7 +54,7 @@ SMALL = {
 }
 PLAIN = "tasks.words={kind: text, text: a, train: data.csv, dev: data.csv}"
 NEEDS = {
-    "soft_sharing": ["adapter=own_trunk"],
+    "soft_sharing": ["adapter=own_encoder"],
     "ewc": ["sampler=in_order"],
     "lwf": ["sampler=in_order"],
 }

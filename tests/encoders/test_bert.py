@@ -1,4 +1,4 @@
-"""The trunk against transformers' BertModel, and its adapter slots."""
+"""The encoder against transformers' BertModel, and its adapter slots."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -46,18 +46,18 @@ def ragged(lengths: Sequence[int], vocabulary: int, seed: int) -> tuple[list[Ten
 
 
 def with_weights_of(theirs: Any, shape: BertShape) -> Bert:
-    trunk = empty_encoder(shape)
+    encoder = empty_encoder(shape)
     state = theirs.state_dict()
-    trunk.load_state_dict({name: state[hugging_face_name(name)] for name in trunk.state_dict()})
-    return trunk
+    encoder.load_state_dict({name: state[hugging_face_name(name)] for name in encoder.state_dict()})
+    return encoder
 
 
 @torch.no_grad()
-def assert_same(trunk: Bert, theirs: Any, stream: Stream, ids: list[Tensor], segments: list[Tensor]) -> None:
-    trunk.eval()
+def assert_same(encoder: Bert, theirs: Any, stream: Stream, ids: list[Tensor], segments: list[Tensor]) -> None:
+    encoder.eval()
     theirs.eval()
-    ours_TD = trunk.encode(stream, plain(trunk.shape.layers))
-    pooled_SD = trunk.pool(ours_TD.index_select(0, stream.layout.cu_seqlens_S1[:-1]))
+    ours_TD = encoder.encode(stream, plain(encoder.shape.layers))
+    pooled_SD = encoder.pool(ours_TD.index_select(0, stream.layout.cu_seqlens_S1[:-1]))
     pieces = ours_TD.split(list(stream.layout.lengths))
     for ours, pooled, row, segment in zip(pieces, pooled_SD, ids, segments, strict=True):
         expected = theirs(input_ids=row[None], token_type_ids=segment[None])
@@ -100,9 +100,9 @@ def test_activations_have_the_names_of_transformers(activation: str, make_stream
 @pytest.fixture
 def tiny() -> Bert:
     torch.manual_seed(0)
-    trunk = shaken(Bert(TINY), std=0.2).eval()
-    assert isinstance(trunk, Bert)
-    return trunk
+    encoder = shaken(Bert(TINY), std=0.2).eval()
+    assert isinstance(encoder, Bert)
+    return encoder
 
 
 @torch.no_grad()

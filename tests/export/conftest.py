@@ -17,7 +17,7 @@ MakeRun = Callable[..., Path]
 
 @pytest.fixture
 def make_run(tmp_path: Path, tiny_settings: list[str]) -> MakeRun:
-    """make_run(name, settings, tasks): its trunk is what the recipe's seed makes, as after training a frozen one."""
+    """make_run(name, settings, tasks): its encoder is what the recipe's seed makes, as after training a frozen one."""
 
     def make(name: str, settings: tuple[str, ...] = (), tasks: tuple[str, ...] = ()) -> Path:
         recipe = read_recipe(QUICKSTART, [*tiny_settings, *settings])

@@ -68,7 +68,7 @@ def test_the_record_says_what_it_is(tmp_path: Path, tiny_run: Finished) -> None:
     record = record_of(path)
     tasks = json.loads((tiny_run.folder / "model" / "tasks.json").read_text())
     assert record["task"] == tasks["tasks"]["opinion"]
-    assert record["trunk"] == fingerprints(load_encoder(tiny_run.folder / "model"))[0]
+    assert record["encoder"] == fingerprints(load_encoder(tiny_run.folder / "model"))[0]
     assert record["pooler"] is None
     known = {key: record[key] for key in ("format", "name", "adapter", "max_length", "run", "encoder")}
     assert known == {
@@ -175,7 +175,7 @@ def test_files_that_are_something_else(file: Path, make_run: Any) -> None:
         ({"max_length": "long"}, "max_length: a whole number is needed"),
         ({"task": {}}, "task: the field kind is missing"),
         ({"adapter": "lhuc"}, "adapter: fields are needed here"),
-        ({"trunk": None}, "trunk: .* is needed"),
+        ({"encoder": None}, "encoder: .* is needed"),
         ({"more": 1}, "there is no field 'more'"),
     ],
 )
@@ -208,18 +208,18 @@ def made(**changes: Any) -> Bert:
     return Bert(BertShape(**(vars(SHAPE) | changes)))
 
 
-def test_a_fingerprint_tells_what_the_trunk_computes(tmp_path: Path) -> None:
-    trunk, pooler = fingerprints(made())
-    assert len(trunk) == len(pooler) == 64
-    assert fingerprints(made(dropout=0.3)) == (trunk, pooler)
+def test_a_fingerprint_tells_what_the_encoder_computes(tmp_path: Path) -> None:
+    encoder, pooler = fingerprints(made())
+    assert len(encoder) == len(pooler) == 64
+    assert fingerprints(made(dropout=0.3)) == (encoder, pooler)
     for other in ({"heads": 4}, {"activation": "relu"}, {"norm_eps": 1e-5}):
-        assert fingerprints(made(**other))[0] != trunk
+        assert fingerprints(made(**other))[0] != encoder
     save_encoder(made(), tmp_path)
-    assert fingerprints(load_encoder(tmp_path)) == (trunk, pooler)
+    assert fingerprints(load_encoder(tmp_path)) == (encoder, pooler)
     changed = made()
     with torch.no_grad():
         changed.layers[0].up.weight[3, 2] += 1e-3  # type: ignore[union-attr, operator, index]
-    assert fingerprints(changed)[0] != trunk
+    assert fingerprints(changed)[0] != encoder
     assert fingerprints(changed)[1] == pooler
     with torch.no_grad():
         changed.pooler.bias[0] = 1
@@ -227,6 +227,6 @@ def test_a_fingerprint_tells_what_the_trunk_computes(tmp_path: Path) -> None:
 
 
 def test_the_real_encoder_has_one_fingerprint_wherever_it_is_saved(minilm: Path, tmp_path: Path) -> None:
-    trunk = load_encoder(minilm, dropout=0.0)
-    save_encoder(trunk, tmp_path)
+    encoder = load_encoder(minilm, dropout=0.0)
+    save_encoder(encoder, tmp_path)
     assert fingerprints(load_encoder(tmp_path)) == fingerprints(load_encoder(minilm))

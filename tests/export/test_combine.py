@@ -43,7 +43,7 @@ def test_every_adapter_answers_as_before_in_another_place(name: str, tmp_path: P
 
 
 def test_runs_of_one_task_each_become_one_model(tmp_path: Path, tiny_settings: list[str]) -> None:
-    """Really trained, apart from each other, with other data, on a trunk that stays as it was."""
+    """Really trained, apart from each other, with other data, on an encoder that stays as it was."""
     sample: dict[str, dict[str, Any]] = {
         "opinion": {"kind": "classes", "text": "text", "label": "opinion", "file": "opinions"},
         "question": {"kind": "yes_no", "text": ["question1", "question2"], "label": "duplicate", "file": "questions"},
@@ -57,8 +57,8 @@ def test_runs_of_one_task_each_become_one_model(tmp_path: Path, tiny_settings: l
     files = [exported(run, task) for task, run in runs.items()]
     encoder = tmp_path / "encoder"
     shutil.copytree(runs["opinion"] / "model", encoder, ignore=lambda *_: {"tasks.json", "parts.safetensors"})
-    for number, trunk in enumerate([*runs.values(), encoder]):
-        model = polytask.load(combine(trunk, files, tmp_path / f"both-{number}"))
+    for number, target in enumerate([*runs.values(), encoder]):
+        model = polytask.load(combine(target, files, tmp_path / f"both-{number}"))
         assert model.tasks == ("opinion", "question")
         for task, run in runs.items():
             assert answers(model, task) == answers(load(run), task)
@@ -76,13 +76,15 @@ def test_what_is_combined_can_be_taken_apart_again(tmp_path: Path, make_run: Any
     assert answers(load(folder), "question", "same") == answers(load(run), "question")
 
 
-def test_another_trunk_is_refused(tmp_path: Path, make_run: Any) -> None:
+def test_another_encoder_is_refused(tmp_path: Path, make_run: Any) -> None:
     run, other = make_run("run"), make_run("other", ("seed=1",))
     file = exported(run, "opinion")
-    shown = read_adapter(file).about.trunk[:12]
-    with pytest.raises(UserError, match=rf"run-opinion\.safetensors was made for another trunk: {shown} .*parts: ada"):
+    shown = read_adapter(file).about.encoder[:12]
+    with pytest.raises(
+        UserError, match=rf"run-opinion\.safetensors was made for another encoder: {shown} .*parts: ada"
+    ):
         combine(other, [file], tmp_path / "new")
-    with pytest.raises(UserError, match=r"other-question\.safetensors was made for another trunk"):
+    with pytest.raises(UserError, match=r"other-question\.safetensors was made for another encoder"):
         combine(run, [file, exported(other, "question")], tmp_path / "new")
     assert not [path for path in tmp_path.iterdir() if "new" in path.name]
 
@@ -130,9 +132,9 @@ def test_an_encoder_without_a_pooler(tmp_path: Path, make_run: Any) -> None:
     by_pooler, by_mean = exported(one, "opinion"), exported(one, "question")
     model = load(combine(str(encoder), [by_mean, ("more", exported(two, "question"))], tmp_path / "means"))
     assert answers(model, "question", "more") == answers(load(two), "question")
-    for trunk in (encoder, two):
+    for target in (encoder, two):
         with pytest.raises(UserError, match=r"one-opinion\.safetensors: its head uses the pooler"):
-            combine(trunk, [by_pooler], tmp_path / "new")
+            combine(target, [by_pooler], tmp_path / "new")
     assert answers(load(combine(one, [by_pooler], tmp_path / "new")), "opinion") == answers(load(one), "opinion")
 
 

@@ -24,9 +24,9 @@ PACKER = Packer(("t",), cls_id=2, sep_id=3, max_length=32, masker=Masker(4, 90, 
 TEXTS = [np.random.default_rng(n).integers(5, 90, length) for n, length in enumerate((7, 20, 1, 12, 28))]
 
 
-def model_of(trunk: Bert, labels: LabelSpace = TEXT) -> MultiTaskModel:
+def model_of(encoder: Bert, labels: LabelSpace = TEXT) -> MultiTaskModel:
     context = AdapterContext(("t",), SHAPE.layers, SHAPE.hidden, SHAPE.heads, SHAPE.ffn, SHAPE.dropout)
-    return MultiTaskModel(trunk, NoAdapter(context), {"t": MlmHead("t", labels, SHAPE.hidden)})
+    return MultiTaskModel(encoder, NoAdapter(context), {"t": MlmHead("t", labels, SHAPE.hidden)})
 
 
 def masked_stream(texts: list[np.ndarray] = TEXTS) -> Stream:
@@ -76,7 +76,7 @@ def test_loss_and_gradients_are_those_of_transformers(theirs: BertForMaskedLM, t
     loss.backward()
     expected.loss.backward()
     theirs_grad = theirs.bert.embeddings.word_embeddings.weight.grad
-    torch.testing.assert_close(model.trunk.words.weight.grad, theirs_grad, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(model.encoder.words.weight.grad, theirs_grad, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(
         model.heads["t"].dense.weight.grad, theirs.cls.predictions.transform.dense.weight.grad, atol=1e-5, rtol=1e-4
     )
@@ -100,12 +100,12 @@ def test_a_text_with_nothing_to_guess_costs_nothing() -> None:
 def test_words_beyond_the_tokenizers_are_never_guessed() -> None:
     """Some encoders round their matrix up."""
     torch.manual_seed(0)
-    trunk = Bert(SHAPE)
-    few = model_of(trunk, LabelSpace("text", vocabulary=80)).eval()
+    encoder = Bert(SHAPE)
+    few = model_of(encoder, LabelSpace("text", vocabulary=80)).eval()
     texts = [np.minimum(text, 79) for text in TEXTS]
     before = few(masked_stream(texts))["t"]
     with torch.no_grad():
-        trunk.words.weight[80:] += 100
+        encoder.words.weight[80:] += 100
     torch.testing.assert_close(few(masked_stream(texts))["t"], before)
 
 

@@ -18,7 +18,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_is_counted_is_what_a_trunk_has(shape: BertShape) -> None:
+def test_what_is_counted_is_what_a_encoder_has(shape: BertShape) -> None:
     parameters = dict(Bert(shape).named_parameters())
     assert num_parameters(shape) == sum(p.numel() for p in parameters.values())
     assert tensor_shapes(shape) == {hugging_face_name(name): tuple(p.shape) for name, p in parameters.items()}

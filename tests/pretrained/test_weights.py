@@ -68,7 +68,7 @@ def test_loading_draws_no_random_numbers(folder: Path) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_a_loaded_trunk_survives_its_file(folder: Path) -> None:
+def test_a_loaded_encoder_survives_its_file(folder: Path) -> None:
     loaded = load_encoder(folder)
     before = {name: tensor.clone() for name, tensor in loaded.state_dict().items()}
     path = folder / "model.safetensors"
@@ -133,7 +133,7 @@ def test_old_names_prefix_heads_and_buffers(folder: Path) -> None:
     assert_equal(load_encoder(folder), expected)
 
 
-def test_what_an_encoder_has_beside_its_trunk(folder: Path) -> None:
+def test_what_an_encoder_has_beside_its_encoder(folder: Path) -> None:
     norm = torch.arange(16.0)
     extra = {"cls.predictions.bias": torch.ones(50).half(), "cls.predictions.transform.LayerNorm.gamma": norm}
     rewrite(folder, load_file(folder / "model.safetensors") | extra)

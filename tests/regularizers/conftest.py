@@ -59,7 +59,7 @@ def tiny_model() -> MakeModel:
             task: HEADS[heads[task]](task, space, shape.hidden, **given[heads[task]]) for task, space in SPACES.items()
         }
         model = MultiTaskModel(Bert(shape), ADAPTERS[adapter](context, **(options or {})), made)
-        model.adapter.start_from(model.trunk)
+        model.adapter.start_from(model.encoder)
         with torch.no_grad():
             for parameter in model.heads.parameters():
                 parameter += 0.2 * torch.randn_like(parameter)

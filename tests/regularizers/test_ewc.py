@@ -24,14 +24,14 @@ STAGES = (Stage("topic", 1, 3), Stage("same", 4, 5), Stage("alike", 6, 9))
 
 # --- a logistic model, by hand ----------------------------------------------------------------------------------------
 class Logistic(nn.Module):
-    """`w x` as the logit of yes: a trunk of two weights, and a head that gives on what the trunk says."""
+    """`w x` as the logit of yes: an encoder of two weights, and a head that gives on what the encoder says."""
 
     tasks, device = ("same",), torch.device("cpu")
 
     def __init__(self, weights: list[float]) -> None:
         super().__init__()
-        self.trunk = nn.Linear(2, 1, bias=False)
-        self.trunk.weight.data = torch.tensor([weights])
+        self.encoder = nn.Linear(2, 1, bias=False)
+        self.encoder.weight.data = torch.tensor([weights])
         self.seen_in_training: list[bool] = []
 
     def head(self, task: str) -> Any:
@@ -39,7 +39,7 @@ class Logistic(nn.Module):
 
     def forward(self, stream: Any) -> dict[str, Tensor]:
         self.seen_in_training.append(self.training)
-        return {"same": self.trunk(stream.x).squeeze(-1)}
+        return {"same": self.encoder(stream.x).squeeze(-1)}
 
 
 def one(x: list[float], label: float) -> Any:
@@ -70,7 +70,7 @@ def test_the_fisher_information_of_a_logistic_model() -> None:
     assert asked == [("same", 77)]
     assert model.seen_in_training == [False] * 3  # without dropout
     assert model.training
-    assert model.trunk.weight.grad is None
+    assert model.encoder.weight.grad is None
 
 
 # --- the penalty ------------------------------------------------------------------------------------------------------
@@ -113,17 +113,17 @@ def test_nothing_before_the_first_stage_has_ended(made: Any, tiny_stream: Any) -
 
 
 def test_value_and_gradient_of_the_penalty(made: Any, tiny_stream: Any) -> None:
-    """`weight/2 sum F d^2`, gradient `weight F d`, on the trunk and nothing else."""
+    """`weight/2 sum F d^2`, gradient `weight F d`, on the encoder and nothing else."""
     model, ewc = made(weight=10.0)
     ewc.after_step(model, 3)
-    start = {name: p.detach().clone() for name, p in model.trunk.named_parameters()}
+    start = {name: p.detach().clone() for name, p in model.encoder.named_parameters()}
     shake(model)
     value = ewc.penalty(model, model.run(tiny_stream(["same"])))
     value.backward()
-    away = {name: p.detach() - start[name] for name, p in model.trunk.named_parameters()}
+    away = {name: p.detach() - start[name] for name, p in model.encoder.named_parameters()}
     expected = 5.0 * sum((ewc.fisher[name] * d.square()).sum() for name, d in away.items())
     assert value.item() == pytest.approx(expected.item(), rel=1e-5)
-    for name, parameter in model.trunk.named_parameters():
+    for name, parameter in model.encoder.named_parameters():
         torch.testing.assert_close(parameter.grad, 10.0 * ewc.fisher[name] * away[name])
     assert all(p.grad is None for p in model.heads.parameters())
     assert ewc.fisher["words.weight"].count_nonzero() > 0
@@ -139,7 +139,7 @@ def test_a_later_stage_adds_its_information_and_moves_the_centre(made: Any, deca
     second = ewc.information(model, "same")
     for step in (4, 5):
         ewc.after_step(model, step)
-    for name, parameter in model.trunk.named_parameters():
+    for name, parameter in model.encoder.named_parameters():
         torch.testing.assert_close(ewc.fisher[name], decay * first[name] + second[name])
         assert torch.equal(ewc.centre[name], parameter)
     kept = {name: f.clone() for name, f in ewc.fisher.items()}
@@ -162,9 +162,9 @@ def test_the_state_is_a_copy_and_brings_everything_back(made: Any, tiny_stream: 
     assert again.fisher["words.weight"].any()
 
 
-def test_a_frozen_trunk_has_nothing_to_hold(tiny_model: Any, make_context: Any, tiny_stream: Any) -> None:
+def test_a_frozen_encoder_has_nothing_to_hold(tiny_model: Any, make_context: Any, tiny_stream: Any) -> None:
     model = tiny_model("lhuc")
-    model.trunk.requires_grad_(False)
+    model.encoder.requires_grad_(False)
     ewc = Ewc(context_of(model, make_context, tiny_stream))
     ewc.after_step(model, 3)
     assert ewc.penalty(model, model.run(tiny_stream(["same"]))).item() == 0

@@ -28,13 +28,13 @@ def part(task: str, pairs: Pairs, labels: list[float]) -> Part:
 
 
 def vectors(model: MultiTaskModel, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Each text by itself through the trunk, mean over its tokens, one after another."""
+    """Each text by itself through the encoder, mean over its tokens, one after another."""
     found = []
     for side in range(2):
         means = []
         for pair in pairs:
             stream = PACKER.pack([Part("topic", [(np.array(pair[side]),)])])
-            means.append(model.trunk.encode(stream, model.adapter).mean(0))
+            means.append(model.encoder.encode(stream, model.adapter).mean(0))
         found.append(torch.stack(means))
     return found[0], found[1]
 
@@ -157,7 +157,7 @@ def test_partners_come_nearer_than_the_others(tiny_model: Any, make_context: Any
     regularizer = InBatchNegatives(make_context(model))
     pairs = random_pairs(8)
     stream = PACKER.pack([part("same", pairs, [1] * 8)])
-    optimizer = torch.optim.Adam(model.trunk.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(model.encoder.parameters(), lr=3e-3)
 
     def ranks() -> tuple[float, float]:
         """How much nearer partners are than others, and how often a partner is the nearest."""

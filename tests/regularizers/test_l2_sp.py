@@ -10,7 +10,7 @@ from polytask.regularizers.l2_sp import L2Sp
 
 def moved(model: Any, by: float) -> None:
     with torch.no_grad():
-        for parameter in model.trunk.parameters():
+        for parameter in model.encoder.parameters():
             parameter += by
 
 
@@ -20,7 +20,7 @@ def gradients(model: Any) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_worked_out_by_hand(tiny_model: Any, tiny_stream: Any, make_context: Any, bf16: bool) -> None:
-    """A trunk of N weights, each moved by 0.01, and a head of 3 and 7."""
+    """An encoder of N weights, each moved by 0.01, and a head of 3 and 7."""
     model = tiny_model()
     regularizer = L2Sp(make_context(model), alpha=0.5, beta=0.2)
     moved(model, 0.01)
@@ -29,12 +29,12 @@ def test_worked_out_by_hand(tiny_model: Any, tiny_stream: Any, make_context: Any
         model.head("topic").output.bias.fill_(7.0)
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         value = regularizer.penalty(model, model.run(tiny_stream(["topic"])))
-    num_weights = sum(p.numel() for p in model.trunk.parameters())
+    num_weights = sum(p.numel() for p in model.encoder.parameters())
     expected = 0.25 * num_weights * 0.01**2 + 0.1 * (16 * 3 * 9 + 3 * 49)
     assert value.item() == pytest.approx(expected, rel=1e-4)
     value.backward()
     for name, gradient in gradients(model).items():
-        if name.startswith("trunk."):  # alpha (w - w0)
+        if name.startswith("encoder."):  # alpha (w - w0)
             torch.testing.assert_close(gradient, torch.full_like(gradient, 0.5 * 0.01), atol=1e-6, rtol=1e-3)
     torch.testing.assert_close(model.head("topic").output.bias.grad, torch.full((3,), 0.2 * 7))
 
@@ -56,7 +56,7 @@ def test_tasks_outside_the_stream_get_no_gradient(tiny_model: Any, tiny_stream: 
 
 def test_what_is_frozen_is_left_alone(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
     model = tiny_model("lhuc")
-    model.trunk.requires_grad_(False)
+    model.encoder.requires_grad_(False)
     regularizer = L2Sp(make_context(model), alpha=0.5, beta=0.2)
     moved(model, 0.01)
     done = model.run(tiny_stream(["topic"]))
@@ -67,9 +67,9 @@ def test_what_is_frozen_is_left_alone(tiny_model: Any, tiny_stream: Any, make_co
     assert nothing.item() == 0
 
 
-def test_own_trunks_are_pretrained_too(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
+def test_own_encoders_are_pretrained_too(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
     """Copies are pulled to where they started, not to zero; the layers they stand in for get no gradient."""
-    model = tiny_model("own_trunk", options={"layers": 1})
+    model = tiny_model("own_encoder", options={"layers": 1})
     regularizer = L2Sp(make_context(model), alpha=0.5, beta=0.0)
     done = model.run(tiny_stream(["topic", "alike"]))
     assert regularizer.penalty(model, done).item() == 0
@@ -82,6 +82,6 @@ def test_own_trunks_are_pretrained_too(tiny_model: Any, tiny_stream: Any, make_c
     assert value.item() == pytest.approx(0.25 * 2 * each * 0.1**2, rel=1e-4)
     value.backward()
     found = gradients(model)
-    assert "trunk.layers.0.up.weight" in found
-    assert not any(name.startswith("trunk.layers.1.") for name in found)
+    assert "encoder.layers.0.up.weight" in found
+    assert not any(name.startswith("encoder.layers.1.") for name in found)
     assert all(p.grad is None for p in model.adapter.task_parameters("same"))

@@ -25,7 +25,7 @@ class Times(nn.Module):
 
 def linear_toy(make: Any) -> MultiTaskModel:
     model: MultiTaskModel = make(dropout=0.0)
-    model.trunk.layers = nn.ModuleList([Times(2.0), Times(3.0)])
+    model.encoder.layers = nn.ModuleList([Times(2.0), Times(3.0)])
     return model
 
 
@@ -71,10 +71,10 @@ def test_the_gradient_goes_through_both_sides(
     done = run(model, tiny_stream())
     penalty(Lnsr(make_context(model), dropout=dropout), model, done).backward()
     unit = (0.05**2 * done.states[0].square().sum(-1) / 16).mean()
-    torch.testing.assert_close(model.trunk.layers[1].factor.grad, (24 * unit).detach())
+    torch.testing.assert_close(model.encoder.layers[1].factor.grad, (24 * unit).detach())
 
 
-@pytest.mark.parametrize("adapter", ["none", "pal", "own_trunk"])
+@pytest.mark.parametrize("adapter", ["none", "pal", "own_encoder"])
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("bf16", [False, True])
 def test_without_noise_the_same_dropout_leaves_nothing(
@@ -109,9 +109,9 @@ def test_off_means_off(tiny_model: Any, tiny_stream: Any, make_context: Any) -> 
         found.append(penalty(Lnsr(make_context(model), dropout="off"), model, done))
         assert all(module.training for module in model.modules())
     torch.testing.assert_close(found[0], found[1])
-    model.trunk.eval()  # frozen
+    model.encoder.eval()  # frozen
     penalty(Lnsr(make_context(model), dropout="off"), model, done)
-    assert not any(module.training for module in model.trunk.modules())
+    assert not any(module.training for module in model.encoder.modules())
     assert model.adapter.training
 
 
@@ -132,7 +132,7 @@ def test_a_mixed_stream_is_the_mean_over_its_tokens(tiny_model: Any, tiny_stream
     whole = penalty(regularizer, model, done)
     x_TD = done.states[0]
     torch.manual_seed(2)
-    noisy = list(model.trunk.states(x_TD + regularizer.noise(x_TD, len(x_TD)), both.layout, model.adapter))
+    noisy = list(model.encoder.states(x_TD + regularizer.noise(x_TD, len(x_TD)), both.layout, model.adapter))
     of_token_T = sum(((n - c).square().sum(-1) / 16 for n, c in zip(noisy, done.states[1:], strict=True)))
     torch.testing.assert_close(whole, of_token_T.mean())
     torch.testing.assert_close(  # noise is drawn token by token, so the first task's is the same alone
@@ -143,7 +143,7 @@ def test_a_mixed_stream_is_the_mean_over_its_tokens(tiny_model: Any, tiny_stream
 def test_one_more_pass_and_no_more(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
     model = tiny_model()
     calls: list[bool] = []
-    for layer in model.trunk.layers:
+    for layer in model.encoder.layers:
         layer.register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
     done = run(model, tiny_stream())
     for layer, expected in [(0, [True, True]), (1, [False, True])]:
@@ -152,9 +152,9 @@ def test_one_more_pass_and_no_more(tiny_model: Any, tiny_stream: Any, make_conte
         assert calls == expected
 
 
-def test_a_frozen_trunk_has_a_penalty_without_gradient(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
+def test_a_frozen_encoder_has_a_penalty_without_gradient(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
     model = tiny_model()
-    model.trunk.requires_grad_(False).eval()
+    model.encoder.requires_grad_(False).eval()
     value = penalty(Lnsr(make_context(model)), model, run(model, tiny_stream()))
     assert value > 0
     assert not value.requires_grad

@@ -100,8 +100,8 @@ def test_nothing_before_the_first_stage_has_ended(made: Any, tiny_stream: Any) -
 
 
 @pytest.mark.parametrize("adapter", ["none", "lhuc"])
-def test_the_old_head_on_both_trunks(made: Any, tiny_stream: Any, adapter: str) -> None:
-    """By the models' own passes: the copy, and a model of the new trunk with the copy's head and adapter."""
+def test_the_old_head_on_both_encoders(made: Any, tiny_stream: Any, adapter: str) -> None:
+    """By the models' own passes: the copy, and a model of the new encoder with the copy's head and adapter."""
     model, lwf = made(3, adapter, weight=0.5)
     old = copy.deepcopy(model).eval()
     shake(model)
@@ -109,7 +109,7 @@ def test_the_old_head_on_both_trunks(made: Any, tiny_stream: Any, adapter: str) 
     found = lwf.penalty(model, model.run(stream))
     own = replace(stream, layout=as_task(stream.layout, 0))
     mixed = copy.deepcopy(old)
-    mixed.trunk.load_state_dict(model.trunk.state_dict())
+    mixed.encoder.load_state_dict(model.encoder.state_dict())
     expected = 0.5 * 3.0 * distillation(mixed(own)["topic"], old(own)["topic"], "classes", 2.0)
     torch.testing.assert_close(found, expected)
 
@@ -126,13 +126,13 @@ def test_the_gradient(made: Any, tiny_stream: Any, check_gradient: Any, adapter:
 
 
 @pytest.mark.parametrize("adapter", ["none", "lhuc"])
-def test_only_the_trunk_is_held(made: Any, tiny_stream: Any, adapter: str) -> None:
+def test_only_the_encoder_is_held(made: Any, tiny_stream: Any, adapter: str) -> None:
     model, lwf = made(5, adapter)
     shake(model)
     lwf.penalty(model, model.run(tiny_stream(["same"]))).backward()
-    assert model.trunk.layers[0].up.weight.grad.abs().sum() > 0
+    assert model.encoder.layers[0].up.weight.grad.abs().sum() > 0
     assert all(p.grad is None for p in [*model.heads.parameters(), *model.adapter.parameters()])
-    model.trunk.requires_grad_(False)
+    model.encoder.requires_grad_(False)
     assert lwf.penalty(model, model.run(tiny_stream(["same"]))).item() == 0
 
 

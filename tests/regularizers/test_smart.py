@@ -165,7 +165,7 @@ def test_the_penalty_is_the_mean_divergence_of_two_passes_with_one_dropout(
     done = model.run(stream)
     found = smart.penalty(model, done)
     torch.manual_seed(3)
-    moved = model(stream, model.trunk.words(stream.token_ids_T) + d_TD)
+    moved = model(stream, model.encoder.words(stream.token_ids_T) + d_TD)
     factors = {"topic": 2.0, "same": 1.0, "alike": 5.0}
     kinds = {"topic": "classes", "same": "yes_no", "alike": "score"}
     parts = [factors[t] * divergence(done.outputs[t], moved[t], kinds[t]) for t in factors]  # type: ignore[arg-type]
@@ -249,9 +249,9 @@ def test_a_constant_model_has_no_penalty(mode: Any, tiny_model: Any, tiny_stream
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
 
-def test_a_frozen_trunk_is_still_perturbed(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
+def test_a_frozen_encoder_is_still_perturbed(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
     model = tiny_model()
-    model.trunk.requires_grad_(False).eval()
+    model.encoder.requires_grad_(False).eval()
     done = model.run(tiny_stream())
     assert not done.words_TD.requires_grad
     smart = Smart(make_context(model), epsilon=1e-3)

@@ -75,7 +75,7 @@ def test_finite_differences(form: Callable[[Rows], Tensor]) -> None:
 
 
 def test_the_trace_norm_is_safe_where_it_has_a_corner() -> None:
-    """Equal tasks (own trunks at their start), zeros, and more tasks than numbers."""
+    """Equal tasks (own encoders at their start), zeros, and more tasks than numbers."""
     equal = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     rows = [[equal.clone().requires_grad_() for _ in range(4)], [torch.zeros(3).requires_grad_() for _ in range(4)]]
     value = trace_norms(rows)
@@ -94,7 +94,7 @@ def test_the_trace_norm_is_safe_where_it_has_a_corner() -> None:
 def test_only_the_streams_tasks_move(
     tiny_model: Any, tiny_stream: Any, make_context: Any, form: Any, bf16: bool
 ) -> None:
-    model = tiny_model("own_trunk")
+    model = tiny_model("own_encoder")
     torch.manual_seed(4)
     with torch.no_grad():
         for parameter in model.adapter.parameters():
@@ -113,13 +113,13 @@ def test_only_the_streams_tasks_move(
             own = model.adapter.task_parameters(task)
             assert all((p.grad is not None) == (task in tasks) for p in own)
         found[len(tasks)] = [p.grad for p in model.adapter.task_parameters("topic")]
-        assert all(p.grad is None for p in model.trunk.parameters())
+        assert all(p.grad is None for p in model.encoder.parameters())
     for alone, together in zip(found[1], found[3], strict=True):
         torch.testing.assert_close(alone, together)  # a task's pull is the same, whoever is beside it
 
 
-def test_training_brings_trunks_together(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
-    model = tiny_model("own_trunk")
+def test_training_brings_encoders_together(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
+    model = tiny_model("own_encoder")
     with torch.no_grad():
         for parameter in model.adapter.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
@@ -138,9 +138,9 @@ def test_training_brings_trunks_together(tiny_model: Any, tiny_stream: Any, make
 
 
 def test_nothing_to_share(tiny_model: Any, make_context: Any) -> None:
-    with pytest.raises(UserError, match=r"recipe: adapter: soft_sharing needs .* own_trunk for whole trunks"):
+    with pytest.raises(UserError, match=r"recipe: adapter: soft_sharing needs .* own_encoder for whole encoders"):
         SoftSharing(make_context(tiny_model("none")))
-    alone = tiny_model("own_trunk")
+    alone = tiny_model("own_encoder")
     alone.tasks = ("topic",)
     with pytest.raises(UserError, match="two tasks or more"):
         SoftSharing(RegularizerContext(alone, {"topic": 1.0}, 10))

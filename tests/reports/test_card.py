@@ -35,7 +35,7 @@ def summary() -> dict[str, Any]:
         "device": "cpu",
         "best": {"step": 1000, "select": "mean", "value": 0.8},
         "parameters": {
-            "trunk": 22713216,
+            "encoder": 22713216,
             "adapter_shared": 512,
             "per_task": {"topic": 1925, "same": 385},
             "total": 22716038,

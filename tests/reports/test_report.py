@@ -99,7 +99,7 @@ def summary() -> dict[str, Any]:
         "finished": True,
         "best": {"step": 20, "select": "mean", "value": 0.7945},
         "parameters": {
-            "trunk": 9000,
+            "encoder": 9000,
             "adapter_shared": 0,
             "per_task": {"topic": 700, "same": 300},
             "total": 10000,

@@ -81,7 +81,7 @@ def weights(run: Path) -> bytes:
 # --- frozen -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("adapter", "precision"),
-    [*((name, "float32") for name in ADAPTERS), ("houlsby", "bf16"), ("own_trunk", "bf16"), ("stack", "bf16")],
+    [*((name, "float32") for name in ADAPTERS), ("houlsby", "bf16"), ("own_encoder", "bf16"), ("stack", "bf16")],
 )
 def test_frozen_leaves_every_old_answer_as_it_was(
     adapter: str, precision: str, tmp_path: Path, make_first: MakeFirst
@@ -127,7 +127,7 @@ def test_frozen_holds_with_averages_of_weights_and_every_penalty(tmp_path: Path,
     assert torch.equal(outputs(first, "opinion"), outputs(finished.folder, "opinion"))
 
 
-@pytest.mark.parametrize("where", ["trunk", "head"])
+@pytest.mark.parametrize("where", ["encoder", "head"])
 def test_frozen_saves_nothing_if_an_old_weight_has_moved(
     where: str, tmp_path: Path, first: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,11 +136,11 @@ def test_frozen_saves_nothing_if_an_old_weight_has_moved(
     adding.session.load_best()
     monkeypatch.setattr(adding.session, "load_best", lambda: None)
     with torch.no_grad():
-        if where == "trunk":  # a word that is in no row of the dev files: only the weights can tell
-            adding.session.model.trunk.words.weight[0] += 1e-3
+        if where == "encoder":  # a word that is in no row of the dev files: only the weights can tell
+            adding.session.model.encoder.words.weight[0] += 1e-3
         else:
             next(adding.session.model.head("opinion").parameters()).mul_(1 + 1e-6)
-    what = "weights of the trunk" if where == "trunk" else "weights of task opinion, answers of opinion on dev"
+    what = "weights of the encoder" if where == "encoder" else "weights of task opinion, answers of opinion on dev"
     with pytest.raises(UserError, match=f"guarantee: frozen: not kept, so no model is saved: other {what} than before"):
         adding.finish()
     assert not (tmp_path / "run" / "model").exists()
@@ -184,7 +184,9 @@ METHODS = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_measured_trains_the_trunk_and_says_what_became_of_old_tasks(method: str, tmp_path: Path, first: Path) -> None:
+def test_measured_trains_the_encoder_and_says_what_became_of_old_tasks(
+    method: str, tmp_path: Path, first: Path
+) -> None:
     finished = add_task(first, MEASURED, tmp_path / "run", [*SHORT, *METHODS[method], ROOM])
     assert finished.refused is None
     before = json.loads((first / "summary.json").read_text())["evaluations"]["dev"]
@@ -249,7 +251,7 @@ def test_old_tasks_whose_memories_only_judge_keep_their_heads(tmp_path: Path, fi
     adding = Adding(first, MEASURED, tmp_path / "run", [*SHORT, "policy=gem"])
     old = polytask.load(first).bundle.model
     list(adding.steps())
-    assert not torch.equal(adding.session.model.trunk.words.weight, old.trunk.words.weight)
+    assert not torch.equal(adding.session.model.encoder.words.weight, old.encoder.words.weight)
     for name, tensor in old.head("opinion").state_dict().items():
         assert torch.equal(adding.session.model.head("opinion").state_dict()[name], tensor)
 
@@ -376,7 +378,7 @@ def test_resuming_needs_the_run_it_started_from(tmp_path: Path, first: Path) -> 
     list(itertools.islice(Adding(old, FROZEN, tmp_path / "run", SHORT).steps(), 3))
     bundle = polytask.load(old).bundle
     with torch.no_grad():
-        bundle.model.trunk.pooler.bias.add_(1)
+        bundle.model.encoder.pooler.bias.add_(1)
     save_bundle(bundle, old / "model")
     with pytest.raises(UserError, match=r"started with another model:\n  add.run: .*old: its weights are not"):
         Adding(old, FROZEN, tmp_path / "run", SHORT, resume=True)
@@ -400,7 +402,7 @@ def test_adding_twice_and_using_the_result(tmp_path: Path, first: Path, monkeypa
         name: score.metrics for name, score in third.evaluations["dev"]
     }
     assert compare_runs(["third", "fourth"], "comparison")["comparisons"]
-    # On a frozen trunk the adapters of all three runs fit together.
+    # On a frozen encoder the adapters of all three runs fit together.
     files = [
         export_adapter(run, name, f"{name}.st") for run, name in [(first, "opinion"), (third.folder, "similarity")]
     ]
@@ -443,7 +445,7 @@ def test_the_new_recipe_is_complete(tmp_path: Path, first: Path) -> None:
         (["add.guarantee=measured", "add.distill=1"], "add.distill: the policy sum remembers no examples"),
         (["add.run=elsewhere"], "add.run: the run is .*, found 'elsewhere'; leave the field out"),
         (["add=frozen"], "add: fields are needed here, found 'frozen'"),
-        (["train.norms=true"], "train.norms: the trunk's layer norms must stay as they are"),
+        (["train.norms=true"], "train.norms: the encoder's layer norms must stay as they are"),
         (["train.select=opinion.f1"], "train.select: an old task's score does not move"),
         (["teachers.opinion=nowhere"], "teachers.opinion: an old task learns nothing"),
         (["train.select=opinon"], "train.select: there is no task 'opinon' .did you mean opinion"),

@@ -119,9 +119,9 @@ def put(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[di
     return lambda content: content.update({name: make(content[name])})
 
 
-WORDS, BIAS, OUTPUT = "trunk.words.weight", "heads.opinion.output.bias", "heads.opinion.output.weight"
+WORDS, BIAS, OUTPUT = "encoder.words.weight", "heads.opinion.output.bias", "heads.opinion.output.weight"
 TENSORS: dict[str, Change] = {
-    "the trunk inside the parts": tensors("parts.safetensors", lambda c: c.update({WORDS: torch.zeros(3, 12)})),
+    "the encoder inside the parts": tensors("parts.safetensors", lambda c: c.update({WORDS: torch.zeros(3, 12)})),
     "a name too many": tensors("parts.safetensors", lambda c: c.update({"heads.opinion.more": torch.zeros(1)})),
     "a name too few": tensors("parts.safetensors", lambda c: c.pop(BIAS)),
     "nothing at all": tensors("parts.safetensors", dict.clear),
@@ -131,9 +131,9 @@ TENSORS: dict[str, Change] = {
     "another shape": tensors("parts.safetensors", put(OUTPUT, lambda t: t.T.clone())),
     "scalars": tensors("parts.safetensors", put(OUTPUT, lambda t: t[0, 0].clone())),
     "empty": tensors("parts.safetensors", put(OUTPUT, lambda t: t[:0].clone())),
-    "NaN in the trunk": tensors("model.safetensors", put("pooler.dense.bias", lambda t: t * float("nan"))),
-    "integers in the trunk": tensors("model.safetensors", put("pooler.dense.bias", lambda t: t.long())),
-    "parts of the trunk missing": tensors("model.safetensors", lambda c: c.pop("pooler.dense.bias")),
+    "NaN in the encoder": tensors("model.safetensors", put("pooler.dense.bias", lambda t: t * float("nan"))),
+    "integers in the encoder": tensors("model.safetensors", put("pooler.dense.bias", lambda t: t.long())),
+    "parts of the encoder missing": tensors("model.safetensors", lambda c: c.pop("pooler.dense.bias")),
     "fewer words": tensors("model.safetensors", put("embeddings.word_embeddings.weight", lambda t: t[:50].clone())),
 }
 
@@ -156,7 +156,7 @@ def test_a_lie_about_sizes_takes_no_memory(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: str
 ) -> None:
     def refuse(*_: Any) -> None:
-        raise AssertionError("a trunk was made before config.json and the weights were compared")
+        raise AssertionError("an encoder was made before config.json and the weights were compared")
 
     monkeypatch.setattr("polytask.pretrained.weights.empty_encoder", refuse)
     assert outcome(original, tmp_path / "copy", set_in("config.json", (LIES[lie][0],), LIES[lie][1])) == "refused"

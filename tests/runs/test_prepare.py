@@ -80,7 +80,7 @@ def test_what_an_encoders_tokenizer_says_of_a_longest_text_is_ignored(data: Path
     assert AutoTokenizer.from_pretrained(data / "model").model_max_length == 1024
 
 
-def test_the_saved_trunk_has_the_tokenizers_pad_id(data: Path) -> None:
+def test_the_saved_encoder_has_the_tokenizers_pad_id(data: Path) -> None:
     encoder = data / "encoder"
     encoder.mkdir()
     tokens = [*"abc", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[PAD]"]

@@ -199,13 +199,13 @@ def test_heads_bi_accumulation_and_bf16_together(tmp_path: Path, tiny_settings: 
     assert finished.evaluations["dev"].tasks["similarity"].examples == 90
 
 
-def test_heads_only_learns_on_a_frozen_trunk(tmp_path: Path, tiny_settings: list[str]) -> None:
+def test_heads_only_learns_on_a_frozen_encoder(tmp_path: Path, tiny_settings: list[str]) -> None:
     recipe = read_recipe(
         QUICKSTART, [*tiny_settings, "train.parts=heads", "train.epochs=1", "tasks.similarity.head=bi"]
     )
-    before = {k: v.clone() for k, v in prepare(recipe).model.trunk.state_dict().items()}
+    before = {k: v.clone() for k, v in prepare(recipe).model.encoder.state_dict().items()}
     train(recipe, tmp_path / "run")
-    after: dict[str, Any] = polytask.load(tmp_path / "run").bundle.model.trunk.state_dict()
+    after: dict[str, Any] = polytask.load(tmp_path / "run").bundle.model.encoder.state_dict()
     assert all(torch.equal(before[key], after[key]) for key in before)
 
 

@@ -15,7 +15,7 @@ SEQUENCE = ["sampler=in_order", "train.select=last", "train.schedule=constant", 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, tiny_settings: list[str]) -> dict[str, Finished]:
-    """The sequence with nothing against forgetting, and with adapters on a trunk that never learns."""
+    """The sequence with nothing against forgetting, and with adapters on an encoder that never learns."""
     folder = tmp_path_factory.mktemp("sequence")
     frozen = ["adapter=houlsby", "train.parts=adapters", "tasks.question.head=bi", "tasks.similarity.head=bi"]
     return {
@@ -38,7 +38,7 @@ def test_the_summary_has_every_tasks_score_after_every_stage(runs: dict[str, Fin
     assert run.summary["best"] == {"step": 20, "select": "last", "value": None, "start_value": None}
 
 
-def test_a_trunk_that_never_learns_forgets_nothing(runs: dict[str, Finished]) -> None:
+def test_a_encoder_that_never_learns_forgets_nothing(runs: dict[str, Finished]) -> None:
     found = runs["frozen"].summary["transfer"]
     for column, stage in enumerate(found["stages"]):
         own = column + 1

@@ -1,4 +1,4 @@
-"""The faster trunk for answering: the model's own numbers, each sequence once, whatever the threads."""
+"""The faster encoder for answering: the model's own numbers, each sequence once, whatever the threads."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from polytask.encoders.bert import Bert, BertShape
 from polytask.heads import HEADS
 from polytask.heads.base import TextHead
 from polytask.serving import plain as module
-from polytask.serving.plain import PlainTrunk
+from polytask.serving.plain import PlainEncoder
 from polytask.serving.predictor import cpu_has_bf16
 from polytask.types import YES_NO, LabelSpace, MethodChoice, TaskSpec
 
@@ -65,7 +65,7 @@ def predictor(tiny_run: Finished) -> Predictor:
 
 
 def made(tiny_run: Finished, adapter: str, precision: str = "fp32", activation: str = "gelu") -> Predictor:
-    """Every head that predicts, with every pooling, on a trunk of random weights that are larger than at a start."""
+    """Every head that predicts, with every pooling, on an encoder of random weights that are larger than at a start."""
     bundle = load(tiny_run.folder).bundle
     shape = BertShape(2, 32, 4, 64, bundle.tokenizer.vocabulary, 64, activation=activation, initializer_range=0.2)
     labels: dict[str, LabelSpace] = dict.fromkeys(SPECS, YES_NO)
@@ -137,12 +137,12 @@ def test_bf16_only_where_the_processor_has_it(tiny_run: Finished, monkeypatch: p
         load(tiny_run.folder, precision="fp8")
 
 
-def test_tasks_that_share_the_trunk_take_one_pass(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_that_share_the_encoder_take_one_pass(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[int] = []
     monkeypatch.setattr(
-        PlainTrunk,
+        PlainEncoder,
         "vectors",
-        lambda self, sequences, poolings, vectors=PlainTrunk.vectors: (
+        lambda self, sequences, poolings, vectors=PlainEncoder.vectors: (
             passes.append(len(sequences)) or vectors(self, sequences, poolings)
         ),
     )
@@ -170,9 +170,9 @@ def test_tasks_with_parts_of_their_own_each_take_theirs(tiny_run: Finished) -> N
 
 def test_the_same_text_is_computed_once(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
-    encode = PlainTrunk._encode
+    encode = PlainEncoder._encode
     monkeypatch.setattr(
-        PlainTrunk,
+        PlainEncoder,
         "_encode",
         lambda self, batch, everywhere: rows.append(len(batch)) or encode(self, batch, everywhere),
     )
@@ -185,7 +185,7 @@ def test_the_same_text_is_computed_once(predictor: Predictor, monkeypatch: pytes
 
 def test_segments_tell_equal_ids_apart() -> None:
     torch.manual_seed(0)
-    trunk = PlainTrunk(Bert(BertShape(2, 32, 4, 64, 100, 64, initializer_range=0.2)).eval())
+    encoder = PlainEncoder(Bert(BertShape(2, 32, 4, 64, 100, 64, initializer_range=0.2)).eval())
     ids = np.array([2, 7, 8, 9, 3])
-    first = trunk.vectors([([ids], 2), ([ids], 4)], ["first"]).pool("first")
+    first = encoder.vectors([([ids], 2), ([ids], 4)], ["first"]).pool("first")
     assert not torch.allclose(first[0], first[1])

@@ -24,7 +24,7 @@ def test_the_key_follows_recipe_and_data_and_not_the_name(tmp_path: Path, tiny_s
 def test_code_that_only_shows_is_left_out() -> None:
     assert len(code_fingerprint()) == 64
     assert {"cli", "experiments", "evaluation.report"} <= SHOWING
-    assert not {"training", "trunk", "model", "heads", "evaluation", "evaluation.metrics"} & SHOWING
+    assert not {"training", "encoder", "model", "heads", "evaluation", "evaluation.metrics"} & SHOWING
 
 
 def test_only_a_finished_run_has_a_summary(tmp_path: Path) -> None:

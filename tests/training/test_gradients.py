@@ -70,7 +70,7 @@ def sources_and_gradients(model: MultiTaskModel, passes: int = 2) -> tuple[list[
     return sources, torch.stack(rows), own
 
 
-@pytest.mark.parametrize("adapter", [name for name in ADAPTERS if name != "own_trunk"])
+@pytest.mark.parametrize("adapter", [name for name in ADAPTERS if name != "own_encoder"])
 def test_products_sums_and_own_gradients_are_those_of_whole_gradients(adapter: str) -> None:
     model = model_with(adapter)
     sources, rows, own = sources_and_gradients(model)
@@ -99,9 +99,9 @@ def test_each_layers_products_are_of_its_own_parameters() -> None:
 
 
 @pytest.mark.parametrize("norms", [False, True])
-def test_a_frozen_trunk_has_only_what_learns(norms: bool) -> None:
+def test_a_frozen_encoder_has_only_what_learns(norms: bool) -> None:
     model = model_with("lora")
-    for name, parameter in model.trunk.named_parameters():
+    for name, parameter in model.encoder.named_parameters():
         parameter.requires_grad_(norms and "norm" in name)
     sources, rows, own = sources_and_gradients_of_what_learns(model)
     gradients = Gradients(model, sources, {task: [task] for task in model.tasks})
@@ -116,7 +116,7 @@ def test_a_frozen_trunk_has_only_what_learns(norms: bool) -> None:
 
 
 def sources_and_gradients_of_what_learns(model: MultiTaskModel) -> tuple[list[Source], torch.Tensor, list[Any]]:
-    if any(parameter.requires_grad for parameter in model.trunk.parameters()):
+    if any(parameter.requires_grad for parameter in model.encoder.parameters()):
         return sources_and_gradients(model)
     sources, own = [], []
     for k, task in enumerate(model.tasks):
@@ -142,15 +142,15 @@ def test_word_vectors_that_a_head_uses_too_have_both_gradients() -> None:
     part = Part("words", [(rng.integers(5, 60, 6),) for _ in range(4)], labels=hidden)
     stream = Packer(("words",), 2, 3, 16).pack([part])
     loss = model.head("words").loss(model.run(stream).outputs["words"], stream.labels["words"])
-    (whole,) = torch.autograd.grad(loss, [model.trunk.words.weight])
+    (whole,) = torch.autograd.grad(loss, [model.encoder.words.weight])
     cut = cut_pass(model, stream)
     cut_loss = model.head("words").loss(cut.done.outputs["words"], stream.labels["words"])
     gradients = Gradients(model, [Source("words", [(cut, cut_loss / 2), (cut, cut_loss / 2)])], {})
     gradients.add([3.0])
-    assert model.trunk.words.weight.grad is not None
-    torch.testing.assert_close(model.trunk.words.weight.grad, 3 * whole, atol=1e-6, rtol=1e-5)
-    others = [p.grad for p in (*model.trunk.positions.parameters(), *model.trunk.segments.parameters())]
-    others += [p.grad for p in model.trunk.norm.parameters()]
+    assert model.encoder.words.weight.grad is not None
+    torch.testing.assert_close(model.encoder.words.weight.grad, 3 * whole, atol=1e-6, rtol=1e-5)
+    others = [p.grad for p in (*model.encoder.positions.parameters(), *model.encoder.segments.parameters())]
+    others += [p.grad for p in model.encoder.norm.parameters()]
     squares = sum(float(grad.double().square().sum()) for grad in [3 * whole, *others] if grad is not None)
     assert float(gradients.by_layer["embeddings"]) == pytest.approx(squares / 9, rel=1e-5)
 
@@ -191,8 +191,8 @@ def test_what_no_weighted_gradient_has_gets_none() -> None:
         model = model_with("none")
         sources, _, _ = sources_and_gradients(model, passes=1)
         Gradients(model, sources, {}).add(weights)
-        pooler_grads.append(model.trunk.pooler.weight.grad)
-        assert model.trunk.words.weight.grad is not None
+        pooler_grads.append(model.encoder.pooler.weight.grad)
+        assert model.encoder.words.weight.grad is not None
     assert pooler_grads[0] is None
     assert pooler_grads[1] is not None
 
@@ -231,7 +231,7 @@ def test_graphs_are_given_back_on_the_way_down() -> None:
     cut, _ = sources[0].parts[0]
     for out in cut.outs:
         with pytest.raises(RuntimeError, match="second time"):
-            torch.autograd.grad(out.sum(), list(model.trunk.parameters()), allow_unused=True)
+            torch.autograd.grad(out.sum(), list(model.encoder.parameters()), allow_unused=True)
 
 
 class Ops(TorchDispatchMode):

@@ -16,11 +16,11 @@ def rates(model: Any, **settings: Any) -> dict[str, tuple[float, float]]:
 def test_layer_wise_rates_and_no_decay_of_vectors(make_session: Any) -> None:
     model = make_session().model
     found = rates(model, layer_decay=0.5, head_lr=3.0)
-    assert found["trunk.layers.1.up.weight"] == (1.0, 0.1)
-    assert found["trunk.layers.0.up.weight"] == (0.5, 0.1)
-    assert found["trunk.words.weight"] == (0.25, 0.1)
-    assert found["trunk.norm.weight"] == (0.25, 0.0)
-    assert found["trunk.layers.1.up.bias"] == (1.0, 0.0)
+    assert found["encoder.layers.1.up.weight"] == (1.0, 0.1)
+    assert found["encoder.layers.0.up.weight"] == (0.5, 0.1)
+    assert found["encoder.words.weight"] == (0.25, 0.1)
+    assert found["encoder.norm.weight"] == (0.25, 0.0)
+    assert found["encoder.layers.1.up.bias"] == (1.0, 0.0)
     assert found["heads.one.output.weight"] == (3.0, 0.1)
     assert found["heads.one.output.bias"] == (3.0, 0.0)
 

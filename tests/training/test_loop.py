@@ -126,7 +126,7 @@ class TowardsZero(Regularizer):
         self.count = torch.zeros(())
 
     def penalty(self, model: MultiTaskModel, done: Pass) -> Tensor:
-        return 0.5 * sum(p.square().sum() for p in model.trunk.parameters())
+        return 0.5 * sum(p.square().sum() for p in model.encoder.parameters())
 
     def after_step(self, model: MultiTaskModel, step: int) -> None:
         self.count = self.count + 1
@@ -143,7 +143,7 @@ def test_regularizers_add_to_the_loss_and_keep_their_state(make_session: Any) ->
     list(fit(plain))
     reports = list(fit(held))
     assert all(report.penalties["zero"] > 0 for report in reports)
-    norms = [sum(p.square().sum().item() for p in s.model.trunk.layers.parameters()) for s in (plain, held)]
+    norms = [sum(p.square().sum().item() for p in s.model.encoder.layers.parameters()) for s in (plain, held)]
     assert norms[1] < norms[0]
     again = make_session("held", resumed_at=12, regularizers={"zero": TowardsZero()})
     again.load(newest(held.folder))

@@ -46,13 +46,13 @@ def session_of(folder: Path, tiny: list[str], *more: str) -> Session:
     return Running(read_recipe(QUICKSTART, [*tiny, "tasks.similarity.weight=25", *more]), folder / "run").session
 
 
-@pytest.mark.parametrize("adapter", ["none", "houlsby", "{name: own_trunk, layers: 1}"])
+@pytest.mark.parametrize("adapter", ["none", "houlsby", "{name: own_encoder, layers: 1}"])
 def test_cosines_and_norms_are_those_of_whole_gradients(tmp_path: Path, tiny_settings: list[str], adapter: str) -> None:
     session = session_of(tmp_path, tiny_settings, f"adapter={adapter}")
     found = probed(session)
     whole = gradients(session)
     assert found.tasks == ("opinion", "question", "similarity")
-    own = {"layer 1"} if "own_trunk" in adapter else set()  # nothing of it is shared
+    own = {"layer 1"} if "own_encoder" in adapter else set()  # nothing of it is shared
     assert list(found.layers) == ["all", *(n for n in ("layer 1", "layer 0", "embeddings") if n not in own)]
     for name, rows in found.layers.items():
         flat = [torch.cat(list(by.values())) if name == "all" else by[name] for by in whole.values()]
@@ -73,7 +73,7 @@ def test_bf16_gives_about_the_same(tmp_path: Path, tiny_settings: list[str]) -> 
 def test_a_probe_leaves_everything_as_it_was(make_session: Any) -> None:
     session = make_session()
     session.model.train()
-    session.model.trunk.eval()
+    session.model.encoder.eval()
     modes = [module.training for module in session.model.modules()]
     random, given = torch.get_rng_state(), session.feed.state_dict()
     found = probed(session)

@@ -41,18 +41,18 @@ def test_a_task_that_took_no_part_does_not_move(make_session: Any) -> None:
     after = weights(session)
     moved = {name for name in after if not torch.equal(after[name], middle[name])}
     assert not any(name.startswith("heads.one") for name in moved)
-    assert {"heads.two.output.weight", "trunk.words.weight"} <= moved
+    assert {"heads.two.output.weight", "encoder.words.weight"} <= moved
     assert not torch.equal(before["heads.one.output.weight"], middle["heads.one.output.weight"])
 
 
-def test_heads_only_leaves_the_trunk_and_takes_no_gradient(make_session: Any) -> None:
+def test_heads_only_leaves_the_encoder_and_takes_no_gradient(make_session: Any) -> None:
     session = make_session(parts="heads")
     before = weights(session)
     outcome = step(session, Draw("one", 4), Draw("two", 4))
     after = weights(session)
     assert {name.split(".")[0] for name in after if not torch.equal(after[name], before[name])} == {"heads"}
-    assert all(p.grad is None for p in session.model.trunk.parameters())
-    assert not any(p is q for p in session.model.trunk.parameters() for q in session.optimizer.state)
+    assert all(p.grad is None for p in session.model.encoder.parameters())
+    assert not any(p is q for p in session.model.encoder.parameters() for q in session.optimizer.state)
     assert outcome.examples == 8
 
 
@@ -148,7 +148,7 @@ def test_remembered_tasks_judge_and_do_not_move(make_session: Any, name: str) ->
     before = weights(session)
     outcome = step_apart(session, Draw("one", 4))
     moved = {key for key, after in weights(session).items() if not torch.equal(after, before[key])}
-    assert "trunk.layers.0.up.weight" in moved
+    assert "encoder.layers.0.up.weight" in moved
     assert not any(key.startswith("heads.two") for key in moved)
     assert outcome.losses.keys() == {"one"}
     assert outcome.examples == 4
@@ -168,7 +168,7 @@ def test_gem_keeps_the_gradient_from_going_against_the_memory(make_session: Any)
     feed._orders["one"] = (0, np.arange(40))
     batch = feed.next_batch([Draw("one", 4)], True)
     (memory,) = batch.remembered
-    shared = [p for p in model.trunk.parameters() if p.requires_grad]
+    shared = [p for p in model.encoder.parameters() if p.requires_grad]
     loss = model.head("two").loss(model.run(memory).outputs["two"], memory.labels["two"])
     reference = torch.autograd.grad(loss, shared, allow_unused=True)
     own = model.head("one").loss(model.run(batch.together).outputs["one"], batch.together.labels["one"])
@@ -199,11 +199,11 @@ def test_penalties_are_added_to_gradients_told_apart(make_session: Any) -> None:
         def __init__(self) -> None: ...
 
         def penalty(self, model: Any, done: Any) -> torch.Tensor:
-            return 1000.0 * model.trunk.words.weight.square().sum()
+            return 1000.0 * model.encoder.words.weight.square().sum()
 
     session = with_policy(make_session(regularizers={"pull": Pull()}, clip=None), "gem")
     outcome = step_apart(session, Draw("one", 4), Draw("two", 4))
-    words = session.model.trunk.words.weight
+    words = session.model.encoder.words.weight
     assert outcome.penalties["pull"] > 0
     cosine = torch.nn.functional.cosine_similarity(words.grad.flatten(), words.detach().flatten(), dim=0)
     assert float(cosine) > 0.99

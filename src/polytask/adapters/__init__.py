@@ -1,4 +1,4 @@
-"""Adapters by name: task-specific parts inside the trunk."""
+"""Adapters by name: task-specific parts inside the encoder."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from polytask.adapters.lhuc import Lhuc
 from polytask.adapters.lora import Lora
 from polytask.adapters.low_rank import LowRank
 from polytask.adapters.none import NoAdapter
-from polytask.adapters.own_trunk import OwnTrunk
+from polytask.adapters.own_encoder import OwnEncoder
 from polytask.adapters.pal import Pal
 from polytask.adapters.stack import Stack
 
@@ -20,7 +20,7 @@ ADAPTERS: dict[str, Callable[..., Adapter]] = {
     "lora": Lora,
     "low_rank": LowRank,
     "none": NoAdapter,
-    "own_trunk": OwnTrunk,
+    "own_encoder": OwnEncoder,
     "pal": Pal,
     "stack": Stack,
 }

@@ -1,7 +1,7 @@
-"""The slots at which task-specific parts enter the trunk. The defaults are the identity: plain BERT.
+"""The slots at which task-specific parts enter the encoder. The defaults are the identity: plain BERT.
 
 A layer adapter sees the layout as an argument and keeps no notion of an "active" task, so one call serves a stream that
-holds one task or many. The trunk knows this file and no concrete adapter.
+holds one task or many. The encoder knows this file and no concrete adapter.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,10 +31,10 @@ class AdapterContext:
     ffn: int
     dropout: float
     make: "Callable[[MethodChoice], Adapter] | None" = None
-    """Makes another adapter for the same trunk and tasks."""
+    """Makes another adapter for the same encoder and tasks."""
 
 
-class Trunk(Protocol):
+class Encoder(Protocol):
     """What an adapter may start from."""
 
     def linear(self, layer: int, site: str) -> nn.Linear:
@@ -45,12 +45,12 @@ class Trunk(Protocol):
 
 
 class LayerAdapter(nn.Module):
-    """What one layer of the trunk (or its embeddings) asks at each of its slots."""
+    """What one layer of the encoder (or its embeddings) asks at each of its slots."""
 
     replaces: bool = False
     """Stands in for the layer's own linear maps and norms, which then take no part."""
 
-    def start_from(self, trunk: Trunk, index: int) -> None:
+    def start_from(self, encoder: Encoder, index: int) -> None:
         """Called once, when the model is made, with the number of the layer it is on."""
 
     def linear(self, site: LinearSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
@@ -71,7 +71,7 @@ class LayerAdapter(nn.Module):
         """A branch beside the whole layer, fed with the layer's input and added before its last LayerNorm."""
         return None
 
-    # What a slot comes to, for a trunk that computes several things at once (trunk/swift.py). An adapter that says
+    # What a slot comes to, for an encoder that computes several things at once (encoder/swift.py). An adapter that says
     # nothing here is asked at the slots it has; one that says something says the same as its slot does.
 
     def plain_linear(self, site: LinearSite) -> bool:
@@ -91,12 +91,12 @@ class LayerAdapter(nn.Module):
     def norm_vectors(
         self, site: NormSite, scale_D: Tensor, shift_D: Tensor, layout: Layout
     ) -> tuple[Tensor, Tensor] | None:
-        """If `norm` comes to a LayerNorm on this stream, its scale and shift, given the trunk's own."""
+        """If `norm` comes to a LayerNorm on this stream, its scale and shift, given the encoder's own."""
         return (scale_D, shift_D) if type(self).norm is LayerAdapter.norm else None
 
 
 class Adapter(nn.Module):
-    """The task-specific parts of a whole trunk: one layer adapter for the embeddings and one for each layer."""
+    """The task-specific parts of a whole encoder: one layer adapter for the embeddings and one for each layer."""
 
     plain_at_start: bool = True
     """Before the first step, outputs are those of plain BERT to the last bit."""
@@ -114,10 +114,10 @@ class Adapter(nn.Module):
         assert isinstance(adapter, LayerAdapter)
         return adapter
 
-    def start_from(self, trunk: Trunk) -> None:
+    def start_from(self, encoder: Encoder) -> None:
         """Called once, when the model is made; saved weights, where there are any, are loaded afterwards."""
         for index in range(len(self.layers)):
-            self.layer(index).start_from(trunk, index)
+            self.layer(index).start_from(encoder, index)
 
     def stand_ins(self) -> dict[int, LayerAdapter]:
         """By number, the layers whose own linear maps and norms take no part, with what stands in for them."""
@@ -156,7 +156,7 @@ class TaskSpecific(Protocol):
 
 
 def chosen_layers(context: AdapterContext, layers: int | None) -> list[bool]:
-    """For each layer of the trunk whether the adapter is on it: on all of them, or on the last `layers`."""
+    """For each layer of the encoder whether the adapter is on it: on all of them, or on the last `layers`."""
     if layers is not None and not 1 <= layers <= context.layers:
         raise UserError(f"recipe: adapter: layers: a number from 1 to {context.layers} is needed, found {layers}")
     return [index >= context.layers - (layers or context.layers) for index in range(context.layers)]

@@ -83,7 +83,7 @@ class Houlsby(Adapter):
 
     Position: both_sublayers (the paper: on the outputs of attention and of the feed-forward part, before the residual
     sum), after_ffn (on the latter only), after_norm (on the layer's output). They start near the identity (truncated
-    normal, deviation 1e-3, zero biases), not exactly at it. Made for frozen trunks (`train.parts: adapters`).
+    normal, deviation 1e-3, zero biases), not exactly at it. Made for frozen encoders (`train.parts: adapters`).
     Paper: Houlsby et al., "Parameter-Efficient Transfer Learning for NLP", 2019 (size 64).
     """
 

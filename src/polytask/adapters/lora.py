@@ -1,4 +1,4 @@
-"""Low-rank changes of the trunk's own linear maps."""
+"""Low-rank changes of the encoder's own linear maps."""
 
 import math
 from collections.abc import Callable
@@ -74,7 +74,7 @@ class Lora(Adapter):
 
     @torch.no_grad()
     def merge(self, k: int, linear_of: Callable[[int, str], nn.Linear]) -> None:
-        """Adds task k's changes to the trunk's own weights, for a model of that task alone."""
+        """Adds task k's changes to the encoder's own weights, for a model of that task alone."""
         for index in range(len(self.layers)):
             layer = self.layer(index)
             if isinstance(layer, LoraLayer):

@@ -1,4 +1,4 @@
-"""Hard sharing: every task uses the same trunk, and nothing inside it is task-specific."""
+"""Hard sharing: every task uses the same encoder, and nothing inside it is task-specific."""
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter
 

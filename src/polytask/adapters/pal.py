@@ -68,7 +68,7 @@ class Pal(Adapter):
     key and value are per task and layer. V_D starts at zero, so the branch starts silent but learns: both at zero would
     never learn, and both random, as in the authors' code, is not silent and was reported to collapse.
     Paper: Stickland & Murray, "BERT and PALs", 2019 (size 204, 12 heads). The authors' code differs from the paper: it
-    has 6 heads, ends in a GELU after V_D, and drops attention weights inside g as the trunk does. `heads: 6`,
+    has 6 heads, ends in a GELU after V_D, and drops attention weights inside g as the encoder does. `heads: 6`,
     `gelu: true` and `attention_dropout: 0.1` are that code, except for the start of V_D.
     """
 

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite, NormSite, SublayerSite, Trunk
+from polytask.adapters.base import Adapter, AdapterContext, Encoder, LayerAdapter, LinearSite, NormSite, SublayerSite
 from polytask.stream import Layout
 from polytask.types import MethodChoice, UserError
 
@@ -46,9 +46,9 @@ class StackLayer(LayerAdapter):
     def _parts(self) -> list[LayerAdapter]:
         return [part for part in self.parts if isinstance(part, LayerAdapter)]
 
-    def start_from(self, trunk: Trunk, index: int) -> None:
+    def start_from(self, encoder: Encoder, index: int) -> None:
         for part in self._parts():
-            part.start_from(trunk, index)
+            part.start_from(encoder, index)
 
     def linear(self, site: LinearSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
         *earlier, last = self._parts()

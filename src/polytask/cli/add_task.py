@@ -27,7 +27,7 @@ def run(
     """Add tasks to a run that has finished. The result is a run of its own, with the old tasks and the new ones.
 
     `add.guarantee: frozen` trains what is new and nothing else: old answers stay as they are, to the bit.
-    `measured` trains the trunk too, shows each old task before and after, and saves no model where one falls by more
+    `measured` trains the encoder too, shows each old task before and after, and saves no model where one falls by more
     than `add.max_drop` points; the command then ends with exit code 1.
 
     Examples:

@@ -98,7 +98,7 @@ def budget_table(prepared: "polytask.Prepared") -> Table:
     table = Table(title="Parameters", title_justify="left")
     table.add_column("part")
     table.add_column("parameters", justify="right")
-    table.add_row("shared: trunk", f"{budget['trunk']:,}")
+    table.add_row("shared: encoder", f"{budget['trunk']:,}")
     table.add_row("shared: adapter", f"{budget['adapter_shared']:,}")
     for task, count in budget["per_task"].items():
         table.add_row(f"only {task}", f"{count:,}")

@@ -10,7 +10,7 @@ from polytask.cli.console import echo
 
 
 def run(
-    trunk: Annotated[
+    encoder: Annotated[
         str,
         typer.Argument(
             metavar="TRUNK", help="A run, a model folder, or an encoder such as minilm.", show_default=False
@@ -29,7 +29,7 @@ def run(
         int | None, typer.Option(help="Longest sequence in tokens, where the files differ in it.", show_default=False)
     ] = None,
 ) -> None:
-    """Put tasks of one or several runs together into one model, on the trunk they were all trained on.
+    """Put tasks of one or several runs together into one model, on the encoder they were all trained on.
 
     Examples:
 
@@ -37,7 +37,7 @@ def run(
 
         polytask combine runs/quickstart old=opinion.adapter.safetensors new=opinion-2.safetensors --output models/both
     """
-    folder = polytask.combine(trunk, [named(file) for file in files], output, max_length)
+    folder = polytask.combine(encoder, [named(file) for file in files], output, max_length)
     tasks = polytask.load(folder).tasks
     echo(f"{folder}: {', '.join(tasks)}\nNext: polytask predict {folder} --task {tasks[0]} --text ...")
 

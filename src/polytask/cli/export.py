@@ -18,9 +18,9 @@ def run(
         Path | None, typer.Option("--output", help="The file; left out: TASK.adapter.safetensors.", show_default=False)
     ] = None,
 ) -> None:
-    """Write one task's adapter and head to a small file. It fits the trunk it was trained on, and no other.
+    """Write one task's adapter and head to a small file. It fits the encoder it was trained on, and no other.
 
-    Trained with `train.parts: adapters`, that trunk is the encoder itself, and files of many runs fit together.
+    Trained with `train.parts: adapters`, that encoder is the encoder itself, and files of many runs fit together.
 
     Examples:
 

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from polytask.types import Bounds, MethodChoice, UserError, unknown
 
 MOST_LEVELS = 20
+EARLIER_NAMES = {"own_trunk": "own_encoder"}
+"""Methods whose name has changed: recipes and models that have the earlier name stay readable."""
 LARGEST = 2**63  # no setting is larger, and Python writes no number of thousands of digits
 
 
@@ -29,7 +31,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
             return value
         raise UserError(f"{where}: {value!r} is not one of: {', '.join(map(str, inner))}")
     if kind is MethodChoice:
-        return _swap(value, where)
+        return _method_choice(value, where)
     if is_dataclass(kind):
         return _record(mapping(value, where), kind, where)
     if origin is tuple:
@@ -100,14 +102,14 @@ def _scalar(value: Any, kind: type, where: str) -> Any:
     raise UserError(f"{where}: {names[kind]} is needed, found {value!r}")
 
 
-def _swap(value: Any, where: str) -> MethodChoice:
+def _method_choice(value: Any, where: str) -> MethodChoice:
     if isinstance(value, str):
-        return MethodChoice(value)
+        return MethodChoice(EARLIER_NAMES.get(value, value))
     content = dict(mapping(value, where))
     name = content.pop("name", None)
     if not isinstance(name, str):
         raise UserError(f"{where}: a method is given by its name, as `{{name: NAME, option: value}}`; found {value!r}")
-    return MethodChoice(name, _shallow(content, where))
+    return MethodChoice(EARLIER_NAMES.get(name, name), _shallow(content, where))
 
 
 def _record(content: Mapping[str, Any], kind: Any, where: str) -> Any:

@@ -1,4 +1,4 @@
-"""Self-attention over the sequences of a packed stream; the only part of the trunk that sees sequence borders.
+"""Self-attention over the sequences of a packed stream; the only part of the encoder that sees sequence borders.
 
 Four ways to the same numbers. On CUDA, short sequences have a kernel of their own, and longer ones a varlen kernel if
 they are in half precision; on the CPU, short ones are plain products; the rest are padded rows of similar length. Knows

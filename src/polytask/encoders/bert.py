@@ -1,7 +1,7 @@
 """BERT on packed streams: embeddings, post-norm layers, pooler (Devlin et al. 2019).
 
 Every linear map, norm and activation works on [T, D] with no padding. Task-specific parts come in through the adapter's
-slots and are never part of the trunk: its parameter names are the same whatever the adapter. Knows no task and no file.
+slots and are never part of the encoder: its parameter names never depend on the adapter. Knows no task and no file.
 """
 
 from collections.abc import Callable, Iterator

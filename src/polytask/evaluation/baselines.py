@@ -85,8 +85,8 @@ def _vectors(
     for batch in batches_by_length(lengths, 8192):
         stream = packer.pack([Part(spec.name, [texts[i] for i in batch], spec.is_pair)]).to(model.device)
         with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-            hidden_TD = model.trunk.encode(stream, model.adapter)
-        encoded = Encoded(hidden_TD, stream.layout, model.tasks.index(spec.name), model.trunk.pool)
+            hidden_TD = model.encoder.encode(stream, model.adapter)
+        encoded = Encoded(hidden_TD, stream.layout, model.tasks.index(spec.name), model.encoder.pool)
         pooled = torch.nn.functional.normalize(encoded.pool("mean").float(), dim=-1).cpu()
         found.append(pooled.unflatten(0, (-1, 2)) if spec.is_pair else pooled)
         order += batch

@@ -41,8 +41,8 @@ WINDOW = 5
 """The fewest probes that a moving mean is taken over."""
 
 NOTHING_SHARED = (
-    "Nothing that learns is shared by two tasks (the trunk is frozen, or each task has its own), so no task can get in "
-    "another's way there."
+    "Nothing that learns is shared by two tasks (the encoder is frozen, or each task has its own), so no task can get "
+    "in another's way there."
 )
 
 

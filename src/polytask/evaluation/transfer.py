@@ -66,7 +66,7 @@ def forward(scores: Floats, learned: Sequence[int]) -> float | None:
     """Mean of `R[s(j)-1, j] - R[0, j]` over the tasks after the first: what earlier tasks did for later ones.
 
     Lopez-Paz & Ranzato 2017. The head of a task is as it started until the task's own stage, so this says how the
-    trunk's change suits an unlearned head; heads without weights of their own (cosine) show the trunk itself.
+    encoder's change suits an unlearned head; heads without weights of their own (cosine) show the encoder itself.
     """
     return _mean([scores[s - 1, j] - scores[0, j] for j, s in enumerate(learned) if s > 1])
 

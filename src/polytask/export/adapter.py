@@ -1,7 +1,7 @@
 """One task of a run as a small file of its own: written from a run, and read with every doubt a stranger's file needs.
 
 The file is safetensors: the task's `adapter.*` and `head.*`, named without its place among the run's tasks, and in the
-metadata a record of what they are (`About`). Of the trunk it has a fingerprint only. What files become: combine.py.
+metadata a record of what they are (`About`). Of the encoder it has a fingerprint only. What files become: combine.py.
 """
 
 import hashlib
@@ -42,8 +42,8 @@ class About:
     adapter: Method
     """Every option written out: another version may have other defaults."""
     max_length: MaxLength
-    trunk: str
-    """Fingerprint of the trunk without its pooler."""
+    encoder_fingerprint: str
+    """Of the encoder without its pooler."""
     pooler: str | None
     """Fingerprint of the pooler, where the task's head uses it."""
     tokenizer: str
@@ -91,7 +91,7 @@ def task_tensors(model: MultiTaskModel, task: str) -> dict[str, Tensor]:
 
 
 def _about(bundle: Bundle, folder: Path, task: str) -> About:
-    trunk, pooler = fingerprints(bundle.model.trunk)
+    fingerprint, pooler = fingerprints(bundle.model.encoder)
     content = read_tasks(folder / "tasks.json")
     run, encoder = _origin(folder)
     return About(
@@ -100,7 +100,7 @@ def _about(bundle: Bundle, folder: Path, task: str) -> About:
         content.tasks[task],
         Method(**vars(complete(bundle.adapter, f"{folder / 'tasks.json'}: adapter"))),
         bundle.packer.max_length,
-        trunk,
+        fingerprint,
         pooler if _uses_pooler(bundle.model.head(task)) else None,
         tokenizer_fingerprint(bundle.tokenizer),
         run,
@@ -137,6 +137,8 @@ def read_adapter(path: Path) -> AdapterFile:
         raise UserError(f"{path}: not an adapter file: `polytask export RUN --adapter TASK` makes them")
     if content["format"] != FORMAT:
         raise UserError(f"{path}: format {content['format']!r} is not known to this version, which reads {FORMAT}")
+    if "trunk" in content:  # the name of this field in files of earlier versions
+        content["encoder_fingerprint"] = content.pop("trunk")
     about: About = convert(content, About, str(path))
     about.task.check(f"{path}: task")
     if about.task.kind == "text":

@@ -1,4 +1,4 @@
-"""Several tasks' adapter files put together on the trunk they were made for: one model folder. Knows no training."""
+"""Several tasks' adapter files put together on the encoder they were made for: one model folder. Knows no training."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -29,33 +29,33 @@ from polytask.types import MethodChoice, UserError
 
 
 def combine(
-    trunk: str | Path,
+    encoder: str | Path,
     files: Iterable[str | Path | tuple[str, str | Path]],
     output: str | Path,
     max_length: int | None = None,
 ) -> Path:
-    """Puts adapter files together on their trunk into one model folder, which `load` and `polytask predict` read.
+    """Puts adapter files together on their encoder into one model folder, which `load` and `polytask predict` read.
 
-    `trunk` is a run, a model folder, or an encoder as recipes name it. A (name, file) pair gives the task another name.
+    `encoder` is a run, a model folder, or an encoder as recipes name it. A (name, file) pair renames the task.
     `max_length` is needed only where the files differ in it.
     """
     target = check_new(Path(output))
     parts = _named(files)
     adapter = _same_adapter(parts)
-    folder = _encoder_folder(trunk)
+    folder = _encoder_folder(encoder)
     tokenizer = TextTokenizer.load(folder)
     specs = {name: part.about.task.spec(name) for name, part in parts.items()}
     labels = {name: part.about.task.labels() for name, part in parts.items()}
     # No record can ask for more memory than its file has numbers for.
     held = sum(tensor.numel() for part in parts.values() for tensor in part.tensors.values())
     try:
-        trunk_of = partial(_fitting_encoder, folder, tokenizer, parts.values())
-        model = make_model(specs, labels, adapter, trunk_of, most=2 * held + SPARE)
+        encoder_of = partial(_fitting_encoder, folder, tokenizer, parts.values())
+        model = make_model(specs, labels, adapter, encoder_of, most=2 * held + SPARE)
     except UserError as error:
         raise UserError(str(error).replace("recipe:", "the adapter files:", 1)) from None
     for name, part in parts.items():
         _fill(model, name, part)
-    length = _length(parts, max_length, model.trunk.shape.positions)
+    length = _length(parts, max_length, model.encoder.shape.positions)
     packer = Packer(tuple(parts), tokenizer.cls_id, tokenizer.sep_id, length)
     with atomic_folder(target) as fresh:
         save_bundle(Bundle(model, tokenizer, packer, specs, labels, adapter), fresh)
@@ -107,37 +107,41 @@ def _length(parts: Mapping[str, AdapterFile], wanted: int | None, positions: int
         )
     length = next(iter(found.values())) if wanted is None else wanted
     if not 4 <= length <= positions:
-        raise UserError(f"max_length: a number from 4 to {positions}, the trunk's positions, is needed, found {length}")
+        raise UserError(
+            f"max_length: a number from 4 to {positions}, the encoder's positions, is needed, found {length}"
+        )
     return length
 
 
-def _encoder_folder(trunk: str | Path) -> Path:
-    """Where the trunk's files are. `minilm` is the encoder, as in recipes: a folder of that name is `./minilm`."""
-    found = None if trunk == "minilm" else model_folder(Path(trunk))
-    if found is None and (Path(trunk) / "recipe.yaml").is_file():
-        raise no_model(Path(trunk))
-    return found or find_encoder(str(trunk))
+def _encoder_folder(encoder: str | Path) -> Path:
+    """Where the encoder's files are. `minilm` is the encoder, as in recipes: a folder of that name is `./minilm`."""
+    found = None if encoder == "minilm" else model_folder(Path(encoder))
+    if found is None and (Path(encoder) / "recipe.yaml").is_file():
+        raise no_model(Path(encoder))
+    return found or find_encoder(str(encoder))
 
 
 def _fitting_encoder(folder: Path, tokenizer: TextTokenizer, parts: Iterable[AdapterFile]) -> Bert:
-    """The folder's trunk, when every file was made for it."""
+    """The folder's encoder, when every file was made for it."""
     bert = load_encoder(folder)
     check_vocabulary(tokenizer, bert.shape, folder)
-    trunk, pooler = fingerprints(bert)
+    fingerprint, pooler = fingerprints(bert)
     tokens = tokenizer_fingerprint(tokenizer)
     for part in parts:
         about = part.about
         made_on = f"(run {about.run}, encoder {about.encoder})"
-        if about.trunk != trunk:
+        if about.encoder_fingerprint != fingerprint:
             raise UserError(
-                f"{part.path} was made for another trunk: {about.trunk[:12]} {made_on}, and {folder} is {trunk[:12]}. "
-                "An adapter fits only the trunk it was trained on: give that run as the trunk, or train with "
+                f"{part.path} was made for another encoder: {about.encoder_fingerprint[:12]} {made_on}, and "
+                f"{folder} is {fingerprint[:12]}. "
+                "An adapter fits only the encoder it was trained on: give that run as the encoder, or train with "
                 "`train.parts: adapters`, which leaves the encoder as it is, so that adapters of many runs fit it"
             )
         if about.pooler not in (None, pooler):
             raise UserError(
                 f"{part.path}: its head uses the pooler {about.pooler[:12]} {made_on}, and that of {folder} is "
-                f"{pooler[:12]}. An encoder without a pooler gets one from each run's seed: give that run as the trunk"
+                f"{pooler[:12]}. An encoder without a pooler gets one from each run's seed: pass that run as "
+                "the encoder"
             )
         if about.tokenizer != tokens:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Heads by name: trunk output -> a task's outputs, loss and predictions."""
+"""Heads by name: encoder output -> a task's outputs, loss and predictions."""
 
 from polytask.heads.base import Head
 from polytask.heads.bi import BiHead

@@ -1,7 +1,7 @@
 """What every head is: a task's pooled sequences in, its outputs, loss and predictions out.
 
 A head's own file says how vectors become outputs; what the outputs mean (their loss, and the answers decoded from them)
-follows from the task's kind of label, and stands here. Knows no other task, and of the trunk what `Encoded` holds.
+follows from the task's kind of label, and stands here. Knows no other task, and of the encoder what `Encoded` holds.
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ class Head(nn.Module, ABC):
     """Outputs are [B, C] class scores, [B] logits of yes, or [B] scores scaled to 0..1."""
 
     apart: ClassVar[bool] = False
-    """A pair's texts go through the trunk as two sequences rather than one."""
+    """A pair's texts go through the encoder as two sequences rather than one."""
     texts: ClassVar[tuple[int, ...]] = (1, 2)
     """How many texts an example may have."""
     kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "score")

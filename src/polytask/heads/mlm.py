@@ -15,7 +15,7 @@ from polytask.types import LabelSpace, UserError
 class MlmHead(TextHead):
     """Masked language model: the tokens that were hidden, guessed from what is left.
 
-    `-log softmax(E LN(gelu(W h + b)) + c)[token]` at each hidden token, with E the trunk's own word vectors, to which
+    `-log softmax(E LN(gelu(W h + b)) + c)[token]` at each hidden token, with E the encoder's own word vectors, to which
     the decoder is tied. Loss: the mean over all hidden tokens of the step; metric: perplexity, its exponential, where
     lower is better. `share` of a text's tokens is chosen, at least one; of these 80 % become [MASK], 10 % any other
     token, 10 % stay. Training hides other tokens in every pass, evaluation always the same.

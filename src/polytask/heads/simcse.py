@@ -15,15 +15,15 @@ LARGEST = 1024
 
 
 class SimcseHead(TextHead):
-    """Unsupervised SimCSE: each text goes through the trunk twice, and dropout makes its vectors u and v differ.
+    """Unsupervised SimCSE: each text goes through the encoder twice, and dropout makes its vectors u and v differ.
 
     `-log( exp(cos(u_i, v_i)/temperature) / sum_j exp(cos(u_i, v_j)/temperature) )`, j over the texts of the step; mean
     over the texts. Metric: perplexity, the exponential of that: among how many texts a text is lost; lower is better.
     Evaluation has no dropout, so that both copies agree, and the number says how far apart the texts lie.
 
     Paper: Gao, Yao & Chen, "SimCSE", 2021: temperature 0.05, the first token with an extra layer that is there in
-    training alone; here `pooling` is the mean by default, and there is no extra layer. Where the trunk has no dropout,
-    or is frozen, only the other texts teach anything.
+    training alone; here `pooling` is the mean by default, and there is no extra layer. Where the encoder has no
+    dropout, or is frozen, only the other texts teach anything.
     """
 
     apart: ClassVar[bool] = True

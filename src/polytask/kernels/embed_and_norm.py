@@ -1,4 +1,4 @@
-"""The trunk's embeddings as Triton kernels: three lookups, their sum, layer norm and dropout.
+"""The encoder's embeddings as Triton kernels: three lookups, their sum, layer norm and dropout.
 
 One kernel forward: a program is a token, and its row is written twice, in float32 for the first residual sum and in the
 precision of the first product. Backward, one kernel makes the sum's gradient and adds up what comes in fixed places:

@@ -82,7 +82,7 @@ class HalfWeights:
 
 def _copied(weights: list[nn.Parameter]) -> dict[nn.Parameter, nn.Parameter]:
     """In one piece of memory, matrices before vectors: neighbouring maps can then be one product as they are
-    (trunk/one_product.py)."""
+    (encoder/one_product.py)."""
     order = sorted(dict.fromkeys(weights), key=lambda weight: -weight.ndim)
     sizes = [-(-weight.numel() // ALIGNED) * ALIGNED for weight in order]
     device = order[0].device if order else None

@@ -20,7 +20,7 @@ class ZeroPadding(NamedTuple):
     """Zeros that make a weight as large as a GPU likes it: behind each of so many blocks of its rows, and its columns.
 
     The product does it itself, rather than whoever calls it: a gradient can only be made beside if nothing is to
-    be done to it afterwards (trunk/beside.py).
+    be done to it afterwards (encoder/beside.py).
     """
 
     blocks: int = 1

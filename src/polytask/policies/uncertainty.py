@@ -14,7 +14,7 @@ class Uncertainty(Policy):
     Summed over the step's tasks; s = log sigma^2 is learned for each task and starts at 0, w is its `weight` in the
     recipe, L its loss. Where L stands still, s goes to log 2wL (log wL for scores), and L then counts `1/(2L)` whatever
     w is: tasks come to weigh the inverse of their losses, and the recipe's weights tell only on the way there. What is
-    learned goes at `train.head_lr` (left out: the optimizer's lr): at the rate of a trunk, s hardly moves.
+    learned goes at `train.head_lr` (left out: the optimizer's lr): at the rate of an encoder, s hardly moves.
 
     Paper: Kendall, Gal & Cipolla, "Multi-Task Learning Using Uncertainty to Weigh Losses for Scene Geometry and
     Semantics", 2018, with log sigma^2 learned, as they advise. Only the tasks of a step move their s.

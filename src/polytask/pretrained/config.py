@@ -30,7 +30,7 @@ SHAPE_KEYS = {
 
 
 def read_shape(folder: Path) -> BertShape:
-    """The shape that a folder's config.json describes; refuses what this trunk would compute wrongly."""
+    """The shape that a folder's config.json describes; refuses what this encoder would compute wrongly."""
     path = folder / CONFIG
     if not path.is_file():
         raise UserError(f"{path} is missing: {NEEDED}")
@@ -49,7 +49,7 @@ def _check_kind(path: Path, config: dict[str, Any]) -> None:
     kind = config.get("model_type") or ("bert" if any(str(a).startswith("Bert") for a in architectures) else None)
     if kind != "bert":
         raise UserError(
-            f"{path}: model_type is {kind!r}, but polytask's trunk is a BERT (model_type 'bert'); "
+            f"{path}: model_type is {kind!r}, but polytask's encoder is a BERT (model_type 'bert'); "
             "choose a BERT-architecture encoder: minilm, bert-base-uncased, BAAI/bge-small-en-v1.5 ..."
         )
     allowed = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}

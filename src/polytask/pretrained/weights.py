@@ -127,14 +127,14 @@ def load_encoder(folder: Path, dropout: float | None = None, attention_dropout: 
             f"{folder} has no tensor {missing[0]} ({len(missing)} of {len(wanted)} are missing): the weights do not "
             f"fit {CONFIG}, or are not those of a BERT; download the encoder again"
         )
-    trunk = empty_encoder(shape)
-    ours = {name: found[hugging_face_name(name)] for name in trunk.state_dict()}
-    trunk.load_state_dict(ours, assign=True)
-    return trunk
+    encoder = empty_encoder(shape)
+    ours = {name: found[hugging_face_name(name)] for name in encoder.state_dict()}
+    encoder.load_state_dict(ours, assign=True)
+    return encoder
 
 
 def load_tensors(folder: Path, names: Mapping[str, str]) -> dict[str, Tensor]:
-    """What an encoder's files have beside the trunk, by the names it is wanted under; nothing if a part is missing."""
+    """Tensors of an encoder's files that the encoder does not use, by their new names; empty if one is missing."""
     found: dict[str, Tensor] = {}
     for path in weight_files(folder):
         try:
@@ -159,7 +159,7 @@ class _NoStart(TorchFunctionMode):
 
 
 def empty_encoder(shape: BertShape) -> Bert:
-    """A trunk whose weights are whatever the memory held: to be filled, or counted."""
+    """An encoder whose weights are whatever the memory held: to be filled, or counted."""
     # Not on the meta device, whose random operations take a second to import.
     with _NoStart():
         return Bert(shape)
@@ -183,7 +183,7 @@ def tensor_shapes(shape: BertShape) -> dict[str, tuple[int, ...]]:
 
 
 def _wanted(shape: BertShape, headers: Mapping[Path, Mapping[str, Entry]]) -> dict[str, tuple[int, ...]]:
-    """The tensors a trunk of this shape needs, when the files do not contradict it."""
+    """The tensors an encoder of this shape needs, when the files do not contradict it."""
     wanted = tensor_shapes(shape)
     for path, header in headers.items():
         for key, name in _names(header).items():
@@ -208,7 +208,7 @@ def _check_entry(path: Path, key: str, entry: Entry, shape: tuple[int, ...]) -> 
 
 
 def _read_file(path: Path, header: Mapping[str, Entry], wanted: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The file's tensors that a trunk wants, by their plain BertModel names; heads and buffers are left out."""
+    """The file's tensors that an encoder wants, by their plain BertModel names; heads and buffers are left out."""
     found: dict[str, Tensor] = {}
     try:
         with safe_open(path, framework="pt") as file:
@@ -228,27 +228,27 @@ def _plain_name(name: str) -> str:
     return name
 
 
-def save_encoder(trunk: Bert, folder: Path, pad_id: int = 0) -> None:
+def save_encoder(encoder: Bert, folder: Path, pad_id: int = 0) -> None:
     """Writes config.json and model.safetensors for transformers' BertModel; each file appears whole or not at all.
 
-    `pad_id` is that of the tokenizer: the trunk itself never sees padding.
+    `pad_id` is that of the tokenizer: the encoder itself never sees padding.
     """
-    tensors = {hugging_face_name(name): tensor.cpu().contiguous() for name, tensor in trunk.state_dict().items()}
+    tensors = {hugging_face_name(name): tensor.cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     with atomic_file(folder / WEIGHTS) as weights, atomic_file(folder / CONFIG) as config:
         save_file(tensors, weights, metadata={"format": "pt"})
-        config.write_text(json.dumps(config_of(trunk.shape, pad_id), indent=2) + "\n", encoding="utf-8")
+        config.write_text(json.dumps(config_of(encoder.shape, pad_id), indent=2) + "\n", encoding="utf-8")
 
 
-def fingerprints(trunk: Bert) -> tuple[str, str]:
-    """SHA-256 of what the trunk computes with, and of its pooler by itself: where a file has none, each seed makes one.
+def fingerprints(encoder: Bert) -> tuple[str, str]:
+    """SHA-256 of the encoder's weights, and of its pooler by itself: where a file has none, each seed makes one.
 
     Of names, shapes and float32 bytes, in the order of the names, and of the numbers that no tensor shows. Dropout is
-    left out: a frozen trunk is the encoder it was, whatever it was trained with.
+    left out: a frozen encoder is the encoder it was, whatever it was trained with.
     """
-    shape = trunk.shape
+    shape = encoder.shape
     encoder_digest = hashlib.sha256(f"{shape.heads} {shape.norm_eps} {shape.activation}\n".encode())
     pooler_digest = hashlib.sha256()
-    for name, tensor in sorted(trunk.state_dict().items()):
+    for name, tensor in sorted(encoder.state_dict().items()):
         digest = pooler_digest if name.startswith("pooler.") else encoder_digest
         digest.update(f"{name} {list(tensor.shape)}\n".encode())
         digest.update(tensor.float().cpu().contiguous().numpy().astype("<f4", copy=False).data)

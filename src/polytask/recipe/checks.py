@@ -79,7 +79,7 @@ def _check_task(task: TaskSpec, where: str) -> None:
 
 def _check_add(add: AddSettings, where: str) -> None:
     if add.distill and add.guarantee == "frozen":
-        raise UserError(f"{where}.distill: needs `guarantee: measured`: a frozen trunk cannot forget")
+        raise UserError(f"{where}.distill: needs `guarantee: measured`: a frozen encoder cannot forget")
 
 
 def _check_plain_text(task: TaskSpec, where: str) -> None:

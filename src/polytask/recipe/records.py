@@ -33,7 +33,7 @@ class Recipe:
     seed: int = 0
     """Every random draw of the run comes from it: same seed, same machine, same weights."""
     adapter: MethodChoice = field(default_factory=lambda: MethodChoice("none"))
-    """Task-specific parts inside the trunk."""
+    """Task-specific parts inside the encoder."""
     regularizers: tuple[MethodChoice, ...] = ()
     """Penalties added to the loss, any number."""
     sampler: MethodChoice = field(default_factory=lambda: MethodChoice("proportional"))
@@ -41,7 +41,7 @@ class Recipe:
     policy: MethodChoice = field(default_factory=lambda: MethodChoice("sum"))
     """How the tasks' losses become one update."""
     optimizer: MethodChoice = field(default_factory=lambda: MethodChoice("adamw"))
-    """Its `lr` and `weight_decay` are the trunk's."""
+    """Its `lr` and `weight_decay` are the encoder's."""
     teachers: Mapping[str, str] = field(default_factory=dict)
     """Task -> the folder of a finished run that knows it: its outputs are learned beside the labels."""
     train: TrainSettings = field(default_factory=TrainSettings)

@@ -1,4 +1,4 @@
-"""What earlier tasks need of the trunk stays where they left it."""
+"""What earlier tasks need of the encoder stays where they left it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,7 @@ WHERE = "recipe: regularizers: ewc"
 
 
 class Ewc(Regularizer):
-    """Elastic weight consolidation: `weight/2 sum_i F_i (theta_i - theta*_i)^2` over the trunk's weights that learn.
+    """Elastic weight consolidation: `weight/2 sum_i F_i (theta_i - theta*_i)^2` over the encoder's weights that learn.
 
     For tasks one after another (sampler in_order, or added to a finished run). When a task's stage ends, theta* becomes
     the weights of now, and `F <- decay F + mean_x g(x)^2`: the diagonal of the task's Fisher information, by `samples`
@@ -21,11 +21,11 @@ class Ewc(Regularizer):
     loss, whatever `loss` the task names, times the task's weight), without dropout. 0 before the first stage has ended.
     With decay 1 every earlier task counts the same; below 1, older ones less. Heads and adapters are tasks' own, and
     nothing moves those of earlier tasks. The right weight follows the gradients' size: try factors of ten. F and theta*
-    are two trunks' worth of memory, and in every checkpoint.
+    are two encoders' worth of memory, and in every checkpoint.
 
     Papers: Kirkpatrick et al., "Overcoming Catastrophic Forgetting in Neural Networks", 2017, which keeps a theta* for
     each task; one theta* and the sum of the F: Schwarz et al., "Progress & Compress", 2018. Costs the reading of three
-    trunks' weights a step, and a small pass and gradient for each of the samples at the end of a stage.
+    encoders' weights a step, and a small pass and gradient for each of the samples at the end of a stage.
     """
 
     needs_examples = True
@@ -42,13 +42,13 @@ class Ewc(Regularizer):
         self.weight = weight
         self.samples = samples
         self.decay = decay
-        self.trunk = {name: p for name, p in context.model.trunk.named_parameters() if p.requires_grad}
+        self.encoder = {name: p for name, p in context.model.encoder.named_parameters() if p.requires_grad}
         self.fisher: dict[str, Tensor] = {}
         self.centre: dict[str, Tensor] = {}
         """theta*; both are empty before the first stage has ended."""
 
     def penalty(self, model: MultiTaskModel, done: Pass) -> Tensor:
-        parts = [(f * (self.trunk[n] - self.centre[n]).square()).sum() for n, f in self.fisher.items()]
+        parts = [(f * (self.encoder[n] - self.centre[n]).square()).sum() for n, f in self.fisher.items()]
         return self.weight / 2 * torch.stack(parts).sum() if parts else torch.zeros((), device=model.device)
 
     def start(self, model: MultiTaskModel) -> None:
@@ -65,14 +65,14 @@ class Ewc(Regularizer):
         for task in tasks:
             for name, found in self.information(model, task).items():
                 self.fisher[name] = self.fisher[name] + found if name in self.fisher else found
-        self.centre = {name: p.detach().clone() for name, p in self.trunk.items()}
+        self.centre = {name: p.detach().clone() for name, p in self.encoder.items()}
 
     def information(self, model: MultiTaskModel, task: str) -> dict[str, Tensor]:
-        """The diagonal of the task's Fisher information, by the trunk's weights."""
+        """The diagonal of the task's Fisher information, by the encoder's weights."""
         assert self.context.examples is not None
-        if not self.trunk:
+        if not self.encoder:
             return {}
-        weights = list(self.trunk.values())
+        weights = list(self.encoder.values())
         sums, count = [torch.zeros_like(p) for p in weights], 0
         was_training = model.training
         model.eval()
@@ -84,7 +84,7 @@ class Ewc(Regularizer):
                     total.addcmul_(gradient, gradient)
             count += 1
         model.train(was_training)
-        return {name: total / count for name, total in zip(self.trunk, sums, strict=True)}
+        return {name: total / count for name, total in zip(self.encoder, sums, strict=True)}
 
     def state_dict(self) -> dict[str, Tensor]:
         parts = {"fisher": self.fisher, "centre": self.centre}
@@ -93,7 +93,7 @@ class Ewc(Regularizer):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         def part(of: str) -> dict[str, Tensor]:
             # In the order of the weights, whatever that of the file: the penalty's sum is to be the same to the bit.
-            there = {name: p for name, p in self.trunk.items() if f"{of}/{name}" in state}
+            there = {name: p for name, p in self.encoder.items() if f"{of}/{name}" in state}
             return {name: state[f"{of}/{name}"].to(p.device, copy=True) for name, p in there.items()}
 
         self.fisher, self.centre = part("fisher"), part("centre")

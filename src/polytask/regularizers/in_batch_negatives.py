@@ -66,7 +66,7 @@ class InBatchNegatives(Regularizer):
     def _loss(self, model: MultiTaskModel, done: Pass, task: str) -> Tensor:
         head, k, layout = model.head(task), model.tasks.index(task), done.stream.layout
         pooling: Pooling = getattr(head, "pooling", "mean")
-        pooled_SD = Encoded(done.states[-1], layout, k, model.trunk.pool).pool(pooling)
+        pooled_SD = Encoded(done.states[-1], layout, k, model.encoder.pool).pool(pooling)
         u_BD, v_BD = F.normalize(pooled_SD.float(), dim=-1).unflatten(0, (-1, 2)).unbind(1)
         with torch.autocast(model.device.type, enabled=False):  # in bf16, 20 cos is off by up to 0.1
             scores_BB = self.scale * u_BD @ v_BD.T

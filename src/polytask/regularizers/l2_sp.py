@@ -12,10 +12,10 @@ from polytask.types import NonNegative
 class L2Sp(Regularizer):
     """L2-SP: `alpha/2 |w - w0|^2 + beta/2 |v|^2`, w the pretrained weights that learn, w0 their start, v the new ones.
 
-    w is the trunk, and with the adapter own_trunk the tasks' copies of it; v are the heads and the other adapters.
+    w is the encoder, and with the adapter own_encoder the tasks' copies of it; v are the heads and the other adapters.
     Sums, not means. Heads, adapters and copies of tasks that are not in the step's stream are left out, so that they do
-    not move. Set the optimizer's `weight_decay` to 0: it pulls to zero what this pulls to its start. w0 takes a trunk's
-    worth of memory, and is in no checkpoint: a resumed run starts from the same weights.
+    not move. Set the optimizer's `weight_decay` to 0: it pulls to zero what this pulls to its start. w0 takes the
+    memory of an encoder, and is in no checkpoint: a resumed run starts from the same weights.
 
     Paper: Li, Grandvalet & Davoine, "Explicit Inductive Bias for Transfer Learning with Convolutional Networks", 2018
     (alpha 0.1 and beta 0.01 in the authors' code). Costs the reading of the weights, whatever the batch: about a
@@ -26,15 +26,15 @@ class L2Sp(Regularizer):
         super().__init__(context)
         self.alpha = alpha
         self.beta = beta
-        trunk, stand_ins = context.model.trunk, context.model.adapter.stand_ins()
-        idle = {p for index in stand_ins for p in trunk.layers[index].parameters()}
-        self._trunk = [p for p in trunk.parameters() if p.requires_grad and p not in idle]
+        encoder, stand_ins = context.model.encoder, context.model.adapter.stand_ins()
+        idle = {p for index in stand_ins for p in encoder.layers[index].parameters()}
+        self._encoder = [p for p in encoder.parameters() if p.requires_grad and p not in idle]
         copies = [p for layer in stand_ins.values() for p in layer.parameters() if p.requires_grad]
-        self._start = {p: p.detach().clone() for p in [*self._trunk, *copies]}
+        self._start = {p: p.detach().clone() for p in [*self._encoder, *copies]}
 
     def penalty(self, model: MultiTaskModel, done: Pass) -> Tensor:
         own = [p for task in done.outputs for p in _own_parameters(model, task)]
-        pretrained = [*self._trunk, *(p for p in own if p in self._start)]
+        pretrained = [*self._encoder, *(p for p in own if p in self._start)]
         new = [p for p in own if p.requires_grad and p not in self._start]
         zero = torch.zeros((), device=model.device)
         away = sum((F.mse_loss(p, self._start[p], reduction="sum") for p in pretrained), zero)

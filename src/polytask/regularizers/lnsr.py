@@ -1,4 +1,4 @@
-"""Noise stability: a little noise inside the trunk changes the layers above it little."""
+"""Noise stability: a little noise inside the encoder changes the layers above it little."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -40,7 +40,7 @@ class Lnsr(Regularizer):
         dropout: Dropout = "same",
     ) -> None:
         super().__init__(context)
-        where, layers = "recipe: regularizers: lnsr", context.model.trunk.shape.layers
+        where, layers = "recipe: regularizers: lnsr", context.model.encoder.shape.layers
         if not 0 <= layer < layers:
             raise UserError(f"{where}.layer: a number from 0 to {layers - 1} is needed, found {layer}")
         if share < 0:
@@ -76,25 +76,25 @@ class Lnsr(Regularizer):
 
     def _same_dropout(self, model: MultiTaskModel, done: Pass, real: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """The outputs of the layers from b on, clean and noisy."""
-        trunk, adapter, layout = model.trunk, model.adapter, done.stream.layout
+        encoder, adapter, layout = model.encoder, model.adapter, done.stream.layout
         x_TD = done.states[self.layer]
         noisy_TD = x_TD + self.noise(x_TD, real)
         with done.random.again():
             # The layers below b are run for their random numbers alone: those that follow are b's.
             with torch.no_grad():
-                h_TD = trunk.embed(done.stream, adapter, done.words_TD)
-                for _ in islice(trunk.states(h_TD, layout, adapter), self.layer):
+                h_TD = encoder.embed(done.stream, adapter, done.words_TD)
+                for _ in islice(encoder.states(h_TD, layout, adapter), self.layer):
                     pass
-            noisy = list(trunk.states(noisy_TD, layout, adapter, self.layer))
+            noisy = list(encoder.states(noisy_TD, layout, adapter, self.layer))
         return done.states[self.layer + 1 :], noisy
 
     def _no_dropout(self, model: MultiTaskModel, done: Pass, real: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        trunk, adapter, layout = model.trunk, model.adapter, done.stream.layout
+        encoder, adapter, layout = model.encoder, model.adapter, done.stream.layout
         with _evaluating(model):
-            embedded_TD = trunk.embed(done.stream, adapter, done.words_TD)
-            clean = [embedded_TD, *trunk.states(embedded_TD, layout, adapter)]
+            embedded_TD = encoder.embed(done.stream, adapter, done.words_TD)
+            clean = [embedded_TD, *encoder.states(embedded_TD, layout, adapter)]
             x_TD = clean[self.layer]
-            noisy = list(trunk.states(x_TD + self.noise(x_TD, real), layout, adapter, self.layer))
+            noisy = list(encoder.states(x_TD + self.noise(x_TD, real), layout, adapter, self.layer))
         return clean[self.layer + 1 :], noisy
 
 
@@ -106,8 +106,8 @@ def _mean_square(one_TD: Tensor, other_TD: Tensor) -> Tensor:
 
 @contextmanager
 def _evaluating(model: MultiTaskModel) -> Iterator[None]:
-    """Trunk and adapter without dropout; afterwards as they were (a frozen trunk has none anyway)."""
-    were = [(part, part.training) for part in (model.trunk, model.adapter)]
+    """Encoder and adapter without dropout; afterwards as they were (a frozen encoder has none anyway)."""
+    were = [(part, part.training) for part in (model.encoder, model.adapter)]
     for part, _ in were:
         part.eval()
     try:

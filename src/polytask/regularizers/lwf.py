@@ -18,11 +18,11 @@ FINISHED = "finished"
 
 
 class Lwf(Regularizer):
-    """Learning without forgetting: `weight sum_j w_j d(f_j(x; old trunk), f_j(x; trunk))`, j the tasks learned before.
+    """Learning without forgetting: `weight sum_j w_j d(f_j(x; old encoder), f_j(x; encoder))`, j the earlier tasks.
 
     For tasks one after another (sampler in_order, or added to a finished run); needs no examples of the earlier ones.
     When a stage ends, a copy of the whole model is taken. From then on every earlier task's head and adapter, as they
-    are in the copy, answer the step's own texts x twice, on the copy's trunk and on the one that learns. d is
+    are in the copy, answer the step's own texts x twice, on the copy's encoder and on the one that learns. d is
     `T^2 KL(p_old || p)` of the probabilities at `temperature` T for classes and yes_no, the squared error for scores;
     mean over the texts, w_j the task's weight. 0 before the first stage has ended. The copy answers without dropout and
     takes no gradient.
@@ -50,11 +50,11 @@ class Lwf(Regularizer):
 
     def penalty(self, model: MultiTaskModel, done: Pass) -> Tensor:
         total = torch.zeros((), device=model.device)
-        if self.copy is None or not any(p.requires_grad for p in model.trunk.parameters()):
+        if self.copy is None or not any(p.requires_grad for p in model.encoder.parameters()):
             return total
-        # Without an adapter the trunk gives every task the same, so that one pass does for all of them.
+        # Without an adapter the encoder gives every task the same, so that one pass does for all of them.
         plain = next(model.adapter.parameters(), None) is None
-        states = (self.copy.trunk.encode(done.stream, self.copy.adapter), done.states[-1]) if plain else None
+        states = (self.copy.encoder.encode(done.stream, self.copy.adapter), done.states[-1]) if plain else None
         for task in self._answering():
             layouts = list(readable(model, done.stream.layout, task))
             if layouts:
@@ -69,20 +69,20 @@ class Lwf(Regularizer):
         return [task for task in tasks if self.context.model.head(task).labels.kind != "text"]
 
     def _states(self, model: MultiTaskModel, done: Pass, task: str) -> tuple[Tensor, Tensor]:
-        """What the copy's trunk and the one that learns make of the stream as if all of it were the task's."""
+        """What the copy's encoder and the one that learns make of the stream as if all of it were the task's."""
         assert self.copy is not None
         stream = replace(done.stream, layout=as_task(done.stream.layout, model.tasks.index(task)))
-        return self.copy.trunk.encode(stream, self.copy.adapter), model.trunk.encode(stream, self.copy.adapter)
+        return self.copy.encoder.encode(stream, self.copy.adapter), model.encoder.encode(stream, self.copy.adapter)
 
     def _answers(
         self, model: MultiTaskModel, task: str, layouts: Sequence[Layout], states: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, ...]:
-        """Of the task's head in the copy, given the states of both trunks."""
+        """Of the task's head in the copy, given the states of both encoders."""
         assert self.copy is not None
         head, k = self.copy.head(task), model.tasks.index(task)
         return tuple(
-            torch.cat([head(Encoded(hidden_TD, layout, k, trunk.pool)) for layout in layouts])
-            for hidden_TD, trunk in zip(states, (self.copy.trunk, model.trunk), strict=True)
+            torch.cat([head(Encoded(hidden_TD, layout, k, encoder.pool)) for layout in layouts])
+            for hidden_TD, encoder in zip(states, (self.copy.encoder, model.encoder), strict=True)
         )
 
     def start(self, model: MultiTaskModel) -> None:

@@ -23,7 +23,7 @@ class SoftSharing(Regularizer):
     form trace: `weight * sum_W |[W_1; ...; W_K]|_*`, for each weight the trace norm (the sum of singular values) of the
     matrix whose rows are the tasks' weights, flattened: few independent rows, that is, tasks that share. It also makes
     the weights themselves small, as any norm does.
-    Made for the adapter own_trunk; other adapters' per-task parts can be shared softly too. Weights of tasks that are
+    Made for the adapter own_encoder; other adapters' per-task parts can be shared softly too. Weights of tasks that are
     not in the step's stream count as numbers: nothing moves them.
 
     Papers: Duong et al., "Low Resource Dependency Parsing", 2015 (l2); Yang & Hospedales, "Trace Norm Regularised Deep
@@ -35,7 +35,7 @@ class SoftSharing(Regularizer):
         model = context.model
         if not any(model.adapter.task_parameters(task) for task in model.tasks):
             raise UserError(
-                "recipe: adapter: soft_sharing needs an adapter with per-task parts, own_trunk for whole trunks"
+                "recipe: adapter: soft_sharing needs an adapter with per-task parts, own_encoder for whole encoders"
             )
         if len(model.tasks) < 2:
             raise UserError("recipe: tasks: soft_sharing needs two tasks or more, found 1")

@@ -1,8 +1,8 @@
 """New tasks for a run that has finished. Knows runs, their recipes and model folders; training is that of any run.
 
-The new run starts from the old one's model: its trunk, and each old task's head and adapter. `guarantee: frozen` trains
-what is new and nothing else; `guarantee: measured` trains the trunk too, measures every old task before and after, and
-saves no model where one of them falls too far.
+The new run starts from the old one's model: its encoder, and each old task's head and adapter. `guarantee: frozen`
+trains what is new and nothing else; `guarantee: measured` trains the encoder too, measures every old task before and
+after, and saves no model where one of them falls too far.
 """
 
 import json
@@ -227,7 +227,7 @@ class Adding(Running):
     def _check_nothing_moved(self, found: Mapping[str, Mapping[str, OldTask]]) -> None:
         """Weights too: texts that are in no file must be answered as before."""
         old, new = self.old.bundle.model, self.prepared.model
-        pairs = [("the trunk", old.trunk.state_dict(), new.trunk.state_dict())]
+        pairs = [("the encoder", old.encoder.state_dict(), new.encoder.state_dict())]
         pairs += [(f"task {name}", task_tensors(old, name), task_tensors(new, name)) for name in self.old.tasks]
         moved = [f"weights of {what}" for what, a, b in pairs if any(not torch.equal(a[k], b[k].cpu()) for k in a)]
         moved += [
@@ -357,10 +357,10 @@ def _shown(name: str, options: Mapping[str, Any]) -> str:
 
 
 def _frozen(recipe: Recipe, old: OldRun, where: str) -> Recipe:
-    """The recipe of a run that must not touch the trunk and the old tasks."""
+    """The recipe of a run that must not touch the encoder and the old tasks."""
     why = "(add.guarantee: frozen)"
     if recipe.train.norms:
-        raise UserError(f"{where}: train.norms: the trunk's layer norms must stay as they are {why}")
+        raise UserError(f"{where}: train.norms: the encoder's layer norms must stay as they are {why}")
     if recipe.train.select.partition(".")[0] in old.tasks:
         raise UserError(f"{where}: train.select: an old task's score does not move; choose a new one {why}")
     for name in recipe.teachers:

@@ -1,6 +1,6 @@
 """The model folder: what predict, serve and export load, in files other programs can open too.
 
-config.json and model.safetensors are the trunk as plain `transformers` reads it; tokenizer.json its tokenizer;
+config.json and model.safetensors are the encoder as plain `transformers` reads it; tokenizer.json its tokenizer;
 parts.safetensors the adapter and the heads; tasks.json, which is written last, what each task is and what the other
 files were when they were written. Knows no training.
 """
@@ -118,11 +118,11 @@ class Bundle:
 
 
 def save_bundle(bundle: Bundle, folder: Path) -> None:
-    trunk = bundle.model.trunk
-    save_encoder(trunk, folder, bundle.tokenizer.pad_id)
-    bundle.tokenizer.save(folder, trunk.shape.positions)
+    encoder = bundle.model.encoder
+    save_encoder(encoder, folder, bundle.tokenizer.pad_id)
+    bundle.tokenizer.save(folder, encoder.shape.positions)
     parts = {
-        name: t.cpu().contiguous() for name, t in bundle.model.state_dict().items() if not name.startswith("trunk.")
+        name: t.cpu().contiguous() for name, t in bundle.model.state_dict().items() if not name.startswith("encoder.")
     }
     with atomic_file(folder / "parts.safetensors") as beside:
         save_file(parts, beside)
@@ -181,8 +181,8 @@ def _load_model(
 
 
 def _check_parts(path: Path, header: Mapping[str, Entry], model: MultiTaskModel) -> None:
-    """Refuses names and shapes other than the model's; above all the trunk's, which would replace checked weights."""
-    own = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("trunk.")}
+    """Refuses names and shapes other than the model's; above all the encoder's, which would replace checked weights."""
+    own = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("encoder.")}
     wrong = sorted(own.keys() ^ header.keys())
     if wrong:
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""

@@ -1,4 +1,4 @@
-"""The trunk when nothing in it is task-specific, laid out for answering on a CPU: sequences in, one vector each out.
+"""The encoder when nothing in it is task-specific, laid out for answering on a CPU: sequences in, one vector each out.
 
 The numbers of `Bert.encode` and `Encoded.pool`, faster: weights are put once into the form that the processor's kernels
 want; batches are rows of nearly one length, so that attention copies and pads next to nothing; each core works on a
@@ -35,16 +35,16 @@ class Pooled(Encoded):
         return self.vectors[pooling]
 
 
-class PlainTrunk:
-    """A copy of a trunk, for as long as its weights stay as they are.
+class PlainEncoder:
+    """A copy of an encoder, for as long as its weights stay as they are.
 
     With `bf16`, matrix products and attention are computed in it, and sums and norms in float32.
     """
 
-    def __init__(self, trunk: Bert, bf16: bool = False) -> None:
-        self.trunk = trunk
+    def __init__(self, encoder: Bert, bf16: bool = False) -> None:
+        self.encoder = encoder
         self.dtype = torch.bfloat16 if bf16 else torch.float32
-        self.layers = [_PlainLayer(layer, self.dtype) for layer in trunk.layers if isinstance(layer, Layer)]
+        self.layers = [_PlainLayer(layer, self.dtype) for layer in encoder.layers if isinstance(layer, Layer)]
         self.threads = torch.get_num_threads()
 
     @torch.inference_mode()
@@ -64,7 +64,7 @@ class PlainTrunk:
         if everywhere:
             pooled["mean"] = torch.cat([mean_BD for _, mean_BD in found])[order_S]
         if "pooler" in poolings:
-            pooled["pooler"] = self.trunk.pool(first_SD)
+            pooled["pooler"] = self.encoder.pool(first_SD)
         return Pooled(pooled)
 
     def _each_on_a_core(
@@ -90,9 +90,9 @@ class PlainTrunk:
         segments_BL = (columns_L >= torch.tensor([[start] for _, start in rows])).long()
         real_BL = columns_L < lengths_B1
         mask_B11L = None if bool(real_BL.all()) else real_BL[:, None, None]
-        trunk = self.trunk
-        words_BLD = trunk.words(torch.from_numpy(ids_BL))
-        h_BLD = trunk.norm(words_BLD + trunk.segments(segments_BL) + trunk.positions(columns_L))
+        encoder = self.encoder
+        words_BLD = encoder.words(torch.from_numpy(ids_BL))
+        h_BLD = encoder.norm(words_BLD + encoder.segments(segments_BL) + encoder.positions(columns_L))
         for layer in self.layers[:-1]:
             h_BLD = layer.forward(h_BLD, h_BLD, mask_B11L)
         h_BMD = self.layers[-1].forward(h_BLD, h_BLD if everywhere else h_BLD[:, :1], mask_B11L)

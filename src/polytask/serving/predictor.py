@@ -12,7 +12,7 @@ from torch import Tensor
 from polytask.machine import pick_device
 from polytask.runs.bundle import Bundle, load_bundle, no_model
 from polytask.serving.examples import Example, Text, Texts, examples_from, has_text
-from polytask.serving.plain import PlainTrunk
+from polytask.serving.plain import PlainEncoder
 from polytask.stream import Pooling
 from polytask.types import Prediction, TaskSpec, UserError, unknown
 
@@ -82,7 +82,7 @@ class Predictor:
     ) -> dict[str, list[Prediction]]:
         """The predictions of several tasks for the same texts, given as for `predict`.
 
-        By default every task that takes this number of texts. Tasks that share the whole trunk share one pass of it.
+        By default every task that takes this number of texts. Tasks that share the whole encoder share one pass of it.
         """
         examples = examples_from(text, text2, strict)
         asked = self.taking(len(examples[0])) if tasks is None and examples else tuple(tasks or ())
@@ -151,11 +151,11 @@ class Predictor:
         return {task: found[task] for task in tasks}
 
     @cached_property
-    def _plain(self) -> PlainTrunk | None:
-        """The faster trunk, where it can stand in for the model's own."""
+    def _plain(self) -> PlainEncoder | None:
+        """The faster encoder, where it can stand in for the model's own."""
         model = self.bundle.model
         fits = model.is_plain and model.device.type == "cpu" and not self.few
-        return PlainTrunk(model.trunk, self.bf16) if fits else None
+        return PlainEncoder(model.encoder, self.bf16) if fits else None
 
     def check(self, tasks: Iterable[str], window: Sequence[Example] = ()) -> None:
         """Raises an error for a task that is unknown or cannot predict, or takes another number of texts."""

@@ -151,7 +151,7 @@ class CapturedSteps:
         self._drop_gradients()
         model.train()
         if settings.parts != "all":
-            model.trunk.eval()
+            model.encoder.eval()
         with (
             self.half.standing_in(self.update is None) if self.half else nullcontext(),
             side_stream(self.device, len(stream.token_ids_T) <= BESIDE),

@@ -32,6 +32,8 @@ BEST = "best-"
 DAMAGED = "damaged-"
 FILE = re.compile(r"[a-z]+\.(safetensors|json)")
 NEEDED = re.compile(rf"{BEST}\d+")
+EARLIER = re.compile(r"(?<![^/])trunk\.")
+"""The encoder's prefix in checkpoints of earlier versions."""
 HEADERS = 2**20
 """More bytes than the JSON and the headers of a checkpoint take beside its tensors and its state."""
 
@@ -122,9 +124,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     for name in manifest.files:
         if name.endswith(".safetensors"):
             try:
-                tensors[name.removesuffix(".safetensors")] = load_file(folder / name)
+                loaded = load_file(folder / name)
             except (OSError, SafetensorError) as error:
                 raise Damaged(f"{folder / name}: {error}") from None
+            tensors[name.removesuffix(".safetensors")] = {EARLIER.sub("encoder.", k): t for k, t in loaded.items()}
     return Checkpoint(tensors, _read_json(folder / STATE), manifest.needs)
 
 

@@ -43,11 +43,11 @@ class CutPass:
 def cut_pass(model: MultiTaskModel, stream: Stream) -> CutPass:
     """The same numbers and the same dropout as `model.run`."""
     random, layout, adapter = RandomState(model.device), stream.layout, model.adapter
-    words_TD = model.trunk.words(stream.token_ids_T)
-    outs = [model.trunk.embed(stream, adapter, words_TD)]
+    words_TD = model.encoder.words(stream.token_ids_T)
+    outs = [model.encoder.embed(stream, adapter, words_TD)]
     leaves = [_cut(outs[0])]
-    for index in range(len(model.trunk.layers)):
-        outs.append(next(model.trunk.states(leaves[-1], layout, adapter, start=index)))
+    for index in range(len(model.encoder.layers)):
+        outs.append(next(model.encoder.states(leaves[-1], layout, adapter, start=index)))
         leaves.append(_cut(outs[-1]))
     done = Pass(stream, words_TD, tuple(leaves), model.outputs(leaves[-1], stream), random)
     return CutPass(done, tuple(outs), tuple(leaves))
@@ -72,11 +72,11 @@ def own_parameters(model: MultiTaskModel, task: str) -> list[nn.Parameter]:
 
 
 def shared_by_layer(model: MultiTaskModel) -> Iterator[tuple[str, list[nn.Parameter]]]:
-    """What learns of the trunk, from the top down. (No adapter has parameters that tasks share.)"""
-    yield "pooler", [p for p in model.trunk.pooler.parameters() if p.requires_grad]
-    for index in reversed(range(len(model.trunk.layers))):
-        yield f"layer {index}", [p for p in model.trunk.layers[index].parameters() if p.requires_grad]
-    below = [module for name, height, module in model.parts() if name.startswith("trunk.") and height == 0]
+    """What learns of the encoder, from the top down. (No adapter has parameters that tasks share.)"""
+    yield "pooler", [p for p in model.encoder.pooler.parameters() if p.requires_grad]
+    for index in reversed(range(len(model.encoder.layers))):
+        yield f"layer {index}", [p for p in model.encoder.layers[index].parameters() if p.requires_grad]
+    below = [module for name, height, module in model.parts() if name.startswith("encoder.") and height == 0]
     yield "embeddings", [p for module in below for p in module.parameters() if p.requires_grad]
 
 
@@ -100,7 +100,7 @@ class Gradients:
 
         `summed`: whether `add` will be called; if not, a layer's gradients are dropped once they are multiplied.
         """
-        self.device, self.words = model.device, model.trunk.words.weight
+        self.device, self.words = model.device, model.encoder.words.weight
         layers = list(shared_by_layer(model))
         lowest = layers[-1][1]
         own = [[p for task in own_of.get(source.name, ()) for p in own_parameters(model, task)] for source in sources]

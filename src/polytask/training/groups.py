@@ -15,12 +15,12 @@ def freeze(model: MultiTaskModel, settings: TrainSettings, kept: Collection[str]
 
     `kept` are tasks whose heads and adapters stay as they are.
     """
-    model.trunk.requires_grad_(settings.parts == "all")
+    model.encoder.requires_grad_(settings.parts == "all")
     model.adapter.requires_grad_(settings.parts != "heads")
     for index in model.adapter.stand_ins():
-        model.trunk.layers[index].requires_grad_(False)  # takes no part, so it cannot learn
+        model.encoder.layers[index].requires_grad_(False)  # takes no part, so it cannot learn
     if settings.norms:
-        for module in model.trunk.modules():
+        for module in model.encoder.modules():
             if isinstance(module, nn.LayerNorm):
                 module.requires_grad_(True)
     for task in model.tasks:
@@ -28,7 +28,7 @@ def freeze(model: MultiTaskModel, settings: TrainSettings, kept: Collection[str]
         if task in kept:
             for parameter in own:
                 parameter.requires_grad_(False)
-        elif not any(p.requires_grad for p in [*own, *model.trunk.parameters()]):
+        elif not any(p.requires_grad for p in [*own, *model.encoder.parameters()]):
             raise UserError(
                 f"train.parts: {settings.parts}: the head of {task} has no parameters, so nothing of it would learn"
             )
@@ -43,7 +43,7 @@ def parameter_groups(
 
     Layer-wise decay (Howard & Ruder 2018): the top layer learns at `lr`, each one below at `layer_decay` times that.
     """
-    top = model.trunk.shape.layers
+    top = model.encoder.shape.layers
     groups: dict[tuple[float, float], list[tuple[str, nn.Parameter]]] = {}
     for part, height, module in model.parts():
         rate = lr * settings.layer_decay ** max(top - height, 0)
@@ -65,4 +65,4 @@ def parameter_groups(
 def _part_names(named: Iterable[tuple[str, nn.Parameter]]) -> tuple[str, ...]:
     """encoder, adapter, heads, policy: whose parameters are in a group."""
     parts = dict.fromkeys(name.partition(".")[0] for name, _ in named)
-    return tuple("encoder" if part == "trunk" else part for part in parts)
+    return tuple("encoder" if part == "encoder" else part for part in parts)

@@ -43,7 +43,7 @@ def take_step(
     """
     model.train()
     if settings.parts != "all":
-        model.trunk.eval()  # a frozen trunk gives the same features every time
+        model.encoder.eval()  # a frozen encoder gives the same features every time
     optimizer.zero_grad(set_to_none=True)
     largest = 0
 

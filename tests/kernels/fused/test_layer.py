@@ -29,13 +29,13 @@ def test_under_the_interpreter(under_interpreter: Any) -> None:
 def test_dropout_of_a_run_is_that_of_its_layers_one_by_one() -> None:
     """As what repeats a layer's dropout needs it: a layer draws from where the one before it stopped."""
     torch.manual_seed(0)
-    trunk, adapter = Bert(SHAPE), make_adapter(MethodChoice("none"), ("one",), SHAPE)
+    encoder, adapter = Bert(SHAPE), make_adapter(MethodChoice("none"), ("one",), SHAPE)
     texts = [(np.random.default_rng(0).integers(5, 50, n),) for n in (3, 9, 1)]
     layout = Packer(("one",), 1, 2, 16).pack([Part("one", texts)], steady=True).layout
     h_TD = torch.randn(sum(layout.lengths), SHAPE.hidden)
 
     def layer(index: int, h: Hidden) -> Hidden:
-        return swift_layer(trunk.layers[index], h, layout, adapter.layer(index))  # type: ignore[arg-type]
+        return swift_layer(encoder.layers[index], h, layout, adapter.layer(index))  # type: ignore[arg-type]
 
     def run() -> Tensor:
         return layer(1, layer(0, Hidden(h_TD, h_TD))).full_TD

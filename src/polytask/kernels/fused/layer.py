@@ -1,6 +1,6 @@
-"""The trunk's layers as a GPU runs them fastest in bf16. The same as `bert.Layer`, which says what they compute.
+"""The encoder's layers as a GPU runs them fastest in bf16. The same as `bert.Layer`, which says what they compute.
 
-Products are without their biases, which the kernels behind them add (trunk/add_norm.py, trunk/bias_gelu.py); hidden
+Products are without their biases, which the kernels behind them add (encoder/add_norm.py, encoder/bias_gelu.py); hidden
 states come in two precisions, for sums and for products. Where an adapter does more at a slot than these kernels know,
 that slot is computed as in `bert.Layer`. Knows no concrete adapter.
 """
@@ -51,26 +51,26 @@ def product_type(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
-def swift_embed(trunk: "Bert", stream: Stream, adapter: Adapter) -> Hidden | None:
+def swift_embed(encoder: "Bert", stream: Stream, adapter: Adapter) -> Hidden | None:
     """The first layer's input, unless the adapter does more there than these kernels know."""
-    vectors = adapter.embedding.norm_vectors("embedding", trunk.norm.weight, trunk.norm.bias, stream.layout)
+    vectors = adapter.embedding.norm_vectors("embedding", encoder.norm.weight, encoder.norm.bias, stream.layout)
     if vectors is None:
         return None
-    words_VD = trunk.words.weight
-    share = trunk.dropout.p if trunk.training else 0.0
+    words_VD = encoder.words.weight
+    share = encoder.dropout.p if encoder.training else 0.0
     seed_1 = torch.randint(2**62, (1,), device=words_VD.device) if share else None
     ids = stream.token_ids_T, stream.segment_ids_T, stream.position_ids_T, stream.layout.cu_seqlens_S1
-    tables = words_VD, trunk.segments.weight, trunk.positions.weight
-    return Hidden(*embed_norm(*tables, *ids, *vectors, trunk.norm.eps, product_type(words_VD), share, seed_1))
+    tables = words_VD, encoder.segments.weight, encoder.positions.weight
+    return Hidden(*embed_norm(*tables, *ids, *vectors, encoder.norm.eps, product_type(words_VD), share, seed_1))
 
 
 def swift_states(
-    trunk: "Bert", h: Tensor | Hidden, layout: Layout, adapter: Adapter, start: int = 0
+    encoder: "Bert", h: Tensor | Hidden, layout: Layout, adapter: Adapter, start: int = 0
 ) -> Iterator[Tensor]:
     """The output of each layer from `start` on, given that layer's input."""
     if isinstance(h, Tensor):
         h = Hidden(h.float(), h.to(product_type(h)))
-    for index, layer in list(enumerate(trunk.layers))[start:]:
+    for index, layer in list(enumerate(encoder.layers))[start:]:
         h = swift_layer(layer, h, layout, adapter.layer(index))  # type: ignore[arg-type]
         yield h.full_TD
 

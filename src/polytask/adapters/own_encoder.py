@@ -1,4 +1,4 @@
-"""A trunk of each task's own, started from the shared one."""
+"""An encoder of each task's own, started from the shared one."""
 
 import torch
 import torch.nn.functional as F
@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from polytask.adapters.base import (
     Adapter,
     AdapterContext,
+    Encoder,
     LayerAdapter,
     LinearSite,
     NormSite,
     TaskSpecific,
-    Trunk,
     chosen_layers,
 )
 from polytask.adapters.grouped import TaskLinear, TaskVector, at_once, by_task, vector_at
@@ -40,12 +40,12 @@ class OwnLayer(LayerAdapter):
         self.shifts = nn.ModuleDict({site: TaskVector(tasks, hidden) for site in NORMS})
 
     @torch.no_grad()
-    def start_from(self, trunk: Trunk, index: int) -> None:
+    def start_from(self, encoder: Encoder, index: int) -> None:
         for site, own in self.maps.items():
-            base = trunk.linear(index, site)
+            base = encoder.linear(index, site)
             self._copy(own, base.weight, base.bias)
         for site in NORMS:
-            norm = trunk.layer_norm(index, site)
+            norm = encoder.layer_norm(index, site)
             self._copy(self.scales[site], norm.weight)
             self._copy(self.shifts[site], norm.bias)
 
@@ -76,13 +76,13 @@ class OwnLayer(LayerAdapter):
         return scale.vectors[layout.alone], shift.vectors[layout.alone]
 
 
-class OwnTrunk(Adapter):
-    """A trunk for each task: its own copy of every linear map and layer norm of the layers, `W_t = W` at the start.
+class OwnEncoder(Adapter):
+    """An encoder for each task: its own copy of every linear map and layer norm of the layers, `W_t = W` at the start.
 
-    Embeddings and pooler stay shared. The trunk's own layers then take no part and get no gradient. With `layers: n`
+    Embeddings and pooler stay shared. The encoder's own layers then take no part and get no gradient. With `layers: n`
     the last n layers are the tasks' own and those below are shared. Outputs start as plain BERT's to rounding: each
-    task's rows are a product by themselves. A trunk's worth of memory for each task; `train.layer_decay` does not reach
-    the copies, which learn at the optimizer's rate. In a stack it comes first.
+    task's rows are a product by themselves. Takes the memory of an encoder for each task; `train.layer_decay` does not
+    reach the copies, which learn at the optimizer's rate. In a stack it comes first.
     For soft sharing (Duong et al. 2015) with the regularizer soft_sharing; without one, one model for each task.
     """
 

@@ -9,7 +9,7 @@ import torch
 
 from polytask.adapters import ADAPTERS
 from polytask.adapters.base import AdapterContext
-from polytask.adapters.own_trunk import OwnTrunk
+from polytask.adapters.own_encoder import OwnEncoder
 from polytask.adapters.stack import Stack
 from polytask.build import make_model
 from polytask.encoders.bert import Bert, BertShape
@@ -20,7 +20,7 @@ SHAPE = BertShape(layers=2, hidden=8, heads=2, ffn=16, vocabulary=40, positions=
 PACKER = Packer(("a", "b"), 2, 3, 16)
 PART_A = Part("a", [(np.arange(5, 11),), (np.arange(9, 12),)])
 PART_B = Part("b", [(np.arange(20, 28),)])
-# Where the trunk keeps what the slots name.
+# Where the encoder keeps what the slots name.
 PLACES = {
     "query": "attention.query",
     "key": "attention.key",
@@ -31,7 +31,7 @@ PLACES = {
 }
 
 
-def trunk() -> Bert:
+def encoder() -> Bert:
     torch.manual_seed(0)
     bert = Bert(SHAPE).eval()
     for parameter in bert.parameters():  # norms and biases too: at one and zero a lost copy would not be seen
@@ -39,9 +39,9 @@ def trunk() -> Bert:
     return bert
 
 
-def as_bert(adapter: OwnTrunk, k: int) -> Bert:
-    """Task k's layers in a trunk by themselves, put there by the names of the state dict."""
-    bert, saved = trunk(), adapter.state_dict()
+def as_bert(adapter: OwnEncoder, k: int) -> Bert:
+    """Task k's layers in an encoder by themselves, put there by the names of the state dict."""
+    bert, saved = encoder(), adapter.state_dict()
     state = bert.state_dict()
     for layer in range(SHAPE.layers):
         for site, place in PLACES.items():
@@ -55,7 +55,7 @@ def as_bert(adapter: OwnTrunk, k: int) -> Bert:
 
 
 def test_starts_as_bit_equal_copies(context: AdapterContext) -> None:
-    bert, adapter = trunk(), OwnTrunk(context)
+    bert, adapter = encoder(), OwnEncoder(context)
     adapter.start_from(bert)
     for k in range(2):
         for name, tensor in as_bert(adapter, k).state_dict().items():
@@ -67,7 +67,7 @@ def test_starts_as_bit_equal_copies(context: AdapterContext) -> None:
 
 
 def test_each_task_is_a_bert_of_its_own(context: AdapterContext, shaken: Any) -> None:
-    bert, adapter = trunk(), shaken(OwnTrunk(context)).eval()
+    bert, adapter = encoder(), shaken(OwnEncoder(context)).eval()
     plain = ADAPTERS["none"](context)
     stream = PACKER.pack([PART_A, PART_B])
     with torch.inference_mode():
@@ -78,8 +78,8 @@ def test_each_task_is_a_bert_of_its_own(context: AdapterContext, shaken: Any) ->
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_only_what_is_shared_gets_the_trunks_gradient(context: AdapterContext) -> None:
-    bert, adapter = trunk(), OwnTrunk(context, layers=1)
+def test_only_what_is_shared_gets_the_encoders_gradient(context: AdapterContext) -> None:
+    bert, adapter = encoder(), OwnEncoder(context, layers=1)
     adapter.start_from(bert)
     bert.encode(PACKER.pack([PART_A]), adapter).square().sum().backward()
     got = {name for name, p in bert.named_parameters() if p.grad is not None}
@@ -91,26 +91,26 @@ def test_only_what_is_shared_gets_the_trunks_gradient(context: AdapterContext) -
 def test_a_model_is_made_with_copies() -> None:
     spec = TaskSpec("a", "yes_no", ("text",), "label", "", "")
     model = make_model(
-        {"a": spec, "b": replace(spec, name="b")}, {"a": YES_NO, "b": YES_NO}, MethodChoice("own_trunk"), trunk
+        {"a": spec, "b": replace(spec, name="b")}, {"a": YES_NO, "b": YES_NO}, MethodChoice("own_encoder"), encoder
     )
     for task in ("a", "b"):
-        assert torch.equal(model.adapter.task_parameters(task)[0], trunk().linear(0, "query").weight)
+        assert torch.equal(model.adapter.task_parameters(task)[0], encoder().linear(0, "query").weight)
 
 
 def test_in_a_stack_it_is_started_too_and_comes_first(context: AdapterContext) -> None:
     context = replace(context, make=lambda swap: ADAPTERS[swap.name](context))
-    bert, stack = trunk(), Stack(context, adapters=(MethodChoice("own_trunk"), MethodChoice("lhuc"))).eval()
+    bert, stack = encoder(), Stack(context, adapters=(MethodChoice("own_encoder"), MethodChoice("lhuc"))).eval()
     stack.start_from(bert)
     stream = PACKER.pack([PART_A, PART_B])
     with torch.inference_mode():
         plain = bert.encode(stream, ADAPTERS["none"](context))
         torch.testing.assert_close(bert.encode(stream, stack), plain, atol=1e-5, rtol=1e-5)
-    with pytest.raises(UserError, match="own_trunk must come first"):
-        Stack(context, adapters=(MethodChoice("lora"), MethodChoice("own_trunk")))
+    with pytest.raises(UserError, match="own_encoder must come first"):
+        Stack(context, adapters=(MethodChoice("lora"), MethodChoice("own_encoder")))
 
 
 def test_parameters_per_task_on_bert_base() -> None:
     with torch.device("meta"):
-        adapter = OwnTrunk(AdapterContext(("a", "b", "c"), layers=12, hidden=768, heads=12, ffn=3072, dropout=0.1))
-    assert sum(p.numel() for p in adapter.task_parameters("b")) == 85_054_464  # of the trunk's 109,482,240
+        adapter = OwnEncoder(AdapterContext(("a", "b", "c"), layers=12, hidden=768, heads=12, ffn=3072, dropout=0.1))
+    assert sum(p.numel() for p in adapter.task_parameters("b")) == 85_054_464  # of the encoder's 109,482,240
     assert sum(p.numel() for p in adapter.parameters()) == 3 * 85_054_464
