@@ -57,7 +57,7 @@ format: .venv/.dev
 	$(BIN)/ruff format
 
 docs: .venv/.dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The site: site/index.html (to search it: $(BIN)/python -m http.server --directory site)"
 
 bench: .venv/.dev

@@ -370,6 +370,10 @@ PAGES: Mapping[str, Callable[[], str]] = {
 }
 
 
+def text(name: str) -> str:
+    return PAGES[name]().rstrip("\n") + "\n"
+
+
 if __name__ == "__main__":
-    for name, page in PAGES.items():
-        (FOLDER / name).write_text(page().rstrip("\n") + "\n", encoding="utf-8")
+    for name in PAGES:
+        (FOLDER / name).write_text(text(name), encoding="utf-8")

@@ -16,7 +16,8 @@ DATED = "benchmarks/"
 
 def outside() -> dict[str, str]:
     """Path in the repository -> path in the site, of the files that are not in docs/."""
-    pages = {name: name.lower() for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")}
+    names = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+    pages = {name: name.lower() for name in names if (ROOT / name).is_file()}
     inside = [*(ROOT / "benchmarks").glob("*.md"), *(ROOT / "recipes").rglob("*.*")]
     return pages | {path: path for path in sorted(p.relative_to(ROOT).as_posix() for p in inside)}
 
@@ -53,7 +54,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     path = {uri: path for path, uri in places.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
     def link(match: re.Match[str]) -> str:
-        text, target, anchor = match.groups()
+        text, target, anchor = match.groups("")
         if ":" in target or not target:
             return match[0]
         found = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
@@ -62,4 +63,4 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"[{text}]({posixpath.relpath(uri, posixpath.dirname(page.file.src_uri) or '.')}{anchor})"
         return text if (ROOT / found).exists() or path.startswith(DATED) else match[0]
 
-    return re.sub(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]*)(#[^)\s]*)?\)", lambda m: link(m), markdown)
+    return re.sub(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]*)(#[^)\s]*)?\)", link, markdown)
