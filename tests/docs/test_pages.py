@@ -1,9 +1,8 @@
 """The pages are executed: every shell command and Python block of README and the guides, with a tiny encoder."""
 
-import json
+import importlib.util
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib import resources
@@ -157,12 +156,14 @@ def test_every_shipped_study_is_read(path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_generated_pages_are_up_to_date() -> None:
-    program = "import generate, json; print(json.dumps({name: generate.text(name) for name in generate.PAGES}))"
-    command = [sys.executable, "-c", program]
-    made = subprocess.run(command, cwd=ROOT / "docs", capture_output=True, text=True, check=True).stdout
-    for name, page in json.loads(made).items():
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    for name in generate.PAGES:
         committed = (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
-        assert page == committed, f"docs/reference/{name} is out of date; run: python docs/generate.py"
+        assert generate.text(name) == committed, f"docs/reference/{name} is out of date; run: python docs/generate.py"
 
 
 def test_every_method_command_and_public_name_is_in_the_reference() -> None:
@@ -196,6 +197,17 @@ def test_the_tree_names_every_package() -> None:
     names += [path.name for path in source.glob("*.py") if path.stem not in ("__init__", "__main__", "version")]
     missing = [name for name in names if f"  {name} " not in text]
     assert not missing, f"docs/architecture.md: the tree lacks {missing}"
+
+
+def test_files_for_the_hosting_site_are_valid() -> None:
+    forms = [*(ROOT / ".github").rglob("*.yml"), ROOT / ".pre-commit-config.yaml"]
+    contents = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in forms}
+    steps = [step.get("run") for step in contents["ci.yml"]["jobs"]["check-and-test"]["steps"]]
+    assert [step for step in steps if step] == ["make check", "make test", "make docs"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert citation["version"] == polytask.__version__
+    assert f"## [{citation['version']}] - {citation['date-released']}" in changes
 
 
 def test_the_study_shown_in_the_docs_is_one(tmp_path: Path) -> None:

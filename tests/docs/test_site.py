@@ -46,8 +46,8 @@ def test_a_dead_link_fails_the_build(tmp_path: Path, site: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "hooks.py").write_text((ROOT / "docs" / "hooks.py").read_text(encoding="utf-8"))
     (tmp_path / "docs" / "index.md").write_text("# Home\n\n[nowhere](nowhere.md)\n")
-    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[0]
-    (tmp_path / "mkdocs.yml").write_text(settings + "nav:\n  - Home: index.md\n")
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[0]
+    (tmp_path / "mkdocs.yml").write_text(settings + "\nnav:\n  - Home: index.md\n")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode != 0
