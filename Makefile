@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test faults check format bench clean chromium
+.PHONY: help demo test faults check format docs bench clean chromium
 
 help:
 	@echo "make demo    train three tasks on the built-in sample data (a few minutes) and try the model"
@@ -11,6 +11,7 @@ help:
 	@echo "make faults  a hundred kills, every point at which a run touches a file, a full disk, every kernel under Triton's interpreter (some minutes)"
 	@echo "make check   ruff, mypy and the import rules"
 	@echo "make format  let ruff put the code in its form"
+	@echo "make docs    build the documentation site into site/"
 	@echo "make bench   run the benchmarks of this machine"
 
 .venv/.core: pyproject.toml constraints.txt
@@ -55,6 +56,10 @@ format: .venv/.dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+docs: .venv/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The site: site/index.html (to search it: $(BIN)/python -m http.server --directory site)"
+
 bench: .venv/.dev
 	$(BIN)/python benchmarks/cpu_step.py
 	$(BIN)/python benchmarks/mixed_tasks.py
@@ -63,4 +68,4 @@ bench: .venv/.dev
 	$(BIN)/python benchmarks/data.py speed
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv build dist site
