@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from polytask.adapters.base import Adapter, AdapterContext
+from polytask.encoders.attention import attend
 from polytask.stream import Layout
 from polytask.text.packing import Packer, Part
 
 
 @pytest.fixture
 def context() -> AdapterContext:
-    return AdapterContext(("a", "b"), layers=2, hidden=8, heads=2, ffn=16, dropout=0.1)
+    return AdapterContext(("a", "b"), layers=2, hidden=8, heads=2, ffn=16, dropout=0.1, attend=attend)
 
 
 @pytest.fixture

@@ -25,10 +25,10 @@ from torch import Tensor
 from polytask.adapters.base import Adapter, LinearSite, SublayerSite
 from polytask.build import TABLES, make_adapter, options_of
 from polytask.encoders.bert import Bert, BertShape
-from polytask.kernels.add_and_norm import add_norm
+from polytask.kernels.add_and_norm import add_and_norm
 from polytask.kernels.bias_gelu import bias_gelu
-from polytask.kernels.embed_and_norm import embed_norm
-from polytask.kernels.fused.bottleneck import bottleneck
+from polytask.kernels.bottleneck import bottleneck
+from polytask.kernels.embed_and_norm import embed_and_norm
 from polytask.kernels.fused.layer import fused_layer_fits
 from polytask.kernels.triton_support import TRITON
 from polytask.stream import Stream
@@ -102,7 +102,7 @@ def made(swap: MethodChoice, device: str = "cpu", shape: BertShape = SHAPE) -> t
 def stream_of(tasks: tuple[str, ...], steady: bool) -> Stream:
     rng = np.random.default_rng(0)
     parts = [Part(task, [(rng.integers(5, 50, n),) for n in (3, 9, 1)]) for task in tasks]
-    return Packer(TASKS, 1, 2, 16).pack(parts, steady=steady)
+    return Packer(TASKS, 1, 2, 16).pack(parts, static_shape=steady)
 
 
 def results(encoder: Bert, adapter: Adapter, stream: Stream, fused: bool, bf16: bool = False) -> list[Tensor]:
@@ -174,10 +174,10 @@ def plain_bottleneck(x_TD: Tensor, down_sD: Tensor, bias_s: Tensor, up_Ds: Tenso
 
 
 DEFINITIONS: Mapping[Any, Any] = {
-    add_norm: plain_add_norm,
+    add_and_norm: plain_add_norm,
     bias_gelu: plain_bias_gelu,
     bottleneck: plain_bottleneck,
-    embed_norm: plain_embed_norm,
+    embed_and_norm: plain_embed_norm,
 }
 
 
@@ -202,7 +202,7 @@ def test_fused_layers_are_the_definition(swap: MethodChoice, stream: str) -> Non
 def test_a_slot_that_is_said_to_be_plain_is(swap: MethodChoice) -> None:
     """Fused layers then do without it, on CUDA in more places than elsewhere."""
     encoder, adapter = made(swap)
-    layout = stream_of(TASKS, steady=False).layout
+    layout = stream_of(TASKS, static_shape=False).layout
     for index in range(SHAPE.layers):
         layer = adapter.layer(index)
         for site in get_args(LinearSite):
