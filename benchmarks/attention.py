@@ -26,10 +26,14 @@ package = types.ModuleType("polytask")
 package.__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "polytask")]
 sys.modules.setdefault("polytask", package)
 
-from polytask.encoders.attention import attend_padded, attend_varlen  # noqa: E402
+from polytask.encoders.attention import attend  # noqa: E402
+from polytask.fused_forms import definition_of  # noqa: E402
 from polytask.kernels import short_attention  # noqa: E402
+from polytask.kernels.attention import attend_varlen  # noqa: E402
 from polytask.kernels.short_attention import Launches, attend_short  # noqa: E402
 from polytask.stream import Layout  # noqa: E402
+
+attend_padded = definition_of(attend)
 
 SHAPES = [(16384, 64), (16384, 32), (928, 64), (928, 32)]
 HEADS = 12

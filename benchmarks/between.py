@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python benchmarks/between.py [ROUNDS]
 
-Bias, dropout, residual sum and layer norm (encoder/add_norm.py), and bias with gelu (encoder/bias_gelu.py), forward and
-backward, bf16 with residual sums in float32, on 928 and 16,384 tokens of BERT-base's and MiniLM's sizes. Each way is
+Bias, dropout, residual sum and layer norm (kernels/add_and_norm.py), and bias with gelu (kernels/bias_gelu.py), forward
+and backward, bf16 with residual sums in float32, on 928 and 16,384 tokens of BERT-base and MiniLM. Each way is
 captured as a CUDA graph; the ways take turns, and reported are medians and their ratios, beside the time the bytes
 alone would take. Then the same for other cuts of the work.
 """
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from graph_times import Run, captured, microseconds
 from torch import Tensor
 
-from polytask.kernels import add_and_norm as add_norm_module
+from polytask.kernels import add_and_norm as add_and_norm_module
 from polytask.kernels import bias_gelu as bias_gelu_module
 from polytask.kernels import column_sums as column_sums_module
 
@@ -45,7 +45,7 @@ def norm_ways(tokens: int, size: int) -> dict[str, Run]:
 
     def ours() -> Any:
         seed = torch.randint(2**62, (1,), device="cuda")
-        outs = add_norm_module.add_norm(residual, y, bias, None, scale, shift, 1e-12, 0.1, seed)
+        outs = add_and_norm_module.add_and_norm(residual, y, bias, None, scale, shift, 1e-12, 0.1, seed)
         return torch.autograd.grad(outs, learning, grads)
 
     return {
@@ -88,9 +88,9 @@ def main(rounds: int) -> None:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {version('triton')}")
     for tokens, hidden, ffn in SHAPES:
         norm, gelu = norm_ways(tokens, hidden), gelu_ways(tokens, ffn)
-        compare(f"add_norm of {tokens} x {hidden}", norm, tokens * hidden * 30, rounds)
+        compare(f"add_and_norm of {tokens} x {hidden}", norm, tokens * hidden * 30, rounds)
         cuts = [{"PROGRAMS": p, "ROWS": r, "LANE": n} for p in (330, 660) for r in (1, 2, 4) for n in (128, 256)]
-        tune(add_norm_module, cuts, norm["ours"], rounds)
+        tune(add_and_norm_module, cuts, norm["ours"], rounds)
         compare(f"bias_gelu of {tokens} x {ffn}", gelu, tokens * ffn * 10, rounds)
         cuts = [{"ROWS": r, "COLUMNS": c, "WARPS": w} for r, c in ((16, 128), (32, 128), (32, 256)) for w in (4,)]
         tune(bias_gelu_module, cuts, gelu["ours"], rounds)

@@ -35,7 +35,7 @@ def one_pass(adapter_name: str, num_tasks: int, device: torch.device) -> Callabl
     ids = np.random.default_rng(0).integers(1000, 20000, (SEQUENCES, LENGTH - 2))
     parts = [Part(task, [(ids[i],) for i in rows]) for task, rows in zip(tasks, share, strict=True)]
     on_gpu = device.type == "cuda"
-    stream = Packer(tasks, 101, 102, LENGTH).pack(parts, steady=on_gpu).to(device)
+    stream = Packer(tasks, 101, 102, LENGTH).pack(parts, static_shape=on_gpu).to(device)
     half = HalfWeights(torch.nn.ModuleList([encoder, adapter])) if on_gpu else None
 
     def run() -> None:

@@ -12,16 +12,16 @@ FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init
 
 TABLES = {"adapters", "heads", "losses", "optim", "policies", "regularizers", "samplers"}
 BASES = {f"{table}.base" for table in TABLES - {"optim"}}
-# What every package may import: records, random draws, the version, and files on disk.
-BASICS = {"types", "stream", "seeds", "version", "disk"}
+# What every package may import: records, the table of fused forms, random draws, the version, and files on disk.
+BASICS = {"types", "stream", "fused_forms", "seeds", "version", "disk"}
 
 # A package (or a file at the root) -> the packages and modules it may import beside the basics and itself.
 MAY: dict[str, set[str]] = {
-    **{name: set() for name in ("types", "stream", "seeds", "version", "disk")},
+    **{name: set() for name in BASICS},
     **{name: set() for name in ("samplers", "heads", "losses", "policies", "optim", "text")},
     "machine": set(),
-    "adapters": {"encoders.attention", "kernels"},
-    "encoders": {"adapters.base", "kernels"},
+    "adapters": set(),
+    "encoders": {"adapters.base"},
     "kernels": {"adapters", "encoders", "optim"},
     "pretrained": {"encoders", "machine"},
     "model": {"adapters.base", "encoders", "heads.base", "text"},

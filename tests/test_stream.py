@@ -6,8 +6,8 @@ import torch
 from polytask.stream import Layout
 
 
-def layout(at_most: int | None = 8) -> Layout:
-    return Layout(torch.tensor([0, 3, 8, 12]), (3, 5, 4), ((0, 2), (2, 3)), ((0, 8), (8, 12)), at_most)
+def layout(length_bound: int | None = 8) -> Layout:
+    return Layout(torch.tensor([0, 3, 8, 12]), (3, 5, 4), ((0, 2), (2, 3)), ((0, 8), (8, 12)), length_bound)
 
 
 @pytest.mark.parametrize("name", ["lengths", "real_tokens", "groups", "buckets"])
@@ -20,11 +20,19 @@ def test_lengths_cannot_be_read_nor_anything_made_of_them(name: str) -> None:
 def test_everything_else_is_the_same() -> None:
     whole, captured = layout(), layout().for_capture()
     assert isinstance(captured, Layout)
-    for name in ("sequence_ranges", "token_ranges", "at_most", "max_length", "steady", "alone", "evenly"):
+    for name in (
+        "sequence_ranges",
+        "token_ranges",
+        "length_bound",
+        "max_length",
+        "static_shape",
+        "only_task",
+        "equal_tasks",
+    ):
         assert getattr(captured, name) == getattr(whole, name)
     assert torch.equal(captured.cu_seqlens_S1, whole.cu_seqlens_S1)
 
 
-def test_of_a_stream_that_is_not_steady_the_longest_is_not_known_either() -> None:
+def test_without_a_static_shape_the_maximum_length_is_not_known_either() -> None:
     with pytest.raises(RuntimeError, match="is not known"):
-        _ = layout(at_most=None).for_capture().max_length
+        _ = layout(length_bound=None).for_capture().max_length

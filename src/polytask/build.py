@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 
+import polytask.kernels  # noqa: F401  (registers the fused forms of the definitions)
 from polytask import seeds
 from polytask.adapters.base import Adapter, AdapterContext
 from polytask.disk.records import convert
+from polytask.encoders.attention import attend
 from polytask.encoders.bert import ACTIVATIONS, Bert, BertShape
 from polytask.heads import HEADS
 from polytask.heads.base import Head
@@ -227,7 +229,7 @@ def make_loss(spec: TaskSpec, labels: LabelSpace, counts: tuple[int, ...]) -> Lo
 
 def make_adapter(swap: MethodChoice, tasks: tuple[str, ...], shape: BertShape) -> Adapter:
     numbers = (shape.layers, shape.hidden, shape.heads, shape.ffn, shape.dropout)
-    context = AdapterContext(tasks, *numbers, make=lambda inner: make_adapter(inner, tasks, shape))
+    context = AdapterContext(tasks, *numbers, make=lambda inner: make_adapter(inner, tasks, shape), attend=attend)
     adapter: Adapter = make("adapter", swap, "recipe: adapter", context)
     return adapter
 

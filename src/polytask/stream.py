@@ -1,95 +1,120 @@
-"""The packed tokens of a step and where everything lies in them. Knows nothing of polytask's other files.
+"""The packed tokens of a step, and the layout that says which tokens belong to which sequence and task.
 
-Shape letters: T tokens of a stream, S its sequences, D the hidden size, K the tasks of a model, B padded rows, L their
-width. A field or variable that ends in such letters is a tensor of that shape.
+Shape letters: T tokens of a stream, S sequences, D hidden size, K tasks of a model, B padded rows, L width of a row.
+A field or variable that ends in such letters is a tensor of that shape.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-MANY = 4
-"""In a steady stream of this many tasks or more, all have as many tokens."""
+MANY_TASKS = 4
+"""In a stream of static shape with this many tasks or more, every task has the same number of tokens."""
 Pooling = Literal["first", "pooler", "mean"]
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Sequences of similar length laid out as padded rows: what attention without a varlen kernel works on."""
+    """Sequences of similar length as padded rows, for attention without a varlen kernel."""
 
     token_index: Tensor
     """Which tokens of the stream are in the bucket."""
     slot_index: Tensor
-    """Where each of them goes in the flattened [rows * width] padded block."""
+    """The place of each of them in the flattened block of rows * width."""
     rows: int
     width: int
     mask_B11L: Tensor | None
-    """True where there is a token; None when nothing is padded."""
+    """True for tokens, False for padding; None if there is no padding."""
 
 
 @dataclass(frozen=True)
 class Groups:
-    """The tasks that are in a stream, for products that treat all of them at once. Filler counts as the last one's."""
+    """The tasks of a stream, for operations that process all of them at once. Filler counts as the last task's."""
 
     tasks: tuple[int, ...]
     ends_G: Tensor
-    """Where each task's tokens end (int32)."""
+    """The end of each task's tokens (int32)."""
     ids_T: Tensor
-    """Each token's place in `tasks`."""
+    """The index into `tasks` of each token."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the sequences and the tasks lie in a stream. Filler sequences come last and belong to no task, unless it is
-    a steady stream."""
+    """The sequences of a stream and the tasks that they belong to.
+
+    Filler sequences come last and belong to no task. A stream of static shape has filler behind each task's sequences
+    instead, and its ranges depend only on the size class of each task's number of tokens (`Packer.pack`).
+    """
 
     cu_seqlens_S1: Tensor
     lengths: tuple[int, ...]
     sequence_ranges: tuple[tuple[int, int], ...]
-    """For each task of the model, the first sequence and the one after the last."""
+    """For each task of the model, its first sequence and the one after its last, without filler."""
     token_ranges: tuple[tuple[int, int], ...]
-    """For each task of the model, the first token and the one after the last."""
-    at_most: int | None = None
-    """In a steady stream, no sequence is longer than this. Its ranges depend on the number of tokens by size class
-    only, and hold filler of the task's own behind its sequences (`Packer.pack`); some filler has no tokens."""
-    made: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What a part of the model makes once in a pass of the encoder and uses in several layers; gone when it ends."""
+    """For each task of the model, its first token and the one after its last; with filler if the shape is static."""
+    length_bound: int | None = None
+    """Upper bound of the sequence lengths in a stream of static shape; None for other streams."""
 
     @property
     def max_length(self) -> int:
-        return max(self.lengths) if self.at_most is None else self.at_most
+        return max(self.lengths) if self.length_bound is None else self.length_bound
 
     @property
-    def steady(self) -> bool:
-        return self.at_most is not None
+    def static_shape(self) -> bool:
+        """Whether many streams have exactly these ranges, so that a training step can be captured and replayed."""
+        return self.length_bound is not None
 
     @property
-    def alone(self) -> int | None:
-        """The task that a steady stream is all of, filler included."""
-        tasks = [k for k, (first, last) in enumerate(self.sequence_ranges) if first < last]
-        return tasks[0] if self.steady and len(tasks) == 1 else None
+    def tasks(self) -> tuple[int, ...]:
+        """The tasks that have sequences in the stream."""
+        return tuple(k for k, (first, last) in enumerate(self.sequence_ranges) if first < last)
 
     @property
-    def evenly(self) -> tuple[int, ...] | None:
-        """The tasks of a steady stream in which all have as many tokens."""
-        tasks = tuple(k for k, (first, last) in enumerate(self.sequence_ranges) if first < last)
-        return tasks if self.steady and len(tasks) >= MANY else None
+    def only_task(self) -> int | None:
+        """The task of a stream of static shape that has a single task; its filler belongs to that task too."""
+        return self.tasks[0] if self.static_shape and len(self.tasks) == 1 else None
+
+    @property
+    def equal_tasks(self) -> tuple[int, ...] | None:
+        """The tasks of a stream of static shape in which every task has the same number of tokens."""
+        return self.tasks if self.static_shape and len(self.tasks) >= MANY_TASKS else None
 
     @property
     def real_tokens(self) -> int:
-        """Without filler."""
+        """The number of tokens without filler."""
         return sum(sum(self.lengths[first:last]) for first, last in self.sequence_ranges)
 
     def to(self, device: torch.device) -> "Layout":
         return replace(self, cu_seqlens_S1=self.cu_seqlens_S1.to(device, non_blocking=True))
 
     def for_capture(self) -> "CapturedLayout":
-        """The same, with lengths that cannot be read."""
-        return CapturedLayout(self.cu_seqlens_S1, (), self.sequence_ranges, self.token_ranges, self.at_most)
+        """The same layout, with lengths that cannot be read."""
+        return CapturedLayout(self.cu_seqlens_S1, (), self.sequence_ranges, self.token_ranges, self.length_bound)
+
+    def with_prefix(self, length: int) -> "Layout":
+        """The layout of the same sequences after `length` more positions are put before each of them."""
+        sequences = len(self.cu_seqlens_S1) - 1
+        added = length * torch.arange(sequences + 1, dtype=torch.int32, device=self.cu_seqlens_S1.device)
+        token_ranges = list(self.token_ranges)
+        behind = sequences
+        for k in reversed(self.tasks):
+            (first, last), (start, end) = self.sequence_ranges[k], self.token_ranges[k]
+            token_ranges[k] = (start + length * first, end + length * (behind if self.static_shape else last))
+            behind = first
+        return replace(
+            self,
+            cu_seqlens_S1=self.cu_seqlens_S1 + added,
+            lengths=self._lengths_with_prefix(length),
+            token_ranges=tuple(token_ranges),
+            length_bound=None if self.length_bound is None else self.length_bound + length,
+        )
+
+    def _lengths_with_prefix(self, length: int) -> tuple[int, ...]:
+        return tuple(length + own for own in self.lengths)
 
     @cached_property
     def groups(self) -> Groups:
@@ -104,7 +129,7 @@ class Layout:
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
-        """Sequences sorted by length and cut where padding them together would waste more than a quarter of a row."""
+        """The sequences sorted by length; a new bucket starts where padding would exceed a quarter of a row."""
         device = self.cu_seqlens_S1.device
         starts = [0]
         for length in self.lengths:
@@ -121,21 +146,24 @@ class Layout:
 class CapturedLayout(Layout):
     """The layout of a step that is captured in a CUDA graph.
 
-    The graph is replayed for streams with other lengths, so what is computed from the lengths of the first one would be
-    wrong for the others. Reading them is an error, and so is everything that is made of them: `real_tokens`, `groups`
-    and `buckets`.
+    The graph is replayed for streams of other lengths, so anything computed from the lengths of the first stream would
+    be wrong for the others. Reading `lengths` raises an error, and so does what depends on them: `real_tokens`,
+    `groups` and `buckets`.
     """
 
     @property
     def lengths(self) -> tuple[int, ...]:
         raise RuntimeError(
             "layout.lengths is not known in a captured step, which is replayed for streams of other lengths; "
-            "use layout.cu_seqlens_S1 on the device, layout.max_length and layout.token_ranges, or train.capture: false"
+            "use layout.cu_seqlens_S1, layout.max_length and layout.token_ranges, or set train.capture: false"
         )
 
     @lengths.setter
     def lengths(self, given: tuple[int, ...]) -> None:
-        """Those of the first stream are forgotten."""
+        """Ignores the lengths of the stream that the step is captured with."""
+
+    def _lengths_with_prefix(self, length: int) -> tuple[int, ...]:
+        return ()
 
 
 def _bucket(group: list[int], starts: list[int], lengths: tuple[int, ...], device: torch.device) -> Bucket:
@@ -157,14 +185,14 @@ def _bucket(group: list[int], starts: list[int], lengths: tuple[int, ...], devic
 
 @dataclass(frozen=True)
 class Stream:
-    """The packed tokens of a step: sequences one after another, ordered by task, with no padding between them."""
+    """The packed tokens of a step: the sequences in the order of their tasks, without padding between them."""
 
     token_ids_T: Tensor
     position_ids_T: Tensor
     segment_ids_T: Tensor
     layout: Layout
     labels: Mapping[str, Tensor] = field(default_factory=dict)
-    """For each task in the stream, the labels of its examples, in order; of masked text, those of its tokens."""
+    """For each task of the stream, the labels of its examples in order; for masked text, the labels of its tokens."""
     taught: Mapping[str, Tensor] = field(default_factory=dict)
     """For each task with a teacher, the teacher's outputs for its examples."""
 
@@ -181,25 +209,25 @@ class Stream:
 
 @dataclass(frozen=True)
 class Encoded:
-    """One task's part of the encoder's output, which is what a head sees."""
+    """One task's part of the encoder's output: the input of a head."""
 
     hidden_TD: Tensor
-    """The whole stream's hidden states; `tokens` and `sequences` say which are this task's."""
+    """The hidden states of the whole stream; `tokens` selects this task's."""
     layout: Layout
     task_index: int
     pooler: Callable[[Tensor], Tensor]
-    """The encoder's pooler: first-token states to tanh(W h + b)."""
+    """The encoder's pooler: maps first-token states h to tanh(W h + b)."""
     words_VD: Tensor | None = None
-    """The encoder's word vectors."""
+    """The encoder's word embeddings."""
     labels: Tensor | None = None
-    """The stream's labels of this task."""
+    """This task's labels in the stream."""
 
     @property
     def tokens(self) -> slice:
         return slice(*self.layout.token_ranges[self.task_index])
 
     def pool(self, pooling: Pooling) -> Tensor:
-        """One vector for each of the task's sequences: first token, pooler output, or mean over its tokens."""
+        """One vector per sequence of the task: its first token, the pooler's output, or the mean over its tokens."""
         first, last = self.layout.sequence_ranges[self.task_index]
         if pooling == "mean":
             offsets = self.layout.cu_seqlens_S1[first : last + 1].long() - self.tokens.start

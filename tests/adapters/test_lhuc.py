@@ -13,8 +13,11 @@ from polytask.stream import Layout
 def test_lhuc_scales_between_0_and_2(context: AdapterContext, layout: Layout, shaken: Any) -> None:
     adapter = shaken(Lhuc(context))
     x = torch.randn(sum(layout.lengths), 8)
-    got = adapter.layer(1).norm("ffn", nn.Identity(), x, layout)
+    norm = nn.LayerNorm(8)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    got = adapter.layer(1).norm("ffn", norm, x, layout)
     for k, rows in enumerate(layout.token_ranges):
         gate = 2 * torch.sigmoid(adapter.layers[1].gate.vectors[k])
-        torch.testing.assert_close(got[slice(*rows)], x[slice(*rows)] * gate)
-    assert torch.equal(adapter.layer(1).norm("attention", nn.Identity(), x, layout), x)
+        torch.testing.assert_close(got[slice(*rows)], norm(x[slice(*rows)]) * gate)
+    assert torch.equal(adapter.layer(1).norm("attention", norm, x, layout), norm(x))

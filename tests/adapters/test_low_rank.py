@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from polytask.adapters.base import AdapterContext
-from polytask.adapters.grouped import Projections
 from polytask.adapters.low_rank import LowRank
+from polytask.adapters.per_task import Projections
 from polytask.stream import Layout
 
 

@@ -10,10 +10,12 @@ import torch.nn.functional as F
 
 from polytask.adapters.base import AdapterContext
 from polytask.adapters.pal import Pal, PalLayer
+from polytask.encoders.attention import attend
+from polytask.kernels.fused.pal import padded_branch
 from polytask.text.packing import Packer, Part
 from polytask.types import UserError
 
-CONTEXT = AdapterContext(("a", "b"), layers=2, hidden=8, heads=2, ffn=16, dropout=0.1)
+CONTEXT = AdapterContext(("a", "b"), layers=2, hidden=8, heads=2, ffn=16, dropout=0.1, attend=attend)
 
 
 @pytest.mark.parametrize("gelu", [False, True])
@@ -59,28 +61,8 @@ def test_starts_silent_but_learns() -> None:
 
 
 def test_heads_must_divide_the_size() -> None:
-    with pytest.raises(UserError, match="12 heads do not divide a size of 326"):
+    with pytest.raises(UserError, match="size must be a multiple of heads, found size 326 and 12 heads"):
         Pal(CONTEXT, size=326)
-
-
-@pytest.mark.parametrize(("size", "heads"), [(34, 2), (16, 2), (12, 12)])
-def test_filled_up_with_zeros_it_is_the_same(size: int, heads: int) -> None:
-    """As a GPU computes it: outputs, gradients, and projections that two layers share."""
-    torch.manual_seed(0)
-    pal = Pal(CONTEXT, size=size, heads=heads)
-    for parameter in pal.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
-    layout = Packer(("a", "b"), 2, 3, 16).pack([Part("b", [(np.arange(5, 7),), (np.arange(5, 11),)])]).layout
-    x = torch.randn(sum(layout.lengths), 8, requires_grad=True)
-
-    def both(filled_up: bool) -> list[torch.Tensor]:
-        layers = [layer for layer in pal.layers if isinstance(layer, PalLayer)]
-        outs = [layer.filled_up(x, layout, 1) if filled_up else layer.parallel(x, layout) for layer in layers]
-        wanted = [x, *pal.task_parameters("b")]
-        return [*outs, *torch.autograd.grad(outs, wanted, [torch.ones_like(out) for out in outs])]
-
-    for one, two in zip(both(True), both(False), strict=True):
-        torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
 
 
 def random_pal(attention_dropout: float) -> Pal:
@@ -94,15 +76,15 @@ def random_pal(attention_dropout: float) -> Pal:
 LONG = Packer(("a", "b"), 2, 3, 16).pack([Part("b", [(np.arange(5, 19),)] * 4)]).layout
 
 
-@pytest.mark.parametrize("filled_up", [False, True])
-def test_attention_dropout_keeps_the_mean_and_is_for_training_only(filled_up: bool) -> None:
-    """Also as a GPU computes the branch. The branch is linear in the attention weights, so its mean is that without."""
+@pytest.mark.parametrize("padded", [False, True])
+def test_attention_dropout_keeps_the_mean_and_is_for_training_only(padded: bool) -> None:
+    """Also in the padded form. The branch is linear in the attention weights, so its mean is that without."""
     layer, plain = random_pal(0.3).layer(1), random_pal(0.0).layer(1)
     assert isinstance(layer, PalLayer)
     x = torch.randn(sum(LONG.lengths), 8)
 
     def branch(of: Any) -> torch.Tensor:
-        out: torch.Tensor = of.filled_up(x, LONG, 1) if filled_up else of.parallel(x, LONG)
+        out: torch.Tensor = padded_branch(of, x, LONG, 1) if padded else of.parallel(x, LONG)
         return out
 
     with torch.no_grad():
@@ -114,8 +96,8 @@ def test_attention_dropout_keeps_the_mean_and_is_for_training_only(filled_up: bo
     assert error.abs().mean() < 1.2  # 0.8 of a standard error is expected; a wrong scale is many of them
 
 
-@pytest.mark.parametrize("filled_up", [False, True])
-def test_attention_dropout_drops_weights_of_each_head_and_scales_the_rest(filled_up: bool) -> None:
+@pytest.mark.parametrize("padded", [False, True])
+def test_attention_dropout_drops_weights_of_each_head_and_scales_the_rest(padded: bool) -> None:
     """With V_E = 0 every attention weight is 1/L and every value the bias, so an output counts the weights it kept."""
     share, heads, length = 0.25, 3, 16
     layer = random_pal(share).layer(0)
@@ -127,7 +109,7 @@ def test_attention_dropout_drops_weights_of_each_head_and_scales_the_rest(filled
         torch.nn.init.eye_(projections.up.weights[1])
         layer.query_key_value.biases[1].copy_(torch.ones(18))
         x = torch.randn(sum(LONG.lengths), 8)
-        out = layer.filled_up(x, LONG, 1) if filled_up else layer.parallel(x, LONG)
+        out = padded_branch(layer, x, LONG, 1) if padded else layer.parallel(x, LONG)
     kept = out[:, :6].view(-1, heads, 2) * (length * (1 - share))
     torch.testing.assert_close(kept, kept.round(), atol=1e-3, rtol=0)  # whole numbers of weights were kept
     assert torch.equal(kept[..., 0].round(), kept[..., 1].round())  # the same weights for all of a head

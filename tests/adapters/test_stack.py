@@ -8,15 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from polytask.adapters import ADAPTERS
-from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite, NormSite
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, Linear, LinearSite
 from polytask.adapters.stack import Stack
+from polytask.encoders.attention import attend
 from polytask.encoders.bert import Bert, BertShape
 from polytask.stream import Layout
 from polytask.text.packing import Packer, Part
 from polytask.types import MethodChoice, UserError
 
 SHAPE = BertShape(layers=2, hidden=8, heads=2, ffn=16, vocabulary=40, positions=16)
-PLAIN = AdapterContext(("a",), 2, 8, 2, 16, 0.1)
+PLAIN = AdapterContext(("a",), 2, 8, 2, 16, 0.1, attend=attend)
 CONTEXT = replace(PLAIN, make=lambda swap: ADAPTERS[swap.name](PLAIN, **swap.options))
 STREAM = Packer(("a",), 2, 3, 16).pack([Part("a", [(np.arange(5, 11),)])])
 OPTIONS = {"houlsby": {"size": 3, "position": "after_norm"}, "low_rank": {"size": 3}, "pal": {"size": 4, "heads": 2}}
@@ -53,18 +54,15 @@ def test_one_is_no_stack() -> None:
 
 
 class InputScale(LayerAdapter):
-    """`W (s * x)` at one linear map, and a norm of `s * x`: what an adapter may do before the encoder's own part."""
+    """`W (s * x)` at one linear map: what an adapter may do before the encoder's own part."""
 
     def __init__(self, width: int, site: str) -> None:
         super().__init__()
         self.site = site
         self.scale = nn.Parameter(1 + 0.3 * torch.randn(width))
 
-    def linear(self, site: LinearSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
+    def linear(self, site: LinearSite, base: Linear, x_TD: Tensor, layout: Layout) -> Tensor:
         return super().linear(site, base, x_TD * self.scale if site == self.site else x_TD, layout)
-
-    def norm(self, site: NormSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
-        return super().norm(site, base, x_TD * self.scale if f"norm {site}" == self.site else x_TD, layout)
 
 
 def scaling(site: str) -> Adapter:
@@ -118,7 +116,7 @@ def test_parts_at_one_linear_map_come_one_after_another() -> None:
         torch.testing.assert_close(found, base(x * s) + plain @ change.T, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("site", ["query", "attention_output", "up", "down", "norm attention", "norm ffn"])
+@pytest.mark.parametrize("site", ["query", "attention_output", "up", "down"])
 @pytest.mark.parametrize("name", ["conditional_norm", "houlsby", "lora", "own_encoder"])
 def test_a_changed_input_gets_gradients_in_both_orders(name: str, site: str) -> None:
     torch.manual_seed(0)

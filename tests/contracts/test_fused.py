@@ -1,9 +1,9 @@
-"""Every adapter of the table: the encoder's fused layers compute with it what `bert.Layer` says, forward and backward.
+"""Every entry of the table of fused forms computes what its definition says, forward and backward.
 
-Three times: with each kernel replaced by its definition in torch, which shows whether what an adapter tells the fused
-layers (`plain_linear`, `sublayer_sum`, `norm_vectors` ...) is what its slots do; with the kernels themselves, run by
-Triton's interpreter in a process of its own; and on CUDA. A kernel that a new adapter brings gets a line in
-DEFINITIONS.
+Functions are compared directly, on the CPU and on CUDA. The fused layer and the fused forms of adapters are compared in
+a whole encoder with every adapter, three times: with each Triton kernel replaced by its formula in torch, which tests
+what the forms tell the fused layer; with the kernels themselves under Triton's interpreter, in a process of its own;
+and on CUDA. An entry without a case fails `test_every_fused_form_has_a_case`; a new kernel needs a line in FORMULAS.
 """
 
 import json
@@ -11,8 +11,9 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal, get_args, get_origin
 from unittest.mock import patch
 
@@ -20,18 +21,24 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from polytask.adapters.base import Adapter, LinearSite, SublayerSite
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite, SublayerSite
+from polytask.adapters.conditional_norm import ConditionalNormLayer
+from polytask.adapters.per_task import TaskLinear, TaskVector
 from polytask.build import TABLES, make_adapter, options_of
-from polytask.encoders.bert import Bert, BertShape
-from polytask.kernels.add_and_norm import add_norm
+from polytask.encoders.attention import attend
+from polytask.encoders.bert import Attention, Bert, BertShape, Dropout
+from polytask.fused_forms import FUSED_FORMS, definition_of, fused_form
+from polytask.kernels.add_and_norm import add_and_norm
 from polytask.kernels.bias_gelu import bias_gelu
-from polytask.kernels.embed_and_norm import embed_norm
-from polytask.kernels.fused.bottleneck import bottleneck
+from polytask.kernels.bottleneck import bottleneck
+from polytask.kernels.embed_and_norm import embed_and_norm
+from polytask.kernels.fused.adapter import FusedAdapter, fused_adapter
+from polytask.kernels.fused.attention import one_product_mix
 from polytask.kernels.fused.layer import fused_layer_fits
 from polytask.kernels.triton_support import TRITON
-from polytask.stream import Stream
+from polytask.stream import Layout, Stream
 from polytask.text.packing import Packer, Part
 from polytask.types import MethodChoice, UserError
 
@@ -39,16 +46,138 @@ ADAPTERS = TABLES["adapter"]
 TASKS = ("one", "two", "three")
 STREAMS = {"one task": (("two",), True), "all tasks": (TASKS, False)}
 SHAPE = BertShape(layers=2, hidden=32, heads=2, ffn=48, vocabulary=50, positions=32, dropout=0.0, attention_dropout=0.0)
-SMALL = {"size": 8, "heads": 2, "rank": 2}
+SMALL = {"size": 8, "heads": 2, "rank": 2, "length": 3}
+CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
 
 
-# --- which forms of an adapter: read from its options -----------------------------------------------------------------
+# --- the forms of functions -------------------------------------------------------------------------------------------
+MANY = tuple("abcdef")
+LAYOUTS = {"one task": (("b",), True), "three tasks": (("a", "c", "d"), False), "equal tasks": (MANY[1:], True)}
+Case = tuple[Callable[..., Tensor], tuple[Any, ...], list[Tensor]]
+"""The form, its arguments, and the tensors whose gradients are compared."""
+
+
+def layout_of(kind: str, device: str) -> Layout:
+    tasks, static_shape = LAYOUTS[kind]
+    rng = np.random.default_rng(0)
+    parts = [Part(task, [(rng.integers(5, 50, n),) for n in (3, 9, 1)]) for task in tasks]
+    return Packer(MANY, 1, 2, 16).pack(parts, static_shape=static_shape).layout.to(torch.device(device))
+
+
+def random(*shape: int, device: str) -> Tensor:
+    return torch.randn(shape, device=device).requires_grad_()
+
+
+def attend_case(layout: Layout, device: str) -> Case:
+    qkv = [random(sum(layout.lengths), 2, 8, device=device) for _ in range(3)]
+    return fused_form(attend), (*qkv, layout, 0.0), qkv
+
+
+def task_linear_case(layout: Layout, device: str) -> Case:
+    maps = TaskLinear(MANY, 16, 24, nn.init.normal_).to(device)
+    x_TD = random(sum(layout.lengths), 16, device=device)
+    return fused_form(TaskLinear.forward), (maps, x_TD, layout), [x_TD, *maps.parameters()]
+
+
+def task_vector_case(layout: Layout, device: str) -> Case:
+    vectors = TaskVector(MANY, 16, nn.init.normal_).to(device)
+    x_TD = random(sum(layout.lengths), 16, device=device)
+    return fused_form(TaskVector.forward), (vectors, x_TD, layout), [*vectors.parameters()]
+
+
+def norm_case(layout: Layout, device: str) -> Case:
+    context = AdapterContext(MANY, layers=1, hidden=16, heads=2, ffn=16, dropout=0.0)
+    adapter, norm = ConditionalNormLayer(context, ("attention",)).to(device), nn.LayerNorm(16).to(device)
+    for parameter in adapter.parameters():
+        nn.init.normal_(parameter)
+    x_TD = random(sum(layout.lengths), 16, device=device)
+    leaves = [x_TD, *adapter.parameters(), *norm.parameters()]
+    return fused_form(LayerAdapter.norm), (adapter, "attention", norm, x_TD, layout), leaves
+
+
+def mix_case(layout: Layout, device: str) -> Case:
+    attention = Attention(16, 2, 0.0).to(device)
+    x_TD = random(sum(layout.lengths), 16, device=device)
+    form = fused_form(Attention.mix) if device == "cuda" else without_adapter
+    return form, (attention, x_TD, layout, LayerAdapter()), [x_TD, *attention.parameters()]
+
+
+def without_adapter(attention: Attention, x_TD: Tensor, layout: Layout, adapter: LayerAdapter) -> Tensor:
+    """What the form computes where one product pays, which is on CUDA only."""
+    return one_product_mix(attention, x_TD, layout)
+
+
+CASES: Mapping[Any, Callable[[Layout, str], Case]] = {
+    attend: attend_case,
+    TaskLinear.forward: task_linear_case,
+    TaskVector.forward: task_vector_case,
+    LayerAdapter.norm: norm_case,
+    Attention.mix: mix_case,
+}
+ELSEWHERE = {
+    Dropout.forward: "test_dropout_has_the_distribution_of_the_definition",
+    Bert.encode: "test_fused_layers_are_the_definition",
+    Bert.states: "test_fused_states_are_the_definition",
+}
+
+
+def test_every_fused_form_has_a_case() -> None:
+    layers = {type(layer) for adapter in map(made_adapter, all_forms()) for layer in adapter.layers}
+    missing = set(FUSED_FORMS) - set(CASES) - set(ELSEWHERE) - layers
+    assert not missing, f"add a case for {missing}"
+    assert all(name in globals() for name in ELSEWHERE.values())
+
+
+def with_gradients(out: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    """The output and the gradients of these tensors."""
+    generator = torch.Generator().manual_seed(1)
+    towards = torch.randn(out.shape, generator=generator).to(out)
+    grads = torch.autograd.grad(out, leaves, towards, allow_unused=True)
+    return [out.detach(), *(torch.zeros(()) if g is None else g for g in grads)]
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize("definition", CASES, ids=lambda definition: definition.__qualname__)
+def test_a_form_is_its_definition(definition: Any, kind: str, device: str) -> None:
+    torch.manual_seed(0)
+    form, args, leaves = CASES[definition](layout_of(kind, device), device)
+    expected = with_gradients(definition_of(definition)(*args), leaves)
+    for one, two in zip(with_gradients(form(*args), leaves), expected, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-3, rtol=1e-3)
+    if device == "cuda":
+        with torch.autocast("cuda", torch.bfloat16):
+            outs = [form(*args), definition_of(definition)(*args)]
+        ours, theirs = (error(with_gradients(out, leaves), expected) for out in outs)
+        assert ours < 2 * theirs + 0.01
+
+
+def error(found: list[Tensor], expected: list[Tensor]) -> float:
+    """The largest relative error of the tensors that are not nearly zero."""
+    pairs = zip(found, expected, strict=True)
+    return max(float((a.float() - b).norm() / (b.norm() + 1e-3)) for a, b in pairs if b.norm() > 1e-2)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_dropout_has_the_distribution_of_the_definition(device: str) -> None:
+    torch.manual_seed(0)
+    module, x = Dropout(0.25), random(400, 1000, device=device)
+    for function in (fused_form(Dropout.forward), definition_of(Dropout.forward)):
+        out = function(module, x)
+        (slope,) = torch.autograd.grad(out.sum(), x)
+        torch.testing.assert_close(out, x * slope)
+        torch.testing.assert_close(slope.unique(), torch.tensor([0.0, 4 / 3], device=device), atol=1e-4, rtol=0)
+        assert abs(float((slope == 0).float().mean()) - 0.25) < 0.004
+        assert torch.equal(function(Dropout(0.25).eval(), x), x)
+
+
+# --- the forms of adapters, by their options --------------------------------------------------------------------------
 def small(name: str) -> dict[str, Any]:
     return {option.name: SMALL[option.name] for option in options_of(ADAPTERS[name]) if option.name in SMALL}
 
 
 def choices(kind: Any) -> list[Any]:
-    """The values of an option that has few; of a list, one with all there are."""
+    """The values of an option that has few; for a list, one list with all of them."""
     if get_origin(kind) is Annotated:
         return choices(get_args(kind)[0])
     if kind is bool:
@@ -56,22 +185,24 @@ def choices(kind: Any) -> list[Any]:
     if get_origin(kind) is Literal:
         return list(get_args(kind))
     if get_origin(kind) is tuple and get_args(kind)[0] is MethodChoice:
-        return [[{"name": name, **small(name)} for name in ADAPTERS if not stands_in(name)]]
+        return [[{"name": name, **small(name)} for name in ADAPTERS if not must_be_first(name)]]
     if get_origin(kind) is tuple:
         return [values] if (values := choices(get_args(kind)[0])) else []
     return []
 
 
-def stands_in(name: str) -> bool:
+def must_be_first(name: str) -> bool:
     """Whether it can only be the first of a stack, or is a stack itself."""
     options = {option.kind for option in options_of(ADAPTERS[name])}
-    return tuple[MethodChoice, ...] in options or bool(
-        make_adapter(MethodChoice(name, small(name)), TASKS, SHAPE).stand_ins()
-    )
+    return tuple[MethodChoice, ...] in options or bool(made_adapter(MethodChoice(name, small(name))).stand_ins())
+
+
+def made_adapter(choice: MethodChoice) -> Adapter:
+    return make_adapter(choice, TASKS, SHAPE)
 
 
 def forms(name: str) -> Iterator[MethodChoice]:
-    """An adapter with small sizes, and once more with every value of each option that is a choice."""
+    """An adapter with small sizes, and once more with every value of each option that has few."""
     yield MethodChoice(name, small(name))
     for option in options_of(ADAPTERS[name]):
         for value in choices(option.kind):
@@ -79,19 +210,23 @@ def forms(name: str) -> Iterator[MethodChoice]:
                 yield MethodChoice(name, {**small(name), option.name: value})
 
 
-def form_id(swap: MethodChoice) -> str:
-    changed = [f"{name}={value}" for name, value in swap.options.items() if name not in SMALL]
-    return "-".join([swap.name, *(text if len(text) < 40 else f"{text[:36]}..." for text in changed)])
+def all_forms() -> list[MethodChoice]:
+    return [choice for name in ADAPTERS for choice in forms(name)]
 
 
-FORMS = [pytest.param(swap, id=form_id(swap)) for name in ADAPTERS for swap in forms(name)]
+def form_id(choice: MethodChoice) -> str:
+    changed = [f"{name}={value}" for name, value in choice.options.items() if name not in SMALL]
+    return "-".join([choice.name, *(text if len(text) < 40 else f"{text[:36]}..." for text in changed)])
+
+
+FORMS = [pytest.param(choice, id=form_id(choice)) for choice in all_forms()]
 
 
 # --- the comparison ---------------------------------------------------------------------------------------------------
-def made(swap: MethodChoice, device: str = "cpu", shape: BertShape = SHAPE) -> tuple[Bert, Adapter]:
-    """With random numbers everywhere: nothing is as it starts."""
+def random_model(choice: MethodChoice, device: str = "cpu", shape: BertShape = SHAPE) -> tuple[Bert, Adapter]:
+    """With random numbers added everywhere: nothing is at its start."""
     torch.manual_seed(0)
-    encoder, adapter = Bert(shape), make_adapter(swap, TASKS, shape)
+    encoder, adapter = Bert(shape), make_adapter(choice, TASKS, shape)
     adapter.start_from(encoder)
     with torch.no_grad():
         for parameter in (*encoder.parameters(), *adapter.parameters()):
@@ -99,38 +234,39 @@ def made(swap: MethodChoice, device: str = "cpu", shape: BertShape = SHAPE) -> t
     return encoder.to(device), adapter.to(device)
 
 
-def stream_of(tasks: tuple[str, ...], steady: bool) -> Stream:
+def stream_of(tasks: tuple[str, ...], static_shape: bool) -> Stream:
     rng = np.random.default_rng(0)
     parts = [Part(task, [(rng.integers(5, 50, n),) for n in (3, 9, 1)]) for task in tasks]
-    return Packer(TASKS, 1, 2, 16).pack(parts, steady=steady)
+    return Packer(TASKS, 1, 2, 16).pack(parts, static_shape=static_shape)
 
 
-def results(encoder: Bert, adapter: Adapter, stream: Stream, fused: bool, bf16: bool = False) -> list[Tensor]:
-    """The last layer's output, and the gradient of every parameter."""
+def results(
+    encoder: Bert, adapter: Adapter, run: Callable[[], Tensor], fused: bool, bf16: bool = False
+) -> list[Tensor]:
+    """The output of `run`, and the gradient of every parameter."""
     device = encoder.words.weight.device.type
     with (
-        patch("polytask.encoders.bert.fused_layer_fits", lambda _: fused),
+        patch("polytask.kernels.fused.layer.fused_layer_fits", lambda _: fused),
         torch.autocast(device, torch.bfloat16, enabled=bf16),
     ):
-        out_TD = encoder.encode(stream, adapter)
-    torch.manual_seed(1)
-    towards_TD = torch.randn(out_TD.shape).to(out_TD)
-    parameters = [*encoder.parameters(), *adapter.parameters()]
-    found = torch.autograd.grad(out_TD, parameters, towards_TD, allow_unused=True)
-    return [out_TD.detach(), *(torch.zeros(()) if g is None else g for g in found)]
+        out = run()
+    return with_gradients(out, [*encoder.parameters(), *adapter.parameters()])
 
 
-def compare(swap: MethodChoice, tasks: tuple[str, ...], steady: bool, shape: BertShape = SHAPE) -> None:
-    encoder, adapter = made(swap, shape=shape)
-    stream = stream_of(tasks, steady)
-    plain, fused = (results(encoder, adapter, stream, fused) for fused in (False, True))
+def assert_same(fused: list[Tensor], plain: list[Tensor]) -> None:
     torch.testing.assert_close(fused[0], plain[0], atol=1e-4, rtol=1e-4)
     for one, two in zip(fused[1:], plain[1:], strict=True):
         torch.testing.assert_close(one, two, atol=5e-3, rtol=1e-3)
 
 
-# --- each kernel's definition -----------------------------------------------------------------------------------------
-def plain_embed_norm(
+def compare(choice: MethodChoice, tasks: tuple[str, ...], static_shape: bool, shape: BertShape = SHAPE) -> None:
+    encoder, adapter = random_model(choice, shape=shape)
+    run = partial(encoder.encode, stream_of(tasks, static_shape), adapter)
+    assert_same(*(results(encoder, adapter, run, fused) for fused in (True, False)))
+
+
+# --- the kernels' formulas in torch -----------------------------------------------------------------------------------
+def embed_and_norm_formula(
     words_VD: Tensor,
     segments_GD: Tensor,
     positions_PD: Tensor,
@@ -149,7 +285,7 @@ def plain_embed_norm(
     return out_TD, out_TD.to(half)
 
 
-def plain_add_norm(
+def add_and_norm_formula(
     residual_TD: Tensor,
     y_TD: Tensor,
     bias_D: Tensor | None,
@@ -165,61 +301,91 @@ def plain_add_norm(
     return out_TD, out_TD.to(y_TD.dtype)
 
 
-def plain_bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
+def bias_gelu_formula(x_TF: Tensor, bias_F: Tensor) -> Tensor:
     return F.gelu(x_TF + bias_F)
 
 
-def plain_bottleneck(x_TD: Tensor, down_sD: Tensor, bias_s: Tensor, up_Ds: Tensor) -> tuple[Tensor, Tensor]:
+def bottleneck_formula(x_TD: Tensor, down_sD: Tensor, bias_s: Tensor, up_Ds: Tensor) -> tuple[Tensor, Tensor]:
     return x_TD, F.linear(F.gelu(F.linear(x_TD, down_sD, bias_s)), up_Ds)
 
 
-DEFINITIONS: Mapping[Any, Any] = {
-    add_norm: plain_add_norm,
-    bias_gelu: plain_bias_gelu,
-    bottleneck: plain_bottleneck,
-    embed_norm: plain_embed_norm,
+FORMULAS: Mapping[Any, Any] = {
+    add_and_norm: add_and_norm_formula,
+    bias_gelu: bias_gelu_formula,
+    bottleneck: bottleneck_formula,
+    embed_and_norm: embed_and_norm_formula,
 }
 
 
 @pytest.fixture
 def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever a module of ours has imported a kernel, it has the definition instead."""
+    """Replaces every kernel that a module of ours has imported by its formula."""
     ours = [module for name, module in sys.modules.items() if name.startswith("polytask.")]
     for module in ours:
         for name, value in list(vars(module).items()):
-            if callable(value) and value in DEFINITIONS:
-                monkeypatch.setattr(module, name, DEFINITIONS[value])
+            if callable(value) and value in FORMULAS:
+                monkeypatch.setattr(module, name, FORMULAS[value])
 
 
 @pytest.mark.usefixtures("without_kernels")
 @pytest.mark.parametrize("stream", STREAMS)
-@pytest.mark.parametrize("swap", FORMS)
-def test_fused_layers_are_the_definition(swap: MethodChoice, stream: str) -> None:
-    compare(swap, *STREAMS[stream])
+@pytest.mark.parametrize("choice", FORMS)
+def test_fused_layers_are_the_definition(choice: MethodChoice, stream: str) -> None:
+    compare(choice, *STREAMS[stream])
 
 
-@pytest.mark.parametrize("swap", FORMS)
-def test_a_slot_that_is_said_to_be_plain_is(swap: MethodChoice) -> None:
-    """Fused layers then do without it, on CUDA in more places than elsewhere."""
-    encoder, adapter = made(swap)
-    layout = stream_of(TASKS, steady=False).layout
+@pytest.mark.usefixtures("without_kernels")
+@pytest.mark.parametrize("start", [0, 1])
+def test_fused_states_are_the_definition(start: int) -> None:
+    encoder, adapter = random_model(MethodChoice("pal", small("pal")))
+    layout = stream_of(*STREAMS["one task"]).layout
+    h_TD = torch.randn(sum(layout.lengths), SHAPE.hidden)
+
+    def run() -> Tensor:
+        return torch.stack(list(encoder.states(h_TD, layout, adapter, start)))
+
+    assert len(run()) == SHAPE.layers - start
+    assert_same(*(results(encoder, adapter, run, fused) for fused in (True, False)))
+
+
+@pytest.mark.parametrize("choice", FORMS)
+def test_what_a_form_calls_unchanged_is(choice: MethodChoice) -> None:
+    """The fused layer does not call these slots."""
+    encoder, adapter = random_model(choice)
+    layout = stream_of(TASKS, static_shape=False).layout
+    tokens = sum(layout.lengths)
+    q, k, v = torch.randn(3, tokens, 2, 16).unbind(0)
+    h_TD = torch.randn(tokens, SHAPE.hidden)
     for index in range(SHAPE.layers):
         layer = adapter.layer(index)
+        fused = fused_adapter(layer)
         for site in get_args(LinearSite):
             base = encoder.linear(index, site)
-            x = torch.randn(sum(layout.lengths), base.in_features)
-            assert torch.equal(layer.linear(site, base, x, layout), base(x)) or not layer.plain_linear(site)
+            x = torch.randn(tokens, base.in_features)
+            assert fused.changes_linear(site) or torch.equal(layer.linear(site, base, x, layout), base(x))
         for place in get_args(SublayerSite):
-            y_TD = torch.randn(sum(layout.lengths), SHAPE.hidden)
-            assert torch.equal(layer.sublayer(place, y_TD, layout), y_TD) or not layer.plain_sublayer(place)
+            assert fused.changes_sublayer(place) or torch.equal(layer.sublayer(place, h_TD, layout), h_TD)
+        changed_THd = layer.attend(attend, q, k, v, layout)
+        assert fused.changes_attention() or torch.equal(changed_THd, attend(q, k, v, layout))
+        assert fused.changes_output() or torch.equal(layer.output(h_TD, layout), h_TD)
+
+
+@pytest.mark.parametrize("definition", [d for d in FUSED_FORMS if isinstance(d, type)], ids=lambda d: d.__name__)
+def test_a_subclass_has_no_form_of_its_base(definition: type[LayerAdapter]) -> None:
+    """It may override a slot."""
+    (layer, *_) = (x for a in map(made_adapter, all_forms()) for x in a.layers if type(x) is definition)
+    subclass = type("Subclass", (definition,), {})
+    assert isinstance(fused_adapter(layer), fused_form(definition))
+    layer.__class__ = subclass
+    assert type(fused_adapter(layer)) is FusedAdapter
 
 
 # --- the kernels themselves -------------------------------------------------------------------------------------------
 @pytest.fixture(scope="session")
 def interpreted(request: pytest.FixtureRequest) -> dict[str, str | None]:
-    """For every adapter that is tested, what went wrong under Triton's interpreter, if anything did.
+    """For every tested adapter, what went wrong under Triton's interpreter, if anything.
 
-    Triton decides on its interpreter when it is imported, so this needs another process: one for all of them.
+    Triton chooses its interpreter when it is imported, so this needs another process: one for all of them.
     """
     if not TRITON:
         pytest.skip("needs Triton")
@@ -229,8 +395,8 @@ def interpreted(request: pytest.FixtureRequest) -> dict[str, str | None]:
         [sys.executable, "-P", __file__, *sorted(wanted)], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, str | None] = json.loads(done.stdout)
-    return found
+    problems: dict[str, str | None] = json.loads(done.stdout)
+    return problems
 
 
 def is_interpreted(item: Any) -> bool:
@@ -243,33 +409,30 @@ def test_kernels_under_the_interpreter(name: str, interpreted: dict[str, str | N
 
 
 def interpret(names: list[str]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    problems: dict[str, str | None] = {}
     for name in names:
         try:
             compare(MethodChoice(name, small(name)), *STREAMS["one task"], shape=replace(SHAPE, layers=1))
-            found[name] = None
+            problems[name] = None
         except (AssertionError, RuntimeError, UserError):
-            found[name] = traceback.format_exc()
-    return found
+            problems[name] = traceback.format_exc()
+    return problems
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize(("tasks", "steady"), [*STREAMS.values(), (TASKS, True)], ids=[*STREAMS, "all tasks, steady"])
-@pytest.mark.parametrize("swap", FORMS)
-def test_on_cuda_in_bf16(swap: MethodChoice, tasks: tuple[str, ...], steady: bool) -> None:
+@pytest.mark.parametrize(
+    ("tasks", "static_shape"), [*STREAMS.values(), (TASKS, True)], ids=[*STREAMS, "all tasks, static shape"]
+)
+@pytest.mark.parametrize("choice", FORMS)
+def test_on_cuda_in_bf16(choice: MethodChoice, tasks: tuple[str, ...], static_shape: bool) -> None:
     """As near to float32 as torch's own kernels are, with room for chance."""
-    encoder, adapter = made(swap, "cuda")
-    stream = stream_of(tasks, steady).to(torch.device("cuda"))
-    expected = results(encoder, adapter, stream, fused=False)
-
-    def off(fused: bool) -> float:
-        found = results(encoder, adapter, stream, fused, bf16=True)
-        pairs = zip(found, expected, strict=True)
-        return max(float((a.float() - b).norm() / (b.norm() + 1e-3)) for a, b in pairs if b.norm() > 1e-2)
-
+    encoder, adapter = random_model(choice, "cuda")
+    run = partial(encoder.encode, stream_of(tasks, static_shape).to(torch.device("cuda")), adapter)
+    expected = results(encoder, adapter, run, fused=False)
     with torch.autocast("cuda", torch.bfloat16):
         assert fused_layer_fits(encoder.words.weight)
-    assert off(True) < 2 * off(False) + 0.01
+    ours, theirs = (error(results(encoder, adapter, run, fused, bf16=True), expected) for fused in (True, False))
+    assert ours < 2 * theirs + 0.01
 
 
 if __name__ == "__main__":

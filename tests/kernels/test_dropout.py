@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from polytask.kernels.dropout import Dropout, kept
+from polytask.kernels.dropout import Dropout, dropout_mask
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 
@@ -12,7 +12,7 @@ DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_the_share_and_the_mean(dtype: torch.dtype, share: float) -> None:
     torch.manual_seed(0)
-    mask = kept((400, 1000), share, dtype).double()
+    mask = dropout_mask((400, 1000), share, dtype).double()
     scale = torch.tensor(1 / (1 - round(share * 2**15) / 2**15), dtype=dtype).double()
     assert mask.unique().tolist() == [0.0, scale.item()]
     dropped = (mask == 0).double()
@@ -28,20 +28,20 @@ def test_the_share_and_the_mean(dtype: torch.dtype, share: float) -> None:
 
 def test_it_is_drawn_from_torchs_generator() -> None:
     torch.manual_seed(3)
-    one, two = (kept((7, 11), 0.3, torch.float32) for _ in range(2))
+    one, two = (dropout_mask((7, 11), 0.3, torch.float32) for _ in range(2))
     torch.manual_seed(3)
-    assert torch.equal(kept((7, 11), 0.3, torch.float32), one)
+    assert torch.equal(dropout_mask((7, 11), 0.3, torch.float32), one)
     assert not torch.equal(one, two)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 0), (5, 7)])
 def test_every_shape(shape: tuple[int, ...]) -> None:
-    assert kept(shape, 0.5, torch.float32).shape == shape
+    assert dropout_mask(shape, 0.5, torch.float32).shape == shape
 
 
 def test_the_ends() -> None:
-    assert torch.equal(kept((50,), 1e-9, torch.float32), torch.ones(50))
-    assert torch.equal(kept((50,), 1 - 1e-9, torch.float32), torch.zeros(50))
+    assert torch.equal(dropout_mask((50,), 1e-9, torch.float32), torch.ones(50))
+    assert torch.equal(dropout_mask((50,), 1 - 1e-9, torch.float32), torch.zeros(50))
 
 
 def test_the_gradient_goes_where_the_value_went() -> None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.kernels import embed_and_norm as module
-from polytask.kernels.embed_and_norm import embed_norm
+from polytask.kernels.embed_and_norm import embed_and_norm
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = "cpu" if INTERPRETED else "cuda"
@@ -62,7 +62,7 @@ def run(
     seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     words, segments, positions, scale, shift = given
-    return embed_norm(words, segments, positions, *of, scale, shift, 1e-12, half, dropout, seed)
+    return embed_and_norm(words, segments, positions, *of, scale, shift, 1e-12, half, dropout, seed)
 
 
 def written_out(given: list[Tensor], of: Batch, kept: Tensor | float = 1.0) -> Tensor:

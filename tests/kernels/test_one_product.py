@@ -59,16 +59,16 @@ def test_what_only_happens_to_lie_side_by_side_is_copied() -> None:
     assert torch.equal(joined([one, two[:, :1].expand(3, 2)]), torch.cat([one, two[:, :1].expand(3, 2)]))
 
 
-@pytest.mark.parametrize("filling", [ZeroPadding(3, 2, 4), ZeroPadding(1, 5, 0), ZeroPadding(6, 0, 3), ZeroPadding()])
-def test_filled_up_with_zeros(filling: ZeroPadding) -> None:
+@pytest.mark.parametrize("padding", [ZeroPadding(3, 2, 4), ZeroPadding(1, 5, 0), ZeroPadding(6, 0, 3), ZeroPadding()])
+def test_padded_with_zeros(padding: ZeroPadding) -> None:
     maps = three_maps((12,), features=8)
     (linear,) = maps
     assert isinstance(linear, nn.Linear)
-    x = torch.randn(7, 8 + filling.columns, requires_grad=True)
-    wide = one_product(x, [linear.weight], [linear.bias], filling)
+    x = torch.randn(7, 8 + padding.columns, requires_grad=True)
+    wide = one_product(x, [linear.weight], [linear.bias], padding)
     expected = linear(x[:, :8])
-    in_blocks = wide.unflatten(1, (filling.blocks, -1))
-    own = 12 // filling.blocks
+    in_blocks = wide.unflatten(1, (padding.blocks, -1))
+    own = 12 // padding.blocks
     assert not in_blocks[..., own:].any()
     torch.testing.assert_close(in_blocks[..., :own].flatten(1), expected)
     found = gradients(in_blocks[..., :own].flatten(1), x, maps)

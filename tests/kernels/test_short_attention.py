@@ -13,11 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from polytask.encoders.attention import attend_padded
+from polytask.encoders.attention import attend
+from polytask.fused_forms import definition_of
 from polytask.kernels import short_attention
 from polytask.kernels.short_attention import attend_short, attend_short_packed, short_fits
 from polytask.kernels.triton_support import TRITON
 from polytask.stream import Layout
+
+definition = definition_of(attend)
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 LENGTHS = [1, 15, 16, 0, 17, 31, 33, 64, 65, 127, 128, 0]
@@ -91,7 +94,7 @@ def test_values_and_gradients(size: int) -> None:
     *qkv, weights = random_qkv(LENGTHS, size)
     layout = layout_of(LENGTHS)
     ours = with_gradients(attend_short(*qkv, layout.cu_seqlens_S1), weights, qkv)
-    theirs = with_gradients(attend_padded(*qkv, layout), weights, qkv)
+    theirs = with_gradients(definition(*qkv, layout), weights, qkv)
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     assert all(t.is_contiguous() for t in ours)
 
@@ -103,7 +106,7 @@ def test_heads_of_every_size(size: int) -> None:
     *qkv, weights = random_qkv(lengths, size)
     layout = layout_of(lengths)
     ours = with_gradients(attend_short(*qkv, layout.cu_seqlens_S1), weights, qkv)
-    theirs = with_gradients(attend_padded(*qkv, layout), weights, qkv)
+    theirs = with_gradients(definition(*qkv, layout), weights, qkv)
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
@@ -117,7 +120,7 @@ def test_views_with_strides_of_their_own() -> None:
     for whole, parts in ((one_product, one_product.unbind(1)), (columns_first, columns_first.transpose(1, 3).unbind())):
         # The gradient of a sum is one number seen from everywhere, a view too.
         ours = torch.autograd.grad(attend_short(*parts, layout.cu_seqlens_S1).sum(), whole)
-        theirs = torch.autograd.grad(attend_padded(*parts, layout).sum(), whole)
+        theirs = torch.autograd.grad(definition(*parts, layout).sum(), whole)
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
@@ -325,7 +328,7 @@ def test_agrees_with_padded_on_cuda(dtype: torch.dtype, size: int) -> None:
     exact = [t.detach().double().requires_grad_() for t in qkv]
     assert short_fits(qkv[0], layout.max_length)
     ours = with_gradients(attend_short(*qkv, layout.cu_seqlens_S1), weights, qkv)
-    theirs = with_gradients(attend_padded(*exact, layout), weights.double(), exact)
+    theirs = with_gradients(definition(*exact, layout), weights.double(), exact)
     for one, two in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one.double(), two, atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
     again = with_gradients(attend_short(*qkv, layout.cu_seqlens_S1), weights, qkv)

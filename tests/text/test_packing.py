@@ -141,7 +141,7 @@ def test_steady_streams_of_one_size_class_have_the_same_shapes(lengths: list[int
 
     def steady(lengths: list[int]) -> Stream:
         parts = [Part("a", [(np.ones(n, dtype=np.uint16),) for n in lengths]), Part("c", [(ids(1), ids(2, 3))])]
-        return packer(64).pack(parts, steady=True)
+        return packer(64).pack(parts, static_shape=True)
 
     one, two = steady(lengths), steady([other, *lengths[1:]])
     real = sum(n + 2 for n in lengths)
@@ -183,7 +183,9 @@ def test_large_steps_waste_less_and_meet_few_sizes() -> None:
 def test_many_tasks_have_as_many_tokens_each() -> None:
     tasks = tuple("abcde")
     texts = {task: [(ids(*range(9 * at + 1)),)] for at, task in enumerate(tasks)}
-    layout = Packer(tasks, CLS, SEP, 64).pack([Part(t, x) for t, x in texts.items() if t != "b"], steady=True).layout
-    assert layout.evenly == (0, 2, 3, 4)
+    layout = (
+        Packer(tasks, CLS, SEP, 64).pack([Part(t, x) for t, x in texts.items() if t != "b"], static_shape=True).layout
+    )
+    assert layout.equal_tasks == (0, 2, 3, 4)
     assert [last - first for first, last in layout.token_ranges] == [64, 0, 64, 64, 64]
     assert len(layout.lengths) == 4 + 4 * 4

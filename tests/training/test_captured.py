@@ -220,7 +220,7 @@ def test_with_the_update_what_is_no_number_moves_nothing(
     session = updated(make_session(**options), monkeypatch)
     assert session.captured is not None
     begin = session.captured.begin
-    stream = session.feed.next_batch([Draw("one", 4)], steady=True).together
+    stream = session.feed.next_batch([Draw("one", 4)], static_shape=True).together
 
     def weights() -> dict[str, Tensor]:
         return {name: weight.clone() for name, weight in session.model.state_dict().items()}
@@ -322,7 +322,7 @@ def test_steps_of_one_shape_share_their_place(make_session: Any) -> None:
     session = captured(make_session(optimizer="fused_adamw"))
     assert session.captured is not None
     begin = session.captured.begin
-    streams = [session.feed.next_batch([Draw("one", 4)], steady=True).together for _ in range(3)]
+    streams = [session.feed.next_batch([Draw("one", 4)], static_shape=True).together for _ in range(3)]
     for stream in streams:
         begin(stream)()
     (graph,) = session.captured._graphs.values()
@@ -413,7 +413,7 @@ def test_the_step_of_a_subclass_is_its_own(make_session: Any, monkeypatch: pytes
     steps = captured(session).captured
     assert steps is not None
     assert steps.update is None
-    steps.begin(session.feed.next_batch([Draw("one", 4)], steady=True).together)()
+    steps.begin(session.feed.next_batch([Draw("one", 4)], static_shape=True).together)()
     assert session.optimizer.steps == 1
 
 
@@ -424,8 +424,8 @@ def attend_by_borders(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
         return attend_on_cpu(q_THd, k_THd, v_THd, tuple(layout.cu_seqlens_S1.diff().tolist()), 0.0)
 
     if device == "cpu":
-        monkeypatch.setattr("polytask.encoders.attention.varlen_works", lambda *_: True)
-        monkeypatch.setattr("polytask.encoders.attention.attend_varlen", by_borders)
+        monkeypatch.setattr("polytask.kernels.attention.varlen_fits", lambda *_: True)
+        monkeypatch.setattr("polytask.kernels.attention.attend_varlen", by_borders)
 
 
 @pytest.mark.parametrize("adapter", SMALL_ADAPTERS, ids=lambda swap: swap.name)
@@ -437,8 +437,8 @@ def test_nor_does_a_step_of_many_tasks(monkeypatch: pytest.MonkeyPatch, adapter:
     heads = {task: HEADS["linear"](task, YES_NO, shape.hidden, dropout=0.0) for task in tasks}
     model = MultiTaskModel(Bert(shape), make_adapter(adapter, tasks, shape), heads)
     texts = [(np.arange(5, 9),), (np.arange(7, 14),)]
-    stream = Packer(tasks, 2, 3, 16).pack([Part(task, texts, False) for task in tasks], steady=True)
-    assert stream.layout.evenly is not None
+    stream = Packer(tasks, 2, 3, 16).pack([Part(task, texts, False) for task in tasks], static_shape=True)
+    assert stream.layout.equal_tasks is not None
     expected, found = model(stream), model(replace(stream, layout=stream.layout.for_capture()))
     for task in tasks:
         torch.testing.assert_close(found[task], expected[task])
@@ -456,7 +456,9 @@ def test_no_part_of_a_step_reads_the_lengths(
     session = captured(undropped(make_session(**options)))
     steps = session.captured
     assert steps is not None
-    stream = session.feed.next_batch([Draw(task, 3) for task in tasks], steady=True).together.to(session.model.device)
+    stream = session.feed.next_batch([Draw(task, 3) for task in tasks], static_shape=True).together.to(
+        session.model.device
+    )
     for group in session.optimizer.param_groups:
         group["lr"] = 0.0
     expected = steps._run(stream)
@@ -521,7 +523,7 @@ def test_on_cuda_steps_become_graphs_with_other_dropout_each_time(make_session: 
     for module in session.model.modules():
         if isinstance(module, Attention):
             module.dropout = 0.0  # which only the kernel for short sequences can do in a graph
-    stream = session.feed.next_batch([Draw("one", 4)], steady=True).together
+    stream = session.feed.next_batch([Draw("one", 4)], static_shape=True).together
     for group in session.optimizer.param_groups:
         group["lr"] = 0.0
     losses = []

@@ -1,30 +1,36 @@
-"""The slots at which task-specific parts enter the encoder. The defaults are the identity: plain BERT.
+"""The slots at which task-specific parts enter the encoder. The defaults leave plain BERT as it is.
 
-A layer adapter sees the layout as an argument and keeps no notion of an "active" task, so one call serves a stream that
-holds one task or many. The encoder knows this file and no concrete adapter.
+A layer adapter gets the layout of the stream as an argument and has no "active" task, so one call serves a stream of
+one task or of many. The encoder knows this file and no concrete adapter.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, final, runtime_checkable
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from polytask.fused_forms import fusible
 from polytask.stream import Layout
 from polytask.types import MethodChoice, UserError
 
 LinearSite = Literal["query", "key", "value", "attention_output", "up", "down"]
 NormSite = Literal["embedding", "attention", "ffn"]
 SublayerSite = Literal["attention", "ffn"]
+Linear = Callable[[Tensor], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, Layout], Tensor]
+"""Queries, keys and values, each [T, heads, head size], and the layout -> attention's output of the same shape."""
 
 
 @dataclass(frozen=True)
 class AdapterContext:
-    """What every adapter is given beside its options."""
+    """What every adapter is given in addition to its options."""
 
     tasks: tuple[str, ...]
-    """In the order of the layout's task ids."""
+    """In the order of the layout's task indices."""
     layers: int
     hidden: int
     heads: int
@@ -32,76 +38,73 @@ class AdapterContext:
     dropout: float
     make: "Callable[[MethodChoice], Adapter] | None" = None
     """Makes another adapter for the same encoder and tasks."""
+    attend: Callable[[Tensor, Tensor, Tensor, Layout, float], Tensor] | None = None
+    """The encoder's attention: queries, keys, values, layout and the dropout of attention weights."""
 
 
 class Encoder(Protocol):
-    """What an adapter may start from."""
+    """What an adapter may copy its first values from."""
 
     def linear(self, layer: int, site: str) -> nn.Linear:
-        """A layer's linear map."""
+        """Returns a linear map of a layer."""
 
     def layer_norm(self, layer: int, site: str) -> nn.LayerNorm:
-        """A layer's norm."""
+        """Returns a norm of a layer."""
 
 
 class LayerAdapter(nn.Module):
-    """What one layer of the encoder (or its embeddings) asks at each of its slots."""
+    """The slots of one layer of the encoder (or of its embeddings)."""
 
     replaces: bool = False
-    """Stands in for the layer's own linear maps and norms, which then take no part."""
+    """Whether its maps and norms replace the layer's own, which then get no gradient."""
 
     def start_from(self, encoder: Encoder, index: int) -> None:
-        """Called once, when the model is made, with the number of the layer it is on."""
+        """Called once, when the model is built, with the index of its layer."""
 
-    def linear(self, site: LinearSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
-        """In place of each of the layer's linear maps."""
-        y_TD: Tensor = base(x_TD)
-        return y_TD
+    def linear(self, site: LinearSite, base: Linear, x_TD: Tensor, layout: Layout) -> Tensor:
+        """Replaces a linear map of the layer; may change its input and its output."""
+        return base(x_TD)
 
-    def norm(self, site: NormSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
-        """In place of each LayerNorm."""
-        y_TD: Tensor = base(x_TD)
-        return y_TD
+    def attend(self, base: Attend, q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout) -> Tensor:
+        """Replaces the attention inside each sequence, without the linear maps before and after it."""
+        return base(q_THd, k_THd, v_THd, layout)
+
+    def affine(self, site: NormSite, gamma_D: Tensor, beta_D: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The scale and shift of a LayerNorm for task k, given those of the encoder."""
+        return gamma_D, beta_D
 
     def sublayer(self, site: SublayerSite, y_TD: Tensor, layout: Layout) -> Tensor:
-        """On the output of attention or of the feed-forward part, before the residual sum."""
+        """Changes the output of attention or of the feed-forward part, before the residual sum."""
         return y_TD
 
     def parallel(self, x_TD: Tensor, layout: Layout) -> Tensor | None:
-        """A branch beside the whole layer, fed with the layer's input and added before its last LayerNorm."""
+        """A branch from the layer's input, added to the sum before the layer's last LayerNorm."""
         return None
 
-    # What a slot comes to, for an encoder that computes several things at once (encoder/swift.py). An adapter that says
-    # nothing here is asked at the slots it has; one that says something says the same as its slot does.
+    def output(self, h_TD: Tensor, layout: Layout) -> Tensor:
+        """Changes the layer's output, after its last LayerNorm."""
+        return h_TD
 
-    def plain_linear(self, site: LinearSite) -> bool:
-        """Whether it leaves this linear map as it is."""
-        return type(self).linear is LayerAdapter.linear
-
-    def plain_sublayer(self, site: SublayerSite) -> bool:
-        """Whether it leaves this sublayer's output as it is."""
-        return type(self).sublayer is LayerAdapter.sublayer
-
-    def sublayer_sum(
-        self, site: SublayerSite, y_TD: Tensor, layout: Layout
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """What `sublayer` comes to, as summands where it is a sum anyway: two of all tokens, and a vector."""
-        return self.sublayer(site, y_TD, layout), None, None
-
-    def norm_vectors(
-        self, site: NormSite, scale_D: Tensor, shift_D: Tensor, layout: Layout
-    ) -> tuple[Tensor, Tensor] | None:
-        """If `norm` comes to a LayerNorm on this stream, its scale and shift, given the encoder's own."""
-        return (scale_D, shift_D) if type(self).norm is LayerAdapter.norm else None
+    @final
+    @fusible
+    def norm(self, site: NormSite, base: nn.LayerNorm, x_TD: Tensor, layout: Layout) -> Tensor:
+        """The LayerNorm that `affine` defines, each task's rows with the task's own vectors. Not a slot."""
+        vectors = {k: self.affine(site, base.weight, base.bias, k) for k, _ in task_rows(layout)}
+        if all(gamma_D is base.weight and beta_D is base.bias for gamma_D, beta_D in vectors.values()):
+            plain_TD: Tensor = base(x_TD)
+            return plain_TD
+        return per_task(
+            x_TD, layout, lambda k, rows_TD: F.layer_norm(rows_TD, base.normalized_shape, *vectors[k], base.eps)
+        )
 
 
 class Adapter(nn.Module):
-    """The task-specific parts of a whole encoder: one layer adapter for the embeddings and one for each layer."""
+    """The task-specific parts of a whole encoder: a layer adapter for the embeddings and one for each layer."""
 
     plain_at_start: bool = True
-    """Before the first step, outputs are those of plain BERT to the last bit."""
+    """Whether outputs before the first step are bit-identical to those of plain BERT."""
     earlier_options: Mapping[str, Any] = MappingProxyType({})
-    """For options added later whose default changes the method: the values of models that were saved without them."""
+    """The values of options that models saved before those options existed were trained with."""
 
     def __init__(self, embedding: LayerAdapter, layers: Iterable[LayerAdapter], tasks: tuple[str, ...] = ()) -> None:
         super().__init__()
@@ -115,12 +118,12 @@ class Adapter(nn.Module):
         return adapter
 
     def start_from(self, encoder: Encoder) -> None:
-        """Called once, when the model is made; saved weights, where there are any, are loaded afterwards."""
+        """Called once, when the model is built and before saved weights are loaded."""
         for index in range(len(self.layers)):
             self.layer(index).start_from(encoder, index)
 
     def stand_ins(self) -> dict[int, LayerAdapter]:
-        """By number, the layers whose own linear maps and norms take no part, with what stands in for them."""
+        """The layer adapters that replace the maps and norms of their layer, by the layer's index."""
         return {
             index: part
             for index, layer in enumerate(self.layers)
@@ -129,11 +132,11 @@ class Adapter(nn.Module):
         }
 
     def task_parameters(self, task: str) -> list[nn.Parameter]:
-        """The parameters that belong to this task alone: modules with task-specific parts say which by `own`."""
+        """The parameters that belong to this task only: those that `TaskSpecific.own` returns."""
         return list(self.task_state(task).values())
 
     def task_state(self, task: str) -> dict[str, nn.Parameter]:
-        """The same with names that do not say which of the tasks it is, so that they fit it at another place too."""
+        """The same parameters by names without the task's index, so that they fit another place in the order."""
         if task not in self.tasks:
             return {}
         k = self.tasks.index(task)
@@ -142,26 +145,45 @@ class Adapter(nn.Module):
         for path, part in modules:
             if isinstance(part, TaskSpecific):
                 names = {id(parameter): f"{path}.{name}" for name, parameter in part.named_parameters()}
-                # A list of parameters names each by its number: `weights.K`.
+                # A list of parameters names each by its index: `weights.K`.
                 state |= {names[id(parameter)].removesuffix(f".{k}"): parameter for parameter in part.own(k)}
         return state
 
 
 @runtime_checkable
 class TaskSpecific(Protocol):
-    """A module that holds parameters of single tasks."""
+    """A module with parameters that belong to single tasks."""
 
     def own(self, k: int) -> list[nn.Parameter]:
-        """Those of task k."""
+        """Returns the parameters of task k."""
+
+
+def task_rows(layout: Layout) -> Iterator[tuple[int, slice]]:
+    """Each task of the stream with its rows, in order. Filler rows that belong to no task come last."""
+    for k, (first, last) in enumerate(layout.token_ranges):
+        if first < last:
+            yield k, slice(first, last)
+
+
+def per_task(x_TD: Tensor, layout: Layout, apply: Callable[[int, Tensor], Tensor]) -> Tensor:
+    """`apply(k, rows)` for the rows of each task k, put together again; rows of no task become zeros."""
+    tasks = list(task_rows(layout))
+    if [rows for _, rows in tasks] == [slice(0, len(x_TD))]:
+        return apply(tasks[0][0], x_TD)
+    pieces = [apply(k, x_TD[rows]) for k, rows in tasks]
+    filler = len(x_TD) - sum(map(len, pieces))
+    if filler:
+        pieces.append(pieces[0].new_zeros(filler, *pieces[0].shape[1:]))
+    return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
 
 
 def chosen_layers(context: AdapterContext, layers: int | None) -> list[bool]:
-    """For each layer of the encoder whether the adapter is on it: on all of them, or on the last `layers`."""
+    """For each layer of the encoder, whether the adapter is on it: on all, or on the last `layers`."""
     if layers is not None and not 1 <= layers <= context.layers:
-        raise UserError(f"recipe: adapter: layers: a number from 1 to {context.layers} is needed, found {layers}")
+        raise UserError(f"recipe: adapter: layers: must be in [1, {context.layers}], found {layers}")
     return [index >= context.layers - (layers or context.layers) for index in range(context.layers)]
 
 
-def normal(weight: Tensor) -> None:
-    """BERT's own first values."""
-    nn.init.normal_(weight, std=0.02)
+def on_layers(context: AdapterContext, layers: int | None, make: Callable[[], LayerAdapter]) -> Iterator[LayerAdapter]:
+    """A layer adapter from `make` for each chosen layer, and one that changes nothing for each of the others."""
+    return (make() if chosen else LayerAdapter() for chosen in chosen_layers(context, layers))

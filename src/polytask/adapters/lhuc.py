@@ -1,10 +1,9 @@
-"""Hidden units turned up or down by each task."""
+"""A gate of each task on every hidden unit."""
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSite, chosen_layers
-from polytask.adapters.grouped import TaskVector, at_once, by_task
-from polytask.stream import Layout
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSite, on_layers
+from polytask.adapters.per_task import TaskVector
 
 
 class LhucLayer(LayerAdapter):
@@ -12,34 +11,19 @@ class LhucLayer(LayerAdapter):
         super().__init__()
         self.gate = TaskVector(context.tasks, context.hidden)
 
-    def norm(self, site: NormSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
-        y_TD = super().norm(site, base, x_TD, layout)
+    def affine(self, site: NormSite, gamma_D: Tensor, beta_D: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        # A layer's output is that of its last norm, so scaling the norm's vectors scales the output.
         if site != "ffn":
-            return y_TD
-        if at_once(y_TD, layout):
-            return y_TD * (2 * self.gate.over(layout).sigmoid())
-        return by_task(y_TD, layout, lambda k, rows: rows * (2 * self.gate.vectors[k].sigmoid()))
-
-    def norm_vectors(
-        self, site: NormSite, scale_D: Tensor, shift_D: Tensor, layout: Layout
-    ) -> tuple[Tensor, Tensor] | None:
-        if site != "ffn":
-            return scale_D, shift_D
-        if layout.alone is None:
-            return None
-        gate_D = 2 * self.gate.vectors[layout.alone].sigmoid()
-        return scale_D * gate_D, shift_D * gate_D
+            return gamma_D, beta_D
+        gate_D = 2 * self.gate.vectors[k].sigmoid()
+        return gamma_D * gate_D, beta_D * gate_D
 
 
 class Lhuc(Adapter):
-    """Learning hidden unit contributions: each layer's output `h * 2 sigmoid(r_t)`, r_t = 0 at the start.
+    """Learning hidden unit contributions: each layer's output becomes `h * 2 sigmoid(r_t)`, r_t = 0 at the start.
 
     Paper: Swietojanski & Renals, "Learning Hidden Unit Contributions", 2014.
     """
 
     def __init__(self, context: AdapterContext, *, layers: int | None = None) -> None:
-        super().__init__(
-            LayerAdapter(),
-            (LhucLayer(context) if here else LayerAdapter() for here in chosen_layers(context, layers)),
-            context.tasks,
-        )
+        super().__init__(LayerAdapter(), on_layers(context, layers, lambda: LhucLayer(context)), context.tasks)

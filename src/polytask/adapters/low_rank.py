@@ -1,12 +1,12 @@
-"""A narrow map of each task beside every layer."""
+"""A low-rank map of each task, parallel to every layer."""
 
 from types import MappingProxyType
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, chosen_layers
-from polytask.adapters.grouped import Projections
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, chosen_layers, on_layers
+from polytask.adapters.per_task import Projections
 from polytask.stream import Layout
 from polytask.types import Size
 
@@ -16,7 +16,7 @@ class LowRankLayer(LayerAdapter):
 
     def __init__(self, projections: Projections, gelu: bool) -> None:
         super().__init__()
-        # A tuple, because layers may share them: a module would put them into the state of every layer.
+        # In a tuple, because layers may share it: as a submodule it would be in the state of every layer.
         self.projections = (projections,)
         self.gelu = gelu
 
@@ -28,11 +28,11 @@ class LowRankLayer(LayerAdapter):
 
 
 class LowRank(Adapter):
-    """Low-rank layers: `LN2(a + FFN(a) + V_D g(V_E h))` with g the identity, or GELU, beside every layer.
+    """Low-rank layers: `LN2(a + FFN(a) + V_D g(V_E h))` with h the layer's input and g the identity, or GELU.
 
     PAL without its attention. Each layer has its own V_E and V_D, as in the authors' code, which uses the GELU;
-    `shared_projections: true` gives all layers of a task the same ones. V_D starts at zero, so the branch starts silent
-    but learns.
+    `shared_projections: true` gives all layers of a task the same ones. V_D starts at zero, so the branch starts at
+    zero but learns.
     Paper: Stickland & Murray, "BERT and PALs", 2019 (size 100).
     """
 
@@ -47,14 +47,12 @@ class LowRank(Adapter):
         shared_projections: bool = False,
         layers: int | None = None,
     ) -> None:
-        chosen = chosen_layers(context, layers)
-        count = 1 if shared_projections else sum(chosen)
-        projections = [Projections(context.tasks, context.hidden, size) for _ in range(count)]
-        next_projections = iter(projections * sum(chosen) if shared_projections else projections)
-        super().__init__(
-            LayerAdapter(),
-            (LowRankLayer(next(next_projections), gelu) if here else LayerAdapter() for here in chosen),
-            context.tasks,
-        )
-        # Shared ones are saved under the name that they had when there were no others.
+        count = sum(chosen_layers(context, layers))
+        projections = [
+            Projections(context.tasks, context.hidden, size) for _ in range(1 if shared_projections else count)
+        ]
+        of_layers = iter(projections * count if shared_projections else projections)
+        on = on_layers(context, layers, lambda: LowRankLayer(next(of_layers), gelu))
+        super().__init__(LayerAdapter(), on, context.tasks)
+        # Saved models name shared projections without an index.
         self.projections = projections[0] if shared_projections else nn.ModuleList(projections)

@@ -1,13 +1,13 @@
-"""Hard sharing: every task uses the same encoder, and nothing inside it is task-specific."""
+"""Hard parameter sharing: nothing inside the encoder is task-specific."""
 
-from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, on_layers
 
 
 class NoAdapter(Adapter):
-    """Plain BERT for every task: the slots are left as they are.
+    """Plain BERT for every task.
 
     Paper: Caruana, "Multitask Learning", 1997 (hard parameter sharing).
     """
 
     def __init__(self, context: AdapterContext) -> None:
-        super().__init__(LayerAdapter(), (LayerAdapter() for _ in range(context.layers)), context.tasks)
+        super().__init__(LayerAdapter(), on_layers(context, None, LayerAdapter), context.tasks)

@@ -1,7 +1,6 @@
-"""An encoder of each task's own, started from the shared one."""
+"""An encoder for each task, started from the shared one."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.adapters.base import (
@@ -9,12 +8,13 @@ from polytask.adapters.base import (
     AdapterContext,
     Encoder,
     LayerAdapter,
+    Linear,
     LinearSite,
     NormSite,
     TaskSpecific,
-    chosen_layers,
+    on_layers,
 )
-from polytask.adapters.grouped import TaskLinear, TaskVector, at_once, by_task, vector_at
+from polytask.adapters.per_task import TaskLinear, TaskVectors
 from polytask.stream import Layout
 
 NORMS: tuple[NormSite, ...] = ("attention", "ffn")
@@ -36,8 +36,8 @@ class OwnLayer(LayerAdapter):
             "down": (ffn, hidden),
         }
         self.maps = nn.ModuleDict({site: TaskLinear(tasks, *size, nn.init.zeros_) for site, size in sizes.items()})
-        self.scales = nn.ModuleDict({site: TaskVector(tasks, hidden) for site in NORMS})
-        self.shifts = nn.ModuleDict({site: TaskVector(tasks, hidden) for site in NORMS})
+        self.scales = TaskVectors(tasks, dict.fromkeys(NORMS, hidden))
+        self.shifts = TaskVectors(tasks, dict.fromkeys(NORMS, hidden))
 
     @torch.no_grad()
     def start_from(self, encoder: Encoder, index: int) -> None:
@@ -55,42 +55,25 @@ class OwnLayer(LayerAdapter):
             for own, value in zip(part.own(k), values, strict=True):
                 own.copy_(value)
 
-    def linear(self, site: LinearSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
+    def linear(self, site: LinearSite, base: Linear, x_TD: Tensor, layout: Layout) -> Tensor:
         y_TD: Tensor = self.maps[site](x_TD, layout)
         return y_TD
 
-    def norm(self, site: NormSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
-        assert isinstance(base, nn.LayerNorm)
-        scale, shift = vector_at(self.scales, site), vector_at(self.shifts, site)
-        size, eps = base.normalized_shape, base.eps
-        if at_once(x_TD, layout):
-            return F.layer_norm(x_TD, size, eps=eps) * scale.over(layout) + shift.over(layout)
-        return by_task(x_TD, layout, lambda k, rows: F.layer_norm(rows, size, scale.vectors[k], shift.vectors[k], eps))
-
-    def norm_vectors(
-        self, site: NormSite, scale_D: Tensor, shift_D: Tensor, layout: Layout
-    ) -> tuple[Tensor, Tensor] | None:
-        if layout.alone is None:
-            return None
-        scale, shift = vector_at(self.scales, site), vector_at(self.shifts, site)
-        return scale.vectors[layout.alone], shift.vectors[layout.alone]
+    def affine(self, site: NormSite, gamma_D: Tensor, beta_D: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        return self.scales.vector(site, k), self.shifts.vector(site, k)
 
 
 class OwnEncoder(Adapter):
     """An encoder for each task: its own copy of every linear map and layer norm of the layers, `W_t = W` at the start.
 
-    Embeddings and pooler stay shared. The encoder's own layers then take no part and get no gradient. With `layers: n`
-    the last n layers are the tasks' own and those below are shared. Outputs start as plain BERT's to rounding: each
-    task's rows are a product by themselves. Takes the memory of an encoder for each task; `train.layer_decay` does not
-    reach the copies, which learn at the optimizer's rate. In a stack it comes first.
-    For soft sharing (Duong et al. 2015) with the regularizer soft_sharing; without one, one model for each task.
+    Embeddings and pooler stay shared. The encoder's own layers are not used and get no gradient. With `layers: n` the
+    last n layers are per task and those below are shared. Outputs equal plain BERT's at the start up to rounding,
+    because each task's rows are a product of their own. Needs the memory of one encoder per task; `train.layer_decay`
+    does not apply to the copies, which use the optimizer's learning rate. In a stack it must come first.
+    Use it with the regularizer soft_sharing for soft sharing (Duong et al. 2015); without it, it is one model per task.
     """
 
     plain_at_start = False
 
     def __init__(self, context: AdapterContext, *, layers: int | None = None) -> None:
-        super().__init__(
-            LayerAdapter(),
-            (OwnLayer(context) if here else LayerAdapter() for here in chosen_layers(context, layers)),
-            context.tasks,
-        )
+        super().__init__(LayerAdapter(), on_layers(context, layers, lambda: OwnLayer(context)), context.tasks)

@@ -1,97 +1,79 @@
 """Several adapters at once."""
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from polytask.adapters.base import Adapter, AdapterContext, Encoder, LayerAdapter, LinearSite, NormSite, SublayerSite
+from polytask.adapters.base import (
+    Adapter,
+    AdapterContext,
+    Attend,
+    Encoder,
+    LayerAdapter,
+    Linear,
+    LinearSite,
+    NormSite,
+    SublayerSite,
+)
 from polytask.stream import Layout
 from polytask.types import MethodChoice, UserError
 
 
-class _Linear(nn.Module):
-    """What a part of the stack gets as its linear map: the layer's own with all earlier parts around it."""
-
-    def __init__(self, apply_earlier: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.apply_earlier = apply_earlier
-
-    def forward(self, x_TD: Tensor) -> Tensor:
-        return self.apply_earlier(x_TD)
-
-
-class _Norm(nn.LayerNorm):
-    """The same for a layer norm."""
-
-    def __init__(self, base: nn.LayerNorm, apply_earlier: Callable[[Tensor], Tensor]) -> None:
-        super().__init__(base.normalized_shape, base.eps, elementwise_affine=False)
-        self.apply_earlier = apply_earlier
-
-    def forward(self, x_TD: Tensor) -> Tensor:
-        return self.apply_earlier(x_TD)
-
-
 class StackLayer(LayerAdapter):
-    """At each slot one adapter after another.
-
-    Each part's linear map and norm is the one before it, so that a part can change both the input and the output.
-    """
+    """At each slot, one adapter after another: what a part gets as its base is the layer with all earlier parts."""
 
     def __init__(self, parts: list[LayerAdapter]) -> None:
         super().__init__()
         self.parts = nn.ModuleList(parts)
 
-    def _parts(self) -> list[LayerAdapter]:
+    def adapters(self) -> list[LayerAdapter]:
         return [part for part in self.parts if isinstance(part, LayerAdapter)]
 
     def start_from(self, encoder: Encoder, index: int) -> None:
-        for part in self._parts():
+        for part in self.adapters():
             part.start_from(encoder, index)
 
-    def linear(self, site: LinearSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
-        *earlier, last = self._parts()
-        for part in earlier:
-            base = _Linear(partial(part.linear, site, base, layout=layout))
-        return last.linear(site, base, x_TD, layout)
+    def linear(self, site: LinearSite, base: Linear, x_TD: Tensor, layout: Layout) -> Tensor:
+        for part in self.adapters():
+            base = partial(part.linear, site, base, layout=layout)
+        return base(x_TD)
 
-    def norm(self, site: NormSite, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
-        assert isinstance(base, nn.LayerNorm)
-        *earlier, last = self._parts()
-        for part in earlier:
-            base = _Norm(base, partial(part.norm, site, base, layout=layout))
-        return last.norm(site, base, x_TD, layout)
+    def attend(self, base: Attend, q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout) -> Tensor:
+        for part in self.adapters():
+            base = partial(part.attend, base)
+        return base(q_THd, k_THd, v_THd, layout)
+
+    def affine(self, site: NormSite, gamma_D: Tensor, beta_D: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        for part in self.adapters():
+            gamma_D, beta_D = part.affine(site, gamma_D, beta_D, k)
+        return gamma_D, beta_D
 
     def sublayer(self, site: SublayerSite, y_TD: Tensor, layout: Layout) -> Tensor:
-        for part in self._parts():
+        for part in self.adapters():
             y_TD = part.sublayer(site, y_TD, layout)
         return y_TD
 
     def parallel(self, x_TD: Tensor, layout: Layout) -> Tensor | None:
-        branches = [part.parallel(x_TD, layout) for part in self._parts()]
-        there = [branch for branch in branches if branch is not None]
-        if len(there) < 2:
-            return there[0] if there else None
-        return torch.stack(there).sum(0)
+        return sum_branches(part.parallel(x_TD, layout) for part in self.adapters())
 
-    def plain_linear(self, site: LinearSite) -> bool:
-        return all(part.plain_linear(site) for part in self._parts())
+    def output(self, h_TD: Tensor, layout: Layout) -> Tensor:
+        for part in self.adapters():
+            h_TD = part.output(h_TD, layout)
+        return h_TD
 
-    def plain_sublayer(self, site: SublayerSite) -> bool:
-        return all(part.plain_sublayer(site) for part in self._parts())
 
-    def norm_vectors(
-        self, site: NormSite, scale_D: Tensor, shift_D: Tensor, layout: Layout
-    ) -> tuple[Tensor, Tensor] | None:
-        vectors: tuple[Tensor, Tensor] | None = scale_D, shift_D
-        for part in self._parts():
-            vectors = vectors and part.norm_vectors(site, *vectors, layout)
-        return vectors
+def sum_branches(branches: Iterable[Tensor | None]) -> Tensor | None:
+    """The sum of the branches that are there, or None."""
+    present = [branch_TD for branch_TD in branches if branch_TD is not None]
+    if len(present) < 2:
+        return present[0] if present else None
+    return torch.stack(present).sum(0)
 
 
 class Stack(Adapter):
-    """Several adapters at once: at every slot one after another, in the order given; their parallel branches add up.
+    """Several adapters at once: at every slot one after another, in the given order; parallel branches are summed.
 
     `adapter: {name: stack, adapters: [pal, {name: conditional_norm}]}`. No paper: a way to try combinations.
     """
@@ -103,22 +85,22 @@ class Stack(Adapter):
         adapters: tuple[MethodChoice, ...] = (MethodChoice("pal"), MethodChoice("conditional_norm")),
     ) -> None:
         if len(adapters) < 2 or context.make is None:
-            raise UserError("recipe: adapter: a stack needs two or more adapters, as `adapters: [pal, lhuc]`")
-        made = [context.make(swap) for swap in adapters]
-        for swap, one in list(zip(adapters, made, strict=True))[1:]:
-            if one.stand_ins():
+            raise UserError("recipe: adapter: a stack needs two or more adapters, as in `adapters: [pal, lhuc]`")
+        parts = [context.make(choice) for choice in adapters]
+        for choice, part in list(zip(adapters, parts, strict=True))[1:]:
+            if part.stand_ins():
                 raise UserError(
-                    f"recipe: adapter: {swap.name} must come first in a stack: it stands in for the layers' own maps, "
-                    "so what an adapter before it does there would be lost"
+                    f"recipe: adapter: {choice.name} must come first in a stack: it replaces the layers' own maps, "
+                    "so changes that an earlier adapter makes to them would be lost"
                 )
         super().__init__(
-            StackLayer([one.embedding for one in made]),
-            (StackLayer([one.layer(index) for one in made]) for index in range(context.layers)),
+            StackLayer([part.embedding for part in parts]),
+            (StackLayer([part.layer(index) for part in parts]) for index in range(context.layers)),
             context.tasks,
         )
-        self.plain_at_start = all(one.plain_at_start for one in made)
-        self.earlier_options = {name: value for one in made for name, value in one.earlier_options.items()}
-        # What an adapter holds for all its layers (PAL's projections) is not in any of them.
+        self.plain_at_start = all(part.plain_at_start for part in parts)
+        self.earlier_options = {name: value for part in parts for name, value in part.earlier_options.items()}
+        # Modules that an adapter shares among its layers (PAL's projections) are children of the adapter itself.
         self.shared = nn.ModuleList(
-            module for one in made for name, module in one.named_children() if name not in ("embedding", "layers")
+            module for part in parts for name, module in part.named_children() if name not in ("embedding", "layers")
         )

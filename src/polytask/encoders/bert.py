@@ -1,21 +1,20 @@
 """BERT on packed streams: embeddings, post-norm layers, pooler (Devlin et al. 2019).
 
-Every linear map, norm and activation works on [T, D] with no padding. Task-specific parts come in through the adapter's
-slots and are never part of the encoder: its parameter names never depend on the adapter. Knows no task and no file.
+Every linear map, norm and activation works on [T, D] without padding. Task-specific parts enter through the adapter's
+slots and are never part of the encoder: its parameter names do not depend on the adapter.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polytask.adapters.base import Adapter, LayerAdapter, LinearSite
-from polytask.encoders.attention import attend, attend_packed
-from polytask.kernels.dropout import Dropout
-from polytask.kernels.fused.layer import Hidden, fused_layer_fits, swift_embed, swift_states
-from polytask.kernels.one_product import one_product
+from polytask.adapters.base import Adapter, LayerAdapter
+from polytask.encoders.attention import attend
+from polytask.fused_forms import fusible
 from polytask.stream import Layout, Stream
 from polytask.types import Bounds, Rate, Size
 
@@ -29,12 +28,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-QKV: tuple[LinearSite, ...] = ("query", "key", "value")
-
-
 @dataclass(frozen=True)
 class BertShape:
-    """The numbers that make a BERT."""
+    """The sizes and rates of a BERT."""
 
     layers: Annotated[int, Bounds(1, 1000)] = 12
     hidden: Size = 768
@@ -50,8 +46,16 @@ class BertShape:
     initializer_range: Annotated[float, Bounds(0, 1, "(]")] = 0.02
 
 
+class Dropout(nn.Dropout):
+    """torch's dropout, for which a fused form may draw the masks in another way."""
+
+    @fusible
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
 class Attention(nn.Module):
-    """Multi-head self-attention with its output map; the residual sum is the layer's."""
+    """Multi-head self-attention with its output map; the layer adds the residual."""
 
     def __init__(self, hidden: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -65,18 +69,15 @@ class Attention(nn.Module):
     def forward(self, x_TD: Tensor, layout: Layout, adapter: LayerAdapter) -> Tensor:
         return adapter.linear("attention_output", self.output, self.mix(x_TD, layout, adapter), layout)
 
+    @fusible
     def mix(self, x_TD: Tensor, layout: Layout, adapter: LayerAdapter) -> Tensor:
-        """The heads' outputs side by side."""
-        dropout = self.dropout if self.training else 0.0
-        if x_TD.is_cuda and all(map(adapter.plain_linear, QKV)):  # one large product is faster there than three
-            maps = (self.query, self.key, self.value)
-            qkv_T3D = one_product(x_TD, [m.weight for m in maps], [m.bias for m in maps])
-            return attend_packed(qkv_T3D.unflatten(-1, (3, self.heads, -1)), layout, dropout).flatten(1)
+        """The concatenated outputs of the heads."""
         q_TD = adapter.linear("query", self.query, x_TD, layout)
         k_TD = adapter.linear("key", self.key, x_TD, layout)
         v_TD = adapter.linear("value", self.value, x_TD, layout)
         q_THd, k_THd, v_THd = (t.unflatten(-1, (self.heads, -1)) for t in (q_TD, k_TD, v_TD))
-        return attend(q_THd, k_THd, v_THd, layout, dropout).flatten(1)
+        base = partial(attend, dropout=self.dropout if self.training else 0.0)
+        return adapter.attend(base, q_THd, k_THd, v_THd, layout).flatten(1)
 
 
 class Layer(nn.Module):
@@ -99,11 +100,11 @@ class Layer(nn.Module):
         y_TD = adapter.sublayer("ffn", self.dropout(adapter.linear("down", self.down, up_TF, layout)), layout)
         branch_TD = adapter.parallel(h_TD, layout)
         total_TD = a_TD + y_TD if branch_TD is None else a_TD + y_TD + branch_TD
-        return adapter.norm("ffn", self.ffn_norm, total_TD, layout)
+        return adapter.output(adapter.norm("ffn", self.ffn_norm, total_TD, layout), layout)
 
 
 class Bert(nn.Module):
-    """The shared encoder: a stream of tokens in, one hidden state for each token out."""
+    """The shared encoder: maps a stream of tokens to one hidden state per token."""
 
     def __init__(self, shape: BertShape) -> None:
         super().__init__()
@@ -115,47 +116,40 @@ class Bert(nn.Module):
         self.dropout = Dropout(shape.dropout)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.pooler = nn.Linear(shape.hidden, shape.hidden)
-        self.apply(self._start)
+        self.apply(self._initialize)
 
-    def _start(self, module: nn.Module) -> None:
+    def _initialize(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=self.shape.initializer_range)
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
 
     def embed(self, stream: Stream, adapter: Adapter, words_TD: Tensor | None = None) -> Tensor:
-        """The first layer's input. `words_TD` stands in for the word vectors (a regularizer may perturb them)."""
+        """The input of the first layer. `words_TD` replaces the word embeddings (a regularizer may perturb them)."""
         if words_TD is None:
             words_TD = self.words(stream.token_ids_T)
-        # Summed in the order of transformers' BertModel, for the same rounding.
+        # The order of transformers' BertModel, for the same rounding.
         sum_TD = words_TD + self.segments(stream.segment_ids_T) + self.positions(stream.position_ids_T)
         normed_TD: Tensor = self.dropout(adapter.embedding.norm("embedding", self.norm, sum_TD, stream.layout))
         return normed_TD
 
-    def states(self, h_TD: Tensor | Hidden, layout: Layout, adapter: Adapter, start: int = 0) -> Iterator[Tensor]:
-        """The output of each layer from `start` on, given that layer's input."""
-        layout.made.clear()
-        try:
-            if isinstance(h_TD, Hidden) or fused_layer_fits(h_TD):
-                yield from swift_states(self, h_TD, layout, adapter, start)
-                return
-            for index in range(start, len(self.layers)):
-                state_TD: Tensor = self.layers[index](h_TD, layout, adapter.layer(index))
-                yield state_TD
-                h_TD = state_TD
-        finally:
-            layout.made.clear()
+    @fusible
+    def states(self, h_TD: Tensor, layout: Layout, adapter: Adapter, start: int = 0) -> Iterator[Tensor]:
+        """The output of each layer from `start` on, given the input of layer `start`."""
+        for index in range(start, len(self.layers)):
+            h_TD = self.layers[index](h_TD, layout, adapter.layer(index))
+            yield h_TD
 
+    @fusible
     def encode(self, stream: Stream, adapter: Adapter, words_TD: Tensor | None = None) -> Tensor:
-        """The last layer's output."""
-        swift = words_TD is None and fused_layer_fits(self.words.weight)
-        h = (swift_embed(self, stream, adapter) if swift else None) or self.embed(stream, adapter, words_TD)
-        for state_TD in self.states(h, stream.layout, adapter):
-            h = state_TD
-        return h if isinstance(h, Tensor) else h.full_TD
+        """The output of the last layer."""
+        h_TD = self.embed(stream, adapter, words_TD)
+        for state_TD in self.states(h_TD, stream.layout, adapter):
+            h_TD = state_TD
+        return h_TD
 
     def linear(self, layer: int, site: str) -> nn.Linear:
-        """The linear map that an adapter sees at this site of a layer."""
+        """The linear map at this site of a layer."""
         own = self.layers[layer]
         assert isinstance(own, Layer)
         attention = own.attention
@@ -163,7 +157,7 @@ class Bert(nn.Module):
         return {**sites, "attention_output": attention.output, "up": own.up, "down": own.down}[site]
 
     def layer_norm(self, layer: int, site: str) -> nn.LayerNorm:
-        """The norm that an adapter sees at this site of a layer."""
+        """The norm at this site of a layer."""
         own = self.layers[layer]
         assert isinstance(own, Layer)
         return {"attention": own.attention_norm, "ffn": own.ffn_norm}[site]

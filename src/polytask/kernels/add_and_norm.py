@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from polytask.kernels.column_sums import column_sums
-from polytask.kernels.side_stream import defer_gradients
+from polytask.kernels.side_stream import current_side_stream, defer_gradients
 from polytask.kernels.triton_support import TRITON, jit, tl
 
 WIDEST = 4096
@@ -29,7 +29,7 @@ ROWS = 4  # of a program at least
 LANE = 256  # columns of a warp
 
 
-def add_norm(
+def add_and_norm(
     residual_TD: Tensor,
     y_TD: Tensor,
     bias_D: Tensor | None,
@@ -50,13 +50,13 @@ def add_norm(
     assert dropout == 0.0 or seed_1 is not None
     if branch_TD is not None:
         branch_TD = branch_TD.to(y_TD.dtype)
-    full_TD, half_TD = _AddNorm.apply(  # type: ignore[no-untyped-call]
+    full_TD, half_TD = _AddAndNorm.apply(  # type: ignore[no-untyped-call]
         residual_TD, y_TD, bias_D, branch_TD, scale_D, shift_D, seed_1, eps, dropout, site
     )
     return full_TD, half_TD
 
 
-class _AddNorm(torch.autograd.Function):
+class _AddAndNorm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -80,6 +80,7 @@ class _AddNorm(torch.autograd.Function):
         stats_T2 = torch.empty(rows, 2, dtype=torch.float32, device=y_TD.device)
         ctx.options = _options(size, bias_D, branch_TD, dropout)
         ctx.numbers = dropout, site
+        ctx.side = current_side_stream()
         with torch.cuda.device_of(y_TD):
             _norm_forward[(rows,)](
                 *(residual_TD, y_TD, _or(bias_D, y_TD), _or(branch_TD, y_TD), scale_D, shift_D, _or(seed_1, stats_T2)),
@@ -117,7 +118,7 @@ class _AddNorm(torch.autograd.Function):
         if learns:
             learned = [scale_D, shift_D] if bias_D is None else [scale_D, shift_D, bias_D]
             sums[:matrices] = defer_gradients(
-                learned, lambda: [*column_sums(parts_PMD, *(t.dtype for t in learned))], parts_PMD
+                ctx.side, learned, lambda: [*column_sums(parts_PMD, *(t.dtype for t in learned))], parts_PMD
             )
         scale_grad, shift_grad, bias_grad = sums
         return residual_grad_TD, y_grad_TD, bias_grad, branch_grad_TD, scale_grad, shift_grad, *(None,) * 4

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from polytask.kernels.column_sums import column_sums
-from polytask.kernels.side_stream import defer_gradients
+from polytask.kernels.side_stream import current_side_stream, defer_gradients
 from polytask.kernels.triton_support import TRITON, jit, tl
 
 # Of a program. Attributes of the module, so that a benchmark can try others.
@@ -37,6 +37,7 @@ class _BiasGelu(torch.autograd.Function):
         learns = any(ctx.needs_input_grad)
         slope_TF = torch.empty_like(x_TF) if learns else x_TF
         ctx.save_for_backward(slope_TF, bias_F)
+        ctx.side = current_side_stream()
         _launch(_gelu_forward, x_TF, bias_F, out_TF, slope_TF, LEARNS=learns)
         return out_TF
 
@@ -50,7 +51,7 @@ class _BiasGelu(torch.autograd.Function):
         _launch(_gelu_backward, grad_TF.contiguous(), slope_TF, x_grad_TF, parts_P1F, SUMS=learns)
         if not learns:
             return x_grad_TF, None
-        (bias_grad,) = defer_gradients([bias_F], lambda: [*column_sums(parts_P1F, bias_F.dtype)], parts_P1F)
+        (bias_grad,) = defer_gradients(ctx.side, [bias_F], lambda: [*column_sums(parts_P1F, bias_F.dtype)], parts_P1F)
         return x_grad_TF, bias_grad
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from polytask.kernels.dropout import kept
+from polytask.kernels.dropout import dropout_mask
 
 LONGEST = 256
 """With a gradient to come: longer sequences' weights, kept until then, take more room than products save time."""
@@ -120,7 +120,7 @@ class _Attend(torch.autograd.Function):
             else:
                 torch.baddbmm(batch.bias_R1L.to(q.dtype), q, k_across, out=scores_RLL)
             torch.softmax(scores_RLL, -1, out=batch.pairs_of(weights_W))
-        mask_W = kept((where.pairs,), dropout, q_Pd.dtype) if dropout else None
+        mask_W = dropout_mask((where.pairs,), dropout, q_Pd.dtype) if dropout else None
         left_W = weights_W if mask_W is None else weights_W * mask_W
         out_Pd = torch.empty_like(q_Pd)
         for batch in where.batches:

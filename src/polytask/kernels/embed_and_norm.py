@@ -31,7 +31,7 @@ LANE = 256  # columns of a warp
 SEQUENCES, COLUMNS, WARPS = 32, 128, 4  # that a program for one position looks at at once
 
 
-def embed_norm(
+def embed_and_norm(
     words_VD: Tensor,
     segments_GD: Tensor,
     positions_PD: Tensor,
@@ -56,13 +56,13 @@ def embed_norm(
     assert dropout == 0.0 or seed_1 is not None
     tables = (words_VD, segments_GD, positions_PD)
     ids = (token_ids_T, segment_ids_T, position_ids_T)
-    full_TD, half_TD = _EmbedNorm.apply(  # type: ignore[no-untyped-call]
+    full_TD, half_TD = _EmbedAndNorm.apply(  # type: ignore[no-untyped-call]
         *tables, scale_D, shift_D, *ids, cu_seqlens_S1, seed_1, eps, half, dropout
     )
     return full_TD, half_TD
 
 
-class _EmbedNorm(torch.autograd.Function):
+class _EmbedAndNorm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,

@@ -1,12 +1,13 @@
-"""Work beside other work, in steps so small that they leave a GPU half empty. Knows tensors and streams only.
+"""A second CUDA stream for work that can overlap, in steps so small that they leave a part of a GPU idle.
 
-A product of a thousand tokens fills a part of a GPU. In a backward pass, the gradient that goes on to the layer below
-is made on one CUDA stream, and what it leaves behind for the weights on another, at the same time: nothing waits for it
-until the step's end. A branch beside a layer has a stream of its own, too, and so has its backward pass.
+A product of a thousand tokens fills only a part of a GPU. In a backward pass, the gradient for the layer below is
+computed on the main stream and the gradients of the weights on the side stream, at the same time: nothing waits for
+them until the end of the step. A branch parallel to a layer runs on a third stream, and so does its backward pass.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -14,79 +15,100 @@ from torch import Tensor
 Grads = list[Tensor | None]
 
 
-class _Side:
+class SideStream:
+    """The side streams of one device. A pass that runs inside `open` may leave work to them."""
+
     def __init__(self, device: torch.device) -> None:
-        self.stream = torch.cuda.Stream(device)
-        self.branch = torch.cuda.Stream(device)
-        self.held: list[Tensor] = []
-        """What is read there must not be freed and written over meanwhile."""
-        self.seen: set[int] = set()
-        self.branched = False
+        self.device = device
+        self.is_open = False
+        on_cuda = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if on_cuda else None
+        self._branch = torch.cuda.Stream(device) if on_cuda else None
+        self._held: list[Tensor] = []
+        """Tensors that are read on the side stream: their memory must not be reused before it is done."""
+        self._seen: set[int] = set()
+        """Weights whose gradients are computed there."""
+        self._branched = False
 
+    @contextmanager
+    def open(self, worth_it: bool) -> Iterator[None]:
+        """Lets the forward and backward pass inside use the side streams; waits for them at the end."""
+        if not worth_it or self._stream is None:
+            yield
+            return
+        assert not self.is_open
+        self.is_open = True
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            self.is_open = False
+            self._wait()
 
-_sides: dict[torch.device, _Side] = {}
-_open: _Side | None = None
-# Not a variable of a context or a thread: a backward pass runs in threads of torch's own.
-
-
-@contextmanager
-def side_stream(device: torch.device, worth_it: bool) -> Iterator[None]:
-    """Inside, a pass forward and backward may leave work to other streams; at the end it is waited for."""
-    global _open
-    if not worth_it or device.type != "cuda":
-        yield
-        return
-    assert _open is None
-    if device not in _sides:
-        _sides[device] = _Side(device)
-    _open = side = _sides[device]
-    try:
-        yield
-    finally:
-        _open = None
-        # A stream that has no part in a graph that is being captured cannot be waited for.
-        used = [stream for stream, was in ((side.stream, side.seen), (side.branch, side.branched)) if was]
-        side.held, side.seen, side.branched = [], set(), False
+    def _wait(self) -> None:
+        # While a graph is captured, a stream that has no part in the graph cannot be waited for.
+        used = [stream for stream, was in ((self._stream, self._seen), (self._branch, self._branched)) if was]
+        self._held, self._seen, self._branched = [], set(), False
         for stream in used:
-            torch.cuda.current_stream(device).wait_stream(stream)
+            assert stream is not None
+            torch.cuda.current_stream(self.device).wait_stream(stream)
+
+    def run_gradients(self, weights: list[Tensor], run: Callable[[], Grads], reads: tuple[Tensor, ...]) -> Grads:
+        assert self._stream is not None
+        main = torch.cuda.current_stream(reads[0].device)
+        keys = {weight.data_ptr() for weight in weights}
+        if keys & self._seen:  # a weight that is used twice: its gradients are summed right away
+            main.wait_stream(self._stream)
+            return run()
+        self._seen |= keys
+        self._held.extend(reads)
+        self._stream.wait_stream(main)
+        with torch.cuda.stream(self._stream):
+            return run()
+
+    def run_branch(self, work: Callable[[], Tensor | None]) -> Tensor | None:
+        assert self._branch is not None
+        self._branched = True
+        self._branch.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._branch):
+            return work()
+
+    def wait_for_branch(self) -> None:
+        assert self._branch is not None
+        torch.cuda.current_stream(self.device).wait_stream(self._branch)
 
 
-def defer_gradients(weights: list[Tensor], run: Callable[[], Grads], *reads: Tensor) -> Grads:
-    """The gradients of these weights, made beside what comes next where that is possible.
+_current: ContextVar[SideStream | None] = ContextVar("current side stream", default=None)
 
-    Only what becomes a leaf's gradient as it is can be left alone: anything else would be used right away.
+
+def current_side_stream() -> SideStream | None:
+    """The side stream of the pass that is running. An autograd function asks in its forward pass and keeps the answer,
+    because its backward pass runs in a thread of torch's own."""
+    return _current.get()
+
+
+def defer_gradients(side: SideStream | None, weights: list[Tensor], run: Callable[[], Grads], *reads: Tensor) -> Grads:
+    """The gradients of these weights, computed on the side stream where that is possible.
+
+    Only what becomes the gradient of a leaf as it is can be deferred: anything else would be used right away.
     """
-    side = _open
-    if side is None or not all(weight.is_leaf for weight in weights):
+    if side is None or not side.is_open or not all(weight.is_leaf for weight in weights):
         return run()
-    here = torch.cuda.current_stream(reads[0].device)
-    keys = {weight.data_ptr() for weight in weights}
-    if keys & side.seen:  # a weight that is used twice: its gradients are added up now
-        here.wait_stream(side.stream)
-        return run()
-    side.seen |= keys
-    side.held.extend(reads)
-    side.stream.wait_stream(here)
-    with torch.cuda.stream(side.stream):
-        return run()
+    return side.run_gradients(weights, run, reads)
 
 
 class Branch:
-    """Work of a pass forward that begins when `x` is there and is wanted later, at `joined`."""
+    """Work of a forward pass that starts now and whose result is needed later, after `join`."""
 
-    def __init__(self, x: Tensor, worth_it: bool) -> None:
-        # In a graph only: there, who uses which memory when is settled once, by an allocator that knows the streams.
-        self.here = worth_it and _open is not None and torch.cuda.is_current_stream_capturing()
-        self.x = x
+    def __init__(self, worth_it: bool) -> None:
+        side = current_side_stream() if worth_it else None
+        # Only while a graph is captured: its allocator decides once which stream uses which memory when.
+        self.side = side if side is not None and torch.cuda.is_current_stream_capturing() else None
 
     def run(self, work: Callable[[], Tensor | None]) -> Tensor | None:
-        if _open is None or not self.here:
-            return work()
-        _open.branched = True
-        _open.branch.wait_stream(torch.cuda.current_stream(self.x.device))
-        with torch.cuda.stream(_open.branch):
-            return work()
+        return work() if self.side is None else self.side.run_branch(work)
 
-    def joined(self) -> None:
-        if _open is not None and self.here:
-            torch.cuda.current_stream(self.x.device).wait_stream(_open.branch)
+    def join(self) -> None:
+        if self.side is not None:
+            self.side.wait_for_branch()

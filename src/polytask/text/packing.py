@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from polytask.stream import MANY, Layout, Stream
+from polytask.stream import MANY_TASKS, Layout, Stream
 from polytask.text.masking import Ids as Ids
 from polytask.text.masking import MaskedText, Masker, token_labels
 
@@ -65,7 +65,7 @@ class Packer:
         assert self.masker is not None, "this packer was made without a masker"
         return self.masker.mask(text[: self.max_length - 2], share, rng)
 
-    def pack(self, parts: Sequence[Part], token_budget: int | None = None, steady: bool = False) -> Stream:
+    def pack(self, parts: Sequence[Part], token_budget: int | None = None, static_shape: bool = False) -> Stream:
         """One stream, its sequences ordered by task; with a budget, filled up to exactly that many tokens.
 
         A steady one has the same shapes and ranges as every other with as many examples of the same tasks and about
@@ -76,7 +76,7 @@ class Packer:
         assert len({part.task for part in ordered}) == len(ordered), "a task has one part in a stream"
         made = [[s for texts in part.texts for s in self.sequences(texts, part.apart)] for part in ordered]
         sizes = [[sum(map(len, own)) for own, _ in sequences] for sequences in made]
-        rooms = steady_rooms([sum(own) for own in sizes]) if steady else [None] * len(made)
+        rooms = steady_rooms([sum(own) for own in sizes]) if static_shape else [None] * len(made)
         pieces: list[Ids] = []
         lengths: list[int] = []
         second_starts: list[int] = []
@@ -116,7 +116,7 @@ class Packer:
                 lengths=tuple(lengths),
                 sequence_ranges=tuple(sequence_ranges),
                 token_ranges=tuple(token_ranges),
-                at_most=longest_class(max(lengths)) if steady else None,
+                length_bound=longest_class(max(lengths)) if static_shape else None,
             ),
             labels,
         )
@@ -199,7 +199,7 @@ class Room(NamedTuple):
 
 def steady_rooms(tokens: Sequence[int]) -> list[Room]:
     """For the tasks of a stream, which have so many tokens each."""
-    if len(tokens) >= MANY:
+    if len(tokens) >= MANY_TASKS:
         size = size_class(max(tokens))
         return [Room(size, -(-size // FILLER_LENGTH))] * len(tokens)
     sizes = [size_class(n, len(tokens)) for n in tokens]

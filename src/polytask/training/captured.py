@@ -20,7 +20,7 @@ from torch import Tensor
 from polytask import seeds
 from polytask.kernels.adamw_update import Learned, Table, Update, declared, norm_of, update_fits
 from polytask.kernels.half_weights import HalfWeights
-from polytask.kernels.side_stream import side_stream
+from polytask.kernels.side_stream import SideStream
 from polytask.model import MultiTaskModel
 from polytask.policies.base import Policy
 from polytask.stream import Stream
@@ -31,8 +31,8 @@ from polytask.types import TrainSettings
 
 log = logging.getLogger(__name__)
 MOST_GRAPHS = 128
-BESIDE = 16384
-"""Tokens up to which the gradients of weights are made beside the others: more fill a GPU one after another."""
+SIDE_STREAM_TOKENS = 16384
+"""Tokens up to which gradients of weights are computed on a side stream: with more, one stream fills the GPU."""
 ALIGNED = 64
 
 
@@ -77,6 +77,7 @@ class CapturedSteps:
         self.model, self.optimizer, self.objective, self.settings = model, optimizer, objective, settings
         self.device = model.device
         self.half = HalfWeights(model) if settings.precision == "bf16" else None
+        self.side_stream = SideStream(self.device)
         self.update = Update(optimizer) if update_fits(optimizer) else None
         """Takes the optimizer's place where it can; it writes the half weights too."""
         self.reason: str | None = None
@@ -154,7 +155,7 @@ class CapturedSteps:
             model.encoder.eval()
         with (
             self.half.standing_in(self.update is None) if self.half else nullcontext(),
-            side_stream(self.device, len(stream.token_ids_T) <= BESIDE),
+            self.side_stream.open(len(stream.token_ids_T) <= SIDE_STREAM_TOKENS),
         ):
             with half_precision(model, settings):
                 losses = self.objective.task_losses(model, stream, model(stream), 0.0)
@@ -236,7 +237,7 @@ def shape_of(stream: Stream) -> tuple[Any, ...]:
     """What two steady streams have in common if they are the same kernels on other numbers."""
     layout = stream.layout
     shapes = tuple((tuple(t.shape), t.dtype) for t in tensors_of(stream))
-    return shapes, tuple(stream.labels), layout.sequence_ranges, layout.token_ranges, layout.at_most
+    return shapes, tuple(stream.labels), layout.sequence_ranges, layout.token_ranges, layout.length_bound
 
 
 def tensors_of(stream: Stream) -> list[Tensor]:

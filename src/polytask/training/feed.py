@@ -60,7 +60,7 @@ class Feed:
         self.given = dict.fromkeys(examples, 0)
         self._orders: dict[str, tuple[int, npt.NDArray[np.integer]]] = {}
 
-    def next_batch(self, draws: Sequence[Draw], tell_apart: bool = False, steady: bool = False) -> Batch:
+    def next_batch(self, draws: Sequence[Draw], tell_apart: bool = False, static_shape: bool = False) -> Batch:
         """The next examples of the tasks drawn; with `tell_apart`, each task in a stream of its own too."""
         number = sum(self.given.values())  # differs for every batch of a run, so what is drawn of memories does too
         own = []
@@ -72,7 +72,7 @@ class Feed:
         if self.memory is not None:
             for task, indices, _ in own:
                 self.memory.observe(task, indices)
-        together = self._stream([*own, *remembered] if plan is not None and plan.trained else own, steady)
+        together = self._stream([*own, *remembered] if plan is not None and plan.trained else own, static_shape)
         if not tell_apart:
             return Batch(together)
         groups = [remembered] if plan is not None and plan.one_gradient else [[one] for one in remembered]
@@ -89,10 +89,10 @@ class Feed:
         each = self.memory.plan.batch or count
         return [(task, self.memory.draw(task, each, number), number) for task in self.memory.others(tasks)]
 
-    def _stream(self, chosen: Sequence[tuple[str, Sequence[int], int]], steady: bool = False) -> Stream:
+    def _stream(self, chosen: Sequence[tuple[str, Sequence[int], int]], static_shape: bool = False) -> Stream:
         parts = [self._part(task, indices, first) for task, indices, first in chosen]
         taught = {task: self.taught[task][list(indices)] for task, indices, _ in chosen if task in self.taught}
-        return replace(self.packer.pack(parts, steady=steady), taught=taught)
+        return replace(self.packer.pack(parts, static_shape=static_shape), taught=taught)
 
     def _part(self, task: str, indices: Sequence[int], first: int) -> Part:
         """These examples of a task; `first` is the number of those it gave before."""

@@ -237,7 +237,7 @@ def _begin(session: Session) -> Begun:
         group["lr"] = group["base_lr"] * scale
     rates = _learning_rates(session.optimizer)
     if session.captured is not None:
-        outcome = session.captured.begin(session.feed.next_batch(draws, steady=True).together)
+        outcome = session.captured.begin(session.feed.next_batch(draws, static_shape=True).together)
         # An average follows the weights step by step, and a step that is skipped must be known before the next.
         late = session.average is None and settings.on_nan == "stop"
         return Begun(session.step, outcome, rates, started, before, late)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from polytask.build import make_adapter
 from polytask.encoders.bert import Bert, BertShape
-from polytask.kernels.fused.layer import Hidden, swift_layer
+from polytask.kernels.fused.adapter import fused_adapter
+from polytask.kernels.fused.layer import FusedLayer, Hidden
 from polytask.text.packing import Packer, Part
 from polytask.types import MethodChoice
 
@@ -31,11 +32,11 @@ def test_dropout_of_a_run_is_that_of_its_layers_one_by_one() -> None:
     torch.manual_seed(0)
     encoder, adapter = Bert(SHAPE), make_adapter(MethodChoice("none"), ("one",), SHAPE)
     texts = [(np.random.default_rng(0).integers(5, 50, n),) for n in (3, 9, 1)]
-    layout = Packer(("one",), 1, 2, 16).pack([Part("one", texts)], steady=True).layout
+    layout = Packer(("one",), 1, 2, 16).pack([Part("one", texts)], static_shape=True).layout
     h_TD = torch.randn(sum(layout.lengths), SHAPE.hidden)
 
     def layer(index: int, h: Hidden) -> Hidden:
-        return swift_layer(encoder.layers[index], h, layout, adapter.layer(index))  # type: ignore[arg-type]
+        return FusedLayer(encoder.layers[index], layout, fused_adapter(adapter.layer(index)))(h)  # type: ignore[arg-type]
 
     def run() -> Tensor:
         return layer(1, layer(0, Hidden(h_TD, h_TD))).full_TD

@@ -1,0 +1,1 @@
+"""The fused layer, and the fused forms of the adapters that it knows how to compute with."""

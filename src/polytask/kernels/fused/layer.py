@@ -1,43 +1,47 @@
-"""The encoder's layers as a GPU runs them fastest in bf16. The same as `bert.Layer`, which says what they compute.
+"""The encoder's layers as a GPU runs them fastest in bf16. `encoders/bert.py` defines what they compute.
 
-Products are without their biases, which the kernels behind them add (encoder/add_norm.py, encoder/bias_gelu.py); hidden
-states come in two precisions, for sums and for products. Where an adapter does more at a slot than these kernels know,
-that slot is computed as in `bert.Layer`. Knows no concrete adapter.
+Products leave out their biases, which the kernels behind them add (add_and_norm.py, bias_gelu.py); hidden states exist
+in two precisions, for sums and for products. Where an adapter changes more at a slot than these kernels can compute,
+that slot is computed as in the definition.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polytask.adapters.base import Adapter, LayerAdapter, LinearSite, SublayerSite
-from polytask.kernels.add_and_norm import WIDEST, add_norm
+from polytask.adapters.base import Adapter, LinearSite, SublayerSite
+from polytask.encoders.bert import Bert, Layer
+from polytask.fused_forms import definition_of, fuses
+from polytask.kernels.add_and_norm import WIDEST, add_and_norm
 from polytask.kernels.bias_gelu import bias_gelu
-from polytask.kernels.embed_and_norm import embed_norm
+from polytask.kernels.embed_and_norm import embed_and_norm
+from polytask.kernels.fused.adapter import FusedAdapter, fused_adapter
+from polytask.kernels.grouped import product_type
 from polytask.kernels.one_product import one_product
+from polytask.kernels.pass_cache import start_pass
 from polytask.kernels.side_stream import Branch
 from polytask.kernels.triton_support import kernels_run
 from polytask.stream import Layout, Stream
 
-if TYPE_CHECKING:
-    from polytask.encoders.bert import Bert, Layer
-
-ATTENTION, FFN = 0, 1  # which of a layer's draws
+# The site of a dropout draw, which tells two draws from one seed apart.
+SITES: dict[SublayerSite, int] = {"attention": 0, "ffn": 1}
+OUTPUT_MAPS: dict[SublayerSite, LinearSite] = {"attention": "attention_output", "ffn": "down"}
 
 
 class Hidden(NamedTuple):
-    """States of the same tokens twice."""
+    """Hidden states of the same tokens in two precisions."""
 
     full_TD: Tensor
-    """For the residual sum."""
+    """For residual sums."""
     half_TD: Tensor
     """For products."""
 
 
 def fused_layer_fits(h_TD: Tensor) -> bool:
-    """Whether the kernels can run where this is: on CUDA, in bf16, on rows that are not too wide for a program."""
+    """Whether the kernels can run: on CUDA, under bf16 autocast, with rows that fit into one program."""
     return (
         kernels_run(h_TD.device)
         and h_TD.shape[-1] <= WIDEST
@@ -46,40 +50,78 @@ def fused_layer_fits(h_TD: Tensor) -> bool:
     )
 
 
-def product_type(x: Tensor) -> torch.dtype:
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+@fuses(Bert.encode)
+def fused_encode(encoder: Bert, stream: Stream, adapter: Adapter, words_TD: Tensor | None = None) -> Tensor:
+    fits = words_TD is None and fused_layer_fits(encoder.words.weight)
+    h = fused_embed(encoder, stream, adapter) if fits else None
+    if h is None:
+        return definition_of(Bert.encode)(encoder, stream, adapter, words_TD)
+    h_TD = h.full_TD
+    for state_TD in fused_layers(encoder, h, start_pass(stream.layout), adapter):
+        h_TD = state_TD
+    return h_TD
 
 
-def swift_embed(encoder: "Bert", stream: Stream, adapter: Adapter) -> Hidden | None:
-    """The first layer's input, unless the adapter does more there than these kernels know."""
-    vectors = adapter.embedding.norm_vectors("embedding", encoder.norm.weight, encoder.norm.bias, stream.layout)
+@fuses(Bert.states)
+def fused_states(encoder: Bert, h_TD: Tensor, layout: Layout, adapter: Adapter, start: int = 0) -> Iterator[Tensor]:
+    layout = start_pass(layout)
+    if fused_layer_fits(h_TD):
+        h = Hidden(h_TD.float(), h_TD.to(product_type(h_TD)))
+        yield from fused_layers(encoder, h, layout, adapter, start)
+    else:
+        yield from definition_of(Bert.states)(encoder, h_TD, layout, adapter, start)
+
+
+def fused_embed(encoder: Bert, stream: Stream, adapter: Adapter) -> Hidden | None:
+    """The input of the first layer, unless the adapter changes more there than the kernel can compute."""
+    norm, words_VD = encoder.norm, encoder.words.weight
+    vectors = fused_adapter(adapter.embedding).affine("embedding", norm.weight, norm.bias, stream.layout)
     if vectors is None:
         return None
-    words_VD = encoder.words.weight
-    share = encoder.dropout.p if encoder.training else 0.0
-    seed_1 = torch.randint(2**62, (1,), device=words_VD.device) if share else None
+    rate = encoder.dropout.p if encoder.training else 0.0
+    seed_1 = torch.randint(2**62, (1,), device=words_VD.device) if rate else None
     ids = stream.token_ids_T, stream.segment_ids_T, stream.position_ids_T, stream.layout.cu_seqlens_S1
     tables = words_VD, encoder.segments.weight, encoder.positions.weight
-    return Hidden(*embed_norm(*tables, *ids, *vectors, encoder.norm.eps, product_type(words_VD), share, seed_1))
+    return Hidden(*embed_and_norm(*tables, *ids, *vectors, norm.eps, product_type(words_VD), rate, seed_1))
 
 
-def swift_states(
-    encoder: "Bert", h: Tensor | Hidden, layout: Layout, adapter: Adapter, start: int = 0
-) -> Iterator[Tensor]:
-    """The output of each layer from `start` on, given that layer's input."""
-    if isinstance(h, Tensor):
-        h = Hidden(h.float(), h.to(product_type(h)))
-    for index, layer in list(enumerate(encoder.layers))[start:]:
-        h = swift_layer(layer, h, layout, adapter.layer(index))  # type: ignore[arg-type]
+def fused_layers(encoder: Bert, h: Hidden, layout: Layout, adapter: Adapter, start: int = 0) -> Iterator[Tensor]:
+    """The output of each layer from `start` on, given the input of layer `start`."""
+    for index in range(start, len(encoder.layers)):
+        layer = encoder.layers[index]
+        assert isinstance(layer, Layer)
+        h = FusedLayer(layer, layout, fused_adapter(adapter.layer(index)))(h)
         yield h.full_TD
 
 
-def swift_layer(layer: "Layer", h: Hidden, layout: Layout, adapter: LayerAdapter) -> Hidden:
-    drops = layer.training and layer.dropout.p > 0
-    seed_1 = torch.randint(2**62, (1,), device=h.full_TD.device) if drops else None
+class FusedLayer:
+    """One layer in one pass."""
 
-    def settled(
+    def __init__(self, layer: Layer, layout: Layout, adapter: FusedAdapter) -> None:
+        self.layer, self.layout, self.adapter = layer, layout, adapter
+        self.rate = layer.dropout.p if layer.training else 0.0
+        device = layer.up.weight.device
+        self.seed_1 = torch.randint(2**62, (1,), device=device) if self.rate else None
+
+    def __call__(self, h: Hidden) -> Hidden:
+        layer, layout, adapter = self.layer, self.layout, self.adapter
+        attention = layer.attention
+        branch = Branch(worth_it=adapter.overrides("parallel"))
+        branch_TD = branch.run(lambda: adapter.parallel(h.half_TD, layout))
+        mixed_TD = attention.mix(h.half_TD, layout, adapter.adapter)
+        a = self.sublayer("attention", attention.output, mixed_TD, layer.attention_norm, h.full_TD)
+        by_kernel = layer.activation is F.gelu and not adapter.changes_linear("up")
+        up_TF, bias_F = self.product("up", layer.up, a.half_TD, add_bias=not by_kernel)
+        up_TF = layer.activation(up_TF) if bias_F is None else bias_gelu(up_TF, bias_F)
+        branch.join()
+        out = self.sublayer("ffn", layer.down, up_TF, layer.ffn_norm, a.full_TD, branch_TD)
+        if not adapter.changes_output():
+            return out
+        full_TD = adapter.adapter.output(out.full_TD, layout)
+        return Hidden(full_TD, full_TD.to(out.half_TD.dtype))
+
+    def sublayer(
+        self,
         site: SublayerSite,
         base: nn.Linear,
         x_TD: Tensor,
@@ -88,45 +130,31 @@ def swift_layer(layer: "Layer", h: Hidden, layout: Layout, adapter: LayerAdapter
         branch_TD: Tensor | None = None,
     ) -> Hidden:
         """LN(residual + Drop(base(x)) + branch)."""
-        name: LinearSite = "attention_output" if site == "attention" else "down"
-        vectors = adapter.norm_vectors(site, norm.weight, norm.bias, layout)
-        at_once = vectors is not None and adapter.plain_sublayer(site)
-        y_TD, bias_D = product(name, base, x_TD, layout, adapter, biased=not at_once)
-        share = layer.dropout.p if drops else 0.0
-        if not at_once:
-            y_TD, change_TD, bias_D = adapter.sublayer_sum(site, layer.dropout(y_TD), layout)
-            share, branch_TD = 0.0, _sum(branch_TD, change_TD)
+        layer, layout, adapter = self.layer, self.layout, self.adapter
+        vectors = adapter.affine(site, norm.weight, norm.bias, layout)
+        by_kernel = vectors is not None and not adapter.changes_sublayer(site)
+        y_TD, bias_D = self.product(OUTPUT_MAPS[site], base, x_TD, add_bias=not by_kernel)
+        rate = self.rate
+        if not by_kernel:
+            y_TD, change_TD, bias_D = adapter.sublayer_terms(site, layer.dropout(y_TD), layout)
+            rate, branch_TD = 0.0, _add(branch_TD, change_TD)
         if vectors is not None:
-            y_TD = y_TD.to(h.half_TD.dtype)
-            number = ATTENTION if site == "attention" else FFN
-            return Hidden(*add_norm(residual_TD, y_TD, bias_D, branch_TD, *vectors, norm.eps, share, seed_1, number))
+            y_TD, seed_1 = y_TD.to(product_type(x_TD)), self.seed_1
+            terms = residual_TD, y_TD, bias_D, branch_TD
+            return Hidden(*add_and_norm(*terms, *vectors, norm.eps, rate, seed_1, SITES[site]))
         y_TD = y_TD if bias_D is None else y_TD + bias_D
         total_TD = residual_TD + y_TD if branch_TD is None else residual_TD + y_TD + branch_TD
-        full_TD = adapter.norm(site, norm, total_TD, layout)
-        return Hidden(full_TD, full_TD.to(h.half_TD.dtype))
+        full_TD = adapter.adapter.norm(site, norm, total_TD, layout)
+        return Hidden(full_TD, full_TD.to(product_type(x_TD)))
 
-    attention = layer.attention
-    branch = Branch(h.half_TD, worth_it=type(adapter).parallel is not LayerAdapter.parallel)
-    branch_TD = branch.run(lambda: adapter.parallel(h.half_TD, layout))
-    mixed_TD = attention.mix(h.half_TD, layout, adapter)
-    a = settled("attention", attention.output, mixed_TD, layer.attention_norm, h.full_TD)
-    by_kernel = layer.activation is F.gelu and adapter.plain_linear("up")
-    up_TF, bias_F = product("up", layer.up, a.half_TD, layout, adapter, biased=not by_kernel)
-    up_TF = layer.activation(up_TF) if bias_F is None else bias_gelu(up_TF, bias_F)
-    branch.joined()
-    return settled("ffn", layer.down, up_TF, layer.ffn_norm, a.full_TD, branch_TD)
+    def product(self, site: LinearSite, base: nn.Linear, x_TD: Tensor, add_bias: bool) -> tuple[Tensor, Tensor | None]:
+        """The output of a linear map, and its bias if that is still to be added."""
+        if self.adapter.changes_linear(site):
+            return self.adapter.adapter.linear(site, base, x_TD, self.layout), None
+        if add_bias:
+            return one_product(x_TD, [base.weight], [base.bias]), None
+        return one_product(x_TD, [base.weight]), base.bias
 
 
-def _sum(one_TD: Tensor | None, other_TD: Tensor | None) -> Tensor | None:
+def _add(one_TD: Tensor | None, other_TD: Tensor | None) -> Tensor | None:
     return other_TD if one_TD is None else one_TD if other_TD is None else one_TD + other_TD
-
-
-def product(
-    site: LinearSite, base: nn.Linear, x_TD: Tensor, layout: Layout, adapter: LayerAdapter, biased: bool
-) -> tuple[Tensor, Tensor | None]:
-    """A linear map's output, and its bias if that is still to be added."""
-    if not adapter.plain_linear(site):
-        return adapter.linear(site, base, x_TD, layout), None
-    if biased:
-        return one_product(x_TD, [base.weight], [base.bias]), None
-    return one_product(x_TD, [base.weight]), base.bias

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polytask.kernels.fused import bottleneck as module
-from polytask.kernels.fused.bottleneck import bottleneck
+from polytask.kernels import bottleneck as module
+from polytask.kernels.bottleneck import bottleneck
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = "cpu" if INTERPRETED else "cuda"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from polytask.kernels.bias_gelu import _below
 from polytask.kernels.column_sums import column_sums
-from polytask.kernels.side_stream import Grads, defer_gradients
+from polytask.kernels.side_stream import Grads, current_side_stream, defer_gradients
 from polytask.kernels.triton_support import TRITON, jit, shared_memory, tl
 
 WIDEST = 256  # dimensions inside
@@ -49,6 +49,7 @@ class _Bottleneck(torch.autograd.Function):
         _launch(_bottleneck_forward, hidden_Ts, x_TD, weights[0], bias_s, weights[1], hidden_Ts, active_Ts, change_TD)
         ctx.save_for_backward(x_TD, hidden_Ts, active_Ts, *weights)
         ctx.learning = down_sD, bias_s, up_Ds
+        ctx.side = current_side_stream()
         return x_TD.view_as(x_TD), change_TD
 
     @staticmethod
@@ -68,7 +69,7 @@ class _Bottleneck(torch.autograd.Function):
         if not any(ctx.needs_input_grad[1:]):
             return x_grad_TD, None, None, None
         return x_grad_TD, *defer_gradients(
-            [down, bias, up], gradients, hidden_grad_Ts, grad_TD, x_TD, active_Ts, parts_P1s
+            ctx.side, [down, bias, up], gradients, hidden_grad_Ts, grad_TD, x_TD, active_Ts, parts_P1s
         )
 
 

@@ -1,33 +1,17 @@
-"""Parameters of single tasks in a stream of several."""
+"""Operations for many tasks at once compute what the operations for each task do."""
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from polytask.adapters.grouped import TaskLinear, by_task, grouped_linear, looked_up, task_slices
+from polytask.adapters.base import per_task
+from polytask.adapters.per_task import TaskLinear
 from polytask.build import make_adapter
 from polytask.encoders.bert import Bert, BertShape
-from polytask.stream import Layout
+from polytask.kernels.grouped import grouped_linear, vector_rows
 from polytask.text.packing import Packer, Part
 from polytask.types import MethodChoice
-
-
-def test_each_tasks_rows_go_through_its_own_map(layout: Layout) -> None:
-    linear = TaskLinear(("a", "b"), 3, 2, nn.init.normal_)
-    x = torch.randn(sum(layout.lengths), 3)
-    got = linear(x, layout)
-    for k, rows in task_slices(layout):
-        torch.testing.assert_close(got[rows], x[rows] @ linear.weights[k].T + linear.biases[k])
-    assert [p.shape for p in linear.own(1)] == [(2, 3), (2,)]
-
-
-def test_filler_rows_become_zeros_and_absent_tasks_are_passed_over() -> None:
-    stream = Packer(("a", "b", "c"), 2, 3, 16).pack([Part("b", [(torch.arange(5, 8).numpy(),)])], token_budget=12)
-    assert [k for k, _ in task_slices(stream.layout)] == [1]
-    out = by_task(torch.ones(12, 4), stream.layout, lambda k, rows: rows * (k + 1))
-    assert out[:5].eq(2).all()
-    assert out[5:].eq(0).all()
 
 
 @pytest.mark.parametrize(("features", "outputs"), [(16, 8), (12, 17)])
@@ -57,7 +41,7 @@ def test_one_product_for_all_tasks_is_that_of_each(features: int, outputs: int, 
     product = grouped_linear(x, here[0], here[1], groups)
     assert product.dtype == torch.bfloat16
     assert product.isfinite().all()  # filler too
-    slices = by_task(x, layout, lambda k, rows: rows @ linear.weights[k].T + linear.biases[k])
+    slices = per_task(x, layout, lambda k, rows: rows @ linear.weights[k].T + linear.biases[k])
     found, expected = both(product), both(slices)
     assert len(found) == len(expected) == 2 + 2 * 3  # task b took no part
     for one, two in zip(found, expected, strict=True):
@@ -69,7 +53,7 @@ def test_a_vector_is_looked_up_for_each_token() -> None:
     layout = Packer(("a", "b", "c"), 2, 3, 16).pack([Part("a", [(ids,)]), Part("c", [(ids[:1],)])]).layout
     assert layout.groups.tasks == (0, 2)
     assert layout.groups.ends_G.tolist() == [5, 8]
-    found = looked_up([torch.tensor([1.0]), torch.tensor([2.0])], layout.groups)
+    found = vector_rows([torch.tensor([1.0]), torch.tensor([2.0])], layout)
     assert found.flatten().tolist() == [1, 1, 1, 1, 1, 2, 2, 2]
 
 
@@ -83,13 +67,13 @@ def test_what_is_stacked_once_in_a_pass_is_stacked_anew_in_the_next() -> None:
         nn.init.normal_(parameter)
     ids = np.arange(5, 8)
     packer = Packer(tasks, 2, 3, 8)
-    together = packer.pack([Part(task, [(ids,)]) for task in tasks], steady=True)
+    together = packer.pack([Part(task, [(ids,)]) for task in tasks], static_shape=True)
     apart = [packer.pack([Part(task, [(ids,)])]) for task in tasks]
-    assert together.layout.evenly == (0, 1, 2, 3)
+    assert together.layout.equal_tasks == (0, 1, 2, 3)
     starts = [first for first, _ in together.layout.token_ranges]
     for _ in range(2):
         firsts_KD = encoder.encode(together, adapter)[starts]
-        assert not together.layout.made
+        assert not hasattr(together.layout, "pass_cache")
         expected_KD = torch.stack([encoder.encode(stream, adapter)[0] for stream in apart])
         torch.testing.assert_close(firsts_KD, expected_KD, atol=1e-5, rtol=1e-5)
         weights = list(adapter.parameters())
