@@ -5,6 +5,7 @@ from collections.abc import Callable
 from polytask.adapters.base import Adapter
 from polytask.adapters.conditional_norm import ConditionalNorm
 from polytask.adapters.houlsby import Houlsby
+from polytask.adapters.ia3 import Ia3
 from polytask.adapters.lhuc import Lhuc
 from polytask.adapters.lora import Lora
 from polytask.adapters.low_rank import LowRank
@@ -16,6 +17,7 @@ from polytask.adapters.stack import Stack
 ADAPTERS: dict[str, Callable[..., Adapter]] = {
     "conditional_norm": ConditionalNorm,
     "houlsby": Houlsby,
+    "ia3": Ia3,
     "lhuc": Lhuc,
     "lora": Lora,
     "low_rank": LowRank,
