@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from polytask.adapters.base import Adapter
+from polytask.adapters.bitfit import BitFit
 from polytask.adapters.conditional_norm import ConditionalNorm
 from polytask.adapters.houlsby import Houlsby
 from polytask.adapters.ia3 import Ia3
@@ -15,6 +16,7 @@ from polytask.adapters.pal import Pal
 from polytask.adapters.stack import Stack
 
 ADAPTERS: dict[str, Callable[..., Adapter]] = {
+    "bitfit": BitFit,
     "conditional_norm": ConditionalNorm,
     "houlsby": Houlsby,
     "ia3": Ia3,
