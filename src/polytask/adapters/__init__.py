@@ -13,6 +13,7 @@ from polytask.adapters.low_rank import LowRank
 from polytask.adapters.none import NoAdapter
 from polytask.adapters.own_encoder import OwnEncoder
 from polytask.adapters.pal import Pal
+from polytask.adapters.prefix import Prefix
 from polytask.adapters.stack import Stack
 
 ADAPTERS: dict[str, Callable[..., Adapter]] = {
@@ -26,5 +27,6 @@ ADAPTERS: dict[str, Callable[..., Adapter]] = {
     "none": NoAdapter,
     "own_encoder": OwnEncoder,
     "pal": Pal,
+    "prefix": Prefix,
     "stack": Stack,
 }
