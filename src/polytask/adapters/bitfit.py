@@ -10,7 +10,7 @@ from polytask.stream import Layout
 class BitFitLayer(LayerAdapter):
     def __init__(self, context: AdapterContext, linears: tuple[LinearSite, ...], norms: tuple[NormSite, ...]) -> None:
         super().__init__()
-        sizes = {site: context.ffn if site == "up" else context.hidden for site in linears}
+        sizes: dict[str, int] = {site: context.ffn if site == "up" else context.hidden for site in linears}
         self.biases = TaskVectors(context.tasks, sizes)
         self.shifts = TaskVectors(context.tasks, dict.fromkeys(norms, context.hidden))
 
