@@ -1,5 +1,7 @@
 """What can be read of the layout of a captured step."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -31,6 +33,21 @@ def test_everything_else_is_the_same() -> None:
     ):
         assert getattr(captured, name) == getattr(whole, name)
     assert torch.equal(captured.cu_seqlens_S1, whole.cu_seqlens_S1)
+
+
+@pytest.mark.parametrize("length_bound", [8, None])
+def test_a_prefix_moves_every_border(length_bound: int | None) -> None:
+    """Filler behind a task's sequences belongs to the task only if the shape is static."""
+    filled = replace(layout(length_bound), sequence_ranges=((0, 1), (2, 3)))
+    longer = filled.with_prefix(2)
+    assert longer.cu_seqlens_S1.tolist() == [0, 5, 12, 18]
+    assert longer.lengths == (5, 7, 6)
+    assert longer.max_length == (7 if length_bound is None else 10)
+    assert longer.token_ranges == (((0, 12) if length_bound else (0, 10)), (12, 18))
+    captured = filled.for_capture().with_prefix(2)
+    assert torch.equal(captured.cu_seqlens_S1, longer.cu_seqlens_S1)
+    with pytest.raises(RuntimeError, match="is not known"):
+        _ = captured.lengths
 
 
 def test_without_a_static_shape_the_maximum_length_is_not_known_either() -> None:

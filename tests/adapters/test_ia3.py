@@ -8,6 +8,7 @@ from polytask.adapters.base import AdapterContext
 from polytask.adapters.ia3 import Ia3, Ia3Layer
 
 
+@torch.no_grad()
 def test_each_task_is_a_bert_with_scaled_weights(context: AdapterContext, shaken: Any, twins: Any) -> None:
     adapter = shaken(Ia3(context))
     for k, ids, ours in twins.sequences(adapter):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from polytask.adapters.base import Adapter
+from polytask.adapters.bitfit import BitFit
 from polytask.adapters.conditional_norm import ConditionalNorm
 from polytask.adapters.houlsby import Houlsby
 from polytask.adapters.ia3 import Ia3
@@ -12,9 +13,11 @@ from polytask.adapters.low_rank import LowRank
 from polytask.adapters.none import NoAdapter
 from polytask.adapters.own_encoder import OwnEncoder
 from polytask.adapters.pal import Pal
+from polytask.adapters.prefix import Prefix
 from polytask.adapters.stack import Stack
 
 ADAPTERS: dict[str, Callable[..., Adapter]] = {
+    "bitfit": BitFit,
     "conditional_norm": ConditionalNorm,
     "houlsby": Houlsby,
     "ia3": Ia3,
@@ -24,5 +27,6 @@ ADAPTERS: dict[str, Callable[..., Adapter]] = {
     "none": NoAdapter,
     "own_encoder": OwnEncoder,
     "pal": Pal,
+    "prefix": Prefix,
     "stack": Stack,
 }
