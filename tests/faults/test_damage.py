@@ -113,7 +113,7 @@ def test_best_models_that_are_lost_can_be_given_up(
         Running(read_recipe(recipe), run, resume=True)
     running = Running(read_recipe(recipe), run, resume=True, allow_change=True)
     assert "best-6 is damaged" in caplog.text
-    assert (running.session.step, running.session.bests) == (6, [])
+    assert (running.session.step, running.session.progress.bests) == (6, [])
     list(running.steps())
     assert running.session.best_step == STEPS
     same = [key for key in straight if key.startswith(f"step-{STEPS}/")]
@@ -138,7 +138,7 @@ def test_a_damaged_journal_costs_lines_and_no_weights(
     assert {key for key in straight if found[key] != straight[key]} <= {"lines", "steps"}
     assert found["steps"][-2:] == [7, 8]
     lost = STEPS - len(found["steps"])
-    assert (f"{lost} of the 6 steps before have no line in it any more" in caplog.text) == (lost > 0)
+    assert (f"the lines of {lost} of the 6 steps so far are missing" in caplog.text) == (lost > 0)
 
 
 def test_a_lost_environment_is_told(run: Path, recipe: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -79,7 +79,7 @@ def test_stop_names_task_and_step_and_saves_what_was_before(
     run = tmp_path / "run"
     running = Running(read_recipe(recipe, settings), run)
     where = run / "checkpoints" / "step-4"
-    message = rf"step 5: {SAID[change]}; train.on_nan: skip .*The run as it was before is in {where}"
+    message = rf"step 5: {SAID[change]}; train.on_nan: skip .*The run before this step is saved in {where}"
     with spoiled(running, [5], change), pytest.raises(UserError, match=message):
         list(running.steps())
     assert all(torch.isfinite(tensor).all() for tensor in bits(running).values())
@@ -117,7 +117,7 @@ def test_skipped_steps_are_part_of_what_is_resumed(recipe: Path, tmp_path: Path)
     with spoiled(stopped, [3, 4, 6], nan):
         list(itertools.islice(stopped.steps(), 4))
     resumed = Running(made, tmp_path / "run", resume=True)
-    assert (resumed.session.skipped, resumed.session.skipped_in_a_row) == (2, 2)
+    assert (resumed.session.progress.skipped, resumed.session.progress.skipped_in_a_row) == (2, 2)
     with spoiled(resumed, [3, 4, 6], nan):
         list(resumed.steps())
     assert ending(tmp_path / "run") == ending(tmp_path / "straight")
@@ -132,7 +132,7 @@ def test_ten_in_a_row_are_too_many(recipe: Path, tmp_path: Path) -> None:
         pytest.raises(UserError, match=r"step 14: the loss of two is nan; so were the 9 steps before it.*step-13"),
     ):
         list(running.steps())
-    assert (running.session.skipped, running.session.skipped_in_a_row) == (11, 9)
+    assert (running.session.progress.skipped, running.session.progress.skipped_in_a_row) == (11, 9)
 
 
 def test_a_penalty_is_named_too(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

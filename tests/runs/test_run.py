@@ -130,7 +130,7 @@ def test_scoring_the_start_does_not_change_training(
 ) -> None:
     short = [*tiny_settings, "train.epochs=1", "train.steps_per_epoch=3"]
     train(QUICKSTART, tmp_path / "with", short)
-    monkeypatch.setattr("polytask.training.loop._evaluate_the_start", lambda session: None)
+    monkeypatch.setattr("polytask.training.loop.Session._evaluate_start", lambda session: None)
     without = train(QUICKSTART, tmp_path / "without", short)
     assert "start" not in without.summary
     for file in ("model/model.safetensors", "model/parts.safetensors"):

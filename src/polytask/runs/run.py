@@ -60,7 +60,7 @@ from polytask.training.checkpoint import step_of
 from polytask.training.feed import Feed
 from polytask.training.groups import parameter_groups
 from polytask.training.journal import Journal, read_start
-from polytask.training.loop import Session, fit
+from polytask.training.loop import Session
 from polytask.training.memory import Memory
 from polytask.training.objective import Objective
 from polytask.types import EvalReport, Stage, StepReport, UserError, unknown
@@ -182,7 +182,7 @@ class Running:
             note_changes(self.folder, self.session.step, self.changes, self.prepared.tasks)
 
     def steps(self) -> Iterator[StepReport]:
-        yield from fit(self.session)
+        yield from self.session.fit()
 
     def save(self) -> Path:
         """A checkpoint of now, between two steps: what `resume` goes on from."""
@@ -276,8 +276,10 @@ class Running:
             steps_per_epoch=prepared.steps_per_epoch,
             seed=recipe.seed,
             evaluate=self._evaluate_dev,
-            journal=Journal(self.folder, step_of(checkpoint) if checkpoint else 0),
-            folder=self.folder / "checkpoints",
+            journal=Journal(
+                self.folder / "metrics.jsonl", self.folder / "tensorboard", step_of(checkpoint) if checkpoint else 0
+            ),
+            checkpoints=self.folder / "checkpoints",
             average=None if settings.ema is None else RunningAverage(model, settings.ema),
         )
         if checkpoint is not None:
@@ -380,10 +382,10 @@ class Running:
             "encoder_revision": read_environment(self.folder).get("encoder_revision"),
             "finished": True,
             "steps": session.step,
-            "skipped_steps": session.skipped,
+            "skipped_steps": session.progress.skipped,
             "epochs": session.step / session.steps_per_epoch,
-            "seconds": session.seconds,
-            "examples_per_second": examples / session.step_seconds,
+            "seconds": session.progress.seconds,
+            "examples_per_second": examples / session.progress.step_seconds,
             "peak_memory_bytes": peak_memory(self.device),
             "device": str(self.device),
             "best": {
