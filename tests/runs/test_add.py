@@ -13,7 +13,6 @@ import torch
 import polytask
 from polytask import (
     TABLES,
-    Adding,
     UserError,
     add_task,
     combine,
@@ -21,6 +20,7 @@ from polytask import (
     evaluate_run,
     export_adapter,
     read_recipe,
+    start_adding,
     train,
 )
 from polytask.adapters import ADAPTERS
@@ -88,7 +88,7 @@ def test_frozen_leaves_every_old_answer_as_it_was(
 ) -> None:
     first = make_first(f"adapter={SMALL.get(adapter, adapter)}")
     settings = [*SHORT, "tasks.similarity.head=cross", f"train.precision={precision}"]
-    adding = Adding(first, FROZEN, tmp_path / "run", settings)
+    adding = start_adding(first, FROZEN, tmp_path / "run", settings)
     start = {name: tensor.clone() for name, tensor in adding.session.model.state_dict().items()}
     assert all(set(report.losses) == {"similarity"} for report in adding.steps())
     finished = adding.finish()
@@ -131,7 +131,7 @@ def test_frozen_holds_with_averages_of_weights_and_every_penalty(tmp_path: Path,
 def test_frozen_saves_nothing_if_an_old_weight_has_moved(
     where: str, tmp_path: Path, first: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adding = Adding(first, FROZEN, tmp_path / "run", SHORT)
+    adding = start_adding(first, FROZEN, tmp_path / "run", SHORT)
     list(adding.steps())
     adding.session.load_best()
     monkeypatch.setattr(adding.session, "load_best", lambda: None)
@@ -208,7 +208,7 @@ def test_measured_trains_the_encoder_and_says_what_became_of_old_tasks(
 
 
 def test_memories_are_examples_of_the_old_tasks_alone(tmp_path: Path, first: Path) -> None:
-    adding = Adding(first, MEASURED, tmp_path / "run", [*SHORT, "policy.size=40", "policy.batch=7"])
+    adding = start_adding(first, MEASURED, tmp_path / "run", [*SHORT, "policy.size=40", "policy.batch=7"])
     feed = adding.session.feed
     assert feed.memory is not None
     kept = {task: list(indices) for task, indices in feed.memory.kept.items()}
@@ -226,7 +226,7 @@ def test_memories_are_examples_of_the_old_tasks_alone(tmp_path: Path, first: Pat
         t: kept[t] for t in feed.given if t in ("opinion", "question")
     }
     assert len(feed.memory.kept["similarity"]) == 40  # of the new task, as in any run
-    other = Adding(first, MEASURED, tmp_path / "other", [*SHORT, "policy.size=40", "seed=1"])
+    other = start_adding(first, MEASURED, tmp_path / "other", [*SHORT, "policy.size=40", "seed=1"])
     assert other.session.feed.memory is not None
     assert other.session.feed.memory.kept["opinion"] != kept["opinion"]
 
@@ -236,7 +236,7 @@ def test_distilling_asks_nothing_of_a_model_that_has_not_moved(tmp_path: Path, f
     still = ["dropout=0", "attention_dropout=0", "tasks.similarity.head=cross", "train.clip=null"]
     sizes = {}
     for distill in (0.0, 0.5, 1.0):
-        adding = Adding(first, MEASURED, tmp_path / str(distill), [*SHORT, *still, f"add.distill={distill}"])
+        adding = start_adding(first, MEASURED, tmp_path / str(distill), [*SHORT, *still, f"add.distill={distill}"])
         for module in adding.session.model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0  # the heads' own
@@ -248,7 +248,7 @@ def test_distilling_asks_nothing_of_a_model_that_has_not_moved(tmp_path: Path, f
 
 
 def test_old_tasks_whose_memories_only_judge_keep_their_heads(tmp_path: Path, first: Path) -> None:
-    adding = Adding(first, MEASURED, tmp_path / "run", [*SHORT, "policy=gem"])
+    adding = start_adding(first, MEASURED, tmp_path / "run", [*SHORT, "policy=gem"])
     old = polytask.load(first).bundle.model
     list(adding.steps())
     assert not torch.equal(adding.session.model.encoder.words.weight, old.encoder.words.weight)
@@ -337,16 +337,16 @@ def test_regularizers_are_told_what_was_learned_before(
     monkeypatch.setitem(TABLES["regularizer"], "remembering", Remembering)  # type: ignore[index]
     Remembering.starts.clear()
     settings = [*SHORT, "policy=sum", "regularizers=[remembering]"]
-    adding = Adding(first, MEASURED, tmp_path / "run", settings)
+    adding = start_adding(first, MEASURED, tmp_path / "run", settings)
     ((learned, given),) = Remembering.starts
     assert learned == ("opinion", "question")
     assert {task: len(found) for task, found in given.items()} == {"opinion": 3, "question": 3}
     list(itertools.islice(adding.steps(), 3))
-    Adding(first, MEASURED, tmp_path / "run", settings, resume=True)
+    start_adding(first, MEASURED, tmp_path / "run", settings, resume=True)
     assert len(Remembering.starts) == 1  # the checkpoint has what it needs
     (own_files / "train.csv").unlink()
     with pytest.raises(UserError, match=r"own/run: its task mood needs its train file for regularizers: remembering: "):
-        Adding(own_files / "run", MEASURED, tmp_path / "other", settings)
+        start_adding(own_files / "run", MEASURED, tmp_path / "other", settings)
 
 
 # --- runs like any other ----------------------------------------------------------------------------------------------
@@ -363,8 +363,8 @@ def test_a_stopped_run_ends_with_the_same_bits(method: str, tmp_path: Path, firs
     recipe, settings = RESUMED[method]
     settings = [*SHORT, *settings, *([ROOM] if recipe == MEASURED else [])]
     straight = add_task(first, recipe, tmp_path / "straight", settings)
-    list(itertools.islice(Adding(first, recipe, tmp_path / "stopped", settings).steps(), 3))
-    resumed = Adding(first, recipe, tmp_path / "stopped", settings, resume=True)
+    list(itertools.islice(start_adding(first, recipe, tmp_path / "stopped", settings).steps(), 3))
+    resumed = start_adding(first, recipe, tmp_path / "stopped", settings, resume=True)
     assert resumed.session.step == 2
     list(resumed.steps())
     finished = resumed.finish()
@@ -375,13 +375,13 @@ def test_a_stopped_run_ends_with_the_same_bits(method: str, tmp_path: Path, firs
 def test_resuming_needs_the_run_it_started_from(tmp_path: Path, first: Path) -> None:
     old = tmp_path / "old"
     shutil.copytree(first, old)
-    list(itertools.islice(Adding(old, FROZEN, tmp_path / "run", SHORT).steps(), 3))
+    list(itertools.islice(start_adding(old, FROZEN, tmp_path / "run", SHORT).steps(), 3))
     bundle = polytask.load(old).bundle
     with torch.no_grad():
         bundle.model.encoder.pooler.bias.add_(1)
     save_bundle(bundle, old / "model")
     with pytest.raises(UserError, match=r"started with another model:\n  add.run: .*old: its weights are not"):
-        Adding(old, FROZEN, tmp_path / "run", SHORT, resume=True)
+        start_adding(old, FROZEN, tmp_path / "run", SHORT, resume=True)
 
 
 def test_adding_twice_and_using_the_result(tmp_path: Path, first: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,7 +412,7 @@ def test_adding_twice_and_using_the_result(tmp_path: Path, first: Path, monkeypa
 
 def test_the_new_recipe_is_complete(tmp_path: Path, first: Path) -> None:
     """The run's copy says what it was added to, and which settings were the old run's."""
-    adding = Adding(first, FROZEN, tmp_path / "run", SHORT)
+    adding = start_adding(first, FROZEN, tmp_path / "run", SHORT)
     written = read_recipe(tmp_path / "run" / "recipe.yaml")
     assert list(written.tasks) == ["opinion", "question", "similarity"]
     assert written.add is not None
@@ -456,14 +456,14 @@ def test_the_new_recipe_is_complete(tmp_path: Path, first: Path) -> None:
 )
 def test_refused_recipes(settings: list[str], message: str, tmp_path: Path, first: Path) -> None:
     with pytest.raises(UserError, match=message):
-        Adding(first, FROZEN, tmp_path / "run", [*SHORT, *settings])
+        start_adding(first, FROZEN, tmp_path / "run", [*SHORT, *settings])
     assert not (tmp_path / "run").exists()  # nothing is written before everything is right
 
 
 def test_refused_runs(tmp_path: Path, first: Path, own_files: Path) -> None:
     def refused(message: str, run: Path, recipe: Path = FROZEN, *settings: str) -> None:
         with pytest.raises(UserError, match=message):
-            Adding(run, recipe, tmp_path / "run", [*SHORT, *settings])
+            start_adding(run, recipe, tmp_path / "run", [*SHORT, *settings])
         assert not (tmp_path / "run").exists()
 
     refused("nothing: there is no such run", tmp_path / "nothing")
@@ -471,7 +471,7 @@ def test_refused_runs(tmp_path: Path, first: Path, own_files: Path) -> None:
     shutil.copytree(first, tmp_path / "unfinished", ignore=shutil.ignore_patterns("model", "summary.json"))
     refused("unfinished: no trained model here: the run has not finished", tmp_path / "unfinished")
     with pytest.raises(UserError, match="there is no run to resume"):
-        Adding(first, FROZEN, tmp_path / "run", SHORT, resume=True)
+        start_adding(first, FROZEN, tmp_path / "run", SHORT, resume=True)
     (own_files / "train.csv").unlink()
     run = own_files / "run"
     refused(r"own/run: its task mood needs its train file for policy: replay: .*own/train\.csv", run, MEASURED)

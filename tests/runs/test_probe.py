@@ -6,7 +6,7 @@ import pytest
 
 from polytask import Recipe, UserError, prepare, read_recipe, with_probes
 from polytask.runs.probe import affordable
-from polytask.runs.run import Running
+from polytask.runs.run import start_training
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 
@@ -17,7 +17,7 @@ def recipe(tiny: list[str], *more: str) -> Recipe:
 
 def tokens_spent(made: Recipe, folder: Path, steps: int) -> tuple[float, float]:
     """Of a step on average, and of a probe."""
-    session = Running(made, folder).session
+    session = start_training(made, folder).session
     train = [len(session.feed.next_batch(session.sampler.next_step()).together.token_ids_T) for _ in range(steps)]
     size = made.train.batch_size
     probe = [len(session.feed.drawn(task, size, "interference", n).token_ids_T) for task in made.tasks for n in (1, 2)]

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, BertForMaskedLM
 
 import polytask
-from polytask import Finished, Rehearsal, Running, UserError, evaluate_run, prepare, read_recipe, train
+from polytask import Finished, UserError, evaluate_run, prepare, read_recipe, rehearse, start_training, train
 from polytask.disk.lock import let_go
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
@@ -87,7 +87,7 @@ def test_a_stopped_run_resumes_to_the_same_end(tmp_path: Path, tiny_run: Finishe
     settings = [*tiny_settings, "train.save_every=4"]
     recipe = read_recipe(QUICKSTART, settings)
     straight = train(recipe, tmp_path / "straight")
-    running = Running(recipe, tmp_path / "stopped")
+    running = start_training(recipe, tmp_path / "stopped")
     list(itertools.islice(running.steps(), 14))
     del running
     resumed = train(recipe, tmp_path / "stopped", resume=True)
@@ -108,7 +108,7 @@ def test_every_task_is_scored_before_the_first_step(tiny_run: Finished, tiny_set
     lines = [json.loads(line) for line in (tiny_run.folder / "metrics.jsonl").read_text().splitlines()]
     start = lines[0]
     assert (start["kind"], start["step"], start["best"]) == ("evaluation", 0, False)
-    untouched = Rehearsal(read_recipe(QUICKSTART, tiny_settings))
+    untouched = rehearse(read_recipe(QUICKSTART, tiny_settings))
     for task, score in untouched.evaluate("dev"):
         assert start["tasks"][task]["metrics"][score.primary]["value"] == score.value
     summary = json.loads((tiny_run.folder / "summary.json").read_text())
@@ -145,12 +145,12 @@ def test_scoring_the_start_does_not_change_training(
 def test_refused_folders(tmp_path: Path, tiny_run: Finished, tiny_settings: list[str]) -> None:
     recipe = read_recipe(QUICKSTART, tiny_settings)
     with pytest.raises(UserError, match="there is a run in this folder already; go on with it by --resume"):
-        Running(recipe, tiny_run.folder)
+        start_training(recipe, tiny_run.folder)
     with pytest.raises(UserError, match="there is no run to resume"):
-        Running(recipe, tmp_path / "nothing", resume=True)
+        start_training(recipe, tmp_path / "nothing", resume=True)
     other = read_recipe(QUICKSTART, [*tiny_settings, "seed=9"])
     with pytest.raises(UserError, match="the run was started with another recipe"):
-        Running(other, tiny_run.folder, resume=True)
+        start_training(other, tiny_run.folder, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_refused_recipes(tmp_path: Path, tiny_settings: list[str], setting: str,
     if "cuda" in setting and torch.cuda.is_available():
         message = "."
     with pytest.raises(UserError, match=message):
-        Running(read_recipe(QUICKSTART, [*tiny_settings, setting]), tmp_path / "run")
+        start_training(read_recipe(QUICKSTART, [*tiny_settings, setting]), tmp_path / "run")
     assert not (tmp_path / "run").exists()  # nothing is written before everything is right
 
 
@@ -271,7 +271,7 @@ def test_plain_text_is_learned_beside_the_tasks(tmp_path: Path, tiny_settings: l
     with pytest.raises(UserError, match="predict: task words is plain text: it has no labels"):
         polytask.load(finished.folder).predict("words", "Hello.")
 
-    running = Running(recipe, tmp_path / "stopped")
+    running = start_training(recipe, tmp_path / "stopped")
     list(itertools.islice(running.steps(), 3))
     resumed = train(recipe, tmp_path / "stopped", resume=True)
     for file in ("model/model.safetensors", "model/parts.safetensors"):
@@ -280,7 +280,7 @@ def test_plain_text_is_learned_beside_the_tasks(tmp_path: Path, tiny_settings: l
 
 def test_regularizers_let_plain_text_be(tmp_path: Path, tiny_settings: list[str]) -> None:
     recipe = with_plain_text(tmp_path, tiny_settings, "regularizers=[smart, r_drop, bregman]")
-    for report in Running(recipe, tmp_path / "run").steps():
+    for report in start_training(recipe, tmp_path / "run").steps():
         (task,) = report.losses
         assert all(value == 0 if task in ("words", "views") else value >= 0 for value in report.penalties.values())
         assert torch.isfinite(torch.tensor([*report.losses.values(), *report.penalties.values()])).all()
@@ -305,7 +305,7 @@ def test_a_resumed_run_keeps_the_precision_and_threads_it_chose(
 ) -> None:
     recipe = read_recipe(QUICKSTART, [*tiny_settings, "train.precision=auto", "train.save_every=1"])
     monkeypatch.setattr("polytask.machine.multiplies_bf16", lambda device: True)
-    running = Running(recipe, tmp_path / "run")
+    running = start_training(recipe, tmp_path / "run")
     next(running.steps())
     running.save()
     let_go(running.folder)
@@ -316,7 +316,7 @@ def test_a_resumed_run_keeps_the_precision_and_threads_it_chose(
 
     monkeypatch.setattr("polytask.machine.multiplies_bf16", lambda device: False)  # another machine
     monkeypatch.setattr("polytask.runs.run.pick_threads", lambda device: pytest.fail("the run has chosen already"))
-    resumed = Running(recipe, tmp_path / "run", resume=True)
+    resumed = start_training(recipe, tmp_path / "run", resume=True)
     assert resumed.recipe.train.precision == "bf16"
     assert resumed.changes == []
     assert torch.get_num_threads() == 1

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from polytask import Running, read_recipe
+from polytask import read_recipe, start_training
 from polytask.training.averages import RunningAverage, mean_weights
 from polytask.training.checkpoint import newest, numbered, optimizer_tensors, read_checkpoint
 from polytask.training.loop import Session
@@ -173,10 +173,10 @@ def test_fewer_evaluations_than_weights_to_average(make_session: Any) -> None:
 def test_a_whole_run_with_both_averages_resumes(tmp_path: Path, tiny_settings: list[str]) -> None:
     more = ["train.ema=0.9", "train.average_best=2", "train.steps_per_epoch=2", "train.epochs=4", "train.save_every=3"]
     recipe = read_recipe(QUICKSTART, [*tiny_settings, *more])
-    straight = Running(recipe, tmp_path / "straight")
+    straight = start_training(recipe, tmp_path / "straight")
     list(straight.steps())
-    list(itertools.islice(Running(recipe, tmp_path / "stopped").steps(), 5))
-    resumed = Running(recipe, tmp_path / "stopped", resume=True)
+    list(itertools.islice(start_training(recipe, tmp_path / "stopped").steps(), 5))
+    resumed = start_training(recipe, tmp_path / "stopped", resume=True)
     list(resumed.steps())
     assert straight.session.average is not None
     assert same(bits(straight.session), bits(resumed.session))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polytask import Running, read_recipe
+from polytask import read_recipe, start_training
 from polytask.evaluation.interference import NOTHING_SHARED, summarize
 from polytask.training.checkpoint import newest, optimizer_tensors, step_of
 from polytask.training.gradients import shared_by_layer
@@ -43,7 +43,7 @@ def gradients(session: Session, step: int = 3) -> dict[str, dict[str, Tensor]]:
 
 
 def session_of(folder: Path, tiny: list[str], *more: str) -> Session:
-    return Running(read_recipe(QUICKSTART, [*tiny, "tasks.similarity.weight=25", *more]), folder / "run").session
+    return start_training(read_recipe(QUICKSTART, [*tiny, "tasks.similarity.weight=25", *more]), folder / "run").session
 
 
 @pytest.mark.parametrize("adapter", ["none", "houlsby", "{name: own_encoder, layers: 1}"])
@@ -156,7 +156,7 @@ def test_where_nothing_is_shared_it_is_said(tmp_path: Path, tiny_settings: list[
 def test_one_task_has_nobody_to_meet(tmp_path: Path, tiny_settings: list[str]) -> None:
     task = "{kind: classes, text: text, label: opinion, train: 'sample:opinions-train', dev: 'sample:opinions-dev'}"
     recipe = read_recipe(QUICKSTART, [*tiny_settings, f"tasks={{opinion: {task}}}", "train.interference_every=1"])
-    assert not probed(Running(recipe, tmp_path / "run").session).layers
+    assert not probed(start_training(recipe, tmp_path / "run").session).layers
 
 
 def test_a_task_that_diverged_spoils_only_its_own_pairs(make_session: Any) -> None:

@@ -1,8 +1,9 @@
 """What a run trains with and how far it has come, with checkpoints of both. Knows interfaces, no concrete method."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -35,6 +36,15 @@ class Progress:
     skipped_in_a_row: int = 0
 
 
+class CheckpointMismatch(RuntimeError):
+    """A checkpoint whose content does not fit the session: it is of another recipe, or of an earlier version."""
+
+    def __init__(self, reason: object, earlier_options: Mapping[str, Any]) -> None:
+        super().__init__(str(reason))
+        self.earlier_options = earlier_options
+        """What the options of the adapter were in versions that did not have them."""
+
+
 @dataclass
 class TrainingState:
     """Everything that one run trains with, and its progress."""
@@ -56,6 +66,8 @@ class TrainingState:
     """The moving average of the weights, which is evaluated and saved in their place."""
     captured: CapturedSteps | None = None
     """Runs the steps as CUDA graphs, where they can be captured."""
+    not_captured: str | None = None
+    """Why the steps are not captured."""
     progress: Progress = field(default_factory=Progress)
 
     @property
@@ -94,8 +106,14 @@ class TrainingState:
         return path
 
     def load(self, path: Path) -> None:
-        """Continues from a checkpoint, bit-identically."""
+        """Continues from a checkpoint, bit-identically; a CheckpointMismatch if it is of something else."""
         saved = ckpt.read_checkpoint(path)
+        try:
+            self._load(saved)
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise CheckpointMismatch(error, self.model.adapter.earlier_options) from error
+
+    def _load(self, saved: ckpt.Checkpoint) -> None:
         state = saved.state
         self.model.load_state_dict(saved.tensors["model"])
         ckpt.load_optimizer_tensors(self.optimizer, saved.tensors["optimizer"])
