@@ -79,4 +79,4 @@ def test_a_run_says_which_revision_of_its_encoder_it_used(tmp_path: Path, monkey
         list(running.steps())
         let_go(running.folder)
     summary = running.finish().summary
-    assert (summary["encoder"], summary["encoder_revision"]) == (f"me/tiny@{second}", second)
+    assert (summary.encoder, summary.encoder_revision) == (f"me/tiny@{second}", second)

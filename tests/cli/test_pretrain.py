@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 from polytask import UserError, prepare, pretrain, read_recipe, start_pretraining
-from polytask.runs.pretrain import MOST_HELD_BACK
+from polytask.runs.pretrain import MOST_HELD_OUT
 
 from .conftest import Cli
 
@@ -80,7 +80,7 @@ def test_other_text_instead_of_the_tasks_or_beside_it(
     assert texts(tmp_path / "beside", "dev") == ["Snow all day.", "A wind rose.", "It fell."]
     (tmp_path / "many.csv").write_text("words\n" + "".join(f"{n} again\n" for n in range(41_000)))
     start_pretraining(recipe, tmp_path / "many", [f"{tmp_path / 'many.csv'}:words"])
-    assert len(texts(tmp_path / "many", "dev")) == MOST_HELD_BACK
+    assert len(texts(tmp_path / "many", "dev")) == MOST_HELD_OUT
 
 
 def test_methods_for_the_tasks_have_no_part_in_it(two_tasks: Path, tmp_path: Path, tiny_settings: list[str]) -> None:
@@ -117,5 +117,5 @@ def test_refused(two_tasks: Path, tmp_path: Path, tiny_settings: list[str]) -> N
         start_pretraining(recipe, tmp_path / "run", resume=True)
     assert not (tmp_path / "run").exists()
     start_pretraining(recipe, tmp_path / "run")
-    with pytest.raises(UserError, match="there is a run in this folder already"):
+    with pytest.raises(UserError, match="the folder already contains a run"):
         start_pretraining(recipe, tmp_path / "run")

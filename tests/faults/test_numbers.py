@@ -121,7 +121,7 @@ def test_skipped_steps_are_part_of_what_is_resumed(recipe: Path, tmp_path: Path)
     with spoiled(resumed, [3, 4, 6], nan):
         list(resumed.steps())
     assert ending(tmp_path / "run") == ending(tmp_path / "straight")
-    assert resumed.finish().summary["skipped_steps"] == 3  # and the report is written, though norms are missing
+    assert resumed.finish().summary.skipped_steps == 3  # and the report is written, though norms are missing
 
 
 def test_ten_in_a_row_are_too_many(recipe: Path, tmp_path: Path) -> None:

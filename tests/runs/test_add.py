@@ -103,12 +103,13 @@ def test_frozen_leaves_every_old_answer_as_it_was(
         id(p) for p in adding.session.model.head("similarity").parameters()
     }
 
-    added = finished.summary["added"]
-    assert added["tasks"] == ["similarity"]
+    added = finished.summary.added
+    assert added is not None
+    assert added.tasks == ("similarity",)
     before = json.loads((first / "summary.json").read_text())["evaluations"]["dev"]
     for task in ("opinion", "question"):
         assert torch.equal(outputs(first, task), outputs(finished.folder, task))
-        told = added["old"][task]
+        told = added.old[task]
         assert told["identical"]
         assert told["before"] == told["after"]
         assert [told["difference"][end] for end in ("value", "low", "high")] == [0.0, 0.0, 0.0]
@@ -116,14 +117,14 @@ def test_frozen_leaves_every_old_answer_as_it_was(
             assert told["before"] == before[task]["metrics"]["accuracy"]
             said = [(run / "predictions" / f"{task}-dev.jsonl").read_bytes() for run in (first, finished.folder)]
             assert said[0] == said[1]
-    assert finished.summary["saved"]
+    assert finished.summary.saved
     assert "they are the same, to the last bit" in finished.report.read_text()
 
 
 def test_frozen_holds_with_averages_of_weights_and_every_penalty(tmp_path: Path, first: Path) -> None:
     more = ["train.ema=0.9", "train.average_best=2", "train.evaluate_every=2", "regularizers=[smart, bregman, l2_sp]"]
     finished = add_task(first, FROZEN, tmp_path / "run", [*SHORT, *more])
-    assert all(task["identical"] for task in finished.summary["added"]["old"].values())
+    assert all(task["identical"] for task in finished.summary.added.old.values())
     assert torch.equal(outputs(first, "opinion"), outputs(finished.folder, "opinion"))
 
 
@@ -150,10 +151,10 @@ def test_frozen_needs_no_old_training_files_and_chooses_by_the_new_tasks(tmp_pat
     (own_files / "train.csv").unlink()
     finished = add_task(own_files / "run", FROZEN, tmp_path / "run", SHORT)
     score = finished.evaluations["dev"].tasks["similarity"]
-    assert finished.summary["best"]["value"] == score.value
+    assert finished.summary.best.value == score.value
     lines = [json.loads(line) for line in (finished.folder / "metrics.jsonl").read_text().splitlines()]
     assert {task for line in lines if line["kind"] == "evaluation" for task in line["tasks"]} == {"similarity"}
-    assert set(finished.summary["tasks"]["mood"]["data"]) == {"dev"}
+    assert set(finished.summary.tasks["mood"].data) == {"dev"}
 
 
 @pytest.fixture
@@ -191,14 +192,14 @@ def test_measured_trains_the_encoder_and_says_what_became_of_old_tasks(
     assert finished.refused is None
     before = json.loads((first / "summary.json").read_text())["evaluations"]["dev"]
     for task in ("opinion", "question"):
-        told = finished.summary["added"]["old"][task]
+        told = finished.summary.added.old[task]
         assert told["before"] == before[task]["metrics"]["accuracy"]
         after = finished.evaluations["dev"].tasks[task].metrics["accuracy"]
         assert told["after"] == vars(after)
         assert told["difference"]["value"] == pytest.approx(after.value - told["before"]["value"])
         assert told["difference"]["low"] < told["difference"]["value"] < told["difference"]["high"]
         assert not told["identical"]
-    assert finished.summary["best"]["value"] == pytest.approx(finished.evaluations["dev"].mean)
+    assert finished.summary.best.value == pytest.approx(finished.evaluations["dev"].mean)
     steps = [json.loads(line) for line in (finished.folder / "metrics.jsonl").read_text().splitlines()]
     learned = {task for line in steps if line["kind"] == "step" for task in line["losses"]}
     assert learned == ({"opinion", "question", "similarity"} if method in ("replay", "distill") else {"similarity"})
@@ -261,7 +262,7 @@ def test_a_model_that_forgot_too_much_is_not_saved(tmp_path: Path, own_files: Pa
     run, first = tmp_path / "run", own_files / "run"
     settings = [*SHORT, "max_length=32", "policy=sum", "optimizer.lr=0.3", "train.select=similarity"]
     finished = add_task(first, MEASURED, run, [*settings, "add.max_drop=10"])
-    told = finished.summary["added"]["old"]["mood"]
+    told = finished.summary.added.old["mood"]
     assert told["after"]["value"] < 0.9 < told["before"]["value"]
     assert finished.refused is not None
     fall = 100 * (told["before"]["value"] - told["after"]["value"])
@@ -302,9 +303,9 @@ def test_old_plain_text_is_measured_and_never_refused(tmp_path: Path, make_first
     plain = "{kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:opinions-dev'}"
     first = make_first(f"tasks.words={plain}")
     frozen = add_task(first, FROZEN, tmp_path / "frozen", SHORT)
-    assert frozen.summary["added"]["old"]["words"]["identical"]
+    assert frozen.summary.added.old["words"]["identical"]
     fast = [*SHORT, "optimizer.lr=0.1", "add.distill=0.5"]
-    told = add_task(first, MEASURED, tmp_path / "measured", fast).summary["added"]["old"]["words"]
+    told = add_task(first, MEASURED, tmp_path / "measured", fast).summary.added.old["words"]
     assert told["difference"]["value"] == pytest.approx(told["after"]["value"] - told["before"]["value"])
     assert told["difference"]["low"] <= told["difference"]["value"] <= told["difference"]["high"]
     assert not told["greater_is_better"]
@@ -369,7 +370,7 @@ def test_a_stopped_run_ends_with_the_same_bits(method: str, tmp_path: Path, firs
     list(resumed.steps())
     finished = resumed.finish()
     assert weights(straight.folder) == weights(finished.folder)
-    assert straight.summary["added"] == finished.summary["added"]
+    assert straight.summary.added == finished.summary.added
 
 
 def test_resuming_needs_the_run_it_started_from(tmp_path: Path, first: Path) -> None:
@@ -391,7 +392,7 @@ def test_adding_twice_and_using_the_result(tmp_path: Path, first: Path, monkeypa
     second = add_task(first, again, settings=SHORT)
     assert second.folder == Path("runs/two-tasks-again")
     measured = add_task(second.folder, MEASURED, "third", [*SHORT, ROOM])
-    assert list(measured.summary["added"]["old"]) == ["opinion", "question", "again"]
+    assert list(measured.summary.added.old) == ["opinion", "question", "again"]
     third = add_task(second.folder, FROZEN, "fourth", SHORT)
     assert polytask.load(third.folder).tasks == ("opinion", "question", "again", "similarity")
     for name in ("opinion", "question", "again"):

@@ -11,7 +11,10 @@ import torch
 import transformers
 
 from polytask import Finished, UserError, load
-from polytask.runs.bundle import FILES, load_bundle, save_bundle
+from polytask.runs.bundle import load_bundle, save_bundle
+from polytask.runs.folder import ModelFolder
+
+FILES = tuple(file.name for file in ModelFolder(Path()).files)
 
 
 def test_round_trip(tiny_run: Finished, tmp_path: Path) -> None:

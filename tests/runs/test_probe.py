@@ -48,10 +48,10 @@ def test_what_was_asked_for_comes_first(tiny_settings: list[str]) -> None:
 
 
 def test_refused_in_plain_words(tiny_settings: list[str]) -> None:
-    with pytest.raises(UserError, match="in 20 steps a tenth of the time pays for 0 probes"):
+    with pytest.raises(UserError, match="a tenth of the time of 20 steps allows 0 probes"):
         affordable(prepare(read_recipe(QUICKSTART, tiny_settings)))
     task = "{kind: classes, text: text, label: opinion, train: 'sample:opinions-train', dev: 'sample:opinions-dev'}"
-    with pytest.raises(UserError, match="tasks: interference is between tasks: two are needed, found 1"):
+    with pytest.raises(UserError, match="tasks: interference needs two or more tasks, found 1"):
         with_probes(read_recipe(QUICKSTART, [*tiny_settings, f"tasks={{opinion: {task}}}"]))
     with pytest.raises(UserError, match=r"train\.interference_every: must be in \[1, 1000000000\], found 0"):
         recipe(tiny_settings, "train.interference_every=0")
