@@ -110,7 +110,7 @@ def test_a_second_process_is_refused(starter: Starter, recipe: Path, straight: d
     child.wait_until_halted()
     with pytest.raises(UserError, match=f"{run}: process {child.pid} on .* is working on this run"):
         start_training(read_recipe(recipe), run, resume=True)
-    with pytest.raises(UserError, match="there is a run in this folder already"):
+    with pytest.raises(UserError, match="the folder already contains a run"):
         start_training(read_recipe(recipe), run)
     child.continues()
     assert child.wait() == 0, child.said  # nothing happened to it

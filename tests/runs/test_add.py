@@ -142,7 +142,7 @@ def test_frozen_saves_nothing_if_an_old_weight_has_moved(
         else:
             next(adding.session.model.head("opinion").parameters()).mul_(1 + 1e-6)
     what = "weights of the encoder" if where == "encoder" else "weights of task opinion, answers of opinion on dev"
-    with pytest.raises(UserError, match=f"guarantee: frozen: not kept, so no model is saved: other {what} than before"):
+    with pytest.raises(UserError, match=f"guarantee: frozen was not kept, so no model is saved: {what} have changed"):
         adding.finish()
     assert not (tmp_path / "run" / "model").exists()
 
@@ -271,6 +271,7 @@ def test_a_model_that_forgot_too_much_is_not_saved(tmp_path: Path, own_files: Pa
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["finished"], summary["saved"], summary["refused"]) == (True, False, finished.refused)
     assert not (run / "model").exists()
+    assert (run / "checkpoints").is_dir()  # a larger drop may be allowed later
     assert (run / "predictions" / "mood-dev.jsonl").is_file()
     assert "No model was saved: mood fell by" in (run / "report.html").read_text()
     loaders: list[Callable[[], Any]] = [
@@ -295,7 +296,8 @@ def test_a_model_that_forgot_too_much_is_not_saved(tmp_path: Path, own_files: Pa
     assert written is not None
     assert written.max_drop == 99
     assert polytask.load(run).tasks == ("mood", "similarity")
-    with pytest.raises(UserError, match="the run was started with another recipe"):  # it has a model now
+    assert not (run / "checkpoints").exists()
+    with pytest.raises(UserError, match=r"(?s)the run has finished .*add.max_drop: was 99.0, is 0.0"):
         add_task(first, MEASURED, run, [*settings, "add.max_drop=0"], resume=True)
 
 
@@ -381,7 +383,7 @@ def test_resuming_needs_the_run_it_started_from(tmp_path: Path, first: Path) -> 
     with torch.no_grad():
         bundle.model.encoder.pooler.bias.add_(1)
     save_bundle(bundle, old / "model")
-    with pytest.raises(UserError, match=r"started with another model:\n  add.run: .*old: its weights are not"):
+    with pytest.raises(UserError, match=r"started with other data:\n  add.run: .*old: its weights have changed"):
         start_adding(old, FROZEN, tmp_path / "run", SHORT, resume=True)
 
 
@@ -422,9 +424,7 @@ def test_the_new_recipe_is_complete(tmp_path: Path, first: Path) -> None:
     assert written.max_length == 64
     assert written.train.parts == "adapters"
     assert written == adding.recipe
-    with pytest.raises(
-        UserError, match="recipe: add: this recipe is for a run that has finished: polytask add-task RUN"
-    ):
+    with pytest.raises(UserError, match="recipe: add: this recipe adds tasks to a finished run; use polytask add-task"):
         train(tmp_path / "run" / "recipe.yaml", tmp_path / "again")
 
 
@@ -432,10 +432,10 @@ def test_the_new_recipe_is_complete(tmp_path: Path, first: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["tasks.opinion={kind: yes_no}"], "tasks.opinion: .* has a task of this name; give the new one another"),
+        (["tasks.opinion={kind: yes_no}"], "tasks.opinion: .* already has a task of this name; use another name"),
         (["tasks={}"], "tasks: at least one new task is needed"),
         (["adapter=pal"], "adapter: the tasks of .* have houlsby .*size.*, found pal .*leave the field out"),
-        (["adapter={name: houlsby, size: 8}"], "adapter: the tasks of .* one model has one adapter for all its tasks"),
+        (["adapter={name: houlsby, size: 8}"], "adapter: the tasks of .* all tasks of a model have the same adapter"),
         (["encoder=minilm"], "encoder: .* has .*layers.*, found 'minilm'; leave the field out"),
         (["max_length=32"], "max_length: .* has 64, found 32; leave the field out"),
         (["add.guarantee=none"], "add.guarantee: 'none' is not one of: frozen, measured"),
@@ -444,11 +444,11 @@ def test_the_new_recipe_is_complete(tmp_path: Path, first: Path) -> None:
         (["add.distill=2"], r"add.distill: must be in \[0, 1\], found 2"),
         (["add.distill=1"], "add.distill: needs `guarantee: measured`"),
         (["add.guarantee=measured", "add.distill=1"], "add.distill: the policy sum remembers no examples"),
-        (["add.run=elsewhere"], "add.run: the run is .*, found 'elsewhere'; leave the field out"),
+        (["add.run=elsewhere"], "add.run: must be .*, found 'elsewhere'; leave the field out"),
         (["add=frozen"], "add: fields are needed here, found 'frozen'"),
-        (["train.norms=true"], "train.norms: the encoder's layer norms must stay as they are"),
-        (["train.select=opinion.f1"], "train.select: an old task's score does not move"),
-        (["teachers.opinion=nowhere"], "teachers.opinion: an old task learns nothing"),
+        (["train.norms=true"], "train.norms: the encoder's layer norms must not change"),
+        (["train.select=opinion.f1"], "train.select: the score of an old task does not change"),
+        (["teachers.opinion=nowhere"], "teachers.opinion: an old task does not learn"),
         (["train.select=opinon"], "train.select: there is no task 'opinon' .did you mean opinion"),
         (["policy=gme"], "policy: there is no policy 'gme' .did you mean gem"),
         (["tasks.similarity.metric=f1"], "tasks.similarity.metric: there is no metric for labels of kind score 'f1'"),
@@ -468,7 +468,7 @@ def test_refused_runs(tmp_path: Path, first: Path, own_files: Path) -> None:
         assert not (tmp_path / "run").exists()
 
     refused("nothing: there is no such run", tmp_path / "nothing")
-    refused("own: this is no run: it has no recipe.yaml", own_files)
+    refused("own: not a run: it has no recipe.yaml", own_files)
     shutil.copytree(first, tmp_path / "unfinished", ignore=shutil.ignore_patterns("model", "summary.json"))
     refused("unfinished: no trained model here: the run has not finished", tmp_path / "unfinished")
     with pytest.raises(UserError, match="there is no run to resume"):

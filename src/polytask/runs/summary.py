@@ -93,8 +93,8 @@ class Summary:
     format: int = FORMAT
     encoder_revision: str | None = None
     skipped_steps: int = 0
-    findings: tuple[Json, ...] = ()
-    """What the data check found."""
+    findings: tuple[Json, ...] | None = None
+    """What the data check found; None in runs of versions that did not check."""
     start: Mapping[str, Json] | None = None
     """By task: the scores before the first step; None in runs of earlier versions."""
     untrained: Mapping[str, Json] = field(default_factory=dict)
