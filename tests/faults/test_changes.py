@@ -15,6 +15,7 @@ import pytest
 
 from polytask import UserError, read_recipe, start_training
 from polytask.disk.lock import hold, let_go
+from polytask.runs.folder import RunFolder
 from polytask.runs.resume import recipe_changes
 
 from .conftest import STEPS, Starter, ending, write_recipe
@@ -33,11 +34,11 @@ def test_another_recipe_is_refused_with_every_difference(run: Path, recipe: Path
     said = str(refused.value).splitlines()
     assert said[0] == f"{run}: the run was started with another recipe:"
     assert said[1:-1] == [
-        "  tasks.one.weight: 1.0 then, 2.0 now",
-        '  policy: "replay" then, "sum" now',
-        "  policy.size: 8 then, nothing now",
-        "  optimizer.lr: 0.001 then, 0.002 now",
-        "  train.keep: 2 then, 3 now",
+        "  tasks.one.weight: was 1.0, is 2.0",
+        '  policy: was "replay", is "sum"',
+        "  policy.size: was 8, is not set",
+        "  optimizer.lr: was 0.001, is 0.002",
+        "  train.keep: was 2, is 3",
     ]
     assert "--allow-change" in said[-1]
     assert (
@@ -49,9 +50,9 @@ def test_a_run_from_before_encodings_were_looked_for(tmp_path: Path, recipe: Pat
     """Its recipe says utf-8 where nobody had asked for it."""
     old = {"base": str(recipe), "tasks": {name: {"encoding": "utf-8"} for name in ("one", "two")}}
     (tmp_path / "recipe.yaml").write_text(json.dumps(old))
-    assert recipe_changes(tmp_path, read_recipe(recipe)) == []
-    (change,) = recipe_changes(tmp_path, read_recipe(recipe, ["tasks.one.encoding=cp1252"]))
-    assert change == 'tasks.one.encoding: "utf-8" then, "cp1252" now'
+    assert recipe_changes(RunFolder(tmp_path), read_recipe(recipe)) == []
+    (change,) = recipe_changes(RunFolder(tmp_path), read_recipe(recipe, ["tasks.one.encoding=cp1252"]))
+    assert change == 'tasks.one.encoding: was "utf-8", is "cp1252"'
 
 
 def test_allowed_changes_are_made_and_written_down(run: Path, recipe: Path) -> None:
@@ -60,15 +61,15 @@ def test_allowed_changes_are_made_and_written_down(run: Path, recipe: Path) -> N
     assert [report.step for report in running.steps()] == list(range(7, 13))
     assert read_recipe(run / "recipe.yaml") == changed
     noted = json.loads((run / "environment.json").read_text())["changes"]
-    assert noted == [{"after_step": 6, "changes": ["train.epochs: 2 then, 3 now", "train.keep: 2 then, 3 now"]}]
+    assert noted == [{"after_step": 6, "changes": ["train.epochs: was 2, is 3", "train.keep: was 2, is 3"]}]
     assert start_training(changed, run, resume=True).session.step == 12  # from now on it is the run's own recipe
 
 
 def test_a_change_that_does_not_fit_the_weights_is_told(run: Path, recipe: Path) -> None:
-    with pytest.raises(UserError, match=r"step-6: it does not fit what the recipe has become: (?s:.*)size mismatch"):
+    with pytest.raises(UserError, match=r"step-6: does not fit the changed recipe: (?s:.*)size mismatch"):
         start_training(read_recipe(recipe, ["encoder.hidden=32"]), run, resume=True, allow_change=True)
     with pytest.raises(
-        UserError, match=r"step-6: it does not fit what the recipe has become: .its optimizer was AdamW, not Lion"
+        UserError, match=r"step-6: does not fit the changed recipe: .the checkpoint's optimizer is AdamW, not Lion"
     ):
         start_training(read_recipe(recipe, ["optimizer=lion"]), run, resume=True, allow_change=True)
     assert read_recipe(run / "recipe.yaml") == read_recipe(recipe)
@@ -83,7 +84,7 @@ def test_other_data_is_refused_by_file(tmp_path: Path) -> None:
         start_training(read_recipe(recipe), run, resume=True)
     said = str(refused.value).splitlines()
     assert said[0] == f"{run}: the run was started with other data:"
-    assert said[1:-1] == [f"  tasks.two.{s}: {tmp_path / 'two.csv'}: 16 rows then, 17 now" for s in ("train", "dev")]
+    assert said[1:-1] == [f"  tasks.two.{s}: {tmp_path / 'two.csv'}: had 16 rows, has 17" for s in ("train", "dev")]
     running = start_training(read_recipe(recipe), run, resume=True, allow_change=True)
     assert len(list(running.steps())) == STEPS - 1
     about = json.loads((run / "environment.json").read_text())
@@ -99,7 +100,7 @@ def test_another_encoder_under_the_same_name_is_refused(tiny_run: Any, recipe: P
     weights = bytearray((encoder / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (encoder / "model.safetensors").write_bytes(weights)
-    with pytest.raises(UserError, match="encoder: its weights are not those of then"):
+    with pytest.raises(UserError, match="encoder: its weights have changed"):
         start_training(made, tmp_path / "run", resume=True)
 
 

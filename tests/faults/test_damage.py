@@ -62,11 +62,11 @@ def test_a_run_goes_back_behind_it_and_says_so(
     running = start_training(read_recipe(recipe), run, resume=True)
     assert running.session.step == 5
     passed, going_on = caplog.messages
-    assert passed.startswith("step-6 is damaged and passed over: ")
+    assert passed.startswith("step-6 is damaged and ignored: ")
     # Where manifest and file disagree nobody can tell which of them changed.
     named = run / "checkpoints" / (Path(file).parent if damage is flip and "manifest" in file else file)
     assert str(named) in passed
-    assert going_on == f"{run}: going on from step-5"
+    assert going_on == f"{run}: resuming from step-5"
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -109,7 +109,7 @@ def test_best_models_that_are_lost_can_be_given_up(
 ) -> None:
     for step in (3, 6):
         truncate(run / "checkpoints" / f"best-{step}" / "model.safetensors")
-    with pytest.raises(UserError, match="go on from step-6 without the best models that are damaged by --allow-change"):
+    with pytest.raises(UserError, match="pass --allow-change to resume from step-6 without the damaged best models"):
         start_training(read_recipe(recipe), run, resume=True)
     running = start_training(read_recipe(recipe), run, resume=True, allow_change=True)
     assert "best-6 is damaged" in caplog.text
@@ -144,7 +144,7 @@ def test_a_damaged_journal_costs_lines_and_no_weights(
 def test_a_lost_environment_is_told(run: Path, recipe: Path, caplog: pytest.LogCaptureFixture) -> None:
     truncate(run / "environment.json")
     start_training(read_recipe(recipe), run, resume=True)
-    assert "whether the data is still the same cannot be checked" in caplog.text
+    assert "cannot check whether the data is still the same" in caplog.text
 
 
 # --- hostile files ----------------------------------------------------------------------------------------------------
@@ -212,14 +212,14 @@ def test_headers_that_lie_are_refused(run: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"files": {"../../../secret.json": {"bytes": 1, "sha256": "0"}}}, "names '../../../secret.json'"),
-        ({"files": {"/etc/passwd": {"bytes": 1, "sha256": "0"}}}, "names '/etc/passwd'"),
-        ({"files": {}}, "names no state.json"),
+        ({"files": {"../../../secret.json": {"bytes": 1, "sha256": "0"}}}, "lists '../../../secret.json'"),
+        ({"files": {"/etc/passwd": {"bytes": 1, "sha256": "0"}}}, "lists '/etc/passwd'"),
+        ({"files": {}}, "does not list state.json"),
         ({"files": []}, "fields are needed"),
-        ({"needs": ["../other/best-6"]}, "names '../other/best-6'"),
-        ({"step": 5}, "it is of step 5"),
+        ({"needs": ["../other/best-6"]}, "lists '../other/best-6'"),
+        ({"step": 5}, "belongs to step 5"),
         ({"step": float("inf")}, "cannot convert|whole number"),
-        ({"format": 2}, "format 2 is not known to this version, which reads 1"),
+        ({"format": 2}, "format 2 is unknown to this version, which reads 1"),
         ({"format": None}, "format None"),
         ({"more": 1}, "there is no field 'more'"),
     ],

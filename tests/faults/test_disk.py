@@ -58,7 +58,7 @@ def test_too_little_room_is_seen_before_anything_is_written(
                 context.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**20 + 1000))
                 break
         message = (
-            r"step-5: the checkpoint could not be written: it needs 1\.\d MiB, and the disk has 1.0 MiB left; those"
+            r"step-5: the checkpoint could not be written: it needs 1\.\d MiB, and the disk has 1.0 MiB left; earlier"
         )
         with pytest.raises(UserError, match=message):
             list(running.steps())
