@@ -27,7 +27,7 @@ import transformers
 from torch.profiler import ProfilerActivity, profile
 from trainer_gpu import CYCLE, LABELS, Clock, make_model, train
 
-from polytask import Prepared, Running, prepare, read_recipe
+from polytask import Prepared, Running, prepare, read_recipe, start_training
 from polytask.machine import environment
 from polytask.pretrained.find import find_encoder
 from polytask.recipe.records import Recipe
@@ -191,7 +191,7 @@ def main(rounds: int, attention_dropout: str, clock: str) -> None:
     print(f"{clock}, {rounds} rounds, {BATCH} examples a step, {given}")
     with tempfile.TemporaryDirectory() as place:
         running = {
-            precision: Running(recipe_of(precision, attention_dropout), Path(place) / precision)
+            precision: start_training(recipe_of(precision, attention_dropout), Path(place) / precision)
             for precision in ("float32", "bf16")
         }
         rows = rows_of(prepare(recipe_of("float32", attention_dropout)))

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from polytask import Rehearsal, Running, describe_task, find_encoder, recipe_from
+from polytask import describe_task, find_encoder, recipe_from, rehearse, start_training
 from polytask.machine import environment
 from polytask.tasks.task import read_split
 from polytask.text.tokenizer import TextTokenizer
@@ -136,11 +136,11 @@ def stage(name: str, folder: Path) -> None:
     started, peak = time.perf_counter(), Peak()
     content = recipe(folder)
     if name.startswith("check"):
-        prepared = Rehearsal(recipe_from(content)).prepared
+        prepared = rehearse(recipe_from(content))
         describe_task(prepared.tasks["topic"], prepared)
         prepared.findings()
     else:
-        running = Running(recipe_from(content), folder / "run")
+        running = start_training(recipe_from(content), folder / "run")
         for report in running.steps():
             if report.step == STEPS:
                 break

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from polytask import Rehearsal, recipe_from
+from polytask import recipe_from, rehearse
 from polytask.machine import environment, pick_device
 
 TARGET = 60.0
@@ -59,7 +59,7 @@ def write_files(folder: Path, rows: int) -> None:
 def timed_check(content: dict[str, object]) -> tuple[float, float, int]:
     """Seconds of the whole check, of the examination, and how many findings it has."""
     start = time.perf_counter()
-    prepared = Rehearsal(recipe_from(content)).prepared
+    prepared = rehearse(recipe_from(content))
     before = time.perf_counter()
     found = prepared.findings()
     end = time.perf_counter()

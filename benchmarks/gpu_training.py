@@ -5,8 +5,8 @@
 
 Untrained weights of BERT-base's and of MiniLM's shape (speed does not depend on their values) and the texts of
 trainer_gpu.py (random ids, 4 to 128 of them, 29 on average); polytask has three tasks, of which each step draws one.
-Its rows are the training loop as users run it (`fit`, reports and journal included), in bf16 with fused AdamW, dropout
-.1 on hidden states and none on attention weights. The steps in which graphs are captured are not counted: each
+Its rows are the training loop as users run it (`Session.fit`, reports and journal included), in bf16 with fused AdamW,
+dropout .1 on hidden states and none on attention weights. The steps in which graphs are captured are not counted: each
 shape costs about a tenth of a second once. All ways take turns, `--rounds` times; a ratio is that of the
 same round.
 
@@ -28,26 +28,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from trainer_gpu import CYCLE, make_examples, trainer_rate
 
-from polytask.build import make, make_model
+from polytask.build import make_model
 from polytask.encoders.bert import Bert, BertShape
 from polytask.machine import environment
-from polytask.policies.base import PolicyContext
-from polytask.samplers.base import SamplerContext
+from polytask.recipe.records import Recipe
+from polytask.runs.folder import RunFolder
+from polytask.runs.prepare import Prepared
+from polytask.runs.session import make_session
+from polytask.tasks.task import Task
 from polytask.text.packing import Packer
-from polytask.training.captured import CapturedSteps
-from polytask.training.feed import Feed
-from polytask.training.groups import freeze, parameter_groups
-from polytask.training.journal import Journal
-from polytask.training.loop import Session, fit
-from polytask.training.objective import Objective
-from polytask.types import YES_NO, EvalReport, LabelSpace, MethodChoice, StepReport, TaskSpec, TrainSettings
+from polytask.text.tokenizer import TextTokenizer
+from polytask.training.groups import freeze
+from polytask.training.loop import Session
+from polytask.types import YES_NO, LabelSpace, MethodChoice, StepReport, TaskSpec, TrainSettings
 
 SHAPES = {
     "bert-base": BertShape(attention_dropout=0.0),
@@ -77,47 +77,37 @@ class Examples:
         return self._tokens[index]
 
 
-def make_session(
+def session_of(
     shape: str, batch: int, folder: Path, adapter: str = "none", sampler: str = "proportional", **settings: Any
 ) -> Session:
-    train = TrainSettings(batch_size=batch, precision="bf16", save_every=MANY, evaluate_every=MANY, **settings)
+    """A session of a recipe whose tasks have random ids instead of texts."""
+    train = TrainSettings(
+        batch_size=batch, precision="bf16", save_every=MANY, evaluate_every=MANY, steps_per_epoch=MANY, **settings
+    )
     specs = {
         task: TaskSpec(task, space.kind, ("text",), "label", "", "", head=MethodChoice("linear"))
         for task, space in SPACES.items()
     }
-    model = make_model(specs, SPACES, MethodChoice(adapter), lambda: Bert(SHAPES[shape])).to("cuda")
+    recipe = Recipe(tasks=specs, max_length=128, sampler=MethodChoice(sampler), train=train)
+    model = make_model(specs, SPACES, MethodChoice(adapter), lambda: Bert(SHAPES[shape]))
     freeze(model, train)
-    weights, kinds = dict.fromkeys(SPACES, 1.0), {task: space.kind for task, space in SPACES.items()}
-    policy = make("policy", MethodChoice("sum"), "benchmark", PolicyContext(weights, kinds, MANY))
-    examples = {task: Examples(task, 4096) for task in SPACES}
-    sizes = {task: len(part) for task, part in examples.items()}
     packer = Packer(tuple(SPACES), 101, 102, 128)
+    tasks: Any = {
+        task: Task(spec, SPACES[task], {"train": Examples(task, 4096), "dev": Examples(task, 64)})  # type: ignore[dict-item]
+        for task, spec in specs.items()
+    }
+    names, tokenizer = tuple(SPACES), cast(TextTokenizer, None)  # ids need no tokenizer
+    prepared = Prepared(recipe, tokenizer, tasks, packer, model, drawn=names, evaluated=names)
     folder.mkdir(parents=True)
-    return Session(
-        model=model,
-        optimizer=make(
-            "optimizer", MethodChoice("fused_adamw"), "benchmark", parameter_groups(model, train, 1e-5, 0.01)
-        ),
-        objective=Objective(policy),
-        sampler=make("sampler", MethodChoice(sampler), "benchmark", SamplerContext(sizes, batch, 0, MANY, 1)),
-        feed=Feed(examples, dict.fromkeys(SPACES, False), packer, 0),
-        settings=train,
-        steps_per_epoch=MANY,
-        seed=0,
-        evaluate=lambda step: EvalReport(step, "dev", {}),
-        journal=Journal(folder),
-        folder=folder / "checkpoints",
-    )
+    return make_session(prepared, RunFolder(folder), torch.device("cuda"))
 
 
 class Way:
     """A session that goes on from round to round."""
 
-    def __init__(self, session: Session, captured: bool = True) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
-        if captured:
-            session.captured = CapturedSteps(session.model, session.optimizer, session.objective, session.settings)
-        self.steps: Iterator[StepReport] = fit(session)
+        self.steps: Iterator[StepReport] = session.fit()
 
     def warm_up(self, steps: int) -> None:
         for _ in range(steps):
@@ -145,7 +135,7 @@ class Way:
     def close(self) -> None:
         if self.session.captured is not None and self.session.captured.reason is not None:
             print(f"    not captured: {self.session.captured.reason}")
-        self.session.under_way = None
+        self.session.running_step = None
 
 
 def in_turns(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
@@ -169,8 +159,8 @@ def speed(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
     for shape in SHAPES:
         for batch in BATCHES:
             own = {
-                "kernel by kernel": Way(make_session(shape, batch, folder / f"{shape}-{batch}-a"), False),
-                "captured": Way(make_session(shape, batch, folder / f"{shape}-{batch}-b")),
+                "kernel by kernel": Way(session_of(shape, batch, folder / f"{shape}-{batch}-a", capture=False)),
+                "captured": Way(session_of(shape, batch, folder / f"{shape}-{batch}-b")),
             }
             for name, way in own.items():
                 way.warm_up(10 if name == "kernel by kernel" else 120)
@@ -213,7 +203,7 @@ def adapters(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
         for batch in BATCHES:
             own = {}
             for at, (name, options) in enumerate(rows.items()):
-                own[name] = Way(make_session(shape, batch, folder / f"{shape}-{batch}-ad{at}", **options))
+                own[name] = Way(session_of(shape, batch, folder / f"{shape}-{batch}-ad{at}", **options))
                 own[name].warm_up(60)
             ways: dict[str, Callable[[], float]] = {n: partial(way.rate, 2 * steps) for n, way in own.items()}
             examples = make_examples(4 * CYCLE * batch)
@@ -255,7 +245,7 @@ def rate(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
     results = {}
     for shape in SHAPES:
         batch = 16384 // 29
-        way = Way(make_session(shape, batch, folder / f"{shape}-rate"))
+        way = Way(session_of(shape, batch, folder / f"{shape}-rate"))
         way.warm_up(60)
         shares, examples = [], []
         for _ in range(rounds):
@@ -290,7 +280,7 @@ KINDS = {  # the first that has a word of the kernel's name
 def profile(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
     results = {}
     for shape, batch in [(shape, batch) for batch in (32, 565) for shape in SHAPES]:
-        way = Way(make_session(shape, batch, folder / f"{shape}-{batch}-profile"))
+        way = Way(session_of(shape, batch, folder / f"{shape}-{batch}-profile"))
         way.rate(WINDOW)  # until there is a window in which nothing is captured
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
             way.warm_up(10)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from polytask import Running, read_recipe, with_probes
+from polytask import Running, read_recipe, start_training, with_probes
 from polytask.machine import environment
 
 RECIPE = "recipes/quickstart.yaml"
@@ -43,7 +43,7 @@ def main(rounds: int, settings: Sequence[str]) -> None:
     every = recipe.train.interference_every
     assert every is not None
     with tempfile.TemporaryDirectory() as folder:
-        running = Running(recipe, Path(folder) / "run")
+        running = start_training(recipe, Path(folder) / "run")
         machine = environment(running.device)
         print(f"{machine['cpu']}, {machine['device']}, {machine['threads']} threads, torch {machine['torch']}")
         times = measure(running, every, rounds)

@@ -45,7 +45,7 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 import polytask
-from polytask import Running, recipe_from
+from polytask import recipe_from, start_training
 from polytask.machine import environment
 from polytask.training.checkpoint import Damaged, check, numbered
 
@@ -71,7 +71,7 @@ def train_ours(folder: Path, tell: Tell) -> None:
             "train": {**settings, "device": "cpu", "threads": 1},
         }
     )
-    running = Running(recipe, folder, resume=folder.exists())
+    running = start_training(recipe, folder, resume=folder.exists())
     tell(f"resumed {running.session.step} {int(bool(running.session.optimizer.state))}")
     for number, _ in enumerate(running.steps()):
         if number == 0:

@@ -11,7 +11,7 @@ from huggingface_hub import constants
 from safetensors.torch import load_file
 
 import polytask
-from polytask import Running, read_recipe
+from polytask import read_recipe, start_training
 from polytask.build import TABLES, make, option, options_of
 from polytask.disk.lock import let_go
 from polytask.encoders.bert import Bert, BertShape
@@ -71,7 +71,7 @@ def test_a_run_says_which_revision_of_its_encoder_it_used(tmp_path: Path, monkey
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     settings = ["train.epochs=1", "train.steps_per_epoch=1"]
     for encoder, commit in (("me/tiny", first), (f"me/tiny@{second}", second)):
-        running = Running(read_recipe(QUICKSTART, [*settings, f"encoder={encoder}"]), tmp_path / commit)
+        running = start_training(read_recipe(QUICKSTART, [*settings, f"encoder={encoder}"]), tmp_path / commit)
         assert read_recipe(tmp_path / commit / "recipe.yaml").encoder == encoder
         assert json.loads((tmp_path / commit / "environment.json").read_text())["encoder_revision"] == commit
         weights = load_file(repo / "snapshots" / commit / "model.safetensors")["embeddings.word_embeddings.weight"]
@@ -79,4 +79,4 @@ def test_a_run_says_which_revision_of_its_encoder_it_used(tmp_path: Path, monkey
         list(running.steps())
         let_go(running.folder)
     summary = running.finish().summary
-    assert (summary["encoder"], summary["encoder_revision"]) == (f"me/tiny@{second}", second)
+    assert (summary.encoder, summary.encoder_revision) == (f"me/tiny@{second}", second)

@@ -33,8 +33,8 @@ MAY: dict[str, set[str]] = {
     "build": {"encoders", "kernels", "model", "pretrained", "recipe", "text", *TABLES},
     "reports": {"evaluation", "text"},
     "runs": {
-        *("build", "encoders", "evaluation", "export", "machine", "model", "pretrained", "recipe", "reports"),
-        *("serving", "tasks", "text", "training", *BASES),
+        *("build", "encoders", "evaluation", "machine", "model", "pretrained", "recipe", "reports"),
+        *("tasks", "text", "training", *BASES),
     },
     "serving": {"build", "encoders", "machine", "runs.bundle", "tasks", "text"},
     "export": {"build", "encoders", "heads.base", "model", "pretrained", "recipe", "runs.bundle", "text"},

@@ -52,7 +52,7 @@ def test_word_vectors_can_be_given(tiny_run: Finished) -> None:
 
 def test_budget_adds_up(tiny_run: Finished) -> None:
     budget = load(tiny_run.folder).bundle.model.budget()
-    assert budget["trunk"] + budget["adapter_shared"] + sum(budget["per_task"].values()) == budget["total"]
+    assert budget["encoder"] + budget["adapter_shared"] + sum(budget["per_task"].values()) == budget["total"]
     assert budget["per_task"] == {"opinion": 5 * 32 + 5, "question": 2, "similarity": 0}  # two are cosines
 
 

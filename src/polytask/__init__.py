@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from polytask.recipe.reading import read_recipe, recipe_from, write_recipe
     from polytask.recipe.records import Recipe
     from polytask.recipe.starter import start_recipe
-    from polytask.reports.report import write_report
-    from polytask.runs.add import Adding, add_task
+    from polytask.runs.add import add_task, start_adding
+    from polytask.runs.finish import Finished
     from polytask.runs.prepare import Prepared, describe_task, prepare
-    from polytask.runs.pretrain import Pretraining, pretrain
+    from polytask.runs.pretrain import Pretrained, pretrain, start_pretraining
     from polytask.runs.probe import with_probes
-    from polytask.runs.run import Finished, Rehearsal, Running, train
+    from polytask.runs.report import write_report
+    from polytask.runs.run import Running, rehearse, start_training, train
     from polytask.runs.score import Evaluated, evaluate_run
+    from polytask.runs.summary import Summary
     from polytask.serving.files import PredictedFile, predict_file
     from polytask.serving.predictor import Predictor, load
     from polytask.studies.compare import StudyRunning, compare_runs
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = [
     "KNOWN_METRICS",
     "TABLES",
-    "Adding",
     "CellReport",
     "EvalReport",
     "Evaluated",
@@ -46,12 +47,12 @@ __all__ = [
     "Prediction",
     "Predictor",
     "Prepared",
-    "Pretraining",
+    "Pretrained",
     "Recipe",
-    "Rehearsal",
     "Running",
     "StepReport",
     "StudyRunning",
+    "Summary",
     "TaskScore",
     "UserError",
     "__version__",
@@ -71,7 +72,11 @@ __all__ = [
     "read_recipe",
     "read_study",
     "recipe_from",
+    "rehearse",
+    "start_adding",
+    "start_pretraining",
     "start_recipe",
+    "start_training",
     "train",
     "with_probes",
     "write_recipe",
@@ -79,20 +84,22 @@ __all__ = [
 ]
 
 _MODULES = {
-    "runs.add": ("Adding", "add_task"),
+    "runs.add": ("add_task", "start_adding"),
     "build": ("TABLES", "options_of"),
     "evaluation.metrics": ("KNOWN_METRICS",),
-    "reports.report": ("write_report",),
+    "runs.finish": ("Finished",),
+    "runs.report": ("write_report",),
+    "runs.summary": ("Summary",),
     "studies.compare": ("StudyRunning", "compare_runs"),
     "studies.runner": ("CellReport",),
     "studies.study": ("read_study",),
     "export.adapter": ("export_adapter",),
     "export.combine": ("combine",),
     "runs.prepare": ("Prepared", "describe_task", "prepare"),
-    "runs.pretrain": ("Pretraining", "pretrain"),
+    "runs.pretrain": ("Pretrained", "pretrain", "start_pretraining"),
     "runs.probe": ("with_probes",),
     "recipe.reading": ("Recipe", "read_recipe", "recipe_from", "write_recipe"),
-    "runs.run": ("Finished", "Rehearsal", "Running", "train"),
+    "runs.run": ("Running", "rehearse", "start_training", "train"),
     "runs.score": ("Evaluated", "evaluate_run"),
     "serving.files": ("PredictedFile", "predict_file"),
     "serving.predictor": ("Predictor", "load"),

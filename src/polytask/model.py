@@ -171,7 +171,7 @@ class MultiTaskModel(nn.Module):
         adapter = _count(self.adapter.parameters())
         own = sum(_count(self.adapter.task_parameters(task)) for task in self.tasks)
         return {
-            "trunk": _count(self.encoder.parameters()),
+            "encoder": _count(self.encoder.parameters()),
             "adapter_shared": adapter - own,
             "per_task": per_task,
             "total": _count(self.parameters()),

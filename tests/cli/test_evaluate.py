@@ -49,7 +49,7 @@ def test_code_inside_a_runs_folder_is_not_run(cli: Any, tiny_run: Finished, tmp_
     (run / "recipe.yaml").write_text(recipe.replace("metrics: []", "metrics: [evil:f]"))
     said = cli("evaluate", run)
     assert said.code == 1
-    assert "is inside the run; its code is not run" in said.err
+    assert "is inside the run's folder, and code from there is never run" in said.err
     assert not (tmp_path / "ran").exists()
 
 

@@ -1,4 +1,4 @@
-"""polytask pretrain: which texts are learned and which are held back, what comes out, and what is refused."""
+"""polytask pretrain: which texts are learned and which are held out, what comes out, and what is refused."""
 
 import itertools
 import json
@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
-from polytask import Pretraining, UserError, prepare, pretrain, read_recipe
-from polytask.runs.pretrain import MOST_HELD_BACK
+from polytask import UserError, prepare, pretrain, read_recipe, start_pretraining
+from polytask.runs.pretrain import MOST_HELD_OUT
 
 from .conftest import Cli
 
@@ -41,7 +41,7 @@ def test_the_command_makes_an_encoder(cli: Cli, tmp_path: Path, tiny_settings: l
     run = tmp_path / "run"
     said = cli("pretrain", QUICKSTART, "--run", run, *(word for s in tiny_settings for word in ("--set", s)))
     assert said.code == 0, said.err
-    found = re.search(r"perplexity on held-back text: ([\d.]+) before, ([\d.]+) after", said.out)
+    found = re.search(r"perplexity on held-out text: ([\d.]+) before, ([\d.]+) after", said.out)
     assert found is not None
     assert float(found[2]) < 0.9 * float(found[1])
     assert f"--set encoder={run / 'model'}" in said.out
@@ -60,7 +60,7 @@ def test_the_command_makes_an_encoder(cli: Cli, tmp_path: Path, tiny_settings: l
 
 def test_each_text_once_and_dev_texts_held_back(two_tasks: Path, tmp_path: Path, tiny_settings: list[str]) -> None:
     run = tmp_path / "run"
-    Pretraining(read_recipe(two_tasks, tiny_settings), run)
+    start_pretraining(read_recipe(two_tasks, tiny_settings), run)
     assert texts(run, "train") == ["A fine day.", "A cold day.", "Rain all day.", "Sun at last!"]
     assert texts(run, "dev") == ["Snow all day.", "A wind rose.", "It fell."]  # those that training has not
 
@@ -71,21 +71,21 @@ def test_other_text_instead_of_the_tasks_or_beside_it(
     (tmp_path / "more.csv").write_text("id,words\n" + "".join(f"{n},Text number {n}.\n" for n in range(60)) + "60, \n")
     source = f"{tmp_path / 'more.csv'}:words"
     recipe = read_recipe(two_tasks, tiny_settings)
-    Pretraining(recipe, tmp_path / "instead", [source])
+    start_pretraining(recipe, tmp_path / "instead", [source])
     train, dev = texts(tmp_path / "instead", "train"), texts(tmp_path / "instead", "dev")
     assert len(dev) == 3  # 5 %
     assert sorted([*train, *dev]) == sorted(f"Text number {n}." for n in range(60))
-    Pretraining(recipe, tmp_path / "beside", [source], own=True)
+    start_pretraining(recipe, tmp_path / "beside", [source], own=True)
     assert len(texts(tmp_path / "beside", "train")) == 64
     assert texts(tmp_path / "beside", "dev") == ["Snow all day.", "A wind rose.", "It fell."]
     (tmp_path / "many.csv").write_text("words\n" + "".join(f"{n} again\n" for n in range(41_000)))
-    Pretraining(recipe, tmp_path / "many", [f"{tmp_path / 'many.csv'}:words"])
-    assert len(texts(tmp_path / "many", "dev")) == MOST_HELD_BACK
+    start_pretraining(recipe, tmp_path / "many", [f"{tmp_path / 'many.csv'}:words"])
+    assert len(texts(tmp_path / "many", "dev")) == MOST_HELD_OUT
 
 
 def test_methods_for_the_tasks_have_no_part_in_it(two_tasks: Path, tmp_path: Path, tiny_settings: list[str]) -> None:
     settings = ["adapter=pal", "sampler=round_robin", "regularizers=[r_drop]", "train.parts=heads", "train.select=mood"]
-    running = Pretraining(read_recipe(two_tasks, [*tiny_settings, *settings, "seed=7"]), tmp_path / "run")
+    running = start_pretraining(read_recipe(two_tasks, [*tiny_settings, *settings, "seed=7"]), tmp_path / "run")
     assert running.recipe.adapter.name == "none"
     assert not running.recipe.regularizers
     assert running.recipe.train.parts == "all"
@@ -97,7 +97,7 @@ def test_methods_for_the_tasks_have_no_part_in_it(two_tasks: Path, tmp_path: Pat
 def test_a_stopped_run_goes_on_to_the_same_end(two_tasks: Path, tmp_path: Path, tiny_settings: list[str]) -> None:
     recipe = read_recipe(two_tasks, [*tiny_settings, "train.save_every=3"])
     straight = pretrain(recipe, tmp_path / "straight")
-    list(itertools.islice(Pretraining(recipe, tmp_path / "stopped").steps(), 8))
+    list(itertools.islice(start_pretraining(recipe, tmp_path / "stopped").steps(), 8))
     resumed = pretrain(recipe, tmp_path / "stopped", resume=True)
     assert (straight.before, straight.after) == (resumed.before, resumed.after)
     files = [result.encoder / "model.safetensors" for result in (straight, resumed)]
@@ -107,15 +107,15 @@ def test_a_stopped_run_goes_on_to_the_same_end(two_tasks: Path, tmp_path: Path, 
 def test_refused(two_tasks: Path, tmp_path: Path, tiny_settings: list[str]) -> None:
     recipe = read_recipe(two_tasks, tiny_settings)
     with pytest.raises(UserError, match=r"--text more\.csv: expected FILE:COLUMN, as in"):
-        Pretraining(recipe, tmp_path / "run", ["more.csv"])
+        start_pretraining(recipe, tmp_path / "run", ["more.csv"])
     with pytest.raises(UserError, match=r"pairs\.csv: no column 'three'; its columns are: one, two, same"):
-        Pretraining(recipe, tmp_path / "run", [f"{tmp_path / 'pairs.csv'}:three"])
+        start_pretraining(recipe, tmp_path / "run", [f"{tmp_path / 'pairs.csv'}:three"])
     (tmp_path / "one.csv").write_text("words\nSame words.\nsame WORDS.\n")
     with pytest.raises(UserError, match="pretrain: 1 different texts are too few"):
-        Pretraining(recipe, tmp_path / "run", [f"{tmp_path / 'one.csv'}:words"])
+        start_pretraining(recipe, tmp_path / "run", [f"{tmp_path / 'one.csv'}:words"])
     with pytest.raises(UserError, match="there is no run to resume"):
-        Pretraining(recipe, tmp_path / "run", resume=True)
+        start_pretraining(recipe, tmp_path / "run", resume=True)
     assert not (tmp_path / "run").exists()
-    Pretraining(recipe, tmp_path / "run")
-    with pytest.raises(UserError, match="there is a run in this folder already"):
-        Pretraining(recipe, tmp_path / "run")
+    start_pretraining(recipe, tmp_path / "run")
+    with pytest.raises(UserError, match="the folder already contains a run"):
+        start_pretraining(recipe, tmp_path / "run")

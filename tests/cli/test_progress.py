@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from polytask import Running, read_recipe, recipe_from
+from polytask import read_recipe, recipe_from, start_training
 from polytask.cli.progress import follow
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
@@ -16,7 +16,7 @@ QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 def test_losses_speed_and_scores_are_shown(tmp_path: Path, tiny_settings: list[str], terminal: bool) -> None:
     said = io.StringIO()
     console = Console(file=said, force_terminal=terminal, width=200)
-    follow(Running(read_recipe(QUICKSTART, tiny_settings), tmp_path / "run"), console)
+    follow(start_training(read_recipe(QUICKSTART, tiny_settings), tmp_path / "run"), console)
     text = said.getvalue()
     assert "examples/s" in text
     assert "opinion" in text
@@ -28,7 +28,7 @@ def test_losses_speed_and_scores_are_shown(tmp_path: Path, tiny_settings: list[s
 def test_plain_text_has_no_mean(tmp_path: Path, tiny_settings: list[str]) -> None:
     task = {"kind": "text", "text": "text", "train": "sample:opinions-train", "dev": "sample:opinions-dev"}
     said = io.StringIO()
-    running = Running(recipe_from({"tasks": {"words": task}}, tiny_settings), tmp_path / "run")
+    running = start_training(recipe_from({"tasks": {"words": task}}, tiny_settings), tmp_path / "run")
     follow(running, Console(file=said, width=200))
     assert "step 20/20  dev: words perplexity" in said.getvalue()
     assert "mean" not in said.getvalue()

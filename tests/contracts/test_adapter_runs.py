@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import polytask
-from polytask import Running, prepare, read_recipe
+from polytask import prepare, read_recipe, start_training
 from polytask.adapters import ADAPTERS
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
@@ -27,14 +27,14 @@ def settings(tiny: list[str], name: str, *more: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_finished_runs_model_loads(name: str, tmp_path: Path, tiny_settings: list[str]) -> None:
-    running = Running(read_recipe(QUICKSTART, settings(tiny_settings, name)), tmp_path / "run")
+    running = start_training(read_recipe(QUICKSTART, settings(tiny_settings, name)), tmp_path / "run")
     list(running.steps())
     running.finish()
     model, trained = polytask.load(tmp_path / "run").bundle.model, running.prepared.model
     assert all(torch.equal(tensor, trained.state_dict()[name]) for name, tensor in model.state_dict().items())
     budget = model.budget()
     assert budget["adapter_shared"] == 0
-    assert budget["trunk"] + sum(budget["per_task"].values()) == budget["total"]
+    assert budget["encoder"] + sum(budget["per_task"].values()) == budget["total"]
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
@@ -46,7 +46,7 @@ def test_a_frozen_encoder_stays_and_the_adapter_learns(
     recipe = read_recipe(QUICKSTART, settings(tiny_settings, name, *more))
     start = prepare(recipe).model
     before: dict[str, Any] = {key: tensor.clone() for key, tensor in start.state_dict().items()}
-    running = Running(recipe, tmp_path / "run")
+    running = start_training(recipe, tmp_path / "run")
     list(running.steps())
     after = running.prepared.model.state_dict()
     moved = {key for key in before if not torch.equal(before[key], after[key])}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polytask import Running, prepare, read_recipe
+from polytask import prepare, read_recipe, start_training
 from polytask.adapters import ADAPTERS
 from polytask.build import make
 from polytask.model import MultiTaskModel
@@ -160,7 +160,7 @@ def test_the_state_brings_everything_back(name: str, tiny_settings: list[str]) -
 def test_a_run_in_half_precision_with_a_frozen_encoder(name: str, tmp_path: Path, tiny_settings: list[str]) -> None:
     more = ["adapter=lora", f"regularizers=[{name}]", "train.parts=adapters", "train.precision=bf16"]
     more += [need for need in NEEDS.get(name, []) if "sampler" in need]
-    running = Running(read_recipe(QUICKSTART, settings(tiny_settings, *more)), tmp_path / "run")
+    running = start_training(read_recipe(QUICKSTART, settings(tiny_settings, *more)), tmp_path / "run")
     model = running.prepared.model
     before: dict[str, Any] = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     reports = list(running.steps())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from polytask import TABLES, Running, recipe_from
+from polytask import TABLES, Running, recipe_from, start_training
 from polytask.recipe.records import Recipe
 from polytask.regularizers.bregman import Bregman
 from polytask.samplers.base import StepSampler
@@ -110,7 +110,7 @@ def ending(made: Recipe, run: Path, stops: tuple[int, ...] = ()) -> dict[str, An
     """Everything a run ends with, times aside, when it is stopped after these steps and resumed."""
     order: dict[int, list[Any]] = {}
     for stop in (*stops, STEPS):
-        running = Running(made, run, resume=run.exists())
+        running = start_training(made, run, resume=run.exists())
         first = running.session.step
         order = {step: drawn for step, drawn in order.items() if step <= first}
         note_order(running, order)
@@ -188,7 +188,7 @@ def test_a_restore_that_forgets_something_is_seen(
     what: str, with_everything: tuple[Recipe, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, straight = with_everything
-    list(itertools.islice(Running(made, tmp_path / "run").steps(), STOPS[0]))
+    list(itertools.islice(start_training(made, tmp_path / "run").steps(), STOPS[0]))
     monkeypatch.setattr(*FORGETS[what])
     with pytest.raises(AssertionError, match="not the same after resuming"):
         check_same(ending(made, tmp_path / "run"), straight)

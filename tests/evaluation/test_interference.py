@@ -18,7 +18,7 @@ from polytask.evaluation.interference import (
     read_interference,
     summarize,
 )
-from polytask.reports.report import write_report
+from polytask.runs.report import write_report
 
 
 def line(step: int, cosine: float | None, layers: dict[str, float | None], norms: tuple[float, float] = (1, 1)) -> Any:

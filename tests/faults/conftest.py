@@ -16,7 +16,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from polytask import Running, read_recipe
+from polytask import read_recipe, start_training
 from polytask.disk.lock import let_go
 from polytask.training.checkpoint import newest
 
@@ -189,7 +189,7 @@ def ending(run: Path) -> dict[str, Any]:
 def straight(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """How the run ends when nothing happens to it."""
     run = tmp_path_factory.mktemp("straight") / "run"
-    list(Running(read_recipe(recipe), run).steps())
+    list(start_training(read_recipe(recipe), run).steps())
     found = ending(run)
     assert found["steps"] == list(range(1, STEPS + 1))
     return found
@@ -199,7 +199,7 @@ def straight(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 def stopped(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run after six of its steps: step-5 and step-6, which need best-3 and best-6. Tests damage copies of it."""
     run = tmp_path_factory.mktemp("stopped") / "run"
-    running = Running(read_recipe(recipe), run)
+    running = start_training(read_recipe(recipe), run)
     list(itertools.islice(running.steps(), 6))
     let_go(run)
     return run

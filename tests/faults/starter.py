@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from polytask import Running, read_recipe
+from polytask import read_recipe, start_training
 from polytask.cli.main import main
 
 EVENTS = {"open": 0, "os.rename": 1, "os.mkdir": 0, "os.remove": 0, "os.rmdir": 0, "shutil.rmtree": 0}
@@ -67,7 +67,7 @@ class Faults:
 
 def steps(recipe: str, run: str, resume: bool) -> None:
     """All steps of a run, and nothing of what comes after them."""
-    for _ in Running(read_recipe(recipe), run, resume).steps():
+    for _ in start_training(read_recipe(recipe), run, resume).steps():
         pass
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from polytask import Running, UserError, load, read_recipe
+from polytask import UserError, load, read_recipe, start_training
 from polytask.training import checkpoint as ckpt
 
 from .conftest import STEPS, ending
@@ -59,14 +59,14 @@ def test_a_run_goes_back_behind_it_and_says_so(
     run: Path, recipe: Path, file: str, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(run / "checkpoints" / file)
-    running = Running(read_recipe(recipe), run, resume=True)
+    running = start_training(read_recipe(recipe), run, resume=True)
     assert running.session.step == 5
     passed, going_on = caplog.messages
-    assert passed.startswith("step-6 is damaged and passed over: ")
+    assert passed.startswith("step-6 is damaged and ignored: ")
     # Where manifest and file disagree nobody can tell which of them changed.
     named = run / "checkpoints" / (Path(file).parent if damage is flip and "manifest" in file else file)
     assert str(named) in passed
-    assert going_on == f"{run}: going on from step-5"
+    assert going_on == f"{run}: resuming from step-5"
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -74,7 +74,7 @@ def test_and_ends_as_if_nothing_had_happened(
     run: Path, recipe: Path, straight: dict[str, Any], damage: Callable[[Path], None]
 ) -> None:
     damage(run / "checkpoints" / "step-6" / "optimizer.safetensors")
-    list(Running(read_recipe(recipe), run, resume=True).steps())
+    list(start_training(read_recipe(recipe), run, resume=True).steps())
     assert ending(run) == straight
     assert {path.name for path in (run / "checkpoints").iterdir()} == {"best-6", "best-8", "step-7", "step-8"}
 
@@ -100,7 +100,7 @@ def test_when_nothing_is_whole_it_says_what_is_wrong_with_each(run: Path, recipe
     with pytest.raises(
         UserError, match=r"(?s)no checkpoint is whole:\n  step-6: .*state.json.*\n  step-5: .*state.json"
     ):
-        Running(read_recipe(recipe), run, resume=True)
+        start_training(read_recipe(recipe), run, resume=True)
     assert {path.name for path in (run / "checkpoints").iterdir()} >= {"step-5", "step-6"}  # nothing was moved
 
 
@@ -109,11 +109,11 @@ def test_best_models_that_are_lost_can_be_given_up(
 ) -> None:
     for step in (3, 6):
         truncate(run / "checkpoints" / f"best-{step}" / "model.safetensors")
-    with pytest.raises(UserError, match="go on from step-6 without the best models that are damaged by --allow-change"):
-        Running(read_recipe(recipe), run, resume=True)
-    running = Running(read_recipe(recipe), run, resume=True, allow_change=True)
+    with pytest.raises(UserError, match="pass --allow-change to resume from step-6 without the damaged best models"):
+        start_training(read_recipe(recipe), run, resume=True)
+    running = start_training(read_recipe(recipe), run, resume=True, allow_change=True)
     assert "best-6 is damaged" in caplog.text
-    assert (running.session.step, running.session.bests) == (6, [])
+    assert (running.session.step, running.session.progress.bests) == (6, [])
     list(running.steps())
     assert running.session.best_step == STEPS
     same = [key for key in straight if key.startswith(f"step-{STEPS}/")]
@@ -124,7 +124,7 @@ def test_a_finished_run_without_checkpoints_is_not_trained_again(run: Path, reci
     shutil.rmtree(run / "checkpoints")
     (run / "summary.json").write_text("{}")
     with pytest.raises(UserError, match="the run has finished, and its checkpoints were removed"):
-        Running(read_recipe(recipe), run, resume=True)
+        start_training(read_recipe(recipe), run, resume=True)
 
 
 # --- the other files of a run -----------------------------------------------------------------------------------------
@@ -133,18 +133,18 @@ def test_a_damaged_journal_costs_lines_and_no_weights(
     run: Path, recipe: Path, straight: dict[str, Any], damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(run / "metrics.jsonl")
-    list(Running(read_recipe(recipe), run, resume=True).steps())
+    list(start_training(read_recipe(recipe), run, resume=True).steps())
     found = ending(run)
     assert {key for key in straight if found[key] != straight[key]} <= {"lines", "steps"}
     assert found["steps"][-2:] == [7, 8]
     lost = STEPS - len(found["steps"])
-    assert (f"{lost} of the 6 steps before have no line in it any more" in caplog.text) == (lost > 0)
+    assert (f"the lines of {lost} of the 6 steps so far are missing" in caplog.text) == (lost > 0)
 
 
 def test_a_lost_environment_is_told(run: Path, recipe: Path, caplog: pytest.LogCaptureFixture) -> None:
     truncate(run / "environment.json")
-    Running(read_recipe(recipe), run, resume=True)
-    assert "whether the data is still the same cannot be checked" in caplog.text
+    start_training(read_recipe(recipe), run, resume=True)
+    assert "cannot check whether the data is still the same" in caplog.text
 
 
 # --- hostile files ----------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_a_pickle_under_another_name_is_not_unpickled(run: Path, recipe: Path, t
 def test_pickles_beside_the_files_are_not_looked_at(run: Path, recipe: Path, tmp_path: Path) -> None:
     for name in ("model.bin", "pytorch_model.bin", "optimizer.pt", "rng_state.pth", "extra.safetensors"):
         (run / "checkpoints" / "step-6" / name).write_bytes(pickle.dumps(Bomb(tmp_path / "boom")))
-    assert Running(read_recipe(recipe), run, resume=True).session.step == 6
+    assert start_training(read_recipe(recipe), run, resume=True).session.step == 6
     assert not (tmp_path / "boom").exists()
 
 
@@ -212,14 +212,14 @@ def test_headers_that_lie_are_refused(run: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"files": {"../../../secret.json": {"bytes": 1, "sha256": "0"}}}, "names '../../../secret.json'"),
-        ({"files": {"/etc/passwd": {"bytes": 1, "sha256": "0"}}}, "names '/etc/passwd'"),
-        ({"files": {}}, "names no state.json"),
+        ({"files": {"../../../secret.json": {"bytes": 1, "sha256": "0"}}}, "lists '../../../secret.json'"),
+        ({"files": {"/etc/passwd": {"bytes": 1, "sha256": "0"}}}, "lists '/etc/passwd'"),
+        ({"files": {}}, "does not list state.json"),
         ({"files": []}, "fields are needed"),
-        ({"needs": ["../other/best-6"]}, "names '../other/best-6'"),
-        ({"step": 5}, "it is of step 5"),
+        ({"needs": ["../other/best-6"]}, "lists '../other/best-6'"),
+        ({"step": 5}, "belongs to step 5"),
         ({"step": float("inf")}, "cannot convert|whole number"),
-        ({"format": 2}, "format 2 is not known to this version, which reads 1"),
+        ({"format": 2}, "format 2 is unknown to this version, which reads 1"),
         ({"format": None}, "format None"),
         ({"more": 1}, "there is no field 'more'"),
     ],
@@ -254,7 +254,7 @@ def test_tensors_of_another_shape_are_refused(run: Path, recipe: Path) -> None:
     save_file({"w": torch.ones(2)}, folder / "model.safetensors")
     sign(folder)
     with pytest.raises(RuntimeError, match="Missing key"):
-        Running(read_recipe(recipe), run, resume=True)
+        start_training(read_recipe(recipe), run, resume=True)
 
 
 def test_hostile_models_and_recipes(tiny_run: Any, tmp_path: Path) -> None:

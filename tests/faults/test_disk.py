@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polytask import Running, UserError, read_recipe
+from polytask import UserError, read_recipe, start_training
 from polytask.training.checkpoint import newest, numbered
 
 from .conftest import LONG, STEPS, Starter, ending
@@ -50,7 +50,7 @@ def test_a_file_that_may_not_grow(starter: Starter, recipe: Path, straight: dict
 def test_too_little_room_is_seen_before_anything_is_written(
     recipe: Path, straight: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = Running(read_recipe(recipe), tmp_path / "run")
+    running = start_training(read_recipe(recipe), tmp_path / "run")
     usage = shutil.disk_usage(tmp_path)
     with pytest.MonkeyPatch.context() as context:
         for report in running.steps():
@@ -58,12 +58,12 @@ def test_too_little_room_is_seen_before_anything_is_written(
                 context.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**20 + 1000))
                 break
         message = (
-            r"step-5: the checkpoint could not be written: it needs 1\.\d MiB, and the disk has 1.0 MiB left; those"
+            r"step-5: the checkpoint could not be written: it needs 1\.\d MiB, and the disk has 1.0 MiB left; earlier"
         )
         with pytest.raises(UserError, match=message):
             list(running.steps())
     assert newest(tmp_path / "run" / "checkpoints") == tmp_path / "run" / "checkpoints" / "step-4"
-    list(Running(read_recipe(recipe), tmp_path / "run", resume=True).steps())
+    list(start_training(read_recipe(recipe), tmp_path / "run", resume=True).steps())
     assert ending(tmp_path / "run") == straight
 
 

@@ -75,20 +75,20 @@ def test_at_every_point_at_which_it_touches_a_file(starter: Starter, tmp_path: P
 
 
 def test_while_it_writes_what_comes_after_the_last_step(starter: Starter, recipe: Path, tmp_path: Path) -> None:
-    """Model, predictions, summary and report: `--resume` makes them anew from the best weights."""
+    """Model, predictions, summary, report, and the removal of the checkpoints: `--resume` ends with the same files."""
     listed = tmp_path / "events.txt"
     child = starter.train(recipe, tmp_path / "straight", faults={"record": str(listed)})
     assert child.wait() == 0, child.said
     seen = listed.read_text().splitlines()
-    last = max(n for n, event in enumerate(seen, 1) if "checkpoints" in event)
-    assert last + 20 < len(seen)
-    for point in range(last + 1, len(seen) + 1) if LONG else [last + 12]:
+    first = next(n for n, event in enumerate(seen, 1) if "predictions" in event)
+    renamed = next(n for n, event in enumerate(seen, 1) if event.startswith("os.rename /.checkpoints."))
+    assert first + 20 < renamed < len(seen) - 10
+    for point in range(first, len(seen) + 1) if LONG else [first + 12, renamed, renamed + 5]:
         run = tmp_path / f"run-{point}"
         child = starter.train(recipe, run, faults={"kill_at": point})
         assert child.wait() == -signal.SIGKILL, child.said
         child = starter.train(recipe, run, "--resume")
         assert child.wait() == 0, child.said
-        assert ending(run) == ending(tmp_path / "straight"), seen[point - 1]
         assert finished(run) == finished(tmp_path / "straight"), seen[point - 1]
         shutil.rmtree(run)
 
@@ -120,6 +120,7 @@ def finished(run: Path) -> dict[str, Any]:
         "scores": summary["evaluations"],
         "best": summary["best"],
         "report": (run / "report.html").is_file(),
+        "checkpoints": (run / "checkpoints").exists(),
         "left over": [path.name for path in run.rglob(".*") if path.name != ".lock"],
     }
 

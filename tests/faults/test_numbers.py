@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polytask import Running, UserError, read_recipe
+from polytask import Running, UserError, read_recipe, start_training
 from polytask.model import MultiTaskModel
 from polytask.regularizers.bregman import Bregman
 from polytask.training.checkpoint import newest, optimizer_tensors
@@ -75,16 +75,16 @@ def test_stop_names_task_and_step_and_saves_what_was_before(
     recipe: Path, tmp_path: Path, change: Change, policy: str
 ) -> None:
     settings = ["train.save_every=100", f"policy={policy}"]
-    list(Running(read_recipe(recipe, settings), tmp_path / "straight").steps())
+    list(start_training(read_recipe(recipe, settings), tmp_path / "straight").steps())
     run = tmp_path / "run"
-    running = Running(read_recipe(recipe, settings), run)
+    running = start_training(read_recipe(recipe, settings), run)
     where = run / "checkpoints" / "step-4"
-    message = rf"step 5: {SAID[change]}; train.on_nan: skip .*The run as it was before is in {where}"
+    message = rf"step 5: {SAID[change]}; train.on_nan: skip .*The run before this step is saved in {where}"
     with spoiled(running, [5], change), pytest.raises(UserError, match=message):
         list(running.steps())
     assert all(torch.isfinite(tensor).all() for tensor in bits(running).values())
     assert newest(run / "checkpoints") == where
-    list(Running(read_recipe(recipe, settings), run, resume=True).steps())  # now without the bad step
+    list(start_training(read_recipe(recipe, settings), run, resume=True).steps())  # now without the bad step
     assert ending(run) == ending(tmp_path / "straight")
 
 
@@ -92,7 +92,7 @@ def test_stop_names_task_and_step_and_saves_what_was_before(
 @pytest.mark.parametrize("policy", [*POLICIES, "dwa"])
 def test_skip_moves_nothing_and_goes_on(recipe: Path, tmp_path: Path, change: Change, policy: str) -> None:
     settings = ["train.on_nan=skip", f"policy={policy}"]
-    running = Running(read_recipe(recipe, settings), tmp_path / "run")
+    running = start_training(read_recipe(recipe, settings), tmp_path / "run")
     with spoiled(running, [4, 5, 7], change):
         after = [bits(running) for _ in running.steps()]
     assert same(after[2], after[4])  # steps 4 and 5 moved nothing
@@ -111,32 +111,32 @@ def test_skip_moves_nothing_and_goes_on(recipe: Path, tmp_path: Path, change: Ch
 
 def test_skipped_steps_are_part_of_what_is_resumed(recipe: Path, tmp_path: Path) -> None:
     made = read_recipe(recipe, ["train.on_nan=skip"])
-    straight, stopped = (Running(made, tmp_path / name) for name in ("straight", "run"))
+    straight, stopped = (start_training(made, tmp_path / name) for name in ("straight", "run"))
     with spoiled(straight, [3, 4, 6], nan):
         list(straight.steps())
     with spoiled(stopped, [3, 4, 6], nan):
         list(itertools.islice(stopped.steps(), 4))
-    resumed = Running(made, tmp_path / "run", resume=True)
-    assert (resumed.session.skipped, resumed.session.skipped_in_a_row) == (2, 2)
+    resumed = start_training(made, tmp_path / "run", resume=True)
+    assert (resumed.session.progress.skipped, resumed.session.progress.skipped_in_a_row) == (2, 2)
     with spoiled(resumed, [3, 4, 6], nan):
         list(resumed.steps())
     assert ending(tmp_path / "run") == ending(tmp_path / "straight")
-    assert resumed.finish().summary["skipped_steps"] == 3  # and the report is written, though norms are missing
+    assert resumed.finish().summary.skipped_steps == 3  # and the report is written, though norms are missing
 
 
 def test_ten_in_a_row_are_too_many(recipe: Path, tmp_path: Path) -> None:
     more = ["train.on_nan=skip", "train.epochs=5", "train.save_every=100", "train.evaluate_every=100"]
-    running = Running(read_recipe(recipe, more), tmp_path / "run")
+    running = start_training(read_recipe(recipe, more), tmp_path / "run")
     with (
         spoiled(running, [2, 3, *range(5, 99)], nan),
         pytest.raises(UserError, match=r"step 14: the loss of two is nan; so were the 9 steps before it.*step-13"),
     ):
         list(running.steps())
-    assert (running.session.skipped, running.session.skipped_in_a_row) == (11, 9)
+    assert (running.session.progress.skipped, running.session.progress.skipped_in_a_row) == (11, 9)
 
 
 def test_a_penalty_is_named_too(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    running = Running(read_recipe(recipe), tmp_path / "run")
+    running = start_training(read_recipe(recipe), tmp_path / "run")
     monkeypatch.setattr(Bregman, "penalty", lambda self, model, done: torch.tensor(math.nan))
     with pytest.raises(
         UserError, match=r"^step 1: the penalty bregman is nan; train.on_nan: skip leaves such steps out$"
@@ -146,7 +146,7 @@ def test_a_penalty_is_named_too(recipe: Path, tmp_path: Path, monkeypatch: pytes
 
 def test_a_run_that_really_diverges(recipe: Path, tmp_path: Path) -> None:
     more = ["optimizer.lr=1e25", "train.warmup=0", "train.clip=null", "regularizers=[]"]
-    running = Running(read_recipe(recipe, more), tmp_path / "run")
+    running = start_training(read_recipe(recipe, more), tmp_path / "run")
     with pytest.raises(UserError, match=r"step \d: the (loss|gradient) of .* is "):
         list(running.steps())
     assert all(torch.isfinite(tensor).all() for tensor in running.session.model.state_dict().values())
@@ -169,7 +169,7 @@ SHORT_OF_MEMORY = [
 def test_out_of_memory_in_a_step(
     recipe: Path, straight: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    running = Running(read_recipe(recipe), tmp_path / "run")
+    running = start_training(read_recipe(recipe), tmp_path / "run")
     real = MultiTaskModel.run
 
     def run(self: MultiTaskModel, stream: Any) -> Any:
@@ -182,7 +182,7 @@ def test_out_of_memory_in_a_step(
     with pytest.raises(UserError, match=message):
         list(running.steps())
     monkeypatch.undo()
-    list(Running(read_recipe(recipe), tmp_path / "run", resume=True).steps())
+    list(start_training(read_recipe(recipe), tmp_path / "run", resume=True).steps())
     assert ending(tmp_path / "run") == straight
 
 
@@ -190,14 +190,14 @@ def test_out_of_memory_in_an_evaluation(recipe: Path, tmp_path: Path, monkeypatc
     def short(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    running = Running(read_recipe(recipe), tmp_path / "run")
+    running = start_training(read_recipe(recipe), tmp_path / "run")
     steps = running.steps()
     next(steps)
     monkeypatch.setattr("polytask.runs.score.evaluate", short)
-    with pytest.raises(UserError, match=r"^step 3: out of memory on cpu when its gradient was there already"):
+    with pytest.raises(UserError, match=r"^step 3: out of memory on cpu after its gradient was computed"):
         list(steps)
     with pytest.raises(UserError, match=r"^out of memory on cpu in the evaluation before the first step"):
-        list(Running(read_recipe(recipe), tmp_path / "other").steps())
+        list(start_training(read_recipe(recipe), tmp_path / "other").steps())
     assert newest(tmp_path / "run" / "checkpoints") == tmp_path / "run" / "checkpoints" / "step-2"
 
 
@@ -205,7 +205,7 @@ def test_other_errors_are_not_taken_for_it(recipe: Path, tmp_path: Path, monkeyp
     def wrong(*_: Any) -> None:
         raise RuntimeError("shapes do not fit")
 
-    running = Running(read_recipe(recipe), tmp_path / "run")
+    running = start_training(read_recipe(recipe), tmp_path / "run")
     monkeypatch.setattr(MultiTaskModel, "run", wrong)
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         list(running.steps())

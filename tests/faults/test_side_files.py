@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from polytask import Finished, UserError, evaluate_run, export_adapter, load
-from polytask.reports.report import _read_run, write_report
-from polytask.runs.add import read_old
+from polytask import Finished, UserError, evaluate_run, export_adapter, load, write_report
+from polytask.runs.folder import RunFolder
+from polytask.runs.joining import read_old_run
+from polytask.runs.report import read_run
 from polytask.runs.resume import data_changes, read_environment, recipe_changes
 from polytask.studies.cells import summary_of
 
@@ -24,12 +25,12 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "other fields": lambda _: b'{"tasks": 5, "data": [1], "evaluations": "x", "kind": [], "step": {}, "name": {}}\n',
 }
 COMMANDS: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "report of summary.json": ("summary.json", _read_run),
-    "report of metrics.jsonl": ("metrics.jsonl", _read_run),
-    "report of environment.json": ("environment.json", _read_run),
-    "report of recipe.yaml": ("recipe.yaml", _read_run),
+    "report of summary.json": ("summary.json", lambda run: read_run(RunFolder(run))),
+    "report of metrics.jsonl": ("metrics.jsonl", lambda run: read_run(RunFolder(run))),
+    "report of environment.json": ("environment.json", lambda run: read_run(RunFolder(run))),
+    "report of recipe.yaml": ("recipe.yaml", lambda run: read_run(RunFolder(run))),
     "evaluate": ("recipe.yaml", evaluate_run),
-    "add-task": ("recipe.yaml", read_old),
+    "add-task": ("recipe.yaml", read_old_run),
     "export": ("summary.json", lambda run: export_adapter(run, "opinion", run / "o.safetensors")),
     "predict": ("summary.json", lambda run: shutil.rmtree(run / "model") or load(run)),
 }
@@ -50,7 +51,7 @@ def test_the_file_is_named(tiny_run: Finished, tmp_path: Path, command: str, dam
 def test_a_summary_of_other_fields_is_told_by_the_report(tiny_run: Finished, tmp_path: Path) -> None:
     shutil.copytree(tiny_run.folder, tmp_path / "run")
     (tmp_path / "run" / "summary.json").write_bytes(DAMAGE["other fields"](b""))
-    with pytest.raises(UserError, match=r"summary\.json, metrics\.jsonl, environment\.json .* is damaged: a field is"):
+    with pytest.raises(UserError, match=r"summary\.json: there is no field 'data'"):
         write_report(tmp_path / "run")
 
 
@@ -69,10 +70,10 @@ def test_a_run_goes_on_without_its_environment(
     shutil.copytree(tiny_run.folder, tmp_path / "run")
     path = tmp_path / "run" / "environment.json"
     path.write_bytes(DAMAGE[damage](path.read_bytes()))
-    about = read_environment(tmp_path / "run")
+    about = read_environment(RunFolder(tmp_path / "run"))
     assert isinstance(about, dict)
     assert about or str(path) in caplog.text
-    assert data_changes(tmp_path / "run", {}, "x") is not None
+    assert data_changes(RunFolder(tmp_path / "run"), {}, {"encoder_sha256": "x"}) is not None
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -87,4 +88,4 @@ def test_a_damaged_recipe_is_named_when_a_run_goes_on(tiny_run: Finished, tmp_pa
     shutil.copytree(tiny_run.folder, tmp_path / "run")
     (tmp_path / "run" / "recipe.yaml").write_bytes(b"\xff")
     with pytest.raises(UserError, match=r"recipe\.yaml: the recipe is not UTF-8 text"):
-        recipe_changes(tmp_path / "run", None)  # type: ignore[arg-type]
+        recipe_changes(RunFolder(tmp_path / "run"), None)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from polytask import Running, read_recipe
+from polytask import read_recipe, start_training
 from polytask.cli.stopping import SIGNALS, handled_by, leave
 
 from .conftest import STEPS, Starter, ending, write_recipe
@@ -24,7 +24,7 @@ def rarely(tmp_path: Path) -> Path:
 def test_it_saves_and_leaves_with_the_shells_code(
     starter: Starter, rarely: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    list(Running(read_recipe(rarely), tmp_path / "straight").steps())
+    list(start_training(read_recipe(rarely), tmp_path / "straight").steps())
     run = tmp_path / "run"
     child = starter.train(rarely, run, faults={"halt_at": [BEST]})
     child.wait_until_halted()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from polytask import Running, read_recipe
+from polytask import read_recipe, start_training
 from polytask.policies.base import PolicyContext
 from polytask.policies.uncertainty import Uncertainty
 from polytask.types import LabelKind
@@ -57,7 +57,7 @@ def test_a_task_that_took_no_part_has_no_gradient() -> None:
 
 def test_in_a_run_it_learns_for_the_tasks_that_came_up(tmp_path: Path, tiny_settings: list[str]) -> None:
     settings = [*tiny_settings, "policy=uncertainty", "train.save_every=2"]
-    running = Running(read_recipe(QUICKSTART, settings), tmp_path / "run")
+    running = start_training(read_recipe(QUICKSTART, settings), tmp_path / "run")
     seen = [task for report in itertools.islice(running.steps(), 2) for task in report.losses]
     assert len(set(seen)) == 2
     saved = load_file(tmp_path / "run" / "checkpoints" / "step-2" / "methods.safetensors")

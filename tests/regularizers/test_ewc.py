@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from polytask import Running, UserError, read_recipe
+from polytask import UserError, read_recipe, start_training
 from polytask.regularizers.base import RegularizerContext
 from polytask.regularizers.ewc import Ewc
 from polytask.stream import Stream
@@ -202,14 +202,14 @@ def test_a_sequence_resumes_bit_for_bit(tmp_path: Path, tiny_settings: list[str]
     more = ["sampler=in_order", "train.select=last", "regularizers=[{name: ewc, samples: 6}]", "train.save_every=2"]
     short = ["train.epochs=2", "train.steps_per_epoch=6", "train.batch_size=4"]
     recipe = read_recipe(QUICKSTART, [*tiny_settings, *more, *short])
-    straight = Running(recipe, tmp_path / "straight")
+    straight = start_training(recipe, tmp_path / "straight")
     assert [stage.last for stage in straight.session.sampler.stages] == [5, 9, 12]
     reports = list(straight.steps())
     penalties = [report.penalties["ewc"] for report in reports]
     assert penalties[:6] == [0.0] * 6  # step 6 starts from the very weights that the first stage ended with
     assert all(value > 0 for step, value in enumerate(penalties, 1) if step in (7, 8, 9, 11, 12))
-    list(itertools.islice(Running(recipe, tmp_path / "stopped").steps(), stop))
-    list(Running(recipe, tmp_path / "stopped", resume=True).steps())
+    list(itertools.islice(start_training(recipe, tmp_path / "stopped").steps(), stop))
+    list(start_training(recipe, tmp_path / "stopped", resume=True).steps())
     for file in ("model", "optimizer", "methods"):
         path = f"checkpoints/step-12/{file}.safetensors"
         assert (tmp_path / "straight" / path).read_bytes() == (tmp_path / "stopped" / path).read_bytes()

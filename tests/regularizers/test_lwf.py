@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from polytask import Running, UserError, read_recipe
+from polytask import UserError, read_recipe, start_training
 from polytask.regularizers.lwf import Lwf, as_task, distillation, readable
 from polytask.types import Stage
 
@@ -194,12 +194,12 @@ def test_a_sequence_resumes_bit_for_bit(tmp_path: Path, tiny_settings: list[str]
     more = ["sampler=in_order", "train.select=last", "regularizers=[lwf]", "train.save_every=2", "adapter=lhuc"]
     short = ["train.epochs=2", "train.steps_per_epoch=6", "train.batch_size=4"]
     recipe = read_recipe(QUICKSTART, [*tiny_settings, *more, *short])
-    reports = list(Running(recipe, tmp_path / "straight").steps())
+    reports = list(start_training(recipe, tmp_path / "straight").steps())
     penalties = [report.penalties["lwf"] for report in reports]
     assert penalties[:5] == [0.0] * 5
     assert all(value > 0 for value in penalties[6:])
-    list(itertools.islice(Running(recipe, tmp_path / "stopped").steps(), stop))
-    list(Running(recipe, tmp_path / "stopped", resume=True).steps())
+    list(itertools.islice(start_training(recipe, tmp_path / "stopped").steps(), stop))
+    list(start_training(recipe, tmp_path / "stopped", resume=True).steps())
     for file in ("model", "optimizer", "methods"):
         path = f"checkpoints/step-12/{file}.safetensors"
         assert (tmp_path / "straight" / path).read_bytes() == (tmp_path / "stopped" / path).read_bytes()

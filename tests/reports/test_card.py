@@ -1,13 +1,12 @@
 """The model card says what summary.json says, in Markdown that no name can break."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from polytask.reports.card import write_card
+from polytask.reports.card import card_page
 
 
 def summary() -> dict[str, Any]:
@@ -57,11 +56,8 @@ def summary() -> dict[str, Any]:
 
 
 @pytest.fixture
-def card(tmp_path: Path) -> str:
-    path = write_card(tmp_path, summary())
-    assert path == tmp_path / "README.md"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["README.md"]
-    return path.read_text(encoding="utf-8")
+def card() -> str:
+    return card_page(summary(), "run")
 
 
 def front(card: str) -> dict[str, Any]:
@@ -104,19 +100,19 @@ def test_the_way_to_load_it_is_python(card: str) -> None:
     assert 'model.predict("topic", "text")' in code[1]
 
 
-def test_a_first_task_with_pairs_is_called_with_two_texts(tmp_path: Path) -> None:
+def test_a_first_task_with_pairs_is_called_with_two_texts() -> None:
     content = summary()
     content["tasks"] = dict(reversed(content["tasks"].items()))
-    assert 'model.predict("same", "first text", "second text")' in write_card(tmp_path, content).read_text()
+    assert 'model.predict("same", "first text", "second text")' in card_page(content, "run")
 
 
-def test_names_cannot_break_the_tables(tmp_path: Path) -> None:
+def test_names_cannot_break_the_tables() -> None:
     content = summary()
     name = 'a|b\n<img src=x> `c` "d" **e**'
     content["tasks"] = {name: content["tasks"]["topic"]}
     content["evaluations"] = {"dev": {name: content["evaluations"]["dev"]["topic"]}}
     content["name"], content["encoder"], content["baselines"] = name, name, {}
-    card = write_card(tmp_path, content).read_text(encoding="utf-8")
+    card = card_page(content, "run")
     assert front(card)["base_model"] == name
     tables = [line for line in card.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in tables} == {10, 7, 3}
@@ -125,8 +121,8 @@ def test_names_cannot_break_the_tables(tmp_path: Path) -> None:
     assert "<script" not in outside_code
 
 
-def test_an_untrained_encoder_has_no_base_model(tmp_path: Path) -> None:
-    card = write_card(tmp_path, {**summary(), "encoder": "untrained", "evaluations": {}}).read_text(encoding="utf-8")
+def test_an_untrained_encoder_has_no_base_model() -> None:
+    card = card_page({**summary(), "encoder": "untrained", "evaluations": {}}, "run")
     assert "base_model" not in front(card)
     assert "has not been evaluated" in card
 
@@ -148,16 +144,16 @@ def with_plain_text(alone: bool) -> dict[str, Any]:
     return content
 
 
-def test_plain_text_is_named_and_nobody_is_told_to_ask_it(tmp_path: Path) -> None:
-    text = write_card(tmp_path, with_plain_text(alone=False)).read_text()
+def test_plain_text_is_named_and_nobody_is_told_to_ask_it() -> None:
+    text = card_page(with_plain_text(alone=False), "run")
     assert "that answers 2 text tasks" in text
     row = "perplexity (main), lower is better | 20.500 | 18.000 to 23.000 | 7 |  |  |"
     assert f"| words | none: plain text | dev | {row}" in text
     assert 'model.predict("topic", "text")' in text
 
 
-def test_a_model_of_plain_text_alone_is_an_encoder(tmp_path: Path) -> None:
-    text = write_card(tmp_path, with_plain_text(alone=True)).read_text()
+def test_a_model_of_plain_text_alone_is_an_encoder() -> None:
+    text = card_page(with_plain_text(alone=True), "run")
     assert "encoder: RUN/model" in text
     assert "predict" not in text
     assert "the best on the dev rows by the loss" in text

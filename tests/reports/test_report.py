@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polytask.reports.report import write_report
+from polytask.runs.report import write_report
 from polytask.types import UserError
 
 MARKUP = "<script>alert(1)</script>"
@@ -86,7 +86,9 @@ def summary() -> dict[str, Any]:
     balance = {"labels": {"names": ["sport", MARKUP, "天气"], "counts": [1, 2, 1]}}
     histogram = {"labels": {"edges": [0, 2.5, 5], "counts": [1, 2]}}
     topic = {"kind": "classes", "classes": ["sport", MARKUP, "天气"], "range": None, "text": ["body"], "label": "l<b>"}
+    topic["metric"] = "accuracy"
     same = {"kind": "score", "classes": [], "range": [0, 5], "text": ["one", "two"], "label": "score"}
+    same["metric"] = "pearson"
     return {
         "name": "first <run>",
         "encoder": "minilm",
@@ -389,7 +391,7 @@ def test_tasks_one_after_another(run: Path, page: Page) -> None:
 
 
 def test_errors_name_the_file(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nowhere is not a run folder"):
+    with pytest.raises(UserError, match="nowhere is not a run's folder"):
         write_report(tmp_path / "nowhere")
     (run / "metrics.jsonl").write_text('{"kind": "st\n{}\n', encoding="utf-8")
     with pytest.raises(UserError, match=r"metrics.jsonl, line 1 is not valid JSON"):

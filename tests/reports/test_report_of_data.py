@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from polytask import Finished, train
-from polytask.reports.report import write_report
+from polytask.reports.report import RunRecord, report_page
 
 TINY = {"layers": 1, "hidden": 16, "heads": 2, "ffn": 16, "positions": 128}
 
 
-def page_of(folder: Path, summary: dict[str, Any]) -> str:
-    folder.mkdir(exist_ok=True)
-    (folder / "summary.json").write_text(json.dumps(summary))
-    return " ".join(write_report(folder).read_text(encoding="utf-8").split())
+def page_of(summary: dict[str, Any]) -> str:
+    run = RunRecord(Path("run"), None, {}, summary, [], [], [], {})
+    return " ".join(report_page(run).split())
 
 
 def finding(**more: Any) -> dict[str, Any]:
@@ -29,10 +28,10 @@ def finding(**more: Any) -> dict[str, Any]:
     return {**plain, **more}
 
 
-def test_findings_are_a_table(tmp_path: Path) -> None:
+def test_findings_are_a_table() -> None:
     few = finding(severity="problem", sentence="<b>3 rows</b> of it", rows=[4, 5, 9])
     many = finding(rows=list(range(2, 12)), count=40, task="<i>")
-    page = page_of(tmp_path, {"findings": [few, many, finding(split="")]})
+    page = page_of({"findings": [few, many, finding(split="")]})
     assert "What a look at the data found" in page
     assert '&lt;b&gt;3 rows&lt;/b&gt; of it</td><td class="name">4, 5, 9</td>' in page
     assert "2, 3, 4, 5, 6, 7, 8, 9, 10, 11 …</td>" in page
@@ -41,14 +40,14 @@ def test_findings_are_a_table(tmp_path: Path) -> None:
     assert "<i>" not in page
 
 
-def test_nothing_found_and_not_looked_at(tmp_path: Path) -> None:
-    assert "A look at the data found nothing odd." in page_of(tmp_path, {"findings": []})
-    page = page_of(tmp_path, {})  # a run that goes on, or an old one
+def test_nothing_found_and_not_looked_at() -> None:
+    assert "A look at the data found nothing odd." in page_of({"findings": []})
+    page = page_of({})  # a run that goes on, or an old one
     assert "look at the data" not in page
 
 
 def test_a_run_writes_what_it_found(tmp_path: Path, tiny_run: Finished) -> None:
-    assert tiny_run.summary["findings"] == []
+    assert tiny_run.summary.findings == ()
     rows = [f"text of row number {i},{i % 2}" for i in range(30)]
     (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]))
     (tmp_path / "dev.csv").write_text("\n".join(["text,label", rows[5], *(f"dev {row}" for row in rows)]))

@@ -14,8 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from polytask import UserError, prepare, read_recipe
-from polytask.runs.bundle import FILES, load_bundle, save_bundle
+from polytask.runs.bundle import load_bundle, save_bundle
+from polytask.runs.folder import ModelFolder
 from polytask.serving.predictor import Predictor
+
+FILES = tuple(file.name for file in ModelFolder(Path()).files)
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 TINY = "encoder={layers: 1, hidden: 12, heads: 2, ffn: 12, positions: 64}"

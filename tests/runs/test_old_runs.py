@@ -13,7 +13,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from polytask import (
-    Running,
     UserError,
     add_task,
     combine,
@@ -21,6 +20,7 @@ from polytask import (
     export_adapter,
     load,
     read_recipe,
+    start_training,
     train,
     write_report,
 )
@@ -76,7 +76,7 @@ def test_it_goes_on_and_ends_where_it_did(run: Path) -> None:
     """Only nearly: another processor rounds otherwise. The sample data may have changed since."""
     before = load_bundle(run / "model").model.state_dict()
     assert newest_good(run / "checkpoints").path == run / "checkpoints" / "step-6"
-    running = Running(read_recipe(run / "recipe.yaml"), run, resume=True, allow_change=True)
+    running = start_training(read_recipe(run / "recipe.yaml"), run, resume=True, allow_change=True)
     assert [report.step for report in running.steps()] == [7, 8]
     running.session.load_best()
     for name, tensor in running.prepared.model.state_dict().items():
@@ -135,11 +135,11 @@ def test_a_checkpoint_from_before_the_option_says_how_to_go_on(tmp_path: Path, t
         return [*tiny_settings, "train.epochs=1", "train.steps_per_epoch=4", "train.save_every=2", adapter]
 
     shared = read_recipe(QUICKSTART, settings(", shared_projections: true"))
-    running = Running(shared, tmp_path / "run")
+    running = start_training(shared, tmp_path / "run")
     list(itertools.islice(running.steps(), 2))
     del running
     recipe = tmp_path / "run" / "recipe.yaml"
     recipe.write_text(json.dumps(without_the_option(yaml.safe_load(recipe.read_text()))))
     with pytest.raises(UserError, match=r"meant `shared_projections: true`: .* pass --allow-change"):
-        Running(read_recipe(QUICKSTART, settings("")), tmp_path / "run", resume=True)
-    Running(shared, tmp_path / "run", resume=True, allow_change=True)
+        start_training(read_recipe(QUICKSTART, settings("")), tmp_path / "run", resume=True)
+    start_training(shared, tmp_path / "run", resume=True, allow_change=True)

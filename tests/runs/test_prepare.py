@@ -42,13 +42,13 @@ def recipe(data: Path, encoder: Any, max_length: int) -> Recipe:
 
 def test_long_sequences_are_read_checked_saved_and_answered_whole(data: Path) -> None:
     shorter = prepare(recipe(data, UNTRAINED, 128))  # fills the token cache first
-    assert describe_task(shorter.tasks["t"], shorter)["data"]["train"]["lengths"]["truncated"] == 2 * 5
+    assert describe_task(shorter.tasks["t"], shorter).data["train"]["lengths"]["truncated"] == 2 * 5
     prepared = prepare(recipe(data, UNTRAINED, 1024))
     train = prepared.tasks["t"].splits["train"]
     kept = [len(train.tokens(i)[0]) for i in range(len(train))]
     assert kept == [min(n, 1024) for n in LENGTHS for _ in range(2)]
     # Two special tokens leave room for 1,022.
-    assert describe_task(prepared.tasks["t"], prepared)["data"]["train"]["lengths"]["truncated"] == 2 * 2
+    assert describe_task(prepared.tasks["t"], prepared).data["train"]["lengths"]["truncated"] == 2 * 2
     assert any("longer than max_length (1024 tokens)" in str(finding) for finding in prepared.findings())
     stream = prepared.packer.pack([Part("t", [train.tokens(i) for i in range(len(train))])])
     assert stream.layout.lengths == tuple(min(n + 2, 1024) for n in LENGTHS for _ in range(2))

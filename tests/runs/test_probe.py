@@ -6,7 +6,7 @@ import pytest
 
 from polytask import Recipe, UserError, prepare, read_recipe, with_probes
 from polytask.runs.probe import affordable
-from polytask.runs.run import Running
+from polytask.runs.run import start_training
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 
@@ -17,7 +17,7 @@ def recipe(tiny: list[str], *more: str) -> Recipe:
 
 def tokens_spent(made: Recipe, folder: Path, steps: int) -> tuple[float, float]:
     """Of a step on average, and of a probe."""
-    session = Running(made, folder).session
+    session = start_training(made, folder).session
     train = [len(session.feed.next_batch(session.sampler.next_step()).together.token_ids_T) for _ in range(steps)]
     size = made.train.batch_size
     probe = [len(session.feed.drawn(task, size, "interference", n).token_ids_T) for task in made.tasks for n in (1, 2)]
@@ -48,10 +48,10 @@ def test_what_was_asked_for_comes_first(tiny_settings: list[str]) -> None:
 
 
 def test_refused_in_plain_words(tiny_settings: list[str]) -> None:
-    with pytest.raises(UserError, match="in 20 steps a tenth of the time pays for 0 probes"):
+    with pytest.raises(UserError, match="a tenth of the time of 20 steps allows 0 probes"):
         affordable(prepare(read_recipe(QUICKSTART, tiny_settings)))
     task = "{kind: classes, text: text, label: opinion, train: 'sample:opinions-train', dev: 'sample:opinions-dev'}"
-    with pytest.raises(UserError, match="tasks: interference is between tasks: two are needed, found 1"):
+    with pytest.raises(UserError, match="tasks: interference needs two or more tasks, found 1"):
         with_probes(read_recipe(QUICKSTART, [*tiny_settings, f"tasks={{opinion: {task}}}"]))
     with pytest.raises(UserError, match=r"train\.interference_every: must be in \[1, 1000000000\], found 0"):
         recipe(tiny_settings, "train.interference_every=0")

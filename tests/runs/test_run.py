@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, BertForMaskedLM
 
 import polytask
-from polytask import Finished, Rehearsal, Running, UserError, evaluate_run, prepare, read_recipe, train
+from polytask import Finished, UserError, evaluate_run, prepare, read_recipe, rehearse, start_training, train
 from polytask.disk.lock import let_go
+from polytask.runs.score import score_split
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 
@@ -27,7 +28,7 @@ def test_the_folder_has_everything(tiny_run: Finished) -> None:
     expected |= {f"predictions/{task}-dev.jsonl" for task in ("opinion", "question", "similarity")}
     assert expected <= names
     assert any(name.startswith("tensorboard/") for name in names)
-    assert {Path(n).suffix for n in names if n.startswith("checkpoints/")} == {".safetensors", ".json"}
+    assert not [name for name in names if name.startswith("checkpoints/")]  # the model has the weights
     assert not [name for name in names if name.startswith(".") and name != ".lock"]
 
 
@@ -87,7 +88,7 @@ def test_a_stopped_run_resumes_to_the_same_end(tmp_path: Path, tiny_run: Finishe
     settings = [*tiny_settings, "train.save_every=4"]
     recipe = read_recipe(QUICKSTART, settings)
     straight = train(recipe, tmp_path / "straight")
-    running = Running(recipe, tmp_path / "stopped")
+    running = start_training(recipe, tmp_path / "stopped")
     list(itertools.islice(running.steps(), 14))
     del running
     resumed = train(recipe, tmp_path / "stopped", resume=True)
@@ -96,20 +97,66 @@ def test_a_stopped_run_resumes_to_the_same_end(tmp_path: Path, tiny_run: Finishe
     assert straight.evaluations == resumed.evaluations
     starts = [json.loads(x) for x in (resumed.folder / "metrics.jsonl").read_text().splitlines() if '"step": 0' in x]
     assert [line["kind"] for line in starts] == ["evaluation"]  # kept, and not scored again
-    assert straight.summary["start"] == resumed.summary["start"]
-    assert straight.summary["untrained"] == resumed.summary["untrained"]
+    assert straight.summary.start == resumed.summary.start
+    assert straight.summary.untrained == resumed.summary.untrained
     steps = [json.loads(line) for line in (resumed.folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in steps if line["kind"] == "step"] == list(range(1, 21))
     again = train(recipe, tmp_path / "stopped", resume=True)  # a finished run has nothing left to train
     assert again.evaluations == resumed.evaluations
 
 
+def test_a_finished_run_keeps_its_model_and_small_files(tmp_path: Path, tiny_settings: list[str]) -> None:
+    short = [*tiny_settings, "train.epochs=1", "train.steps_per_epoch=3"]
+    finished = train(QUICKSTART, tmp_path / "run", short)
+    sizes = {path: path.stat().st_size for path in finished.folder.rglob("*") if path.is_file()}
+    assert not (finished.folder / "checkpoints").exists()
+    assert finished.removed_bytes > sizes[finished.folder / "model" / "model.safetensors"]
+    recipe = read_recipe(QUICKSTART, short)
+    finished.report.unlink()
+    running = start_training(recipe, finished.folder, resume=True)
+    assert list(running.steps()) == []
+    assert running.evaluate("dev").tasks == finished.evaluations["dev"].tasks
+    again = running.finish()
+    assert (again.evaluations, again.summary) == (finished.evaluations, finished.summary)
+    assert finished.report.is_file()
+    longer = read_recipe(QUICKSTART, [*short, "train.epochs=2"])
+    for allow_change in (False, True):
+        with pytest.raises(UserError, match=r"(?s)its checkpoints were removed, .*epochs: was 1, is 2.*--keep-check"):
+            start_training(longer, finished.folder, resume=True, allow_change=allow_change)
+
+
+def test_a_run_that_keeps_its_checkpoints_can_be_trained_further(tmp_path: Path, tiny_settings: list[str]) -> None:
+    short = [*tiny_settings, "train.epochs=1", "train.steps_per_epoch=3", "train.schedule=constant"]
+    kept = train(QUICKSTART, tmp_path / "run", short, keep_checkpoints=True)
+    assert kept.removed_bytes == 0
+    assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} >= {"step-3"}
+    again = train(QUICKSTART, tmp_path / "run", short, resume=True, keep_checkpoints=True)
+    assert again.evaluations == kept.evaluations
+    with pytest.raises(UserError, match="the run was started with another recipe"):
+        train(QUICKSTART, tmp_path / "run", [*short, "train.epochs=2"], resume=True)
+    longer = train(QUICKSTART, tmp_path / "run", [*short, "train.epochs=2"], resume=True, allow_change=True)
+    assert longer.summary.steps == 6
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_checkpoints_stay_if_the_model_cannot_be_loaded(
+    tmp_path: Path, tiny_settings: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def damaged(folder: Path) -> None:
+        raise UserError(f"{folder}: damaged")
+
+    monkeypatch.setattr("polytask.runs.finish.load_bundle", damaged)
+    train(QUICKSTART, tmp_path / "run", [*tiny_settings, "train.epochs=1", "train.steps_per_epoch=3"])
+    assert (tmp_path / "run" / "checkpoints" / "step-3").is_dir()
+    assert "the checkpoints are kept, because the saved model cannot be loaded" in caplog.text
+
+
 def test_every_task_is_scored_before_the_first_step(tiny_run: Finished, tiny_settings: list[str]) -> None:
     lines = [json.loads(line) for line in (tiny_run.folder / "metrics.jsonl").read_text().splitlines()]
     start = lines[0]
     assert (start["kind"], start["step"], start["best"]) == ("evaluation", 0, False)
-    untouched = Rehearsal(read_recipe(QUICKSTART, tiny_settings))
-    for task, score in untouched.evaluate("dev"):
+    untouched = rehearse(read_recipe(QUICKSTART, tiny_settings))
+    for task, score in score_split(untouched, "dev", 0).report:
         assert start["tasks"][task]["metrics"][score.primary]["value"] == score.value
     summary = json.loads((tiny_run.folder / "summary.json").read_text())
     assert summary["start"] == start["tasks"]
@@ -130,9 +177,9 @@ def test_scoring_the_start_does_not_change_training(
 ) -> None:
     short = [*tiny_settings, "train.epochs=1", "train.steps_per_epoch=3"]
     train(QUICKSTART, tmp_path / "with", short)
-    monkeypatch.setattr("polytask.training.loop._evaluate_the_start", lambda session: None)
+    monkeypatch.setattr("polytask.training.loop.Session._evaluate_start", lambda session: None)
     without = train(QUICKSTART, tmp_path / "without", short)
-    assert "start" not in without.summary
+    assert without.summary.start is None
     for file in ("model/model.safetensors", "model/parts.safetensors"):
         assert (tmp_path / "with" / file).read_bytes() == (tmp_path / "without" / file).read_bytes()
     losses = [
@@ -144,13 +191,10 @@ def test_scoring_the_start_does_not_change_training(
 
 def test_refused_folders(tmp_path: Path, tiny_run: Finished, tiny_settings: list[str]) -> None:
     recipe = read_recipe(QUICKSTART, tiny_settings)
-    with pytest.raises(UserError, match="there is a run in this folder already; go on with it by --resume"):
-        Running(recipe, tiny_run.folder)
+    with pytest.raises(UserError, match="the folder already contains a run; pass --resume to continue it"):
+        start_training(recipe, tiny_run.folder)
     with pytest.raises(UserError, match="there is no run to resume"):
-        Running(recipe, tmp_path / "nothing", resume=True)
-    other = read_recipe(QUICKSTART, [*tiny_settings, "seed=9"])
-    with pytest.raises(UserError, match="the run was started with another recipe"):
-        Running(other, tiny_run.folder, resume=True)
+        start_training(recipe, tmp_path / "nothing", resume=True)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +222,7 @@ def test_refused_recipes(tmp_path: Path, tiny_settings: list[str], setting: str,
     if "cuda" in setting and torch.cuda.is_available():
         message = "."
     with pytest.raises(UserError, match=message):
-        Running(read_recipe(QUICKSTART, [*tiny_settings, setting]), tmp_path / "run")
+        start_training(read_recipe(QUICKSTART, [*tiny_settings, setting]), tmp_path / "run")
     assert not (tmp_path / "run").exists()  # nothing is written before everything is right
 
 
@@ -195,7 +239,7 @@ def test_heads_bi_accumulation_and_bf16_together(tmp_path: Path, tiny_settings: 
         "train.select=question.f1",
     ]
     finished = train(QUICKSTART, tmp_path / "run", [*tiny_settings, *more])
-    assert finished.summary["best"]["select"] == "question.f1"
+    assert finished.summary.best.select == "question.f1"
     assert finished.evaluations["dev"].tasks["similarity"].examples == 90
 
 
@@ -253,8 +297,8 @@ def test_plain_text_is_learned_beside_the_tasks(tmp_path: Path, tiny_settings: l
     assert scores["words"].primary == scores["views"].primary == "perplexity"
     assert 1 < scores["words"].value < 10_000
     assert 1 <= scores["views"].value <= 90  # of 90 texts
-    assert finished.summary["best"]["value"] == scores["words"].value
-    assert set(finished.summary["baselines"]) == {"opinion", "question", "similarity"}
+    assert finished.summary.best.value == scores["words"].value
+    assert set(finished.summary.baselines) == {"opinion", "question", "similarity"}
     assert {path.stem for path in (finished.folder / "predictions").iterdir()} == {
         "opinion-dev",
         "question-dev",
@@ -271,7 +315,7 @@ def test_plain_text_is_learned_beside_the_tasks(tmp_path: Path, tiny_settings: l
     with pytest.raises(UserError, match="predict: task words is plain text: it has no labels"):
         polytask.load(finished.folder).predict("words", "Hello.")
 
-    running = Running(recipe, tmp_path / "stopped")
+    running = start_training(recipe, tmp_path / "stopped")
     list(itertools.islice(running.steps(), 3))
     resumed = train(recipe, tmp_path / "stopped", resume=True)
     for file in ("model/model.safetensors", "model/parts.safetensors"):
@@ -280,7 +324,7 @@ def test_plain_text_is_learned_beside_the_tasks(tmp_path: Path, tiny_settings: l
 
 def test_regularizers_let_plain_text_be(tmp_path: Path, tiny_settings: list[str]) -> None:
     recipe = with_plain_text(tmp_path, tiny_settings, "regularizers=[smart, r_drop, bregman]")
-    for report in Running(recipe, tmp_path / "run").steps():
+    for report in start_training(recipe, tmp_path / "run").steps():
         (task,) = report.losses
         assert all(value == 0 if task in ("words", "views") else value >= 0 for value in report.penalties.values())
         assert torch.isfinite(torch.tensor([*report.losses.values(), *report.penalties.values()])).all()
@@ -305,7 +349,7 @@ def test_a_resumed_run_keeps_the_precision_and_threads_it_chose(
 ) -> None:
     recipe = read_recipe(QUICKSTART, [*tiny_settings, "train.precision=auto", "train.save_every=1"])
     monkeypatch.setattr("polytask.machine.multiplies_bf16", lambda device: True)
-    running = Running(recipe, tmp_path / "run")
+    running = start_training(recipe, tmp_path / "run")
     next(running.steps())
     running.save()
     let_go(running.folder)
@@ -315,8 +359,8 @@ def test_a_resumed_run_keeps_the_precision_and_threads_it_chose(
     (tmp_path / "run" / "environment.json").write_text(json.dumps(environment))
 
     monkeypatch.setattr("polytask.machine.multiplies_bf16", lambda device: False)  # another machine
-    monkeypatch.setattr("polytask.runs.run.pick_threads", lambda device: pytest.fail("the run has chosen already"))
-    resumed = Running(recipe, tmp_path / "run", resume=True)
+    monkeypatch.setattr("polytask.runs.start.pick_threads", lambda device: pytest.fail("the run has chosen already"))
+    resumed = start_training(recipe, tmp_path / "run", resume=True)
     assert resumed.recipe.train.precision == "bf16"
     assert resumed.changes == []
     assert torch.get_num_threads() == 1

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from polytask import Finished, train
+from polytask.runs.summary import Best
 from polytask.studies.compare import compare_runs
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
@@ -26,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_settings: list[str]) -> 
 
 def test_the_summary_has_every_tasks_score_after_every_stage(runs: dict[str, Finished]) -> None:
     run = runs["none"]
-    found = run.summary["transfer"]
+    found = run.summary.transfer
     assert [stage["task"] for stage in found["stages"]] == ["opinion", "question", "similarity"]
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     evaluations = {line["step"]: line["tasks"] for line in lines if line["kind"] == "evaluation"}
@@ -35,11 +36,11 @@ def test_the_summary_has_every_tasks_score_after_every_stage(runs: dict[str, Fin
         assert row == [score["metrics"][score["primary"]]["value"] for score in tasks.values()]
     final = [score.value for _, score in run.evaluations["dev"]]
     assert found["scores"][-1] == pytest.approx(final)  # the last weights are those of the model
-    assert run.summary["best"] == {"step": 20, "select": "last", "value": None, "start_value": None}
+    assert run.summary.best == Best(20, "last", None)
 
 
 def test_a_encoder_that_never_learns_forgets_nothing(runs: dict[str, Finished]) -> None:
-    found = runs["frozen"].summary["transfer"]
+    found = runs["frozen"].summary.transfer
     for column, stage in enumerate(found["stages"]):
         own = column + 1
         scores = [row[column] for row in found["scores"]]
@@ -50,7 +51,7 @@ def test_a_encoder_that_never_learns_forgets_nothing(runs: dict[str, Finished]) 
 
 def test_the_report_and_the_card_say_it(runs: dict[str, Finished]) -> None:
     page = runs["none"].report.read_text(encoding="utf-8")
-    found = runs["none"].summary["transfer"]
+    found = runs["none"].summary.transfer
     assert 'id="transfer"' in page
     assert "Every task&#x27;s score after each stage" in page
     assert f"{found['mean_forgetting']:.3f}" in page
@@ -64,7 +65,7 @@ def test_the_report_and_the_card_say_it(runs: dict[str, Finished]) -> None:
 def test_a_comparison_of_sequences_says_what_was_forgotten(runs: dict[str, Finished], tmp_path: Path) -> None:
     content = compare_runs([run.folder for run in runs.values()], tmp_path / "both")
     lost = {name: found["cost"]["forgetting"] for name, found in content["variants"].items()}
-    assert lost == {name: run.summary["transfer"]["mean_forgetting"] for name, run in runs.items()}
+    assert lost == {name: run.summary.transfer["mean_forgetting"] for name, run in runs.items()}
     assert "| Forgotten |" in (tmp_path / "both" / "study.md").read_text(encoding="utf-8")
 
 
@@ -76,4 +77,4 @@ def test_every_method_runs_beside_half_precision_and_accumulation(
 ) -> None:
     short = ["train.epochs=1", "train.batch_size=4", "train.accumulate=2", "train.precision=bf16"]
     finished = train(QUICKSTART, tmp_path / "run", [*tiny_settings, *SEQUENCE, *short, against])
-    assert torch.isfinite(torch.tensor(finished.summary["transfer"]["scores"])).all()
+    assert torch.isfinite(torch.tensor(finished.summary.transfer["scores"])).all()

@@ -87,8 +87,8 @@ def make_session(tmp_path: Path) -> MakeSession:
             steps_per_epoch=6,
             seed=5,
             evaluate=lambda step: evaluate(model, split_outputs(model, dev, packer), dev, specs, "dev", step),
-            journal=Journal(run, resumed_at),
-            folder=run / "checkpoints",
+            journal=Journal(run / "metrics.jsonl", run / "tensorboard", resumed_at),
+            checkpoints=run / "checkpoints",
         )
 
     return make

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from polytask import Running, read_recipe
+from polytask import read_recipe, start_training
 from polytask.training.averages import RunningAverage, mean_weights
 from polytask.training.checkpoint import newest, numbered, optimizer_tensors, read_checkpoint
-from polytask.training.loop import Session, fit
+from polytask.training.loop import Session
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 
@@ -107,9 +107,9 @@ def watched(session: Session) -> dict[int, dict[str, Tensor]]:
 def test_the_average_is_evaluated_and_saved_and_the_training_knows_nothing_of_it(make_session: Any) -> None:
     plain, session = make_session("plain"), averaged(make_session("average", ema=0.9))
     seen = watched(session)
-    list(fit(plain))
+    list(plain.fit())
     averages = {0: copied(session.average.weights)}
-    for report in fit(session):
+    for report in session.fit():
         averages[report.step] = copied(session.average.weights)
         own = copied(dict(session.model.named_parameters()))
         decay = min(0.9, (1 + report.step) / (10 + report.step))
@@ -120,9 +120,9 @@ def test_the_average_is_evaluated_and_saved_and_the_training_knows_nothing_of_it
 
     assert set(seen) == {0, 6, 12}
     assert all(same(seen[step], averages[step]) for step in seen)
-    best = read_checkpoint(session.folder / f"best-{session.best_step}").tensors
+    best = read_checkpoint(session.checkpoints / f"best-{session.best_step}").tensors
     assert same(best["model"], averages[session.best_step])
-    last = read_checkpoint(session.folder / "step-12").tensors
+    last = read_checkpoint(session.checkpoints / "step-12").tensors
     assert same(last["model"], plain.model.state_dict())
     assert same(last["average"], averages[12])
     session.load_best()
@@ -133,14 +133,14 @@ def test_the_average_is_evaluated_and_saved_and_the_training_knows_nothing_of_it
 def test_a_stopped_run_with_an_average_ends_with_the_same_bits(make_session: Any, stop: int) -> None:
     options = {"ema": 0.9, "save_every": 2, "evaluate_every": 3, "average_best": 2}
     straight = averaged(make_session("straight", **options))
-    list(fit(straight))
+    list(straight.fit())
     stopped = averaged(make_session("stopped", **options))
-    list(itertools.islice(fit(stopped), stop))
+    list(itertools.islice(stopped.fit(), stop))
     resumed = averaged(make_session("stopped", resumed_at=stop - stop % 2, **options))
-    resumed.load(newest(stopped.folder))
-    list(fit(resumed))
+    resumed.load(newest(stopped.checkpoints))
+    list(resumed.fit())
     assert same(bits(resumed), bits(straight))
-    assert resumed.bests == straight.bests
+    assert resumed.progress.bests == straight.progress.bests
     resumed.load_best()
     straight.load_best()
     assert same(resumed.model.state_dict(), straight.model.state_dict())
@@ -149,14 +149,14 @@ def test_a_stopped_run_with_an_average_ends_with_the_same_bits(make_session: Any
 def test_the_mean_of_the_two_best_and_only_their_folders(make_session: Any) -> None:
     session = make_session(epochs=4, evaluate_every=3, average_best=2, schedule="constant")
     seen, values = watched(session), {}
-    for report in fit(session):
+    for report in session.fit():
         if report.evaluation is not None:
             values[report.step] = report.evaluation.mean
             assert report.best == (report.step == max(values, key=lambda step: (values[step], -step)))
     assert len(values) == 8
     best = sorted(values, key=lambda step: (-values[step], step))[:2]
-    assert [step for _, step in session.bests] == best
-    assert list(numbered(session.folder, "best-")) == sorted(best)
+    assert [step for _, step in session.progress.bests] == best
+    assert list(numbered(session.checkpoints, "best-")) == sorted(best)
     session.load_best()
     for name, weight in session.model.state_dict().items():
         torch.testing.assert_close(weight, (seen[best[0]][name] + seen[best[1]][name]) / 2)
@@ -165,7 +165,7 @@ def test_the_mean_of_the_two_best_and_only_their_folders(make_session: Any) -> N
 def test_fewer_evaluations_than_weights_to_average(make_session: Any) -> None:
     session = make_session(epochs=1, average_best=5)
     seen = watched(session)
-    list(fit(session))
+    list(session.fit())
     session.load_best()
     assert same(session.model.state_dict(), seen[6])
 
@@ -173,10 +173,10 @@ def test_fewer_evaluations_than_weights_to_average(make_session: Any) -> None:
 def test_a_whole_run_with_both_averages_resumes(tmp_path: Path, tiny_settings: list[str]) -> None:
     more = ["train.ema=0.9", "train.average_best=2", "train.steps_per_epoch=2", "train.epochs=4", "train.save_every=3"]
     recipe = read_recipe(QUICKSTART, [*tiny_settings, *more])
-    straight = Running(recipe, tmp_path / "straight")
+    straight = start_training(recipe, tmp_path / "straight")
     list(straight.steps())
-    list(itertools.islice(Running(recipe, tmp_path / "stopped").steps(), 5))
-    resumed = Running(recipe, tmp_path / "stopped", resume=True)
+    list(itertools.islice(start_training(recipe, tmp_path / "stopped").steps(), 5))
+    resumed = start_training(recipe, tmp_path / "stopped", resume=True)
     list(resumed.steps())
     assert straight.session.average is not None
     assert same(bits(straight.session), bits(resumed.session))

@@ -32,7 +32,7 @@ from polytask.text.packing import Packer, Part
 from polytask.training.averages import RunningAverage
 from polytask.training.captured import CapturedSteps, reason_not_capturable, tensors_of
 from polytask.training.checkpoint import newest
-from polytask.training.loop import Session, fit
+from polytask.training.loop import Session
 from polytask.training.objective import Objective
 from polytask.types import YES_NO, Draw, MethodChoice, UserError
 
@@ -83,7 +83,7 @@ def test_the_same_with_every_adapter(make_session: Any, device: str, adapter: Me
         with torch.no_grad():
             for parameter in session.model.adapter.parameters():
                 parameter += torch.randn(parameter.shape).to(parameter) * 0.1
-    wanted, found = list(fit(plain)), list(fit(captured(swift)))
+    wanted, found = list(plain.fit()), list(captured(swift).fit())
     assert swift.captured is not None
     assert swift.captured.reason is None
     for one, other in zip(wanted, found, strict=True):
@@ -103,7 +103,7 @@ def test_the_same_with_every_policy_that_is_captured(make_session: Any, device: 
         if learned := [(f"policy.{one}", parameter) for one, parameter in policy.named_parameters()]:
             session.optimizer.add_param_group({"params": learned, "lr": 1e-2, "base_lr": 1e-2, "weight_decay": 0.0})
         session.objective = Objective(policy)
-    wanted, found = list(fit(plain)), list(fit(captured(swift)))
+    wanted, found = list(plain.fit()), list(captured(swift).fit())
     assert swift.captured is not None
     assert swift.captured.reason is None
     for one, other in zip(wanted, found, strict=True):
@@ -124,7 +124,7 @@ def test_the_same_losses_and_weights_as_plain_steps(
     options = {"optimizer": "fused_adamw", "parts": parts, "precision": precision, "clip": clip, "device": device}
     plain = undropped(make_session("plain", sampler=sampler, **options))
     swift = captured(undropped(make_session("swift", sampler=sampler, **options)))
-    wanted, found = list(fit(plain)), list(fit(swift))
+    wanted, found = list(plain.fit()), list(swift.fit())
     assert [report.step for report in found] == [report.step for report in wanted]
     near = {"rtol": 1e-4, "atol": 1e-5} if precision == "float32" and device == "cpu" else {"rtol": 0.05, "atol": 0.02}
     for one, other in zip(wanted, found, strict=True):
@@ -172,7 +172,7 @@ def test_with_the_update_training_is_the_same(
     plain = updated(make_session("plain", **options), monkeypatch, fits=False)
     swift = updated(make_session("swift", **options), monkeypatch)
     near = {"rtol": 1e-4, "atol": 1e-5} if precision == "float32" and device == "cpu" else {"rtol": 0.05, "atol": 0.02}
-    for one, other in zip(fit(plain), fit(swift), strict=True):
+    for one, other in zip(plain.fit(), swift.fit(), strict=True):
         torch.testing.assert_close(torch.tensor([*one.losses.values()]), torch.tensor([*other.losses.values()]), **near)
         torch.testing.assert_close(torch.tensor(one.gradient_norm), torch.tensor(other.gradient_norm), **near)
     for name, weight in plain.model.state_dict().items():
@@ -196,7 +196,7 @@ def test_with_the_update_weights_may_be_changed_from_outside(
         session = updated(make_session(f"run{number}", **options), monkeypatch, fits)
         session.average = RunningAverage(session.model, 0.9)
         start = {name: weight.clone() for name, weight in session.model.state_dict().items()}
-        for report in fit(session):
+        for report in session.fit():
             if report.step == 3:
                 session.model.load_state_dict(start)
             if report.step == 5:
@@ -250,17 +250,17 @@ def test_stopped_anywhere_it_resumes_with_every_line_once(make_session: Any, dev
     """A stop comes when the next step is under way: that one is part of the checkpoint, and of the journal."""
     options = {"optimizer": "fused_adamw", "device": device}
     straight = captured(make_session("straight", **options))
-    list(fit(straight))
+    list(straight.fit())
     stopped = captured(make_session("stopped", **options))
-    steps = fit(stopped)
+    steps = stopped.fit()
     seen = list(itertools.islice(steps, 8))
     assert stopped.step == seen[-1].step + 1
     stopped.save()
     steps.close()
     resumed = captured(make_session("stopped", resumed_at=9, **options))
-    resumed.load(newest(stopped.folder))
+    resumed.load(newest(stopped.checkpoints))
     assert resumed.step == 9
-    rest = list(fit(resumed))
+    rest = list(resumed.fit())
     assert [report.step for report in rest] == [10, 11, 12]
     assert [line["step"] for line in lines(resumed) if line["kind"] == "step"] == list(range(1, 13))
     near = 0 if device == "cpu" else 2e-3
@@ -271,7 +271,7 @@ def test_stopped_anywhere_it_resumes_with_every_line_once(make_session: Any, dev
 def test_a_save_in_between_loses_no_report(make_session: Any) -> None:
     session = captured(make_session(optimizer="fused_adamw"))
     seen = []
-    for report in fit(session):
+    for report in session.fit():
         seen.append(report.step)
         if report.step == 2:
             session.save()
@@ -281,7 +281,7 @@ def test_a_save_in_between_loses_no_report(make_session: Any) -> None:
 
 def test_closed_early_the_step_under_way_has_its_line(make_session: Any) -> None:
     session = captured(make_session(optimizer="fused_adamw"))
-    steps = fit(session)
+    steps = session.fit()
     next(steps)
     steps.close()
     assert [line["step"] for line in lines(session)] == [0, 1, 2]
@@ -299,12 +299,12 @@ def test_what_is_no_number_moves_nothing(make_session: Any, monkeypatch: pytest.
 
     monkeypatch.setattr(Objective, "task_losses", spoiled)
     if on_nan == "skip":
-        reports = list(fit(session))
+        reports = list(session.fit())
         assert [report.step for report in reports if report.skipped] == [3]
         counts = {int(state["step"]) for state in session.optimizer.state.values()}
         assert max(counts) == 5
         return
-    steps = fit(session)
+    steps = session.fit()
     next(steps)
     weights = {name: weight.clone() for name, weight in session.model.state_dict().items()}  # of step 2, which is begun
     next(steps)
@@ -314,7 +314,7 @@ def test_what_is_no_number_moves_nothing(make_session: Any, monkeypatch: pytest.
     for name, weight in session.model.state_dict().items():
         assert torch.equal(weight, weights[name])
     again = make_session(resumed_at=2, optimizer="fused_adamw", epochs=1)
-    again.load(newest(session.folder))
+    again.load(newest(session.checkpoints))
     assert again.feed.given == session.feed.given
 
 
@@ -479,9 +479,9 @@ def test_on_cuda_a_loss_that_reads_the_lengths_ends_capturing(
         return {task: loss * first for task, loss in real(self, model, stream, *args).items()}
 
     monkeypatch.setattr(Objective, "task_losses", by_length)
-    wanted = [report.losses for report in fit(undropped(make_session("plain", **options)))]
+    wanted = [report.losses for report in undropped(make_session("plain", **options)).fit()]
     session = captured(undropped(make_session("swift", **options)))
-    found = [report.losses for report in fit(session)]
+    found = [report.losses for report in session.fit()]
     assert session.captured is not None
     assert "layout.lengths is not known" in str(session.captured.reason)
     for one, two in zip(wanted, found, strict=True):
@@ -506,10 +506,10 @@ def test_on_cuda_where_capturing_fails_training_goes_on(
         update(*given)
 
     monkeypatch.setattr(session.captured, "_update", failing)
-    losses = [report.losses for report in fit(session)]
+    losses = [report.losses for report in session.fit()]
     assert session.captured.reason is not None
     assert len(seen) == after + 1
-    expected = [report.losses for report in fit(captured(make_session("whole", **options)))]
+    expected = [report.losses for report in captured(make_session("whole", **options)).fit()]
     assert len(losses) == len(expected)
     for one, two in zip(losses, expected, strict=True):
         assert one.keys() == two.keys()

@@ -15,12 +15,16 @@ def report(step: int, evaluated: bool = False, steps: int = 10) -> StepReport:
     return StepReport(step, steps, 1, {"t": 0.25}, {}, 1e-3, 2.0, 4, 40, 0.1, evaluation, evaluated)
 
 
+def journal_in(run: Path, resumed_at: int = 0) -> Journal:
+    return Journal(run / "metrics.jsonl", run / "tensorboard", resumed_at)
+
+
 def steps(run: Path) -> list[int]:
     return [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_lines_hold_the_report(tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal:
+    with journal_in(tmp_path) as journal:
         journal.write(report(1, evaluated=True))
     step, evaluation = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert (step["kind"], step["losses"], step["examples"]) == ("step", {"t": 0.25}, 4)
@@ -35,7 +39,7 @@ def test_lines_hold_the_report(tmp_path: Path) -> None:
 
 
 def test_of_a_long_run_tensorboard_is_given_some_steps_and_every_evaluation(tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal:
+    with journal_in(tmp_path) as journal:
         for step in range(1, 61):
             journal.write(report(step, evaluated=step == 31, steps=38_000))
     assert steps(tmp_path) == [*range(1, 32), *range(31, 61)]
@@ -45,12 +49,12 @@ def test_of_a_long_run_tensorboard_is_given_some_steps_and_every_evaluation(tmp_
 
 
 def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal:
+    with journal_in(tmp_path) as journal:
         for step in range(1, 6):
             journal.write(report(step))
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "step", "st')  # the process died here
-    with Journal(tmp_path, resumed_at=3) as journal:
+    with journal_in(tmp_path, resumed_at=3) as journal:
         for step in (4, 5):
             journal.write(report(step))
     assert steps(tmp_path) == [1, 2, 3, 4, 5]

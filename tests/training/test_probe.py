@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from polytask import Running, read_recipe
+from polytask import read_recipe, start_training
 from polytask.evaluation.interference import NOTHING_SHARED, summarize
 from polytask.training.checkpoint import newest, optimizer_tensors, step_of
 from polytask.training.gradients import shared_by_layer
-from polytask.training.loop import Session, fit
+from polytask.training.loop import Session
 from polytask.training.probe import probe
 from polytask.types import Interference
 
@@ -43,7 +43,7 @@ def gradients(session: Session, step: int = 3) -> dict[str, dict[str, Tensor]]:
 
 
 def session_of(folder: Path, tiny: list[str], *more: str) -> Session:
-    return Running(read_recipe(QUICKSTART, [*tiny, "tasks.similarity.weight=25", *more]), folder / "run").session
+    return start_training(read_recipe(QUICKSTART, [*tiny, "tasks.similarity.weight=25", *more]), folder / "run").session
 
 
 @pytest.mark.parametrize("adapter", ["none", "houlsby", "{name: own_encoder, layers: 1}"])
@@ -98,8 +98,8 @@ def lines(session: Session) -> list[dict[str, Any]]:
 def test_training_is_the_same_bit_for_bit(make_session: Any, accumulate: int) -> None:
     plain = make_session("plain", accumulate=accumulate)
     looked_at = make_session("looked-at", accumulate=accumulate, interference_every=1)
-    list(fit(plain))
-    reports = list(fit(looked_at))
+    list(plain.fit())
+    reports = list(looked_at.fit())
     assert all(report.interference is not None for report in reports)
     one, other = weights(plain), weights(looked_at)
     assert all(torch.equal(one[key], other[key]) for key in one)
@@ -118,7 +118,7 @@ def test_plain_text_and_memories_take_part_and_change_nothing(tmp_path: Path, ti
     ends = []
     for name, every in [("plain", "null"), ("looked-at", "2")]:
         session = session_of(tmp_path / name, tiny_settings, *more, f"train.interference_every={every}")
-        reports = list(fit(session))
+        reports = list(session.fit())
         ends.append(weights(session))
     assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
     found = [report.interference for report in reports if report.interference is not None]
@@ -131,13 +131,13 @@ def test_plain_text_and_memories_take_part_and_change_nothing(tmp_path: Path, ti
 def test_a_resumed_run_has_the_lines_of_an_unstopped_one(make_session: Any, stop: int) -> None:
     options = {"save_every": 2, "interference_every": 3}
     straight, stopped = make_session("straight", **options), make_session("stopped", **options)
-    list(fit(straight))
-    list(itertools.islice(fit(stopped), stop))
-    checkpoint = newest(stopped.folder)
+    list(straight.fit())
+    list(itertools.islice(stopped.fit(), stop))
+    checkpoint = newest(stopped.checkpoints)
     resumed = make_session("stopped", resumed_at=step_of(checkpoint) if checkpoint else 0, **options)
     if checkpoint is not None:
         resumed.load(checkpoint)
-    list(fit(resumed))
+    list(resumed.fit())
     assert [line["step"] for line in lines(straight) if line["kind"] == "interference"] == [3, 6, 9, 12]
     assert lines(resumed) == lines(straight)
 
@@ -156,7 +156,7 @@ def test_where_nothing_is_shared_it_is_said(tmp_path: Path, tiny_settings: list[
 def test_one_task_has_nobody_to_meet(tmp_path: Path, tiny_settings: list[str]) -> None:
     task = "{kind: classes, text: text, label: opinion, train: 'sample:opinions-train', dev: 'sample:opinions-dev'}"
     recipe = read_recipe(QUICKSTART, [*tiny_settings, f"tasks={{opinion: {task}}}", "train.interference_every=1"])
-    assert not probed(Running(recipe, tmp_path / "run").session).layers
+    assert not probed(start_training(recipe, tmp_path / "run").session).layers
 
 
 def test_a_task_that_diverged_spoils_only_its_own_pairs(make_session: Any) -> None:
@@ -172,7 +172,7 @@ def test_a_task_that_diverged_spoils_only_its_own_pairs(make_session: Any) -> No
 def test_first_order_transfer_is_what_a_small_step_does(make_session: Any) -> None:
     """A real step against task i's gradient changes j's loss by transfer_ij times what a step on j itself does."""
     session = make_session(batch_size=20)
-    list(itertools.islice(fit(session), 2))
+    list(itertools.islice(session.fit(), 2))
     found = probed(session)
     transfer = summarize([{"kind": "interference", **vars(found)}])["transfer"]
     model, whole = session.model.eval(), gradients(session)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polytask.training.averages import RunningAverage
 from polytask.training.checkpoint import newest, step_of
-from polytask.training.loop import Session, fit
+from polytask.training.loop import Session
 from polytask.types import EvalReport, MetricValue
 
 OPTIONS: dict[str, Any] = {"sampler": "in_order", "select": "last", "save_every": 5}
@@ -38,7 +38,7 @@ def test_every_stage_ends_with_an_evaluation_and_one_comes_first(make_session: A
     """40 and 20 examples over 12 steps: the first task has 8 of them."""
     session = make_session(**OPTIONS)
     before = session.evaluate(0)
-    reports = list(fit(session))
+    reports = list(session.fit())
     assert [list(report.losses) for report in reports] == [["one"]] * 8 + [["two"]] * 4
     assert evaluated(session) == [0, 6, 8, 12]  # 6: an epoch
     assert [report.step for report in reports if report.evaluation is not None] == [6, 8, 12]
@@ -48,20 +48,20 @@ def test_every_stage_ends_with_an_evaluation_and_one_comes_first(make_session: A
 
 def make_like(make_session: Any, sampler: str) -> Session:
     session: Session = make_session(sampler, sampler=sampler)
-    list(fit(session))
+    list(session.fit())
     return session
 
 
 @pytest.mark.parametrize("stop", [1, 3, 8, 11])
 def test_a_stopped_sequence_ends_with_the_same_bits_and_lines(make_session: Any, stop: int) -> None:
     straight, stopped = make_session("straight", **OPTIONS), make_session("stopped", **OPTIONS)
-    list(fit(straight))
-    list(itertools.islice(fit(stopped), stop))
-    checkpoint = newest(stopped.folder)
+    list(straight.fit())
+    list(itertools.islice(stopped.fit(), stop))
+    checkpoint = newest(stopped.checkpoints)
     resumed = make_session("stopped", resumed_at=step_of(checkpoint) if checkpoint else 0, **OPTIONS)
     if checkpoint is not None:
         resumed.load(checkpoint)
-    list(fit(resumed))
+    list(resumed.fit())
     assert lines(resumed) == lines(straight)  # the evaluation before the first step among them, once
     for session in (resumed, straight):
         session.load_best()
@@ -79,7 +79,7 @@ def test_the_last_weights_are_kept_whatever_they_score(make_session: Any) -> Non
     session = make_session(**OPTIONS, evaluate_every=1)
     plain = session.evaluate
     session.evaluate = lambda step: falling(plain(step))
-    reports = list(fit(session))
+    reports = list(session.fit())
     last = weights(session)
     assert not any(report.best for report in reports)
     assert not any(line.get("best") for line in lines(session))
@@ -90,8 +90,8 @@ def test_the_last_weights_are_kept_whatever_they_score(make_session: Any) -> Non
     assert session.best_step == 12
     assert same(weights(session), last)
     again = make_session(resumed_at=12, **OPTIONS)  # a run that was killed between its last step and its end
-    again.load(newest(session.folder))
-    assert list(fit(again)) == []
+    again.load(newest(session.checkpoints))
+    assert list(again.fit()) == []
     again.load_best()
     assert same(weights(again), last)
 
@@ -99,6 +99,6 @@ def test_the_last_weights_are_kept_whatever_they_score(make_session: Any) -> Non
 def test_with_a_running_average_the_last_average_is_kept(make_session: Any) -> None:
     session = make_session(**OPTIONS, ema=0.9)
     session.average = RunningAverage(session.model, 0.9)
-    list(fit(session))
+    list(session.fit())
     session.load_best()
     assert all(torch.equal(p, session.average.weights[name]) for name, p in session.model.named_parameters())

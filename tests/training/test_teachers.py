@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import polytask
-from polytask import Finished, Recipe, Running, UserError, read_recipe, seeds, train
+from polytask import Finished, Recipe, UserError, read_recipe, seeds, start_training, train
 from polytask.training.checkpoint import optimizer_tensors
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
@@ -34,11 +34,11 @@ def taught(tiny_settings: list[str], *settings: str, **teachers: Path) -> Recipe
 def test_the_first_step_aims_at_the_teacher_alone(tmp_path: Path, tiny_settings: list[str], teacher: Finished) -> None:
     """Against the probabilities the teacher gives for the same texts when it is asked like any other run."""
     recipe = taught(tiny_settings, opinion=teacher.folder)
-    report = next(Running(recipe, tmp_path / "run").steps())
+    report = next(start_training(recipe, tmp_path / "run").steps())
     (task,) = report.losses
     assert task == "opinion"
 
-    again = Running(recipe, tmp_path / "again")
+    again = start_training(recipe, tmp_path / "again")
     session = again.session
     (draw,) = session.sampler.next_step()
     stream = session.feed.next_batch([draw]).together
@@ -62,11 +62,11 @@ def test_a_student_of_teachers_for_every_kind(
     """Only what a teacher was named for is taught, and at half weight the teachers stay in to the end."""
     everything = {"question": tiny_run.folder, "similarity": tiny_run.folder, "opinion": teacher.folder}
     half = taught(tiny_settings, "train.teacher_annealing=false", "train.teacher_temperature=2", **everything)
-    reports = list(Running(half, tmp_path / "all").steps())
+    reports = list(start_training(half, tmp_path / "all").steps())
     assert {task for report in reports for task in report.losses} == set(everything)
     one = taught(tiny_settings, question=tiny_run.folder)
-    alone = list(itertools.islice(Running(one, tmp_path / "one").steps(), 2))
-    plain = list(itertools.islice(Running(taught(tiny_settings), tmp_path / "none").steps(), 2))
+    alone = list(itertools.islice(start_training(one, tmp_path / "one").steps(), 2))
+    plain = list(itertools.islice(start_training(taught(tiny_settings), tmp_path / "none").steps(), 2))
     assert alone[0].losses == plain[0].losses  # opinion, which has no teacher here
     assert alone[1].losses["question"] != plain[1].losses["question"]
 
@@ -75,9 +75,9 @@ def test_a_student_learns_what_its_teacher_says(tmp_path: Path, tiny_settings: l
     """A model that starts as its teacher finds nothing to change in the teacher's own answers."""
     settings = ["train.steps_per_epoch=1", "train.epochs=1", "train.clip=null", "dropout=0", "attention_dropout=0"]
     recipe = taught(tiny_settings, *settings, opinion=tiny_run.folder)
-    running = Running(recipe, tmp_path / "run")
+    running = start_training(recipe, tmp_path / "run")
     norms = [next(running.steps()).gradient_norm]
-    running = Running(recipe, tmp_path / "same")
+    running = start_training(recipe, tmp_path / "same")
     running.session.model.load_state_dict(polytask.load(tiny_run.folder).bundle.model.state_dict())
     for module in running.session.model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -88,10 +88,10 @@ def test_a_student_learns_what_its_teacher_says(tmp_path: Path, tiny_settings: l
 
 def test_a_stopped_run_ends_with_the_same_bits(tmp_path: Path, tiny_settings: list[str], teacher: Finished) -> None:
     recipe = taught(tiny_settings, "train.save_every=2", opinion=teacher.folder)
-    straight = Running(recipe, tmp_path / "straight")
+    straight = start_training(recipe, tmp_path / "straight")
     list(straight.steps())
-    list(itertools.islice(Running(recipe, tmp_path / "stopped").steps(), 3))
-    resumed = Running(recipe, tmp_path / "stopped", resume=True)
+    list(itertools.islice(start_training(recipe, tmp_path / "stopped").steps(), 3))
+    resumed = start_training(recipe, tmp_path / "stopped", resume=True)
     assert resumed.session.step == 2
     list(resumed.steps())
     one, other = (
@@ -104,7 +104,7 @@ def test_a_stopped_run_ends_with_the_same_bits(tmp_path: Path, tiny_settings: li
 def test_refused(tmp_path: Path, tiny_settings: list[str], teacher: Finished) -> None:
     def refused(message: str, *settings: str, **teachers: Path) -> None:
         with pytest.raises(UserError, match=message):
-            Running(taught(tiny_settings, *settings, **teachers), tmp_path / "run")
+            start_training(taught(tiny_settings, *settings, **teachers), tmp_path / "run")
         assert not (tmp_path / "run").exists()  # nothing is written before everything is right
 
     refused("teachers.question: there is no task of .* 'question'. Valid: opinion", question=teacher.folder)

@@ -23,6 +23,13 @@ def run(
     allow_change: Annotated[
         bool, typer.Option("--allow-change", help="With --resume: also if the recipe or the data has changed.")
     ] = False,
+    keep_checkpoints: Annotated[
+        bool,
+        typer.Option(
+            "--keep-checkpoints",
+            help="Keep the checkpoints after the run has finished (by default only the model and small files stay).",
+        ),
+    ] = False,
 ) -> None:
     """Add tasks to a run that has finished. The result is a run of its own, with the old tasks and the new ones.
 
@@ -36,7 +43,7 @@ def run(
 
         polytask add-task runs/two-tasks recipes/adding/similarity-replay.yaml --set add.max_drop=2 --run runs/three
     """
-    adding = polytask.Adding(old, recipe, folder, setting, resume, allow_change)
+    adding = polytask.start_adding(old, recipe, folder, setting, resume, allow_change, keep_checkpoints)
     follow(adding)
     finished = adding.finish()
     print_finished(finished)

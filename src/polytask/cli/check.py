@@ -35,7 +35,7 @@ def run(
 
         polytask check recipes/quickstart.yaml --strict
     """
-    prepared = polytask.Rehearsal(polytask.read_recipe(recipe, setting)).prepared
+    prepared = polytask.rehearse(polytask.read_recipe(recipe, setting))
     console = plain_console()
     console.print(data_table(prepared))
     found = prepared.findings()
@@ -73,10 +73,10 @@ def data_table(prepared: "polytask.Prepared") -> Table:
         table.add_column(column, justify="right" if column in ("rows", "skipped", "tokens", "too long") else "left")
     for name, task in prepared.tasks.items():
         about = polytask.describe_task(task, prepared)
-        for split, data in about["data"].items():
+        for split, data in about.data.items():
             row = (f"{data['rows']:,}", f"{data['skipped']:,}", balance(data["labels"]))
             lengths = data["lengths"]
-            table.add_row(name, about["kind"], split, *row, f"{lengths['mean']:.1f}", f"{lengths['truncated']:,}")
+            table.add_row(name, about.kind, split, *row, f"{lengths['mean']:.1f}", f"{lengths['truncated']:,}")
     return table
 
 
@@ -98,7 +98,7 @@ def budget_table(prepared: "polytask.Prepared") -> Table:
     table = Table(title="Parameters", title_justify="left")
     table.add_column("part")
     table.add_column("parameters", justify="right")
-    table.add_row("shared: encoder", f"{budget['trunk']:,}")
+    table.add_row("shared: encoder", f"{budget['encoder']:,}")
     table.add_row("shared: adapter", f"{budget['adapter_shared']:,}")
     for task, count in budget["per_task"].items():
         table.add_row(f"only {task}", f"{count:,}")

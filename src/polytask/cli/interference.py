@@ -27,6 +27,13 @@ def run(
     allow_change: Annotated[
         bool, typer.Option("--allow-change", help="With --resume: also if the recipe or the data has changed.")
     ] = False,
+    keep_checkpoints: Annotated[
+        bool,
+        typer.Option(
+            "--keep-checkpoints",
+            help="Keep the checkpoints after the run has finished (by default only the model and small files stay).",
+        ),
+    ] = False,
 ) -> None:
     """Train a recipe, comparing its tasks' gradients now and then: which pairs of tasks help or hurt each other.
 
@@ -39,13 +46,15 @@ def run(
         polytask interference recipe.yaml --every 10 --run runs/looked-at --set train.epochs=5
     """
     probed = polytask.with_probes(polytask.read_recipe(recipe, setting), every)
-    running = polytask.Running(probed, folder or Path("runs") / f"{probed.name}-interference", resume, allow_change)
+    running = polytask.start_training(
+        probed, folder or Path("runs") / f"{probed.name}-interference", resume, allow_change, keep_checkpoints
+    )
     follow(running)
     finished = running.finish()
-    found = finished.summary["interference"]
+    found = finished.summary.interference
     console = plain_console()
     if found is None:
-        steps, every = finished.summary["steps"], probed.train.interference_every
+        steps, every = finished.summary.steps, probed.train.interference_every
         console.print(f"No probe was made: the run had {steps} steps, and one was due every {every}.", highlight=False)
     elif found["note"]:
         console.print(found["note"], highlight=False, soft_wrap=True)

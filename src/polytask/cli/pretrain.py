@@ -28,6 +28,13 @@ def run(
     allow_change: Annotated[
         bool, typer.Option("--allow-change", help="With --resume: also if the recipe or the data has changed.")
     ] = False,
+    keep_checkpoints: Annotated[
+        bool,
+        typer.Option(
+            "--keep-checkpoints",
+            help="Keep the checkpoints after the run has finished (by default only the model and small files stay).",
+        ),
+    ] = False,
 ) -> None:
     """Train a recipe's encoder further on plain text, as a masked language model. The result is an encoder.
 
@@ -40,11 +47,12 @@ def run(
         polytask train recipe.yaml --set encoder=runs/recipe-pretrained/model
     """
     content = polytask.read_recipe(recipe, setting)
-    running = polytask.Pretraining(content, folder, text, own or None, resume, allow_change)
+    running = polytask.start_pretraining(content, folder, text, own or None, resume, allow_change, keep_checkpoints)
     follow(running)
-    result = running.result()
+    result = polytask.Pretrained.of(running.finish())
     print_finished(result.finished)
+    before = "" if result.before is None else f"{result.before.value:.1f} before, "
     echo(
-        f"perplexity on held-back text: {result.before.value:.1f} before, {result.after.value:.1f} after\n"
+        f"perplexity on held-out text: {before}{result.after.value:.1f} after\n"
         f"Next: polytask train {recipe} --set encoder={result.encoder}"
     )

@@ -15,7 +15,7 @@ MOST_METRICS = 3
 """Of a task in a table, beside its primary metric and functions of the user's own; the report shows all."""
 
 
-def scores_table(report: "polytask.EvalReport", summary: Mapping[str, Any] | None = None) -> Table:
+def scores_table(report: "polytask.EvalReport", summary: "polytask.Summary | None" = None) -> Table:
     """Each task's main metrics with their intervals; with a run's summary, also what they are compared with."""
     lowered = any(score.sign(name) < 0 for _, score in report for name in _main_metrics(score))
     table = Table(
@@ -27,7 +27,7 @@ def scores_table(report: "polytask.EvalReport", summary: Mapping[str, Any] | Non
         collapse_padding=True,
         pad_edge=False,
     )
-    known = {key: (summary or {}).get(key) or {} for key in ("baselines", "start", "untrained")}
+    known = {key: getattr(summary, key, None) or {} for key in ("baselines", "start", "untrained")}
     heads = {"start": "step 0", "untrained": "untrained", "baselines": "guess"}
     shown = [key for key in heads if known[key]]
     for column in ("task", "rows", "metric", "score", "interval", *(heads[key] for key in shown)):
@@ -64,12 +64,12 @@ def _reference(found: Mapping[str, Any] | None, metric: str) -> str:
     return f"{found['value']:.3f}" if found["metric"] == metric else ""
 
 
-def old_tasks_table(added: Mapping[str, Any]) -> Table:
+def old_tasks_table(old_tasks: Mapping[str, Mapping[str, Any]]) -> Table:
     """The old tasks of a run that others were added to, before and after."""
     table = Table(title="old tasks on dev, before and after", title_justify="left")
     for column in ("task", "metric", "before", "after", "difference", "95 % interval", "answers"):
         table.add_column(column, justify="left" if column in ("task", "metric", "answers") else "right")
-    for task, old in added["old"].items():
+    for task, old in old_tasks.items():
         before, after, moved = (old[side] for side in ("before", "after", "difference"))
         table.add_row(
             task,
@@ -108,10 +108,17 @@ def print_finished(finished: "polytask.Finished", console: Console | None = None
     console = console or plain_console()
     for split, report in finished.evaluations.items():
         console.print(scores_table(report, finished.summary if split == "dev" else None))
-    for remark in finished.summary.get("remarks", ()):
+    for remark in finished.summary.remarks:
         console.print(remark, soft_wrap=True, highlight=False, markup=False)
-    if "added" in finished.summary:
-        console.print(old_tasks_table(finished.summary["added"]))
+    if finished.summary.added is not None:
+        console.print(old_tasks_table(finished.summary.added.old))
     if finished.refused is None:
         console.print(f"model:  {finished.folder / 'model'}", soft_wrap=True, highlight=False)
     console.print(f"report: {finished.report}", soft_wrap=True, highlight=False)
+    if finished.removed_bytes:
+        console.print(
+            f"removed: the checkpoints ({finished.removed_bytes / 1e6:,.0f} MB); with --keep-checkpoints the run keeps "
+            "them, and can be trained further",
+            soft_wrap=True,
+            highlight=False,
+        )

@@ -20,6 +20,13 @@ def run(
     allow_change: Annotated[
         bool, typer.Option("--allow-change", help="With --resume: also if the recipe or the data has changed.")
     ] = False,
+    keep_checkpoints: Annotated[
+        bool,
+        typer.Option(
+            "--keep-checkpoints",
+            help="Keep the checkpoints after the run has finished (by default only the model and small files stay).",
+        ),
+    ] = False,
 ) -> None:
     """Train every task of a recipe on one encoder.
 
@@ -33,6 +40,8 @@ def run(
 
         polytask train recipe.yaml --resume
     """
-    running = polytask.Running(polytask.read_recipe(recipe, setting), folder, resume, allow_change)
+    running = polytask.start_training(
+        polytask.read_recipe(recipe, setting), folder, resume, allow_change, keep_checkpoints
+    )
     follow(running)
     print_finished(running.finish())

@@ -20,10 +20,9 @@ from polytask.disk.json_files import parse_json, read_json
 from polytask.disk.records import convert
 from polytask.disk.writable import writing
 from polytask.heads.base import Head
-from polytask.model import MultiTaskModel
 from polytask.pretrained.header import FLOATS, check_finite, read_header
 from polytask.pretrained.weights import fingerprints
-from polytask.runs.bundle import Bundle, Method, TaskEntry, load_bundle, no_model, read_tasks
+from polytask.runs.bundle import Bundle, Method, TaskEntry, load_bundle, no_model, task_tensors
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import MaxLength, UserError, unknown
 
@@ -84,20 +83,13 @@ def model_folder(run: Path) -> Path | None:
     return next((folder for folder in (run / "model", run) if (folder / "tasks.json").is_file()), None)
 
 
-def task_tensors(model: MultiTaskModel, task: str) -> dict[str, Tensor]:
-    """All that the model has for this task alone, by its names in a file; the tensors are the model's own."""
-    adapter = {f"adapter.{name}": tensor.data for name, tensor in model.adapter.task_state(task).items()}
-    return adapter | {f"head.{name}": tensor for name, tensor in model.head(task).state_dict().items()}
-
-
 def _about(bundle: Bundle, folder: Path, task: str) -> About:
     fingerprint, pooler = fingerprints(bundle.model.encoder)
-    content = read_tasks(folder / "tasks.json")
     run, encoder = _origin(folder)
     return About(
         FORMAT,
         task,
-        content.tasks[task],
+        TaskEntry.of(bundle.specs[task], bundle.labels[task]),
         Method(**vars(complete(bundle.adapter, f"{folder / 'tasks.json'}: adapter"))),
         bundle.packer.max_length,
         fingerprint,

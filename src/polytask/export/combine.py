@@ -15,14 +15,13 @@ from polytask.export.adapter import (
     check_new,
     model_folder,
     read_adapter,
-    task_tensors,
     tokenizer_fingerprint,
 )
 from polytask.model import MultiTaskModel
 from polytask.pretrained.find import find_encoder
 from polytask.pretrained.weights import fingerprints, load_encoder
 from polytask.recipe.records import TASK_NAME
-from polytask.runs.bundle import SPARE, Bundle, no_model, save_bundle
+from polytask.runs.bundle import SPARE, Bundle, no_model, save_bundle, task_tensors
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import MethodChoice, UserError
@@ -82,9 +81,9 @@ def _named(files: Iterable[str | Path | tuple[str, str | Path]]) -> dict[str, Ad
 
 def _same_adapter(parts: Mapping[str, AdapterFile]) -> MethodChoice:
     first, *rest = parts.values()
-    adapter = complete(first.about.adapter.swap(), f"{first.path}: adapter", saved=True)
+    adapter = complete(first.about.adapter.choice(), f"{first.path}: adapter", saved=True)
     for part in rest:
-        other = complete(part.about.adapter.swap(), f"{part.path}: adapter", saved=True)
+        other = complete(part.about.adapter.choice(), f"{part.path}: adapter", saved=True)
         if other != adapter:
             raise UserError(
                 f"{part.path}: its adapter is {_shown(other)}, and that of {first.path} is {_shown(adapter)}: "

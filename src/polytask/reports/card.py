@@ -1,4 +1,4 @@
-"""The model card: README.md of a run's model folder. Knows what summary.json says, and nothing of models or data."""
+"""The model card of a trained model, in Markdown. Knows the summary of a run, and nothing of models or data."""
 
 import html
 import json
@@ -8,26 +8,22 @@ from typing import Any
 
 import jinja2
 
-from polytask.disk.atomic import write_atomically
 from polytask.text.controls import visible
 
 
-def write_card(model_folder: Path, summary: Mapping[str, Any]) -> Path:
-    """Write `README.md`, the model card, from what summary.json says of the run."""
+def card_page(summary: Mapping[str, Any], run: str) -> str:
+    """The card, from the content of summary.json and the name of the run."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    # Not autoescaped: this is Markdown, and every name of the user's passes one of the three filters below.
+    # Not autoescaped: this is Markdown, and every text of the user's passes one of the three filters below.
     pages = jinja2.Environment(
         loader=loader, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False
     )
     pages.filters.update(plain=_plain, code=_code, quoted=_quoted)
-    text = pages.get_template("card.md.jinja").render(summary=summary, run=model_folder.resolve().parent.name)
-    target = model_folder / "README.md"
-    write_atomically(target, visible(text))
-    return target
+    return visible(pages.get_template("card.md.jinja").render(summary=summary, run=run))
 
 
 def _plain(value: object) -> str:
-    """Text in one table cell, without anything that Markdown or HTML would act on."""
+    """Text for a table cell, with everything escaped that Markdown or HTML would interpret."""
     text = " ".join(html.escape(str(value), quote=False).split())
     for mark in "\\`*_[]|#~$":
         text = text.replace(mark, f"\\{mark}")
@@ -35,7 +31,7 @@ def _plain(value: object) -> str:
 
 
 def _code(value: object) -> str:
-    """Text as code in one table cell: a fence longer than any run of backticks in it."""
+    """Text as code for a table cell, in a fence that is longer than any run of backticks in it."""
     text = " ".join(str(value).split()).replace("|", "\\|") or " "
     fence = "`"
     while fence in text:
@@ -44,5 +40,5 @@ def _code(value: object) -> str:
 
 
 def _quoted(value: object) -> str:
-    """A quoted string that YAML and Python both read, on one line."""
+    """A quoted string on one line that both YAML and Python can read."""
     return json.dumps(str(value), ensure_ascii=False)

@@ -1,13 +1,13 @@
-"""report.html of a run: one self-contained page. Knows the files of a run folder, not the code that wrote them.
+"""The report of a run as one self-contained HTML page. Knows the content of a run's files, and not where they are.
 
-Any of the files may be missing or end early (a run that still goes on, or was killed): the page then says what is not
-there yet. Predictions are read line by line, so that a split may be large.
+Any of the files may be missing or end early (a run that is still training, or was killed): the page then says what is
+missing. Predictions are read line by line, so a split may be large.
 """
 
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ import jinja2
 import numpy as np
 from numpy.typing import NDArray
 
-from polytask.disk.atomic import write_atomically
-from polytask.disk.json_files import read_json, read_json_lines, read_text
+from polytask.disk.json_files import read_json_lines
 from polytask.evaluation.baselines import against
 from polytask.evaluation.interference import curve, moving, summarize
 from polytask.evaluation.metrics import per_class
@@ -31,44 +30,20 @@ Pairs = Counter[tuple[str, str]]
 WORST, CLASSES_SHOWN = 10, 30
 
 
-def write_report(run: Path) -> Path:
-    """Write `report.html` into a run folder, from the other files there."""
-    if not run.is_dir():
-        raise UserError(f"{run} is not a run folder")
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    found = _read_run(run)
-    try:
-        page = pages.get_template("report.html.jinja").render(
-            run=found,
-            name=run.resolve().name,
-            recipe_name=found.summary.get("name"),
-            overview=_overview(found),
-            transfer=_transfer(found),
-            training=_training(found),
-            interference=_interference(found),
-            tasks=[_task(found, task, f"task-{at}") for at, task in enumerate(found.tasks, 1)],
-        )
-    except (KeyError, IndexError, TypeError, AttributeError, jinja2.TemplateError) as error:
-        # Each file is valid JSON, and holds something else than a run writes.
-        raise UserError(
-            f"{run}: summary.json, metrics.jsonl, environment.json or a file of predictions is damaged: a field is "
-            f"missing or has another type ({type(error).__name__}: {error})"
-        ) from error
-    target = run / "report.html"
-    write_atomically(target, visible(page))  # whoever looks at the old page never sees half of the new one
-    return target
-
-
 @dataclass(frozen=True)
-class _Run:
+class RunRecord:
+    """What the files of a run contain; empty where a file is missing."""
+
     folder: Path
     recipe: str | None
     environment: Json
     summary: Json
     steps: list[Json]
+    """The lines of metrics.jsonl by kind, in order."""
     evaluations: list[Json]
     probes: list[Json]
+    predictions: Mapping[str, Mapping[str, Path]]
+    """By task and split: the files with predictions."""
 
     @property
     def tasks(self) -> list[str]:
@@ -114,30 +89,28 @@ class _Run:
         }
 
 
-def _read_json(path: Path) -> Json:
-    return read_json(path) if path.exists() else {}
-
-
-def _read_lines(path: Path) -> Iterator[Json]:
-    return read_json_lines(path) if path.exists() else iter(())
-
-
-def _read_run(folder: Path) -> _Run:
-    # A resumed run writes steps after its last checkpoint again: the later line counts.
-    lines: dict[str, dict[int, Json]] = {"step": {}, "evaluation": {}, "interference": {}}
-    for line in _read_lines(folder / "metrics.jsonl"):
-        kind, step = line.get("kind"), line.get("step")
-        if kind not in list(lines) or type(step) is not int:
-            raise UserError(f"{folder / 'metrics.jsonl'}: a line has kind {kind!r:.40} and step {step!r:.40}: damaged")
-        lines[kind][step] = line
-    recipe = folder / "recipe.yaml"
-    return _Run(
-        folder,
-        read_text(recipe, "recipe") if recipe.exists() else None,
-        _read_json(folder / "environment.json"),
-        _read_json(folder / "summary.json"),
-        *([found[step] for step in sorted(found)] for found in lines.values()),
-    )
+def report_page(run: RunRecord) -> str:
+    """The page as HTML."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    try:
+        page = pages.get_template("report.html.jinja").render(
+            run=run,
+            name=run.folder.resolve().name,
+            recipe_name=run.summary.get("name"),
+            overview=_overview(run),
+            transfer=_transfer(run),
+            training=_training(run),
+            interference=_interference(run),
+            tasks=[_task(run, task, f"task-{at}") for at, task in enumerate(run.tasks, 1)],
+        )
+    except (KeyError, IndexError, TypeError, AttributeError, jinja2.TemplateError) as error:
+        # The files are valid JSON, but not what a run writes.
+        raise UserError(
+            f"{run.folder}: metrics.jsonl, environment.json or a file of predictions is damaged: a field is missing or "
+            f"has another type ({type(error).__name__}: {error})"
+        ) from error
+    return visible(page)
 
 
 @dataclass
@@ -181,7 +154,7 @@ def _interval(score: Json) -> tuple[float, float, float]:
     return metric["value"], metric["low"], metric["high"]
 
 
-def _overview(run: _Run) -> list[str]:
+def _overview(run: RunRecord) -> list[str]:
     rows = []
     for task in run.tasks:
         scores = {split: tasks[task] for split, tasks in run.scores.items() if task in tasks}
@@ -195,7 +168,7 @@ def _overview(run: _Run) -> list[str]:
     return [plots.score_overview("overview", "Every task's score", rows)] if rows else []
 
 
-def _transfer(run: _Run) -> list[str]:
+def _transfer(run: RunRecord) -> list[str]:
     """Every task's score after every stage, of a run that learned its tasks one after another."""
     found = run.summary.get("transfer")
     if not found:
@@ -205,7 +178,7 @@ def _transfer(run: _Run) -> list[str]:
     return [plots.score_matrix("transfer", title, np.array(found["scores"]), learned, tasks)]
 
 
-def _training(run: _Run) -> list[str]:
+def _training(run: RunRecord) -> list[str]:
     curves: dict[str, list[tuple[int, float]]] = {}
     curves["Gradient norm, before clipping"] = [
         (line["step"], line["gradient_norm"]) for line in run.steps if line["gradient_norm"] is not None
@@ -221,7 +194,7 @@ def _training(run: _Run) -> list[str]:
     return drawn + [plots.small_curve(f"training-{at}", *curve) for at, curve in enumerate(curves.items()) if curve[1]]
 
 
-def _interference(run: _Run) -> Json | None:
+def _interference(run: RunRecord) -> Json | None:
     """What the probes say, the pairs that pull apart most first."""
     if not run.probes:
         return None
@@ -268,21 +241,20 @@ def _cell(found: Json | None, interval: bool = False) -> tuple[float, str] | Non
     return shade, f"{value}\n{low} to {high}"
 
 
-def _task(run: _Run, task: str, anchor: str) -> Json:
+def _task(run: RunRecord, task: str, anchor: str) -> Json:
     about = run.summary.get("tasks", {}).get(task, {})
-    files = {split: run.folder / "predictions" / f"{task}-{split}.jsonl" for split in ("dev", "test")}
-    found = {split: path for split, path in files.items() if path.exists()}
+    files = run.predictions.get(task, {})
     return {
         "name": task,
         "anchor": anchor,
         "about": about,
         "curves": _curves(run, task, anchor),
-        "predictions": [_predictions(found[split], split, about, f"{anchor}-{split}") for split in found],
+        "predictions": [_predictions(path, split, about, f"{anchor}-{split}") for split, path in files.items()],
         "data": [_data(split, data, f"{anchor}-{split}") for split, data in about.get("data", {}).items()],
     }
 
 
-def _curves(run: _Run, task: str, anchor: str) -> list[str]:
+def _curves(run: RunRecord, task: str, anchor: str) -> list[str]:
     train = [(line["step"], line["losses"][task]) for line in run.steps if task in line["losses"]]
     scored = [(line["step"], line["tasks"][task]) for line in run.evaluations if task in line["tasks"]]
     best = run.best["step"] if run.best else None
@@ -298,7 +270,7 @@ def _curves(run: _Run, task: str, anchor: str) -> list[str]:
 
 def _predictions(path: Path, split: str, about: Json, anchor: str) -> Json:
     tally = _Tally()
-    for line in _read_lines(path):
+    for line in read_json_lines(path):
         tally.add(line)
     shown: Json = {"split": split, "tally": tally, "plots": [], "classes": []}
     if tally.scores:

@@ -1,8 +1,8 @@
-"""The model folder: what predict, serve and export load, in files other programs can open too.
+"""The model folder: what predict, export and add-task load, in files that other programs can open too.
 
-config.json and model.safetensors are the encoder as plain `transformers` reads it; tokenizer.json its tokenizer;
-parts.safetensors the adapter and the heads; tasks.json, which is written last, what each task is and what the other
-files were when they were written. Knows no training.
+config.json and model.safetensors are the encoder in the layout of Hugging Face Transformers; tokenizer.json is its
+tokenizer; parts.safetensors has the weights of the adapter and the heads; tasks.json, written last, describes the tasks
+and has the hashes of the other files. Knows no training.
 """
 
 import json
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from polytask.build import check_vocabulary, complete, head_swap, make_model
 from polytask.disk.atomic import atomic_file, write_atomically
@@ -23,31 +24,36 @@ from polytask.pretrained.find import sha256
 from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import TASK_NAME
+from polytask.runs.folder import ModelFolder, RunFolder, find_model
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import YES_NO, LabelKind, LabelSpace, MaxLength, MethodChoice, TaskSpec, UserError
 
 FORMAT = 1
-AGAIN = "train again, or take it from a copy"
-SPARE = 2**20  # numbers that an adapter may take for a moment, beside its weights
-FILES = ("config.json", "model.safetensors", "parts.safetensors", "tokenizer.json", "tasks.json")
+AGAIN = "train again, or restore it from a copy"
+SPARE = 2**20
+"""Numbers that an adapter may allocate temporarily, in addition to its weights."""
 
 
 # --- what tasks.json holds --------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Method:
-    """A swap as tasks.json has it."""
+    """A method in tasks.json."""
 
     name: str
     options: Mapping[str, Any]
 
-    def swap(self) -> MethodChoice:
+    @classmethod
+    def of(cls, choice: MethodChoice) -> "Method":
+        return cls(choice.name, choice.options)
+
+    def choice(self) -> MethodChoice:
         return MethodChoice(self.name, self.options)
 
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """A task as tasks.json has it."""
+    """A task in tasks.json."""
 
     kind: LabelKind
     text: tuple[str, ...]
@@ -58,21 +64,27 @@ class TaskEntry:
     head: Method
     encoding: str | None = None
 
+    @classmethod
+    def of(cls, spec: TaskSpec, labels: LabelSpace) -> "TaskEntry":
+        head, score_range = Method.of(head_swap(spec)), (labels.low, labels.high)
+        classes = tuple(labels.classes)
+        return cls(spec.kind, spec.text, spec.label, classes, score_range, spec.metric, head, spec.encoding)
+
     def check(self, where: str) -> None:
-        """Refuses what no training writes."""
+        """Refuses what no training run writes."""
         if len(self.text) not in ((1,) if self.kind == "text" else (1, 2)):
-            raise UserError(f"{where}.text: one column, or two for a pair, found {len(self.text)}")
+            raise UserError(f"{where}.text: must be one column, or two for a pair, found {len(self.text)}")
         if (self.label is None) != (self.kind == "text"):
-            raise UserError(f"{where}.label: every kind but text has one, found {self.label!r} for kind {self.kind}")
+            raise UserError(f"{where}.label: every kind except text has a label, found {self.label!r} for {self.kind}")
         fixed = YES_NO.classes if self.kind == "yes_no" else ()
         if self.kind == "classes":
             if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes) or not all(self.classes):
-                raise UserError(f"{where}.classes: two or more different names are needed, found {self.classes!r:.200}")
+                raise UserError(f"{where}.classes: must be two or more different names, found {self.classes!r:.200}")
         elif self.classes != fixed:
-            raise UserError(f"{where}.classes: kind {self.kind} has {list(fixed)}, found {self.classes!r:.200}")
+            raise UserError(f"{where}.classes: must be {list(fixed)} for kind {self.kind}, found {self.classes!r:.200}")
         low, high = self.range
         if not low < high or not math.isfinite(high - low):
-            raise UserError(f"{where}.range: the lowest score and a higher one are needed, found {[low, high]}")
+            raise UserError(f"{where}.range: must be the lowest score and a higher one, found {[low, high]}")
 
     def labels(self, vocabulary: int = 0) -> LabelSpace:
         return LabelSpace(self.kind, self.classes, *self.range, vocabulary if self.kind == "text" else 0)
@@ -87,7 +99,7 @@ class TaskEntry:
             dev="",
             range=self.range,
             metric=self.metric,
-            head=self.head.swap(),
+            head=self.head.choice(),
             encoding=self.encoding,
         )
 
@@ -107,7 +119,7 @@ class TasksFile:
 # --- the folder -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Bundle:
-    """A trained model with all it needs to answer."""
+    """A trained model with everything that prediction needs."""
 
     model: MultiTaskModel
     tokenizer: TextTokenizer
@@ -118,44 +130,59 @@ class Bundle:
 
 
 def save_bundle(bundle: Bundle, folder: Path) -> None:
-    encoder = bundle.model.encoder
+    encoder, target = bundle.model.encoder, ModelFolder(folder)
     save_encoder(encoder, folder, bundle.tokenizer.pad_id)
     bundle.tokenizer.save(folder, encoder.shape.positions)
     parts = {
         name: t.cpu().contiguous() for name, t in bundle.model.state_dict().items() if not name.startswith("encoder.")
     }
-    with atomic_file(folder / "parts.safetensors") as beside:
-        save_file(parts, beside)
-    content = {
-        "format": FORMAT,
-        "max_length": bundle.packer.max_length,
-        "adapter": asdict(complete(bundle.adapter, "recipe: adapter")),
-        "tasks": {name: _task_entry(spec, bundle.labels[name]) for name, spec in bundle.specs.items()},
-        "files": {name: sha256(folder / name) for name in FILES if name != "tasks.json"},
-    }
-    write_atomically(folder / "tasks.json", json.dumps(content, indent=1, ensure_ascii=False))
+    with atomic_file(target.parts) as file:
+        save_file(parts, file)
+    content = TasksFile(
+        format=FORMAT,
+        max_length=bundle.packer.max_length,
+        adapter=Method.of(complete(bundle.adapter, "recipe: adapter")),
+        tasks={name: TaskEntry.of(spec, bundle.labels[name]) for name, spec in bundle.specs.items()},
+        files={file.name: sha256(file) for file in target.files if file != target.tasks},
+    )
+    write_atomically(target.tasks, json.dumps(asdict(content), indent=1, ensure_ascii=False))
+
+
+def load_run(run: Path) -> Bundle:
+    """The model of a run; `run` may also be the model folder itself."""
+    if not run.is_dir():
+        raise UserError(f"{run}: there is no such run")
+    inner = RunFolder(run).model.path
+    if inner.is_dir():
+        return load_bundle(inner)
+    if find_model(run) is None:
+        raise no_model(run)
+    return load_bundle(run)
 
 
 def load_bundle(folder: Path) -> Bundle:
-    """The model in a folder, which may come from a stranger: every file is checked before what it says is used."""
-    for name in FILES:
-        if not (folder / name).is_file():
-            raise UserError(f"{folder / name} is missing: a trained model has {', '.join(FILES)}")
-    content = read_tasks(folder / "tasks.json")
-    for name, hashed in content.files.items():  # folders of the first versions have none
-        if name in FILES and sha256(folder / name) != hashed:
-            raise UserError(f"{folder / name}: damaged: it is not what was written; {AGAIN}")
+    """The model in a folder that may come from a stranger: every file is checked before its content is used."""
+    files = ModelFolder(folder).files
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"{file} is missing: a trained model has {', '.join(f.name for f in files)}")
+    path = ModelFolder(folder).tasks
+    content = read_tasks(path)
+    hashes = {file: content.files[file.name] for file in files if file.name in content.files}
+    for file, written in hashes.items():  # folders of the first versions have no hashes
+        if sha256(file) != written:
+            raise UserError(f"{file}: damaged: its SHA-256 differs from the one in {path.name}; {AGAIN}")
     shape = read_shape(folder)
     if content.max_length > shape.positions:
         raise UserError(
-            f"{folder / 'tasks.json'}: max_length: must be in [4, {shape.positions}], the encoder's positions, found "
+            f"{path}: max_length: must be in [4, {shape.positions}], the encoder's positions, found "
             f"{content.max_length}"
         )
     tokenizer = TextTokenizer.load(folder, content.max_length)
     check_vocabulary(tokenizer, shape, folder)
     specs = {name: entry.spec(name) for name, entry in content.tasks.items()}
     labels = {name: entry.labels(tokenizer.vocabulary) for name, entry in content.tasks.items()}
-    adapter = complete(content.adapter.swap(), f"{folder / 'tasks.json'}: adapter", saved=True)
+    adapter = complete(content.adapter.choice(), f"{path}: adapter", saved=True)
     model = _load_model(folder, specs, labels, adapter)
     packer = Packer(tuple(specs), tokenizer.cls_id, tokenizer.sep_id, content.max_length, tokenizer.masker)
     return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter)
@@ -164,14 +191,14 @@ def load_bundle(folder: Path) -> Bundle:
 def _load_model(
     folder: Path, specs: Mapping[str, TaskSpec], labels: Mapping[str, LabelSpace], adapter: MethodChoice
 ) -> MultiTaskModel:
-    path = folder / "parts.safetensors"
+    path, tasks = ModelFolder(folder).parts, ModelFolder(folder).tasks
     header = read_header(path, AGAIN)
-    # The adapter and the heads that tasks.json describes are made only as far as the file has numbers for them.
+    # tasks.json may describe an adapter of any size; it is not built larger than the file has numbers for.
     held = sum(math.prod(entry.shape) for entry in header.values())
     try:
         model = make_model(specs, labels, adapter, lambda: load_encoder(folder), most=2 * held + SPARE)
     except UserError as error:
-        raise UserError(str(error).replace("recipe:", f"{folder / 'tasks.json'}:", 1)) from None
+        raise UserError(str(error).replace("recipe:", f"{tasks}:", 1)) from None
     _check_parts(path, header, model)
     parts = load_file(path)
     for name, tensor in parts.items():
@@ -181,20 +208,20 @@ def _load_model(
 
 
 def _check_parts(path: Path, header: Mapping[str, Entry], model: MultiTaskModel) -> None:
-    """Refuses names and shapes other than the model's; above all the encoder's, which would replace checked weights."""
+    """Refuses names and shapes other than the model's, and weights of the encoder, which were checked before."""
     own = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("encoder.")}
     wrong = sorted(own.keys() ^ header.keys())
     if wrong:
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise UserError(f"{path}: does not fit tasks.json: {', '.join(wrong[:5])}{more}")
     for name, tensor in own.items():
-        found = header[name]
-        if found.shape != tuple(tensor.shape):
+        entry = header[name]
+        if entry.shape != tuple(tensor.shape):
             raise UserError(
-                f"{path}: tensor {name} has shape {list(found.shape)}, and tasks.json makes it {list(tensor.shape)}"
+                f"{path}: tensor {name} has shape {list(entry.shape)}, but by tasks.json it is {list(tensor.shape)}"
             )
-        if found.dtype not in FLOATS:
-            raise UserError(f"{path}: tensor {name} is {found.dtype}, and must be one of {', '.join(sorted(FLOATS))}")
+        if entry.dtype not in FLOATS:
+            raise UserError(f"{path}: tensor {name} is {entry.dtype}, must be one of: {', '.join(sorted(FLOATS))}")
 
 
 def read_tasks(path: Path) -> TasksFile:
@@ -204,36 +231,29 @@ def read_tasks(path: Path) -> TasksFile:
     except UserError as error:
         raise UserError(f"{path}: damaged: {error}; {AGAIN}") from None
     if not {"format", "max_length", "adapter", "tasks"} <= content.keys():
-        raise UserError(f"{path}: damaged: this is no description of a model's tasks")
+        raise UserError(f"{path}: damaged: not a description of a model's tasks")
     if content["format"] != FORMAT:
-        raise UserError(f"{path}: format {content['format']!r} is not known to this version, which reads {FORMAT}")
-    found: TasksFile = convert(content, TasksFile, str(path))
-    if not found.tasks:
+        raise UserError(f"{path}: format {content['format']!r} is unknown to this version, which reads {FORMAT}")
+    tasks: TasksFile = convert(content, TasksFile, str(path))
+    if not tasks.tasks:
         raise UserError(f"{path}: tasks: at least one task is needed")
-    for name, entry in found.tasks.items():
+    for name, entry in tasks.tasks.items():
         if not TASK_NAME.fullmatch(name):
-            raise UserError(f"{path}: tasks: {name!r:.80}: a task's name is letters, digits, - and _, up to 64")
+            raise UserError(f"{path}: tasks: {name!r:.80}: a task's name must be 1 to 64 letters, digits, - and _")
         entry.check(f"{path}: tasks.{name}")
-    return found
+    return tasks
 
 
 def no_model(run: Path) -> UserError:
-    """What to say of a run without a model folder."""
-    summary = run / "summary.json"
+    """The error for a run without a model folder."""
+    summary = RunFolder(run).summary
     refused = read_json(summary).get("refused") if summary.is_file() else None
     if refused:
         return UserError(f"{run}: no trained model here: it was not saved, because {refused}")
-    return UserError(f"{run}: no trained model here: the run has not finished (go on with it by --resume)")
+    return UserError(f"{run}: no trained model here: the run has not finished (pass --resume to continue it)")
 
 
-def _task_entry(spec: TaskSpec, labels: LabelSpace) -> dict[str, Any]:
-    return {
-        "kind": spec.kind,
-        "text": spec.text,
-        "label": spec.label,
-        "classes": labels.classes,
-        "range": [labels.low, labels.high],
-        "metric": spec.metric,
-        "head": asdict(head_swap(spec)),
-        "encoding": spec.encoding,
-    }
+def task_tensors(model: MultiTaskModel, task: str) -> dict[str, Tensor]:
+    """The weights that belong to one task alone, by their names in an adapter file; not copies."""
+    adapter = {f"adapter.{name}": tensor.data for name, tensor in model.adapter.task_state(task).items()}
+    return adapter | {f"head.{name}": tensor for name, tensor in model.head(task).state_dict().items()}

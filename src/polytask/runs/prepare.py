@@ -1,4 +1,4 @@
-"""A recipe's data read and its model made: what comes before training. Knows recipes, tasks and models, no folder."""
+"""Reads a recipe's data and builds its model: what comes before training. Knows recipes, tasks and models, no run."""
 
 import logging
 from collections.abc import Mapping
@@ -13,6 +13,8 @@ from polytask.evaluation.own_metrics import own_metrics, primary_of
 from polytask.model import MultiTaskModel
 from polytask.recipe.records import Recipe
 from polytask.runs.bundle import Bundle, no_model
+from polytask.runs.folder import find_model
+from polytask.runs.summary import TaskSummary
 from polytask.tasks.describe import describe_split
 from polytask.tasks.doctor import examine
 from polytask.tasks.finding import Finding
@@ -27,23 +29,36 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Prepared:
-    """A recipe whose data is read and whose model is made: nothing but training is left to go wrong."""
+    """A recipe with its data read and its model built: everything that training needs."""
 
     recipe: Recipe
     tokenizer: TextTokenizer
     tasks: Mapping[str, Task]
     packer: Packer
     model: MultiTaskModel
-    steps_per_epoch: int
     drawn: tuple[str, ...]
-    """The tasks that steps are drawn from: all of them, or those that are added to a run."""
+    """The tasks that steps are drawn from: all tasks, or the new ones where tasks are added to a run."""
+    evaluated: tuple[str, ...]
+    """The tasks that evaluations during training score."""
+    remembered: tuple[str, ...] = ()
+    """Tasks that an earlier run has learned, whose examples fill the policy's memory from the start."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        examples = sum(len(self.tasks[name].splits["train"]) for name in self.drawn)
+        settings = self.recipe.train
+        return settings.steps_per_epoch or -(-examples // (settings.batch_size * settings.accumulate))
+
+    @property
+    def bf16(self) -> bool:
+        return self.recipe.train.precision == "bf16"
 
     def splits(self, name: str) -> dict[str, Any]:
-        """Each task's split of this name, where it has one."""
+        """The split of this name of each task that has one."""
         return {task: entry.splits[name] for task, entry in self.tasks.items() if name in entry.splits}
 
     def findings(self) -> list[Finding]:
-        """What a look at the data finds, the worst first."""
+        """What the data check finds, most severe first."""
         apart = [name for name in self.tasks if self.model.head(name).apart]
         return examine(self.tasks, self.packer.max_length, apart, self.tokenizer.unk_id)
 
@@ -54,9 +69,9 @@ class Prepared:
 
 
 def prepare(recipe: Recipe) -> Prepared:
-    """Finds the encoder, reads and tokenizes the data, makes the model."""
+    """Finds the encoder, reads and tokenizes the data, and builds the model."""
     if recipe.add is not None:
-        raise UserError("recipe: add: this recipe is for a run that has finished: polytask add-task RUN RECIPE")
+        raise UserError("recipe: add: this recipe adds tasks to a finished run; use polytask add-task RUN RECIPE")
     check_teachers(recipe)
     folder = encoder_folder(recipe.encoder)
     tokenizer = TextTokenizer.load(folder, recipe.max_length)
@@ -69,20 +84,23 @@ def prepare(recipe: Recipe) -> Prepared:
     if isinstance(recipe.encoder, str):
         start_heads(model, folder)
     freeze(model, recipe.train)
-    return assemble(recipe, tokenizer, tasks, model, tuple(tasks))
+    names = tuple(tasks)
+    prepared = Prepared(recipe, tokenizer, tasks, make_packer(recipe, tokenizer), model, drawn=names, evaluated=names)
+    check_warmup(prepared)
+    return prepared
 
 
 def check_teachers(recipe: Recipe) -> None:
-    """Refuses a teacher that is no finished run, before any data is read."""
+    """Refuses a teacher that is not a finished run, before any data is read."""
     for name, run in recipe.teachers.items():
         if not Path(run).is_dir():
             raise UserError(f"recipe: teachers.{name}: {run}: there is no such run")
-        if not any((folder / "tasks.json").is_file() for folder in (Path(run) / "model", Path(run))):
+        if find_model(Path(run)) is None:
             raise UserError(f"recipe: teachers.{name}: {no_model(Path(run))}")
 
 
 def check_metrics(recipe: Recipe) -> None:
-    """Every metric that the recipe names must exist, and functions of the user's own must load."""
+    """Refuses a metric that does not exist, and a metric function of the user's that cannot be loaded."""
     for spec in recipe.tasks.values():
         primary_of(spec)
     task, _, metric = recipe.train.select.partition(".")
@@ -91,32 +109,27 @@ def check_metrics(recipe: Recipe) -> None:
         chosen_metric(metric, spec.kind, "recipe: train.select", own_metrics(spec))
 
 
-def assemble(
-    recipe: Recipe, tokenizer: TextTokenizer, tasks: Mapping[str, Task], model: MultiTaskModel, drawn: tuple[str, ...]
-) -> Prepared:
-    """What is left to say when data and model are there; `drawn` are the tasks whose training examples make steps."""
-    examples = sum(len(tasks[name].splits["train"]) for name in drawn)
-    a_step = recipe.train.batch_size * recipe.train.accumulate
-    steps_per_epoch = recipe.train.steps_per_epoch or -(-examples // a_step)
-    steps = recipe.train.epochs * steps_per_epoch
-    if recipe.train.warmup >= 1 and recipe.train.warmup > steps:
+def check_warmup(prepared: Prepared) -> None:
+    settings = prepared.recipe.train
+    steps = settings.epochs * prepared.steps_per_epoch
+    if settings.warmup >= 1 and settings.warmup > steps:
         log.warning(
-            "train.warmup: %g steps, and the run has %d: the learning rate never reaches its full value",
-            recipe.train.warmup,
+            "train.warmup: %g steps are more than the %d of the run: the learning rate never reaches its full value",
+            settings.warmup,
             steps,
         )
-    return Prepared(recipe, tokenizer, tasks, make_packer(recipe, tokenizer), model, steps_per_epoch, drawn)
 
 
-def describe_task(task: Task, prepared: Prepared) -> dict[str, Any]:
+def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
+    """A task and its data, as the summary and `polytask check` show them."""
     spec, labels = task.spec, task.labels
     apart = prepared.model.head(spec.name).apart
-    return {
-        "kind": spec.kind,
-        "classes": list(labels.classes),
-        "range": [labels.low, labels.high] if spec.kind == "score" else None,
-        "text": list(spec.text),
-        "label": spec.label,
-        "metric": primary_of(spec).name,
-        "data": {name: describe_split(split, labels, prepared.packer, apart) for name, split in task.splits.items()},
-    }
+    return TaskSummary(
+        kind=spec.kind,
+        classes=tuple(labels.classes),
+        range=(labels.low, labels.high) if spec.kind == "score" else None,
+        text=tuple(spec.text),
+        label=spec.label,
+        metric=primary_of(spec).name,
+        data={name: describe_split(split, labels, prepared.packer, apart) for name, split in task.splits.items()},
+    )

@@ -1,48 +1,60 @@
-"""Further masked-language-model training, before fine-tuning. Knows recipes, files of text and runs.
+"""Further masked-language-model training of an encoder, before fine-tuning.
 
-The texts are gathered into the run's folder, each once; what follows is a run of one task of plain text on them. Its
-`model/` is an encoder like any other.
+The texts are collected in the run's folder, each once; the run then has one task of plain text on them. Its `model/` is
+an encoder like any other.
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from polytask.disk.atomic import atomic_file, write_atomically
-from polytask.disk.json_files import read_json
+from polytask.disk.atomic import atomic_file
 from polytask.disk.lock import hold
-from polytask.disk.records import convert
 from polytask.disk.writable import make_folder
+from polytask.evaluation.baselines import report_from
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe
-from polytask.runs.resume import RECIPE
-from polytask.runs.run import TEXTS, Finished, Running, check_free
+from polytask.runs.finish import Finished
+from polytask.runs.folder import RunFolder
+from polytask.runs.run import Running, start_training
+from polytask.runs.start import check_free
 from polytask.tasks.reading import open_for, open_source
 from polytask.tasks.rows import plain_texts
 from polytask.tasks.splitting import text_key
 from polytask.types import MethodChoice, MetricValue, TaskSpec, UserError
 
 TASK = "texts"
-HELD_BACK, MOST_HELD_BACK = 0.05, 2_000
-"""The share of the texts that perplexity is measured on where there is no dev text, and how many at most."""
+HELD_OUT, MOST_HELD_OUT = 0.05, 2_000
+"""The share of the texts that perplexity is measured on if there are no dev texts, and the largest number of them."""
 
 Texts = Callable[[], Iterator[str]]
-"""Texts that can be gone through more than once."""
+"""Texts that can be read more than once."""
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A finished pretraining run, and its perplexity on held-back text before and after."""
+    """A finished pretraining run, and its perplexity on held-out text before and after."""
 
     finished: Finished
-    before: MetricValue
+    before: MetricValue | None
+    """None for a run that was started by a version that did not measure it."""
     after: MetricValue
 
     @property
     def encoder(self) -> Path:
-        """What to give as `encoder` to the recipe that fine-tunes."""
-        return self.finished.folder / "model"
+        """The `encoder` for the recipe that fine-tunes."""
+        return RunFolder(self.finished.folder).model.path
+
+    @classmethod
+    def of(cls, finished: Finished) -> "Pretrained":
+        start = finished.summary.start
+        before = None if start is None else report_from({"step": 0, "split": "dev", "tasks": start})
+        return cls(
+            finished,
+            None if before is None else before.tasks[TASK].metrics["perplexity"],
+            finished.evaluations["dev"].tasks[TASK].metrics["perplexity"],
+        )
 
 
 def pretrain(
@@ -53,60 +65,43 @@ def pretrain(
     own: bool | None = None,
     resume: bool = False,
     allow_change: bool = False,
+    keep_checkpoints: bool = False,
 ) -> Pretrained:
-    """Trains a recipe's encoder further on plain text: see `Pretraining`."""
+    """Trains a recipe's encoder further on plain text: see `start_pretraining`."""
     if not isinstance(recipe, Recipe):
         recipe = read_recipe(recipe, settings)
-    running = Pretraining(recipe, run, texts, own, resume, allow_change)
-    for _ in running.steps():
-        pass
-    return running.result()
+    running = start_pretraining(recipe, run, texts, own, resume, allow_change, keep_checkpoints)
+    return Pretrained.of(running.complete())
 
 
-class Pretraining(Running):
-    """A masked language model of a recipe's texts under way: iterate `steps()`, then take the `result()`.
+def start_pretraining(
+    recipe: Recipe,
+    run: str | Path | None = None,
+    texts: Sequence[str] = (),
+    own: bool | None = None,
+    resume: bool = False,
+    allow_change: bool = False,
+    keep_checkpoints: bool = False,
+) -> Running:
+    """Prepares a run that trains a masked language model on a recipe's texts.
 
     Encoder, optimizer and train settings are the recipe's; its adapter, regularizers, sampler, policy and teachers are
-    for its tasks, and have no part in this. The text is that of the tasks' training files, or of `texts`, given as
-    FILE:COLUMN; both with `own=True`. Held back are texts of the tasks' dev files, or 5 % where none of those is used.
+    not used. The texts are those of the tasks' training files, or of `texts`, given as FILE:COLUMN; both with
+    `own=True`. Held out are texts of the tasks' dev files, or 5 % of the texts if no dev file is used.
     """
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        run: str | Path | None = None,
-        texts: Sequence[str] = (),
-        own: bool | None = None,
-        resume: bool = False,
-        allow_change: bool = False,
-    ) -> None:
-        folder = Path(run) if run is not None else Path("runs") / f"{recipe.name}-pretrained"
-        use_own = not texts if own is None else own
-        given = [_given(text) for text in texts]
-        if not resume:
-            check_free(folder)
-        if not resume or (folder.exists() and not (folder / RECIPE).exists()):  # stopped while it gathered
-            _gather(recipe, given, use_own, folder)
-        super().__init__(_of_texts(recipe, folder), folder, resume, allow_change)
-        self.before = self._before(folder / TEXTS / "before.json")
-
-    def result(self) -> Pretrained:
-        """Finishes the run: see `Running.finish`."""
-        finished = self.finish()
-        return Pretrained(finished, self.before, finished.evaluations["dev"].tasks[TASK].metrics["perplexity"])
-
-    def _before(self, path: Path) -> MetricValue:
-        """Measured once: a run that goes on has other weights by then."""
-        if not path.exists():
-            found = self.evaluate("dev").tasks[TASK].metrics["perplexity"]
-            write_atomically(path, json.dumps(asdict(found)))
-        before: MetricValue = convert(read_json(path), MetricValue, str(path))
-        return before
+    folder = RunFolder(Path(run) if run is not None else Path("runs") / f"{recipe.name}-pretrained")
+    use_own = not texts if own is None else own
+    given = [_given(text) for text in texts]
+    if not resume:
+        check_free(folder)
+    if not resume or (folder.path.exists() and not folder.recipe.exists()):  # stopped while it collected texts
+        _collect(recipe, given, use_own, folder)
+    return start_training(_of_texts(recipe, folder), folder.path, resume, allow_change, keep_checkpoints)
 
 
-def _of_texts(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe of the run itself."""
-    train, dev = (str((folder / TEXTS / f"{split}.jsonl").absolute()) for split in ("train", "dev"))
+def _of_texts(recipe: Recipe, folder: RunFolder) -> Recipe:
+    """The recipe of the pretraining run."""
+    train, dev = (str(_file(folder, split).absolute()) for split in ("train", "dev"))
     return Recipe(
         tasks={TASK: TaskSpec(TASK, "text", ("text",), None, train, dev, head=MethodChoice("mlm"))},
         name=f"{recipe.name}-pretrained",
@@ -120,23 +115,26 @@ def _of_texts(recipe: Recipe, folder: Path) -> Recipe:
     )
 
 
+def _file(folder: RunFolder, split: str) -> Path:
+    return folder.texts / f"{split}.jsonl"
+
+
 # --- texts ------------------------------------------------------------------------------------------------------------
-def _gather(recipe: Recipe, given: Sequence[Texts], own: bool, run: Path) -> None:
-    """train.jsonl and dev.jsonl: each text once, and in one of them only. Memory holds a key of each text, no more."""
+def _collect(recipe: Recipe, given: Sequence[Texts], own: bool, folder: RunFolder) -> None:
+    """Writes train.jsonl and dev.jsonl: each text once, in one of the two. Memory holds only a key of each text."""
     specs = recipe.tasks.values() if own else ()
     train = [*given, *(_of_task(spec, spec.train) for spec in specs)]
     dev = [_of_task(spec, spec.dev) for spec in specs]
     learned = {key for key, _ in _keyed(train)}
-    held = _some({key for key, _ in _keyed(dev)} - learned, MOST_HELD_BACK)
+    held = _some({key for key, _ in _keyed(dev)} - learned, MOST_HELD_OUT)
     if not held:
-        dev, held = train, _some(learned, min(MOST_HELD_BACK, max(1, round(HELD_BACK * len(learned)))))
+        dev, held = train, _some(learned, min(MOST_HELD_OUT, max(1, round(HELD_OUT * len(learned)))))
     if not learned - held:
-        raise UserError(f"pretrain: {len(learned)} different texts are too few to learn from some and hold back others")
-    folder = run / TEXTS
-    make_folder(folder)
-    hold(run)
-    _write(folder / "train.jsonl", train, learned - held)
-    _write(folder / "dev.jsonl", dev, held)
+        raise UserError(f"pretrain: {len(learned)} different texts are too few to train on some and hold out others")
+    make_folder(folder.texts)
+    hold(folder.path)
+    _write(_file(folder, "train"), train, learned - held)
+    _write(_file(folder, "dev"), dev, held)
 
 
 def _given(text: str) -> Texts:
@@ -157,12 +155,12 @@ def _keyed(sources: Iterable[Texts]) -> Iterator[tuple[bytes, str]]:
 
 
 def _some(keys: set[bytes], most: int) -> set[bytes]:
-    """Always the same ones, whatever order they come in; the keys are hashes, so the lowest are as good as any."""
+    """The lowest keys. They are hashes, so this is a random choice that does not depend on the order of the texts."""
     return set(sorted(keys)[:most])
 
 
 def _write(path: Path, sources: Iterable[Texts], wanted: set[bytes]) -> None:
-    with atomic_file(path) as beside, beside.open("w", encoding="ascii") as file:
+    with atomic_file(path) as target, target.open("w", encoding="ascii") as file:
         for key, text in _keyed(sources):
             if key in wanted:
                 wanted.remove(key)

@@ -1,55 +1,51 @@
-"""A recipe with probes of interference, as often as a tenth of the training time pays for. Knows recipes and runs."""
+"""Adds interference probes to a recipe, as often as a tenth of the training time allows."""
 
 import math
 from dataclasses import replace
 
 import numpy as np
 
-from polytask.build import make
 from polytask.recipe.records import Recipe
 from polytask.runs.prepare import Prepared, prepare
-from polytask.samplers.base import Sampler, SamplerContext
+from polytask.runs.session import make_sampler
 from polytask.types import UserError
 
 COST = 0.1
 """The share of the training time that probes may take."""
 RATIO = 1.5
-"""What a token of a probe costs at most beside one of a step, which has an optimizer to pay too: 1.2 was measured."""
+"""An upper bound of the cost of a token in a probe relative to one in a step; 1.2 was measured."""
 FEWEST = 3
-"""Probes below which nothing can be told."""
+"""The smallest number of probes that can show anything."""
 
 
 def with_probes(recipe: Recipe, every: int | None = None) -> Recipe:
-    """The recipe with a probe every so many steps; left out: what it says itself, else every `affordable` steps."""
+    """The recipe with a probe every `every` steps; left out: as the recipe says, else every `affordable` steps."""
     if len(recipe.tasks) < 2:
-        raise UserError(f"recipe: tasks: interference is between tasks: two are needed, found {len(recipe.tasks)}")
+        raise UserError(f"recipe: tasks: interference needs two or more tasks, found {len(recipe.tasks)}")
     every = every or recipe.train.interference_every or affordable(prepare(recipe))
     return replace(recipe, train=replace(recipe.train, interference_every=every))
 
 
 def affordable(prepared: Prepared) -> int:
-    """The steps that it takes to train on as many tokens as pay for a probe."""
+    """The number of steps between probes that keeps their cost within `COST`."""
     settings = prepared.recipe.train
     lengths = {task: _tokens_of_one(prepared, task) for task in prepared.tasks}
     sizes = {task: len(split) for task, split in prepared.splits("train").items()}
     a_probe = sum(min(settings.batch_size, sizes[task]) * lengths[task] for task in sizes)
     steps = settings.epochs * prepared.steps_per_epoch
-    context = SamplerContext(
-        sizes, settings.batch_size, prepared.recipe.seed, prepared.steps_per_epoch, settings.epochs
-    )
-    sampler: Sampler = make("sampler", prepared.recipe.sampler, "recipe: sampler", context)
+    sampler = make_sampler(prepared)
     trained = sum(draw.count * lengths[draw.task] for _ in range(steps) for draw in sampler.next_step())
     every = math.ceil(RATIO * a_probe / COST / (settings.accumulate * trained / steps))
     if steps < FEWEST * every:
         raise UserError(
-            f"recipe: train.interference_every: in {steps} steps a tenth of the time pays for {steps // every} probes, "
-            f"and fewer than {FEWEST} tell nothing; give how often (--every 10, say), or train longer"
+            f"recipe: train.interference_every: a tenth of the time of {steps} steps allows {steps // every} probes, "
+            f"and fewer than {FEWEST} show nothing; say how often to probe (for example --every 10), or train longer"
         )
     return every
 
 
 def _tokens_of_one(prepared: Prepared, task: str) -> float:
-    """How many tokens of a stream an example of the task takes, on average over at most a thousand or so."""
+    """The mean number of tokens of an example of the task in a stream, over about a thousand examples."""
     head, lengths = prepared.model.head(task), prepared.tasks[task].splits["train"].store.lengths()
     some = lengths[:: max(1, len(lengths) // 1000)].tolist()
     return head.copies * float(np.mean([prepared.packer.length(tuple(texts), head.apart) for texts in some]))

@@ -1,4 +1,4 @@
-"""Going on with a run that was stopped: from which checkpoint, and whether it is still the same run.
+"""Resuming a run that was stopped: from which checkpoint, and whether recipe and data are still the same.
 
 Knows the files of a run's folder; trains nothing.
 """
@@ -16,109 +16,137 @@ from polytask.disk.json_files import read_json
 from polytask.machine import usable_cores
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe, flat_fields
+from polytask.runs.folder import RunFolder
+from polytask.runs.summary import Summary, read_summary
 from polytask.tasks.task import Task
 from polytask.training.checkpoint import Found, newest_good, set_aside
 from polytask.types import UserError
 
-RECIPE = "recipe.yaml"
-ENVIRONMENT = "environment.json"
 log = logging.getLogger(__name__)
 
 
-def checkpoint_of(run: Path, allow_change: bool = False) -> Path | None:
-    """The newest checkpoint that is whole; None: the run was stopped before its first one.
+# --- where it continues -----------------------------------------------------------------------------------------------
+def finished_for_good(run: RunFolder, changes: Iterable[str]) -> Summary | None:
+    """The summary of a run that has finished and whose checkpoints were removed; None for any other run.
 
-    Says which ones it passed over and why. The folder must be this process's own.
+    Such a run cannot train on, so changes of its recipe are refused.
     """
-    checkpoints = run / "checkpoints"
-    for place in (run, checkpoints):
-        clear_leftovers(place)
-    found = newest_good(checkpoints)
-    if found.path is None and found.damaged:
-        found = _without_best(checkpoints, found, allow_change)
-    if found.path is None and (run / "summary.json").exists():
+    clear_leftovers(run.path)
+    if any(run.checkpoints.glob("*")) or not run.summary.exists():
+        return None
+    try:
+        summary = read_summary(run.summary)
+    except UserError:
+        return None
+    if not (summary.finished and summary.saved and run.model.tasks.is_file()):
+        return None
+    listed = "".join(f"\n  {change}" for change in changes)
+    if listed:
         raise UserError(
-            f"{run}: the run has finished, and its checkpoints were removed: there is nothing to go on from"
+            f"{run.path}: the run has finished and its checkpoints were removed, so it cannot continue with another "
+            f"recipe:{listed}\nStart another run (--run DIR). With --keep-checkpoints a finished run keeps its "
+            "checkpoints"
+        )
+    log.warning("%s: the run has finished; its report is written again", run.path)
+    return summary
+
+
+def find_checkpoint(run: RunFolder, allow_change: bool = False) -> Path | None:
+    """The newest whole checkpoint; None if the run was stopped before its first one.
+
+    Logs which checkpoints are damaged and why. The folder must be locked.
+    """
+    for place in (run.path, run.checkpoints):
+        clear_leftovers(place)
+    found = newest_good(run.checkpoints)
+    if found.path is None and found.damaged:
+        found = _without_best(run.checkpoints, found, allow_change)
+    if found.path is None and run.summary.exists():
+        raise UserError(
+            f"{run.path}: the run has finished, and its checkpoints were removed: there is nothing to resume; start "
+            "another run (--run DIR)"
         )
     for path, why in found.damaged.items():
-        log.warning("%s is damaged and passed over: %s", path.name, why)
+        log.warning("%s is damaged and ignored: %s", path.name, why)
     if found.damaged or found.path is None:
-        log.warning("%s: going on from %s", run, found.path.name if found.path else "the beginning: no checkpoint yet")
+        first = found.path.name if found.path else "the beginning, because there is no checkpoint yet"
+        log.warning("%s: resuming from %s", run.path, first)
     set_aside(found.damaged)
     return found.path
 
 
 def _without_best(checkpoints: Path, found: Found, allow_change: bool) -> Found:
-    """Of checkpoints that are whole themselves, while the best models they need are not."""
+    """For checkpoints that are whole, but need best models that are damaged."""
     alone = newest_good(checkpoints, alone=True)
     if alone.path is not None and allow_change:
         return alone
     reasons = "".join(f"\n  {path.name}: {why}" for path, why in found.damaged.items())
-    way_out = "start the run again in another folder (--run DIR)"
+    advice = "start another run (--run DIR)"
     if alone.path is not None:
-        way_out = (
-            f"go on from {alone.path.name} without the best models that are damaged by --allow-change, or {way_out}"
-        )
-    raise UserError(f"{checkpoints}: no checkpoint is whole:{reasons}\n{way_out}")
+        advice = f"pass --allow-change to resume from {alone.path.name} without the damaged best models, or {advice}"
+    raise UserError(f"{checkpoints}: no checkpoint is whole:{reasons}\n{advice}")
 
 
 # --- what the machine decided -----------------------------------------------------------------------------------------
-def as_started(run: Path, recipe: Recipe) -> tuple[Recipe, int | None]:
-    """The recipe with the precision that the run was started with, if it leaves that open, and the run's CPU threads.
+def as_started(run: RunFolder, recipe: Recipe) -> tuple[Recipe, int | None]:
+    """The recipe with the precision that the run was started with, unless it names one; and the run's CPU threads.
 
-    Both change the last bits of a sum, so a resumed run does not choose anew. None: no usable number is known.
+    Both change the last bits of a sum, so a resumed run must not choose again. None: no usable number is known.
     """
-    if recipe.train.precision == "auto" and (run / RECIPE).exists():
-        precision = read_recipe(run / RECIPE).train.precision
+    if recipe.train.precision == "auto" and run.recipe.exists():
+        precision = read_recipe(run.recipe).train.precision
         recipe = replace(recipe, train=replace(recipe.train, precision=precision))
-    threads = read_environment(run).get("threads") if (run / ENVIRONMENT).exists() else None
+    threads = read_environment(run).get("threads") if run.environment.exists() else None
     return recipe, threads if isinstance(threads, int) and 1 <= threads <= usable_cores() else None
 
 
 # --- whether it is the same run ---------------------------------------------------------------------------------------
-def recipe_changes(run: Path, recipe: Recipe) -> list[str]:
-    """The fields in which a recipe differs from the one the run was started with."""
-    if not (run / RECIPE).exists():
+def recipe_changes(run: RunFolder, recipe: Recipe) -> list[str]:
+    """The fields in which a recipe differs from the one that the run was started with."""
+    if not run.recipe.exists():
         return []
-    then, now = flat_fields(read_recipe(run / RECIPE)), flat_fields(recipe)
+    then, now = flat_fields(read_recipe(run.recipe)), flat_fields(recipe)
     names = dict.fromkeys([*then, *now])
     return [
-        f"{name}: {_shown(then, name)} then, {_shown(now, name)} now"
+        f"{name}: was {_shown(then, name)}, is {_shown(now, name)}"
         for name in names
         if _plain(then.get(name)) != _plain(now.get(name)) and not _is_old_default(name, then.get(name), now.get(name))
     ]
 
 
 def _is_old_default(name: str, then: Any, now: Any) -> bool:
-    """Runs of versions that did not look for a file's encoding say utf-8, which is what is found for their files."""
+    """Versions that did not detect a file's encoding wrote utf-8, which is what is detected for their files."""
     return name.startswith("tasks.") and name.endswith(".encoding") and (then, now) == ("utf-8", None)
 
 
-def data_changes(run: Path, tasks: Mapping[str, Task], encoder: str | None) -> list[str]:
-    """The files that are not what they were when the run was started."""
-    about = read_environment(run)
-    found = []
-    if encoder is not None and about.get("encoder_sha256", encoder) != encoder:
-        found.append("encoder: its weights are not those of then")
+def data_changes(run: RunFolder, tasks: Mapping[str, Task], origin: Mapping[str, Any]) -> list[str]:
+    """The files that have changed since the run was started: the starting weights and the data."""
+    then = read_environment(run)
+    changes = []
+    encoder = origin.get("encoder_sha256")
+    if encoder is not None and then.get("encoder_sha256", encoder) != encoder:
+        changes.append("encoder: its weights have changed")
+    if "added_to" in origin and then.get("added_to_sha256") != origin["added_to_sha256"]:
+        changes.append(f"add.run: {origin['added_to']}: its weights have changed")
     for task, splits in fingerprints(tasks).items():
         for split, now in splits.items():
-            then = _field(_field(_field(about, "data"), task), split)
-            if then is not None and _field(then, "sha256") != now["sha256"]:
-                rows = _field(then, "rows")
-                found.append(f"tasks.{task}.{split}: {now['source']}: {rows} rows then, {now['rows']} now")
-    return found
+            before = _field(_field(_field(then, "data"), task), split)
+            if before is not None and _field(before, "sha256") != now["sha256"]:
+                rows = _field(before, "rows")
+                changes.append(f"tasks.{task}.{split}: {now['source']}: had {rows} rows, has {now['rows']}")
+    return changes
 
 
 def _field(content: Any, key: str) -> Any:
-    """A field of what may be no mapping, in a file that was damaged."""
+    """A field of a value that is not a mapping if the file is damaged."""
     return content.get(key) if isinstance(content, Mapping) else None
 
 
-def refusal(run: Path, what: str, changes: Iterable[str]) -> UserError:
+def refusal(run: RunFolder, what: str, changes: Iterable[str]) -> UserError:
     listed = "".join(f"\n  {change}" for change in changes)
     return UserError(
-        f"{run}: the run was started with {what}:{listed}\nGo on with what it was started with, start another run "
-        "(--run DIR), or let the change in by --allow-change"
+        f"{run.path}: the run was started with {what}:{listed}\nUndo the change, start another run (--run DIR), or "
+        "pass --allow-change to accept it"
     )
 
 
@@ -133,26 +161,26 @@ def fingerprints(tasks: Mapping[str, Task]) -> dict[str, Any]:
     }
 
 
-def note_changes(run: Path, step: int, changes: Iterable[str], tasks: Mapping[str, Task]) -> None:
-    """Writes down that a run went on with something else than it was started with, and what its data is now."""
-    about = read_environment(run)
-    before = about.get("changes")
+def note_changes(run: RunFolder, step: int, changes: Iterable[str], tasks: Mapping[str, Task]) -> None:
+    """Writes to environment.json what changed at a step, and the fingerprints of the data from then on."""
+    content = read_environment(run)
+    before = content.get("changes")
     noted = [*(before if isinstance(before, list) else ()), {"after_step": step, "changes": list(changes)}]
-    content = {**about, "data": fingerprints(tasks), "changes": noted}
-    write_atomically(run / ENVIRONMENT, json.dumps(content, indent=1, ensure_ascii=False))
+    content = {**content, "data": fingerprints(tasks), "changes": noted}
+    write_atomically(run.environment, json.dumps(content, indent=1, ensure_ascii=False))
 
 
-def read_environment(run: Path) -> dict[str, Any]:
-    """What the run wrote of where it was started; nothing, and a warning, where that cannot be read."""
+def read_environment(run: RunFolder) -> dict[str, Any]:
+    """The content of environment.json; empty, with a warning, if it cannot be read."""
     try:
-        return read_json(run / ENVIRONMENT)
+        return read_json(run.environment)
     except UserError as error:
-        log.warning("%s: whether the data is still the same cannot be checked", error)
+        log.warning("%s: cannot check whether the data is still the same", error)
         return {}
 
 
 def _plain(value: Any) -> str:
-    """As text, by which 2e-3 and 0.002 are the same, and true and 1 are not."""
+    """As text, so that 2e-3 equals 0.002, and true does not equal 1."""
     try:
         return repr(value) if isinstance(value, bool) else repr(float(value))
     except (TypeError, ValueError):
@@ -160,4 +188,4 @@ def _plain(value: Any) -> str:
 
 
 def _shown(fields: Mapping[str, Any], name: str) -> str:
-    return json.dumps(fields[name], ensure_ascii=False) if name in fields else "nothing"
+    return json.dumps(fields[name], ensure_ascii=False) if name in fields else "not set"

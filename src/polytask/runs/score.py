@@ -1,7 +1,7 @@
-"""Scores and predictions of a run's model on whole splits, while it trains and afterwards. Knows runs' folders."""
+"""Scores and predictions of a run's model on whole splits, during training and afterwards."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,105 +11,120 @@ from polytask.disk.cache import cache_folder
 from polytask.evaluation.baselines import untrained_baseline
 from polytask.evaluation.evaluate import evaluate, split_outputs, write_predictions
 from polytask.heads.base import Head
+from polytask.machine import pick_device
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe
+from polytask.runs.bundle import load_run
+from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared
-from polytask.serving.predictor import Predictor
 from polytask.tasks.task import Split, read_split
 from polytask.types import EvalReport, TaskSpec, UserError, unknown
 
-Outputs = Mapping[str, torch.Tensor]
-"""By task, the heads' outputs for every example of a split, in order."""
+SPLITS = ("train", "dev", "test")
 
 
-def score_split(prepared: Prepared, split: str, folder: Path, step: int) -> tuple[EvalReport, Outputs]:
-    """Scores a split of every task and writes its predictions into the run."""
-    report, outputs = evaluate_split(prepared, split, step)
+@dataclass(frozen=True)
+class SplitScores:
+    """The scores of a model on a split of every task, and the outputs that they were computed from."""
+
+    report: EvalReport
+    outputs: Mapping[str, torch.Tensor]
+    """By task: the head's outputs for every example, in order."""
+
+
+def score_split(prepared: Prepared, split: str, step: int, tasks: Collection[str] | None = None) -> SplitScores:
+    """Scores the model on a split of some tasks; left out: of all tasks that have it."""
+    splits = {name: data for name, data in prepared.splits(split).items() if tasks is None or name in tasks}
+    outputs = split_outputs(prepared.model, splits, prepared.packer, prepared.bf16)
+    report = evaluate(prepared.model, outputs, splits, prepared.recipe.tasks, split, step)
+    return SplitScores(report, outputs)
+
+
+def score_dev(prepared: Prepared, step: int) -> EvalReport:
+    """The scores that choose the best checkpoint; at step 0 together with the scores of methods without training."""
+    report = score_split(prepared, "dev", step, prepared.evaluated).report
+    return replace(report, baselines=untrained_baselines(prepared)) if step == 0 else report
+
+
+def untrained_baselines(prepared: Prepared) -> dict[str, dict[str, Any]]:
+    """By task: the dev score of a method that trains nothing (`untrained_baseline`). Plain text has none."""
+    return {
+        name: untrained_baseline(prepared.model, task.spec, task.labels, task.splits, prepared.packer, prepared.bf16)
+        for name, task in prepared.tasks.items()
+        if name in prepared.evaluated and task.spec.kind != "text" and {"train", "dev"} <= set(task.splits)
+    }
+
+
+def predict_split(prepared: Prepared, split: str, scores: SplitScores, folder: RunFolder) -> None:
+    """Writes the predictions of every task."""
     for name, data in prepared.splits(split).items():
-        _write_predictions(folder, f"{name}-{split}", prepared.model.head(name), outputs[name], data)
-    return report, outputs
+        _write_predictions(folder.predictions(name, split), prepared.model.head(name), scores.outputs[name], data)
 
 
-def _write_predictions(folder: Path, name: str, head: Head, outputs: torch.Tensor, data: Split) -> Path | None:
-    """The file; None for plain text, which has no predictions."""
+def _write_predictions(path: Path, head: Head, outputs: torch.Tensor, data: Split) -> Path | None:
+    """Returns the path; None for plain text, which has no predictions."""
     if head.labels.kind == "text":
         return None
-    path = folder / "predictions" / f"{name}.jsonl"
     write_predictions(path, data.examples(), head.decode(outputs))
     return path
 
 
-def evaluate_split(
-    prepared: Prepared, split: str, step: int, tasks: Collection[str] | None = None
-) -> tuple[EvalReport, Outputs]:
-    splits = {name: data for name, data in prepared.splits(split).items() if tasks is None or name in tasks}
-    bf16 = prepared.recipe.train.precision == "bf16"
-    outputs = split_outputs(prepared.model, splits, prepared.packer, bf16)
-    return evaluate(prepared.model, outputs, splits, prepared.recipe.tasks, split, step), outputs
-
-
-def untrained_baselines(prepared: Prepared, tasks: Collection[str]) -> dict[str, dict[str, Any]]:
-    """What a method without training scores on dev, by task: see `untrained_baseline`. Plain text has none."""
-    bf16 = prepared.recipe.train.precision == "bf16"
-    return {
-        name: untrained_baseline(prepared.model, task.spec, task.labels, task.splits, prepared.packer, bf16)
-        for name, task in prepared.tasks.items()
-        if name in tasks and task.spec.kind != "text" and {"train", "dev"} <= set(task.splits)
-    }
-
-
 @dataclass(frozen=True)
 class Evaluated(EvalReport):
-    """Scores of a finished run, with what was left out and what was written."""
+    """Scores of a finished run, with the rows that were left out and the files that were written."""
 
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """By task, the broken rows that were left out (`broken_rows: skip`)."""
+    """By task: the number of broken rows that were left out (`broken_rows: skip`)."""
     predictions: Mapping[str, Path] = field(default_factory=dict)
-    """By task, the file with its predictions."""
+    """By task: the file with its predictions."""
 
 
 def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] | None = None) -> Evaluated:
-    """A finished run's scores on its own files of a split, or on other files by task. Writes the split's predictions.
+    """Scores a finished run on its own files of a split, or on other files by task, and writes the predictions.
 
-    Predictions on other files go to predictions/TASK-on-FILE.jsonl, beside those of the run's own splits.
+    Predictions on other files are written to predictions/TASK-on-FILE.jsonl.
     """
-    folder = Path(folder)
-    if not (folder / "recipe.yaml").is_file():
-        raise UserError(f"{folder}: this is no run: it has no recipe.yaml")
-    recipe = read_recipe(folder / "recipe.yaml")
-    _check_own_functions(recipe, folder)
-    predictor = Predictor.load(folder, recipe.train.device)
-    bundle = predictor.bundle
-    files = dict(on or {}) or {n: f for n, s in recipe.tasks.items() if (f := _file_of(s, split, folder)) is not None}
+    run = RunFolder(Path(folder))
+    if not run.recipe.is_file():
+        raise UserError(f"{folder}: not a run: it has no {run.recipe.name}")
+    recipe = read_recipe(run.recipe)
+    _check_own_functions(recipe, run.path)
+    bundle = load_run(run.path)
+    bundle.model.to(pick_device(recipe.train.device))
+    files = dict(on or {}) or {n: f for n, s in recipe.tasks.items() if (f := _file_of(s, split, run.path)) is not None}
     if not files:
         raise UserError(f"{folder}: no task of its recipe has a {split} file")
     splits = {}
     for name, file in files.items():
-        if predictor.spec(name).name not in recipe.tasks:
-            raise UserError(unknown(f"{folder / 'recipe.yaml'}: tasks", name, recipe.tasks, "task"))
+        for known, where in ((bundle.specs, run.path), (recipe.tasks, f"{run.recipe}: tasks")):
+            if name not in known:
+                raise UserError(unknown(str(where), name, known, "task"))
         spec = recipe.tasks[name]
         splits[name] = read_split(spec, bundle.labels[name], file, bundle.tokenizer, cache_folder(), split)
     outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16")
     report = evaluate(bundle.model, outputs, splits, recipe.tasks, split, 0)
     written: dict[str, Path] = {}
     for name, data in splits.items():
-        ending = f"on-{Path(files[name]).stem}" if on else split
-        path = _write_predictions(folder, f"{name}-{ending}", bundle.model.head(name), outputs[name], data)
+        target = run.predictions(name, f"on-{Path(files[name]).stem}" if on else split)
+        path = _write_predictions(target, bundle.model.head(name), outputs[name], data)
         written |= {} if path is None else {name: path}
     skipped = {name: data.num_broken for name, data in splits.items()}
     return Evaluated(report.step, split, report.tasks, skipped=skipped, predictions=written)
 
 
 def _check_own_functions(recipe: Recipe, folder: Path) -> None:
-    """A run's folder may come from somebody else: no code in it is run."""
+    """Refuses metric functions inside the run's folder: it may come from a stranger, whose code must not run."""
     for name, spec in recipe.tasks.items():
         for reference in spec.metrics:
             if Path(reference.rpartition(":")[0]).resolve().is_relative_to(folder.resolve()):
-                raise UserError(f"{folder}: tasks.{name}.metrics: {reference} is inside the run; its code is not run")
+                raise UserError(
+                    f"{folder}: tasks.{name}.metrics: {reference} is inside the run's folder, and code from there is "
+                    "never run"
+                )
 
 
 def _file_of(spec: TaskSpec, split: str, folder: Path) -> str | None:
-    if split not in ("train", "dev", "test"):
-        raise UserError(f"{folder}: the splits are train, dev and test, found {split!r}")
+    if split not in SPLITS:
+        raise UserError(f"{folder}: the split must be one of {', '.join(SPLITS)}, found {split!r}")
     file: str | None = getattr(spec, split)
     return file

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from polytask.build import encoder_origin
-from polytask.disk.json_files import read_json
 from polytask.recipe.records import Recipe, recipe_to_mapping
+from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared, prepare
+from polytask.runs.summary import read_summary
 from polytask.studies.study import Study
 from polytask.types import UserError
 
@@ -94,7 +95,7 @@ def code_fingerprint() -> str:
 def summary_of(run: Path) -> dict[str, Any] | None:
     """A finished run's summary; None for one that has not finished."""
     try:
-        summary = read_json(run / "summary.json")
+        summary = read_summary(RunFolder(run).summary)
     except UserError:
         return None
-    return summary if summary.get("finished") else None
+    return summary.to_json() if summary.finished else None

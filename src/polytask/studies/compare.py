@@ -19,7 +19,7 @@ from polytask.evaluation.metrics import check_metric
 from polytask.machine import environment, pick_device
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe, recipe_to_mapping
-from polytask.runs.run import Running
+from polytask.runs.run import start_training
 from polytask.studies.cells import Cell, Plan, plan, summary_of
 from polytask.studies.outlook import StudyOutlook, outlook
 from polytask.studies.page import write_page
@@ -152,7 +152,7 @@ class StudyRunning:
 def _calibrated(cell: Cell, planned: Plan) -> float:
     """Seconds a cell should take: its steps at the speed of a few, and its evaluations at a third of that per token."""
     with tempfile.TemporaryDirectory() as folder:
-        running = Running(cell.recipe, Path(folder) / "run")
+        running = start_training(cell.recipe, Path(folder) / "run")
         reports = list(itertools.islice(running.steps(), CALIBRATION_STEPS))
     step = median(report.seconds for report in reports[1:])
     per_token = sum(report.seconds for report in reports[1:]) / sum(report.tokens for report in reports[1:])

@@ -131,7 +131,7 @@ def cost_json(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
         key: float(np.mean([run.summary[key] for run in runs]))
         for key in ("examples_per_second", "peak_memory_bytes", "seconds")
     }
-    shared = budget["trunk"] + budget["adapter_shared"]
+    shared = budget["encoder"] + budget["adapter_shared"]
     parts = {"shared": shared, **{key: budget[key] for key in ("per_task", "trainable", "total")}}
     found = [run.summary.get("transfer") or {} for run in runs]
     forgotten = [transfer["mean_forgetting"] for transfer in found if transfer.get("mean_forgetting") is not None]

@@ -1,8 +1,8 @@
-"""Checkpoints: everything a step needs, as safetensors and JSON. Nothing is ever unpickled.
+"""Checkpoints: everything that training continues from, as safetensors and JSON. Nothing is ever unpickled.
 
-A checkpoint appears whole or not at all: it is written beside, flushed to the disk, and renamed. Its manifest, the last
-file to be written, has the size and SHA-256 of every other, and nothing is read that does not agree with it. Knows
-state dictionaries; knows no method.
+A checkpoint appears whole or not at all: it is written to a hidden folder, flushed to the disk, and renamed. Its
+manifest, written last, has the size and SHA-256 of every other file, and a file that differs is not read. Knows state
+dictionaries; knows no method.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ NEEDED = re.compile(rf"{BEST}\d+")
 EARLIER = re.compile(r"(?<![^/])trunk\.")
 """The encoder's prefix in checkpoints of earlier versions."""
 HEADERS = 2**20
-"""More bytes than the JSON and the headers of a checkpoint take beside its tensors and its state."""
+"""An upper bound in bytes of a checkpoint's manifest and file headers."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Checkpoint:
     tensors: Mapping[str, Mapping[str, Tensor]]
     state: Mapping[str, Any]
     needs: tuple[str, ...] = ()
-    """The names of the checkpoints beside it that it is worth nothing without: the best models so far."""
+    """The names of the other checkpoints that it needs: the best models so far."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself."""
+    """The content of manifest.json."""
 
     format: int
     step: int
@@ -65,21 +65,21 @@ class Manifest:
 
 
 class Damaged(UserError):
-    """A checkpoint that must not be used: which file, and what is wrong with it."""
+    """A checkpoint that must not be used. The message names the file and what is wrong with it."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The checkpoint to go on from, and the newer ones that had to be passed over."""
+    """The checkpoint to resume from, and the newer ones that are damaged."""
 
     path: Path | None
     damaged: Mapping[Path, str] = field(default_factory=dict)
-    """Each with the reason, the newest first."""
+    """By checkpoint, newest first: the reason."""
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Makes `folder`, whole or not at all; one that was there is replaced."""
+    """Writes a checkpoint to `folder`, whole or not at all; an existing one is replaced."""
     state = json.dumps(checkpoint.state, indent=1)
     try:
         _check_room(folder, checkpoint.tensors, len(state))
@@ -92,8 +92,8 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     except (OSError, SafetensorError) as error:
         why = error.reason if isinstance(error, Unwritable) else error
         raise UserError(
-            f"{folder}: the checkpoint could not be written: {why}; those before it are as they were. When there is "
-            "room, go on by --resume"
+            f"{folder}: the checkpoint could not be written: {why}; earlier checkpoints are unchanged. When there is "
+            "room, continue with --resume"
         ) from error
 
 
@@ -118,7 +118,7 @@ def _sha256(path: Path) -> str:
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """The checkpoint in a folder, if every file of it is what was written; else `Damaged`."""
+    """The checkpoint in a folder; `Damaged` if a file is not what was written."""
     manifest = check(folder)
     tensors = {}
     for name in manifest.files:
@@ -132,7 +132,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def check(folder: Path) -> Manifest:
-    """What the checkpoint says of itself, when its files agree with it; else `Damaged`."""
+    """The manifest of a checkpoint; `Damaged` if its files do not agree with it."""
     manifest = _read_manifest(folder)
     for name, file in manifest.files.items():
         _check_file(folder / name, file)
@@ -143,7 +143,7 @@ def _read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     content = _read_json(path)
     if content.get("format") != FORMAT:
-        raise Damaged(f"{path}: format {content.get('format')!r} is not known to this version, which reads {FORMAT}")
+        raise Damaged(f"{path}: format {content.get('format')!r} is unknown to this version, which reads {FORMAT}")
     try:
         manifest: Manifest = convert(content, Manifest, str(path))
     except (ValueError, OverflowError) as error:
@@ -153,11 +153,11 @@ def _read_manifest(folder: Path) -> Manifest:
         *(n for n in manifest.needs if not NEEDED.fullmatch(n)),
     ]
     if names:
-        raise Damaged(f"{path}: names {names[0]!r}, which no checkpoint has")
+        raise Damaged(f"{path}: lists {names[0]!r}, which is not a file of a checkpoint")
     if STATE not in manifest.files:
-        raise Damaged(f"{path}: names no {STATE}")
+        raise Damaged(f"{path}: does not list {STATE}")
     if manifest.step != step_of(folder):
-        raise Damaged(f"{path}: it is of step {manifest.step}")
+        raise Damaged(f"{path}: belongs to step {manifest.step}")
     return manifest
 
 
@@ -167,9 +167,9 @@ def _check_file(path: Path, file: File) -> None:
             raise Damaged(f"{path}: there is no such file")
         size = path.stat().st_size
         if size != file.bytes:
-            raise Damaged(f"{path}: {size:,} bytes long, and {file.bytes:,} were written")
+            raise Damaged(f"{path}: has {size:,} bytes, but {file.bytes:,} were written")
         if _sha256(path) != file.sha256:
-            raise Damaged(f"{path}: not what was written: its SHA-256 is another")
+            raise Damaged(f"{path}: its SHA-256 differs from the one in {MANIFEST}")
     except OSError as error:
         raise Damaged(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -182,30 +182,30 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{path}: not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise Damaged(f"{path}: fields are needed, found {type(content).__name__}")
+        raise Damaged(f"{path}: must be a JSON object, found {type(content).__name__}")
     return content
 
 
 # --- the checkpoints of a run -----------------------------------------------------------------------------------------
 def numbered(checkpoints: Path, prefix: str) -> dict[int, Path]:
-    """The checkpoints with this prefix by their step, lowest first."""
-    found = [path for path in checkpoints.glob(f"{prefix}*") if path.is_dir()]
-    steps = {int(number): path for path in found if (number := path.name.removeprefix(prefix)).isdecimal()}
+    """The checkpoints with this prefix by step, lowest first."""
+    folders = [path for path in checkpoints.glob(f"{prefix}*") if path.is_dir()]
+    steps = {int(number): path for path in folders if (number := path.name.removeprefix(prefix)).isdecimal()}
     return dict(sorted(steps.items()))
 
 
 def step_of(path: Path) -> int:
-    """`step-120` or `best-120` -> 120."""
+    """The step of a checkpoint: 120 for `step-120` and `best-120`."""
     return int(path.name.rpartition("-")[2])
 
 
 def newest(checkpoints: Path) -> Path | None:
-    """The last checkpoint that is whole."""
+    """The newest whole checkpoint."""
     return newest_good(checkpoints).path
 
 
 def newest_good(checkpoints: Path, alone: bool = False) -> Found:
-    """The last checkpoint that is whole and whose needed ones are; with `alone`, whatever became of these."""
+    """The newest checkpoint that is whole, together with those it needs; with `alone`, these may be damaged."""
     damaged = {}
     for path in reversed(numbered(checkpoints, STEP).values()):
         try:
@@ -220,17 +220,17 @@ def newest_good(checkpoints: Path, alone: bool = False) -> Found:
 
 
 def _damaged(paths: Iterable[Path]) -> dict[Path, str]:
-    found = {}
+    reasons = {}
     for path in paths:
         try:
             check(path)
         except Damaged as error:
-            found[path] = str(error)
-    return found
+            reasons[path] = str(error)
+    return reasons
 
 
 def set_aside(damaged: Iterable[Path]) -> None:
-    """Takes damaged checkpoints out of the row. They go with the old ones, when a new one is whole."""
+    """Renames damaged checkpoints, so that they are ignored. They are removed when a new one is whole."""
     for path in damaged:
         aside = path.with_name(f"{DAMAGED}{path.name}")
         shutil.rmtree(aside, ignore_errors=True)
@@ -239,13 +239,13 @@ def set_aside(damaged: Iterable[Path]) -> None:
 
 
 def remove_old(checkpoints: Path, keep: int) -> None:
-    """Leaves the newest `keep` checkpoints and what they need. Called only when a newer checkpoint is whole."""
+    """Removes all but the newest `keep` checkpoints and those they need. Called only after a whole one was written."""
     steps = numbered(checkpoints, STEP)
     kept = list(steps)[-keep:]
     try:
         needed = {name for step in kept for name in _read_manifest(steps[step]).needs}
     except Damaged:
-        return  # what it needs cannot be told any more: everything stays
+        return  # which checkpoints it needs is unknown, so all are kept
     old = [path for step, path in steps.items() if step not in kept]
     old += [path for path in numbered(checkpoints, BEST).values() if path.name not in needed]
     for path in [*old, *checkpoints.glob(f"{DAMAGED}*")]:
@@ -254,7 +254,7 @@ def remove_old(checkpoints: Path, keep: int) -> None:
 
 # --- states as flat mappings ------------------------------------------------------------------------------------------
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state as one flat mapping, `parameter/field` -> tensor (as tensors also what is a number)."""
+    """The optimizer's state as one flat mapping `parameter/field` -> tensor; numbers become tensors too."""
     names = _names(optimizer)
     return {
         f"{names[parameter]}/{field}": torch.as_tensor(value)
@@ -264,18 +264,18 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Takes back what `optimizer_tensors` gave; each parameter keeps its own step count."""
+    """Loads what `optimizer_tensors` returned; each parameter keeps its own step count."""
     parameters = {name: parameter for parameter, name in _names(optimizer).items()}
-    # Moments live with their parameter; step counts on the CPU, except for torch's fused kernels.
-    counts_with_parameter = {
+    # Moments are on the parameter's device; step counts on the CPU, except with torch's fused kernels.
+    counts_on_device = {
         p for group in optimizer.param_groups if group.get("fused") or group.get("capturable") for p in group["params"]
     }
     optimizer.state.clear()
     for key, value in tensors.items():
         name, _, field = key.rpartition("/")
         parameter = parameters[name]
-        beside = field != "step" or parameter in counts_with_parameter
-        optimizer.state[parameter][field] = value.to(parameter.device if beside else "cpu", copy=True)
+        on_device = field != "step" or parameter in counts_on_device
+        optimizer.state[parameter][field] = value.to(parameter.device if on_device else "cpu", copy=True)
 
 
 def _names(optimizer: torch.optim.Optimizer) -> dict[Tensor, str]:
@@ -287,10 +287,10 @@ def _names(optimizer: torch.optim.Optimizer) -> dict[Tensor, str]:
 
 
 def prefixed(states: Iterable[tuple[str, Mapping[str, Tensor]]]) -> dict[str, Tensor]:
-    """Several state dictionaries as one, `owner/name` -> tensor."""
+    """Joins several state dictionaries into one, `owner/name` -> tensor."""
     return {f"{owner}/{name}": tensor for owner, state in states for name, tensor in state.items()}
 
 
 def owned(tensors: Mapping[str, Tensor], owner: str) -> dict[str, Tensor]:
-    """One owner's part of what `prefixed` made."""
+    """One owner's part of a mapping that `prefixed` returned."""
     return {key.removeprefix(f"{owner}/"): t for key, t in tensors.items() if key.startswith(f"{owner}/")}

@@ -1,4 +1,4 @@
-"""What happened, line by line: metrics.jsonl and TensorBoard. Knows reports; knows no model and no method."""
+"""The journal of a run: JSON lines and TensorBoard events. Knows reports; knows no model and no method."""
 
 import json
 import logging
@@ -19,43 +19,45 @@ from polytask.disk.writable import make_folder, open_in_place
 from polytask.types import EvalReport, Interference, StepReport
 
 log = logging.getLogger(__name__)
-SECONDS_UNSHOWN = 1.0
-"""Between two writes for TensorBoard."""
-MOST_SHOWN = 2000
-"""Steps of a run that TensorBoard is given, evenly spread; it draws a thousand itself. An event takes nine times as
-long to write as a line of metrics.jsonl, and short steps on a GPU would wait for it."""
+SECONDS_BETWEEN_EVENTS = 1.0
+"""Between two writes to TensorBoard."""
+MOST_EVENTS = 2000
+"""The number of steps, evenly spread over the run, that TensorBoard gets; it plots a thousand at most. An event takes
+nine times as long to write as a JSON line, and short steps on a GPU would wait for it."""
 
 
 class Journal:
-    """Writes each report once, inside `with`. A resumed run's journal first drops what came after its step."""
+    """Writes each report once, inside `with`. A resumed run's journal first drops the lines after its step."""
 
-    def __init__(self, run: Path, resumed_at: int = 0) -> None:
-        self.run = run
-        self.path = run / "metrics.jsonl"
+    def __init__(self, path: Path, tensorboard: Path, resumed_at: int = 0) -> None:
+        self.path = path
+        self.tensorboard = tensorboard
         self.resumed_at = resumed_at
         self._file: IO[str] | None = None
-        self._unshown: list[tuple[float, int, Mapping[str, float]]] = []
-        self._shown_at = 0.0
+        self._events: list[tuple[float, int, Mapping[str, float]]] = []
+        self._events_written_at = 0.0
 
     def write(self, report: StepReport) -> None:
         self._line(step_line(report))
-        if report.step % -(-report.steps // MOST_SHOWN) == 0:
-            self._show_step(report)
+        if report.step % -(-report.steps // MOST_EVENTS) == 0:
+            self._add_step_event(report)
         if report.interference is not None:
             self._line(interference_line(report.interference))
-            self._show(report.step, {f"interference/{pair}": cosine for pair, cosine in report.interference.pairs()})
+            self._add_event(
+                report.step, {f"interference/{pair}": cosine for pair, cosine in report.interference.pairs()}
+            )
         if report.evaluation is not None:
             self.write_evaluation(report.evaluation, report.best)
 
     def write_evaluation(self, report: EvalReport, best: bool = False) -> None:
-        """That of a step, or by itself, as the one before the first step is."""
+        """Writes the evaluation after a step, or the one before the first step."""
         self._line(evaluation_line(report, best))
         losses = {f"dev/{task}/loss": score.loss for task, score in report}
         metrics = {f"dev/{task}/{n}": metric.value for task, score in report for n, metric in score.metrics.items()}
-        self._show(report.step, losses | metrics)
+        self._add_event(report.step, losses | metrics)
 
-    def _show_step(self, report: StepReport) -> None:
-        self._show(
+    def _add_step_event(self, report: StepReport) -> None:
+        self._add_event(
             report.step,
             {
                 **{f"loss/{task}": loss for task, loss in report.losses.items()},
@@ -67,23 +69,23 @@ class Journal:
             },
         )
 
-    def _show(self, step: int, values: Mapping[str, float]) -> None:
-        """To TensorBoard, some steps at once and an event a step: its writer wakes a thread up for each."""
+    def _add_event(self, step: int, values: Mapping[str, float]) -> None:
+        """Queues an event for TensorBoard. Events are written in groups, because each write wakes up a thread."""
         now = time.time()
-        self._unshown.append((now, step, values))
-        if now - self._shown_at > SECONDS_UNSHOWN:
-            self._show_all()
-            self._shown_at = now
+        self._events.append((now, step, values))
+        if now - self._events_written_at > SECONDS_BETWEEN_EVENTS:
+            self._write_events()
+            self._events_written_at = now
 
-    def _show_all(self) -> None:
+    def _write_events(self) -> None:
         writer = self._board._get_file_writer()
-        for when, step, values in self._unshown:
-            together = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
-            writer.add_summary(together, step, when)
-        self._unshown.clear()
+        for when, step, values in self._events:
+            event = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
+            writer.add_summary(event, step, when)
+        self._events.clear()
 
     def sync(self) -> None:
-        """Waits until all lines are on the disk: a checkpoint must not be there before the lines that led to it."""
+        """Flushes all lines to the disk: a checkpoint must not exist before the lines of its steps."""
         if self._file is not None and not self._file.closed:
             os.fsync(self._file.fileno())
 
@@ -93,17 +95,16 @@ class Journal:
         self._file.flush()
 
     def __enter__(self) -> "Journal":
-        make_folder(self.run)
+        make_folder(self.path.parent)
         _keep_up_to(self.path, self.resumed_at)
         self._file = open_in_place(self.path, "a")
-        board = str(self.run / "tensorboard")
-        self._board = SummaryWriter(board, purge_step=self.resumed_at + 1)
+        self._board = SummaryWriter(str(self.tensorboard), purge_step=self.resumed_at + 1)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._file is not None:
             self._file.close()
-        self._show_all()
+        self._write_events()
         self._board.close()
 
 
@@ -113,13 +114,13 @@ def step_line(report: StepReport) -> dict[str, Any]:
         del content[field]
     if report.skipped is None:
         del content["skipped"]
-    if not math.isfinite(report.gradient_norm):  # JSON has no such numbers
+    if not math.isfinite(report.gradient_norm):  # JSON has no NaN
         content["gradient_norm"] = None
     return {"kind": "step", **content}
 
 
 def read_start(journal: Path) -> dict[str, Any] | None:
-    """The line of the evaluation before the first step; None where there is none, as in runs of earlier versions."""
+    """The line of the evaluation before the first step; None if there is none, as in runs of earlier versions."""
     for line in journal.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             content = json.loads(line)
@@ -142,7 +143,7 @@ def evaluation_line(report: EvalReport, best: bool) -> dict[str, Any]:
 
 
 def _keep_up_to(path: Path, step: int) -> None:
-    """Drops the lines after a step. Those of a run that starts from its beginning are all written again."""
+    """Drops the lines after a step; at step 0 all lines, since all are written again."""
     kept, steps = [], []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() and step > 0 else []:
         try:
@@ -151,8 +152,8 @@ def _keep_up_to(path: Path, step: int) -> None:
                 kept.append(line + "\n")
                 steps += [content["step"]] if content["kind"] == "step" else []
         except (ValueError, KeyError, TypeError, RecursionError):
-            continue  # a line the last process did not finish, or one that was damaged since
+            continue  # a line that the last process did not finish, or one that was damaged later
     if steps != list(range(1, step + 1)):
-        log.warning("%s: %d of the %d steps before have no line in it any more", path, step - len({*steps}), step)
+        log.warning("%s: the lines of %d of the %d steps so far are missing", path, step - len({*steps}), step)
     if path.exists():
         write_atomically(path, "".join(kept))

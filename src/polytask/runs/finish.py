@@ -1,0 +1,179 @@
+"""The end of a run: scores, predictions, the model, the summary and the report; then the checkpoints are removed."""
+
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from polytask.disk.hidden_folder import hidden_name
+from polytask.disk.lock import let_go
+from polytask.evaluation.baselines import remarks, report_from
+from polytask.evaluation.interference import read_interference
+from polytask.evaluation.own_metrics import primary_of
+from polytask.evaluation.transfer import read_transfer
+from polytask.machine import peak_memory
+from polytask.runs.bundle import load_bundle, save_bundle
+from polytask.runs.folder import RunFolder
+from polytask.runs.prepare import Prepared, describe_task
+from polytask.runs.report import write_card, write_report
+from polytask.runs.resume import read_environment
+from polytask.runs.score import SplitScores, predict_split, score_split
+from polytask.runs.summary import Added, Best, Parameters, Summary, write_summary
+from polytask.tasks.describe import baseline
+from polytask.training.journal import read_start
+from polytask.training.loop import Session
+from polytask.types import EvalReport, UserError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a gate found: the old tasks before and after, and why the model must not be saved."""
+
+    added: Added
+    refused: str | None
+
+
+Gate = Callable[[Mapping[str, SplitScores]], Verdict]
+"""Compares the scores of the trained model, by split, with those of an earlier model."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has finished."""
+
+    folder: Path
+    evaluations: Mapping[str, EvalReport]
+    """By split: dev, and test if the recipe names test files."""
+    summary: Summary
+    removed_bytes: int = 0
+    """The size of the checkpoints that were removed."""
+
+    @property
+    def report(self) -> Path:
+        return RunFolder(self.folder).report
+
+    @property
+    def refused(self) -> str | None:
+        """Why no model was saved, if the run forgot too much of its old tasks."""
+        return self.summary.refused
+
+
+def finish(
+    folder: RunFolder, prepared: Prepared, session: Session, gate: Gate | None = None, keep_checkpoints: bool = False
+) -> Finished:
+    """Ends a run with its best weights. A model that the gate refuses is not saved, and keeps its checkpoints."""
+    session.load_best()
+    scores = {s: score_split(prepared, s, session.best_step or 0) for s in ("dev", "test") if prepared.splits(s)}
+    for split, scored in scores.items():
+        predict_split(prepared, split, scored, folder)
+    verdict = None if gate is None else gate(scores)
+    evaluations = {split: scored.report for split, scored in scores.items()}
+    summary = summarize(folder, prepared, session, evaluations, verdict)
+    if summary.saved:
+        save_bundle(prepared.bundle, folder.model.path)
+    write_summary(summary, folder.summary)
+    if summary.saved:
+        write_card(folder, summary)
+    write_report(folder.path)
+    removed = remove_checkpoints(folder) if summary.saved and not keep_checkpoints else 0
+    let_go(folder.path)
+    return Finished(folder.path, evaluations, summary, removed)
+
+
+def finish_again(folder: RunFolder, summary: Summary) -> Finished:
+    """Writes the report of a finished run again."""
+    step = summary.best.step or 0
+    evaluations = {
+        split: report_from({"step": step, "split": split, "tasks": tasks})
+        for split, tasks in summary.evaluations.items()
+    }
+    write_report(folder.path)
+    let_go(folder.path)
+    return Finished(folder.path, evaluations, summary)
+
+
+def remove_checkpoints(folder: RunFolder) -> int:
+    """Removes the checkpoints of a finished run, if its model can be loaded; returns their size in bytes.
+
+    The folder is renamed first, so that a process that is killed leaves either all checkpoints or none.
+    """
+    if not folder.checkpoints.exists():
+        return 0
+    try:
+        load_bundle(folder.model.path)
+    except UserError as error:
+        log.warning("the checkpoints are kept, because the saved model cannot be loaded: %s", error)
+        return 0
+    size = sum(path.stat().st_size for path in folder.checkpoints.rglob("*") if path.is_file())
+    hidden = hidden_name(folder.checkpoints)
+    folder.checkpoints.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+    return size
+
+
+# --- the summary ------------------------------------------------------------------------------------------------------
+def summarize(
+    folder: RunFolder,
+    prepared: Prepared,
+    session: Session,
+    evaluations: Mapping[str, EvalReport],
+    verdict: Verdict | None = None,
+) -> Summary:
+    recipe, progress = prepared.recipe, session.progress
+    start = read_start(folder.metrics)
+    before = None if start is None else report_from(start)
+    stages = session.sampler.stages
+    refused = None if verdict is None else verdict.refused
+    return Summary(
+        name=recipe.name,
+        encoder=recipe.encoder if isinstance(recipe.encoder, str) else "untrained",
+        encoder_revision=read_environment(folder).get("encoder_revision"),
+        finished=True,
+        steps=session.step,
+        skipped_steps=progress.skipped,
+        epochs=session.step / session.steps_per_epoch,
+        seconds=progress.seconds,
+        examples_per_second=sum(session.feed.given.values()) / progress.step_seconds,
+        peak_memory_bytes=peak_memory(session.model.device),
+        device=str(session.model.device),
+        best=_best(prepared, session, evaluations["dev"], before),
+        parameters=Parameters(**prepared.model.budget()),
+        tasks={name: describe_task(task, prepared) for name, task in prepared.tasks.items()},
+        findings=tuple(asdict(finding) for finding in prepared.findings()),
+        evaluations={split: asdict(report)["tasks"] for split, report in evaluations.items()},
+        baselines=_baselines(prepared),
+        start=None if before is None else asdict(before)["tasks"],
+        untrained={} if before is None else before.baselines,
+        remarks=() if before is None else tuple(remarks(evaluations["dev"], before, recipe.train.select)),
+        interference=None if recipe.train.interference_every is None else read_interference(folder.metrics),
+        transfer=read_transfer(folder.metrics, stages) if stages else None,
+        added=None if verdict is None else verdict.added,
+        refused=refused,
+        saved=refused is None,
+    )
+
+
+def _best(prepared: Prepared, session: Session, dev: EvalReport, before: EvalReport | None) -> Best:
+    """The values have the sign of the metric: what the session maximizes is negative where lower is better."""
+    select, tasks = prepared.recipe.train.select, prepared.recipe.tasks
+    task, _, metric = select.partition(".")
+    if task == "last":
+        return Best(session.best_step, select, None)
+    if task in tasks:
+        sign = dev.tasks[task].sign(metric or None)
+    else:
+        sign = -1 if all(tasks[name].kind == "text" for name in prepared.evaluated) else 1
+    start = None if before is None else sign * before.chosen(select)
+    return Best(session.best_step, select, sign * session.best_value, start)
+
+
+def _baselines(prepared: Prepared) -> dict[str, dict[str, Any]]:
+    return {
+        name: baseline(task.splits["dev"], task.labels, primary_of(task.spec))
+        for name, task in prepared.tasks.items()
+        if task.spec.kind != "text"
+    }

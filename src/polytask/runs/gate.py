@@ -1,0 +1,81 @@
+"""The old tasks of a run that adds tasks, before and after: whether the new model may be saved."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import torch
+
+from polytask.evaluation.evaluate import evaluate, split_outputs
+from polytask.evaluation.forgetting import OldTask, before_and_after
+from polytask.runs.bundle import task_tensors
+from polytask.runs.finish import Verdict
+from polytask.runs.joining import OldRun
+from polytask.runs.prepare import Prepared
+from polytask.runs.score import SplitScores
+from polytask.runs.summary import Added
+from polytask.types import AddSettings, UserError
+
+
+def judge_old_tasks(old: OldRun, prepared: Prepared, scores: Mapping[str, SplitScores]) -> Verdict:
+    """Compares the old tasks before and after, by split.
+
+    With `guarantee: frozen` any difference is an error; with `measured`, a drop of more than `max_drop` points on dev
+    refuses the model.
+    """
+    add = prepared.recipe.add
+    assert add is not None
+    compared = {split: _compare(old, prepared, split, scored) for split, scored in scores.items()}
+    frozen = add.guarantee == "frozen"
+    if frozen:
+        check_nothing_moved(old, prepared, compared)
+    return Verdict(_added(old, prepared, add, compared["dev"]), None if frozen else drop_message(compared["dev"], add))
+
+
+def _added(old: OldRun, prepared: Prepared, add: AddSettings, dev: Mapping[str, OldTask]) -> Added:
+    return Added(
+        run=str(old.folder),
+        tasks=prepared.drawn,
+        guarantee=add.guarantee,
+        max_drop=None if add.guarantee == "frozen" else add.max_drop,
+        old={name: asdict(task) for name, task in dev.items()},
+    )
+
+
+def _compare(old: OldRun, prepared: Prepared, split: str, scored: SplitScores) -> dict[str, OldTask]:
+    """The old tasks on a split with the old model and with the new one, on the same device and in the same batches."""
+    bundle, specs = old.bundle, prepared.recipe.tasks
+    splits = {name: data for name, data in prepared.splits(split).items() if name in old.tasks}
+    model = bundle.model.to(prepared.model.device)
+    before = split_outputs(model, splits, bundle.packer, prepared.bf16)
+    model.cpu()
+    report = evaluate(model, before, splits, specs, split, 0)
+    heads = {name: model.head(name) for name in splits}
+    return before_and_after(heads, splits, (report, before), (scored.report, scored.outputs), specs)
+
+
+def check_nothing_moved(old: OldRun, prepared: Prepared, compared: Mapping[str, Mapping[str, OldTask]]) -> None:
+    """Compares weights as well as outputs: texts that are in no file must get the same answers too."""
+    before, after = old.bundle.model, prepared.model
+    weights = [("the encoder", before.encoder.state_dict(), after.encoder.state_dict())]
+    weights += [(f"task {name}", task_tensors(before, name), task_tensors(after, name)) for name in old.tasks]
+    moved = [f"weights of {what}" for what, a, b in weights if any(not torch.equal(a[k], b[k].cpu()) for k in a)]
+    moved += [
+        f"answers of {name} on {split}"
+        for split, tasks in compared.items()
+        for name, task in tasks.items()
+        if not task.identical
+    ]
+    if moved:
+        raise UserError(f"add.guarantee: frozen was not kept, so no model is saved: {', '.join(moved)} have changed")
+
+
+def drop_message(old: Mapping[str, OldTask], add: AddSettings) -> str | None:
+    """Why the model is not saved; None if no old task dropped too far."""
+    dropped = [
+        f"{name} fell by {task.fell_by():.2f} points ({task.metric} {task.before.value:.3f} before, "
+        f"{task.after.value:.3f} after; the 95 % interval of the difference is {100 * task.difference.low:+.1f} to "
+        f"{100 * task.difference.high:+.1f} points)"
+        for name, task in old.items()
+        if task.too_far(add.max_drop)
+    ]
+    return f"{'; '.join(dropped)}, and add.max_drop allows {add.max_drop:g}" if dropped else None

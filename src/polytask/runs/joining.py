@@ -1,0 +1,146 @@
+"""Tasks for a finished run: the old run and a recipe with new tasks -> the recipe of the new run. Reads no data."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from polytask.build import complete
+from polytask.disk.records import mapping
+from polytask.pretrained.find import sha256
+from polytask.recipe.reading import read_content, read_recipe, recipe_from, with_setting
+from polytask.recipe.records import Recipe, recipe_to_mapping
+from polytask.runs.bundle import Bundle, load_bundle, no_model
+from polytask.runs.folder import ModelFolder, RunFolder
+from polytask.types import UserError
+
+
+@dataclass(frozen=True)
+class OldRun:
+    """A finished run that tasks are added to."""
+
+    folder: Path
+    recipe: Recipe
+    bundle: Bundle
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(self.bundle.specs)
+
+    @property
+    def model(self) -> ModelFolder:
+        return RunFolder(self.folder).model
+
+    @cached_property
+    def origin(self) -> dict[str, Any]:
+        """The starting weights of the new run, for environment.json."""
+        hashes = " ".join(sha256(file) for file in (self.model.encoder, self.model.parts))
+        return {"added_to": str(self.folder), "added_to_sha256": hashes}
+
+
+def read_old_run(run: Path) -> OldRun:
+    folder = RunFolder(run)
+    if not run.is_dir():
+        raise UserError(f"{run}: there is no such run")
+    if not folder.recipe.is_file():
+        raise UserError(f"{run}: not a run: it has no {folder.recipe.name}")
+    if not folder.model.path.is_dir():
+        raise no_model(run)
+    bundle = load_bundle(folder.model.path)
+    if bundle.model.budget()["adapter_shared"]:
+        raise UserError(
+            f"{run}: the tasks share parts of the adapter {bundle.adapter.name}, so no task can be added to them"
+        )
+    recipe = read_recipe(folder.recipe)
+    if recipe.tasks.keys() != bundle.specs.keys():
+        raise UserError(
+            f"{run}: {folder.recipe.name} has the tasks {', '.join(recipe.tasks)}, but model/{folder.model.tasks.name} "
+            f"has {', '.join(bundle.specs)}: they belong to different runs"
+        )
+    return OldRun(run.resolve(), recipe, bundle)
+
+
+def join_recipes(old: OldRun, recipe: str | Path | Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:
+    """The recipe of the new run: the old tasks, then the new ones, on the old run's encoder and adapter."""
+    where, folder = "recipe", None
+    content = recipe
+    if not isinstance(recipe, Mapping):
+        where, folder = str(recipe), Path(recipe).resolve().parent
+        content = read_content(Path(recipe))
+    content = dict(mapping(content, where))
+    for setting in settings:
+        content = with_setting(content, setting)
+    new = _new_tasks(content, old, where)
+    add = mapping(content.get("add") or {}, f"{where}: add")
+    if add.get("run") not in (None, str(old.folder)):
+        raise UserError(f"{where}: add.run: must be {old.folder}, found {add['run']!r}; leave the field out")
+    plain = recipe_to_mapping(old.recipe)
+    whole = recipe_from(
+        {
+            "name": "-".join([old.recipe.name, *map(str, new)]),
+            **{field: plain[field] for field in ("encoder", "max_length")},
+            # The adapter as the model was saved with it: defaults may have changed since then.
+            "adapter": {"name": old.bundle.adapter.name, **old.bundle.adapter.options},
+            **content,
+            "tasks": {**_old_tasks(old, plain), **new},
+            "add": {**add, "run": str(old.folder)},
+        },
+        where=where,
+        folder=folder,
+    )
+    _check_same_model(whole, old, where)
+    return _frozen(whole, old, where) if whole.add and whole.add.guarantee == "frozen" else whole
+
+
+def _new_tasks(content: Mapping[str, Any], old: OldRun, where: str) -> Mapping[str, Any]:
+    new = content.get("tasks")
+    if not isinstance(new, Mapping) or not new:
+        raise UserError(
+            f"{where}: tasks: at least one new task is needed, as `tasks: {{NAME: {{kind: ..., train: ...}}}}`"
+        )
+    for name in map(str, new):
+        if name in old.tasks:
+            raise UserError(f"{where}: tasks.{name}: {old.folder} already has a task of this name; use another name")
+    return new
+
+
+def _old_tasks(old: OldRun, plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The old tasks as the old recipe has them, with the heads that the model was saved with."""
+    heads = {name: spec.head for name, spec in old.bundle.specs.items()}
+    return {
+        name: {**plain["tasks"][name], "head": None if head is None else {"name": head.name, **head.options}}
+        for name, head in heads.items()
+    }
+
+
+def _check_same_model(recipe: Recipe, old: OldRun, where: str) -> None:
+    for field in ("encoder", "max_length"):
+        own, theirs = getattr(recipe, field), getattr(old.recipe, field)
+        if own != theirs:
+            raise UserError(f"{where}: {field}: {old.folder} has {theirs!r}, found {own!r}; leave the field out")
+    own, theirs = (complete(choice, f"{where}: adapter") for choice in (recipe.adapter, old.bundle.adapter))
+    if own != theirs:
+        raise UserError(
+            f"{where}: adapter: the tasks of {old.folder} have {_shown(theirs.name, theirs.options)}, found "
+            f"{_shown(own.name, own.options)}: all tasks of a model have the same adapter; leave the field out"
+        )
+
+
+def _shown(name: str, options: Mapping[str, Any]) -> str:
+    return f"{name} {json.dumps(options)}" if options else name
+
+
+def _frozen(recipe: Recipe, old: OldRun, where: str) -> Recipe:
+    """The recipe of a run that must not change the encoder and the old tasks."""
+    why = "(add.guarantee: frozen)"
+    if recipe.train.norms:
+        raise UserError(f"{where}: train.norms: the encoder's layer norms must not change {why}")
+    if recipe.train.select.partition(".")[0] in old.tasks:
+        raise UserError(f"{where}: train.select: the score of an old task does not change; choose a new task {why}")
+    for name in recipe.teachers:
+        if name in old.tasks:
+            raise UserError(f"{where}: teachers.{name}: an old task does not learn {why}")
+    parts = "adapters" if recipe.train.parts == "all" else recipe.train.parts
+    return replace(recipe, train=replace(recipe.train, parts=parts))

@@ -1,0 +1,127 @@
+"""A prepared recipe -> the session that trains it."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from polytask.build import make, make_loss, option
+from polytask.policies.base import Policy, PolicyContext
+from polytask.recipe.records import Recipe
+from polytask.regularizers.base import RegularizerContext
+from polytask.runs.folder import RunFolder
+from polytask.runs.prepare import Prepared
+from polytask.runs.score import score_dev
+from polytask.runs.teachers import Teacher, teacher_outputs
+from polytask.samplers.base import Sampler, SamplerContext
+from polytask.tasks.describe import class_counts
+from polytask.training.averages import RunningAverage
+from polytask.training.captured import CapturedSteps, reason_not_capturable
+from polytask.training.feed import Feed
+from polytask.training.groups import parameter_groups
+from polytask.training.journal import Journal
+from polytask.training.loop import Session
+from polytask.training.memory import Memory
+from polytask.training.objective import Objective
+
+
+def make_session(
+    prepared: Prepared,
+    folder: RunFolder,
+    device: torch.device,
+    teachers: Mapping[str, Teacher] | None = None,
+    checkpoint: Path | None = None,
+) -> Session:
+    """Everything that trains a prepared recipe, from its first step or from a checkpoint."""
+    recipe, model, settings = prepared.recipe, prepared.model.to(device), prepared.recipe.train
+    sampler = make_sampler(prepared)
+    policy = make_policy(recipe, prepared.steps_per_epoch).to(device)
+    feed = make_feed(prepared, policy)
+    objective = make_objective(prepared, policy, sampler, feed, teachers or {})
+    rates = [option("optimizer", recipe.optimizer, name, "recipe: optimizer") for name in ("lr", "weight_decay")]
+    groups = parameter_groups(model, settings, rates[0], rates[1], policy)
+    session = Session(
+        model=model,
+        optimizer=make("optimizer", recipe.optimizer, "recipe: optimizer", groups),
+        objective=objective,
+        sampler=sampler,
+        feed=feed,
+        settings=settings,
+        steps_per_epoch=prepared.steps_per_epoch,
+        seed=recipe.seed,
+        evaluate=partial(score_dev, prepared),
+        journal=Journal(folder.metrics, folder.tensorboard),
+        checkpoints=folder.checkpoints,
+        average=None if settings.ema is None else RunningAverage(model, settings.ema),
+    )
+    if checkpoint is not None:
+        session.load(checkpoint)
+    # After the checkpoint is loaded, which says what the memory holds.
+    feed.taught = teacher_outputs(prepared, teachers or {}, feed.memory, device)
+    session.not_captured = reason_not_capturable(device, session.optimizer, objective, settings, feed)
+    if session.not_captured is None:
+        session.captured = CapturedSteps(model, session.optimizer, objective, settings)
+    return session
+
+
+def make_sampler(prepared: Prepared) -> Sampler:
+    recipe, settings = prepared.recipe, prepared.recipe.train
+    sizes = {name: len(prepared.tasks[name].splits["train"]) for name in prepared.drawn}
+    context = SamplerContext(sizes, settings.batch_size, recipe.seed, prepared.steps_per_epoch, settings.epochs)
+    sampler: Sampler = make("sampler", recipe.sampler, "recipe: sampler", context)
+    return sampler
+
+
+def make_policy(recipe: Recipe, steps_per_epoch: int) -> Policy:
+    weights = {name: spec.weight for name, spec in recipe.tasks.items()}
+    kinds = {name: spec.kind for name, spec in recipe.tasks.items()}
+    policy: Policy = make("policy", recipe.policy, "recipe: policy", PolicyContext(weights, kinds, steps_per_epoch))
+    return policy
+
+
+def make_feed(prepared: Prepared, policy: Policy) -> Feed:
+    """The training examples; a memory of tasks that an earlier run has learned starts full."""
+    model, examples, seed = prepared.model, prepared.splits("train"), prepared.recipe.seed
+    memory = None
+    if policy.memory is not None:
+        memory = Memory(policy.memory, model.tasks, seed)
+        for name in prepared.remembered:
+            memory.fill(name, len(examples[name]))
+    heads = {name: model.head(name) for name in model.tasks}
+    return Feed(
+        examples,
+        {name: head.apart for name, head in heads.items()},
+        prepared.packer,
+        seed,
+        copies={name: head.copies for name, head in heads.items()},
+        masked={name: share for name, head in heads.items() if (share := head.masked) is not None},
+        memory=memory,
+    )
+
+
+def make_objective(
+    prepared: Prepared, policy: Policy, sampler: Sampler, feed: Feed, teachers: Mapping[str, Teacher]
+) -> Objective:
+    recipe, settings = prepared.recipe, prepared.recipe.train
+    context = RegularizerContext(
+        prepared.model,
+        {name: spec.weight for name, spec in recipe.tasks.items()},
+        settings.epochs * prepared.steps_per_epoch,
+        sampler.stages,
+        feed.sample,
+        tuple(name for name in recipe.tasks if name not in prepared.drawn),
+    )
+    losses = {
+        name: make_loss(task.spec, task.labels, class_counts(task.splits["train"], task.labels))
+        for name, task in prepared.tasks.items()
+        if "train" in task.splits
+    }
+    return Objective(
+        policy=policy,
+        regularizers={c.name: make("regularizer", c, "recipe: regularizers", context) for c in recipe.regularizers},
+        losses={name: loss for name, loss in losses.items() if loss is not None},
+        annealed=settings.teacher_annealing,
+        temperature=settings.teacher_temperature,
+        say={name: teacher.weight for name, teacher in teachers.items() if teacher.weight is not None},
+    )

@@ -1,0 +1,155 @@
+"""What a run trains with and how far it has come, with checkpoints of both. Knows interfaces, no concrete method."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from polytask.model import MultiTaskModel
+from polytask.samplers.base import Sampler
+from polytask.training import checkpoint as ckpt
+from polytask.training.averages import RunningAverage, mean_weights
+from polytask.training.captured import CapturedSteps
+from polytask.training.feed import Feed
+from polytask.training.journal import Journal
+from polytask.training.objective import Objective
+from polytask.types import EvalReport, TrainSettings
+
+
+@dataclass
+class Progress:
+    """How far a run has come: the numbers that a checkpoint keeps."""
+
+    step: int = 0
+    """The last step that was started."""
+    bests: list[tuple[float, int]] = field(default_factory=list)
+    """Value and step of the best evaluations, best first; at most `train.average_best` of them."""
+    evaluations_since_best: int = 0
+    seconds: float = 0.0
+    """Training time, evaluations included, over all starts of the run."""
+    step_seconds: float = 0.0
+    """The part of it that steps took."""
+    skipped: int = 0
+    """Steps that changed no weights because of a NaN or infinite value (`train.on_nan: skip`)."""
+    skipped_in_a_row: int = 0
+
+
+class CheckpointMismatch(RuntimeError):
+    """A checkpoint whose content does not fit the session: it is of another recipe, or of an earlier version."""
+
+    def __init__(self, reason: object, earlier_options: Mapping[str, Any]) -> None:
+        super().__init__(str(reason))
+        self.earlier_options = earlier_options
+        """What the options of the adapter were in versions that did not have them."""
+
+
+@dataclass
+class TrainingState:
+    """Everything that one run trains with, and its progress."""
+
+    model: MultiTaskModel
+    optimizer: torch.optim.Optimizer
+    objective: Objective
+    sampler: Sampler
+    feed: Feed
+    settings: TrainSettings
+    steps_per_epoch: int
+    seed: int
+    evaluate: Callable[[int], EvalReport]
+    """Scores the model on the dev split of every task; the argument is the step."""
+    journal: Journal
+    checkpoints: Path
+    """The folder of the checkpoints."""
+    average: RunningAverage | None = None
+    """The moving average of the weights, which is evaluated and saved in their place."""
+    captured: CapturedSteps | None = None
+    """Runs the steps as CUDA graphs, where they can be captured."""
+    not_captured: str | None = None
+    """Why the steps are not captured."""
+    progress: Progress = field(default_factory=Progress)
+
+    @property
+    def step(self) -> int:
+        return self.progress.step
+
+    @property
+    def steps(self) -> int:
+        return self.settings.epochs * self.steps_per_epoch
+
+    @property
+    def best_step(self) -> int | None:
+        return self.progress.bests[0][1] if self.progress.bests else None
+
+    @property
+    def best_value(self) -> float:
+        return self.progress.bests[0][0] if self.progress.bests else float("-inf")
+
+    def write_checkpoint(self) -> Path:
+        """Writes a checkpoint of the current step, then removes old ones."""
+        path = self.checkpoints / f"{ckpt.STEP}{self.step}"
+        methods = [("policy", self.objective.policy.state_dict())]
+        methods += [(f"regularizer/{name}", r.state_dict()) for name, r in self.objective.regularizers.items()]
+        tensors = {"model": self.model.state_dict(), "optimizer": ckpt.optimizer_tensors(self.optimizer)}
+        if self.average is not None:
+            tensors["average"] = self.average.weights
+        state = {
+            **asdict(self.progress),
+            "optimizer": type(self.optimizer).__name__,
+            "sampler": self.sampler.state_dict(),
+            "feed": self.feed.state_dict(),
+        }
+        needs = tuple(self._best(step).name for _, step in self.progress.bests)
+        ckpt.write_checkpoint(path, ckpt.Checkpoint({**tensors, "methods": ckpt.prefixed(methods)}, state, needs))
+        ckpt.remove_old(self.checkpoints, self.settings.keep)
+        return path
+
+    def load(self, path: Path) -> None:
+        """Continues from a checkpoint, bit-identically; a CheckpointMismatch if it is of something else."""
+        saved = ckpt.read_checkpoint(path)
+        try:
+            self._load(saved)
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise CheckpointMismatch(error, self.model.adapter.earlier_options) from error
+
+    def _load(self, saved: ckpt.Checkpoint) -> None:
+        state = saved.state
+        self.model.load_state_dict(saved.tensors["model"])
+        ckpt.load_optimizer_tensors(self.optimizer, saved.tensors["optimizer"])
+        self.objective.policy.load_state_dict(ckpt.owned(saved.tensors["methods"], "policy"))
+        for name, regularizer in self.objective.regularizers.items():
+            regularizer.load_state_dict(ckpt.owned(saved.tensors["methods"], f"regularizer/{name}"))
+        if state["optimizer"] != type(self.optimizer).__name__:
+            raise KeyError(f"the checkpoint's optimizer is {state['optimizer']}, not {type(self.optimizer).__name__}")
+        self.sampler.load_state_dict(state["sampler"])
+        self.feed.load_state_dict(state["feed"])
+        if self.average is not None:
+            self.average.load(saved.tensors["average"])
+        self.progress = Progress(**{f.name: state[f.name] for f in fields(Progress)})
+        # With --allow-change a run may continue without best models that are damaged.
+        bests = [(value, step) for value, step in self.progress.bests if self._best(step).is_dir()]
+        self.progress.bests = bests
+
+    def keep_if_best(self, evaluation: EvalReport) -> bool:
+        """Saves the weights if this evaluation is among the best; True if it is the best of all (never with `last`)."""
+        progress = self.progress
+        value = evaluation.chosen(self.settings.select)
+        best = value > self.best_value
+        progress.evaluations_since_best = 0 if best else progress.evaluations_since_best + 1
+        # The sort is stable: of two equal evaluations the earlier one stays first.
+        ranked = sorted([*progress.bests, (value, self.step)], key=lambda entry: -entry[0])
+        progress.bests = ranked[: self.settings.average_best]
+        if (value, self.step) in progress.bests:
+            saved = ckpt.Checkpoint({"model": self.model.state_dict()}, {"step": self.step, "value": value})
+            ckpt.write_checkpoint(self._best(self.step), saved)
+        return best and self.settings.select != "last"
+
+    def load_best(self) -> None:
+        """Loads the best weights, or the mean of the best ones, for what follows training."""
+        best = [ckpt.read_checkpoint(self._best(step)).tensors["model"] for _, step in self.progress.bests]
+        if best:
+            self.model.load_state_dict(best[0] if len(best) == 1 else mean_weights(best))
+
+    def _best(self, step: int) -> Path:
+        return self.checkpoints / f"{ckpt.BEST}{step}"
