@@ -100,7 +100,7 @@ def make_session(
         ),
         objective=Objective(policy),
         sampler=make("sampler", MethodChoice(sampler), "benchmark", SamplerContext(sizes, batch, 0, MANY, 1)),
-        feed=Feed(examples, dict.fromkeys(SPACES, False), packer, 0),
+        feed=Feed(examples, packer, 0),
         settings=train,
         steps_per_epoch=MANY,
         seed=0,

@@ -101,7 +101,7 @@ def _about(bundle: Bundle, folder: Path, task: str) -> About:
         Method(**vars(complete(bundle.adapter, f"{folder / 'tasks.json'}: adapter"))),
         bundle.packer.max_length,
         fingerprint,
-        pooler if _uses_pooler(bundle.model.head(task)) else None,
+        pooler if bundle.model.head(task).pooling == "pooler" else None,
         tokenizer_fingerprint(bundle.tokenizer),
         run,
         encoder,
@@ -117,10 +117,6 @@ def _origin(folder: Path) -> tuple[str, str]:
     content = read_json(summary)
     name, encoder = (str(content.get(key, "unknown")) for key in ("name", "encoder"))
     return name, Path(encoder).name if Path(encoder).is_absolute() else encoder
-
-
-def _uses_pooler(head: Head) -> bool:
-    return getattr(head, "pooling", "pooler") == "pooler"  # a head that does not say is taken to use it
 
 
 # --- from a file ------------------------------------------------------------------------------------------------------

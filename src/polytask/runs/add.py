@@ -73,7 +73,7 @@ class Adding(Running):
         if self.session.step == 0:
             self._begin()
         if self.add.distill:
-            self.session.feed.taught = {**self.session.feed.taught, **self._said_of_memories()}
+            self.session.feed.teacher_outputs = {**self.session.feed.teacher_outputs, **self._said_of_memories()}
 
     @property
     def add(self) -> AddSettings:

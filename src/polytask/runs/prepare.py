@@ -44,7 +44,7 @@ class Prepared:
 
     def findings(self) -> list[Finding]:
         """What a look at the data finds, the worst first."""
-        apart = [name for name in self.tasks if self.model.head(name).apart]
+        apart = [name for name in self.tasks if self.model.head(name).separate_texts]
         return examine(self.tasks, self.packer.max_length, apart, self.tokenizer.unk_id)
 
     @property
@@ -110,7 +110,7 @@ def assemble(
 
 def describe_task(task: Task, prepared: Prepared) -> dict[str, Any]:
     spec, labels = task.spec, task.labels
-    apart = prepared.model.head(spec.name).apart
+    apart = prepared.model.head(spec.name).separate_texts
     return {
         "kind": spec.kind,
         "classes": list(labels.classes),

@@ -144,7 +144,9 @@ class Predictor:
                 with only_one_thread() if self.few and model.device.type == "cpu" else nullcontext():
                     found |= model.answers(group, texts, packer, bf16=self.bf16)
             else:
-                sequences = [sequence for example in texts for sequence in packer.sequences(example, heads[0].apart)]
+                sequences = [
+                    sequence for example in texts for sequence in packer.sequences(example, heads[0].separate_texts)
+                ]
                 pooled = self._plain.vectors(sequences, set(poolings))
                 with torch.inference_mode():
                     found |= {head.task: head(pooled) for head in heads}

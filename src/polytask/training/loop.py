@@ -244,8 +244,8 @@ def _begin(session: Session) -> Begun:
     progress = (session.step - 1) / session.steps
 
     def take() -> StepOutcome:
-        tell_apart = objective.policy.needs_task_gradients
-        next_batch = partial(session.feed.next_batch, draws, tell_apart)
+        per_task_gradients = objective.policy.needs_task_gradients
+        next_batch = partial(session.feed.next_batch, draws, per_task_gradients)
         return take_step(session.model, session.optimizer, objective, settings, next_batch, progress)
 
     return Begun(session.step, take, rates, started, before)
