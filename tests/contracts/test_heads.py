@@ -46,9 +46,9 @@ def part_of(head: Head, gold: Any = None) -> Part:
     """Twelve examples as this head wants them."""
     rng = np.random.default_rng(0)
     texts = [tuple(rng.integers(5, 100, rng.integers(1, 12)) for _ in range(head.texts[-1])) for _ in range(12)]
-    if head.masked is not None:
-        return Part.masked("t", [PACKER.masked(text, head.masked, rng) for (text,) in texts])
-    return Part("t", [text * head.copies for text in texts], head.apart, gold)
+    if head.mask_share is not None:
+        return Part.masked("t", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts])
+    return Part("t", [text * head.copies for text in texts], head.separate_texts, gold)
 
 
 def one_task(name: str, options: dict[str, Any], labels: LabelSpace) -> tuple[MultiTaskModel, Stream]:

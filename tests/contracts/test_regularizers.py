@@ -56,7 +56,7 @@ def made(name: str, ready: Prepared) -> Regularizer:
 
 
 def feed_of(prepared: Prepared) -> Feed:
-    apart = {task: prepared.model.head(task).apart for task in prepared.model.tasks}
+    apart = {task: prepared.model.head(task).separate_texts for task in prepared.model.tasks}
     return Feed(prepared.splits("train"), apart, prepared.packer, seed=0)
 
 

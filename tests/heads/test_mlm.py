@@ -30,7 +30,7 @@ def model_of(encoder: Bert, labels: LabelSpace = TEXT) -> MultiTaskModel:
 
 
 def masked_stream(texts: list[np.ndarray] = TEXTS) -> Stream:
-    return PACKER.pack([Part.masked("t", [PACKER.masked(t, 0.3, np.random.default_rng(9)) for t in texts])])
+    return PACKER.pack([Part.masked("t", [PACKER.mask(t, 0.3, np.random.default_rng(9)) for t in texts])])
 
 
 @pytest.fixture(params=[1e-12, 1e-2])

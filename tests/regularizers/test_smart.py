@@ -108,7 +108,7 @@ def test_the_direction_is_worse_than_chance(mode: Any, tiny_model: Any, tiny_str
     d_TD = smart.perturbation(model, done)
 
     def change(d_TD: Tensor) -> float:
-        return smart.apart(model, done.outputs, model.again(done, done.words_TD + d_TD).outputs).item()
+        return smart.output_distance(model, done.outputs, model.rerun(done, done.words_TD + d_TD).outputs).item()
 
     chance = [change(d_TD.abs() * torch.randn_like(d_TD).sign()) for _ in range(10)]
     assert change(d_TD) > 2 * sum(chance) / len(chance)

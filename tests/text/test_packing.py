@@ -34,9 +34,9 @@ def ids(*values: int) -> np.ndarray:
 
 
 def test_single_texts_pairs_and_pairs_apart() -> None:
-    single = list(packer().sequences((ids(1, 2),), apart=False))
-    pair = list(packer().sequences((ids(1), ids(2, 3)), apart=False))
-    apart = list(packer().sequences((ids(1), ids(2, 3)), apart=True))
+    single = list(packer().sequences((ids(1, 2),), separate_texts=False))
+    pair = list(packer().sequences((ids(1), ids(2, 3)), separate_texts=False))
+    apart = list(packer().sequences((ids(1), ids(2, 3)), separate_texts=True))
     assert [(np.concatenate(s).tolist(), start) for s, start in single] == [([CLS, 1, 2, SEP], 4)]
     assert [(np.concatenate(s).tolist(), start) for s, start in pair] == [([CLS, 1, SEP, 2, 3, SEP], 3)]
     assert [np.concatenate(s).tolist() for s, _ in apart] == [[CLS, 1, SEP], [CLS, 2, 3, SEP]]
@@ -164,7 +164,7 @@ def test_steady_streams_of_one_size_class_have_the_same_shapes(lengths: list[int
 @pytest.mark.parametrize(("tasks", "wasted"), [(1, 1 / 8), (2, 1 / 4), (3, 1 / 2), (9, 1 / 8)])
 def test_size_classes_are_few_and_waste_little(tasks: int, wasted: float) -> None:
     rooms = {n: steady_rooms([n] * tasks)[0] for n in range(1, 5000)}
-    fillers = {n: room.filler(n) for n, room in rooms.items()}
+    fillers = {n: room.filler_lengths(n) for n, room in rooms.items()}
     assert all(n + sum(fillers[n]) == room.tokens for n, room in rooms.items())
     assert all(sum(filler) <= max(64, wasted * n) for n, filler in fillers.items())
     assert all(len(filler) == rooms[n].fillers for n, filler in fillers.items())

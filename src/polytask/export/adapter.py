@@ -19,7 +19,6 @@ from polytask.disk.atomic import atomic_file
 from polytask.disk.json_files import parse_json, read_json
 from polytask.disk.records import convert
 from polytask.disk.writable import writing
-from polytask.heads.base import Head
 from polytask.model import MultiTaskModel
 from polytask.pretrained.header import FLOATS, check_finite, read_header
 from polytask.pretrained.weights import fingerprints

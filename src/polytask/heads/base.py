@@ -31,8 +31,8 @@ class Head(nn.Module, ABC):
     pretrained: ClassVar[Mapping[str, str]] = {}
     """The head's parameters -> their names in the files of encoders that include such a head."""
     pooling: Pooling | None = None
-    """How the head pools a sequence into one vector. A head that calls `Encoded.pool` must set it: the exporter and
-    some regularizers depend on it."""
+    """How the head pools each sequence into one vector, which must then be all that it reads of the sequence; None: the
+    head reads the hidden states of all tokens. Prediction, export and some regularizers depend on it."""
     mask_share: float | None = None
     """The share of an example's tokens that is masked before it is encoded; None: no masking."""
 

@@ -157,9 +157,9 @@ class Adding(Running):
 
     def _objective(self, weights: Mapping[str, float], stages: tuple[Stage, ...]) -> Objective:
         objective = super()._objective(weights, stages)
-        return (
-            replace(objective, say=dict.fromkeys(self.old.tasks, self.add.distill)) if self.add.distill else objective
-        )
+        if not self.add.distill:
+            return objective
+        return replace(objective, teacher_weights=dict.fromkeys(self.old.tasks, self.add.distill))
 
     def _said_of_memories(self) -> dict[str, torch.Tensor]:
         """The old model's outputs for the remembered examples of its tasks, each at its example's place."""

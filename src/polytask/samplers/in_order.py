@@ -16,10 +16,10 @@ class InOrder(StepSampler):
         steps_i ~ N_i (`shares: sizes`) or equal (`shares: equal`), at least 1; they sum to the steps of the whole run
 
     `order` lists the tasks; left out, it is the recipe's order. With `sizes`, a run of n epochs goes through the
-    examples of each task n times, up to rounding to whole steps. All tasks are evaluated before the first step and at the end of
-    each stage, and the summary and the report show what was forgotten. Recommended with it: `train.select: last`,
-    because the best mean over tasks is not the goal of a sequence, and `train.schedule: constant`, because any other
-    schedule gives the last task the smallest learning rate.
+    examples of each task n times, up to rounding to whole steps. All tasks are evaluated before the first step and at
+    the end of each stage, and the summary and the report show what was forgotten. Recommended with it:
+    `train.select: last`, because the best mean over tasks is not the goal of a sequence, and
+    `train.schedule: constant`, because any other schedule gives the last task the smallest learning rate.
 
     Paper: Lopez-Paz and Ranzato, "Gradient Episodic Memory", 2017, whose setting this is (with one epoch).
     """

@@ -96,10 +96,9 @@ class Feed:
         return [_Chosen(task, self.memory.draw(task, each, number), number) for task in self.memory.others(tasks)]
 
     def _stream(self, chosen: Sequence[_Chosen], steady: bool = False) -> Stream:
-        taught = {
-            c.task: self.teacher_outputs[c.task][list(c.indices)] for c in chosen if c.task in self.teacher_outputs
-        }
-        return replace(self.packer.pack([self._part(c) for c in chosen], steady=steady), taught=taught)
+        stream = self.packer.pack([self._part(one) for one in chosen], steady=steady)
+        taught = [one for one in chosen if one.task in self.teacher_outputs]
+        return replace(stream, taught={c.task: self.teacher_outputs[c.task][list(c.indices)] for c in taught})
 
     def _part(self, chosen: _Chosen) -> Part:
         task, examples = chosen.task, self.examples[chosen.task]

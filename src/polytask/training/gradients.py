@@ -112,9 +112,8 @@ class Gradients:
         """The word ids in the texts. Other words have no gradient, unless a head uses the word embeddings."""
         for name, shared in layers:
             if shared is lowest and self.words.requires_grad and not any(self.words in d.direct for d in descents):
-                self.seen_U = torch.cat(
-                    [cut.forward.stream.token_ids_T for s in sources for cut, _ in s.parts]
-                ).unique()
+                streams = [cut.forward.stream for source in sources for cut, _ in source.parts]
+                self.seen_U = torch.cat([stream.token_ids_T for stream in streams]).unique()
             rows = _Rows([self._seen(descent.next(shared)) for descent in descents], self.device)
             self.by_layer[name] = rows.gram_KK()
             if summed:

@@ -30,8 +30,8 @@ def freeze(model: MultiTaskModel, settings: TrainSettings, kept: Collection[str]
                 parameter.requires_grad_(False)
         elif not any(p.requires_grad for p in [*own, *model.encoder.parameters()]):
             raise UserError(
-                f"train.parts: {settings.parts}: the head of task {task} has no parameters, so there is nothing to train "
-                "for it; use train.parts: all, or another head"
+                f"train.parts: {settings.parts}: the head of task {task} has no parameters, so nothing of it would be "
+                "trained; use train.parts: all, or another head"
             )
 
 

@@ -40,9 +40,9 @@ class Objective:
             return loss
         teacher = stream.taught[task]
         distilled = distillation_loss(outputs, teacher, head.labels.kind, self.temperature, "cross_entropy")
-        label_weight = (
-            1 - self.teacher_weights[task] if task in self.teacher_weights else progress if self.annealed else 0.5
-        )
+        label_weight = progress if self.annealed else 0.5
+        if task in self.teacher_weights:
+            label_weight = 1 - self.teacher_weights[task]
         return label_weight * loss + (1 - label_weight) * distilled
 
     def penalties(self, model: MultiTaskModel, forward: Pass) -> dict[str, Tensor]:

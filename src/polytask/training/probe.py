@@ -43,9 +43,8 @@ def probe(
                 sources.append(Source(task, [(cut, objective.policy.weigh(losses))]))
             gradients = Gradients(model, sources, {}, summed=False)
             grams = {ALL: gradients.gram_KK, **gradients.by_layer}
-    matrices = (
-        torch.stack(list(grams.values())).tolist() if grams else []
-    )  # waits for the device once, not once per layer
+    # Stacked, so that it waits for the device once instead of once per layer.
+    matrices = torch.stack(list(grams.values())).tolist() if grams else []
     layers: dict[str, list[list[float | None]]] = {}
     norms: dict[str, list[float | None]] = {}
     for name, gram_KK in zip(grams, matrices, strict=True):

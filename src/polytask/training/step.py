@@ -89,10 +89,9 @@ def check_finite(
 
 def non_finite_values(outcome: StepOutcome, non_finite_gradients: Sequence[str]) -> str | None:
     """Describe the values of a step that are NaN or infinite, if there are any."""
-    problems = [f"the loss of {name} is {value}" for name, value in outcome.losses.items() if not math.isfinite(value)]
-    problems += [
-        f"the penalty {name} is {value}" for name, value in outcome.penalties.items() if not math.isfinite(value)
-    ]
+    values = {f"the loss of {name}": value for name, value in outcome.losses.items()}
+    values |= {f"the penalty {name}": value for name, value in outcome.penalties.items()}
+    problems = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
     problems = problems or [f"the gradient of {name} is NaN or infinite" for name in non_finite_gradients]
     if not problems and not math.isfinite(outcome.gradient_norm):
         problems = [f"the gradient of {', '.join(outcome.losses)} is NaN or infinite"]
