@@ -56,8 +56,8 @@ def made(name: str, ready: Prepared) -> Regularizer:
 
 
 def feed_of(prepared: Prepared) -> Feed:
-    apart = {task: prepared.model.head(task).separate_texts for task in prepared.model.tasks}
-    return Feed(prepared.splits("train"), apart, prepared.packer, seed=0)
+    formats = {task: prepared.model.input_format(task) for task in prepared.model.tasks}
+    return Feed(prepared.splits("train"), prepared.packer, seed=0, formats=formats)
 
 
 def stream_of(prepared: Prepared, *tasks: str) -> Stream:

@@ -16,7 +16,7 @@ from polytask.pretrained.weights import load_encoder, load_tensors
 from polytask.stream import Stream
 from polytask.text.masking import Masker
 from polytask.text.packing import Packer, Part
-from polytask.types import LabelSpace, UserError
+from polytask.types import LabelSpace
 
 SHAPE = BertShape(layers=2, hidden=32, heads=4, ffn=64, vocabulary=90, positions=32)
 TEXT = LabelSpace("text", vocabulary=90)
@@ -117,9 +117,3 @@ def test_evaluation_hides_the_same_tokens_whatever_the_batches() -> None:
     torch.testing.assert_close(one, many, atol=1e-5, rtol=0)
     assert torch.equal(one, again)
     assert one[:, 1].tolist() == [max(1, round(0.15 * len(text))) for text in TEXTS]
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_refused_shares(share: float) -> None:
-    with pytest.raises(UserError, match=r"tasks\.t\.head\.share: a number between 0 and 1 is needed"):
-        MlmHead("t", TEXT, 8, share=share)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from scipy.stats import energy_distance
 
 from polytask.losses.ordinal import Ordinal
-from polytask.types import LabelSpace, UserError
+from polytask.types import LabelSpace
 
 FIVE = LabelSpace("classes", ("1", "2", "3", "4", "5"))
 
@@ -56,9 +56,3 @@ def test_the_further_the_miss_the_dearer(form: Any) -> None:
     costs = [loss(6 * F.one_hot(torch.tensor([said]), 5).float(), torch.tensor([1])).item() for said in (1, 2, 3, 4)]
     assert costs == sorted(costs)
     assert len(set(costs)) == 4
-
-
-@pytest.mark.parametrize("option", ["slope", "power"])
-def test_refused(option: str) -> None:
-    with pytest.raises(UserError, match=f"loss.{option}: a number above 0 is needed, found 0"):
-        Ordinal(FIVE, (), **{option: 0.0})  # type: ignore[arg-type]

@@ -8,8 +8,6 @@ import torch
 from scipy.optimize import minimize
 from torchjd.aggregation import CAGradWeighting
 
-from polytask.types import UserError
-
 
 def test_by_hand(step_update: Any) -> None:
     # The mean of (1, 0) and (0, 1), and c times its length towards (1, 1): all of it times the number of tasks.
@@ -75,8 +73,3 @@ def test_the_mean_where_nothing_is_better(step_update: Any) -> None:
     np.testing.assert_allclose(step_update("cagrad", empty), empty.sum(0))
     opposite = np.array([[1.0, 0.0], [-1.0, 0.0]])
     np.testing.assert_allclose(step_update("cagrad", opposite), [0.0, 0.0], atol=1e-15)
-
-
-def test_a_wrong_c(step_update: Any) -> None:
-    with pytest.raises(UserError, match=r"policy\.c: 0 or more is needed, found -0\.1"):
-        step_update("cagrad", np.eye(2), c=-0.1)

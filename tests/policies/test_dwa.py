@@ -7,7 +7,7 @@ import torch
 
 from polytask.policies.base import PolicyContext
 from polytask.policies.dwa import DynamicWeightAverage
-from polytask.types import LabelKind, StepReport, UserError
+from polytask.types import LabelKind, StepReport
 
 KINDS: dict[str, LabelKind] = {"a": "classes", "b": "yes_no", "c": "score"}
 STEPS = 2  # in an epoch
@@ -97,8 +97,3 @@ def test_what_it_remembers_is_in_its_state_inside_an_epoch_too() -> None:
         second.observe(entry)
     assert weights(second) == weights(whole)
     assert weights(second) != pytest.approx(EQUAL)
-
-
-def test_refused() -> None:
-    with pytest.raises(UserError, match=r"policy.temperature: a number above 0 is needed, found 0"):
-        policy(temperature=0.0)

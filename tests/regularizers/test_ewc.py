@@ -136,7 +136,7 @@ def test_a_later_stage_adds_its_information_and_moves_the_centre(made: Any, deca
     ewc.after_step(model, 3)
     first = {name: f.clone() for name, f in ewc.fisher.items()}
     shake(model)
-    second = ewc.information(model, "same")
+    second = ewc.fisher_information(model, "same")
     for step in (4, 5):
         ewc.after_step(model, step)
     for name, parameter in model.encoder.named_parameters():
@@ -172,13 +172,10 @@ def test_a_frozen_encoder_has_nothing_to_hold(tiny_model: Any, make_context: Any
 
 def test_what_is_refused(tiny_model: Any, make_context: Any) -> None:
     context = make_context(tiny_model())
-    with pytest.raises(UserError, match=r"ewc: it needs tasks one after another \(sampler: in_order\)"):
+    with pytest.raises(
+        UserError, match=r"ewc: requires tasks that are trained one after another \(sampler: in_order\)"
+    ):
         Ewc(context)
-    context = replace(context, stages=STAGES)
-    with pytest.raises(UserError, match="ewc: samples: at least 1"):
-        Ewc(context, samples=0)
-    with pytest.raises(UserError, match="ewc: decay: a number from 0 to 1"):
-        Ewc(context, decay=1.5)
 
 
 def test_tasks_that_a_finished_run_brings_are_held_from_the_start(
@@ -188,7 +185,7 @@ def test_tasks_that_a_finished_run_brings_are_held_from_the_start(
     context = replace(context_of(model, make_context, tiny_stream), stages=(), learned=("topic", "alike"))
     ewc = Ewc(context, decay=0.5)
     ewc.start(model)
-    parts = [ewc.information(model, task) for task in context.learned]
+    parts = [ewc.fisher_information(model, task) for task in context.learned]
     for name, found in ewc.fisher.items():  # both are as old, so neither decays
         torch.testing.assert_close(found, parts[0][name] + parts[1][name])
     shake(model)

@@ -59,9 +59,9 @@ def test_what_is_frozen_is_left_alone(tiny_model: Any, tiny_stream: Any, make_co
     model.encoder.requires_grad_(False)
     regularizer = L2Sp(make_context(model), alpha=0.5, beta=0.2)
     moved(model, 0.01)
-    done = model.run(tiny_stream(["topic"]))
+    forward = model.run(tiny_stream(["topic"]))
     own = [*model.head("topic").parameters(), *model.adapter.task_parameters("topic")]
-    assert regularizer.penalty(model, done).item() == pytest.approx(0.1 * sum(p.square().sum().item() for p in own))
+    assert regularizer.penalty(model, forward).item() == pytest.approx(0.1 * sum(p.square().sum().item() for p in own))
     model.requires_grad_(False)
     nothing = L2Sp(make_context(model)).penalty(model, model.run(tiny_stream(["topic"])))
     assert nothing.item() == 0
@@ -71,13 +71,13 @@ def test_own_encoders_are_pretrained_too(tiny_model: Any, tiny_stream: Any, make
     """Copies are pulled to where they started, not to zero; the layers they stand in for get no gradient."""
     model = tiny_model("own_encoder", options={"layers": 1})
     regularizer = L2Sp(make_context(model), alpha=0.5, beta=0.0)
-    done = model.run(tiny_stream(["topic", "alike"]))
-    assert regularizer.penalty(model, done).item() == 0
+    forward = model.run(tiny_stream(["topic", "alike"]))
+    assert regularizer.penalty(model, forward).item() == 0
     with torch.no_grad():
         for task in model.tasks:
             for parameter in model.adapter.task_parameters(task):
                 parameter += 0.1
-    value = regularizer.penalty(model, done)
+    value = regularizer.penalty(model, forward)
     each = sum(p.numel() for p in model.adapter.task_parameters("topic"))
     assert value.item() == pytest.approx(0.25 * 2 * each * 0.1**2, rel=1e-4)
     value.backward()

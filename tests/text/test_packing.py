@@ -70,7 +70,7 @@ def test_a_budget_is_filled_exactly_and_fillers_belong_to_no_task(budget: int) -
 
 
 def test_a_stream_larger_than_its_budget_is_refused() -> None:
-    with pytest.raises(ValueError, match="1 tokens larger than its budget"):
+    with pytest.raises(ValueError, match="exceeds its token budget by 1 tokens"):
         packer().pack([Part("b", [(ids(1, 2),)])], token_budget=3)
     assert filler_lengths(0) == []
 

@@ -82,7 +82,7 @@ def make_session(tmp_path: Path) -> MakeSession:
             optimizer=OPTIMIZERS[optimizer](parameter_groups(model, train, 1e-3, 0.01, policy)),
             objective=Objective(policy, regularizers or {}),
             sampler=SAMPLERS[sampler](SamplerContext(sizes, train.batch_size, 5, 6, train.epochs)),
-            feed=Feed(examples, dict.fromkeys(labels, False), packer, 5),
+            feed=Feed(examples, packer, 5),
             settings=train,
             steps_per_epoch=6,
             seed=5,

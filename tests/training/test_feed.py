@@ -8,7 +8,7 @@ import torch
 
 from polytask.stream import Stream
 from polytask.text.masking import Masker
-from polytask.text.packing import Packer
+from polytask.text.packing import InputFormat, Packer
 from polytask.training.feed import Feed
 from polytask.types import Draw
 
@@ -27,7 +27,7 @@ class Few:
 
 
 def feed(seed: int = 0) -> Feed:
-    return Feed({"a": Few(7), "b": Few(5)}, {"a": False, "b": False}, Packer(("a", "b"), 2, 3, 8), seed)
+    return Feed({"a": Few(7), "b": Few(5)}, Packer(("a", "b"), 2, 3, 8), seed)
 
 
 def test_each_example_once_a_pass_also_when_batches_cross_its_end() -> None:
@@ -74,9 +74,8 @@ class Long(Few):
 
 def masked_feed(seed: int = 0) -> Feed:
     packer = Packer(("a", "b"), 2, 3, 64, Masker(4, 60, (0, 1, 2, 3, 4)))
-    return Feed(
-        {"a": Long(7), "b": Long(5)}, {"a": False, "b": True}, packer, seed, copies={"b": 2}, masked={"a": 0.15}
-    )
+    formats = {"a": InputFormat(mask_share=0.15), "b": InputFormat(separate_texts=True, copies=2)}
+    return Feed({"a": Long(7), "b": Long(5)}, packer, seed, formats=formats)
 
 
 def asked(stream: Stream) -> list[list[int]]:

@@ -47,7 +47,7 @@ def reason_not_capturable(
     if not settings.capture:
         return "train.capture is false"
     if not declared(optimizer, "capturable") or not all(group.get("fused") for group in optimizer.param_groups):
-        return f"the optimizer {type(optimizer).__name__} is not capturable; fused_adamw is"
+        return f"the optimizer {type(optimizer).__name__} does not declare capturable = True; fused_adamw does"
     if policy.needs_task_gradients:
         return f"the policy {policy.__name__} needs per-task gradients"
     if policy.observe is not Policy.observe:
