@@ -1,4 +1,4 @@
-"""The whole model: one pass for every task, any order of examples, and an honest count of its parameters."""
+"""The whole model: one pass for every task, any order of examples, and the count of its parameters."""
 
 from pathlib import Path
 

@@ -38,7 +38,7 @@ PACKER = Packer(TASKS, 1, 2, 16, Masker(3, 40, (0, 1, 2, 3)))
 
 
 def numeric(kind: Any) -> type | None:
-    """int or float, where a type is one of them, has bounds, or is a list or a mapping of them."""
+    """int or float if the type is one of them, with or without bounds, or a list or a mapping of them."""
     if kind in (int, float):
         return kind  # type: ignore[no-any-return]
     if get_origin(kind) is typing.Literal:
@@ -47,7 +47,7 @@ def numeric(kind: Any) -> type | None:
 
 
 def as_given(kind: Any, value: Any) -> Any:
-    """The value in the form that the option takes: by itself, in a list, or by task."""
+    """The value in the form that the option takes: a number, a list, or a mapping by task."""
     choices = [kind, *get_args(kind)]
     if any(get_origin(one) is tuple for one in choices):
         inner = next(get_args(one) for one in choices if get_origin(one) is tuple)
@@ -159,10 +159,10 @@ def refused(table: str, choice: MethodChoice) -> str | None:
 @pytest.mark.parametrize(("table", "name", "option"), list(options()))
 def test_any_number_is_refused_by_name_or_works(table: str, name: str, option: str) -> None:
     kind = next(one.kind for one in options_of(TABLES[table][name]) if one.name == option)
-    USES[table](MethodChoice(name))  # with its defaults it works, so that what is refused below is the number
+    USES[table](MethodChoice(name))  # the defaults work, so that a refusal below is about the number
     for value in VALUES:
-        said = refused(table, MethodChoice(name, {option: as_given(kind, value)}))
-        assert math.isfinite(value) if said is None else option in said
+        message = refused(table, MethodChoice(name, {option: as_given(kind, value)}))
+        assert math.isfinite(value) if message is None else option in message
 
 
 @pytest.mark.parametrize(("table", "name", "option"), list(options()))

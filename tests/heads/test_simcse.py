@@ -28,7 +28,7 @@ def test_by_hand() -> None:
     expected = math.log(1 + math.exp(-2))
     assert head.surprise(outputs).flatten().tolist() == pytest.approx([expected, 1, expected, 1])
     assert head.loss(outputs, NO_LABELS).item() == pytest.approx(expected)
-    # The second copies changed places: each text is now nearer to the other's copy.
+    # The second copies are swapped: each text is closer to the other's copy.
     crossed = head(encoded([[1.0, 0.0], [0.0, 6.0], [0.0, 3.0], [2.0, 0.0]]))
     assert head.loss(crossed, NO_LABELS).item() == pytest.approx(2 + expected)
 

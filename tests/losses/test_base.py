@@ -42,10 +42,10 @@ def test_by_hand() -> None:
 
 
 def mtdnn(one: Tensor, other: Tensor) -> Tensor:
-    """mt-dnn's symmetric KL, by its definition: each KL has a target that is a number."""
+    """mt-dnn's symmetric KL, by its definition: the target of each KL is a constant."""
     total = torch.zeros((), dtype=one.dtype)
-    for moving, fixed in ((one, other), (other, one)):
-        log_p, q = moving.log_softmax(-1), fixed.detach().softmax(-1)
+    for outputs, targets in ((one, other), (other, one)):
+        log_p, q = outputs.log_softmax(-1), targets.detach().softmax(-1)
         total = total + torch.nn.functional.kl_div(log_p, q, reduction="batchmean")
     return total
 
@@ -69,7 +69,7 @@ def test_fixed_targets_are_mt_dnns(kind: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "ratio"), [("classes", 2.0), ("yes_no", 2.0), ("score", 1.0)])
-def test_near_each_other_the_whole_gradient_is_twice_that_of_fixed_targets(kind: Any, ratio: float) -> None:
+def test_for_similar_outputs_the_gradient_is_twice_that_of_fixed_targets(kind: Any, ratio: float) -> None:
     torch.manual_seed(0)
     a = torch.randn((6, 4) if kind == "classes" else (6,), dtype=torch.float64)
     b = a + 1e-6 * torch.randn_like(a)
@@ -79,7 +79,7 @@ def test_near_each_other_the_whole_gradient_is_twice_that_of_fixed_targets(kind:
         torch.testing.assert_close(one, ratio * two, rtol=1e-4, atol=1e-4 * one.abs().max().item())
 
 
-def test_very_sure_answers_stay_finite() -> None:
+def test_confident_predictions_have_finite_gradients() -> None:
     one = torch.tensor([[200.0, -200.0]], requires_grad=True)
     symmetric_distance(one, -one.detach(), "classes").backward()
     assert torch.isfinite(one.grad).all()  # type: ignore[arg-type]
@@ -101,13 +101,13 @@ def test_cross_entropy_of_classes_by_hand() -> None:
     # The student's 1/4 and 3/4: -(2/3 ln 1/4 + 1/3 ln 3/4).
     student = torch.tensor([[1.0, 3.0]]).log()
     assert cross_entropy(student, teacher, "classes", 1.0).item() == pytest.approx(1.020090, rel=1e-5)
-    # At temperature 2 logits of ln 4 and ln 9 are read as ln 2 and ln 3: the same numbers, times 4.
+    # At temperature 2, logits of ln 4 and ln 9 become ln 2 and ln 3: the same values, times 4.
     softened = cross_entropy(torch.tensor([[1.0, 9.0]]).log(), torch.tensor([[4.0, 1.0]]).log(), "classes", 2.0)
     assert softened.item() == pytest.approx(4 * 1.020090, rel=1e-5)
 
 
 def test_cross_entropy_of_yes_no_by_hand() -> None:
-    # Teacher 0.8, student 0.6: -(0.8 ln 0.6 + 0.2 ln 0.4); logits halved by the temperature were twice as large.
+    # Teacher 0.8, student 0.6: -(0.8 ln 0.6 + 0.2 ln 0.4); temperature 2 halves logits that are twice as large.
     student, teacher = torch.tensor([0.6]).logit(), torch.tensor([0.8]).logit()
     assert cross_entropy(student, teacher, "yes_no", 1.0).item() == pytest.approx(0.591919, rel=1e-5)
     assert cross_entropy(2 * student, 2 * teacher, "yes_no", 2.0).item() == pytest.approx(4 * 0.591919, rel=1e-5)

@@ -81,7 +81,7 @@ def test_training_goes_on_from_the_state_of_torchs_adamw(follow: Any, name: str,
             ours.append(OPTIMIZERS[name](groups, lr=7.0, eps=7.0))
             ours[0].load_state_dict(optimizer.state_dict())
         ours[0].step()
-        for group in optimizer.param_groups:  # nothing is left to move
+        for group in optimizer.param_groups:  # a fused optimizer keeps nothing else
             for parameter in group["params"]:
                 parameter.grad = None
 

@@ -1,4 +1,4 @@
-"""Large tensors are moved in pieces on the CPU: to the bit what moving them whole gives."""
+"""Large tensors are updated in chunks on the CPU, bit-identical to updating them whole."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from polytask.optim.base import ListOptimizer
 
 
 def after(name: str, piece: int, monkeypatch: pytest.MonkeyPatch, transposed: bool = False) -> list[Tensor]:
-    """The parameter and what is kept of it after some steps."""
+    """The parameter and its state after some steps."""
     monkeypatch.setattr(base, "CHUNK", piece)
     generator = torch.Generator().manual_seed(0)
     parameter = torch.randn(37, 11, generator=generator)

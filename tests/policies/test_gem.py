@@ -1,4 +1,4 @@
-"""GEM's projection: feasible, nearest, untouched without conflict, whatever the order and the size."""
+"""GEM's projection: feasible, closest, unchanged without conflict, for any order and size."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ def test_the_optimality_conditions(seed: int, exponents: list[float], margin: fl
 
 
 def test_a_hand_worked_case(update: Any) -> None:
-    # g = (1, 0) against one memory (-1, 1): what points against it is taken away, (1, 0) + 1/2 (-1, 1).
+    # g = (1, 0) against one memory (-1, 1): the conflicting component is removed, (1, 0) + 1/2 (-1, 1).
     np.testing.assert_allclose(update("gem", np.array([[1.0, 0.0], [-1.0, 1.0]]), ridge=0.0), [0.5, 0.5])
 
 
@@ -114,7 +114,7 @@ def test_a_margin_pushes_towards_the_memories(update: Any) -> None:
 
 
 def test_dependent_memories_with_rounding_errors() -> None:
-    """A matrix of inner products from single precision need not be positive definite."""
+    """A matrix of inner products in float32 need not be positive definite."""
     row = np.random.default_rng(0).normal(size=6)
     gram = np.outer(np.ones(3), np.ones(3)) * (row @ row)
     gram[0, 1] = gram[1, 0] = gram[0, 1] * (1 + 3e-7)
@@ -124,7 +124,7 @@ def test_dependent_memories_with_rounding_errors() -> None:
 
 
 def test_equal_and_empty_memories(update: Any) -> None:
-    """Dependent gradients have a singular matrix; memories without a gradient ask for nothing."""
+    """Dependent gradients have a singular matrix; memories without a gradient are no constraint."""
     gradients = np.array([[1.0, 0.0], [-1.0, 1.0], [-1.0, 1.0], [0.0, 0.0]])
     np.testing.assert_allclose(update("gem", gradients), [0.5, 0.5], atol=1e-5)
     assert (update("gem", np.array([[1.0, 0.0], [0.0, 0.0]])) == [1.0, 0.0]).all()

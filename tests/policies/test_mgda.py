@@ -14,7 +14,7 @@ from polytask.policies.mgda import shortest_combination
 def test_two_gradients_by_hand(step_update: Any) -> None:
     # The shortest of w (1, 0) + (1 - w) (-1, 1) is at w = 3/5: (.2, .4).
     np.testing.assert_allclose(step_update("mgda", np.array([[1.0, 0.0], [-1.0, 1.0]])), [0.4, 0.8])
-    # A short gradient that the others agree with is the shortest itself.
+    # A short gradient that agrees with the others is itself the shortest.
     np.testing.assert_allclose(step_update("mgda", np.array([[0.1, 0.0], [1.0, 1.0]])), [0.2, 0.0], atol=1e-15)
 
 
@@ -50,7 +50,7 @@ def test_as_cvxpy_solves_it(drawn: Any, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_never_longer_than_after_frank_wolfe_steps(drawn: Any, seed: int) -> None:
-    """With two or three tasks those of TorchJD come to the same."""
+    """With two or three tasks TorchJD's are the same."""
     for tasks in (2, 3, 8, 16):
         gradients = drawn(seed, tasks=tasks)
         gram = gradients @ gradients.T

@@ -1,4 +1,4 @@
-"""SMART's Bregman proximal point: the teacher is the average it should be, and nobody's reference."""
+"""SMART's Bregman proximal point: the average is right, and shares no tensor with the model."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def test_the_teacher_shares_nothing_with_the_model(
     before = bregman.average(stream)
     shake(model, 1)
     model.train()
-    after = bregman.average(stream)  # no dropout: the same answers every time
+    after = bregman.average(stream)  # no dropout: the same outputs every time
     assert all(torch.equal(before[task], after[task]) for task in before)
 
 
@@ -54,15 +54,15 @@ def test_the_penalty(tiny_model: Any, tiny_stream: Any, make_context: Any) -> No
     bregman = Bregman(make_context(model, same=3.0), weight=0.5)
     shake(model, 1)
     forward = model.run(stream)
-    taught = start(stream)
+    targets = start(stream)
     kinds = {"topic": "classes", "same": "yes_no", "alike": "score"}
-    parts = {t: symmetric_distance(forward.outputs[t], taught[t], kinds[t]).item() for t in kinds}  # type: ignore[arg-type]
+    parts = {t: symmetric_distance(forward.outputs[t], targets[t], kinds[t]).item() for t in kinds}  # type: ignore[arg-type]
     expected = 0.5 * (parts["topic"] + 3 * parts["same"] + parts["alike"])
     assert bregman.penalty(model, forward).item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_no_penalty_where_nothing_has_moved(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
-    """Without dropout; with it, the model's answers are not those of its average even at the start."""
+    """Without dropout; with it, the model's outputs differ from those of its average even at the start."""
     stream = tiny_stream()
     for dropout in (0.0, 0.3):
         model = tiny_model(dropout=dropout)
@@ -100,7 +100,7 @@ def test_the_state_is_the_teacher(tiny_model: Any, tiny_stream: Any, make_contex
     shake(model, 1)
     bregman.after_step(model, 1)
     saved = {name: tensor.clone() for name, tensor in bregman.state_dict().items()}
-    other = Bregman(make_context(model))  # made from the moved model, as when a run is resumed
+    other = Bregman(make_context(model))  # created from the changed model, as when a run is resumed
     other.load_state_dict(saved)
     for name, parameter in other.average.named_parameters():
         assert torch.equal(parameter, dict(bregman.average.named_parameters())[name])

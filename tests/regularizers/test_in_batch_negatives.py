@@ -28,7 +28,7 @@ def part(task: str, pairs: Pairs, labels: list[float]) -> Part:
 
 
 def vectors(model: MultiTaskModel, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Each text by itself through the encoder, mean over its tokens, one after another."""
+    """Encode each text separately and take the mean over its tokens."""
     found = []
     for side in range(2):
         means = []
@@ -78,7 +78,7 @@ def test_repeated_texts_are_no_negatives(tiny_model: Any, make_context: Any) -> 
         (a, b),
         (c, b),  # the same answer as row 0
         (a, d),  # another right answer to row 0's question
-        (a, e),  # a wrong one, said to be so: it stays
+        (a, e),  # a wrong one, labelled so: it stays
         (d, a),  # row 0's question itself
     ]
     value = InBatchNegatives(make_context(model)).penalty(
@@ -160,7 +160,7 @@ def test_partners_come_nearer_than_the_others(tiny_model: Any, make_context: Any
     optimizer = torch.optim.Adam(model.encoder.parameters(), lr=3e-3)
 
     def ranks() -> tuple[float, float]:
-        """How much nearer partners are than others, and how often a partner is the nearest."""
+        """How much closer partners are than others, and how often a partner is the closest."""
         with torch.inference_mode():
             u, v = vectors(model.eval(), pairs)
         cos = F.normalize(u, dim=1) @ F.normalize(v, dim=1).T
@@ -190,6 +190,6 @@ def test_partners_come_nearer_than_the_others(tiny_model: Any, make_context: Any
         (SEPARATE, {"tasks": ("topic",)}, r"tasks: there is no pair task .* 'topic'.*Valid: alike, same"),
     ],
 )
-def test_what_cannot_be(tiny_model: Any, make_context: Any, heads: Any, options: Any, message: str) -> None:
+def test_refused(tiny_model: Any, make_context: Any, heads: Any, options: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         InBatchNegatives(make_context(tiny_model(heads=heads)), **options)

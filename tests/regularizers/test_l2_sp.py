@@ -1,4 +1,4 @@
-"""A spring to where the weights started, with the numbers of the formula, for those that take part."""
+"""L2-SP: the formula's values, for the weights of the tasks in the step."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def gradients(model: Any) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_worked_out_by_hand(tiny_model: Any, tiny_stream: Any, make_context: Any, bf16: bool) -> None:
-    """An encoder of N weights, each moved by 0.01, and a head of 3 and 7."""
+    """An encoder of N weights, each changed by 0.01, and a head of 3 and 7."""
     model = tiny_model()
     regularizer = L2Sp(make_context(model), alpha=0.5, beta=0.2)
     moved(model, 0.01)
@@ -68,7 +68,7 @@ def test_what_is_frozen_is_left_alone(tiny_model: Any, tiny_stream: Any, make_co
 
 
 def test_own_encoders_are_pretrained_too(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
-    """Copies are pulled to where they started, not to zero; the layers they stand in for get no gradient."""
+    """Copies are pulled to their start, not to zero; the layers they replace get no gradient."""
     model = tiny_model("own_encoder", options={"layers": 1})
     regularizer = L2Sp(make_context(model), alpha=0.5, beta=0.0)
     forward = model.run(tiny_stream(["topic", "alike"]))

@@ -1,4 +1,4 @@
-"""Noise of the right length at the right place, the same dropout on both sides, and nothing asked of filler."""
+"""Noise of the right norm at the right layer, the same dropout on both sides, and filler left out."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from polytask.types import UserError
 
 
 class Times(nn.Module):
-    """A layer that multiplies: what noise becomes behind it is known."""
+    """A layer that multiplies its input, so that the effect of noise is known."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def test_the_noise_of_every_token_is_a_share_of_its_vector(tiny_model: Any, make
 def test_worked_out_by_hand(
     tiny_model: Any, tiny_stream: Any, make_context: Any, dropout: Any, layer: int, lambdas: Any, factor: float
 ) -> None:
-    """Behind `2 x` and `3 (2 x)` noise e is 2 e and 6 e; put on the second layer's input it is 3 e."""
+    """After `2 x` and `3 (2 x)` noise e is 2 e and 6 e; added to the second layer's input it is 3 e."""
     model = linear_toy(tiny_model)
     forward = run(model, tiny_stream())
     regularizer = Lnsr(make_context(model), weight=0.5, layer=layer, lambdas=lambdas, dropout=dropout)
@@ -93,7 +93,7 @@ def test_without_noise_the_same_dropout_leaves_nothing(
 
 
 def test_small_noise_is_squared(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
-    """A tenth of the noise is a hundredth of the penalty: no other difference has slipped in between the sides."""
+    """A tenth of the noise is a hundredth of the penalty: there is no other difference between the sides."""
     model = tiny_model(dropout=0.3)
     forward = run(model, tiny_stream())
     large, small = (penalty(Lnsr(make_context(model), share=s), model, forward).item() for s in (1e-2, 1e-3))
@@ -101,7 +101,7 @@ def test_small_noise_is_squared(tiny_model: Any, tiny_stream: Any, make_context:
 
 
 def test_off_means_off(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
-    """Whatever the dropout of the model and of the step's pass, and it is on again afterwards."""
+    """For any dropout of the model and of the step's pass; afterwards the modes are restored."""
     found = []
     for dropout in (0.0, 0.5):
         model = tiny_model(dropout=dropout)
@@ -167,6 +167,6 @@ def test_a_frozen_encoder_has_a_penalty_without_gradient(tiny_model: Any, tiny_s
         ({"layer": 1, "lambdas": (1.0, 1.0)}, r"lnsr\.lambdas: must have 1 numbers, one for each layer from 1 on"),
     ],
 )
-def test_options_that_cannot_be(tiny_model: Any, make_context: Any, options: Any, message: str) -> None:
+def test_refused_options(tiny_model: Any, make_context: Any, options: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Lnsr(make_context(tiny_model()), **options)

@@ -78,14 +78,14 @@ def test_nothing_before_the_first_stage_has_ended(made: Any, tiny_stream: Any) -
     assert lwf.state_dict() == {}
     lwf.after_step(model, 3)
     found = lwf.penalty(model, model.run(tiny_stream(["same"])))
-    assert found.item() == pytest.approx(0, abs=1e-6)  # the model is its copy
+    assert found.item() == pytest.approx(0, abs=1e-6)  # the model equals its copy
     shake(model)
     assert lwf.penalty(model, model.run(tiny_stream(["same"]))).item() > 1e-4
 
 
 @pytest.mark.parametrize("adapter", ["none", "lhuc"])
 def test_the_old_head_on_both_encoders(made: Any, tiny_stream: Any, adapter: str) -> None:
-    """By the models' own passes: the copy, and a model of the new encoder with the copy's head and adapter."""
+    """Against passes of whole models: the copy, and a model of the new encoder with the copy's head and adapter."""
     model, lwf = made(3, adapter, weight=0.5)
     old = copy.deepcopy(model).eval()
     shake(model)
@@ -121,7 +121,7 @@ def test_only_the_encoder_is_held(made: Any, tiny_stream: Any, adapter: str) -> 
 
 
 def test_a_head_of_pairs_waits_for_pairs(made: Any, tiny_stream: Any) -> None:
-    """After both stages topic and alike are held; single sequences say nothing of alike."""
+    """After both stages topic and alike are kept; single sequences do not affect alike."""
     model, lwf = made(5)
     shake(model)
     for tasks in (["same"], ["same", "alike"]):

@@ -1,4 +1,4 @@
-"""R-Drop: two draws of dropout, and nothing where there is none."""
+"""R-Drop: two draws of dropout; zero without dropout."""
 
 from typing import Any
 

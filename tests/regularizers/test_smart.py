@@ -1,4 +1,4 @@
-"""SMART's smoothness: how far the word vectors move in each mode, what moves them, and what the penalty is."""
+"""SMART: how much the word embeddings change in each mode, in which direction, and the penalty."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def test_paper_mode_moves_by_epsilon_at_most(tiny_model: Any, tiny_stream: Any, 
         smart = Smart(make_context(model), steps=steps)
         d_TD = smart.perturbation(model, forward)
         assert not d_TD.requires_grad
-        assert d_TD.abs().max().item() == pytest.approx(1e-5)  # eta is larger, so somewhere the border is reached
+        assert d_TD.abs().max().item() == pytest.approx(1e-5)  # eta is larger, so the bound is reached
         largest_T1 = largest_of_sequence(d_TD, forward.stream.layout)
         assert (largest_T1 > 0.99e-5).all()  # in every sequence of every task, both texts of a pair included
         assert (d_TD.abs().amax(-1) > 0).all()
@@ -50,7 +50,7 @@ def test_a_step_that_stays_inside_is_eta_long(
 def test_paper_mode_is_the_papers_formula(
     tiny_model: Any, tiny_stream: Any, make_context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One step worked out for one sequence: up along the gradient, the dropout of the clean pass in the moved one."""
+    """One step for one sequence: up along the gradient, the dropout of the clean pass in the perturbed one."""
     same_noise(monkeypatch)
     model = tiny_model(dropout=0.3)
     stream = tiny_stream(["topic"], count=1)
@@ -88,7 +88,7 @@ def test_mtdnn_mode_is_the_authors_arithmetic(
     noise = (pattern(embed) * 1e-5).detach().requires_grad_()
     adv_loss = torch.nn.functional.mse_loss(model(stream, embed + noise)["alike"], logits.detach(), reduction="sum")
     (delta_grad,) = torch.autograd.grad(adv_loss, noise)
-    delta_grad = noise + delta_grad * 10.0  # a step size that lets the gradient count
+    delta_grad = noise + delta_grad * 10.0  # a step size at which the gradient matters
     expected = delta_grad / (delta_grad.abs().max(-1, keepdim=True)[0] + 1e-6)
     found = Smart(make_context(model), mode="mtdnn", eta=10.0).perturbation(model, forward)
     torch.testing.assert_close(found, expected.detach(), rtol=1e-3, atol=1e-4)
@@ -102,7 +102,7 @@ def test_the_direction_is_worse_than_chance(mode: Any, tiny_model: Any, tiny_str
     for task in model.tasks:
         model.head(task).pooling = "first"
     forward = model.run(tiny_stream())
-    # In mtdnn mode the direction of the noise wins over the gradient's unless the step is large.
+    # In mtdnn mode the noise dominates the gradient unless the step is large.
     smart = Smart(make_context(model), mode=mode, eta=1e-3 if mode == "paper" else 10.0)
     d_TD = smart.perturbation(model, forward)
 
@@ -129,7 +129,7 @@ def test_filler_stays_and_changes_nothing(mode: Any, tiny_model: Any, tiny_strea
     assert len(found[1]) == 300 > real
     assert (found[1][real:] == 0).all()
     close = (found[1][:real] - found[0]).abs() <= 0.01 * found[0].abs().max()
-    assert close.float().mean() > 0.99  # a gradient's rounding can turn where it is nearly 0
+    assert close.float().mean() > 0.99  # rounding can change the sign of a gradient near 0
 
 
 @pytest.mark.parametrize("mode", ["paper", "mtdnn"])
@@ -184,7 +184,7 @@ def test_gradient_of_the_penalty(
     check_gradient: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On both sides: every weight moves the clean answers and the perturbed ones."""
+    """On both sides: every weight affects the clean outputs and the perturbed ones."""
     model = tiny_model(dropout=0.1).double()
     for task in model.tasks:
         model.head(task).pooling = "first"  # the mean is taken in float32
@@ -224,7 +224,7 @@ def test_the_gradient_by_the_answers_is_twice_that_of_fixed_targets(
 
 
 def test_the_search_leaves_no_trace(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
-    """No weight gets a gradient from it, and the penalty's own graph is still there afterwards."""
+    """No weight gets a gradient from it, and the penalty's own graph still exists afterwards."""
     model = tiny_model()
     forward = model.run(tiny_stream())
     smart = Smart(make_context(model), steps=2)

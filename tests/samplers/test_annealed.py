@@ -38,7 +38,7 @@ def test_the_first_epoch_is_proportional_and_a_single_one_too() -> None:
     assert Annealed(context(1)).alpha(1) == 1.0
 
 
-def test_with_one_epoch_a_warning_says_what_it_comes_to(caplog: pytest.LogCaptureFixture) -> None:
+def test_with_one_epoch_a_warning_names_the_equivalent_sampler(caplog: pytest.LogCaptureFixture) -> None:
     for options in ({}, {"first": 0.7}):
         Annealed(context(1), **options)
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
@@ -47,7 +47,7 @@ def test_with_one_epoch_a_warning_says_what_it_comes_to(caplog: pytest.LogCaptur
     assert "sampler: {name: power, alpha: 0.7}" in power
     caplog.clear()
     Annealed(context(2))
-    Annealed(context(1), first=0.5, last=0.5)  # what was asked for
+    Annealed(context(1), first=0.5, last=0.5)  # intended, so no warning
     assert not caplog.messages
 
 
@@ -55,4 +55,4 @@ def test_other_ends() -> None:
     sampler = Annealed(context(3, steps=10), first=0.5, last=0.0)
     assert [sampler.alpha(epoch) for epoch in (1, 2, 3)] == [0.5, 0.25, 0.0]
     assert sampler.probabilities(29) == pytest.approx([0.5, 0.5])
-    assert sampler.probabilities(30) == pytest.approx([0.5, 0.5])  # past the end it stays
+    assert sampler.probabilities(30) == pytest.approx([0.5, 0.5])  # it stays constant after the last epoch

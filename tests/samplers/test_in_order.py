@@ -1,4 +1,4 @@
-"""One stage for each task over the whole run, in order, with the steps its share gives it."""
+"""One stage for each task over the whole run, in order, with the number of steps of its share."""
 
 from itertools import groupby
 

@@ -1,4 +1,4 @@
-"""The ends have the right names: alpha 0 is equal shares, alpha 1 is in proportion to the sizes."""
+"""alpha 0 gives equal shares, alpha 1 shares in proportion to the sizes."""
 
 import itertools
 from typing import Any
@@ -31,7 +31,7 @@ def test_its_named_points_draw_the_same() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=20), st.floats(0, 1))
-def test_larger_tasks_never_have_smaller_chances(sizes: list[int], alpha: float) -> None:
+def test_larger_tasks_never_have_smaller_probabilities(sizes: list[int], alpha: float) -> None:
     context = SamplerContext({str(i): size for i, size in enumerate(sizes)}, 4, 0, 100, 1)
     chances = Power(context, alpha=alpha).probabilities(0)
     assert chances.sum() == pytest.approx(1)

@@ -55,7 +55,7 @@ def test_steps_are_divided_by_size(sizes: list[int], more: int) -> None:
     pairs = sorted((size, counts[task]) for task, size in by_name.items())
     assert all(one[1] <= two[1] or one[0] == two[0] for one, two in pairwise(pairs))
     exact = {task: total * size / sum(sizes) for task, size in by_name.items()}
-    if min(exact.values()) >= 1:  # nobody had to be lifted to one: the plain largest remainder
+    if min(exact.values()) >= 1:  # no share was rounded up to one: the plain largest remainder
         assert all(abs(counts[task] - exact[task]) < 1 for task in exact)
 
 

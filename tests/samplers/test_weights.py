@@ -1,4 +1,4 @@
-"""Shares as the recipe gives them, and nothing that a recipe could mean otherwise."""
+"""Shares as given in the recipe; ambiguous weights are refused."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which tokens are hidden, how often and by what, against the shares that theory gives."""
+"""Which tokens are masked, how often and by what, against the expected shares."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def test_so_many_are_asked_for(length: int, share: float, asked: int) -> None:
     text = MASKER.mask(ids, share, rng())
     assert (text.labels == 20).sum() == asked
     assert (text.labels == IGNORED).sum() == length - asked
-    assert (ids == 20).all()  # the text itself stays as it is
+    assert (ids == 20).all()  # the text itself is unchanged
 
 
 def test_shares_of_masks_other_tokens_and_kept_ones() -> None:
@@ -41,7 +41,7 @@ def test_shares_of_masks_other_tokens_and_kept_ones() -> None:
     counts = np.bincount(other, minlength=VOCABULARY)
     assert not counts[list(SPECIAL)].any()
     assert set(np.flatnonzero(counts)) == set(range(VOCABULARY)) - set(SPECIAL)
-    assert counts[counts > 0].std() / counts[counts > 0].mean() < 0.25  # about 68 each, all with the same chance
+    assert counts[counts > 0].std() / counts[counts > 0].mean() < 0.25  # about 68 each, uniformly
 
 
 def test_each_place_has_the_same_chance() -> None:
@@ -68,7 +68,7 @@ def test_the_same_draws_hide_the_same() -> None:
 
 def test_labels_lie_where_their_tokens_lie_in_the_stream() -> None:
     packer = Packer(("other", "t"), cls_id=2, sep_id=3, max_length=8, masker=MASKER)
-    texts = [np.arange(20, 20 + length) for length in (2, 9, 6)]  # the second loses three tokens
+    texts = [np.arange(20, 20 + length) for length in (2, 9, 6)]  # the second is truncated by three tokens
     masked = [packer.mask(text, 0.5, rng(n)) for n, text in enumerate(texts)]
     stream = packer.pack([Part.masked("t", masked), Part("other", [(np.array([30, 31]),)])], token_budget=40)
     first, last = stream.layout.token_ranges[1]

@@ -136,8 +136,8 @@ def test_batches_hold_every_example_once_inside_the_budget(lengths: list[int], b
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=12), st.integers(0, 60))
-def test_steady_streams_of_one_size_class_have_the_same_shapes(lengths: list[int], other: int) -> None:
-    """Whatever the texts, as long as there are as many of each task and their tokens fall into the same class."""
+def test_static_streams_of_one_size_class_have_the_same_shapes(lengths: list[int], other: int) -> None:
+    """For any texts, if each task has as many and their tokens are in the same size class."""
 
     def steady(lengths: list[int]) -> Stream:
         parts = [Part("a", [(np.ones(n, dtype=np.uint16),) for n in lengths]), Part("c", [(ids(1), ids(2, 3))])]

@@ -1,4 +1,4 @@
-"""What a step makes small: each task's own loss, its teacher's say, and the penalties."""
+"""What a step minimizes: the tasks' losses, distillation from teachers, and penalties."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from polytask.types import YES_NO, Draw
 
 
 def a_pass(session: Any, **taught: Tensor) -> Pass:
-    """One of four examples of each task, without dropout."""
+    """A pass over four examples of each task, without dropout."""
     session.model.eval()
     stream = session.feed.next_batch([Draw("one", 4), Draw("two", 4)]).together
     return session.model.run(replace(stream, taught=taught))
@@ -51,12 +51,12 @@ def test_teachers_give_way_to_labels(make_session: Any, annealed: bool, progress
     objective = replace(session.objective, annealed=annealed)
     losses = objective.task_losses(session.model, forward.stream, forward.outputs, progress)
     assert losses["one"].item() == pytest.approx(share * gold + (1 - share) * taught, rel=1e-5)
-    # The other task has no teacher, and all of its label's say from the start.
+    # The other task has no teacher, so its labels have the whole weight.
     own = F.binary_cross_entropy_with_logits(forward.outputs["two"], forward.stream.labels["two"])
     assert losses["two"].item() == own.item()
 
 
-def test_a_named_loss_is_the_labels_part_beside_a_teacher(make_session: Any) -> None:
+def test_a_named_loss_is_combined_with_a_teacher(make_session: Any) -> None:
     session = make_session()
     forward = a_pass(session, two=torch.tensor([3.0, -3.0, 0.0, 1.0]))
     focal: Loss = LOSSES["focal"](YES_NO, (10, 10))
@@ -69,22 +69,22 @@ def test_a_named_loss_is_the_labels_part_beside_a_teacher(make_session: Any) -> 
 
 
 class Named(Regularizer):
-    """The number it was made with, and the pass it was asked about."""
+    """A constant penalty that records the passes it is called with."""
 
     def __init__(self, value: float) -> None:
         self.value = value
-        self.asked: list[Pass] = []
+        self.passes: list[Pass] = []
 
     def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
-        self.asked.append(forward)
+        self.passes.append(forward)
         return torch.tensor(self.value)
 
 
-def test_penalties_by_name_from_the_steps_own_pass(make_session: Any) -> None:
+def test_penalties_by_name_from_the_forward_pass(make_session: Any) -> None:
     first, second = Named(0.25), Named(3.0)
     session = make_session(regularizers={"first": first, "second": second})
     forward = a_pass(session)
     penalties = session.objective.penalties(session.model, forward)
     assert {name: value.item() for name, value in penalties.items()} == {"first": 0.25, "second": 3.0}
-    assert first.asked == [forward]
-    assert second.asked == [forward]
+    assert first.passes == [forward]
+    assert second.passes == [forward]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from polytask.heads.base import Head
 from polytask.stream import Encoded, Pooling
-from polytask.types import LabelKind, LabelSpace, UserError
+from polytask.types import LabelKind, LabelSpace
 
 ScoreMap = Literal["linear", "direct", "sigmoid"]
 
@@ -31,11 +31,6 @@ class CosineHead(Head):
         self, task: str, labels: LabelSpace, hidden: int, *, map: ScoreMap = "linear", pooling: Pooling = "mean"
     ) -> None:
         super().__init__(task, labels)
-        if labels.kind == "classes":
-            raise UserError(
-                f"tasks.{task}.head: cosine gives one number, so it supports yes_no and score but not classes; "
-                "use bi or cross"
-            )
         self.map = map
         self.pooling = pooling
         if labels.kind == "yes_no":

@@ -96,7 +96,8 @@ class CapturedSteps:
     def begin(self, stream: Stream) -> Callable[[], StepOutcome]:
         """Launch a step, and return a function that waits for its end and returns its outcome.
 
-        If a loss or the gradient is NaN or infinite, nothing is updated; with `on_nan: stop`, neither in later steps.
+        If a loss or the gradient is NaN or infinite, nothing is updated; with `on_nan: stop`, later steps update
+        nothing either.
         """
         key = shape_of(stream)
         if self.half and self.update:

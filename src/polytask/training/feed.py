@@ -103,7 +103,7 @@ class Feed:
     def _part(self, chosen: _Chosen) -> Part:
         task, examples = chosen.task, self.examples[chosen.task]
         texts = [examples.tokens(i) for i in chosen.indices]
-        # Each example of each epoch has a number of its own, so that every epoch masks other tokens.
+        # The number differs for every example of every epoch, so that every epoch masks other tokens.
         rngs = (seeds.generator(self.seed, "mask", task, chosen.number + n) for n in range(len(texts)))
         form = self.formats.get(task, InputFormat())
         return self.packer.part(task, texts, form, examples.labels[list(chosen.indices)], rngs)
