@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
 from polytask.stream import Stream
-from polytask.text.packing import (
-    FILLER_LENGTH,
-    Packer,
-    Part,
-    batches_by_length,
-    filler_lengths,
-    size_class,
-    steady_rooms,
-)
+from polytask.text.filler import FILLER_LENGTH, filler_lengths, size_class, steady_rooms
+from polytask.text.packing import Packer, Part, batches_by_length
 
 CLS, SEP = 101, 102
 WORDS = string.ascii_lowercase[:20]

@@ -30,10 +30,11 @@ from polytask.policies.sum import WeightedSum
 from polytask.stream import Layout
 from polytask.text.packing import Packer, Part
 from polytask.training.averages import RunningAverage
-from polytask.training.captured import CapturedSteps, reason_not_capturable, tensors_of
+from polytask.training.captured import CapturedSteps, reason_not_capturable
 from polytask.training.checkpoint import newest
 from polytask.training.loop import Session, fit
 from polytask.training.objective import Objective
+from polytask.training.static_tensors import tensors_of
 from polytask.types import YES_NO, Draw, MethodChoice, UserError
 
 DEVICES = [

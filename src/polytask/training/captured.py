@@ -26,6 +26,7 @@ from polytask.policies.base import Policy
 from polytask.stream import Stream
 from polytask.training.feed import Feed
 from polytask.training.objective import Objective
+from polytask.training.static_tensors import StaticTensors, shape_of, tensors_of
 from polytask.training.step import StepOutcome, check_finite, half_precision, set_training_mode
 from polytask.types import TrainSettings
 
@@ -33,8 +34,6 @@ log = logging.getLogger(__name__)
 MAX_GRAPHS = 128
 SIDE_STREAM_TOKENS = 16384
 """Up to this many tokens, gradients of weights are computed on a side stream; larger steps fill the GPU anyway."""
-ALIGNMENT = 64
-"""In bytes."""
 
 
 def reason_not_capturable(
@@ -83,7 +82,7 @@ class CapturedSteps:
         """Replaces the optimizer's step if possible; it also writes the half-precision weights."""
         self.reason: str | None = None
         """Why capturing failed, if it did; steps then run normally."""
-        self._rates = _StaticTensors([torch.zeros(len(optimizer.param_groups))], self.device)
+        self._rates = StaticTensors([torch.zeros(len(optimizer.param_groups))], self.device)
         self._stopped = torch.zeros((), device=self.device)
         self._graphs: dict[Any, _Graph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
@@ -105,7 +104,7 @@ class CapturedSteps:
         graph = self._graphs.get(key)
         self._rates.fill([torch.tensor([group["lr"] for group in self.optimizer.param_groups])])
         if graph is None:
-            graph = self._graphs[key] = _Graph(_StaticTensors(tensors_of(stream), self.device))
+            graph = self._graphs[key] = _Graph(StaticTensors(tensors_of(stream), self.device))
             graph.inputs.fill(tensors_of(stream))
             results = self._run(graph.inputs.stream(stream))
         else:
@@ -229,53 +228,7 @@ class CapturedSteps:
 class _Graph:
     """A step of given shapes; it is captured the second time it runs."""
 
-    inputs: "_StaticTensors"
+    inputs: "StaticTensors"
     graph: "torch.cuda.CUDAGraph | None" = None
     results: Tensor | None = None
     table: Table | None = None
-
-
-def shape_of(stream: Stream) -> tuple[Any, ...]:
-    """Return a key that is equal for two streams of static shape if their steps run the same kernels."""
-    layout = stream.layout
-    shapes = tuple((tuple(t.shape), t.dtype) for t in tensors_of(stream))
-    return shapes, tuple(stream.labels), layout.sequence_ranges, layout.token_ranges, layout.at_most
-
-
-def tensors_of(stream: Stream) -> list[Tensor]:
-    own = [stream.token_ids_T, stream.position_ids_T, stream.segment_ids_T, stream.layout.cu_seqlens_S1]
-    return own + list(stream.labels.values())
-
-
-class _StaticTensors:
-    """Tensors at fixed addresses on the device, which get new values by one copy."""
-
-    def __init__(self, like: list[Tensor], device: torch.device) -> None:
-        sizes = [-(-t.numel() * t.element_size() // ALIGNMENT) * ALIGNMENT for t in like]
-        starts = [sum(sizes[:k]) for k in range(len(sizes))]
-        # Two host buffers, used in turn: one may still be in transfer when the next is written.
-        pinned = device.type == "cuda"
-        hosts = [torch.zeros(sum(sizes), dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
-        self._bytes = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
-        self._hosts = [(host, _views(host, starts, like)) for host in hosts]
-        self.tensors = _views(self._bytes, starts, like)
-
-    def fill(self, tensors: list[Tensor]) -> None:
-        self._hosts.reverse()
-        host, views = self._hosts[0]
-        for view, tensor in zip(views, tensors, strict=True):
-            view.copy_(tensor)
-        self._bytes.copy_(host, non_blocking=True)
-
-    def stream(self, like: Stream) -> Stream:
-        """Return these tensors as a stream like the given one."""
-        tokens, positions, segments, cu, *labels = self.tensors
-        layout = replace(like.layout, cu_seqlens_S1=cu)
-        return Stream(tokens, positions, segments, layout, dict(zip(like.labels, labels, strict=True)))
-
-
-def _views(flat: Tensor, starts: list[int], like: list[Tensor]) -> list[Tensor]:
-    return [
-        flat[start : start + t.numel() * t.element_size()].view(t.dtype).view(t.shape)
-        for start, t in zip(starts, like, strict=True)
-    ]
