@@ -30,7 +30,7 @@ def gradients(session: Session, step: int = 3) -> dict[str, dict[str, Tensor]]:
     model, found = session.model.eval(), {}
     layers = [(name, shared) for name, shared in shared_by_layer(model) if shared]
     for task in model.tasks:
-        stream = session.feed.drawn(task, session.settings.batch_size, "interference", step)
+        stream = session.feed.draw(task, session.settings.batch_size, "interference", step)
         losses = session.objective.task_losses(model, stream, model(stream), 0.25)
         loss = session.objective.policy.weigh(losses)
         grads = torch.autograd.grad(loss, [p for _, shared in layers for p in shared], materialize_grads=True)
@@ -179,7 +179,7 @@ def test_first_order_transfer_is_what_a_small_step_does(make_session: Any) -> No
     shared = [p for _, layer in shared_by_layer(model) for p in layer]
 
     def losses() -> list[float]:
-        streams = [session.feed.drawn(task, 20, "interference", 3) for task in model.tasks]
+        streams = [session.feed.draw(task, 20, "interference", 3) for task in model.tasks]
         with torch.no_grad():
             done = [session.objective.task_losses(model, stream, model(stream), 0.25) for stream in streams]
         return [float(loss) for each in done for loss in each.values()]

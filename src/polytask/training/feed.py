@@ -108,7 +108,7 @@ class Feed:
         form = self.formats.get(task, InputFormat())
         return self.packer.part(task, texts, form, examples.labels[list(chosen.indices)], rngs)
 
-    def drawn(self, task: str, count: int, *names: str | int) -> Stream:
+    def draw(self, task: str, count: int, *names: str | int) -> Stream:
         """Draw examples of a task by (seed, names, task), without replacement and without advancing its order."""
         size = len(self.examples[task])
         rng = seeds.generator(self.seed, *names, task)

@@ -36,7 +36,7 @@ def probe(
         with eval_mode(model), RandomState(model.device).replay():
             sources = []
             for task in tasks:
-                stream = feed.drawn(task, settings.batch_size, "interference", step).to(model.device)
+                stream = feed.draw(task, settings.batch_size, "interference", step).to(model.device)
                 with half_precision(model, settings):
                     cut = cut_pass(model, stream)
                     losses = objective.task_losses(model, stream, cut.forward.outputs, progress)
