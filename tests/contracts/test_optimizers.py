@@ -203,7 +203,7 @@ def test_wrong_options_are_named(name: str) -> None:
     has = {entry.name for entry in options_of(OPTIMIZERS[name])}
     for field, values in WRONG.items():
         for value in values if field in has else []:
-            with pytest.raises(UserError, match=f"{name}: {field} is "):
+            with pytest.raises(UserError, match=f"{name}: {field} must "):
                 OPTIMIZERS[name]([torch.zeros(1, requires_grad=True)], **{field: value})
 
 

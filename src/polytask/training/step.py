@@ -92,9 +92,9 @@ def non_finite_values(outcome: StepOutcome, non_finite_gradients: Sequence[str])
     values = {f"the loss of {name}": value for name, value in outcome.losses.items()}
     values |= {f"the penalty {name}": value for name, value in outcome.penalties.items()}
     problems = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
-    problems = problems or [f"the gradient of {name} is NaN or infinite" for name in non_finite_gradients]
+    problems = problems or [f"the gradient of {name} is not finite" for name in non_finite_gradients]
     if not problems and not math.isfinite(outcome.gradient_norm):
-        problems = [f"the gradient of {', '.join(outcome.losses)} is NaN or infinite"]
+        problems = [f"the gradient of {', '.join(outcome.losses)} is not finite"]
     return ", ".join(problems) or None
 
 
