@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
 from polytask.stream import Stream
-from polytask.text.filler import FILLER_LENGTH, filler_lengths, size_class, steady_rooms
+from polytask.text.filler import FILLER_LENGTH, filler_lengths, size_class, static_rooms
 from polytask.text.packing import Packer, Part, batches_by_length
 
 CLS, SEP = 101, 102
@@ -156,7 +156,7 @@ def test_static_streams_of_one_size_class_have_the_same_shapes(lengths: list[int
 
 @pytest.mark.parametrize(("tasks", "wasted"), [(1, 1 / 8), (2, 1 / 4), (3, 1 / 2), (9, 1 / 8)])
 def test_size_classes_are_few_and_waste_little(tasks: int, wasted: float) -> None:
-    rooms = {n: steady_rooms([n] * tasks)[0] for n in range(1, 5000)}
+    rooms = {n: static_rooms([n] * tasks)[0] for n in range(1, 5000)}
     fillers = {n: room.filler_lengths(n) for n, room in rooms.items()}
     assert all(n + sum(fillers[n]) == room.tokens for n, room in rooms.items())
     assert all(sum(filler) <= max(64, wasted * n) for n, filler in fillers.items())

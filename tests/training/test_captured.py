@@ -1,6 +1,6 @@
 """Captured steps update the weights as plain ones do; their reports come late, and none is lost.
 
-Without a CUDA device the same step is run unrecorded, on the same steady streams, with the same late reports.
+Without a CUDA device the same step is run unrecorded, on the same streams of static shape, with the same late reports.
 """
 
 import itertools

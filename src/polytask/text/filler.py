@@ -63,7 +63,7 @@ class Room(NamedTuple):
         return lengths + [0] * (self.fillers - len(lengths))
 
 
-def steady_rooms(tokens: Sequence[int]) -> list[Room]:
+def static_rooms(tokens: Sequence[int]) -> list[Room]:
     """The rooms of a stream's tasks, given the number of tokens of each."""
     if len(tokens) >= MANY:
         size = size_class(max(tokens))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from polytask.stream import Layout, Stream
-from polytask.text.filler import filler_lengths, longest_class, steady_rooms
+from polytask.text.filler import filler_lengths, longest_class, static_rooms
 from polytask.text.masking import Ids as Ids
 from polytask.text.masking import MaskedText, Masker, token_labels
 
@@ -97,7 +97,7 @@ class Packer:
             [s for texts in part.texts for s in self.sequences(texts, part.separate_texts)] for part in ordered
         ]
         lengths = [[sum(map(len, pieces)) for pieces, _ in own] for own in sequences]
-        rooms = steady_rooms([sum(own) for own in lengths]) if steady else [None] * len(ordered)
+        rooms = static_rooms([sum(own) for own in lengths]) if steady else [None] * len(ordered)
         sequence_ranges, token_ranges = [(0, 0)] * len(self.tasks), [(0, 0)] * len(self.tasks)
         rows = _Rows()
         for part, own, own_lengths, room in zip(ordered, sequences, lengths, rooms, strict=True):
