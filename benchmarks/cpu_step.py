@@ -34,7 +34,9 @@ BATCH = 16
 def ours() -> Callable[[], object]:
     prepared = prepare(read_recipe(RECIPE))
     model, settings = prepared.model, prepared.recipe.train
-    feed = Feed(prepared.splits("train"), {t: model.head(t).apart for t in model.tasks}, prepared.packer, seed=0)
+    feed = Feed(
+        prepared.splits("train"), prepared.packer, seed=0, formats={t: model.input_format(t) for t in model.tasks}
+    )
     optimizer = FusedAdamW(parameter_groups(model, settings, 1e-5, 0.01))
     kinds = {task: model.head(task).labels.kind for task in model.tasks}
     objective = Objective(WeightedSum(PolicyContext(dict.fromkeys(model.tasks, 1.0), kinds, 1)))
@@ -45,7 +47,7 @@ def ours() -> Callable[[], object]:
 def plain() -> Callable[[], object]:
     """What a first script does: pad to the longest text of the batch, mean-pool under the mask, one linear layer."""
     prepared = prepare(read_recipe(RECIPE))
-    feed = Feed(prepared.splits("train"), dict.fromkeys(prepared.model.tasks, False), prepared.packer, seed=0)
+    feed = Feed(prepared.splits("train"), prepared.packer, seed=0)
     encoder = AutoModel.from_pretrained(find_encoder("minilm")).train()
     head = torch.nn.Linear(encoder.config.hidden_size, 5)
     optimizer = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], lr=1e-5, fused=True)

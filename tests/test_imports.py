@@ -18,14 +18,15 @@ BASICS = {"types", "stream", "fused_forms", "seeds", "version", "disk"}
 # A package (or a file at the root) -> the packages and modules it may import beside the basics and itself.
 MAY: dict[str, set[str]] = {
     **{name: set() for name in BASICS},
-    **{name: set() for name in ("samplers", "heads", "losses", "policies", "optim", "text")},
+    **{name: set() for name in ("samplers", "heads", "losses", "optim", "text")},
+    "policies": {"losses.base"},
     "machine": set(),
     "adapters": set(),
     "encoders": {"adapters.base"},
     "kernels": {"adapters", "encoders", "optim"},
     "pretrained": {"encoders", "machine"},
     "model": {"adapters.base", "encoders", "heads.base", "text"},
-    "regularizers": {"model"},
+    "regularizers": {"losses.base", "model"},
     "evaluation": {"model", "text", *BASES},
     "tasks": {"evaluation.metrics", "text"},
     "training": {"kernels", "model", "text", *BASES},

@@ -1,6 +1,7 @@
-"""The multi-task model: one encoder, one adapter, a head for each task. Knows interfaces, no concrete method."""
+"""The multi-task model: one encoder, one adapter, and one head per task. Knows interfaces, no concrete method."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,26 +15,38 @@ from polytask.encoders.bert import Bert
 from polytask.heads.base import Head
 from polytask.seeds import RandomState
 from polytask.stream import Encoded, Stream
-from polytask.text.packing import Ids, Packer, Part, batches_by_length
+from polytask.text.packing import Ids, InputFormat, Packer, batches_by_length
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward pass over a stream, with what a second one beside it needs."""
+    """A forward pass over a stream, with everything that a second pass needs to be compared with it."""
 
     stream: Stream
     words_TD: Tensor
-    """The word vectors that went in."""
+    """The word embeddings that went in."""
     states: tuple[Tensor, ...]
-    """The embeddings' output and that of each layer."""
+    """The output of the embeddings and of each layer."""
     outputs: Mapping[str, Tensor]
-    """Of each task in the stream."""
+    """The outputs of each task in the stream."""
     random: RandomState
-    """What the pass drew its dropout from."""
+    """The random state before the pass, from which dropout was drawn."""
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put the module in eval mode inside the context; afterwards every submodule has the mode it had before."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 class MultiTaskModel(nn.Module):
-    """One pass of the encoder over a stream answers every task in it."""
+    """Computes the outputs of every task in a stream with one pass of the encoder."""
 
     def __init__(self, encoder: Bert, adapter: Adapter, heads: Mapping[str, Head]) -> None:
         super().__init__()
@@ -54,24 +67,24 @@ class MultiTaskModel(nn.Module):
         return self.encoder.words.weight.device
 
     def forward(self, stream: Stream, words_TD: Tensor | None = None) -> dict[str, Tensor]:
-        """Each task's outputs. `words_TD` stands in for the word vectors."""
+        """Return each task's outputs. `words_TD` replaces the word embeddings."""
         return self.outputs(self.encoder.encode(stream, self.adapter, words_TD), stream)
 
     def run(self, stream: Stream, words_TD: Tensor | None = None) -> Pass:
-        """The same, keeping what lies between."""
+        """Like `forward`, but also return the states of all layers and the random state."""
         random = RandomState(self.device)
         words_TD = self.encoder.words(stream.token_ids_T) if words_TD is None else words_TD
         embedded_TD = self.encoder.embed(stream, self.adapter, words_TD)
         states = (embedded_TD, *self.encoder.states(embedded_TD, stream.layout, self.adapter))
         return Pass(stream, words_TD, states, self.outputs(states[-1], stream), random)
 
-    def again(self, done: Pass, words_TD: Tensor | None = None) -> Pass:
-        """A second pass over the same stream with the same dropout, so that only `words_TD` makes a difference."""
-        with done.random.again():
-            return self.run(done.stream, words_TD)
+    def rerun(self, forward: Pass, words_TD: Tensor | None = None) -> Pass:
+        """Run a second pass over the same stream with the same dropout, so that only `words_TD` differs."""
+        with forward.random.replay():
+            return self.run(forward.stream, words_TD)
 
     def outputs(self, hidden_TD: Tensor, stream: Stream) -> dict[str, Tensor]:
-        """Each task's outputs, given the encoder's last hidden states."""
+        """Return each task's outputs, given the encoder's last hidden states."""
         layout = stream.layout
         return {
             task: self.head(task)(
@@ -81,12 +94,17 @@ class MultiTaskModel(nn.Module):
             if layout.sequence_ranges[k][0] < layout.sequence_ranges[k][1]
         }
 
+    def input_format(self, task: str) -> InputFormat:
+        """How the task's head needs its examples to be packed."""
+        head = self.head(task)
+        return InputFormat(head.separate_texts, head.copies, head.mask_share)
+
     def answer(
         self, task: str, texts: Sequence[tuple[Ids, ...]], packer: Packer, token_budget: int = 8192, bf16: bool = False
     ) -> Tensor:
-        """One task's outputs for many tokenized examples, in their order, whatever order they were computed in.
+        """Return one task's outputs for many tokenized examples, in their order.
 
-        Where the head wants tokens hidden, the same text in the same place always loses the same ones.
+        If the head needs masked tokens, the same text at the same index always has the same tokens masked.
         """
         return self.answers([task], texts, packer, token_budget, bf16)[task]
 
@@ -99,59 +117,54 @@ class MultiTaskModel(nn.Module):
         token_budget: int = 8192,
         bf16: bool = False,
     ) -> dict[str, Tensor]:
-        """The outputs of tasks that one pass of the encoder can answer (`passes`), for the same examples."""
-        was_training = self.training
-        self.eval()
-        head = self.head(tasks[0])
+        """Return the outputs of tasks that share one pass of the encoder (see `passes`), for the same examples."""
         assert len(self.passes(tasks)) == 1
-        texts = [ids * head.copies for ids in texts]
-        lengths = [packer.length(tuple(map(len, ids)), head.apart) for ids in texts]
+        form = self.input_format(tasks[0])
+        lengths = [packer.length(tuple(map(len, ids)) * form.copies, form.separate_texts) for ids in texts]
         pieces: dict[str, list[Tensor]] = {task: [] for task in tasks}
         order: list[int] = []
-        for batch in batches_by_length(lengths, token_budget):
-            if head.masked is None:
-                part = Part(tasks[0], [texts[i] for i in batch], head.apart)
-            else:
-                hide = [packer.masked(texts[i][0], head.masked, seeds.generator(0, "mask", i)) for i in batch]
-                part = Part.masked(tasks[0], hide)
-            stream = packer.pack([part]).to(self.device)
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
-                hidden_TD = self.encoder.encode(stream, self.adapter)
-                for task in tasks:
-                    pieces[task].append(self._output(task, tasks[0], hidden_TD, stream).float().cpu())
-            order += batch
-        self.train(was_training)
-        places = torch.from_numpy(np.argsort(order))
-        return {task: torch.cat(found)[places] for task, found in pieces.items()}
+        with eval_mode(self):
+            for batch in batches_by_length(lengths, token_budget):
+                rngs = (seeds.generator(0, "mask", i) for i in batch)
+                part = packer.part(tasks[0], [texts[i] for i in batch], form, rngs=rngs)
+                stream = packer.pack([part]).to(self.device)
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
+                    hidden_TD = self.encoder.encode(stream, self.adapter)
+                    for task in tasks:
+                        pieces[task].append(self._output(task, tasks[0], hidden_TD, stream).float().cpu())
+                order += batch
+        inverse = torch.from_numpy(np.argsort(order))
+        return {task: torch.cat(outputs)[inverse] for task, outputs in pieces.items()}
 
     def _output(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Tensor:
-        """A task's outputs for what stands in the stream as another's."""
+        """Return a task's outputs for the sequences that the stream holds for the task `packed_as`."""
         k, labels = self.tasks.index(packed_as), stream.labels.get(packed_as)
         encoded = Encoded(hidden_TD, stream.layout, k, self.encoder.pool, self.encoder.words.weight, labels)
         output: Tensor = self.head(task)(encoded)
         return output
 
     def passes(self, tasks: Sequence[str]) -> list[tuple[str, ...]]:
-        """The tasks in groups: one pass of the encoder over the same texts answers all tasks of a group.
+        """Group the tasks so that the tasks of a group can share one pass of the encoder over the same texts.
 
-        They read a pair the same way, and nothing inside the encoder is a task's own.
+        Tasks share a pass if they have the same input format, no masking, and no adapter parameters of their own.
         """
         groups: dict[tuple[object, ...], list[str]] = {}
         for task in tasks:
             head = self.head(task)
-            alone = head.masked is not None or self.adapter.task_parameters(task)
-            groups.setdefault((head.apart, head.copies, task if alone else None), []).append(task)
+            needs_own_pass = head.mask_share is not None or self.adapter.task_parameters(task)
+            key = (head.separate_texts, head.copies, task if needs_own_pass else None)
+            groups.setdefault(key, []).append(task)
         return [tuple(group) for group in groups.values()]
 
     @property
     def is_plain(self) -> bool:
-        """Whether the adapter leaves every slot as it is, so that the encoder alone does all the work."""
+        """Whether the adapter changes nothing, so that the model is the plain encoder and the heads."""
         return all(type(part) is LayerAdapter for part in (self.adapter.embedding, *self.adapter.layers))
 
     def parts(self) -> Iterator[tuple[str, int, nn.Module]]:
-        """The model's parts as (name, height, module): 0 the embeddings, 1 the first layer ... the heads on top.
+        """Yield the model's parts as (name, height, module): height 0 is the embeddings, 1 the first layer, and so on.
 
-        This is what layer-wise learning rates and the parameter budget go by.
+        Layer-wise learning rates are based on the heights.
         """
         encoder = self.encoder
         for name in ("words", "positions", "segments", "norm"):
@@ -163,7 +176,7 @@ class MultiTaskModel(nn.Module):
         yield "heads", len(encoder.layers) + 1, self.heads
 
     def budget(self) -> dict[str, Any]:
-        """How many parameters are shared, how many each task has for itself, and how many learn."""
+        """Count the parameters: shared, per task, total and trainable."""
         per_task = {
             task: _count(self.head(task).parameters()) + _count(self.adapter.task_parameters(task))
             for task in self.tasks

@@ -57,10 +57,10 @@ REFUSED = {
         "bad.yaml: train.epochs: a whole number is needed, found inf",
     ),
     "no number": (f"{GOOD}train: {{epochs: .nan}}\n", "bad.yaml: train.epochs: a whole number is needed, found nan"),
-    "negative rate": (f"{GOOD}optimizer: {{lr: -1.0e-5}}\n", "adamw: lr is -1e-05, and must be 0 or more"),
+    "negative rate": (f"{GOOD}optimizer: {{lr: -1.0e-5}}\n", "adamw: lr must be at least 0, found -1e-05"),
     "negative rate of fused_adamw": (
         f"{GOOD}optimizer: {{name: fused_adamw, lr: -1}}\n",
-        "fused_adamw: lr is -1.0, and must be 0 or more",
+        "fused_adamw: lr must be at least 0, found -1.0",
     ),
     "negative rate of heads": (
         f"{GOOD}train: {{head_lr: -1}}\n",

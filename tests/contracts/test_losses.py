@@ -1,4 +1,4 @@
-"""Every loss of the table: fits the kinds it says, is a mean, is smooth, and is smallest at the right answer."""
+"""Every loss of the table: supports the kinds it declares, is a mean, is smooth, and is smallest at the true label."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ LABELS: dict[LabelKind, Tensor] = {
     "yes_no": torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0, 0.0]),
     "score": torch.tensor([0.0, 0.2, 0.5, 1.0, 0.7, 0.4]),
 }
-OPTIONS: dict[str, list[dict[str, Any]]] = {  # beside the defaults
+OPTIONS: dict[str, list[dict[str, Any]]] = {  # in addition to the defaults
     "cross_entropy": [{"smoothing": 0.1}, {"class_weights": "balanced"}],
     "focal": [{"gamma": 0.5}, {"class_weights": "balanced"}],
     "ordinal": [{"form": "emd"}, {"slope": 0.5, "power": 2.0}],
@@ -66,7 +66,7 @@ def test_no_loss_is_the_heads_own() -> None:
 
 @pytest.mark.parametrize(("name", "kind", "options"), CASES)
 def test_float32_from_half_precision(name: str, kind: LabelKind, options: dict[str, Any]) -> None:
-    for scale in (1, 200):  # and where every probability is 0 or 1
+    for scale in (1, 200):  # 200: every probability is 0 or 1
         outputs = (scale * some_outputs(kind)).bfloat16().requires_grad_()
         loss = made(name, kind, options)(outputs, LABELS[kind])
         loss.backward()

@@ -1,4 +1,4 @@
-"""Every optimizer of the table: still without a gradient, resumable, finds a minimum, refuses wrong options.
+"""Every optimizer of the table: no update without a gradient, resumable, finds a minimum, checks its options.
 
 What a new one needs: the options `lr` and `weight_decay`, which training sets for each group of parameters. Any other
 option, and what is kept of a parameter, is its own matter; options that others have too are tested by their name.
@@ -19,7 +19,7 @@ from polytask.training import checkpoint as ckpt
 from polytask.types import MethodChoice, UserError
 
 SHAPES: list[tuple[int, ...]] = [(7, 5), (11,), (3, 2, 2), ()]
-# Beside the defaults: forms that a recipe can choose and that compute something else.
+# In addition to the defaults: options that change the formula.
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in OPTIMIZERS),
     ("adamw", {"correction": "efficient"}),
@@ -35,7 +35,7 @@ def start(device: str = "cpu") -> list[Tensor]:
 
 
 def named_groups(params: list[Tensor]) -> list[dict[str, Any]]:
-    """As training/groups.py makes them: names, two rates, two decays."""
+    """As in training/groups.py: names, two learning rates, two decays."""
     named = [(f"parameter.{i}", parameter) for i, parameter in enumerate(params)]
     return [
         {"params": named[:2], "lr": 1e-2, "base_lr": 1e-2, "weight_decay": 0.1},
@@ -78,7 +78,7 @@ def test_without_a_gradient_nothing_moves(name: str) -> None:
     assert counts(optimizer, params) in ([6.0, 1.0], [])
     before = [parameter.detach().clone() for parameter in params]
     params[0].grad = params[1].grad = None
-    optimizer.step()  # nobody took part
+    optimizer.step()  # no parameter has a gradient
     assert counts(optimizer, params) in ([6.0, 1.0], [])
     assert all(torch.equal(parameter, then) for parameter, then in zip(params, before, strict=True))
 
@@ -90,7 +90,7 @@ def counts(optimizer: torch.optim.Optimizer, params: list[Tensor]) -> list[float
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_pause_is_as_if_it_had_not_been(name: str) -> None:
-    """The moments and the count of a parameter wait for its next gradient."""
+    """The moments and the count of a parameter do not change until its next gradient."""
     steps: list[list[Tensor | None]] = [[torch.full((2, 2), float(i % 3 - 1) + 0.1)] for i in range(12)]
     ends = []
     for pause in (0, 4):
@@ -134,7 +134,7 @@ def test_a_saved_state_goes_on_bit_for_bit(name: str, options: dict[str, Any], t
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
 def test_it_finds_the_bottom_of_a_bowl(name: str, options: dict[str, Any]) -> None:
-    """Steep in one direction and flat in another, with noise in the gradient, at a rate that falls to 0."""
+    """Steep in one direction and flat in another, with noise in the gradient, at a learning rate that falls to 0."""
     assert min(distance_left(name, options, rate) for rate in (0.1, 1.0, 0.01)) < 0.1
 
 
@@ -180,7 +180,7 @@ def test_a_closure_is_asked_for_the_loss(name: str) -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_groups_rate_and_decay_are_declared(name: str) -> None:
-    """The groups are made before the optimizer, from what its constructor declares."""
+    """The groups are created before the optimizer, from the defaults of its constructor."""
     defaults = OPTIMIZERS[name]([torch.zeros(1, requires_grad=True)]).defaults
     missing = {"lr", "weight_decay"} - {entry.name for entry in options_of(OPTIMIZERS[name])}
     assert not missing, f"{name} needs the options {missing}: training sets them for each group of parameters"
@@ -203,7 +203,7 @@ def test_wrong_options_are_named(name: str) -> None:
     has = {entry.name for entry in options_of(OPTIMIZERS[name])}
     for field, values in WRONG.items():
         for value in values if field in has else []:
-            with pytest.raises(UserError, match=f"{name}: {field} is "):
+            with pytest.raises(UserError, match=f"{name}: {field} must "):
                 OPTIMIZERS[name]([torch.zeros(1, requires_grad=True)], **{field: value})
 
 

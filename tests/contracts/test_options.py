@@ -1,6 +1,7 @@
 """Every numeric option of every method: a number outside its domain is refused by name, and any other one works."""
 
 import math
+import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, get_args, get_origin
@@ -37,7 +38,7 @@ PACKER = Packer(TASKS, 1, 2, 16, Masker(3, 40, (0, 1, 2, 3)))
 
 
 def numeric(kind: Any) -> type | None:
-    """int or float, where a type is one of them, has bounds, or is a list or a mapping of them."""
+    """int or float if the type is one of them, with or without bounds, or a list or a mapping of them."""
     if kind in (int, float):
         return kind  # type: ignore[no-any-return]
     if get_origin(kind) is typing.Literal:
@@ -46,7 +47,7 @@ def numeric(kind: Any) -> type | None:
 
 
 def as_given(kind: Any, value: Any) -> Any:
-    """The value in the form that the option takes: by itself, in a list, or by task."""
+    """The value in the form that the option takes: a number, a list, or a mapping by task."""
     choices = [kind, *get_args(kind)]
     if any(get_origin(one) is tuple for one in choices):
         inner = next(get_args(one) for one in choices if get_origin(one) is tuple)
@@ -65,8 +66,8 @@ def options() -> Iterator[tuple[str, str, str]]:
 # --- a method of each table, made and used once -----------------------------------------------------------------------
 def model_of(adapter: str | MethodChoice = "none", head: str = "cross") -> MultiTaskModel:
     torch.manual_seed(0)
-    swap = adapter if isinstance(adapter, MethodChoice) else MethodChoice(adapter)
-    parts = make_adapter(swap, TASKS, SHAPE)
+    choice = adapter if isinstance(adapter, MethodChoice) else MethodChoice(adapter)
+    parts = make_adapter(choice, TASKS, SHAPE)
     bert = Bert(SHAPE)
     parts.start_from(bert)
     return MultiTaskModel(bert, parts, {task: HEADS[head](task, YES_NO, SHAPE.hidden) for task in TASKS})
@@ -76,57 +77,57 @@ def run(model: MultiTaskModel) -> Any:
     rng = np.random.default_rng(0)
     texts = [tuple(rng.integers(5, 40, 3) for _ in range(2)) for _ in range(3)]
     labels = np.array([0, 1, 1], dtype=np.float32)
-    return model.run(PACKER.pack([Part(task, texts, model.head(task).apart, labels) for task in model.tasks]))
+    return model.run(PACKER.pack([Part(task, texts, model.head(task).separate_texts, labels) for task in model.tasks]))
 
 
-def use_adapter(swap: MethodChoice) -> None:
-    sum(outputs.sum() for outputs in run(model_of(swap)).outputs.values()).backward()
+def use_adapter(choice: MethodChoice) -> None:
+    sum(outputs.sum() for outputs in run(model_of(choice)).outputs.values()).backward()
 
 
-def use_head(swap: MethodChoice) -> None:
-    method = HEADS[swap.name]
+def use_head(choice: MethodChoice) -> None:
+    method = HEADS[choice.name]
     kind = method.kinds[-1]
-    spec = TaskSpec("one", kind, ("a", "b")[: method.texts[-1]], None, "", "", head=swap)
+    spec = TaskSpec("one", kind, ("a", "b")[: method.texts[-1]], None, "", "", head=choice)
     head = make_head(spec, SPACES[kind], SHAPE.hidden)
     model = MultiTaskModel(Bert(SHAPE), NoAdapter(AdapterContext(("one",), 1, 12, 2, 12, 0.1)), {"one": head})
     texts = [tuple(np.arange(5, 9) for _ in spec.text)] * 2 * head.copies
-    part = Part("one", texts, head.apart)
-    if head.masked is not None:
+    part = Part("one", texts, head.separate_texts)
+    if head.mask_share is not None:
         rng = np.random.default_rng(0)
-        part = Part.masked("one", [PACKER.masked(text, head.masked, rng) for (text,) in texts])
+        part = Part.masked("one", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts])
     stream = PACKER.pack([part])
     head.loss(model(stream)["one"], torch.ones(2, dtype=torch.long if kind == "classes" else torch.float))
 
 
-def use_loss(swap: MethodChoice) -> None:
-    kind = LOSSES[swap.name].kinds[0]
-    loss = make("loss", swap, "recipe: loss", SPACES[kind], (5, 5, 5))
+def use_loss(choice: MethodChoice) -> None:
+    kind = LOSSES[choice.name].kinds[0]
+    loss = make("loss", choice, "recipe: loss", SPACES[kind], (5, 5, 5))
     loss(torch.randn(2, 3, requires_grad=True), torch.tensor([0, 2])).mean().backward()
 
 
-def use_regularizer(swap: MethodChoice) -> None:
-    model = model_of("own_encoder" if swap.name == "soft_sharing" else "none", "bi")
+def use_regularizer(choice: MethodChoice) -> None:
+    model = model_of("own_encoder" if choice.name == "soft_sharing" else "none", "bi")
     stages = tuple(Stage(task, step, step) for step, task in enumerate(TASKS, 1))
     context = RegularizerContext(model, dict.fromkeys(TASKS, 1.0), 2, stages, lambda *_: iter([run(model).stream]))
-    regularizer = make("regularizer", swap, "recipe: regularizers", context)
+    regularizer = make("regularizer", choice, "recipe: regularizers", context)
     regularizer.after_step(model, 1)
     regularizer.penalty(model, run(model))
 
 
-def use_sampler(swap: MethodChoice) -> None:
-    sampler = make("sampler", swap, "recipe: sampler", SamplerContext({"one": 30, "two": 70}, 4, 0, 5, 2))
+def use_sampler(choice: MethodChoice) -> None:
+    sampler = make("sampler", choice, "recipe: sampler", SamplerContext({"one": 30, "two": 70}, 4, 0, 5, 2))
     assert all(draw.count > 0 for _ in range(10) for draw in sampler.next_step())
 
 
-def use_policy(swap: MethodChoice) -> None:
+def use_policy(choice: MethodChoice) -> None:
     context = PolicyContext(dict.fromkeys(TASKS, 1.0), dict.fromkeys(TASKS, "yes_no"), 5)
-    policy = make("policy", swap, "recipe: policy", context)
+    policy = make("policy", choice, "recipe: policy", context)
     policy.weigh({task: torch.tensor(1.0, requires_grad=True) for task in TASKS}).backward()
 
 
-def use_optimizer(swap: MethodChoice) -> None:
+def use_optimizer(choice: MethodChoice) -> None:
     weight = nn.Parameter(torch.ones(3))
-    optimizer = make("optimizer", swap, "recipe: optimizer", [{"params": [weight]}])
+    optimizer = make("optimizer", choice, "recipe: optimizer", [{"params": [weight]}])
     weight.sum().backward()
     optimizer.step()
 
@@ -147,9 +148,9 @@ def test_every_table_is_tried() -> None:
     assert set(ADAPTERS) == set(TABLES["adapter"])
 
 
-def refused(table: str, swap: MethodChoice) -> str | None:
+def refused(table: str, choice: MethodChoice) -> str | None:
     try:
-        USES[table](swap)
+        USES[table](choice)
     except UserError as error:
         return str(error)
     return None
@@ -158,10 +159,10 @@ def refused(table: str, swap: MethodChoice) -> str | None:
 @pytest.mark.parametrize(("table", "name", "option"), list(options()))
 def test_any_number_is_refused_by_name_or_works(table: str, name: str, option: str) -> None:
     kind = next(one.kind for one in options_of(TABLES[table][name]) if one.name == option)
-    USES[table](MethodChoice(name))  # with its defaults it works, so that what is refused below is the number
+    USES[table](MethodChoice(name))  # the defaults work, so that a refusal below is about the number
     for value in VALUES:
-        said = refused(table, MethodChoice(name, {option: as_given(kind, value)}))
-        assert math.isfinite(value) if said is None else option in said
+        message = refused(table, MethodChoice(name, {option: as_given(kind, value)}))
+        assert math.isfinite(value) if message is None else option in message
 
 
 @pytest.mark.parametrize(("table", "name", "option"), list(options()))
@@ -170,3 +171,36 @@ def test_defaults_lie_within_their_bounds(table: str, name: str, option: str) ->
     found = [get_args(one)[1] for one in (declared.kind, *get_args(declared.kind)) if get_origin(one) is Annotated]
     if declared.default is not None and not isinstance(declared.default, tuple):
         assert all(declared.default in bounds for bounds in found if isinstance(bounds, Bounds))
+
+
+OUT_OF_BOUNDS = [
+    ("head", "mlm", "share", 0.0),
+    ("head", "mlm", "share", 1.0),
+    ("head", "simcse", "temperature", 0.0),
+    ("loss", "cross_entropy", "smoothing", 1.0),
+    ("loss", "focal", "gamma", -1.0),
+    ("loss", "ordinal", "slope", 0.0),
+    ("policy", "cagrad", "c", -0.1),
+    ("policy", "dwa", "temperature", 0.0),
+    ("policy", "gem", "batch", 0),
+    ("policy", "gem", "margin", -1.0),
+    ("policy", "replay", "size", 0),
+    ("regularizer", "ewc", "decay", 1.5),
+    ("regularizer", "ewc", "samples", 0),
+    ("regularizer", "in_batch_negatives", "threshold", 4.0),
+    ("regularizer", "lnsr", "share", -0.1),
+    ("regularizer", "lwf", "temperature", 0.0),
+    ("regularizer", "smart", "sigma", 0.0),
+    ("regularizer", "smart", "steps", 0),
+    ("sampler", "annealed", "last", 1.2),
+    ("sampler", "mixed", "alpha", 2.0),
+    ("sampler", "power", "alpha", -0.1),
+    ("sampler", "weights", "weights", {"one": -1, "two": 1}),
+]
+
+
+@pytest.mark.parametrize(("table", "name", "option", "value"), OUT_OF_BOUNDS)
+def test_a_number_outside_its_bounds_is_refused(table: str, name: str, option: str, value: Any) -> None:
+    message = refused(table, MethodChoice(name, {option: value}))
+    assert message is not None
+    assert re.search(rf"{option}.*: must be (above|at least|in) .*, found -?\d", message)

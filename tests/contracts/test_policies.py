@@ -1,4 +1,4 @@
-"""Every policy of the table: one finite number from any tasks, whatever their order, and a state that comes back."""
+"""Every policy of the table: a finite result for any tasks in any order, and a state that can be restored."""
 
 import pytest
 import torch

@@ -27,10 +27,10 @@ SMALL = {
 SMALL["stack"] = f"{{name: stack, adapters: [{SMALL['pal']}, conditional_norm]}}"
 
 NEEDS = {"soft_sharing": ["adapter=own_encoder"], "ewc": ["sampler=in_order"], "lwf": ["sampler=in_order"]}
-"""Settings without which a regularizer refuses the recipe."""
+"""Settings that a regularizer requires."""
 NEEDS_ADAPTER = {"soft_sharing"}
-HOLD_WHAT_IS_SHARED = {"ewc", "lwf"}
-"""Where the encoder is frozen later tasks cannot harm earlier ones, and these have nothing to ask for."""
+PROTECT_SHARED_WEIGHTS = {"ewc", "lwf"}
+"""With a frozen encoder, later tasks cannot affect earlier ones, so their penalty is 0."""
 
 
 def settings(tiny: list[str], *more: str) -> list[str]:
@@ -45,7 +45,7 @@ def prepared(tiny: list[str], name: str, *more: str) -> Prepared:
 
 
 def made(name: str, ready: Prepared) -> Regularizer:
-    """After the first step, with which the first task's stage ended."""
+    """The regularizer after the first step, which ends the first task's stage."""
     model = ready.model
     stages = tuple(Stage(task, step, step) for step, task in enumerate(model.tasks, 1))
     weights = dict.fromkeys(model.tasks, 1.0)
@@ -56,8 +56,8 @@ def made(name: str, ready: Prepared) -> Regularizer:
 
 
 def feed_of(prepared: Prepared) -> Feed:
-    apart = {task: prepared.model.head(task).apart for task in prepared.model.tasks}
-    return Feed(prepared.splits("train"), apart, prepared.packer, seed=0)
+    formats = {task: prepared.model.input_format(task) for task in prepared.model.tasks}
+    return Feed(prepared.splits("train"), prepared.packer, seed=0, formats=formats)
 
 
 def stream_of(prepared: Prepared, *tasks: str) -> Stream:
@@ -65,7 +65,7 @@ def stream_of(prepared: Prepared, *tasks: str) -> Stream:
 
 
 def shake(model: MultiTaskModel) -> None:
-    """Away from the start, at which some penalties are 0, and so are their gradients."""
+    """Change all weights: at the start some penalties and their gradients are 0."""
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -99,7 +99,7 @@ def test_a_number_whose_gradient_reaches_what_learns(name: str, bf16: bool, tiny
 
 @pytest.mark.parametrize("name", REGULARIZERS)
 def test_a_task_that_is_not_there_gets_no_gradient(name: str, tiny_settings: list[str]) -> None:
-    """None rather than zero, so that no optimizer moves it."""
+    """None rather than zero, so that no optimizer updates it."""
     ready = prepared(tiny_settings, name, "adapter=conditional_norm")
     model = ready.model.train()
     regularizer = made(name, ready)
@@ -130,8 +130,8 @@ def test_with_every_adapter_and_a_frozen_encoder(name: str, adapter: str, tiny_s
     shake(model)
     found = penalty(regularizer, model, stream_of(ready))
     assert torch.isfinite(found)
-    # Where heads alone learn, what is inside the encoder is fixed.
-    assert found.requires_grad or adapter == "none" or name in HOLD_WHAT_IS_SHARED
+    # If only heads are trained, the encoder does not change.
+    assert found.requires_grad or adapter == "none" or name in PROTECT_SHARED_WEIGHTS
     if found.requires_grad:
         found.backward()
         learns = [p for p in model.parameters() if p.requires_grad]

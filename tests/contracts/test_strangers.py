@@ -1,4 +1,4 @@
-"""The contracts take a method that they do not know by name: `pytest tests/contracts -k NAME` checks it and passes."""
+"""The contracts check methods that they do not know by name: `pytest tests/contracts -k NAME`."""
 
 import os
 import subprocess

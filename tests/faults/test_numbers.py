@@ -65,7 +65,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 SAID = {
     nan: "the loss of two is nan",
     inf: "the loss of two is inf",
-    root_of_nothing: "the gradient of .*two is no number",
+    root_of_nothing: "the gradient of .*two is not finite",
 }
 
 
@@ -79,7 +79,7 @@ def test_stop_names_task_and_step_and_saves_what_was_before(
     run = tmp_path / "run"
     running = start_training(read_recipe(recipe, settings), run)
     where = run / "checkpoints" / "step-4"
-    message = rf"step 5: {SAID[change]}; train.on_nan: skip .*The run before this step is saved in {where}"
+    message = rf"step 5: {SAID[change]}; set train.on_nan: skip .*The run before this step is saved in {where}"
     with spoiled(running, [5], change), pytest.raises(UserError, match=message):
         list(running.steps())
     assert all(torch.isfinite(tensor).all() for tensor in bits(running).values())
@@ -139,7 +139,7 @@ def test_a_penalty_is_named_too(recipe: Path, tmp_path: Path, monkeypatch: pytes
     running = start_training(read_recipe(recipe), tmp_path / "run")
     monkeypatch.setattr(Bregman, "penalty", lambda self, model, done: torch.tensor(math.nan))
     with pytest.raises(
-        UserError, match=r"^step 1: the penalty bregman is nan; train.on_nan: skip leaves such steps out$"
+        UserError, match=r"^step 1: the penalty bregman is nan; set train.on_nan: skip to skip such steps$"
     ):
         list(running.steps())
 

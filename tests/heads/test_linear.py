@@ -1,4 +1,4 @@
-"""One text, one linear map of the pooled sequence."""
+"""A linear layer on the pooled text."""
 
 import torch
 
@@ -8,7 +8,7 @@ from polytask.types import LabelSpace
 
 
 def test_pools_and_maps() -> None:
-    """Two sequences of two and one tokens, each way of pooling worked out by hand."""
+    """Two sequences of two and one tokens, each pooling worked out by hand."""
     hidden = torch.tensor([[1.0, 2.0], [3.0, 6.0], [5.0, 7.0]])
     layout = Layout(torch.tensor([0, 2, 3], dtype=torch.int32), (2, 1), ((0, 2),), ((0, 3),))
     pooled = {

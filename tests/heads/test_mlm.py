@@ -1,4 +1,4 @@
-"""The masked language model beside transformers' own, and what happens at its edges."""
+"""The masked language model against transformers', and its edge cases."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from polytask.pretrained.weights import load_encoder, load_tensors
 from polytask.stream import Stream
 from polytask.text.masking import Masker
 from polytask.text.packing import Packer, Part
-from polytask.types import LabelSpace, UserError
+from polytask.types import LabelSpace
 
 SHAPE = BertShape(layers=2, hidden=32, heads=4, ffn=64, vocabulary=90, positions=32)
 TEXT = LabelSpace("text", vocabulary=90)
@@ -30,7 +30,7 @@ def model_of(encoder: Bert, labels: LabelSpace = TEXT) -> MultiTaskModel:
 
 
 def masked_stream(texts: list[np.ndarray] = TEXTS) -> Stream:
-    return PACKER.pack([Part.masked("t", [PACKER.masked(t, 0.3, np.random.default_rng(9)) for t in texts])])
+    return PACKER.pack([Part.masked("t", [PACKER.mask(t, 0.3, np.random.default_rng(9)) for t in texts])])
 
 
 @pytest.fixture(params=[1e-12, 1e-2])
@@ -72,7 +72,7 @@ def test_loss_and_gradients_are_those_of_transformers(theirs: BertForMaskedLM, t
     for text, (logits, asked) in enumerate(zip(expected.logits, wanted, strict=True)):
         alone = torch.nn.functional.cross_entropy(logits, asked, reduction="sum")
         assert outputs[text].tolist() == pytest.approx([alone.item(), (asked >= 0).sum().item()], abs=1e-4)
-    # The word vectors learn from both ends: as input, and as the decoder that is tied to them.
+    # The word embeddings get gradients from both ends: as input, and as the tied decoder.
     loss.backward()
     expected.loss.backward()
     theirs_grad = theirs.bert.embeddings.word_embeddings.weight.grad
@@ -98,7 +98,7 @@ def test_a_text_with_nothing_to_guess_costs_nothing() -> None:
 
 
 def test_words_beyond_the_tokenizers_are_never_guessed() -> None:
-    """Some encoders round their matrix up."""
+    """Some encoders have more embedding rows than tokens."""
     torch.manual_seed(0)
     encoder = Bert(SHAPE)
     few = model_of(encoder, LabelSpace("text", vocabulary=80)).eval()
@@ -109,7 +109,7 @@ def test_words_beyond_the_tokenizers_are_never_guessed() -> None:
     torch.testing.assert_close(few(masked_stream(texts))["t"], before)
 
 
-def test_evaluation_hides_the_same_tokens_whatever_the_batches() -> None:
+def test_evaluation_masks_the_same_tokens_whatever_the_batches() -> None:
     torch.manual_seed(0)
     model = model_of(Bert(SHAPE))
     texts = [(text,) for text in TEXTS]
@@ -117,9 +117,3 @@ def test_evaluation_hides_the_same_tokens_whatever_the_batches() -> None:
     torch.testing.assert_close(one, many, atol=1e-5, rtol=0)
     assert torch.equal(one, again)
     assert one[:, 1].tolist() == [max(1, round(0.15 * len(text))) for text in TEXTS]
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_refused_shares(share: float) -> None:
-    with pytest.raises(UserError, match=r"tasks\.t\.head\.share: a number between 0 and 1 is needed"):
-        MlmHead("t", TEXT, 8, share=share)

@@ -8,7 +8,7 @@ import torch
 from polytask.heads import simcse
 from polytask.heads.simcse import SimcseHead
 from polytask.stream import Encoded, Layout
-from polytask.types import LabelSpace, UserError
+from polytask.types import LabelSpace
 
 TEXT = LabelSpace("text", vocabulary=9)
 NO_LABELS = torch.zeros(0)
@@ -28,7 +28,7 @@ def test_by_hand() -> None:
     expected = math.log(1 + math.exp(-2))
     assert head.surprise(outputs).flatten().tolist() == pytest.approx([expected, 1, expected, 1])
     assert head.loss(outputs, NO_LABELS).item() == pytest.approx(expected)
-    # The second copies changed places: each text is now nearer to the other's copy.
+    # The second copies are swapped: each text is closer to the other's copy.
     crossed = head(encoded([[1.0, 0.0], [0.0, 6.0], [0.0, 3.0], [2.0, 0.0]]))
     assert head.loss(crossed, NO_LABELS).item() == pytest.approx(2 + expected)
 
@@ -58,11 +58,6 @@ def test_a_whole_split_is_compared_in_equal_blocks(monkeypatch: pytest.MonkeyPat
     torch.manual_seed(0)
     head = SimcseHead("t", TEXT, 4)
     outputs = torch.nn.functional.normalize(torch.randn(10, 2, 4), dim=-1)
-    monkeypatch.setattr(simcse, "LARGEST", 4)
+    monkeypatch.setattr(simcse, "MAX_BLOCK", 4)
     expected = torch.cat([head._nce(block) for block in (outputs[:4], outputs[4:7], outputs[7:])])
     torch.testing.assert_close(head.surprise(outputs)[:, 0], expected)
-
-
-def test_refused_temperature() -> None:
-    with pytest.raises(UserError, match=r"tasks\.t\.head\.temperature: a number above 0 is needed, found 0"):
-        SimcseHead("t", TEXT, 4, temperature=0)

@@ -1,4 +1,4 @@
-"""Cross-entropy by name: numbers written out, and torch's and scikit-learn's beside them."""
+"""Cross-entropy with options, against the formula written out, torch and scikit-learn."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 0.3, 0.1], [-1.0, 1.0, 3.0], [1.0
 LABELS = torch.tensor([0, 2, 1, 0])
 
 
-def test_without_options_it_is_the_heads_own() -> None:
+def test_the_defaults_are_the_heads_own_loss() -> None:
     torch.testing.assert_close(CrossEntropy(THREE, (2, 1, 1))(LOGITS, LABELS), F.cross_entropy(LOGITS, LABELS))
     logits, labels = torch.tensor([2.0, -1.0, 0.0]), torch.tensor([1.0, 1.0, 0.0])
     ours = CrossEntropy(YES_NO, (1, 2))(logits, labels)
@@ -32,7 +32,7 @@ def test_smoothed_classes_written_out() -> None:
 
 def test_smoothed_yes_no_written_out() -> None:
     p = torch.tensor([0.9, 0.2])
-    # A smoothing of 0.1 aims at 0.95 for yes and at 0.05 for no.
+    # With a smoothing of 0.1 the targets are 0.95 for yes and 0.05 for no.
     yes = -(0.95 * np.log(0.9) + 0.05 * np.log(0.1))
     no = -(0.05 * np.log(0.2) + 0.95 * np.log(0.8))
     ours = CrossEntropy(YES_NO, (1, 1), smoothing=0.1)(p.logit(), torch.tensor([1.0, 0.0]))
@@ -79,9 +79,7 @@ def test_a_class_without_a_training_example_takes_nothing_from_the_others() -> N
     ("options", "message"),
     [
         ({"class_weights": (1.0, 2.0)}, r"each of the 3 classes .bad, fair, good., found \[1.0, 2.0\]"),
-        ({"class_weights": (1.0, 2.0, 0.0)}, "loss.class_weights: a number above 0"),
-        ({"smoothing": 1.0}, "loss.smoothing: a number from 0 up to"),
-        ({"smoothing": -0.1}, "found -0.1"),
+        ({"class_weights": (1.0, 2.0, 0.0)}, "loss.class_weights: must be one number above 0"),
     ],
 )
 def test_refused(options: dict[str, Any], message: str) -> None:

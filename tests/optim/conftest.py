@@ -19,7 +19,7 @@ def start(dtype: torch.dtype) -> list[Tensor]:
 
 
 def groups(params: list[Tensor]) -> Groups:
-    """Two, with a rate and a decay of their own."""
+    """Two groups with different learning rates and decays."""
     return [
         {"params": params[:2], "lr": 1e-2, "weight_decay": 0.1},
         {"params": params[2:], "lr": 3e-3, "weight_decay": 0.0, "betas": (0.8, 0.99)},
@@ -27,7 +27,7 @@ def groups(params: list[Tensor]) -> Groups:
 
 
 def gradients(dtype: torch.dtype, steps: int, holes: bool) -> Iterator[list[Tensor | None]]:
-    """Gradients of changing size; with holes the second and the last parameter often have none, in different steps."""
+    """Gradients of changing size; with holes, the second and the last parameter often have none, in different steps."""
     generator = torch.Generator().manual_seed(1)
     for step in range(steps):
         size = 10.0 ** (step % 5 - 3)

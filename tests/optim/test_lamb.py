@@ -101,5 +101,5 @@ def test_as_in_pytorch_optimizer_once_the_corrections_are_over(follow: Any) -> N
 
 
 def test_a_wrong_clamp_is_named() -> None:
-    with pytest.raises(UserError, match="lamb: clamp is -1"):
+    with pytest.raises(UserError, match="lamb: clamp must be at least 0, found -1"):
         Lamb([torch.zeros(1, requires_grad=True)], clamp=-1.0)

@@ -1,4 +1,4 @@
-"""Large tensors are moved in pieces on the CPU: to the bit what moving them whole gives."""
+"""Large tensors are updated in chunks on the CPU, bit-identical to updating them whole."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from polytask.optim.base import ListOptimizer
 
 
 def after(name: str, piece: int, monkeypatch: pytest.MonkeyPatch, transposed: bool = False) -> list[Tensor]:
-    """The parameter and what is kept of it after some steps."""
-    monkeypatch.setattr(base, "PIECE", piece)
+    """The parameter and its state after some steps."""
+    monkeypatch.setattr(base, "CHUNK", piece)
     generator = torch.Generator().manual_seed(0)
     parameter = torch.randn(37, 11, generator=generator)
     if transposed:
@@ -25,7 +25,7 @@ def after(name: str, piece: int, monkeypatch: pytest.MonkeyPatch, transposed: bo
         optimizer.step()
     state: dict[str, Any] = optimizer.state[parameter]
     assert float(state["step"]) == 5
-    return [parameter.detach(), *(state[kept] for kept in optimizer.kept)]
+    return [parameter.detach(), *(state[name] for name in optimizer.state_names)]
 
 
 OURS = [name for name, make in OPTIMIZERS.items() if isinstance(make, type) and issubclass(make, ListOptimizer)]

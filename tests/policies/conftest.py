@@ -1,4 +1,4 @@
-"""Gradients made by hand: rows of a matrix, of which policies see the inner products only."""
+"""Gradients as rows of a matrix; policies see only their inner products."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ Update = Callable[..., Floats]
 
 @pytest.fixture
 def update() -> Update:
-    """update(policy, gradients [K, N], own=1, **options): the update the policy makes of them."""
+    """update(policy, gradients [K, N], own=1, **options): the policy's update."""
 
     def made(name: str, gradients: Floats, own: int = 1, **options: object) -> Floats:
         tasks = [f"task{k}" for k in range(len(gradients))]
@@ -30,7 +30,7 @@ def update() -> Update:
 
 @pytest.fixture
 def step_update(update: Update) -> Update:
-    """step_update(policy, gradients, **options): of a step to which all of them belong."""
+    """step_update(policy, gradients, **options): the update of a step that has all of these tasks."""
     return lambda name, gradients, **options: update(name, gradients, own=len(gradients), **options)
 
 

@@ -1,4 +1,4 @@
-"""Aligned-MTL against TorchJD, and by what it promises."""
+"""Aligned-MTL against TorchJD, and by its defining property."""
 
 from typing import Any
 

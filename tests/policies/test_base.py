@@ -21,14 +21,14 @@ def test_one_task_and_gradients_of_zero_are_left_alone(step_update: Any, name: s
 @pytest.mark.parametrize("name", NAMES)
 def test_two_tasks_that_agree_in_full_give_their_sum(step_update: Any, name: str) -> None:
     both = np.array([[3.0, -1.0], [3.0, -1.0]])
-    longer = 1.5 if name == "cagrad" else 1.0  # by c, in the direction of the task that is worst off
+    longer = 1.5 if name == "cagrad" else 1.0  # by c, in the direction of the task that improves least
     np.testing.assert_allclose(step_update(name, both), longer * both.sum(0), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [1e-12, 1e-4, 1e8])
 def test_the_gradients_size_changes_nothing_else(step_update: Any, drawn: Any, name: str, size: float) -> None:
-    """Loss factors and long training make gradients small; no method may stop there."""
+    """Loss weights and long training make gradients small; no method may stop there."""
     for seed in range(5):
         gradients = drawn(seed, tasks=4)
         torch.manual_seed(0)
@@ -39,7 +39,7 @@ def test_the_gradients_size_changes_nothing_else(step_update: Any, drawn: Any, n
         np.testing.assert_allclose(found / size, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "pcgrad"])  # which draws an order
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "pcgrad"])  # which draws a random order
 def test_the_order_of_the_tasks_does_not_matter(step_update: Any, drawn: Any, name: str) -> None:
     for seed in range(5):
         gradients = drawn(seed, tasks=5)

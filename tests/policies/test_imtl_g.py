@@ -1,4 +1,4 @@
-"""IMTL-G against TorchJD, and by what it promises."""
+"""IMTL-G against TorchJD, and by its defining property."""
 
 from typing import Any
 
@@ -22,6 +22,6 @@ def test_the_same_projection_on_every_gradient(step_update: Any) -> None:
 
 
 def test_the_mean_where_there_are_no_such_weights(step_update: Any) -> None:
-    """Three gradients that cancel in full, like their mean."""
+    """Three gradients that cancel completely, like their mean."""
     around = np.array([[1.0, 0.0], [-0.5, np.sqrt(0.75)], [-0.5, -np.sqrt(0.75)]])
     np.testing.assert_allclose(step_update("imtl_g", around), [0.0, 0.0], atol=1e-12)

@@ -1,4 +1,4 @@
-"""Uncertainty weighting: the paper's formula, where it settles, and who moves."""
+"""Uncertainty weighting: the paper's formula, its optimum, and which tasks' variances change."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from polytask.policies.uncertainty import Uncertainty
 from polytask.types import LabelKind
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
-# Names a task may have, and some that a module has for something of its own.
+# Task names, including some that are attributes of a module.
 KINDS: dict[str, LabelKind] = {"a-b": "classes", "type": "yes_no", "2_c": "score"}
 
 

@@ -16,7 +16,7 @@ def test_as_in_torchjd(step_update: Any) -> None:
 
 
 def test_the_mean_of_the_projections(step_update: Any) -> None:
-    """What is taken from g_k is the nearest vector of the gradients' own cone to -g_k (Moreau)."""
+    """The difference is the vector of the gradients' cone closest to -g_k (Moreau)."""
     for seed in range(5):
         gradients = np.random.default_rng(seed).normal(size=(4, 6)) * 10.0 ** np.array([[-5], [-2], [0], [2]])
         units = gradients / np.linalg.norm(gradients, axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""A tiny model with a task of each kind, random streams of its tasks, and what regularizers are given."""
+"""A tiny model with a task of each kind, random streams of its tasks, and the context of regularizers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -51,14 +51,14 @@ def tiny_model() -> MakeModel:
             positions=32,
             dropout=dropout,
             attention_dropout=dropout,
-            initializer_range=0.2,  # BERT's 0.02 leaves a model this small nearly blind to its input
+            initializer_range=0.2,  # with BERT's 0.02 the outputs of so small a model hardly depend on its input
         )
         context = AdapterContext(tuple(SPACES), shape.layers, shape.hidden, shape.heads, shape.ffn, dropout)
         given: dict[str, Any] = {name: {} if name == "cosine" else {"dropout": dropout} for name in heads.values()}
-        made = {
+        built = {
             task: HEADS[heads[task]](task, space, shape.hidden, **given[heads[task]]) for task, space in SPACES.items()
         }
-        model = MultiTaskModel(Bert(shape), ADAPTERS[adapter](context, **(options or {})), made)
+        model = MultiTaskModel(Bert(shape), ADAPTERS[adapter](context, **(options or {})), built)
         model.adapter.start_from(model.encoder)
         with torch.no_grad():
             for parameter in model.heads.parameters():
@@ -119,12 +119,12 @@ def check_gradient() -> Callable[[MultiTaskModel, Callable[[], Tensor]], None]:
         gradients = torch.autograd.grad(value(), parameters, allow_unused=True)
         for seed in range(3):
             torch.manual_seed(seed)
-            way = [torch.randn_like(p) for p in parameters]
-            expected = sum((g * d).sum() for g, d in zip(gradients, way, strict=True) if g is not None)
+            direction = [torch.randn_like(p) for p in parameters]
+            expected = sum((g * d).sum() for g, d in zip(gradients, direction, strict=True) if g is not None)
             values = []
             with torch.no_grad():
-                for step in (h, -2 * h, h):  # there, to the other side, and back
-                    for p, d in zip(parameters, way, strict=True):
+                for step in (h, -2 * h, h):  # forward, to the other side, and back
+                    for p, d in zip(parameters, direction, strict=True):
                         p += step * d
                     values.append(value())
             torch.testing.assert_close((values[0] - values[1]) / (2 * h), expected, rtol=1e-5, atol=0)

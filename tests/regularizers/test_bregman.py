@@ -1,4 +1,4 @@
-"""SMART's Bregman proximal point: the teacher is the average it should be, and nobody's reference."""
+"""SMART's Bregman proximal point: the average is right, and shares no tensor with the model."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from polytask.losses.base import symmetric_distance
 from polytask.model import MultiTaskModel
-from polytask.regularizers.base import divergence
 from polytask.regularizers.bregman import Bregman
 
 
@@ -27,7 +27,7 @@ def test_the_teacher_is_the_running_average(tiny_model: Any, make_context: Any) 
         shake(model, step)
         bregman.after_step(model, step)
         expected = {name: beta * expected[name] + (1 - beta) * p.detach() for name, p in model.named_parameters()}
-        for name, parameter in bregman.teacher.named_parameters():
+        for name, parameter in bregman.average.named_parameters():
             torch.testing.assert_close(parameter.detach(), expected[name], rtol=1e-12, atol=1e-12)
 
 
@@ -38,12 +38,12 @@ def test_the_teacher_shares_nothing_with_the_model(
     model = tiny_model(adapter, options={"size": 4, "heads": 2} if adapter == "pal" else None)
     bregman = Bregman(make_context(model))
     places = {p.data_ptr() for p in model.parameters()}
-    assert not any(p.data_ptr() in places or p.requires_grad for p in bregman.teacher.parameters())
+    assert not any(p.data_ptr() in places or p.requires_grad for p in bregman.average.parameters())
     stream = tiny_stream()
-    before = bregman.teacher(stream)
+    before = bregman.average(stream)
     shake(model, 1)
     model.train()
-    after = bregman.teacher(stream)  # no dropout: the same answers every time
+    after = bregman.average(stream)  # no dropout: the same outputs every time
     assert all(torch.equal(before[task], after[task]) for task in before)
 
 
@@ -53,16 +53,16 @@ def test_the_penalty(tiny_model: Any, tiny_stream: Any, make_context: Any) -> No
     stream = tiny_stream()
     bregman = Bregman(make_context(model, same=3.0), weight=0.5)
     shake(model, 1)
-    done = model.run(stream)
-    taught = start(stream)
+    forward = model.run(stream)
+    targets = start(stream)
     kinds = {"topic": "classes", "same": "yes_no", "alike": "score"}
-    parts = {t: divergence(done.outputs[t], taught[t], kinds[t]).item() for t in kinds}  # type: ignore[arg-type]
+    parts = {t: symmetric_distance(forward.outputs[t], targets[t], kinds[t]).item() for t in kinds}  # type: ignore[arg-type]
     expected = 0.5 * (parts["topic"] + 3 * parts["same"] + parts["alike"])
-    assert bregman.penalty(model, done).item() == pytest.approx(expected, rel=1e-5)
+    assert bregman.penalty(model, forward).item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_no_penalty_where_nothing_has_moved(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
-    """Without dropout; with it, the model's answers are not those of its average even at the start."""
+    """Without dropout; with it, the model's outputs differ from those of its average even at the start."""
     stream = tiny_stream()
     for dropout in (0.0, 0.3):
         model = tiny_model(dropout=dropout)
@@ -100,12 +100,12 @@ def test_the_state_is_the_teacher(tiny_model: Any, tiny_stream: Any, make_contex
     shake(model, 1)
     bregman.after_step(model, 1)
     saved = {name: tensor.clone() for name, tensor in bregman.state_dict().items()}
-    other = Bregman(make_context(model))  # made from the moved model, as when a run is resumed
+    other = Bregman(make_context(model))  # created from the changed model, as when a run is resumed
     other.load_state_dict(saved)
-    for name, parameter in other.teacher.named_parameters():
-        assert torch.equal(parameter, dict(bregman.teacher.named_parameters())[name])
+    for name, parameter in other.average.named_parameters():
+        assert torch.equal(parameter, dict(bregman.average.named_parameters())[name])
     shake(model, 2)
     bregman.after_step(model, 2)
     other.after_step(model, 2)
     stream = tiny_stream()
-    assert all(torch.equal(bregman.teacher(stream)[t], other.teacher(stream)[t]) for t in model.tasks)
+    assert all(torch.equal(bregman.average(stream)[t], other.average(stream)[t]) for t in model.tasks)

@@ -1,4 +1,4 @@
-"""Elastic weights: the Fisher information and the penalty worked out by hand, and what is kept from stage to stage."""
+"""EWC: the Fisher information and the penalty worked out by hand, and the state from stage to stage."""
 
 import itertools
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ STAGES = (Stage("topic", 1, 3), Stage("same", 4, 5), Stage("alike", 6, 9))
 
 # --- a logistic model, by hand ----------------------------------------------------------------------------------------
 class Logistic(nn.Module):
-    """`w x` as the logit of yes: an encoder of two weights, and a head that gives on what the encoder says."""
+    """`w x` as the logit of yes: an encoder of two weights, and a head that returns the encoder's output."""
 
     tasks, device = ("same",), torch.device("cpu")
 
@@ -107,13 +107,13 @@ def test_nothing_before_the_first_stage_has_ended(made: Any, tiny_stream: Any) -
         assert ewc.penalty(model, model.run(tiny_stream(["topic"]))).item() == 0
     assert ewc.state_dict() == {}
     ewc.after_step(model, 3)
-    assert ewc.penalty(model, model.run(tiny_stream(["same"]))).item() == 0  # the weights are where they were left
+    assert ewc.penalty(model, model.run(tiny_stream(["same"]))).item() == 0  # the weights have not changed
     shake(model)
     assert ewc.penalty(model, model.run(tiny_stream(["same"]))).item() > 0
 
 
 def test_value_and_gradient_of_the_penalty(made: Any, tiny_stream: Any) -> None:
-    """`weight/2 sum F d^2`, gradient `weight F d`, on the encoder and nothing else."""
+    """`weight/2 sum F d^2`, gradient `weight F d`, on the encoder and on nothing else."""
     model, ewc = made(weight=10.0)
     ewc.after_step(model, 3)
     start = {name: p.detach().clone() for name, p in model.encoder.named_parameters()}
@@ -127,7 +127,7 @@ def test_value_and_gradient_of_the_penalty(made: Any, tiny_stream: Any) -> None:
         torch.testing.assert_close(parameter.grad, 10.0 * ewc.fisher[name] * away[name])
     assert all(p.grad is None for p in model.heads.parameters())
     assert ewc.fisher["words.weight"].count_nonzero() > 0
-    assert not ewc.fisher["pooler.weight"].any()  # no head asks for it
+    assert not ewc.fisher["pooler.weight"].any()  # no head uses it
 
 
 @pytest.mark.parametrize("decay", [1.0, 0.25])
@@ -136,14 +136,14 @@ def test_a_later_stage_adds_its_information_and_moves_the_centre(made: Any, deca
     ewc.after_step(model, 3)
     first = {name: f.clone() for name, f in ewc.fisher.items()}
     shake(model)
-    second = ewc.information(model, "same")
+    second = ewc.fisher_information(model, "same")
     for step in (4, 5):
         ewc.after_step(model, step)
     for name, parameter in model.encoder.named_parameters():
         torch.testing.assert_close(ewc.fisher[name], decay * first[name] + second[name])
         assert torch.equal(ewc.centre[name], parameter)
     kept = {name: f.clone() for name, f in ewc.fisher.items()}
-    for step in (6, 7, 8, 9):  # after the last stage nothing is learned that could make it forget
+    for step in (6, 7, 8, 9):  # no stage follows the last one
         ewc.after_step(model, step)
     assert all(torch.equal(ewc.fisher[name], kept[name]) for name in kept)
 
@@ -162,7 +162,7 @@ def test_the_state_is_a_copy_and_brings_everything_back(made: Any, tiny_stream: 
     assert again.fisher["words.weight"].any()
 
 
-def test_a_frozen_encoder_has_nothing_to_hold(tiny_model: Any, make_context: Any, tiny_stream: Any) -> None:
+def test_a_frozen_encoder_has_no_penalty(tiny_model: Any, make_context: Any, tiny_stream: Any) -> None:
     model = tiny_model("lhuc")
     model.encoder.requires_grad_(False)
     ewc = Ewc(context_of(model, make_context, tiny_stream))
@@ -172,13 +172,10 @@ def test_a_frozen_encoder_has_nothing_to_hold(tiny_model: Any, make_context: Any
 
 def test_what_is_refused(tiny_model: Any, make_context: Any) -> None:
     context = make_context(tiny_model())
-    with pytest.raises(UserError, match=r"ewc: it needs tasks one after another \(sampler: in_order\)"):
+    with pytest.raises(
+        UserError, match=r"ewc: requires tasks that are trained one after another \(sampler: in_order\)"
+    ):
         Ewc(context)
-    context = replace(context, stages=STAGES)
-    with pytest.raises(UserError, match="ewc: samples: at least 1"):
-        Ewc(context, samples=0)
-    with pytest.raises(UserError, match="ewc: decay: a number from 0 to 1"):
-        Ewc(context, decay=1.5)
 
 
 def test_tasks_that_a_finished_run_brings_are_held_from_the_start(
@@ -188,8 +185,8 @@ def test_tasks_that_a_finished_run_brings_are_held_from_the_start(
     context = replace(context_of(model, make_context, tiny_stream), stages=(), learned=("topic", "alike"))
     ewc = Ewc(context, decay=0.5)
     ewc.start(model)
-    parts = [ewc.information(model, task) for task in context.learned]
-    for name, found in ewc.fisher.items():  # both are as old, so neither decays
+    parts = [ewc.fisher_information(model, task) for task in context.learned]
+    for name, found in ewc.fisher.items():  # both were trained before, so neither decays
         torch.testing.assert_close(found, parts[0][name] + parts[1][name])
     shake(model)
     assert ewc.penalty(model, model.run(tiny_stream(["same"]))).item() > 0
@@ -206,7 +203,7 @@ def test_a_sequence_resumes_bit_for_bit(tmp_path: Path, tiny_settings: list[str]
     assert [stage.last for stage in straight.session.sampler.stages] == [5, 9, 12]
     reports = list(straight.steps())
     penalties = [report.penalties["ewc"] for report in reports]
-    assert penalties[:6] == [0.0] * 6  # step 6 starts from the very weights that the first stage ended with
+    assert penalties[:6] == [0.0] * 6  # step 6 starts from the weights at the end of the first stage
     assert all(value > 0 for step, value in enumerate(penalties, 1) if step in (7, 8, 9, 11, 12))
     list(itertools.islice(start_training(recipe, tmp_path / "stopped").steps(), stop))
     list(start_training(recipe, tmp_path / "stopped", resume=True).steps())

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.model import MultiTaskModel
-from polytask.regularizers.in_batch_negatives import InBatchNegatives, false_negatives, text_numbers
+from polytask.regularizers.in_batch_negatives import InBatchNegatives, false_negatives, text_hashes
 from polytask.text.packing import Packer, Part
 from polytask.types import UserError
 
-APART = {"topic": "linear", "same": "cosine", "alike": "bi"}
+SEPARATE = {"topic": "linear", "same": "cosine", "alike": "bi"}
 PACKER = Packer(("topic", "same", "alike"), 2, 3, 24)
 Pairs = list[tuple[list[int], list[int]]]
 
@@ -28,7 +28,7 @@ def part(task: str, pairs: Pairs, labels: list[float]) -> Part:
 
 
 def vectors(model: MultiTaskModel, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """Each text by itself through the encoder, mean over its tokens, one after another."""
+    """Encode each text separately and take the mean over its tokens."""
     found = []
     for side in range(2):
         means = []
@@ -50,7 +50,7 @@ def ranking(u: Tensor, v: Tensor, positive: list[int], left_out: dict[int, list[
 
 
 def test_all_positive_is_multiple_negatives_ranking(tiny_model: Any, make_context: Any) -> None:
-    model = tiny_model(heads=APART, dropout=0.0)
+    model = tiny_model(heads=SEPARATE, dropout=0.0)
     pairs = random_pairs(6)
     value = InBatchNegatives(make_context(model), weight=0.5).penalty(
         model, model.run(PACKER.pack([part("same", pairs, [1] * 6)]))
@@ -65,20 +65,20 @@ def test_all_positive_is_multiple_negatives_ranking(tiny_model: Any, make_contex
 def test_other_pairs_are_candidates_but_ask_nothing(
     tiny_model: Any, make_context: Any, task: str, labels: list[float]
 ) -> None:
-    model = tiny_model(heads=APART, dropout=0.0)
+    model = tiny_model(heads=SEPARATE, dropout=0.0)
     pairs = random_pairs(4)
     value = InBatchNegatives(make_context(model)).penalty(model, model.run(PACKER.pack([part(task, pairs, labels)])))
     torch.testing.assert_close(value, ranking(*vectors(model, pairs), [0, 2]), atol=1e-5, rtol=1e-4)
 
 
 def test_repeated_texts_are_no_negatives(tiny_model: Any, make_context: Any) -> None:
-    model = tiny_model(heads=APART, dropout=0.0)
+    model = tiny_model(heads=SEPARATE, dropout=0.0)
     a, b, c, d, e = ([10 * i, 10 * i + 1, 7] for i in range(1, 6))
     pairs: Pairs = [
         (a, b),
         (c, b),  # the same answer as row 0
         (a, d),  # another right answer to row 0's question
-        (a, e),  # a wrong one, said to be so: it stays
+        (a, e),  # a wrong one, labelled so: it stays
         (d, a),  # row 0's question itself
     ]
     value = InBatchNegatives(make_context(model)).penalty(
@@ -98,7 +98,7 @@ def test_texts_by_number() -> None:
         ],
         token_budget=80,
     )
-    found = text_numbers(stream)[: len(texts) + 2].tolist()
+    found = text_hashes(stream)[: len(texts) + 2].tolist()
     expected = [*map(tuple, texts), (5, 6), (7,)]
     for i, one in enumerate(expected):
         for j, other in enumerate(expected):
@@ -113,7 +113,7 @@ def test_own_answer_is_always_there() -> None:
 
 
 def test_symmetric_is_the_mean_of_both_ways(tiny_model: Any, make_context: Any) -> None:
-    model = tiny_model(heads=APART, dropout=0.0)
+    model = tiny_model(heads=SEPARATE, dropout=0.0)
     pairs: Pairs = [*random_pairs(4), ([5, 6], [7, 8]), ([9, 10], [7, 8])]
     labels = [1.0, 1, 0, 1, 1, 1]
     swapped: Pairs = [(v, u) for u, v in pairs]
@@ -128,7 +128,7 @@ def test_symmetric_is_the_mean_of_both_ways(tiny_model: Any, make_context: Any) 
 
 
 def test_nothing_positive_nothing_asked(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
-    model = tiny_model(heads=APART)
+    model = tiny_model(heads=SEPARATE)
     regularizer = InBatchNegatives(make_context(model))
     value = regularizer.penalty(model, model.run(PACKER.pack([part("same", random_pairs(3), [0, 0, 0])])))
     assert value.item() == 0
@@ -138,7 +138,7 @@ def test_nothing_positive_nothing_asked(tiny_model: Any, tiny_stream: Any, make_
 
 
 def test_mixed_streams_add_up_and_bf16_is_close(tiny_model: Any, make_context: Any) -> None:
-    model = tiny_model(heads=APART, dropout=0.0)
+    model = tiny_model(heads=SEPARATE, dropout=0.0)
     regularizer = InBatchNegatives(make_context(model, alike=25.0))
     parts = [part("same", random_pairs(4), [1, 1, 0, 1]), part("alike", random_pairs(3, 1), [0.9, 0.1, 1.0])]
     alone = [regularizer.penalty(model, model.run(PACKER.pack([one]))) for one in parts]
@@ -153,14 +153,14 @@ def test_mixed_streams_add_up_and_bf16_is_close(tiny_model: Any, make_context: A
 
 
 def test_partners_come_nearer_than_the_others(tiny_model: Any, make_context: Any) -> None:
-    model = tiny_model(heads=APART)
+    model = tiny_model(heads=SEPARATE)
     regularizer = InBatchNegatives(make_context(model))
     pairs = random_pairs(8)
     stream = PACKER.pack([part("same", pairs, [1] * 8)])
     optimizer = torch.optim.Adam(model.encoder.parameters(), lr=3e-3)
 
     def ranks() -> tuple[float, float]:
-        """How much nearer partners are than others, and how often a partner is the nearest."""
+        """How much closer partners are than others, and how often a partner is the closest."""
         with torch.inference_mode():
             u, v = vectors(model.eval(), pairs)
         cos = F.normalize(u, dim=1) @ F.normalize(v, dim=1).T
@@ -182,11 +182,14 @@ def test_partners_come_nearer_than_the_others(tiny_model: Any, make_context: Any
 @pytest.mark.parametrize(
     ("heads", "options", "message"),
     [
-        ({**APART, "same": "cross", "alike": "cross"}, {}, "no task fits: .* head reads the texts apart is needed"),
-        (APART, {"tasks": ("topic",)}, r"tasks: there is no pair task .* 'topic'.*Valid: alike, same"),
-        (APART, {"threshold": 4.0}, r"threshold: a number above 0 and up to 1 is needed, found 4"),
+        (
+            {**SEPARATE, "same": "cross", "alike": "cross"},
+            {},
+            "no task can be used: .* head encodes the texts of a pair separately",
+        ),
+        (SEPARATE, {"tasks": ("topic",)}, r"tasks: there is no pair task .* 'topic'.*Valid: alike, same"),
     ],
 )
-def test_what_cannot_be(tiny_model: Any, make_context: Any, heads: Any, options: Any, message: str) -> None:
+def test_refused(tiny_model: Any, make_context: Any, heads: Any, options: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         InBatchNegatives(make_context(tiny_model(heads=heads)), **options)

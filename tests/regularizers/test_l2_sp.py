@@ -1,4 +1,4 @@
-"""A spring to where the weights started, with the numbers of the formula, for those that take part."""
+"""L2-SP: the formula's values, for the weights of the tasks in the step."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def gradients(model: Any) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_worked_out_by_hand(tiny_model: Any, tiny_stream: Any, make_context: Any, bf16: bool) -> None:
-    """An encoder of N weights, each moved by 0.01, and a head of 3 and 7."""
+    """An encoder of N weights, each changed by 0.01, and a head of 3 and 7."""
     model = tiny_model()
     regularizer = L2Sp(make_context(model), alpha=0.5, beta=0.2)
     moved(model, 0.01)
@@ -59,25 +59,25 @@ def test_what_is_frozen_is_left_alone(tiny_model: Any, tiny_stream: Any, make_co
     model.encoder.requires_grad_(False)
     regularizer = L2Sp(make_context(model), alpha=0.5, beta=0.2)
     moved(model, 0.01)
-    done = model.run(tiny_stream(["topic"]))
+    forward = model.run(tiny_stream(["topic"]))
     own = [*model.head("topic").parameters(), *model.adapter.task_parameters("topic")]
-    assert regularizer.penalty(model, done).item() == pytest.approx(0.1 * sum(p.square().sum().item() for p in own))
+    assert regularizer.penalty(model, forward).item() == pytest.approx(0.1 * sum(p.square().sum().item() for p in own))
     model.requires_grad_(False)
     nothing = L2Sp(make_context(model)).penalty(model, model.run(tiny_stream(["topic"])))
     assert nothing.item() == 0
 
 
 def test_own_encoders_are_pretrained_too(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
-    """Copies are pulled to where they started, not to zero; the layers they stand in for get no gradient."""
+    """Copies are pulled to their start, not to zero; the layers they replace get no gradient."""
     model = tiny_model("own_encoder", options={"layers": 1})
     regularizer = L2Sp(make_context(model), alpha=0.5, beta=0.0)
-    done = model.run(tiny_stream(["topic", "alike"]))
-    assert regularizer.penalty(model, done).item() == 0
+    forward = model.run(tiny_stream(["topic", "alike"]))
+    assert regularizer.penalty(model, forward).item() == 0
     with torch.no_grad():
         for task in model.tasks:
             for parameter in model.adapter.task_parameters(task):
                 parameter += 0.1
-    value = regularizer.penalty(model, done)
+    value = regularizer.penalty(model, forward)
     each = sum(p.numel() for p in model.adapter.task_parameters("topic"))
     assert value.item() == pytest.approx(0.25 * 2 * each * 0.1**2, rel=1e-4)
     value.backward()

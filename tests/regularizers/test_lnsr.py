@@ -1,4 +1,4 @@
-"""Noise of the right length at the right place, the same dropout on both sides, and nothing asked of filler."""
+"""Noise of the right norm at the right layer, the same dropout on both sides, and filler left out."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from polytask.types import UserError
 
 
 class Times(nn.Module):
-    """A layer that multiplies: what noise becomes behind it is known."""
+    """A layer that multiplies its input, so that the effect of noise is known."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -34,9 +34,9 @@ def run(model: MultiTaskModel, stream: Stream, seed: int = 1) -> Pass:
     return model.run(stream)
 
 
-def penalty(regularizer: Lnsr, model: MultiTaskModel, done: Pass, seed: int = 2) -> Tensor:
+def penalty(regularizer: Lnsr, model: MultiTaskModel, forward: Pass, seed: int = 2) -> Tensor:
     torch.manual_seed(seed)
-    return regularizer.penalty(model, done)
+    return regularizer.penalty(model, forward)
 
 
 def test_the_noise_of_every_token_is_a_share_of_its_vector(tiny_model: Any, make_context: Any) -> None:
@@ -53,13 +53,13 @@ def test_the_noise_of_every_token_is_a_share_of_its_vector(tiny_model: Any, make
 def test_worked_out_by_hand(
     tiny_model: Any, tiny_stream: Any, make_context: Any, dropout: Any, layer: int, lambdas: Any, factor: float
 ) -> None:
-    """Behind `2 x` and `3 (2 x)` noise e is 2 e and 6 e; put on the second layer's input it is 3 e."""
+    """After `2 x` and `3 (2 x)` noise e is 2 e and 6 e; added to the second layer's input it is 3 e."""
     model = linear_toy(tiny_model)
-    done = run(model, tiny_stream())
+    forward = run(model, tiny_stream())
     regularizer = Lnsr(make_context(model), weight=0.5, layer=layer, lambdas=lambdas, dropout=dropout)
-    lengths_T = done.states[layer].square().sum(-1)
+    lengths_T = forward.states[layer].square().sum(-1)
     expected = 0.5 * factor * (0.05**2 * lengths_T / 16).mean()
-    torch.testing.assert_close(penalty(regularizer, model, done), expected)
+    torch.testing.assert_close(penalty(regularizer, model, forward), expected)
 
 
 @pytest.mark.parametrize("dropout", ["same", "off"])
@@ -68,9 +68,9 @@ def test_the_gradient_goes_through_both_sides(
 ) -> None:
     """(2 e)^2 + (6 e)^2 with 6 = 3 * 2: by 3, the derivative is 2 * 6 * 2 e^2. One side fixed would give e x terms."""
     model = linear_toy(tiny_model)
-    done = run(model, tiny_stream())
-    penalty(Lnsr(make_context(model), dropout=dropout), model, done).backward()
-    unit = (0.05**2 * done.states[0].square().sum(-1) / 16).mean()
+    forward = run(model, tiny_stream())
+    penalty(Lnsr(make_context(model), dropout=dropout), model, forward).backward()
+    unit = (0.05**2 * forward.states[0].square().sum(-1) / 16).mean()
     torch.testing.assert_close(model.encoder.layers[1].factor.grad, (24 * unit).detach())
 
 
@@ -86,31 +86,31 @@ def test_without_noise_the_same_dropout_leaves_nothing(
         for parameter in model.adapter.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        done = run(model, tiny_stream())
+        forward = run(model, tiny_stream())
         regularizer = Lnsr(make_context(model), layer=layer, share=0.0)
-        assert penalty(regularizer, model, done).item() == 0
-        assert penalty(Lnsr(make_context(model), layer=layer), model, done).item() > 0
+        assert penalty(regularizer, model, forward).item() == 0
+        assert penalty(Lnsr(make_context(model), layer=layer), model, forward).item() > 0
 
 
 def test_small_noise_is_squared(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
-    """A tenth of the noise is a hundredth of the penalty: no other difference has slipped in between the sides."""
+    """A tenth of the noise is a hundredth of the penalty: there is no other difference between the sides."""
     model = tiny_model(dropout=0.3)
-    done = run(model, tiny_stream())
-    large, small = (penalty(Lnsr(make_context(model), share=s), model, done).item() for s in (1e-2, 1e-3))
+    forward = run(model, tiny_stream())
+    large, small = (penalty(Lnsr(make_context(model), share=s), model, forward).item() for s in (1e-2, 1e-3))
     assert large / small == pytest.approx(100, rel=0.05)
 
 
 def test_off_means_off(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
-    """Whatever the dropout of the model and of the step's pass, and it is on again afterwards."""
+    """For any dropout of the model and of the step's pass; afterwards the modes are restored."""
     found = []
     for dropout in (0.0, 0.5):
         model = tiny_model(dropout=dropout)
-        done = run(model, tiny_stream())
-        found.append(penalty(Lnsr(make_context(model), dropout="off"), model, done))
+        forward = run(model, tiny_stream())
+        found.append(penalty(Lnsr(make_context(model), dropout="off"), model, forward))
         assert all(module.training for module in model.modules())
     torch.testing.assert_close(found[0], found[1])
     model.encoder.eval()  # frozen
-    penalty(Lnsr(make_context(model), dropout="off"), model, done)
+    penalty(Lnsr(make_context(model), dropout="off"), model, forward)
     assert not any(module.training for module in model.encoder.modules())
     assert model.adapter.training
 
@@ -128,12 +128,12 @@ def test_a_mixed_stream_is_the_mean_over_its_tokens(tiny_model: Any, tiny_stream
     model = tiny_model(dropout=0.0)
     regularizer = Lnsr(make_context(model))
     first, both = tiny_stream(["topic"]), tiny_stream(["topic", "alike"])
-    done = run(model, both)
-    whole = penalty(regularizer, model, done)
-    x_TD = done.states[0]
+    forward = run(model, both)
+    whole = penalty(regularizer, model, forward)
+    x_TD = forward.states[0]
     torch.manual_seed(2)
     noisy = list(model.encoder.states(x_TD + regularizer.noise(x_TD, len(x_TD)), both.layout, model.adapter))
-    of_token_T = sum(((n - c).square().sum(-1) / 16 for n, c in zip(noisy, done.states[1:], strict=True)))
+    of_token_T = sum(((n - c).square().sum(-1) / 16 for n, c in zip(noisy, forward.states[1:], strict=True)))
     torch.testing.assert_close(whole, of_token_T.mean())
     torch.testing.assert_close(  # noise is drawn token by token, so the first task's is the same alone
         penalty(regularizer, model, run(model, first)), of_token_T[: len(first.token_ids_T)].mean()
@@ -145,10 +145,10 @@ def test_one_more_pass_and_no_more(tiny_model: Any, tiny_stream: Any, make_conte
     calls: list[bool] = []
     for layer in model.encoder.layers:
         layer.register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
-    done = run(model, tiny_stream())
+    forward = run(model, tiny_stream())
     for layer, expected in [(0, [True, True]), (1, [False, True])]:
         calls.clear()
-        penalty(Lnsr(make_context(model), layer=layer), model, done)
+        penalty(Lnsr(make_context(model), layer=layer), model, forward)
         assert calls == expected
 
 
@@ -163,11 +163,10 @@ def test_a_frozen_encoder_has_a_penalty_without_gradient(tiny_model: Any, tiny_s
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layer": 2}, r"lnsr\.layer: a number from 0 to 1 is needed, found 2"),
-        ({"share": -0.1}, r"lnsr\.share: a number from 0 is needed, found -0\.1"),
-        ({"layer": 1, "lambdas": (1.0, 1.0)}, r"lnsr\.lambdas: 1 numbers are needed, one for each layer from 1 on"),
+        ({"layer": 2}, r"lnsr\.layer: must be in \[0, 1\], found 2"),
+        ({"layer": 1, "lambdas": (1.0, 1.0)}, r"lnsr\.lambdas: must have 1 numbers, one for each layer from 1 on"),
     ],
 )
-def test_options_that_cannot_be(tiny_model: Any, make_context: Any, options: Any, message: str) -> None:
+def test_refused_options(tiny_model: Any, make_context: Any, options: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Lnsr(make_context(tiny_model()), **options)

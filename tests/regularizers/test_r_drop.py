@@ -1,4 +1,4 @@
-"""R-Drop: two draws of dropout, and nothing where there is none."""
+"""R-Drop: two draws of dropout; zero without dropout."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polytask.regularizers.base import divergence
+from polytask.losses.base import symmetric_distance
 from polytask.regularizers.r_drop import RDrop
 
 KINDS = {"topic": "classes", "same": "yes_no", "alike": "score"}
@@ -18,11 +18,11 @@ def test_the_penalty_is_between_two_passes_with_dropouts_of_their_own(
     model = tiny_model(dropout=0.3)
     stream = tiny_stream()
     torch.manual_seed(1)
-    done = model.run(stream)
-    found = RDrop(make_context(model, alike=4.0), weight=0.5).penalty(model, done)
+    forward = model.run(stream)
+    found = RDrop(make_context(model, alike=4.0), weight=0.5).penalty(model, forward)
     torch.manual_seed(1)
     one, other = model(stream), model(stream)
-    parts = {t: divergence(one[t], other[t], KINDS[t]).item() for t in KINDS}  # type: ignore[arg-type]
+    parts = {t: symmetric_distance(one[t], other[t], KINDS[t]).item() for t in KINDS}  # type: ignore[arg-type]
     assert found.item() == pytest.approx(0.5 * (parts["topic"] + parts["same"] + 4 * parts["alike"]), rel=1e-5)
     assert all(part > 0 for part in parts.values())
 
@@ -47,18 +47,20 @@ def test_both_losses(tiny_model: Any, tiny_stream: Any, make_context: Any) -> No
     """Without dropout the second pass's losses are the first one's, and the divergence is 0."""
     model = tiny_model(dropout=0.0)
     stream = tiny_stream()
-    done = model.run(stream)
+    forward = model.run(stream)
     context = make_context(model, topic=0.5, alike=4.0)
-    losses = {t: model.head(t).loss(done.outputs[t], stream.labels[t]).item() for t in model.tasks}
+    losses = {t: model.head(t).loss(forward.outputs[t], stream.labels[t]).item() for t in model.tasks}
     expected = 0.5 * losses["topic"] + losses["same"] + 4 * losses["alike"]
-    assert RDrop(context, weight=7.0, both_losses=True).penalty(model, done).item() == pytest.approx(expected, rel=1e-5)
+    assert RDrop(context, weight=7.0, both_losses=True).penalty(model, forward).item() == pytest.approx(
+        expected, rel=1e-5
+    )
     model = tiny_model(dropout=0.3)
-    done = model.run(stream)
+    forward = model.run(stream)
     context = make_context(model)
     found = []
     for both in (True, False):
         torch.manual_seed(2)
-        found.append(RDrop(context, both_losses=both).penalty(model, done).item())
+        found.append(RDrop(context, both_losses=both).penalty(model, forward).item())
     torch.manual_seed(2)
     second = model(stream)
     losses = {t: model.head(t).loss(second[t], stream.labels[t]).item() for t in model.tasks}

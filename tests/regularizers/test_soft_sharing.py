@@ -1,4 +1,4 @@
-"""The tasks' own weights are held together: by the formulas' numbers, and only those of the stream move."""
+"""Soft sharing: the formulas' values, and gradients only for the tasks of the stream."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +14,11 @@ from polytask.types import UserError
 Rows = list[list[Tensor]]
 
 
-def random_rows(seed: int = 0, apart: float = 1.0) -> Rows:
-    """Three tasks' weights of two shapes: a common part, and one of their own."""
+def random_rows(seed: int = 0, spread: float = 1.0) -> Rows:
+    """Three tasks' weights of two shapes: a common part plus one per task."""
     torch.manual_seed(seed)
     common = [torch.randn(4, 3, dtype=torch.float64), torch.randn(5, dtype=torch.float64)]
-    return [[(w + apart * torch.randn_like(w)).requires_grad_() for _ in range(3)] for w in common]
+    return [[(w + spread * torch.randn_like(w)).requires_grad_() for _ in range(3)] for w in common]
 
 
 def nuclear(rows: Rows) -> Tensor:
@@ -57,8 +57,8 @@ def test_as_written_out_pair_by_pair_and_by_torch(seed: int) -> None:
 
 
 def test_tasks_that_have_hardly_parted() -> None:
-    """Where soft sharing lives. A Gram matrix in float32 would lose the differences, a millionth of it, in rounding."""
-    rows = [[w.detach().float().requires_grad_() for w in tasks] for tasks in random_rows(apart=1e-3)]
+    """The usual case. A float32 Gram matrix would lose the differences, a millionth of it, in rounding."""
+    rows = [[w.detach().float().requires_grad_() for w in tasks] for tasks in random_rows(spread=1e-3)]
     exact = [[w.detach().double().requires_grad_() for w in tasks] for tasks in rows]
     trace_norms(rows).backward()
     nuclear(exact).backward()
@@ -115,7 +115,7 @@ def test_only_the_streams_tasks_move(
         found[len(tasks)] = [p.grad for p in model.adapter.task_parameters("topic")]
         assert all(p.grad is None for p in model.encoder.parameters())
     for alone, together in zip(found[1], found[3], strict=True):
-        torch.testing.assert_close(alone, together)  # a task's pull is the same, whoever is beside it
+        torch.testing.assert_close(alone, together)  # a task's gradient does not depend on the other tasks
 
 
 def test_training_brings_encoders_together(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
@@ -124,12 +124,12 @@ def test_training_brings_encoders_together(tiny_model: Any, tiny_stream: Any, ma
         for parameter in model.adapter.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
     regularizer = SoftSharing(make_context(model), weight=1.0)
-    done = model.run(tiny_stream())
+    forward = model.run(tiny_stream())
     optimizer = torch.optim.SGD(model.adapter.parameters(), lr=0.1)
     values = []
     for _ in range(5):
         optimizer.zero_grad()
-        values.append(regularizer.penalty(model, done))
+        values.append(regularizer.penalty(model, forward))
         values[-1].backward()
         optimizer.step()
     # The pull on W_i is 4/(K-1) (W_i - mean), so each step leaves 1 - 0.1 * 2 of the distance to the mean.
@@ -138,9 +138,11 @@ def test_training_brings_encoders_together(tiny_model: Any, tiny_stream: Any, ma
 
 
 def test_nothing_to_share(tiny_model: Any, make_context: Any) -> None:
-    with pytest.raises(UserError, match=r"recipe: adapter: soft_sharing needs .* own_encoder for whole encoders"):
+    with pytest.raises(
+        UserError, match="recipe: adapter: soft_sharing requires an adapter with per-task parameters; own_encoder"
+    ):
         SoftSharing(make_context(tiny_model("none")))
     alone = tiny_model("own_encoder")
     alone.tasks = ("topic",)
-    with pytest.raises(UserError, match="two tasks or more"):
+    with pytest.raises(UserError, match="at least two tasks"):
         SoftSharing(RegularizerContext(alone, {"topic": 1.0}, 10))

@@ -452,7 +452,7 @@ def test_the_new_recipe_is_complete(tmp_path: Path, first: Path) -> None:
         (["train.select=opinon"], "train.select: there is no task 'opinon' .did you mean opinion"),
         (["policy=gme"], "policy: there is no policy 'gme' .did you mean gem"),
         (["tasks.similarity.metric=f1"], "tasks.similarity.metric: there is no metric for labels of kind score 'f1'"),
-        (["train.parts=heads"], "the head of similarity has no parameters, so nothing of it would learn"),
+        (["train.parts=heads"], "the head of task similarity has no parameters, so nothing of it would be trained"),
     ],
 )
 def test_refused_recipes(settings: list[str], message: str, tmp_path: Path, first: Path) -> None:

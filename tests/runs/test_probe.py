@@ -20,7 +20,7 @@ def tokens_spent(made: Recipe, folder: Path, steps: int) -> tuple[float, float]:
     session = start_training(made, folder).session
     train = [len(session.feed.next_batch(session.sampler.next_step()).together.token_ids_T) for _ in range(steps)]
     size = made.train.batch_size
-    probe = [len(session.feed.drawn(task, size, "interference", n).token_ids_T) for task in made.tasks for n in (1, 2)]
+    probe = [len(session.feed.draw(task, size, "interference", n).token_ids_T) for task in made.tasks for n in (1, 2)]
     return made.train.accumulate * sum(train) / steps, sum(probe) / 2
 
 

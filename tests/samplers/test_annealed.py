@@ -7,7 +7,6 @@ import pytest
 from polytask.samplers.annealed import Annealed
 from polytask.samplers.base import SamplerContext
 from polytask.samplers.proportional import Proportional
-from polytask.types import UserError
 
 SIZES = {"a": 3200, "b": 100}
 
@@ -23,7 +22,7 @@ def test_each_epoch_has_the_papers_alpha(epochs: int) -> None:
         alpha = 1 - 0.8 * (epoch - 1) / (epochs - 1)
         assert sampler.alpha(epoch) == pytest.approx(alpha)
         for step in (7 * (epoch - 1), 7 * epoch - 1):  # its first and its last step
-            assert sampler.chances(step) == pytest.approx([32**alpha / (32**alpha + 1), 1 / (32**alpha + 1)])
+            assert sampler.probabilities(step) == pytest.approx([32**alpha / (32**alpha + 1), 1 / (32**alpha + 1)])
 
 
 def test_frequencies_epoch_by_epoch(fit: Any) -> None:
@@ -39,24 +38,21 @@ def test_the_first_epoch_is_proportional_and_a_single_one_too() -> None:
     assert Annealed(context(1)).alpha(1) == 1.0
 
 
-def test_with_one_epoch_a_warning_says_what_it_comes_to(caplog: pytest.LogCaptureFixture) -> None:
+def test_with_one_epoch_a_warning_names_the_equivalent_sampler(caplog: pytest.LogCaptureFixture) -> None:
     for options in ({}, {"first": 0.7}):
         Annealed(context(1), **options)
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     proportional, power = caplog.messages
-    assert "with train.epochs: 1 nothing is annealed, which is the same as sampler: proportional" in proportional
+    assert "with train.epochs: 1 nothing is annealed, so it is the same as sampler: proportional" in proportional
     assert "sampler: {name: power, alpha: 0.7}" in power
     caplog.clear()
     Annealed(context(2))
-    Annealed(context(1), first=0.5, last=0.5)  # what was asked for
+    Annealed(context(1), first=0.5, last=0.5)  # intended, so no warning
     assert not caplog.messages
 
 
 def test_other_ends() -> None:
     sampler = Annealed(context(3, steps=10), first=0.5, last=0.0)
     assert [sampler.alpha(epoch) for epoch in (1, 2, 3)] == [0.5, 0.25, 0.0]
-    assert sampler.chances(29) == pytest.approx([0.5, 0.5])
-    assert sampler.chances(30) == pytest.approx([0.5, 0.5])  # past the end it stays
-    for option in ("first", "last"):
-        with pytest.raises(UserError, match=rf"recipe: sampler\.{option}: .* found 1\.2"):
-            Annealed(context(3), **{option: 1.2})
+    assert sampler.probabilities(29) == pytest.approx([0.5, 0.5])
+    assert sampler.probabilities(30) == pytest.approx([0.5, 0.5])  # it stays constant after the last epoch

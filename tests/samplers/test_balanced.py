@@ -1,4 +1,4 @@
-"""Batches as large as the tasks, equally many of each."""
+"""Batch sizes in proportion to the tasks' sizes, and equally many batches of each."""
 
 from collections import Counter
 

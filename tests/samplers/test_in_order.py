@@ -1,4 +1,4 @@
-"""One stage for each task over the whole run, in order, with the steps its share gives it."""
+"""One stage for each task over the whole run, in order, with the number of steps of its share."""
 
 from itertools import groupby
 
@@ -44,8 +44,8 @@ def test_with_sizes_every_example_is_seen_once_an_epoch() -> None:
     ("order", "message"),
     [
         (("a", "x"), "sampler.order: there is no task 'x'"),
-        (("a",), r"sampler.order: every task once is needed \(a, b\), found a"),
-        (("a", "b", "a"), "sampler.order: every task once is needed"),
+        (("a",), r"sampler.order: must list every task once \(a, b\), found a"),
+        (("a", "b", "a"), "sampler.order: must list every task once"),
     ],
 )
 def test_orders_that_are_refused(order: tuple[str, ...], message: str) -> None:
@@ -54,7 +54,7 @@ def test_orders_that_are_refused(order: tuple[str, ...], message: str) -> None:
 
 
 def test_fewer_steps_than_tasks_are_refused() -> None:
-    with pytest.raises(UserError, match="a stage for each of 3 tasks needs as many steps, and the run has 2"):
+    with pytest.raises(UserError, match="3 tasks need at least 3 steps, found 2"):
         InOrder(context({"a": 1, "b": 1, "c": 1}, 1, 2))
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from polytask import seeds
 from polytask.samplers.base import SamplerContext
 from polytask.samplers.mixed import Mixed
-from polytask.types import UserError
 
 SIZES = {"a": 700, "b": 200, "c": 90, "d": 10}
 
@@ -86,8 +85,3 @@ def test_rounding_at_the_ends_of_u_loses_and_adds_nothing(u: float, monkeypatch:
                 draws = Mixed(SamplerContext(order, 8, 0, 10, 1)).draws(0)
                 assert sum(draw.count for draw in draws) == 8
                 assert all(draw.count > 0 for draw in draws)
-
-
-def test_other_powers_are_refused() -> None:
-    with pytest.raises(UserError, match=r"recipe: sampler\.alpha: .* found 2\.0"):
-        Mixed(SamplerContext(SIZES, 8, 0, 10, 1), alpha=2.0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polytask.samplers.base import SamplerContext, divided
+from polytask.samplers.base import SamplerContext, divide
 from polytask.samplers.sequential import Sequential
 
 
@@ -49,14 +49,14 @@ SIZES = st.lists(st.integers(1, 10**7), min_size=1, max_size=12)
 def test_steps_are_divided_by_size(sizes: list[int], more: int) -> None:
     total = len(sizes) + more
     by_name = {str(i): size for i, size in enumerate(sizes)}
-    given_ = divided(total, by_name)
-    assert sum(given_.values()) == total
-    assert min(given_.values()) >= 1
-    pairs = sorted((size, given_[task]) for task, size in by_name.items())
+    counts = divide(total, by_name)
+    assert sum(counts.values()) == total
+    assert min(counts.values()) >= 1
+    pairs = sorted((size, counts[task]) for task, size in by_name.items())
     assert all(one[1] <= two[1] or one[0] == two[0] for one, two in pairwise(pairs))
     exact = {task: total * size / sum(sizes) for task, size in by_name.items()}
-    if min(exact.values()) >= 1:  # nobody had to be lifted to one: the plain largest remainder
-        assert all(abs(given_[task] - exact[task]) < 1 for task in exact)
+    if min(exact.values()) >= 1:  # no share was rounded up to one: the plain largest remainder
+        assert all(abs(counts[task] - exact[task]) < 1 for task in exact)
 
 
 @settings(deadline=None)

@@ -15,4 +15,4 @@ def test_frequencies_follow_the_square_roots(fit: Any) -> None:
 
 
 def test_a_hundred_times_the_size_is_ten_times_the_chance() -> None:
-    assert SquareRoot(SamplerContext(SIZES, 4, 0, 100, 1)).chances(0) == pytest.approx([10 / 13, 2 / 13, 1 / 13])
+    assert SquareRoot(SamplerContext(SIZES, 4, 0, 100, 1)).probabilities(0) == pytest.approx([10 / 13, 2 / 13, 1 / 13])

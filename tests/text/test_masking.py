@@ -1,9 +1,9 @@
-"""Which tokens are hidden, how often and by what, against the shares that theory gives."""
+"""Which tokens are masked, how often and by what, against the expected shares."""
 
 import numpy as np
 import pytest
 
-from polytask.text.masking import NOT_ASKED, Masker, token_labels
+from polytask.text.masking import IGNORED, Masker, token_labels
 from polytask.text.packing import Packer, Part
 
 MASK, VOCABULARY, SPECIAL = 4, 50, (0, 1, 2, 3, 4, 17)
@@ -21,14 +21,14 @@ def test_so_many_are_asked_for(length: int, share: float, asked: int) -> None:
     ids = np.full(length, 20)
     text = MASKER.mask(ids, share, rng())
     assert (text.labels == 20).sum() == asked
-    assert (text.labels == NOT_ASKED).sum() == length - asked
-    assert (ids == 20).all()  # the text itself stays as it is
+    assert (text.labels == IGNORED).sum() == length - asked
+    assert (ids == 20).all()  # the text itself is unchanged
 
 
 def test_shares_of_masks_other_tokens_and_kept_ones() -> None:
     ids = rng(1).choice(np.setdiff1d(np.arange(VOCABULARY), SPECIAL), 200_000)
     text = MASKER.mask(ids, 0.15, rng())
-    asked = text.labels != NOT_ASKED
+    asked = text.labels != IGNORED
     assert asked.sum() == 30_000
     np.testing.assert_array_equal(text.labels[asked], ids[asked])
     np.testing.assert_array_equal(text.ids[~asked], ids[~asked])
@@ -41,21 +41,21 @@ def test_shares_of_masks_other_tokens_and_kept_ones() -> None:
     counts = np.bincount(other, minlength=VOCABULARY)
     assert not counts[list(SPECIAL)].any()
     assert set(np.flatnonzero(counts)) == set(range(VOCABULARY)) - set(SPECIAL)
-    assert counts[counts > 0].std() / counts[counts > 0].mean() < 0.25  # about 68 each, all with the same chance
+    assert counts[counts > 0].std() / counts[counts > 0].mean() < 0.25  # about 68 each, uniformly
 
 
 def test_each_place_has_the_same_chance() -> None:
-    chosen = sum((MASKER.mask(np.full(20, 30), 0.15, rng(n)).labels != NOT_ASKED).astype(int) for n in range(4000))
+    chosen = sum((MASKER.mask(np.full(20, 30), 0.15, rng(n)).labels != IGNORED).astype(int) for n in range(4000))
     np.testing.assert_allclose(chosen / 4000, 0.15, atol=0.025)
 
 
 def test_special_tokens_are_never_asked_for_and_nothing_is_fine() -> None:
     ids = np.array([1, 30, 1, 1, 1])
-    assert MASKER.mask(ids, 0.15, rng()).labels.tolist() == [NOT_ASKED, 30, *[NOT_ASKED] * 3]
+    assert MASKER.mask(ids, 0.15, rng()).labels.tolist() == [IGNORED, 30, *[IGNORED] * 3]
     for nothing in (np.array([1, 1]), np.array([], dtype=np.int32)):
         text = MASKER.mask(nothing, 0.15, rng())
         assert text.ids.tolist() == nothing.tolist()
-        assert (text.labels == NOT_ASKED).all()
+        assert (text.labels == IGNORED).all()
 
 
 def test_the_same_draws_hide_the_same() -> None:
@@ -68,15 +68,15 @@ def test_the_same_draws_hide_the_same() -> None:
 
 def test_labels_lie_where_their_tokens_lie_in_the_stream() -> None:
     packer = Packer(("other", "t"), cls_id=2, sep_id=3, max_length=8, masker=MASKER)
-    texts = [np.arange(20, 20 + length) for length in (2, 9, 6)]  # the second loses three tokens
-    masked = [packer.masked(text, 0.5, rng(n)) for n, text in enumerate(texts)]
+    texts = [np.arange(20, 20 + length) for length in (2, 9, 6)]  # the second is truncated by three tokens
+    masked = [packer.mask(text, 0.5, rng(n)) for n, text in enumerate(texts)]
     stream = packer.pack([Part.masked("t", masked), Part("other", [(np.array([30, 31]),)])], token_budget=40)
     first, last = stream.layout.token_ranges[1]
     labels = stream.labels["t"].numpy()
     assert labels.tolist() == token_labels(masked).tolist()
     assert len(labels) == last - first == 4 + 8 + 8
     whole = packer.pack([Part("t", [(text,) for text in texts])])
-    asked = labels != NOT_ASKED
+    asked = labels != IGNORED
     np.testing.assert_array_equal(labels[asked], whole.token_ids_T.numpy()[asked])
     assert not asked[[0, 3, 4, 11, 12, 19]].any()  # [CLS] and [SEP] of each text
     assert asked.sum() == 1 + 3 + 3

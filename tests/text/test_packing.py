@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
 from polytask.stream import Stream
-from polytask.text.packing import (
-    FILLER_LENGTH,
-    Packer,
-    Part,
-    batches_by_length,
-    filler_lengths,
-    size_class,
-    steady_rooms,
-)
+from polytask.text.filler import FILLER_LENGTH, filler_lengths, size_class, static_rooms
+from polytask.text.packing import Packer, Part, batches_by_length
 
 CLS, SEP = 101, 102
 WORDS = string.ascii_lowercase[:20]
@@ -34,9 +27,9 @@ def ids(*values: int) -> np.ndarray:
 
 
 def test_single_texts_pairs_and_pairs_apart() -> None:
-    single = list(packer().sequences((ids(1, 2),), apart=False))
-    pair = list(packer().sequences((ids(1), ids(2, 3)), apart=False))
-    apart = list(packer().sequences((ids(1), ids(2, 3)), apart=True))
+    single = list(packer().sequences((ids(1, 2),), separate_texts=False))
+    pair = list(packer().sequences((ids(1), ids(2, 3)), separate_texts=False))
+    apart = list(packer().sequences((ids(1), ids(2, 3)), separate_texts=True))
     assert [(np.concatenate(s).tolist(), start) for s, start in single] == [([CLS, 1, 2, SEP], 4)]
     assert [(np.concatenate(s).tolist(), start) for s, start in pair] == [([CLS, 1, SEP, 2, 3, SEP], 3)]
     assert [np.concatenate(s).tolist() for s, _ in apart] == [[CLS, 1, SEP], [CLS, 2, 3, SEP]]
@@ -70,7 +63,7 @@ def test_a_budget_is_filled_exactly_and_fillers_belong_to_no_task(budget: int) -
 
 
 def test_a_stream_larger_than_its_budget_is_refused() -> None:
-    with pytest.raises(ValueError, match="1 tokens larger than its budget"):
+    with pytest.raises(ValueError, match="exceeds its token budget by 1 tokens"):
         packer().pack([Part("b", [(ids(1, 2),)])], token_budget=3)
     assert filler_lengths(0) == []
 
@@ -136,8 +129,8 @@ def test_batches_hold_every_example_once_inside_the_budget(lengths: list[int], b
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=12), st.integers(0, 60))
-def test_steady_streams_of_one_size_class_have_the_same_shapes(lengths: list[int], other: int) -> None:
-    """Whatever the texts, as long as there are as many of each task and their tokens fall into the same class."""
+def test_static_streams_of_one_size_class_have_the_same_shapes(lengths: list[int], other: int) -> None:
+    """For any texts, if each task has as many and their tokens are in the same size class."""
 
     def steady(lengths: list[int]) -> Stream:
         parts = [Part("a", [(np.ones(n, dtype=np.uint16),) for n in lengths]), Part("c", [(ids(1), ids(2, 3))])]
@@ -163,8 +156,8 @@ def test_steady_streams_of_one_size_class_have_the_same_shapes(lengths: list[int
 
 @pytest.mark.parametrize(("tasks", "wasted"), [(1, 1 / 8), (2, 1 / 4), (3, 1 / 2), (9, 1 / 8)])
 def test_size_classes_are_few_and_waste_little(tasks: int, wasted: float) -> None:
-    rooms = {n: steady_rooms([n] * tasks)[0] for n in range(1, 5000)}
-    fillers = {n: room.filler(n) for n, room in rooms.items()}
+    rooms = {n: static_rooms([n] * tasks)[0] for n in range(1, 5000)}
+    fillers = {n: room.filler_lengths(n) for n, room in rooms.items()}
     assert all(n + sum(fillers[n]) == room.tokens for n, room in rooms.items())
     assert all(sum(filler) <= max(64, wasted * n) for n, filler in fillers.items())
     assert all(len(filler) == rooms[n].fillers for n, filler in fillers.items())

@@ -1,4 +1,4 @@
-"""A tiny model of two tasks and random examples: what the loop's own tests train."""
+"""A tiny model of two tasks and random examples: trained by the tests of the loop."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ SHAPE = BertShape(layers=2, hidden=32, heads=4, ffn=64, vocabulary=60, positions
 
 
 class Examples:
-    """Random ids; the label can be read off the first token."""
+    """Random ids; the label depends on the first token."""
 
     def __init__(self, count: int, seed: int, kind: str) -> None:
         rng = np.random.default_rng(seed)
@@ -82,7 +82,7 @@ def make_session(tmp_path: Path) -> MakeSession:
             optimizer=OPTIMIZERS[optimizer](parameter_groups(model, train, 1e-3, 0.01, policy)),
             objective=Objective(policy, regularizers or {}),
             sampler=SAMPLERS[sampler](SamplerContext(sizes, train.batch_size, 5, 6, train.epochs)),
-            feed=Feed(examples, dict.fromkeys(labels, False), packer, 5),
+            feed=Feed(examples, packer, 5),
             settings=train,
             steps_per_epoch=6,
             seed=5,

@@ -85,14 +85,14 @@ def test_mean_of_weights() -> None:
 
 # --- in the loop ------------------------------------------------------------------------------------------------------
 def averaged(session: Session) -> Session:
-    """The session, with the running average its settings ask for."""
+    """The session, with the running average of its settings."""
     assert session.settings.ema is not None
     session.average = RunningAverage(session.model, session.settings.ema)
     return session
 
 
 def watched(session: Session) -> dict[int, dict[str, Tensor]]:
-    """The weights each evaluation saw, by its step."""
+    """The weights of each evaluation, by step."""
     seen: dict[int, dict[str, Tensor]] = {}
     plain = session.evaluate
 

@@ -1,6 +1,6 @@
-"""Captured steps move the weights as plain ones do; their reports come late, and none is lost.
+"""Captured steps update the weights as plain ones do; their reports come late, and none is lost.
 
-Without a CUDA device the same step is run unrecorded, on the same steady streams, with the same late reports.
+Without a CUDA device the same step is run unrecorded, on the same streams of static shape, with the same late reports.
 """
 
 import itertools
@@ -30,10 +30,11 @@ from polytask.policies.sum import WeightedSum
 from polytask.stream import Layout
 from polytask.text.packing import Packer, Part
 from polytask.training.averages import RunningAverage
-from polytask.training.captured import CapturedSteps, reason_not_capturable, tensors_of
+from polytask.training.captured import CapturedSteps, reason_not_capturable
 from polytask.training.checkpoint import newest
 from polytask.training.loop import Session
 from polytask.training.objective import Objective
+from polytask.training.static_tensors import tensors_of
 from polytask.types import YES_NO, Draw, MethodChoice, UserError
 
 DEVICES = [
@@ -75,7 +76,7 @@ def lines(session: Session) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("adapter", SMALL_ADAPTERS, ids=lambda swap: swap.name)
 def test_the_same_with_every_adapter(make_session: Any, device: str, adapter: MethodChoice) -> None:
-    """In steps of one task, which have kernels of their own, and some of them streams."""
+    """In steps of one task, which have special kernels, some on side streams."""
     options = {"optimizer": "fused_adamw", "precision": "bf16", "device": device, "adapter": adapter, "batch_size": 8}
     plain, swift = (undropped(make_session(name, **options)) for name in ("plain", "swift"))
     for session in (plain, swift):
@@ -143,7 +144,7 @@ def test_under_the_interpreter(under_interpreter: Any) -> None:
 
 
 def updated(session: Session, monkeypatch: pytest.MonkeyPatch, fits: bool = True) -> Session:
-    """Its weights are moved by the update in one pass, or not."""
+    """With and without the update in one pass."""
     monkeypatch.setattr("polytask.training.captured.update_fits", lambda _: fits)
     session = captured(undropped(session))
     assert session.captured is not None
@@ -156,7 +157,7 @@ def check_copies(session: Session) -> None:
     assert session.captured.half is not None
     session.captured.half.refresh()
     for full, copy in session.captured.half.copies.items():
-        # The interpreter cuts off where CUDA rounds.
+        # The interpreter truncates where CUDA rounds.
         near = {"rtol": 2**-7, "atol": 1e-30} if INTERPRETED else {"rtol": 0.0, "atol": 0.0}
         torch.testing.assert_close(
             copy.float(), full.detach() if INTERPRETED else full.detach().bfloat16().float(), **near
@@ -189,7 +190,7 @@ def test_with_the_update_training_is_the_same(
 def test_with_the_update_weights_may_be_changed_from_outside(
     make_session: Any, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
-    """By a checkpoint or the optimizer between two steps; an average that is evaluated leaves them as they are."""
+    """By a checkpoint or the optimizer between two steps; evaluating an average does not change them."""
     options = {"optimizer": "fused_adamw", "precision": "bf16", "device": device, "evaluate_every": 2, "epochs": 1}
     ends = []
     for number, fits in enumerate((False, True)):
@@ -213,9 +214,7 @@ def test_with_the_update_weights_may_be_changed_from_outside(
 
 
 @pytest.mark.parametrize("device", WITH_THE_UPDATE)
-def test_with_the_update_what_is_no_number_moves_nothing(
-    make_session: Any, monkeypatch: pytest.MonkeyPatch, device: str
-) -> None:
+def test_with_the_update_nan_updates_nothing(make_session: Any, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     options = {"optimizer": "fused_adamw", "precision": "bf16", "device": device, "on_nan": "skip"}
     session = updated(make_session(**options), monkeypatch)
     assert session.captured is not None
@@ -247,7 +246,7 @@ def test_with_the_update_what_is_no_number_moves_nothing(
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_stopped_anywhere_it_resumes_with_every_line_once(make_session: Any, device: str) -> None:
-    """A stop comes when the next step is under way: that one is part of the checkpoint, and of the journal."""
+    """A stop comes after the next step is launched: that step is part of the checkpoint and of the journal."""
     options = {"optimizer": "fused_adamw", "device": device}
     straight = captured(make_session("straight", **options))
     list(straight.fit())
@@ -288,8 +287,8 @@ def test_closed_early_the_step_under_way_has_its_line(make_session: Any) -> None
 
 
 @pytest.mark.parametrize("on_nan", ["stop", "skip"])
-def test_what_is_no_number_moves_nothing(make_session: Any, monkeypatch: pytest.MonkeyPatch, on_nan: str) -> None:
-    """With `stop`, the step that was begun before it was known moves nothing either."""
+def test_nan_updates_nothing(make_session: Any, monkeypatch: pytest.MonkeyPatch, on_nan: str) -> None:
+    """With `stop`, the step that was already launched updates nothing either."""
     session = captured(make_session(optimizer="fused_adamw", on_nan=on_nan, epochs=1))
     real = Objective.task_losses
 
@@ -306,7 +305,7 @@ def test_what_is_no_number_moves_nothing(make_session: Any, monkeypatch: pytest.
         return
     steps = session.fit()
     next(steps)
-    weights = {name: weight.clone() for name, weight in session.model.state_dict().items()}  # of step 2, which is begun
+    weights = {name: weight.clone() for name, weight in session.model.state_dict().items()}
     next(steps)
     with pytest.raises(UserError, match=r"step 3: the loss of .* is nan.*--resume"):
         next(steps)
@@ -363,7 +362,7 @@ def test_which_policies_are_captured() -> None:
 
 
 class Alternating(WeightedSum):
-    """Its weights follow a count in Python, which a graph would never see change."""
+    """Its weights depend on a Python counter, which is constant in a graph."""
 
     steps = 0
 
@@ -373,7 +372,7 @@ class Alternating(WeightedSum):
 
 
 class Counting(FusedAdamW):
-    """A step of its own, which no other code may take in its place."""
+    """Has its own step, which no other code may replace."""
 
     steps = 0
 
@@ -397,7 +396,7 @@ def test_a_subclass_does_not_inherit_that_it_can_be_captured(make_session: Any) 
 
 
 def test_a_state_that_takes_the_fused_kernel_away_ends_capturing(make_session: Any) -> None:
-    """`load_state_dict` replaces the groups' options: torch's own AdamW is not fused unless asked."""
+    """`load_state_dict` replaces the groups' options: torch's own AdamW is not fused by default."""
     session = make_session(optimizer="fused_adamw")
     parameters = [{"params": group["params"]} for group in session.optimizer.param_groups]
     session.optimizer.load_state_dict(torch.optim.AdamW(parameters).state_dict())
@@ -450,7 +449,7 @@ def test_nor_does_a_step_of_many_tasks(monkeypatch: pytest.MonkeyPatch, adapter:
 def test_no_part_of_a_step_reads_the_lengths(
     make_session: Any, monkeypatch: pytest.MonkeyPatch, device: str, adapter: MethodChoice, tasks: list[str]
 ) -> None:
-    """They would be those of one stream in a graph that is replayed for all."""
+    """In a graph they would be constants of one stream, and replayed for all."""
     attend_by_borders(monkeypatch, device)
     options = {"optimizer": "fused_adamw", "precision": "bf16", "device": device, "adapter": adapter}
     session = captured(undropped(make_session(**options)))
@@ -470,12 +469,12 @@ def test_no_part_of_a_step_reads_the_lengths(
 def test_on_cuda_a_loss_that_reads_the_lengths_ends_capturing(
     make_session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Instead of losses that are silently those of other texts."""
+    """Instead of losses that silently belong to other texts."""
     options = {"optimizer": "fused_adamw", "device": "cuda", "precision": "bf16"}
     real = Objective.task_losses
 
     def by_length(self: Objective, model: Any, stream: Any, *args: Any) -> dict[str, Tensor]:
-        first = float(stream.layout.lengths[0])  # of a text; filler comes later
+        first = float(stream.layout.lengths[0])  # the length of a text; filler comes later
         return {task: loss * first for task, loss in real(self, model, stream, *args).items()}
 
     monkeypatch.setattr(Objective, "task_losses", by_length)
@@ -502,7 +501,7 @@ def test_on_cuda_where_capturing_fails_training_goes_on(
         if torch.cuda.is_current_stream_capturing():
             seen.append(1)
             if len(seen) > after:
-                torch.cuda.synchronize()  # which a graph cannot hold
+                torch.cuda.synchronize()  # not allowed in a graph
         update(*given)
 
     monkeypatch.setattr(session.captured, "_update", failing)

@@ -1,4 +1,4 @@
-"""The order of training examples: every example once a pass, resumable at any point, the same for the same seed."""
+"""The order of training examples: every example once per epoch, resumable at any point, determined by the seed."""
 
 from collections import Counter
 
@@ -8,7 +8,7 @@ import torch
 
 from polytask.stream import Stream
 from polytask.text.masking import Masker
-from polytask.text.packing import Packer
+from polytask.text.packing import InputFormat, Packer
 from polytask.training.feed import Feed
 from polytask.types import Draw
 
@@ -27,10 +27,10 @@ class Few:
 
 
 def feed(seed: int = 0) -> Feed:
-    return Feed({"a": Few(7), "b": Few(5)}, {"a": False, "b": False}, Packer(("a", "b"), 2, 3, 8), seed)
+    return Feed({"a": Few(7), "b": Few(5)}, Packer(("a", "b"), 2, 3, 8), seed)
 
 
-def test_each_example_once_a_pass_also_when_batches_cross_its_end() -> None:
+def test_each_example_once_per_epoch_also_when_batches_cross_its_end() -> None:
     under_test = feed()
     indices = [i for _ in range(7) for i in under_test.next_indices(Draw("a", 3))]
     passes = [indices[0:7], indices[7:14], indices[14:21]]
@@ -43,7 +43,7 @@ def test_a_batch_larger_than_the_task() -> None:
     assert Counter(feed().next_indices(Draw("b", 10))) == dict.fromkeys(range(5), 2)
 
 
-def test_state_is_enough_to_go_on() -> None:
+def test_the_state_is_enough_to_resume() -> None:
     straight, stopped = feed(), feed()
     for under_test in (straight, stopped):
         under_test.next_indices(Draw("a", 4))
@@ -74,18 +74,17 @@ class Long(Few):
 
 def masked_feed(seed: int = 0) -> Feed:
     packer = Packer(("a", "b"), 2, 3, 64, Masker(4, 60, (0, 1, 2, 3, 4)))
-    return Feed(
-        {"a": Long(7), "b": Long(5)}, {"a": False, "b": True}, packer, seed, copies={"b": 2}, masked={"a": 0.15}
-    )
+    formats = {"a": InputFormat(mask_share=0.15), "b": InputFormat(separate_texts=True, copies=2)}
+    return Feed({"a": Long(7), "b": Long(5)}, packer, seed, formats=formats)
 
 
-def asked(stream: Stream) -> list[list[int]]:
-    """Where tokens are to be guessed, for each text of the masked task, in their order."""
+def masked_positions(stream: Stream) -> list[list[int]]:
+    """The positions of masked tokens, for each text of the masked task."""
     parts = stream.labels["a"].split(52)
     return [(part >= 0).nonzero().flatten().tolist() for part in parts]
 
 
-def test_hidden_tokens_are_the_labels_of_a_masked_task() -> None:
+def test_masked_tokens_are_the_labels_of_a_masked_task() -> None:
     stream = masked_feed().next_batch([Draw("b", 2), Draw("a", 3)]).together
     first, last = stream.layout.token_ranges[0]
     labels, seen = stream.labels["a"], stream.token_ids_T[first:last]
@@ -97,16 +96,16 @@ def test_hidden_tokens_are_the_labels_of_a_masked_task() -> None:
     assert torch.equal(labels.view(3, 52).max(1).values, numbers)
 
 
-def test_hidden_tokens_change_from_pass_to_pass_and_not_with_the_batches() -> None:
+def test_masked_tokens_change_from_epoch_to_epoch_but_not_with_the_batches() -> None:
     one, three = masked_feed(), masked_feed()
-    whole = asked(one.next_batch([Draw("a", 21)]).together)
-    pieces = [place for _ in range(7) for place in asked(three.next_batch([Draw("a", 3)]).together)]
+    whole = masked_positions(one.next_batch([Draw("a", 21)]).together)
+    pieces = [place for _ in range(7) for place in masked_positions(three.next_batch([Draw("a", 3)]).together)]
     assert whole == pieces
-    assert len({tuple(place) for place in whole}) == 21  # every example in every pass
+    assert len({tuple(place) for place in whole}) == 21  # every example in every epoch
     resumed = masked_feed()
     resumed.load_state_dict({"given": {"a": 14, "b": 0}, "memory": None})
-    assert asked(resumed.next_batch([Draw("a", 7)]).together) == whole[14:]
-    assert asked(masked_feed(1).next_batch([Draw("a", 21)]).together) != whole
+    assert masked_positions(resumed.next_batch([Draw("a", 7)]).together) == whole[14:]
+    assert masked_positions(masked_feed(1).next_batch([Draw("a", 21)]).together) != whole
 
 
 def test_copies_are_sequences_side_by_side() -> None:

@@ -1,4 +1,4 @@
-"""Inner products and weighted sums made layer by layer, against whole gradients held at once."""
+"""Inner products and weighted sums computed layer by layer, against whole gradients."""
 
 from typing import Any
 
@@ -59,9 +59,9 @@ def sources_and_gradients(model: MultiTaskModel, passes: int = 2) -> tuple[list[
             outputs = model.run(stream).outputs[task]
             torch.manual_seed(number)
             cut = cut_pass(model, stream)
-            assert torch.equal(outputs, cut.done.outputs[task])  # the same dropout too
+            assert torch.equal(outputs, cut.forward.outputs[task])  # the same dropout too
             total = total + model.head(task).loss(outputs, stream.labels[task])
-            parts.append((cut, model.head(task).loss(cut.done.outputs[task], stream.labels[task])))
+            parts.append((cut, model.head(task).loss(cut.forward.outputs[task], stream.labels[task])))
         sources.append(Source(task, parts))
         found = torch.autograd.grad(total, [*shared, *own_parameters(model, task)], allow_unused=True)
         filled = [torch.zeros_like(p) if g is None else g for p, g in zip(shared, found, strict=False)]
@@ -125,14 +125,14 @@ def sources_and_gradients_of_what_learns(model: MultiTaskModel) -> tuple[list[So
         loss = model.head(task).loss(model.run(stream).outputs[task], stream.labels[task])
         torch.manual_seed(k)
         cut = cut_pass(model, stream)
-        sources.append(Source(task, [(cut, model.head(task).loss(cut.done.outputs[task], stream.labels[task]))]))
+        sources.append(Source(task, [(cut, model.head(task).loss(cut.forward.outputs[task], stream.labels[task]))]))
         mine = own_parameters(model, task)
         own.append(dict(zip(mine, torch.autograd.grad(loss, mine, allow_unused=True), strict=True)))
     return sources, torch.zeros(3, 1), own
 
 
 def test_word_vectors_that_a_head_uses_too_have_both_gradients() -> None:
-    """mlm's decoder is the word vectors: part of their gradient never passes through the layers."""
+    """mlm's decoder is the word embeddings: part of their gradient bypasses the layers."""
     spec = TaskSpec("words", "text", ("t",), None, "", "", head=MethodChoice("mlm"))
     labels = {"words": LabelSpace("text", vocabulary=SHAPE.vocabulary)}
     model = make_model({"words": spec}, labels, MethodChoice("none"), lambda: Bert(SHAPE)).eval()
@@ -144,7 +144,7 @@ def test_word_vectors_that_a_head_uses_too_have_both_gradients() -> None:
     loss = model.head("words").loss(model.run(stream).outputs["words"], stream.labels["words"])
     (whole,) = torch.autograd.grad(loss, [model.encoder.words.weight])
     cut = cut_pass(model, stream)
-    cut_loss = model.head("words").loss(cut.done.outputs["words"], stream.labels["words"])
+    cut_loss = model.head("words").loss(cut.forward.outputs["words"], stream.labels["words"])
     gradients = Gradients(model, [Source("words", [(cut, cut_loss / 2), (cut, cut_loss / 2)])], {})
     gradients.add([3.0])
     assert model.encoder.words.weight.grad is not None
@@ -156,7 +156,7 @@ def test_word_vectors_that_a_head_uses_too_have_both_gradients() -> None:
 
 
 def test_word_vectors_of_a_head_beside_a_task_without() -> None:
-    """One source has a gradient on every word vector, the other on those of its texts."""
+    """One source has a gradient on every word embedding, the other on those of its texts."""
     specs = {
         "words": TaskSpec("words", "text", ("t",), None, "", "", head=MethodChoice("mlm")),
         "one": TaskSpec("one", "classes", ("t",), "l", "", "", head=MethodChoice("linear")),
@@ -175,7 +175,7 @@ def test_word_vectors_of_a_head_beside_a_task_without() -> None:
         filled = [torch.zeros_like(p) if g is None else g for p, g in zip(shared, found, strict=True)]
         rows.append(torch.cat([grad.flatten() for grad in filled]).double())
         cut = cut_pass(model, stream)
-        sources.append(Source(task, [(cut, model.head(task).loss(cut.done.outputs[task], stream.labels[task]))]))
+        sources.append(Source(task, [(cut, model.head(task).loss(cut.forward.outputs[task], stream.labels[task]))]))
     rows_KN = torch.stack(rows)
     gradients = Gradients(model, sources, {})
     torch.testing.assert_close(gradients.gram_KK, rows_KN @ rows_KN.T, atol=1e-6, rtol=1e-5)
@@ -185,7 +185,7 @@ def test_word_vectors_of_a_head_beside_a_task_without() -> None:
 
 
 def test_what_no_weighted_gradient_has_gets_none() -> None:
-    """Not zeros: an optimizer would let the weights decay. Only the head of task one has the pooler."""
+    """Not zeros: an optimizer would decay the weights. Only the head of task one uses the pooler."""
     pooler_grads = []
     for weights in ([0.0, 1.0, 1.0], [1.0, 0.0, 0.0]):
         model = model_with("none")
@@ -211,14 +211,14 @@ def test_gradients_are_added_to_those_that_are_there() -> None:
 
 
 def test_no_two_gradients_are_one_tensor() -> None:
-    """Autograd's may be, where parameters are only added to each other; clipping in place would then count twice."""
+    """Autograd may share a tensor between parameters that are only added; clipping in place would then apply twice."""
     model = model_with("none")
     left, right = torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(3))
     model.head("one").register_parameter("left", left)
     model.head("one").register_parameter("right", right)
     stream = stream_of("one", 0)
     cut = cut_pass(model, stream)
-    loss = model.head("one").loss(cut.done.outputs["one"] + (left + right), stream.labels["one"])
+    loss = model.head("one").loss(cut.forward.outputs["one"] + (left + right), stream.labels["one"])
     Gradients(model, [Source("one", [(cut, loss)])], {"one": ["one"]}).add([1.0])
     places = [parameter.grad.data_ptr() for parameter in model.parameters() if parameter.grad is not None]
     assert len(set(places)) == len(places)
@@ -245,7 +245,7 @@ class Ops(TorchDispatchMode):
 
 
 def test_products_and_sums_cost_few_operations_beside_the_passes() -> None:
-    """A GPU launches each: a product for every parameter, or a second way down, would be seen here."""
+    """A GPU launches each operation: one matmul per parameter or a second backward pass would show here."""
     model = model_with("none")
     streams = {task: stream_of(task, 1) for task in model.tasks}
     sources = []
@@ -253,16 +253,17 @@ def test_products_and_sums_cost_few_operations_beside_the_passes() -> None:
         for task, stream in streams.items():
             model.head(task).loss(model.run(stream).outputs[task], stream.labels[task]).backward()
     model.zero_grad()
-    with Ops() as apart:
+    with Ops() as per_task:
         for task, stream in streams.items():
             cut = cut_pass(model, stream)
-            loss = model.head(task).loss(cut.done.outputs[task], stream.labels[task])
+            loss = model.head(task).loss(cut.forward.outputs[task], stream.labels[task])
             sources.append(Source(task, [(cut, loss)]))
         gradients = Gradients(model, sources, {task: [task] for task in model.tasks})
         gram_KK = gradients.gram_KK
         gradients.add([1.0, 2.0, 3.0])
     assert gram_KK.shape == (3, 3)
     views = {"view", "t", "transpose", "detach", "split", "split_with_sizes", "slice", "select", "unsqueeze", "squeeze"}
-    counts = [sum(name not in views for name in found.names) for found in (plain, apart)]
+    counts = [sum(name not in views for name in ops.names) for ops in (plain, per_task)]
     assert counts[1] < 1.1 * counts[0]
-    assert apart.names.count("_local_scalar_dense") <= plain.names.count("_local_scalar_dense")  # waits for the device
+    waits = [ops.names.count("_local_scalar_dense") for ops in (plain, per_task)]  # for the device
+    assert waits[1] <= waits[0]

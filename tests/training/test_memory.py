@@ -1,4 +1,4 @@
-"""What is kept and what is drawn: each way of keeping, fair chances, and nothing lost by a restart."""
+"""Which examples are kept and drawn: each way of keeping, uniform probabilities, and resuming."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Probes: cosines of whole gradients, and a training that cannot tell whether it was probed."""
+"""Probes: cosines of whole gradients, and training that does not depend on probes."""
 
 import itertools
 import json
@@ -30,7 +30,7 @@ def gradients(session: Session, step: int = 3) -> dict[str, dict[str, Tensor]]:
     model, found = session.model.eval(), {}
     layers = [(name, shared) for name, shared in shared_by_layer(model) if shared]
     for task in model.tasks:
-        stream = session.feed.drawn(task, session.settings.batch_size, "interference", step)
+        stream = session.feed.draw(task, session.settings.batch_size, "interference", step)
         losses = session.objective.task_losses(model, stream, model(stream), 0.25)
         loss = session.objective.policy.weigh(losses)
         grads = torch.autograd.grad(loss, [p for _, shared in layers for p in shared], materialize_grads=True)
@@ -52,7 +52,7 @@ def test_cosines_and_norms_are_those_of_whole_gradients(tmp_path: Path, tiny_set
     found = probed(session)
     whole = gradients(session)
     assert found.tasks == ("opinion", "question", "similarity")
-    own = {"layer 1"} if "own_encoder" in adapter else set()  # nothing of it is shared
+    own = {"layer 1"} if "own_encoder" in adapter else set()  # not shared
     assert list(found.layers) == ["all", *(n for n in ("layer 1", "layer 0", "embeddings") if n not in own)]
     for name, rows in found.layers.items():
         flat = [torch.cat(list(by.values())) if name == "all" else by[name] for by in whole.values()]
@@ -81,7 +81,7 @@ def test_a_probe_leaves_everything_as_it_was(make_session: Any) -> None:
     assert torch.equal(torch.get_rng_state(), random)
     assert session.feed.state_dict() == given
     assert all(p.grad is None for p in session.model.parameters())
-    assert probed(session).layers == found.layers  # nothing is dropped, and the examples are the step's
+    assert probed(session).layers == found.layers  # no dropout, and the examples depend on the step
     assert probed(session, step=4).layers != found.layers
 
 
@@ -107,7 +107,7 @@ def test_training_is_the_same_bit_for_bit(make_session: Any, accumulate: int) ->
 
 
 def test_plain_text_and_memories_take_part_and_change_nothing(tmp_path: Path, tiny_settings: list[str]) -> None:
-    """What an mlm task hides, and what a memory is given, come from how much training has seen."""
+    """Masking and memories depend on how many examples training has drawn."""
     more = [
         f"tasks.words={PLAIN_TEXT % ('text', 'opinions', 'opinions', 'mlm')}",
         f"tasks.views={PLAIN_TEXT % ('sentence1', 'similarity', 'similarity', 'simcse')}",
@@ -179,13 +179,13 @@ def test_first_order_transfer_is_what_a_small_step_does(make_session: Any) -> No
     shared = [p for _, layer in shared_by_layer(model) for p in layer]
 
     def losses() -> list[float]:
-        streams = [session.feed.drawn(task, 20, "interference", 3) for task in model.tasks]
+        streams = [session.feed.draw(task, 20, "interference", 3) for task in model.tasks]
         with torch.no_grad():
             done = [session.objective.task_losses(model, stream, model(stream), 0.25) for stream in streams]
         return [float(loss) for each in done for loss in each.values()]
 
     def changes(task: str, size: float) -> list[float]:
-        """Central differences: what is of second order cancels."""
+        """Central differences: second-order terms cancel."""
         ends = []
         for sign in (1, -1):
             flat = torch.cat(list(whole[task].values())).float()

@@ -1,4 +1,4 @@
-"""One step: what moves and what does not, accumulation, clipping, precision."""
+"""One step: which parameters change, accumulation, clipping, precision."""
 
 import copy
 from dataclasses import replace
@@ -35,7 +35,7 @@ def test_a_task_that_took_no_part_does_not_move(make_session: Any) -> None:
     session = make_session()
     before = weights(session)
     step(session, Draw("one", 4))
-    step(session, Draw("two", 4))  # task one now has momentum, and must still stay
+    step(session, Draw("two", 4))  # task one has momentum, and still must not change
     middle = weights(session)
     step(session, Draw("two", 4))
     after = weights(session)
@@ -90,7 +90,7 @@ def test_bf16_is_close_to_float32_and_weights_stay_float32(make_session: Any) ->
     assert losses[0] != losses[1]
 
 
-# --- policies that tell gradients apart -------------------------------------------------------------------------------
+# --- policies that need per-task gradients ----------------------------------------------------------------------------
 def with_policy(session: Any, name: str, **options: Any) -> Any:
     context = session.objective.policy.context
     policy = POLICIES[name](context, **options)
@@ -102,13 +102,13 @@ def with_policy(session: Any, name: str, **options: Any) -> Any:
 
 def step_apart(session: Any, *draws: Draw) -> Any:
     torch.manual_seed(7)
-    apart = session.objective.policy.needs_task_gradients
+    per_task = session.objective.policy.needs_task_gradients
     return take_step(
         session.model,
         session.optimizer,
         session.objective,
         session.settings,
-        lambda: session.feed.next_batch(draws, apart),
+        lambda: session.feed.next_batch(draws, per_task),
     )
 
 
@@ -127,11 +127,11 @@ def gradients(session: Any) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_without_conflicts_gem_is_the_plain_step(make_session: Any, accumulate: int, precision: str) -> None:
-    """Nothing is remembered yet: two tasks in one step give the gradient of their sum."""
+    """With empty memories, two tasks in one step give the gradient of their sum."""
     found = []
     for folder, policy in (("a", "sum"), ("b", "gem")):
         session = with_policy(make_session(folder, accumulate=accumulate, precision=precision), policy)
-        without_dropout(session.model)  # told apart, tasks draw other dropout than together
+        without_dropout(session.model)  # separate passes draw other dropout than one pass
         step_apart(session, Draw("one", 4), Draw("two", 4))
         found.append(gradients(session))
     assert found[0].keys() == found[1].keys()
@@ -181,7 +181,7 @@ def test_gem_keeps_the_gradient_from_going_against_the_memory(make_session: Any)
     made = [p.grad for p in shared]
     size = sum(float(a.square().sum()) for a in reference if a is not None)
     after = sum(float((a * b).sum()) for a, b in zip(made, reference, strict=True) if a is not None and b is not None)
-    assert abs(after) < 1e-4 * size  # on the border: as near to the plain gradient as allowed
+    assert abs(after) < 1e-4 * size  # on the border: as close to the plain gradient as allowed
 
 
 def test_replay_learns_from_what_it_remembers(make_session: Any) -> None:
@@ -194,7 +194,7 @@ def test_replay_learns_from_what_it_remembers(make_session: Any) -> None:
     assert not torch.equal(weights(session)["heads.two.output.weight"], before["heads.two.output.weight"])
 
 
-def test_penalties_are_added_to_gradients_told_apart(make_session: Any) -> None:
+def test_penalties_are_added_to_per_task_gradients(make_session: Any) -> None:
     class Pull(Regularizer):
         def __init__(self) -> None: ...
 

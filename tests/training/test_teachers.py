@@ -1,4 +1,4 @@
-"""Whole runs that learn from finished ones: what the first step aims at, what is refused, and resuming."""
+"""Whole runs with teachers: the first step's targets, refused teachers, and resuming."""
 
 import itertools
 from dataclasses import replace
@@ -22,7 +22,7 @@ def single_task(settings: list[str], task: str) -> Recipe:
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory, tiny_settings: list[str]) -> Finished:
-    """A run of the task opinion alone."""
+    """A run with only the task opinion."""
     return train(single_task([*tiny_settings, *SHORT], "opinion"), tmp_path_factory.mktemp("teacher") / "run")
 
 
@@ -32,7 +32,7 @@ def taught(tiny_settings: list[str], *settings: str, **teachers: Path) -> Recipe
 
 
 def test_the_first_step_aims_at_the_teacher_alone(tmp_path: Path, tiny_settings: list[str], teacher: Finished) -> None:
-    """Against the probabilities the teacher gives for the same texts when it is asked like any other run."""
+    """Against the probabilities that the teacher predicts for the same texts."""
     recipe = taught(tiny_settings, opinion=teacher.folder)
     report = next(start_training(recipe, tmp_path / "run").steps())
     (task,) = report.losses
@@ -59,7 +59,7 @@ def test_the_first_step_aims_at_the_teacher_alone(tmp_path: Path, tiny_settings:
 def test_a_student_of_teachers_for_every_kind(
     tmp_path: Path, tiny_settings: list[str], tiny_run: Finished, teacher: Finished
 ) -> None:
-    """Only what a teacher was named for is taught, and at half weight the teachers stay in to the end."""
+    """Only tasks with a teacher are distilled; without annealing the teachers count half until the end."""
     everything = {"question": tiny_run.folder, "similarity": tiny_run.folder, "opinion": teacher.folder}
     half = taught(tiny_settings, "train.teacher_annealing=false", "train.teacher_temperature=2", **everything)
     reports = list(start_training(half, tmp_path / "all").steps())
@@ -72,7 +72,7 @@ def test_a_student_of_teachers_for_every_kind(
 
 
 def test_a_student_learns_what_its_teacher_says(tmp_path: Path, tiny_settings: list[str], tiny_run: Finished) -> None:
-    """A model that starts as its teacher finds nothing to change in the teacher's own answers."""
+    """A model that starts as its teacher has no gradient from the teacher's outputs."""
     settings = ["train.steps_per_epoch=1", "train.epochs=1", "train.clip=null", "dropout=0", "attention_dropout=0"]
     recipe = taught(tiny_settings, *settings, opinion=tiny_run.folder)
     running = start_training(recipe, tmp_path / "run")

@@ -19,7 +19,6 @@ from polytask.disk.atomic import atomic_file
 from polytask.disk.json_files import parse_json, read_json
 from polytask.disk.records import convert
 from polytask.disk.writable import writing
-from polytask.heads.base import Head
 from polytask.pretrained.header import FLOATS, check_finite, read_header
 from polytask.pretrained.weights import fingerprints
 from polytask.runs.bundle import Bundle, Method, TaskEntry, load_bundle, no_model, task_tensors
@@ -93,7 +92,7 @@ def _about(bundle: Bundle, folder: Path, task: str) -> About:
         Method(**vars(complete(bundle.adapter, f"{folder / 'tasks.json'}: adapter"))),
         bundle.packer.max_length,
         fingerprint,
-        pooler if _uses_pooler(bundle.model.head(task)) else None,
+        pooler if bundle.model.head(task).pooling == "pooler" else None,
         tokenizer_fingerprint(bundle.tokenizer),
         run,
         encoder,
@@ -109,10 +108,6 @@ def _origin(folder: Path) -> tuple[str, str]:
     content = read_json(summary)
     name, encoder = (str(content.get(key, "unknown")) for key in ("name", "encoder"))
     return name, Path(encoder).name if Path(encoder).is_absolute() else encoder
-
-
-def _uses_pooler(head: Head) -> bool:
-    return getattr(head, "pooling", "pooler") == "pooler"  # a head that does not say is taken to use it
 
 
 # --- from a file ------------------------------------------------------------------------------------------------------

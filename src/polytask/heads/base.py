@@ -1,7 +1,8 @@
-"""What every head is: a task's pooled sequences in, its outputs, loss and predictions out.
+"""The interface of heads: a task's part of the encoder's output in, the task's outputs, loss and predictions out.
 
-A head's own file says how vectors become outputs; what the outputs mean (their loss, and the answers decoded from them)
-follows from the task's kind of label, and stands here. Knows no other task, and of the encoder what `Encoded` holds.
+A head's own file says how hidden states become outputs. What the outputs mean (their loss, and the predictions decoded
+from them) follows from the task's kind of label and is defined here. A head knows no other task, and it sees only the
+part of the encoder's output that `Encoded` holds.
 """
 
 from abc import ABC, abstractmethod
@@ -17,20 +18,23 @@ from polytask.types import LabelKind, LabelSpace, Prediction, UserError
 
 
 class Head(nn.Module, ABC):
-    """Outputs are [B, C] class scores, [B] logits of yes, or [B] scores scaled to 0..1."""
+    """Maps the encoder's output to [B, C] class scores, [B] logits of yes, or [B] scores scaled to [0, 1]."""
 
-    apart: ClassVar[bool] = False
-    """A pair's texts go through the encoder as two sequences rather than one."""
+    separate_texts: ClassVar[bool] = False
+    """Whether the two texts of a pair are encoded as two sequences instead of one."""
     texts: ClassVar[tuple[int, ...]] = (1, 2)
     """How many texts an example may have."""
     kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "score")
-    """The kinds of label it fits."""
+    """The kinds of label it supports."""
     copies: ClassVar[int] = 1
-    """How often each example's texts go into the stream."""
-    masked: float | None = None
-    """The share of an example's tokens that is hidden before it goes into the stream."""
+    """How many times each example's texts are put into the stream."""
     pretrained: ClassVar[Mapping[str, str]] = {}
-    """Own parameters, and their names in the files of encoders that come with such a head."""
+    """The head's parameters -> their names in the files of encoders that include such a head."""
+    pooling: Pooling | None = None
+    """How the head pools each sequence into one vector, which must then be all that it reads of the sequence; None: the
+    head reads the hidden states of all tokens. Prediction, export and some regularizers depend on it."""
+    mask_share: float | None = None
+    """The share of an example's tokens that is masked before it is encoded; None: no masking."""
 
     def __init__(self, task: str, labels: LabelSpace) -> None:
         super().__init__()
@@ -42,14 +46,14 @@ class Head(nn.Module, ABC):
         return len(self.labels.classes) if self.labels.kind == "classes" else 1
 
     def set_norm_eps(self, eps: float) -> None:
-        """Called when the model is made, with the eps of the encoder's layer norms. Heads without a norm ignore it."""
+        """Called when the model is built, with the eps of the encoder's layer norms. Heads without a norm ignore it."""
 
     @abstractmethod
     def forward(self, encoded: Encoded) -> Tensor:
-        """The task's outputs for its examples in a stream, in order."""
+        """Return the task's outputs for its examples in a stream, in order."""
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Mean over the examples: cross-entropy, binary cross-entropy, or squared error on scores scaled to 0..1."""
+        """Mean over the examples of cross-entropy, binary cross-entropy, or squared error of scores in [0, 1]."""
         match self.labels.kind:
             case "classes":
                 return F.cross_entropy(outputs.float(), labels)
@@ -58,10 +62,10 @@ class Head(nn.Module, ABC):
             case "score":
                 return F.mse_loss(outputs.float(), labels)
             case "text":
-                raise NotImplementedError("heads of plain text have losses of their own")
+                raise NotImplementedError("heads for plain text must define their own loss")
 
     def decode(self, outputs: Tensor) -> list[Prediction]:
-        """Each example's prediction in the task's own words: a class name, yes or no, or a score of its range."""
+        """Return each example's prediction as the task's files write it: a class name, yes or no, or a score."""
         outputs = outputs.float()
         if self.labels.kind == "score":
             values = outputs.clamp(0, 1).tolist()
@@ -82,7 +86,9 @@ class Head(nn.Module, ABC):
 
 
 class PooledHead(Head):
-    """Dropout and one linear map on one vector for each example."""
+    """Dropout and one linear layer on one vector per example."""
+
+    pooling: Pooling
 
     def __init__(self, task: str, labels: LabelSpace, features: int, pooling: Pooling, dropout: float) -> None:
         super().__init__(task, labels)
@@ -93,7 +99,7 @@ class PooledHead(Head):
         nn.init.zeros_(self.output.bias)
 
     def features(self, encoded: Encoded) -> Tensor:
-        """[B, features]: by default the pooled sequence."""
+        """Return [B, features]: by default the pooled sequence."""
         return encoded.pool(self.pooling)
 
     def forward(self, encoded: Encoded) -> Tensor:
@@ -101,19 +107,22 @@ class PooledHead(Head):
 
 
 class TextHead(Head):
-    """Plain text: nothing to predict, but how surprising a text is. Outputs are what `surprise` needs, [B, ...]."""
+    """A head for plain text, which predicts no label but measures how probable a text is.
+
+    Outputs are whatever `surprise` needs, [B, ...].
+    """
 
     texts: ClassVar[tuple[int, ...]] = (1,)
     kinds: ClassVar[tuple[LabelKind, ...]] = ("text",)
 
     @abstractmethod
     def surprise(self, outputs: Tensor) -> Tensor:
-        """[B, 2]: for each text, the sum of -log p over what was asked of it, and how much was asked."""
+        """Return [B, 2]: for each text the sum of -log p over its predicted items, and the number of these items."""
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The mean over all that was asked; 0 where nothing was."""
-        total, asked = self.surprise(outputs).sum(0).unbind()
-        return total / asked.clamp(min=1)
+        """Mean of -log p over all predicted items; 0 if there are none."""
+        total, count = self.surprise(outputs).sum(0).unbind()
+        return total / count.clamp(min=1)
 
     def decode(self, outputs: Tensor) -> list[Prediction]:
         raise UserError(f"task {self.task} is plain text: it has no labels, so there is nothing to predict")

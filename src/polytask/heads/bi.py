@@ -1,4 +1,4 @@
-"""Each text of a pair in its own sequence, a linear map on both vectors."""
+"""A linear layer on two separately encoded texts."""
 
 from typing import ClassVar, Literal
 
@@ -10,17 +10,17 @@ from polytask.stream import Encoded, Pooling
 from polytask.types import LabelSpace, Rate
 
 Form = Literal["concat", "difference", "product"]
-PARTS: dict[Form, int] = {"concat": 2, "difference": 3, "product": 4}
+NUM_PARTS: dict[Form, int] = {"concat": 2, "difference": 3, "product": 4}
 
 
 class BiHead(PooledHead):
-    """A linear layer on what two separately encoded texts u and v give.
+    """A linear layer on a combination of the vectors u and v of two separately encoded texts.
 
     Forms: concat `[u; v]`, difference `[u; v; |u-v|]`, product `[u; v; |u-v|; u*v]`.
     Papers: Conneau et al., "InferSent", 2017 (product); Reimers & Gurevych, "Sentence-BERT", 2019 (difference).
     """
 
-    apart: ClassVar[bool] = True
+    separate_texts: ClassVar[bool] = True
     texts: ClassVar[tuple[int, ...]] = (2,)
 
     def __init__(
@@ -33,10 +33,10 @@ class BiHead(PooledHead):
         pooling: Pooling = "mean",
         dropout: Rate = 0.1,
     ) -> None:
-        super().__init__(task, labels, PARTS[form] * hidden, pooling, dropout)
+        super().__init__(task, labels, NUM_PARTS[form] * hidden, pooling, dropout)
         self.form = form
 
     def features(self, encoded: Encoded) -> Tensor:
         u_BD, v_BD = encoded.pool(self.pooling).unflatten(0, (-1, 2)).unbind(1)
         parts = [u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD]
-        return torch.cat(parts[: PARTS[self.form]], dim=-1)
+        return torch.cat(parts[: NUM_PARTS[self.form]], dim=-1)

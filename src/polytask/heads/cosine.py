@@ -1,4 +1,4 @@
-"""Each text of a pair in its own sequence, compared by the angle between them."""
+"""The cosine similarity of two separately encoded texts."""
 
 from typing import ClassVar, Literal
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from polytask.heads.base import Head
 from polytask.stream import Encoded, Pooling
-from polytask.types import LabelKind, LabelSpace, UserError
+from polytask.types import LabelKind, LabelSpace
 
 ScoreMap = Literal["linear", "direct", "sigmoid"]
 
@@ -16,28 +16,25 @@ ScoreMap = Literal["linear", "direct", "sigmoid"]
 class CosineHead(Head):
     """cos(u, v) of two separately encoded texts, mapped to the task's range.
 
-    Scores, by `map`: linear `(1 + cos) / 2`, the whole range; direct `cos`, as Sentence-BERT trains it; sigmoid
-    `sigmoid(cos)`, one student system's `5 sigmoid(cos)`, which can only give values in [0.27, 0.73] of the range.
-    Yes or no: the logit `a cos + b`, a and b learned. Classes have no order an angle could follow, and are refused.
+    Scores, by `map`: linear `(1 + cos) / 2`, which covers the whole range; direct `cos`, as Sentence-BERT trains it;
+    sigmoid `sigmoid(cos)`, as one student system's `5 sigmoid(cos)`, which covers only [0.27, 0.73] of the range.
+    yes_no: the logit `a cos + b` with learned a and b. Classes are not supported: one number cannot rank them.
     Paper: Reimers & Gurevych, "Sentence-BERT", 2019.
     """
 
-    apart: ClassVar[bool] = True
+    separate_texts: ClassVar[bool] = True
     texts: ClassVar[tuple[int, ...]] = (2,)
     kinds: ClassVar[tuple[LabelKind, ...]] = ("yes_no", "score")
+    pooling: Pooling
 
     def __init__(
         self, task: str, labels: LabelSpace, hidden: int, *, map: ScoreMap = "linear", pooling: Pooling = "mean"
     ) -> None:
         super().__init__(task, labels)
-        if labels.kind == "classes":
-            raise UserError(
-                f"tasks.{task}.head: cosine gives one number: it fits yes_no and score, not classes; use bi or cross"
-            )
         self.map = map
         self.pooling = pooling
         if labels.kind == "yes_no":
-            # At the start cos = 0.75, a usual value between unrelated and equal texts, is undecided.
+            # The logit starts at 0 for cos = 0.75, a typical value between unrelated and equal texts.
             self.scale = nn.Parameter(torch.tensor(8.0))
             self.shift = nn.Parameter(torch.tensor(-6.0))
 

@@ -1,4 +1,4 @@
-"""Both texts of a pair in one sequence, one linear map."""
+"""A linear layer on both texts of a pair, encoded as one sequence."""
 
 from typing import ClassVar
 
@@ -8,9 +8,9 @@ from polytask.types import LabelSpace, Rate
 
 
 class CrossHead(PooledHead):
-    """A linear layer on the pooled sequence `[CLS] a [SEP] b [SEP]`, so that attention compares the texts word by word.
+    """A linear layer on the pooled sequence `[CLS] a [SEP] b [SEP]`, in which attention compares the texts.
 
-    Paper: Devlin et al., "BERT", 2019, section 4.1, which pools by the pooler.
+    Paper: Devlin et al., "BERT", 2019, section 4.1, which uses the pooler.
     """
 
     texts: ClassVar[tuple[int, ...]] = (2,)

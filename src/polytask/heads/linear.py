@@ -1,4 +1,4 @@
-"""One text, one linear map."""
+"""A linear layer on one text."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from polytask.types import LabelSpace, Rate
 class LinearHead(PooledHead):
     """A linear layer on the pooled text: `W drop(pool(h)) + b`.
 
-    Paper: Devlin et al., "BERT", 2019, section 4.1, which pools by the pooler.
+    Paper: Devlin et al., "BERT", 2019, section 4.1, which uses the pooler.
     """
 
     texts: ClassVar[tuple[int, ...]] = (1,)

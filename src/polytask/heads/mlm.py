@@ -1,7 +1,7 @@
-"""Plain text with some of its tokens hidden: guess them."""
+"""Masked language modelling on plain text."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -9,21 +9,21 @@ from torch import Tensor, nn
 
 from polytask.heads.base import TextHead
 from polytask.stream import Encoded
-from polytask.types import LabelSpace, UserError
+from polytask.types import Bounds, LabelSpace
 
 
 class MlmHead(TextHead):
-    """Masked language model: the tokens that were hidden, guessed from what is left.
+    """Masked language model: predicts the tokens that were masked.
 
-    `-log softmax(E LN(gelu(W h + b)) + c)[token]` at each hidden token, with E the encoder's own word vectors, to which
-    the decoder is tied. Loss: the mean over all hidden tokens of the step; metric: perplexity, its exponential, where
-    lower is better. `share` of a text's tokens is chosen, at least one; of these 80 % become [MASK], 10 % any other
-    token, 10 % stay. Training hides other tokens in every pass, evaluation always the same.
+    `-log softmax(E LN(gelu(W h + b)) + c)[token]` at each masked token, with E the encoder's own word embeddings (tied
+    decoder). Loss: the mean over all masked tokens of the step; metric: perplexity, its exponential (lower is better).
+    `share` of a text's tokens is chosen, at least one; of these 80 % become [MASK], 10 % a random token, 10 % stay.
+    Training masks other tokens in every epoch, evaluation always the same ones.
 
-    W, b, the norm and c start from the encoder's own where its files have them (`cls.predictions`, as bert-base-uncased
-    does), else untrained; the norm's eps is the encoder's. No next-sentence loss; exact GELU, whatever the encoder's
-    activation.
+    W, b, the norm and c are loaded from the encoder's files if they include them (`cls.predictions`, as in
+    bert-base-uncased), else they are initialized randomly; the norm's eps is the encoder's.
     Paper: Devlin et al., "BERT", 2019; before fine-tuning: Gururangan et al., "Don't Stop Pretraining", 2020.
+    Differences: no next-sentence loss; always the exact GELU, whatever the encoder's activation.
     """
 
     pretrained: ClassVar[Mapping[str, str]] = {
@@ -34,13 +34,13 @@ class MlmHead(TextHead):
         "bias": "cls.predictions.bias",
     }
 
-    def __init__(self, task: str, labels: LabelSpace, hidden: int, *, share: float = 0.15) -> None:
+    def __init__(
+        self, task: str, labels: LabelSpace, hidden: int, *, share: Annotated[float, Bounds(0, 1, "()")] = 0.15
+    ) -> None:
         super().__init__(task, labels)
-        if not 0 < share < 1:
-            raise UserError(f"recipe: tasks.{task}.head.share: a number between 0 and 1 is needed, found {share}")
-        self.masked = share
+        self.mask_share = share
         self.dense = nn.Linear(hidden, hidden)
-        self.norm = nn.LayerNorm(hidden, eps=1e-12)  # the encoder's: see set_norm_eps
+        self.norm = nn.LayerNorm(hidden, eps=1e-12)
         self.bias = nn.Parameter(torch.zeros(labels.vocabulary))
         nn.init.normal_(self.dense.weight, std=0.02)
         nn.init.zeros_(self.dense.bias)
@@ -49,18 +49,19 @@ class MlmHead(TextHead):
         self.norm.eps = eps
 
     def forward(self, encoded: Encoded) -> Tensor:
+        """Return [B, 2]: for each text the sum of -log p of its masked tokens, and their number."""
         assert encoded.labels is not None, "the text of this task was not masked"
         assert encoded.words_VD is not None
         first, last = encoded.layout.sequence_ranges[encoded.task_index]
-        asked_M = (encoded.labels >= 0).nonzero().squeeze(-1)
-        h_MD = self.norm(F.gelu(self.dense(encoded.hidden_TD[encoded.tokens][asked_M])))
-        # An encoder's matrix may have more rows than its tokenizer has tokens.
+        masked_M = (encoded.labels >= 0).nonzero().squeeze(-1)
+        h_MD = self.norm(F.gelu(self.dense(encoded.hidden_TD[encoded.tokens][masked_M])))
+        # The encoder's embedding matrix may have more rows than the tokenizer has tokens.
         logits_MV = F.linear(h_MD, encoded.words_VD[: len(self.bias)], self.bias)
-        nll_M = F.cross_entropy(logits_MV.float(), encoded.labels[asked_M], reduction="none")
+        nll_M = F.cross_entropy(logits_MV.float(), encoded.labels[masked_M], reduction="none")
         ends_S = encoded.layout.cu_seqlens_S1[first + 1 : last + 1].long() - encoded.tokens.start
-        text_M = torch.bucketize(asked_M, ends_S, right=True)
-        each_M2 = torch.stack((nll_M, torch.ones_like(nll_M)), dim=-1)
-        return each_M2.new_zeros(last - first, 2).index_add(0, text_M, each_M2)
+        text_M = torch.bucketize(masked_M, ends_S, right=True)
+        nll_and_one_M2 = torch.stack((nll_M, torch.ones_like(nll_M)), dim=-1)
+        return nll_and_one_M2.new_zeros(last - first, 2).index_add(0, text_M, nll_and_one_M2)
 
     def surprise(self, outputs: Tensor) -> Tensor:
         return outputs

@@ -1,4 +1,4 @@
-"""Plain text: each text's two dropout views near each other, other texts far away."""
+"""Contrastive learning on plain text (unsupervised SimCSE)."""
 
 from typing import ClassVar
 
@@ -8,49 +8,50 @@ from torch import Tensor
 
 from polytask.heads.base import TextHead
 from polytask.stream import Encoded, Pooling
-from polytask.types import LabelSpace, UserError
+from polytask.types import LabelSpace, Positive
 
-LARGEST = 1024
-"""Texts that are compared with each other at most: a whole split is taken in equal blocks of no more than this."""
+MAX_BLOCK = 1024
+"""The largest number of texts that are compared with each other: a split is divided into equal blocks of at most this
+size."""
 
 
 class SimcseHead(TextHead):
-    """Unsupervised SimCSE: each text goes through the encoder twice, and dropout makes its vectors u and v differ.
+    """Unsupervised SimCSE: each text is encoded twice, and dropout makes its vectors u and v differ.
 
     `-log( exp(cos(u_i, v_i)/temperature) / sum_j exp(cos(u_i, v_j)/temperature) )`, j over the texts of the step; mean
-    over the texts. Metric: perplexity, the exponential of that: among how many texts a text is lost; lower is better.
-    Evaluation has no dropout, so that both copies agree, and the number says how far apart the texts lie.
+    over the texts. Metric: perplexity, the exponential of the loss (lower is better).
+    Evaluation has no dropout, so u = v, and the metric measures how far the texts are from each other.
 
-    Paper: Gao, Yao & Chen, "SimCSE", 2021: temperature 0.05, the first token with an extra layer that is there in
-    training alone; here `pooling` is the mean by default, and there is no extra layer. Where the encoder has no
-    dropout, or is frozen, only the other texts teach anything.
+    Paper: Gao, Yao & Chen, "SimCSE", 2021: temperature 0.05.
+    Differences: the paper pools the first token and adds a layer that is used only in training; here `pooling` is the
+    mean by default, and there is no extra layer. If the encoder has no dropout, or is frozen, only the other texts
+    of the step provide a training signal.
     """
 
-    apart: ClassVar[bool] = True
+    separate_texts: ClassVar[bool] = True
     copies: ClassVar[int] = 2
+    pooling: Pooling
 
     def __init__(
-        self, task: str, labels: LabelSpace, hidden: int, *, temperature: float = 0.05, pooling: Pooling = "mean"
+        self, task: str, labels: LabelSpace, hidden: int, *, temperature: Positive = 0.05, pooling: Pooling = "mean"
     ) -> None:
         super().__init__(task, labels)
-        if temperature <= 0:
-            raise UserError(f"recipe: tasks.{task}.head.temperature: a number above 0 is needed, found {temperature}")
         self.temperature = temperature
         self.pooling = pooling
 
     def forward(self, encoded: Encoded) -> Tensor:
-        """[B, 2, D]: both vectors of each text, of length 1."""
+        """Return [B, 2, D]: both vectors of each text, normalized to length 1."""
         unit_SD = F.normalize(encoded.pool(self.pooling).float(), dim=-1)
         pairs_B2D: Tensor = unit_SD.unflatten(0, (-1, 2))
         return pairs_B2D
 
     def surprise(self, outputs: Tensor) -> Tensor:
-        parts = [self._nce(block_B2D) for block_B2D in outputs.tensor_split(-(-len(outputs) // LARGEST))]
+        parts = [self._nce(block_B2D) for block_B2D in outputs.tensor_split(-(-len(outputs) // MAX_BLOCK))]
         return torch.stack((torch.cat(parts), outputs.new_ones(len(outputs))), dim=-1)
 
     def _nce(self, vectors_B2D: Tensor) -> Tensor:
         u_BD, v_BD = vectors_B2D.unbind(1)
-        # Never in half precision, which cannot tell a cosine of 0.99 from one of 0.995.
+        # Not in half precision, which cannot distinguish a cosine of 0.99 from one of 0.995.
         with torch.autocast(u_BD.device.type, enabled=False):
             cos_BB = u_BD @ v_BD.T
         return F.cross_entropy(cos_BB / self.temperature, torch.arange(len(u_BD), device=u_BD.device), reduction="none")

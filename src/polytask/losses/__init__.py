@@ -1,4 +1,4 @@
-"""Losses by name: what a task learns to make small."""
+"""Losses by name: what a task minimizes in place of its head's own loss."""
 
 from polytask.losses.base import Loss
 from polytask.losses.cross_entropy import CrossEntropy

@@ -1,13 +1,15 @@
-"""What a task learns to make small, where the recipe names something other than its head's own loss.
+"""The interface of losses, and the formulas that several packages use: weighted sums and distances between outputs.
 
-Knows outputs and labels; knows no model and no other task. Outputs stay what they were ([B, C] class scores, [B] logits
-of yes, [B] scores scaled to 0..1), so that predictions, regularizers and evaluation are the same with every loss.
+Knows outputs and labels; knows no model. The meaning of outputs is fixed ([B, C] class scores, [B] logits of yes, [B]
+scores scaled to [0, 1]), so predictions, regularizers and evaluation do not depend on the loss.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.types import LabelKind, LabelSpace, UserError
@@ -16,45 +18,95 @@ ClassWeights = tuple[float, ...] | Literal["balanced"] | None
 
 
 class Loss(ABC):
-    """Outputs and labels of a task's examples in, their mean loss out."""
+    """Computes the mean loss of a task's examples from their outputs and labels."""
 
     kinds: ClassVar[tuple[LabelKind, ...]]
-    """The kinds of label it fits."""
+    """The kinds of label it supports."""
 
     def __init__(self, labels: LabelSpace, counts: tuple[int, ...]) -> None:
         self.labels = labels
         self.counts = counts
-        """Training examples of each class (no, yes for yes_no); empty for scores."""
+        """Number of training examples per class (no, yes for yes_no); empty for scores."""
 
     @abstractmethod
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Mean over the examples, in float32 (float64 where the outputs are)."""
+        """Return the mean over the examples, in float32 (in float64 if the outputs are float64)."""
 
 
-def precise(outputs: Tensor) -> Tensor:
-    """Half-precision outputs as float32; others as they are."""
+def at_least_float32(outputs: Tensor) -> Tensor:
+    """Convert half-precision outputs to float32; leave others unchanged."""
     return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 
 
-def weights_of(given: ClassWeights, labels: LabelSpace, counts: tuple[int, ...]) -> Tensor:
-    """A factor for each class: the recipe's, 1, or `balanced`: `N / (C n_c)`, so that all classes weigh the same.
+def class_weights_tensor(weights: ClassWeights, labels: LabelSpace, counts: tuple[int, ...]) -> Tensor:
+    """Return one weight per class: the recipe's, ones, or `balanced`: `N / (C n_c)`, which gives classes equal weight.
 
-    C counts the classes that have training examples. One that has none is never a label: it gets 1, the mean.
+    C is the number of classes that have training examples. A class without examples gets 1, the mean weight.
     """
-    if given == "balanced":
+    if weights == "balanced":
         share = sum(counts) / max(1, sum(count > 0 for count in counts))
         return torch.tensor([share / count if count else 1.0 for count in counts])
-    if given is None:
+    if weights is None:
         return torch.ones(len(labels.classes))
-    if len(given) != len(labels.classes) or any(weight <= 0 for weight in given):
+    if len(weights) != len(labels.classes) or any(weight <= 0 for weight in weights):
         raise UserError(
-            f"recipe: loss.class_weights: a number above 0 is needed for each of the {len(labels.classes)} classes "
-            f"({', '.join(labels.classes)}), found {list(given)}"
+            f"recipe: loss.class_weights: must be one number above 0 for each of the {len(labels.classes)} classes "
+            f"({', '.join(labels.classes)}), found {list(weights)}"
         )
-    return torch.tensor(given)
+    return torch.tensor(weights)
 
 
 def weighted_mean(losses_B: Tensor, weights_C: Tensor, labels_B: Tensor) -> Tensor:
-    """`sum_i w_i loss_i / sum_i w_i`, w_i the factor of example i's class."""
+    """`sum_i w_i loss_i / sum_i w_i`, where w_i is the weight of example i's class."""
     weights_B = weights_C[labels_B.long()]
     return (weights_B * losses_B).sum() / weights_B.sum()
+
+
+def weighted_sum(losses: Mapping[str, Tensor], weights: Mapping[str, float] | Mapping[str, Tensor]) -> Tensor:
+    """`sum_t weights[t] losses[t]` over the tasks t in `losses`."""
+    return torch.stack([weights[task] * loss for task, loss in losses.items()]).sum()
+
+
+def symmetric_distance(one: Tensor, other: Tensor, kind: LabelKind, fixed_targets: bool = False) -> Tensor:
+    """Mean over examples of `KL(p || q) + KL(q || p)` of class probabilities, or of the squared error of scores.
+
+    With `fixed_targets`, the gradient of KL(q || p) is taken only with respect to p and that of KL(p || q) only with
+    respect to q, as in mt-dnn. The value is the same; each gradient is about half as large, exactly half in the limit
+    p = q.
+    """
+    one, other = at_least_float32(one), at_least_float32(other)
+    match kind:
+        case "classes":
+            log_p, log_q = one.log_softmax(-1), other.log_softmax(-1)
+            # sum_c p_c grad log p_c = 0, so detaching p - q leaves only q_c grad log p_c and p_c grad log q_c.
+            change = log_p.exp() - log_q.exp()
+            return ((change.detach() if fixed_targets else change) * (log_p - log_q)).sum(-1).mean()
+        case "yes_no":  # two classes with logits x and 0: the same formula, simplified
+            change = one.sigmoid() - other.sigmoid()
+            return ((change.detach() if fixed_targets else change) * (one - other)).mean()
+        case "score":
+            return (one - other).square().mean()
+        case "text":  # no labels to compare: zero, but differentiable
+            return 0.0 * (one - other).sum()
+
+
+def distillation_loss(
+    outputs: Tensor, targets: Tensor, kind: LabelKind, temperature: float, form: Literal["kl", "cross_entropy"]
+) -> Tensor:
+    """Mean over examples of `T^2 KL(q || p)` or `-T^2 sum_c q_c log p_c`, or of the squared error of scores.
+
+    p and q are the probabilities of the outputs and of the targets at temperature T. The factor T^2 keeps the
+    gradient's magnitude (Hinton et al. 2015). The two forms differ by the entropy of q, which has no gradient.
+    """
+    assert kind != "text", "plain text has no labels, so it cannot be distilled"
+    outputs, targets = at_least_float32(outputs), at_least_float32(targets)
+    if kind == "score":
+        return F.mse_loss(outputs, targets)
+    p, q = outputs / temperature, targets / temperature
+    if form == "kl":
+        if kind == "yes_no":  # two classes with logits x and 0
+            p, q = (torch.stack((x, torch.zeros_like(x)), dim=-1) for x in (p, q))
+        return temperature**2 * F.kl_div(p.log_softmax(-1), q.log_softmax(-1), reduction="batchmean", log_target=True)
+    if kind == "yes_no":
+        return temperature**2 * F.binary_cross_entropy_with_logits(p, q.sigmoid())
+    return temperature**2 * F.cross_entropy(p, q.softmax(-1))

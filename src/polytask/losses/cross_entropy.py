@@ -1,44 +1,38 @@
-"""Cross-entropy with smoothed labels and weighted classes."""
+"""Cross-entropy with label smoothing and class weights."""
 
 from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from polytask.losses.base import ClassWeights, Loss, precise, weighted_mean, weights_of
-from polytask.types import LabelKind, LabelSpace, UserError
+from polytask.losses.base import ClassWeights, Loss, at_least_float32, class_weights_tensor, weighted_mean
+from polytask.types import LabelKind, LabelSpace, Rate
 
 
 class CrossEntropy(Loss):
-    """`-sum_c q_c log p_c` with smoothed labels q and weighted classes; the heads' own loss when neither is asked for.
+    """`-sum_c q_c log p_c` with smoothed labels q and class weights; with the defaults, the same as the heads' loss.
 
-    `smoothing` (eps; Szegedy et al. 2016): classes `q_c = (1 - eps) [c = y] + eps/C`, yes_no `q = (1 - eps) y + eps/2`.
-    `class_weights`: a number for each class, in the task's order (no, yes for yes_no), or balanced, which is
-    scikit-learn's `N / (C n_c)` from the training rows. The mean divides by the sum of the weights.
+    `smoothing` (eps; Szegedy et al. 2016): for classes `q_c = (1 - eps) [c = y] + eps/C`, for yes_no
+    `q = (1 - eps) y + eps/2`. `class_weights`: one number per class, in the task's order (no, yes for yes_no), or
+    balanced, which is scikit-learn's `N / (C n_c)` computed from the training rows. The mean divides by the sum of the
+    weights.
 
-    With both, classes do as torch does: each term of the sum has its own class's weight. yes_no gives the whole
-    example the weight of its label.
+    If both are given, classes follow torch: each term of the sum has the weight of its own class. For yes_no the whole
+    example has the weight of its label.
     """
 
     kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no")
 
     def __init__(
-        self,
-        labels: LabelSpace,
-        counts: tuple[int, ...],
-        *,
-        smoothing: float = 0.0,
-        class_weights: ClassWeights = None,
+        self, labels: LabelSpace, counts: tuple[int, ...], *, smoothing: Rate = 0.0, class_weights: ClassWeights = None
     ) -> None:
         super().__init__(labels, counts)
-        if not 0 <= smoothing < 1:
-            raise UserError(f"recipe: loss.smoothing: a number from 0 up to (not with) 1 is needed, found {smoothing}")
         self.smoothing = smoothing
-        self.weights_C = weights_of(class_weights, labels, counts)
+        self.weights_C = class_weights_tensor(class_weights, labels, counts)
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        outputs = precise(outputs)
-        self.weights_C = self.weights_C.to(outputs)  # once: afterwards they are where they should be
+        outputs = at_least_float32(outputs)
+        self.weights_C = self.weights_C.to(outputs)  # copies only in the first call
         if self.labels.kind == "classes":
             return F.cross_entropy(outputs, labels, weight=self.weights_C, label_smoothing=self.smoothing)
         targets_B = labels.to(outputs) * (1 - self.smoothing) + self.smoothing / 2

@@ -1,4 +1,4 @@
-"""torch's Adamax under the options that recipes use. Knows nothing else."""
+"""Adamax: torch's implementation with the options that recipes use."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,8 +17,8 @@ class Adamax(torch.optim.Adamax):
 
     Paper: Kingma and Ba, "Adam", 2015, section 7.
 
-    Differences: torch's own code. Its weight decay is part of the gradient (L2), unlike that of the other optimizers
-    here: it passes through m / u, and drowns gradients much smaller than wd theta, so it is 0 unless given. eps is
+    Differences: this is torch's code. Unlike the other optimizers here, its weight decay is part of the gradient (L2):
+    it passes through m / u, and dominates gradients that are much smaller than wd theta, so the default is 0. eps is
     torch's; the paper has none.
     """
 

@@ -1,19 +1,18 @@
-"""AdamW, written out. Knows parameters and their gradients, nothing of tasks or of the model."""
+"""AdamW."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
 
-from polytask.optim.base import ListOptimizer, check_options, update_moments
+from polytask.optim.base import ListOptimizer, TensorLists, check_options
 from polytask.types import UserError
 
 Correction = Literal["exact", "efficient"]
 
 
 class AdamW(ListOptimizer):
-    """Adam with weight decay applied to the weights themselves, beside the gradient's step.
+    """Adam with decoupled weight decay.
 
         m = beta1 m + (1 - beta1) g              m^ = m / (1 - beta1^t)
         v = beta2 v + (1 - beta2) g^2            v^ = v / (1 - beta2^t)
@@ -24,8 +23,8 @@ class AdamW(ListOptimizer):
     "Decoupled Weight Decay Regularization", 2019.
 
     Differences: decay is multiplied by lr, as in torch and unlike the paper, where only the schedule scales it. The
-    efficient form is the exact one with eps / sqrt(1 - beta2^t) in place of eps: a larger eps in the first steps. Each
-    parameter counts its own steps, and one without a gradient neither moves, nor decays, nor counts.
+    efficient form is the exact one with eps / sqrt(1 - beta2^t) instead of eps: a larger eps in the first steps. Each
+    parameter counts its own steps; one without a gradient is not updated, not decayed and not counted.
     """
 
     elementwise: ClassVar[bool] = True
@@ -42,27 +41,21 @@ class AdamW(ListOptimizer):
     ) -> None:
         check_options("adamw", betas, lr=lr, eps=eps, weight_decay=weight_decay)
         if correction not in ("exact", "efficient"):
-            raise UserError(f"adamw: correction is {correction!r}, and must be exact or efficient")
+            raise UserError(f"adamw: correction must be exact or efficient, found {correction!r}")
         defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "correction": correction}
         super().__init__(params, defaults)
 
-    def move(
-        self,
-        params: list[Tensor],
-        grads: list[Tensor],
-        kept: Mapping[str, list[Tensor]],
-        steps: list[float],
-        group: dict[str, Any],
-    ) -> None:
-        lr, (beta1, beta2) = group["lr"], group["betas"]
-        rests1, roots2 = [1 - beta1**t for t in steps], [(1 - beta2**t) ** 0.5 for t in steps]
-        torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
-        ms, vs = update_moments(grads, kept, group["betas"])
-        scales = torch._foreach_sqrt(vs)
-        if group["correction"] == "exact":
-            torch._foreach_div_(scales, roots2)
-            sizes = [-lr / rest for rest in rests1]
+    def update(self, lists: TensorLists, options: Mapping[str, Any]) -> None:
+        lr, (beta1, beta2) = options["lr"], options["betas"]
+        corrections1 = lists.bias_corrections(beta1)
+        roots2 = [correction**0.5 for correction in lists.bias_corrections(beta2)]
+        torch._foreach_mul_(lists.params, 1 - lr * options["weight_decay"])
+        ms, vs = lists.update_moments(options["betas"])
+        denominators = torch._foreach_sqrt(vs)
+        if options["correction"] == "exact":
+            torch._foreach_div_(denominators, roots2)
+            factors = [-lr / correction for correction in corrections1]
         else:
-            sizes = [-lr * root / rest for root, rest in zip(roots2, rests1, strict=True)]
-        torch._foreach_add_(scales, group["eps"])
-        torch._foreach_addcdiv_(params, ms, scales, sizes)
+            factors = [-lr * root / correction for root, correction in zip(roots2, corrections1, strict=True)]
+        torch._foreach_add_(denominators, options["eps"])
+        torch._foreach_addcdiv_(lists.params, ms, denominators, factors)

@@ -1,4 +1,4 @@
-"""torch's fused AdamW under the options that recipes use. Knows nothing else."""
+"""AdamW: torch's fused implementation with the options that recipes use."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -9,21 +9,22 @@ from polytask.optim.base import check_options
 
 
 class FusedAdamW(torch.optim.AdamW):
-    """AdamW in one kernel for all parameters: the same numbers as `adamw` to rounding, and the faster of the two.
+    """AdamW in one kernel for all parameters: equal to `adamw` up to rounding, and faster.
 
         theta = theta - lr wd theta - lr m^ / (sqrt(v^) + eps)
 
     Paper: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
 
-    Differences: torch's own code with fused=True and the default options of `adamw`; it has no efficient correction.
+    Differences: this is torch's code with fused=True and the defaults of `adamw`; it has no efficient correction.
     """
 
     capturable: ClassVar[bool] = True
-    """Its `step` can be captured in a CUDA graph: it counts on the device, takes learning rates that are tensors there,
-    and obeys `found_inf` and `grad_scale`. Each class declares this for itself; a subclass does not inherit it."""
+    """Whether `step` can be captured in a CUDA graph: it counts steps on the device, accepts learning rates that are
+    tensors there, and obeys `found_inf` and `grad_scale`. Each class declares this for itself; a subclass does not
+    inherit it."""
     plain_adamw: ClassVar[bool] = True
-    """Its `step` is torch's AdamW, so training on CUDA may take the same step by another kernel. A subclass with a step
-    of its own does not inherit this either."""
+    """Whether `step` is torch's AdamW, so that training on CUDA may replace it by another kernel. A subclass does not
+    inherit this either."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""LAMB, written out. Knows parameters and their gradients, nothing of tasks or of the model."""
+"""LAMB."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,24 +6,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polytask.optim.base import ListOptimizer, check_options, update_moments
+from polytask.optim.base import ListOptimizer, TensorLists, check_options
 
 
 class Lamb(ListOptimizer):
-    """Adam whose step is as long, for each matrix, as lr times the matrix.
+    """Adam whose step for each matrix has the norm of the matrix times lr.
 
         m, v, m^, v^ as in adamw
         r = m^ / (sqrt(v^) + eps) + wd theta
         theta = theta - lr phi(|theta|) / |r| r          phi(z) = min(z, clamp)
 
-    The ratio phi(|theta|) / |r| is 1 where either norm is 0, and for biases, norms and all other vectors.
+    The ratio phi(|theta|) / |r| is 1 if either norm is 0, and for biases, norms and all other vectors.
 
-    Paper: You et al., "Large Batch Optimization for Deep Learning", 2020. It is made for batches of thousands. lr is a
-    share of the weights' size: an lr of 1e-3 moves weights of about 0.05 as far as adamw with 5e-5 does.
+    Paper: You et al., "Large Batch Optimization for Deep Learning", 2020. It is intended for batches of
+    thousands. lr is relative to the size of the weights: with lr 1e-3, weights of about 0.05 change as much as with
+    adamw and lr 5e-5.
 
-    Differences: the paper leaves phi open. Well-known code for torch cuts |theta| at 10, as here; `clamp: null` is the
-    identity. Vectors are left out of the ratio as in the authors' settings for BERT, and what the paper calls a layer
-    is one tensor.
+    Differences: the paper leaves phi open. Well-known code for torch clamps |theta| to 10, as here; `clamp: null` is
+    the identity. Vectors have no ratio, as in the authors' settings for BERT, and what the paper calls a layer is one
+    tensor.
     """
 
     def __init__(
@@ -36,38 +37,31 @@ class Lamb(ListOptimizer):
         weight_decay: float = 0.01,
         clamp: float | None = 10.0,
     ) -> None:
-        highest = float("inf") if clamp is None else clamp
-        check_options("lamb", betas, lr=lr, eps=eps, weight_decay=weight_decay, clamp=highest)
-        defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "clamp": highest}
+        bound = float("inf") if clamp is None else clamp
+        check_options("lamb", betas, lr=lr, eps=eps, weight_decay=weight_decay, clamp=bound)
+        defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "clamp": bound}
         super().__init__(params, defaults)
 
-    def move(
-        self,
-        params: list[Tensor],
-        grads: list[Tensor],
-        kept: Mapping[str, list[Tensor]],
-        steps: list[float],
-        group: dict[str, Any],
-    ) -> None:
-        beta1, beta2 = group["betas"]
-        ms, vs = update_moments(grads, kept, group["betas"])
-        scales = torch._foreach_sqrt(vs)
-        torch._foreach_div_(scales, [(1 - beta2**t) ** 0.5 for t in steps])
-        torch._foreach_add_(scales, group["eps"])
-        ways = torch._foreach_div(ms, [1 - beta1**t for t in steps])
-        torch._foreach_div_(ways, scales)
-        if group["weight_decay"]:
-            torch._foreach_add_(ways, params, alpha=group["weight_decay"])
-        self._stretch(ways, params, group["clamp"])
-        torch._foreach_add_(params, ways, alpha=-group["lr"])
+    def update(self, lists: TensorLists, options: Mapping[str, Any]) -> None:
+        beta1, beta2 = options["betas"]
+        ms, vs = lists.update_moments(options["betas"])
+        denominators = torch._foreach_sqrt(vs)
+        torch._foreach_div_(denominators, [correction**0.5 for correction in lists.bias_corrections(beta2)])
+        torch._foreach_add_(denominators, options["eps"])
+        rs = torch._foreach_div(ms, lists.bias_corrections(beta1))
+        torch._foreach_div_(rs, denominators)
+        if options["weight_decay"]:
+            torch._foreach_add_(rs, lists.params, alpha=options["weight_decay"])
+        _scale_to_norm(rs, lists.params, options["clamp"])
+        torch._foreach_add_(lists.params, rs, alpha=-options["lr"])
 
-    @staticmethod
-    def _stretch(ways: tuple[Tensor, ...], params: list[Tensor], clamp: float) -> None:
-        """Gives each matrix's step the length phi(|theta|), without waiting for the device."""
-        of_matrices = [(way, parameter) for way, parameter in zip(ways, params, strict=True) if parameter.ndim > 1]
-        if of_matrices:
-            steps, matrices = map(list, zip(*of_matrices, strict=True))
-            lengths = torch.stack(torch._foreach_norm(steps))
-            sizes = torch.stack(torch._foreach_norm(matrices)).clamp(max=clamp)
-            ratios = torch.where((lengths > 0) & (sizes > 0), sizes / lengths, 1.0)
-            torch._foreach_mul_(steps, ratios.unbind())
+
+def _scale_to_norm(rs: tuple[Tensor, ...], params: list[Tensor], clamp: float) -> None:
+    """Scale each matrix's step r to the norm phi(|theta|), without waiting for the device."""
+    pairs = [(r, parameter) for r, parameter in zip(rs, params, strict=True) if parameter.ndim > 1]
+    if pairs:
+        steps, matrices = map(list, zip(*pairs, strict=True))
+        lengths = torch.stack(torch._foreach_norm(steps))
+        sizes = torch.stack(torch._foreach_norm(matrices)).clamp(max=clamp)
+        ratios = torch.where((lengths > 0) & (sizes > 0), sizes / lengths, 1.0)
+        torch._foreach_mul_(steps, ratios.unbind())

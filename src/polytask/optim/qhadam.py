@@ -1,27 +1,26 @@
-"""QHAdam, written out. Knows parameters and their gradients, nothing of tasks or of the model."""
+"""QHAdam."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
-from polytask.optim.base import ListOptimizer, check_options, update_moments
+from polytask.optim.base import ListOptimizer, TensorLists, check_options
 from polytask.types import UserError
 
 
 class QHAdam(ListOptimizer):
-    """Adam whose averages are mixed with the step's own gradient (quasi-hyperbolic).
+    """Adam whose averages are mixed with the current gradient (quasi-hyperbolic).
 
         m, v, m^, v^ as in adamw
         theta = theta - lr wd theta - lr [(1 - nu1) g + nu1 m^] / (sqrt((1 - nu2) g^2 + nu2 v^) + eps)
 
-    nus (1, 1) is AdamW to the last bit; nu1 = 0 uses no momentum.
+    With nus (1, 1) it is bit-identical to AdamW; nu1 = 0 uses no momentum.
 
     Paper: Ma and Yarats, "Quasi-hyperbolic momentum and Adam for deep learning", 2019; the defaults of nus and betas
     are those it recommends.
 
-    Differences: weight decay is beside the gradient's step and multiplied by lr, as in adamw; the paper has none.
+    Differences: decoupled weight decay, multiplied by lr, as in adamw; the paper has none.
     """
 
     elementwise: ClassVar[bool] = True
@@ -38,31 +37,24 @@ class QHAdam(ListOptimizer):
     ) -> None:
         check_options("qhadam", betas, lr=lr, eps=eps, weight_decay=weight_decay)
         if len(nus) != 2 or not all(0 <= nu <= 1 for nu in nus):
-            raise UserError(f"qhadam: nus is {nus}, and must be two numbers from 0 to 1")
+            raise UserError(f"qhadam: nus must be two numbers in [0, 1], found {nus}")
         defaults = {"lr": lr, "betas": tuple(betas), "nus": tuple(nus), "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
 
-    def move(
-        self,
-        params: list[Tensor],
-        grads: list[Tensor],
-        kept: Mapping[str, list[Tensor]],
-        steps: list[float],
-        group: dict[str, Any],
-    ) -> None:
-        lr, (beta1, beta2), (nu1, nu2) = group["lr"], group["betas"], group["nus"]
-        rests1, rests2 = [1 - beta1**t for t in steps], [1 - beta2**t for t in steps]
-        torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
-        ms, vs = update_moments(grads, kept, group["betas"])
-        # Both fractions are expanded by their correction, so that nus of 1 leave exactly AdamW's operations.
-        ups, downs = ms, vs
+    def update(self, lists: TensorLists, options: Mapping[str, Any]) -> None:
+        lr, (beta1, beta2), (nu1, nu2), grads = options["lr"], options["betas"], options["nus"], lists.grads
+        corrections1, corrections2 = lists.bias_corrections(beta1), lists.bias_corrections(beta2)
+        torch._foreach_mul_(lists.params, 1 - lr * options["weight_decay"])
+        ms, vs = lists.update_moments(options["betas"])
+        # Both fractions are expanded by their bias correction, so that with nus of 1 the operations are AdamW's.
+        numerators, squares = ms, vs
         if nu1 < 1:
-            ups = list(torch._foreach_mul(ms, nu1))
-            torch._foreach_add_(ups, torch._foreach_mul(grads, [(1 - nu1) * rest for rest in rests1]))
+            numerators = list(torch._foreach_mul(ms, nu1))
+            torch._foreach_add_(numerators, torch._foreach_mul(grads, [(1 - nu1) * c for c in corrections1]))
         if nu2 < 1:
-            downs = list(torch._foreach_mul(vs, nu2))
-            torch._foreach_addcmul_(downs, grads, grads, [(1 - nu2) * rest for rest in rests2])
-        scales = torch._foreach_sqrt(downs)
-        torch._foreach_div_(scales, [rest**0.5 for rest in rests2])
-        torch._foreach_add_(scales, group["eps"])
-        torch._foreach_addcdiv_(params, ups, scales, [-lr / rest for rest in rests1])
+            squares = list(torch._foreach_mul(vs, nu2))
+            torch._foreach_addcmul_(squares, grads, grads, [(1 - nu2) * c for c in corrections2])
+        denominators = torch._foreach_sqrt(squares)
+        torch._foreach_div_(denominators, [c**0.5 for c in corrections2])
+        torch._foreach_add_(denominators, options["eps"])
+        torch._foreach_addcdiv_(lists.params, numerators, denominators, [-lr / c for c in corrections1])

@@ -1,21 +1,22 @@
-"""No step may make the remembered tasks worse on the whole."""
+"""A-GEM: no step may increase the average loss of the remembered tasks."""
 
 import torch
 from torch import Tensor
 
 from polytask.policies.base import GradientPolicy, Keep, MemoryPlan, PolicyContext
+from polytask.types import Count
 
 
 class AGem(GradientPolicy):
-    """Averaged gradient episodic memory: one gradient g_ref on examples of all memories together.
+    """Averaged gradient episodic memory: one reference gradient g_ref on the examples of all memories.
 
-    Where `<g, g_ref> < 0`: `g - (<g, g_ref> / |g_ref|^2) g_ref`, else g. Memories as for `gem`; each remembered task
-    counts to g_ref by its share of the examples and its `weight`.
+    If `<g, g_ref> < 0`: `g - (<g, g_ref> / |g_ref|^2) g_ref`, else g. Memories as for `gem`; each remembered task
+    contributes to g_ref by its share of the examples and its `weight`.
     Paper: Chaudhry et al., "Efficient Lifelong Learning with A-GEM", 2019.
     """
 
     def __init__(
-        self, context: PolicyContext, *, size: int = 256, keep: Keep = "reservoir", batch: int | None = None
+        self, context: PolicyContext, *, size: Count = 256, keep: Keep = "reservoir", batch: Count | None = None
     ) -> None:
         super().__init__(context)
         self.plan = MemoryPlan(size, keep, batch, one_gradient=True)

@@ -1,4 +1,4 @@
-"""Gradients made orthogonal and of equal length."""
+"""Aligned-MTL: gradients made orthogonal and of equal length."""
 
 import numpy as np
 
@@ -6,10 +6,10 @@ from polytask.policies.base import Floats, StepPolicy
 
 
 class AlignedMtl(StepPolicy):
-    """Gradients made orthogonal and of equal length, then averaged.
+    """Aligned-MTL: the gradients are made orthogonal and of equal length, then averaged.
 
     With the eigenvalues l_1 >= ... >= l_R > 0 of the Gram matrix and its eigenvectors V, the weights are
-    `sqrt(l_R) V diag(l)^-1/2 V' (1/K, ..., 1/K)'`: all components get the length of the weakest one.
+    `sqrt(l_R) V diag(l)^-1/2 V' (1/K, ..., 1/K)'`: all components get the length of the shortest one.
     Paper: Senushkin et al., "Independent Component Alignment for Multi-Task Learning", 2023.
     """
 

@@ -1,4 +1,4 @@
-"""No step may make a remembered task worse."""
+"""GEM: no step may increase the loss of a remembered task."""
 
 import numpy as np
 import torch
@@ -7,22 +7,21 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from polytask.policies.base import Floats, GradientPolicy, Keep, MemoryPlan, PolicyContext
-from polytask.types import UserError
+from polytask.types import Count, NonNegative
 
 
 class Gem(GradientPolicy):
-    """Gradient episodic memory: the gradient nearest to the step's own that makes no remembered task worse.
+    """Gradient episodic memory: the gradient closest to the step's own that makes no remembered task worse.
 
-    g is the step's gradient on shared parameters, g_k that of the memory of every task that is not in the step. Where
-    `<g, g_k> >= 0` for all k, g is kept. Else `g~ = g + sum_k v_k g_k` with v the answer of the dual problem
-    `min_v 1/2 v'GG'v + (Gg)'v, v >= margin`, which scipy's non-negative least squares solves on a Cholesky factor of
-    GG'. A margin above 0 pushes the step towards the memories. The diagonal of GG' is multiplied by `1 + ridge`,
-    because gradients of similar tasks are nearly dependent; every memory is protected equally well, however small its
-    gradient.
+    g is the step's gradient on shared parameters, g_k that of the memory of each task that is not in the step. If
+    `<g, g_k> >= 0` for all k, g is kept. Else `g~ = g + sum_k v_k g_k`, where v solves the dual problem
+    `min_v 1/2 v'GG'v + (Gg)'v, v >= margin` (by scipy's non-negative least squares on a Cholesky factor of GG'). A
+    margin above 0 pushes the step towards the memories. The diagonal of GG' is multiplied by `1 + ridge`, because the
+    gradients of similar tasks are nearly dependent; every memory is protected equally well, however small its gradient.
 
-    In joint training every task that is not in the step is a memory; in a sequence of tasks, those that came before.
-    `size` examples of each task are remembered and `batch` of them drawn for each step (left out: as many as the step
-    has). Heads and adapters of remembered tasks do not move. Gradients are clipped after this.
+    In joint training every task that is not in the step is a memory; in a sequence of tasks, the earlier ones are.
+    `size` examples of each task are kept and `batch` of them drawn for each step (left out: as many as the step has).
+    Heads and adapters of remembered tasks do not change. Gradients are clipped afterwards.
     Paper: Lopez-Paz & Ranzato, "Gradient Episodic Memory for Continual Learning", 2017 (margin 0.5).
     """
 
@@ -30,16 +29,13 @@ class Gem(GradientPolicy):
         self,
         context: PolicyContext,
         *,
-        size: int = 256,
+        size: Count = 256,
         keep: Keep = "reservoir",
-        batch: int | None = None,
-        margin: float = 0.0,
-        ridge: float = 1e-7,
+        batch: Count | None = None,
+        margin: NonNegative = 0.0,
+        ridge: NonNegative = 1e-7,
     ) -> None:
         super().__init__(context)
-        for name, value in {"margin": margin, "ridge": ridge}.items():
-            if value < 0:
-                raise UserError(f"recipe: policy.{name}: 0 or more is needed, found {value}")
         self.margin, self.ridge = margin, ridge
         self.plan = MemoryPlan(size, keep, batch)
 
@@ -53,28 +49,28 @@ class Gem(GradientPolicy):
         weights = np.ones(len(gram))
         weights[own:] = 0.0
         if (dots_M < 0).any():
-            weights[own:] = dual(gram[own:, own:], dots_M, self.margin, self.ridge)
+            weights[own:] = solve_dual(gram[own:, own:], dots_M, self.margin, self.ridge)
         return torch.from_numpy(weights)
 
 
-def dual(gram_MM: Floats, dots_M: Floats, margin: float, ridge: float) -> Floats:
-    """`argmin_v 1/2 v'Pv + q'v, v >= margin`, P the memories' inner products and q theirs with the gradient."""
+def solve_dual(gram_MM: Floats, dots_M: Floats, margin: float, ridge: float) -> Floats:
+    """`argmin_v 1/2 v'Pv + q'v, v >= margin`, P the inner products of the memories' gradients, q those with g."""
     lengths_M = np.sqrt(np.diag(gram_MM))
-    weights_M = np.full(len(lengths_M), margin)  # of a memory without a gradient any weight will do
-    some = lengths_M > 0
-    lengths = lengths_M[some]
-    # In terms of unit gradients and their weights |g_k| v_k, so that the ridge means the same for each of them.
-    units = gram_MM[np.ix_(some, some)] / np.outer(lengths, lengths) + ridge * np.eye(len(lengths))
+    weights_M = np.full(len(lengths_M), margin)  # a memory without a gradient may have any weight
+    nonzero = lengths_M > 0
+    lengths = lengths_M[nonzero]
+    # In terms of unit gradients with weights |g_k| v_k, so that the ridge has the same effect on each of them.
+    units = gram_MM[np.ix_(nonzero, nonzero)] / np.outer(lengths, lengths) + ridge * np.eye(len(lengths))
     # With u = |g_k| (v - margin) this is `min_u |L'u + L^-1 (q + margin P |g|)|^2, u >= 0`.
-    shifted = dots_M[some] / lengths + margin * units @ lengths
+    shifted = dots_M[nonzero] / lengths + margin * units @ lengths
     size = np.abs(shifted).max(initial=0.0)
     if size == 0:
         return weights_M
     try:
         factor = np.linalg.cholesky(units)
-    except np.linalg.LinAlgError:  # dependent gradients, and rounding larger than the ridge
-        return dual(gram_MM, dots_M, margin, max(10 * ridge, 1e-9))
-    # The right side is divided by its size, because the solver's tolerance is an absolute one.
-    answer = nnls(factor.T, -solve_triangular(factor, shifted / size, lower=True), maxiter=100 * len(factor))[0]
-    weights_M[some] += size * answer / lengths
+    except np.linalg.LinAlgError:  # dependent gradients, and rounding errors larger than the ridge
+        return solve_dual(gram_MM, dots_M, margin, max(10 * ridge, 1e-9))
+    # The right-hand side is divided by its size, because the solver's tolerance is absolute.
+    solution = nnls(factor.T, -solve_triangular(factor, shifted / size, lower=True), maxiter=100 * len(factor))[0]
+    weights_M[nonzero] += size * solution / lengths
     return weights_M

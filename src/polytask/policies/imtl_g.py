@@ -1,4 +1,4 @@
-"""An update that goes equally far along every task's gradient."""
+"""IMTL-G: an update with equal projections on all tasks' gradients."""
 
 import numpy as np
 
@@ -9,8 +9,8 @@ class ImtlG(StepPolicy):
     """Impartial multi-task learning: the update has the same projection on every task's gradient direction.
 
     `v = G^+ (|g_1|, ..., |g_K|)'`, G^+ the pseudo-inverse of the Gram matrix, and the weights are `v / sum_k v_k`. They
-    may be negative. Where the sum is 0 there are no such weights, and the update is the mean.
-    Paper: Liu et al., "Towards Impartial Multi-Task Learning", 2021; for dependent gradients as in Quinton & Rey,
+    may be negative. If the sum is 0, such weights do not exist, and the update is the mean.
+    Paper: Liu et al., "Towards Impartial Multi-Task Learning", 2021; linearly dependent gradients as in Quinton & Rey,
     "Jacobian Descent for Multi-Objective Optimization", 2024.
     """
 

@@ -1,4 +1,4 @@
-"""The shortest combination of the tasks' gradients."""
+"""MGDA: the shortest convex combination of the tasks' gradients."""
 
 import numpy as np
 from scipy.optimize import nnls
@@ -9,17 +9,17 @@ from polytask.policies.base import Floats, StepPolicy
 class Mgda(StepPolicy):
     """Multiple-gradient descent: the shortest vector in the convex hull of the tasks' gradients.
 
-    `min_w |sum_k w_k g_k|, w >= 0, sum_k w_k = 1`. Where it is not 0, it makes every task better:
-    `<g_k, d> >= |d|^2` for all k. It is near the smallest gradient, and 0 where a task has none.
-    Paper: Sener & Koltun, "Multi-Task Learning as Multi-Objective Optimization", 2018. Solved exactly; the paper's
-    Frank-Wolfe steps stop before the shortest vector when there are more than a few tasks.
+    `min_w |sum_k w_k g_k|, w >= 0, sum_k w_k = 1`. If it is not 0, it improves every task:
+    `<g_k, d> >= |d|^2` for all k. It is close to the shortest gradient, and 0 if a task has none.
+    Paper: Sener & Koltun, "Multi-Task Learning as Multi-Objective Optimization", 2018.
+    Difference: solved exactly; with more than a few tasks, the paper's Frank-Wolfe steps stop before the optimum.
     """
 
     def solve(self, gram_KK: Floats) -> Floats:
-        return shortest(gram_KK)
+        return shortest_combination(gram_KK)
 
 
-def shortest(gram_KK: Floats) -> Floats:
+def shortest_combination(gram_KK: Floats) -> Floats:
     """`argmin_w |sum_k w_k g_k|` over `w >= 0, sum_k w_k = 1`.
 
     The minimum of `|sum_k x_k g_k|^2 + (sum_k x_k - 1)^2` over x >= 0 has the same direction, and is a non-negative
@@ -27,14 +27,14 @@ def shortest(gram_KK: Floats) -> Floats:
     """
     lengths_K = np.sqrt(np.diag(gram_KK))
     if not lengths_K.all():
-        answer_K: Floats = (lengths_K == 0).astype(np.float64)
+        solution_K: Floats = (lengths_K == 0).astype(np.float64)
     else:
-        # In terms of unit gradients and of the shortest length, so that gradients of any sizes are solved equally well.
+        # Scaled to unit gradients and by the shortest length, so that the accuracy does not depend on their lengths.
         values_K, vectors_KK = np.linalg.eigh(gram_KK / np.outer(lengths_K, lengths_K))
         units_KK = (vectors_KK * np.sqrt(values_K.clip(min=0))).T
         system = np.vstack([units_KK, lengths_K.min() / lengths_K])
         target = np.zeros(len(system))
         target[-1] = 1.0
-        answer_K = nnls(system, target, maxiter=100 * len(system))[0] / lengths_K
-    weights_K: Floats = answer_K / answer_K.sum()
+        solution_K = nnls(system, target, maxiter=100 * len(system))[0] / lengths_K
+    weights_K: Floats = solution_K / solution_K.sum()
     return weights_K

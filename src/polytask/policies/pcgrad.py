@@ -1,4 +1,4 @@
-"""Each task's gradient without what points against the others'."""
+"""PCGrad: each task's gradient without its conflicts with the other tasks'."""
 
 import torch
 
@@ -6,17 +6,18 @@ from polytask.policies.base import Floats, StepPolicy
 
 
 class PcGrad(StepPolicy):
-    """Gradient surgery: each task's gradient loses what points against the others', one after another in random order.
+    """Gradient surgery: each task's gradient loses its components that conflict with the others, in random order.
 
-    `g_i <- g_i - (<g_i, g_j> / |g_j|^2) g_j` wherever `<g_i, g_j> < 0`; their sum is the update.
-    Paper: Yu et al., "Gradient Surgery for Multi-Task Learning", 2020. Per task, on all shared parameters together.
+    `g_i <- g_i - (<g_i, g_j> / |g_j|^2) g_j` if `<g_i, g_j> < 0`, for each j; the sum over i is the update.
+    Paper: Yu et al., "Gradient Surgery for Multi-Task Learning", 2020. Gradients are those of all shared parameters
+    together.
     """
 
     averages = False
 
     def solve(self, gram_KK: Floats) -> Floats:
         gram = torch.from_numpy(gram_KK)
-        weights_KK = torch.eye(len(gram), dtype=gram.dtype)  # row i: of which gradients g_i consists by now
+        weights_KK = torch.eye(len(gram), dtype=gram.dtype)  # row i: the weights of the gradients in g_i
         for i, weights_K in enumerate(weights_KK):
             for j in torch.randperm(len(gram)).tolist():
                 product = weights_K @ gram[j]

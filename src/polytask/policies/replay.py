@@ -1,24 +1,20 @@
-"""Past examples again, beside the new ones."""
-
-from collections.abc import Mapping
-
-import torch
-from torch import Tensor
+"""Experience replay: past examples are trained on again together with the new ones."""
 
 from polytask.policies.base import Keep, MemoryPlan, Policy, PolicyContext
+from polytask.types import Count
 
 
 class Replay(Policy):
-    """Experience replay: `sum_i w_i loss_i` over the step's tasks and a batch from the memory of every other one.
+    """Experience replay: `sum_i w_i loss_i` over the step's tasks and a batch from the memory of every other task.
 
-    Memories as for `gem`, but their losses are learned from like any other, heads and adapters included.
+    Memories as for `gem`, but their losses are trained on like any other, including heads and adapters.
     Paper: Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019.
     """
 
     capturable = True
 
     def __init__(
-        self, context: PolicyContext, *, size: int = 256, keep: Keep = "reservoir", batch: int | None = None
+        self, context: PolicyContext, *, size: Count = 256, keep: Keep = "reservoir", batch: Count | None = None
     ) -> None:
         super().__init__(context)
         self.plan = MemoryPlan(size, keep, batch, trained=True)
@@ -26,6 +22,3 @@ class Replay(Policy):
     @property
     def memory(self) -> MemoryPlan:
         return self.plan
-
-    def weigh(self, losses: Mapping[str, Tensor]) -> Tensor:
-        return torch.stack([self.context.weights[task] * loss for task, loss in losses.items()]).sum()

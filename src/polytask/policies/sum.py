@@ -1,17 +1,9 @@
-"""Losses added up with fixed weights."""
-
-from collections.abc import Mapping
-
-import torch
-from torch import Tensor
+"""The sum of the tasks' losses with fixed weights."""
 
 from polytask.policies.base import Policy
 
 
 class WeightedSum(Policy):
-    """`sum_i w_i loss_i`, with the weights of the recipe's tasks (1 where none is given)."""
+    """`sum_i w_i loss_i`, where w_i is the task's `weight` in the recipe (default 1)."""
 
     capturable = True
-
-    def weigh(self, losses: Mapping[str, Tensor]) -> Tensor:
-        return torch.stack([self.context.weights[task] * loss for task, loss in losses.items()]).sum()

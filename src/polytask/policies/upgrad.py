@@ -1,22 +1,23 @@
-"""The mean of gradients that make no task worse."""
+"""UPGrad: the mean of gradients that are projected so that no task gets worse."""
 
 import numpy as np
 
 from polytask.policies.base import Floats, StepPolicy
-from polytask.policies.gem import dual
+from polytask.policies.gem import solve_dual
 
 RIDGE = 1e-6
 
 
 class UpGrad(StepPolicy):
-    """Each task's gradient is projected to where no task gets worse; the mean of the projections.
+    """The mean of the tasks' gradients, each projected so that no task gets worse.
 
-    The projection of g_k on `{d: <g_j, d> >= 0 for all j}` is `g_k + sum_j v_j g_j`, v from gem's dual problem with the
-    step's own tasks as constraints and a ridge of 1e-6.
+    The projection of g_k on `{d: <g_j, d> >= 0 for all j}` is `g_k + sum_j v_j g_j`, where v solves gem's dual problem
+    with the step's own tasks as constraints and a ridge of 1e-6.
     Paper: Quinton & Rey, "Jacobian Descent for Multi-Objective Optimization", 2024.
     """
 
     def solve(self, gram_KK: Floats) -> Floats:
-        weights_KK = np.array([one_K + dual(gram_KK, gram_KK @ one_K, 0.0, RIDGE) for one_K in np.eye(len(gram_KK))])
+        units_KK = np.eye(len(gram_KK))
+        weights_KK = np.array([unit_K + solve_dual(gram_KK, gram_KK @ unit_K, 0.0, RIDGE) for unit_K in units_KK])
         mean_K: Floats = weights_KK.mean(0)
         return mean_K

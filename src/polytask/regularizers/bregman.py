@@ -1,25 +1,24 @@
-"""Small steps: the answers stay near those of a running average of the model."""
+"""Bregman proximal point: keeps the outputs close to those of a running average of the model."""
 
-import copy
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from polytask.model import MultiTaskModel, Pass
-from polytask.regularizers.base import Regularizer, RegularizerContext
+from polytask.regularizers.base import Regularizer, RegularizerContext, frozen_copy
 from polytask.types import NonNegative, Share
 
 
 class Bregman(Regularizer):
     """SMART's Bregman proximal point: `weight * l_s(f(x; theta), f(x; theta~))`, theta~ a running average of theta.
 
-    theta~ <- b theta~ + (1 - b) theta after each step, b = `beta` for the first tenth of the run's steps, then
+    `theta~ <- b theta~ + (1 - b) theta` after each step, b = `beta` for the first tenth of the run's steps, then
     `late_beta`; at the start theta~ = theta. l_s is the symmetric KL divergence for classes and yes_no and the squared
-    error for scores; mean over a task's examples, times the task's weight. The average answers without dropout and
-    takes no gradient; it is a second copy of the model in memory and in every checkpoint.
+    error for scores; mean over a task's examples, times the task's weight. The average is evaluated without dropout and
+    without gradients; it is a second copy of the model in memory and in every checkpoint.
 
-    Paper: Jiang et al., "SMART", 2019 (the momentum form), whose mu is `weight`. Costs 4/3 of a plain step.
+    Paper: Jiang et al., "SMART", 2019 (the momentum form), whose mu is `weight`. Cost: 4/3 of a plain step.
     """
 
     def __init__(
@@ -29,21 +28,21 @@ class Bregman(Regularizer):
         self.weight = weight
         self.beta = beta
         self.late_beta = late_beta
-        self.teacher = copy.deepcopy(context.model).eval().requires_grad_(False)
+        self.average = frozen_copy(context.model)
 
-    def penalty(self, model: MultiTaskModel, done: Pass) -> Tensor:
+    def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
         with torch.no_grad():
-            taught = self.teacher(done.stream)
-        return self.weight * self.apart(model, done.outputs, taught)
+            targets = self.average(forward.stream)
+        return self.weight * self.output_distance(model, forward.outputs, targets)
 
     @torch.no_grad()
     def after_step(self, model: MultiTaskModel, step: int) -> None:
         beta = self.beta if 10 * step <= self.context.steps else self.late_beta
         weights = [parameter.detach() for parameter in model.parameters()]
-        torch._foreach_lerp_(list(self.teacher.parameters()), weights, 1 - beta)
+        torch._foreach_lerp_(list(self.average.parameters()), weights, 1 - beta)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return dict(self.teacher.state_dict())
+        return dict(self.average.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self.teacher.load_state_dict(state)
+        self.average.load_state_dict(state)

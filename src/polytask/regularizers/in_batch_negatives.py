@@ -1,4 +1,6 @@
-"""Contrast: a text lies nearer to its partner than to the other texts of the batch."""
+"""In-batch negatives: a text should be closer to its partner than to the other texts of the batch."""
+
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -6,8 +8,8 @@ from torch import Tensor
 
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
-from polytask.stream import Encoded, Pooling, Stream
-from polytask.types import NonNegative, Positive, UserError, unknown
+from polytask.stream import Encoded, Stream
+from polytask.types import Bounds, NonNegative, Positive, UserError, unknown
 
 WHERE = "recipe: regularizers: in_batch_negatives"
 MULTIPLIER = 6364136223846793005  # odd, so that no power of it is 0 modulo 2^64
@@ -16,16 +18,16 @@ MULTIPLIER = 6364136223846793005  # odd, so that no power of it is 0 modulo 2^64
 class InBatchNegatives(Regularizer):
     """Multiple negatives ranking: `weight * cross_entropy(scale * cos(u_i, v_j), j = i)` over the positive pairs i.
 
-    u and v are the pooled texts of pair tasks whose head reads the texts apart (bi, cosine), as the head pools them.
-    Positive are pairs labelled yes, and scores of at least `threshold`, counted from 0 to 1 over the task's range. The
-    candidates v_j are those of all the task's pairs in the step, positive or not. Left out are false negatives: a
+    u and v are the pooled texts of pair tasks whose head encodes the texts separately (bi, cosine), pooled as the head
+    does. Positive pairs are those labelled yes, and those with a score of at least `threshold` on a scale from 0 to 1.
+    The candidates v_j are those of all the task's pairs in the step, positive or not. False negatives are left out: a
     candidate with the same tokens as u_i or v_i, and other positive partners of the same u_i. `symmetric: true` takes
-    the mean with the same from v to u. Mean over a task's positive pairs, summed over tasks (all that fit, or
-    `tasks`), without their weights. A step without positive pairs has the penalty 0.
+    the mean with the same loss from v to u. Mean over a task's positive pairs, summed over the tasks (all that fit, or
+    `tasks`), without their weights. The penalty of a step without positive pairs is 0.
 
-    Paper: Henderson et al., "Efficient Natural Language Response Suggestion for Smart Reply", 2017; cosines and scale
-    as sentence-transformers' MultipleNegativesRankingLoss, which is given positives only and leaves nothing out. Costs
-    next to nothing.
+    Paper: Henderson et al., "Efficient Natural Language Response Suggestion for Smart Reply", 2017.
+    Differences: cosines and scale as in sentence-transformers' MultipleNegativesRankingLoss, which takes only positive
+    pairs and leaves no candidate out. Cost: negligible.
     """
 
     def __init__(
@@ -34,68 +36,70 @@ class InBatchNegatives(Regularizer):
         *,
         weight: NonNegative = 1.0,
         scale: Positive = 20.0,
-        threshold: float = 0.8,
+        threshold: Annotated[float, Bounds(0, 1, "(]")] = 0.8,
         symmetric: bool = False,
         tasks: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__(context)
-        model = context.model
-        fits = [t for t in model.tasks if model.head(t).apart and model.head(t).labels.kind in ("yes_no", "score")]
-        if not fits:
+        usable = [task for task in context.model.tasks if _is_usable(context.model, task)]
+        if not usable:
             raise UserError(
-                f"{WHERE}: no task fits: a yes_no or score task whose head reads the texts apart is needed "
-                "(tasks.NAME.head: bi or cosine)"
+                f"{WHERE}: no task can be used: it must be a yes_no or score task whose head encodes the texts of a "
+                "pair separately (tasks.NAME.head: bi or cosine)"
             )
         for task in tasks or ():
-            if task not in fits:
-                raise UserError(unknown(f"{WHERE}.tasks", task, fits, "pair task with a head of two vectors"))
-        if not 0 < threshold <= 1:
-            raise UserError(f"{WHERE}.threshold: a number above 0 and up to 1 is needed, found {threshold:g}")
+            if task not in usable:
+                raise UserError(unknown(f"{WHERE}.tasks", task, usable, "pair task with a bi or cosine head"))
         self.weight = weight
         self.scale = scale
         self.threshold = threshold
         self.symmetric = symmetric
-        self.tasks = list(tasks or fits)
+        self.tasks = list(tasks or usable)
 
-    def penalty(self, model: MultiTaskModel, done: Pass) -> Tensor:
-        losses = [self._loss(model, done, task) for task in self.tasks if task in done.outputs]
+    def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
+        losses = [self._loss(model, forward, task) for task in self.tasks if task in forward.outputs]
         if not losses:
             return torch.zeros((), device=model.device)
         return self.weight * torch.stack(losses).sum()
 
-    def _loss(self, model: MultiTaskModel, done: Pass, task: str) -> Tensor:
-        head, k, layout = model.head(task), model.tasks.index(task), done.stream.layout
-        pooling: Pooling = getattr(head, "pooling", "mean")
-        pooled_SD = Encoded(done.states[-1], layout, k, model.encoder.pool).pool(pooling)
+    def _loss(self, model: MultiTaskModel, forward: Pass, task: str) -> Tensor:
+        head, k, layout = model.head(task), model.tasks.index(task), forward.stream.layout
+        assert head.pooling is not None
+        pooled_SD = Encoded(forward.states[-1], layout, k, model.encoder.pool).pool(head.pooling)
         u_BD, v_BD = F.normalize(pooled_SD.float(), dim=-1).unflatten(0, (-1, 2)).unbind(1)
-        with torch.autocast(model.device.type, enabled=False):  # in bf16, 20 cos is off by up to 0.1
+        with torch.autocast(model.device.type, enabled=False):  # in bf16 the error of 20 cos is up to 0.1
             scores_BB = self.scale * u_BD @ v_BD.T
-        u_B, v_B = text_numbers(done.stream)[slice(*layout.sequence_ranges[k])].unflatten(0, (-1, 2)).unbind(1)
-        positive_B = done.stream.labels[task] >= (self.threshold if head.labels.kind == "score" else 0.5)
-        loss = _ranking(scores_BB, false_negatives(u_B, v_B, positive_B), positive_B)
+        u_B, v_B = text_hashes(forward.stream)[slice(*layout.sequence_ranges[k])].unflatten(0, (-1, 2)).unbind(1)
+        positive_B = forward.stream.labels[task] >= (self.threshold if head.labels.kind == "score" else 0.5)
+        loss = _ranking_loss(scores_BB, false_negatives(u_B, v_B, positive_B), positive_B)
         if self.symmetric:
-            loss = (loss + _ranking(scores_BB.T, false_negatives(v_B, u_B, positive_B), positive_B)) / 2
+            loss = (loss + _ranking_loss(scores_BB.T, false_negatives(v_B, u_B, positive_B), positive_B)) / 2
         return loss
 
 
-def _ranking(scores_BB: Tensor, left_out_BB: Tensor, positive_B: Tensor) -> Tensor:
-    """Mean over positive rows of the cross-entropy with the diagonal; 0 where there is none, at fixed shapes."""
-    own_B = torch.arange(len(scores_BB), device=scores_BB.device)
-    rows_B = F.cross_entropy(scores_BB.masked_fill(left_out_BB, -torch.inf), own_B, reduction="none")
+def _is_usable(model: MultiTaskModel, task: str) -> bool:
+    head = model.head(task)
+    return head.separate_texts and head.pooling is not None and head.labels.kind in ("yes_no", "score")
+
+
+def _ranking_loss(scores_BB: Tensor, left_out_BB: Tensor, positive_B: Tensor) -> Tensor:
+    """Mean over the positive rows of the cross-entropy with the diagonal; 0 if there are none. Shapes are static."""
+    diagonal_B = torch.arange(len(scores_BB), device=scores_BB.device)
+    rows_B = F.cross_entropy(scores_BB.masked_fill(left_out_BB, -torch.inf), diagonal_B, reduction="none")
     return (rows_B * positive_B).sum() / positive_B.sum().clamp(min=1)
 
 
 def false_negatives(u_B: Tensor, v_B: Tensor, positive_B: Tensor) -> Tensor:
-    """[i, j]: v_j is no wrong answer to u_i, though it is not the one of row i. Texts are given as numbers."""
+    """[i, j]: v_j is a right answer to u_i although it is not the one of row i. Texts are given by their hashes."""
     same_text_BB = (v_B == v_B[:, None]) | (v_B == u_B[:, None])
-    also_right_BB = (u_B == u_B[:, None]) & positive_B
-    return (same_text_BB | also_right_BB).fill_diagonal_(False)
+    also_positive_BB = (u_B == u_B[:, None]) & positive_B
+    return (same_text_BB | also_positive_BB).fill_diagonal_(False)
 
 
-def text_numbers(stream: Stream) -> Tensor:
-    """[S]: a number for each sequence, the same for the same token ids: `sum_t (id_t + 1) m^(t+1)` modulo 2^64.
+def text_hashes(stream: Stream) -> Tensor:
+    """[S]: a hash of each sequence's token ids, `sum_t (id_t + 1) m^(t+1)` modulo 2^64.
 
-    Sums from border to border need no padding, and nothing has to come back from a GPU.
+    It finds equal texts on the device: no padding and no copy to the CPU.
     """
     powers_L = torch.full((stream.layout.max_length,), MULTIPLIER, device=stream.token_ids_T.device).cumprod(0)
     terms_T = (stream.token_ids_T + 1) * powers_L[stream.position_ids_T]

@@ -1,8 +1,8 @@
-"""A spring to the pretrained weights."""
+"""L2-SP: weight decay towards the pretrained weights."""
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
@@ -10,16 +10,16 @@ from polytask.types import NonNegative
 
 
 class L2Sp(Regularizer):
-    """L2-SP: `alpha/2 |w - w0|^2 + beta/2 |v|^2`, w the pretrained weights that learn, w0 their start, v the new ones.
+    """L2-SP: `alpha/2 |w - w0|^2 + beta/2 |v|^2`, w the trainable pretrained weights, w0 their start, v new weights.
 
     w is the encoder, and with the adapter own_encoder the tasks' copies of it; v are the heads and the other adapters.
     Sums, not means. Heads, adapters and copies of tasks that are not in the step's stream are left out, so that they do
-    not move. Set the optimizer's `weight_decay` to 0: it pulls to zero what this pulls to its start. w0 takes the
-    memory of an encoder, and is in no checkpoint: a resumed run starts from the same weights.
+    not change. Set the optimizer's `weight_decay` to 0: it pulls towards zero what this pulls towards its start. w0
+    takes the memory of one encoder. It is in no checkpoint: a resumed run starts from the same pretrained weights.
 
     Paper: Li, Grandvalet & Davoine, "Explicit Inductive Bias for Transfer Learning with Convolutional Networks", 2018
-    (alpha 0.1 and beta 0.01 in the authors' code). Costs the reading of the weights, whatever the batch: about a
-    tenth of a small step.
+    (alpha 0.1 and beta 0.01 in the authors' code). Cost: reading the weights, whatever the batch size; about a tenth
+    of a small step.
     """
 
     def __init__(self, context: RegularizerContext, *, alpha: NonNegative = 0.1, beta: NonNegative = 0.01) -> None:
@@ -27,20 +27,20 @@ class L2Sp(Regularizer):
         self.alpha = alpha
         self.beta = beta
         encoder, stand_ins = context.model.encoder, context.model.adapter.stand_ins()
-        idle = {p for index in stand_ins for p in encoder.layers[index].parameters()}
-        self._encoder = [p for p in encoder.parameters() if p.requires_grad and p not in idle]
+        unused = {p for index in stand_ins for p in encoder.layers[index].parameters()}
+        self._encoder = [p for p in encoder.parameters() if p.requires_grad and p not in unused]
         copies = [p for layer in stand_ins.values() for p in layer.parameters() if p.requires_grad]
         self._start = {p: p.detach().clone() for p in [*self._encoder, *copies]}
 
-    def penalty(self, model: MultiTaskModel, done: Pass) -> Tensor:
-        own = [p for task in done.outputs for p in _own_parameters(model, task)]
+    def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
+        own = [
+            parameter
+            for task in forward.outputs
+            for parameter in [*model.head(task).parameters(), *model.adapter.task_parameters(task)]
+        ]
         pretrained = [*self._encoder, *(p for p in own if p in self._start)]
         new = [p for p in own if p.requires_grad and p not in self._start]
         zero = torch.zeros((), device=model.device)
-        away = sum((F.mse_loss(p, self._start[p], reduction="sum") for p in pretrained), zero)
+        distance = sum((F.mse_loss(p, self._start[p], reduction="sum") for p in pretrained), zero)
         size = sum((p.square().sum() for p in new), zero)
-        return self.alpha / 2 * away + self.beta / 2 * size
-
-
-def _own_parameters(model: MultiTaskModel, task: str) -> list[nn.Parameter]:
-    return [*model.head(task).parameters(), *model.adapter.task_parameters(task)]
+        return self.alpha / 2 * distance + self.beta / 2 * size

@@ -59,7 +59,7 @@ class Prepared:
 
     def findings(self) -> list[Finding]:
         """What the data check finds, most severe first."""
-        apart = [name for name in self.tasks if self.model.head(name).apart]
+        apart = [name for name in self.tasks if self.model.head(name).separate_texts]
         return examine(self.tasks, self.packer.max_length, apart, self.tokenizer.unk_id)
 
     @property
@@ -123,7 +123,7 @@ def check_warmup(prepared: Prepared) -> None:
 def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
     """A task and its data, as the summary and `polytask check` show them."""
     spec, labels = task.spec, task.labels
-    apart = prepared.model.head(spec.name).apart
+    apart = prepared.model.head(spec.name).separate_texts
     return TaskSummary(
         kind=spec.kind,
         classes=tuple(labels.classes),

@@ -48,4 +48,4 @@ def _tokens_of_one(prepared: Prepared, task: str) -> float:
     """The mean number of tokens of an example of the task in a stream, over about a thousand examples."""
     head, lengths = prepared.model.head(task), prepared.tasks[task].splits["train"].store.lengths()
     some = lengths[:: max(1, len(lengths) // 1000)].tolist()
-    return head.copies * float(np.mean([prepared.packer.length(tuple(texts), head.apart) for texts in some]))
+    return head.copies * float(np.mean([prepared.packer.length(tuple(texts), head.separate_texts) for texts in some]))

@@ -58,7 +58,7 @@ def make_session(
     if checkpoint is not None:
         session.load(checkpoint)
     # After the checkpoint is loaded, which says what the memory holds.
-    feed.taught = teacher_outputs(prepared, teachers or {}, feed.memory, device)
+    feed.teacher_outputs = teacher_outputs(prepared, teachers or {}, feed.memory, device)
     session.not_captured = reason_not_capturable(device, session.optimizer, objective, settings, feed)
     if session.not_captured is None:
         session.captured = CapturedSteps(model, session.optimizer, objective, settings)
@@ -88,16 +88,8 @@ def make_feed(prepared: Prepared, policy: Policy) -> Feed:
         memory = Memory(policy.memory, model.tasks, seed)
         for name in prepared.remembered:
             memory.fill(name, len(examples[name]))
-    heads = {name: model.head(name) for name in model.tasks}
-    return Feed(
-        examples,
-        {name: head.apart for name, head in heads.items()},
-        prepared.packer,
-        seed,
-        copies={name: head.copies for name, head in heads.items()},
-        masked={name: share for name, head in heads.items() if (share := head.masked) is not None},
-        memory=memory,
-    )
+    formats = {name: model.input_format(name) for name in model.tasks}
+    return Feed(examples, prepared.packer, seed, formats=formats, memory=memory)
 
 
 def make_objective(
@@ -123,5 +115,5 @@ def make_objective(
         losses={name: loss for name, loss in losses.items() if loss is not None},
         annealed=settings.teacher_annealing,
         temperature=settings.teacher_temperature,
-        say={name: teacher.weight for name, teacher in teachers.items() if teacher.weight is not None},
+        teacher_weights={name: teacher.weight for name, teacher in teachers.items() if teacher.weight is not None},
     )

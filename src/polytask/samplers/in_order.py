@@ -1,27 +1,27 @@
-"""Task after task over the whole run: what continual learning is measured on."""
+"""Tasks one after another over the whole run: the setting of continual learning."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Literal
 
-from polytask.samplers.base import SamplerContext, StepSampler, divided
+from polytask.samplers.base import SamplerContext, StepSampler, divide
 from polytask.types import Draw, Stage, UserError, unknown
 
 Shares = Literal["sizes", "equal"]
 
 
 class InOrder(StepSampler):
-    """A sequence of tasks: all steps of the first one, then all of the second, never coming back.
+    """A sequence of tasks: all steps of the first one, then all of the second, and so on.
 
-        steps_i ~ N_i (`shares: sizes`) or the same (`shares: equal`), at least 1; their sum is that of the whole run
+        steps_i ~ N_i (`shares: sizes`) or equal (`shares: equal`), at least 1; they sum to the steps of the whole run
 
-    `order` names the tasks in turn; left out, it is the recipe's. With `sizes` a run of n epochs goes through each
-    task's examples n times, up to the rounding to whole steps. Every task is scored before the first step and at the
-    end of each stage, and the summary and the report say what was forgotten. Beside it: `train.select: last`, because
-    the best mean over tasks is not what a sequence asks for, and `train.schedule: constant`, because any other gives
-    the last task the smallest learning rate.
+    `order` lists the tasks; left out, it is the recipe's order. With `sizes`, a run of n epochs goes through the
+    examples of each task n times, up to rounding to whole steps. All tasks are evaluated before the first step and at
+    the end of each stage, and the summary and the report show what was forgotten. Recommended with it:
+    `train.select: last`, because the best mean over tasks is not the goal of a sequence, and
+    `train.schedule: constant`, because any other schedule gives the last task the smallest learning rate.
 
-    Paper: Lopez-Paz and Ranzato, "Gradient Episodic Memory", 2017, whose setting it is (there, one pass).
+    Paper: Lopez-Paz and Ranzato, "Gradient Episodic Memory", 2017, whose setting this is (with one epoch).
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class InOrder(StepSampler):
         steps = context.steps_per_epoch * context.epochs
         if steps < len(tasks):
             raise UserError(
-                f"recipe: sampler: in_order: a stage for each of {len(tasks)} tasks needs as many steps, and the run "
-                f"has {steps} (train.epochs, train.steps_per_epoch)"
+                f"recipe: sampler: in_order: {len(tasks)} tasks need at least {len(tasks)} steps, found {steps}; raise "
+                "train.epochs or train.steps_per_epoch"
             )
         sizes = {task: context.sizes[task] if shares == "sizes" else 1 for task in tasks}
-        self.stages = _stages(divided(steps, sizes))
+        self.stages = _stages(divide(steps, sizes))
 
     def draws(self, step: int) -> tuple[Draw, ...]:
         stage = next((stage for stage in self.stages if step < stage.last), self.stages[-1])
@@ -55,4 +55,4 @@ def _check(order: Sequence[str], tasks: Sequence[str]) -> None:
         if task not in tasks:
             raise UserError(unknown(where, task, tasks, "task"))
     if sorted(order) != sorted(tasks):
-        raise UserError(f"{where}: every task once is needed ({', '.join(tasks)}), found {', '.join(order)}")
+        raise UserError(f"{where}: must list every task once ({', '.join(tasks)}), found {', '.join(order)}")

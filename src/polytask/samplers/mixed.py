@@ -1,31 +1,31 @@
-"""Every step holds examples of all tasks."""
+"""Mixed batches: every step has examples of all tasks."""
 
 import numpy as np
 
 from polytask import seeds
-from polytask.samplers.base import SamplerContext, StepSampler, check_alpha, shares
-from polytask.types import Draw
+from polytask.samplers.base import SamplerContext, StepSampler, power_shares
+from polytask.types import Draw, Share
 
 
 class Mixed(StepSampler):
-    """batch_size examples a step, shared out among all tasks by p_i ~ N_i^alpha.
+    """batch_size examples per step, divided among all tasks by p_i ~ N_i^alpha.
 
         c_i = batch_size (p_1 + ... + p_i);  count_i = floor(c_i + u) - floor(c_{i-1} + u),  u uniform in [0, 1)
 
     Systematic rounding: the counts always sum to batch_size, each is the exact share rounded up or down, and its
-    expectation is the exact share. alpha 1 is proportional, 0 is equal shares. A task whose share of a step is below
-    one example, as when a step has fewer examples than there are tasks, is in some steps and not in others.
+    expectation is the exact share. alpha 1 is proportional, 0 is equal shares. A task whose share of a step is less
+    than one example is in some steps and not in others.
 
     Paper: Aghajanyan et al., "Muppet", 2021 (heterogeneous batches).
     """
 
-    def __init__(self, context: SamplerContext, *, alpha: float = 1.0) -> None:
+    def __init__(self, context: SamplerContext, *, alpha: Share = 1.0) -> None:
         super().__init__(context)
-        self.ends = context.batch_size * np.cumsum(shares(context, check_alpha("alpha", alpha)))
+        self.ends = context.batch_size * np.cumsum(power_shares(context, alpha))
 
     def draws(self, step: int) -> tuple[Draw, ...]:
         u = seeds.generator(self.context.seed, "sampler", step).random()
-        marks = np.minimum(np.floor(self.ends + u).astype(int), self.context.batch_size)
-        marks[-1] = self.context.batch_size  # whatever the rounding of the sums
-        counts = np.diff(marks, prepend=0).tolist()
+        ends = np.minimum(np.floor(self.ends + u).astype(int), self.context.batch_size)
+        ends[-1] = self.context.batch_size  # whatever the rounding error of the cumulative sum
+        counts = np.diff(ends, prepend=0).tolist()
         return tuple(Draw(task, count) for task, count in zip(self.tasks, counts, strict=True) if count)

@@ -1,23 +1,22 @@
-"""Each step from one task, in proportion to a power of the tasks' sizes."""
+"""Sampling in proportion to a power of the tasks' sizes."""
 
 import numpy as np
 import numpy.typing as npt
 
-from polytask.samplers.base import ChanceSampler, SamplerContext, check_alpha, shares
+from polytask.samplers.base import RandomSampler, SamplerContext, power_shares
+from polytask.types import Share
 
 
-class Power(ChanceSampler):
+class Power(RandomSampler):
     """p_i ~ N_i^alpha: alpha 0 is equal shares, 0.5 is square_root, 1 is proportional.
 
     Papers: Conneau and Lample, "Cross-lingual Language Model Pretraining", 2019 (alpha 0.5 and 0.7); Arivazhagan et
     al., "Massively Multilingual Neural Machine Translation in the Wild", 2019, who call 1/alpha the temperature.
-
-    Differences: one system's text swaps the names at the ends; here they are as above.
     """
 
-    def __init__(self, context: SamplerContext, *, alpha: float = 0.5) -> None:
+    def __init__(self, context: SamplerContext, *, alpha: Share = 0.5) -> None:
         super().__init__(context)
-        self.alpha = check_alpha("alpha", alpha)
+        self.alpha = alpha
 
-    def chances(self, step: int) -> npt.NDArray[np.float64]:
-        return shares(self.context, self.alpha)
+    def probabilities(self, step: int) -> npt.NDArray[np.float64]:
+        return power_shares(self.context, self.alpha)

@@ -1,16 +1,16 @@
-"""Each step from one task, in proportion to the tasks' sizes."""
+"""Sampling in proportion to the tasks' sizes."""
 
 import numpy as np
 import numpy.typing as npt
 
-from polytask.samplers.base import ChanceSampler, shares
+from polytask.samplers.base import RandomSampler, power_shares
 
 
-class Proportional(ChanceSampler):
-    """p_i ~ N_i: over an epoch each example of every task is expected once.
+class Proportional(RandomSampler):
+    """p_i ~ N_i: in an epoch each example of every task is expected once.
 
     Paper: Sanh et al., "A Hierarchical Multi-task Approach", 2019, uses it as its baseline.
     """
 
-    def chances(self, step: int) -> npt.NDArray[np.float64]:
-        return shares(self.context, 1.0)
+    def probabilities(self, step: int) -> npt.NDArray[np.float64]:
+        return power_shares(self.context, 1.0)

@@ -5,9 +5,9 @@ from polytask.types import Draw
 
 
 class RoundRobin(StepSampler):
-    """Task `step mod K`: equal shares whatever the sizes, small sets starting over as often as needed.
+    """Task `step mod K`: equal shares whatever the sizes; small tasks start over as often as necessary.
 
-    It never stops at the smallest set, as loops that zip the tasks' loaders do.
+    Unlike a loop that zips the tasks' data loaders, it does not stop at the end of the smallest task.
     """
 
     def draws(self, step: int) -> tuple[Draw, ...]:

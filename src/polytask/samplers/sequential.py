@@ -1,28 +1,28 @@
-"""Dataset after dataset inside an epoch."""
+"""Tasks one after another within each epoch."""
 
 from bisect import bisect_right
 from itertools import accumulate
 
-from polytask.samplers.base import SamplerContext, StepSampler, divided
+from polytask.samplers.base import SamplerContext, StepSampler, divide
 from polytask.types import Draw
 
 
 class Sequential(StepSampler):
-    """All of an epoch's steps of the first task, then all of the second, in the recipe's order.
+    """In each epoch all steps of the first task, then all of the second, in the recipe's order.
 
         steps_i ~ N_i, at least 1, and they sum to steps_per_epoch (largest remainder)
 
-    With the usual epoch, which holds every example once, each task goes through its examples once in an epoch, up to
-    the rounding to whole steps. With fewer steps than tasks in an epoch, the tasks take one step each, in turn.
+    With the default epoch, which has every example once, each task goes through its examples once per epoch, up to
+    rounding to whole steps. If an epoch has fewer steps than tasks, the tasks take one step each, in turn.
 
-    It is what a loop over datasets does, and the order in which later tasks overwrite earlier ones: the setting of
-    Lopez-Paz and Ranzato, "Gradient Episodic Memory", 2017, repeated every epoch.
+    This is a loop over datasets, in which later tasks overwrite earlier ones: the setting of Lopez-Paz and Ranzato,
+    "Gradient Episodic Memory", 2017, repeated every epoch.
     """
 
     def __init__(self, context: SamplerContext) -> None:
         super().__init__(context)
         self.round = max(context.steps_per_epoch, len(self.tasks))
-        self.ends = list(accumulate(divided(self.round, context.sizes).values()))
+        self.ends = list(accumulate(divide(self.round, context.sizes).values()))
 
     def draws(self, step: int) -> tuple[Draw, ...]:
         return (Draw(self.tasks[bisect_right(self.ends, step % self.round)], self.context.batch_size),)

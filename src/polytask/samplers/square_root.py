@@ -1,18 +1,18 @@
-"""Each step from one task, in proportion to the square roots of the tasks' sizes."""
+"""Sampling in proportion to the square roots of the tasks' sizes."""
 
 import numpy as np
 import numpy.typing as npt
 
-from polytask.samplers.base import ChanceSampler, shares
+from polytask.samplers.base import RandomSampler, power_shares
 
 
-class SquareRoot(ChanceSampler):
-    """p_i ~ N_i^0.5: half way between equal shares and proportional ones.
+class SquareRoot(RandomSampler):
+    """p_i ~ N_i^0.5: halfway between equal and proportional shares.
 
-    A task a hundred times larger than another comes ten times as often.
+    A task with a hundred times as many examples is drawn ten times as often.
 
     Paper: Stickland and Murray, "BERT and PALs", 2019.
     """
 
-    def chances(self, step: int) -> npt.NDArray[np.float64]:
-        return shares(self.context, 0.5)
+    def probabilities(self, step: int) -> npt.NDArray[np.float64]:
+        return power_shares(self.context, 0.5)

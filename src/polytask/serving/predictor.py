@@ -13,7 +13,6 @@ from polytask.machine import pick_device
 from polytask.runs.bundle import Bundle, load_bundle, no_model
 from polytask.serving.examples import Example, Text, Texts, examples_from, has_text
 from polytask.serving.plain import PlainEncoder
-from polytask.stream import Pooling
 from polytask.types import Prediction, TaskSpec, UserError, unknown
 
 WINDOW = 4096  # examples tokenized and sorted by length together, whatever the size of the input
@@ -139,12 +138,14 @@ class Predictor:
         found: dict[str, Tensor] = {}
         for group in model.passes(tasks):
             heads = [model.head(task) for task in group]
-            poolings: list[Pooling] = [vars(head)["pooling"] for head in heads if "pooling" in vars(head)]
+            poolings = [head.pooling for head in heads if head.pooling is not None]
             if self._plain is None or len(poolings) < len(heads):  # a head that does not pool sees all tokens
                 with only_one_thread() if self.few and model.device.type == "cpu" else nullcontext():
                     found |= model.answers(group, texts, packer, bf16=self.bf16)
             else:
-                sequences = [sequence for example in texts for sequence in packer.sequences(example, heads[0].apart)]
+                sequences = [
+                    sequence for example in texts for sequence in packer.sequences(example, heads[0].separate_texts)
+                ]
                 pooled = self._plain.vectors(sequences, set(poolings))
                 with torch.inference_mode():
                     found |= {head.task: head(pooled) for head in heads}

@@ -1,4 +1,4 @@
-"""Averages of weights: over the steps of a run, or over its best evaluations. Knows parameters, no method."""
+"""Averages of weights: over the steps of a run, or over its best checkpoints. Knows parameters, no method."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 class RunningAverage:
     """An exponential moving average of a model's weights: `a <- d a + (1 - d) w` after every step.
 
-    d is the decay, and smaller in the first steps, `min(decay, (1 + t) / (10 + t))` at step t, so that a short run does
-    not end near the weights it started from.
+    d is `min(decay, (1 + t) / (10 + t))` at step t: smaller in the first steps, so that the average of a short run is
+    not dominated by the initial weights.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -25,7 +25,7 @@ class RunningAverage:
 
     @contextmanager
     def standing_in(self, model: nn.Module) -> Iterator[None]:
-        """Inside, the model has the averaged weights; afterwards its own again."""
+        """Inside the context, the model has the averaged weights; afterwards its own again."""
         own = [parameter.data for parameter in model.parameters()]
         try:
             for name, parameter in model.named_parameters():
@@ -41,7 +41,7 @@ class RunningAverage:
 
 
 def mean_weights(models: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several models' weights, summed in double precision."""
+    """Return the mean of several models' weights, computed in float64."""
     return {
         name: torch.stack([weights[name].double() for weights in models]).mean(0).to(first.dtype)
         for name, first in models[0].items()

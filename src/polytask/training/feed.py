@@ -1,7 +1,7 @@
-"""The order of the training examples, and the streams made of them. Knows indices and ids; knows no model.
+"""The order of the training examples, and the streams they are packed into. Knows indices and ids; knows no model.
 
-Each task goes through its examples in an order drawn anew for every pass from (seed, task, pass), so the whole state is
-the number of examples each task has given, and what is remembered of them.
+Each task goes through its examples in an order that depends on (seed, task, epoch of the task), so the whole state is
+the number of examples drawn per task, and the memory.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,126 +14,129 @@ from torch import Tensor
 
 from polytask import seeds
 from polytask.stream import Stream
-from polytask.text.packing import Packer, Part
+from polytask.text.packing import InputFormat, Packer, Part
 from polytask.training.memory import Memory
 from polytask.types import Draw, TokenizedExamples
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one forward pass of a step, or the passes of its tasks one by one, are made of."""
+    """The streams of one forward pass of a step, or of one pass per task if per-task gradients are needed."""
 
     together: Stream
-    """All tasks of the step, and remembered examples that are learned from."""
+    """All tasks of the step, and the examples from memory that are trained on."""
     by_task: tuple[Stream, ...] = ()
-    """The same without what is remembered, each task by itself; empty where gradients are not told apart."""
+    """Each task of the step in a stream of its own, without memory; empty if per-task gradients are not needed."""
     remembered: tuple[Stream, ...] = ()
-    """Examples that only judge the step's gradient, a stream for each gradient they make."""
+    """Examples from memory that only constrain the step's gradient, one stream per gradient."""
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Examples of one task, by index."""
+
+    task: str
+    indices: Sequence[int]
+    number: int
+    """Counts the examples, so that masking differs from epoch to epoch."""
 
 
 class Feed:
-    """Gives what a step's draws are."""
+    """Packs the examples of each step into streams."""
 
     def __init__(
         self,
         examples: Mapping[str, TokenizedExamples],
-        apart: Mapping[str, bool],
         packer: Packer,
         seed: int,
-        taught: Mapping[str, Tensor] | None = None,
         *,
-        copies: Mapping[str, int] | None = None,
-        masked: Mapping[str, float] | None = None,
+        formats: Mapping[str, InputFormat] | None = None,
+        teacher_outputs: Mapping[str, Tensor] | None = None,
         memory: Memory | None = None,
     ) -> None:
         self.examples = examples
-        self.apart = apart
         self.packer = packer
         self.seed = seed
-        self.taught = taught or {}
-        """What each task's teacher says of its examples, in their order."""
-        self.copies = copies or {}
-        """How often a task's texts go into the stream, where that is not once."""
-        self.masked = masked or {}
-        """Of tasks whose tokens are to be guessed, the share that is hidden."""
+        self.formats = formats or {}
+        """How each task's examples are turned into sequences (`MultiTaskModel.input_format`)."""
+        self.teacher_outputs = teacher_outputs or {}
+        """The outputs of each task's teacher for its examples, in their order."""
         self.memory = memory
         self.given = dict.fromkeys(examples, 0)
+        """The number of examples drawn per task."""
         self._orders: dict[str, tuple[int, npt.NDArray[np.integer]]] = {}
 
-    def next_batch(self, draws: Sequence[Draw], tell_apart: bool = False, static_shape: bool = False) -> Batch:
-        """The next examples of the tasks drawn; with `tell_apart`, each task in a stream of its own too."""
-        number = sum(self.given.values())  # differs for every batch of a run, so what is drawn of memories does too
+    def next_batch(self, draws: Sequence[Draw], per_task_gradients: bool = False, static_shape: bool = False) -> Batch:
+        """Pack the next examples of these tasks; with `per_task_gradients`, also each task in its own stream."""
+        number = sum(self.given.values())  # different for every batch of a run
         own = []
         for draw in draws:
             first = self.given[draw.task]
-            own.append((draw.task, self.next_indices(draw), first))
-        remembered = self._remembered([task for task, _, _ in own], sum(draw.count for draw in draws), number)
+            own.append(_Chosen(draw.task, self.next_indices(draw), first))
+        remembered = self._draw_memory([chosen.task for chosen in own], sum(draw.count for draw in draws), number)
         plan = self.memory.plan if self.memory is not None else None
         if self.memory is not None:
-            for task, indices, _ in own:
-                self.memory.observe(task, indices)
+            for chosen in own:
+                self.memory.observe(chosen.task, chosen.indices)
         together = self._stream([*own, *remembered] if plan is not None and plan.trained else own, static_shape)
-        if not tell_apart:
+        if not per_task_gradients:
             return Batch(together)
-        groups = [remembered] if plan is not None and plan.one_gradient else [[one] for one in remembered]
+        groups = [remembered] if plan is not None and plan.one_gradient else [[chosen] for chosen in remembered]
         return Batch(
             together,
-            tuple(self._stream([one]) for one in own),
+            tuple(self._stream([chosen]) for chosen in own),
             tuple(self._stream(group) for group in groups if group),
         )
 
-    def _remembered(self, tasks: Sequence[str], count: int, number: int) -> list[tuple[str, list[int], int]]:
-        """Some examples of the memory of every task that is not in the step."""
+    def _draw_memory(self, tasks: Sequence[str], count: int, number: int) -> list[_Chosen]:
+        """Draw examples from the memory of every task that is not in the step."""
         if self.memory is None:
             return []
         each = self.memory.plan.batch or count
-        return [(task, self.memory.draw(task, each, number), number) for task in self.memory.others(tasks)]
+        return [_Chosen(task, self.memory.draw(task, each, number), number) for task in self.memory.others(tasks)]
 
-    def _stream(self, chosen: Sequence[tuple[str, Sequence[int], int]], static_shape: bool = False) -> Stream:
-        parts = [self._part(task, indices, first) for task, indices, first in chosen]
-        taught = {task: self.taught[task][list(indices)] for task, indices, _ in chosen if task in self.taught}
-        return replace(self.packer.pack(parts, static_shape=static_shape), taught=taught)
+    def _stream(self, chosen: Sequence[_Chosen], static_shape: bool = False) -> Stream:
+        stream = self.packer.pack([self._part(one) for one in chosen], static_shape=static_shape)
+        taught = [one for one in chosen if one.task in self.teacher_outputs]
+        return replace(stream, taught={c.task: self.teacher_outputs[c.task][list(c.indices)] for c in taught})
 
-    def _part(self, task: str, indices: Sequence[int], first: int) -> Part:
-        """These examples of a task; `first` is the number of those it gave before."""
-        examples = self.examples[task]
-        texts = [examples.tokens(i) * self.copies.get(task, 1) for i in indices]
-        if task not in self.masked:
-            return Part(task, texts, self.apart[task], examples.labels[list(indices)])
-        # Each example in each pass has a number of its own, so that no pass hides what the last one did.
-        rngs = [seeds.generator(self.seed, "mask", task, first + n) for n in range(len(texts))]
-        share = self.masked[task]
-        return Part.masked(task, [self.packer.masked(text[0], share, r) for text, r in zip(texts, rngs, strict=True)])
+    def _part(self, chosen: _Chosen) -> Part:
+        task, examples = chosen.task, self.examples[chosen.task]
+        texts = [examples.tokens(i) for i in chosen.indices]
+        # The number differs for every example of every epoch, so that every epoch masks other tokens.
+        rngs = (seeds.generator(self.seed, "mask", task, chosen.number + n) for n in range(len(texts)))
+        form = self.formats.get(task, InputFormat())
+        return self.packer.part(task, texts, form, examples.labels[list(chosen.indices)], rngs)
 
-    def drawn(self, task: str, count: int, *names: str | int) -> Stream:
-        """Some of a task's examples, each once at most, by (seed, names, task); what is given next stays the same."""
+    def draw(self, task: str, count: int, *names: str | int) -> Stream:
+        """Draw examples of a task by (seed, names, task), without replacement and without advancing its order."""
         size = len(self.examples[task])
         rng = seeds.generator(self.seed, *names, task)
         indices = rng.choice(size, min(count, size), replace=False).tolist()
-        return self._stream([(task, indices, self.given[task])])
+        return self._stream([_Chosen(task, indices, self.given[task])])
 
     def sample(self, task: str, count: int) -> Iterator[Stream]:
-        """Some of a task's examples, each alone: drawn from (seed, task), and not counted among those given."""
+        """Yield up to `count` examples of a task, each in its own stream, drawn by (seed, task)."""
         order = seeds.generator(self.seed, "sample", task).permutation(len(self.examples[task]))
         for number, index in enumerate(order[:count].tolist()):
-            yield self._stream([(task, [index], number)])
+            yield self._stream([_Chosen(task, [index], number)])
 
     def next_indices(self, draw: Draw) -> list[int]:
-        """The task's next examples; a new pass starts where the last one ends, inside a batch too."""
+        """Return the task's next examples; a new epoch of the task may start within a batch."""
         size = len(self.examples[draw.task])
         first = self.given[draw.task]
         self.given[draw.task] += draw.count
-        passes, places = np.divmod(np.arange(first, first + draw.count), size)
-        chosen = [self._order(draw.task, number)[places[passes == number]] for number in np.unique(passes).tolist()]
+        epochs, places = np.divmod(np.arange(first, first + draw.count), size)
+        chosen = [self._order(draw.task, epoch)[places[epochs == epoch]] for epoch in np.unique(epochs).tolist()]
         indices: list[int] = np.concatenate(chosen).tolist() if chosen else []
         return indices
 
-    def _order(self, task: str, number: int) -> npt.NDArray[np.integer]:
-        held = self._orders.get(task)
-        if held is None or held[0] != number:
-            held = (number, seeds.generator(self.seed, "order", task, number).permutation(len(self.examples[task])))
-            self._orders[task] = held
-        return held[1]
+    def _order(self, task: str, epoch: int) -> npt.NDArray[np.integer]:
+        cached = self._orders.get(task)
+        if cached is None or cached[0] != epoch:
+            cached = (epoch, seeds.generator(self.seed, "order", task, epoch).permutation(len(self.examples[task])))
+            self._orders[task] = cached
+        return cached[1]
 
     def state_dict(self) -> dict[str, Any]:
         return {"given": dict(self.given), "memory": None if self.memory is None else self.memory.state_dict()}

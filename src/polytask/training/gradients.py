@@ -1,13 +1,14 @@
 """Gradients of several tasks: their inner products layer by layer, and weighted sums of them. Knows no policy.
 
-What a policy needs of K gradients with N numbers each is their K x K matrix of inner products. So the forward pass is
-cut between layers, and the gradients are made one layer at a time and multiplied with each other. Where only the
-products are wanted, each layer's gradients are dropped then, and K x N numbers never exist at once. For a weighted sum
-they are kept, because to make them again would cost every task a second backward pass; but a layer's graph is given
-back as soon as its gradients are there. It has some 34 D numbers for each token, and the layer 12 D^2 parameters: for
-tasks of more than D/3 tokens it is the larger of the two. Of word vectors only those in the texts are kept.
+A policy needs only the K x K matrix of inner products of K gradients with N numbers each. So the graph of the forward
+pass is cut between layers, and the gradients are computed one layer at a time and multiplied with each other. If only
+the products are needed, each layer's gradients are then freed, so that K x N numbers are never in memory at once. For a
+weighted sum they are kept, because computing them again would cost a second backward pass per task; but a layer's graph
+is freed as soon as its gradients are computed. The graph has about 34 D numbers per token and the layer 12 D^2
+parameters, so for tasks of more than D/3 tokens the graph is the larger of the two. Of the word embeddings, only the
+rows of words in the texts are kept.
 
-A layer's gradients lie in one matrix, because a small step on a GPU takes as long as it takes to launch its kernels.
+A layer's gradients are rows of one matrix, because the time of a small step on a GPU is dominated by kernel launches.
 """
 
 import itertools
@@ -21,27 +22,27 @@ from polytask.model import MultiTaskModel, Pass
 from polytask.seeds import RandomState
 from polytask.stream import Stream
 
-PIECE = 4096
-"""Numbers of a gradient in one product: a GPU has many to share out, and sums in single precision stay short."""
+CHUNK = 4096
+"""Numbers of a gradient per matmul: gives a GPU many matmuls to run in parallel, and keeps float32 sums short."""
 
-Found = dict[Tensor, Tensor]
-"""Gradients by what they are on."""
+GradientMap = dict[Tensor, Tensor]
+"""Gradients by parameter."""
 
 
 @dataclass(frozen=True)
 class CutPass:
-    """A forward pass whose graph ends at each layer's input, so that a gradient can be taken layer by layer."""
+    """A forward pass whose graph is cut at each layer's input, so that gradients can be computed layer by layer."""
 
-    done: Pass
-    """Its outputs lead back to the last leaf only."""
+    forward: Pass
+    """The graph of its outputs reaches back to the last leaf only."""
     outs: tuple[Tensor, ...]
-    """The embeddings' output and that of each layer, each leading back to the leaf below it."""
+    """The output of the embeddings and of each layer; the graph of each reaches back to the leaf below it."""
     leaves: tuple[Tensor, ...]
-    """The same numbers, cut off: what went into the next layer, and at last into the heads."""
+    """The same values without a graph: the inputs of the next layer, and finally of the heads."""
 
 
 def cut_pass(model: MultiTaskModel, stream: Stream) -> CutPass:
-    """The same numbers and the same dropout as `model.run`."""
+    """Run a forward pass with the same values and the same dropout as `model.run`."""
     random, layout, adapter = RandomState(model.device), stream.layout, model.adapter
     words_TD = model.encoder.words(stream.token_ids_T)
     outs = [model.encoder.embed(stream, adapter, words_TD)]
@@ -49,8 +50,8 @@ def cut_pass(model: MultiTaskModel, stream: Stream) -> CutPass:
     for index in range(len(model.encoder.layers)):
         outs.append(next(model.encoder.states(leaves[-1], layout, adapter, start=index)))
         leaves.append(_cut(outs[-1]))
-    done = Pass(stream, words_TD, tuple(leaves), model.outputs(leaves[-1], stream), random)
-    return CutPass(done, tuple(outs), tuple(leaves))
+    forward = Pass(stream, words_TD, tuple(leaves), model.outputs(leaves[-1], stream), random)
+    return CutPass(forward, tuple(outs), tuple(leaves))
 
 
 def _cut(out_TD: Tensor) -> Tensor:
@@ -59,20 +60,20 @@ def _cut(out_TD: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Source:
-    """What one gradient is of: a loss over one pass, or over several when steps are accumulated."""
+    """The loss of one gradient: from one pass, or from several if passes are accumulated."""
 
     name: str
     parts: Sequence[tuple[CutPass, Tensor]]
-    """Each pass with the loss that came of it; the gradient is that of their sum."""
+    """Each pass with its loss; the gradient is that of the sum of the losses."""
 
 
 def own_parameters(model: MultiTaskModel, task: str) -> list[nn.Parameter]:
-    """What learns of a task alone: its head and its part of the adapter."""
+    """Return the trainable parameters that belong to one task: its head and its part of the adapter."""
     return [p for p in [*model.head(task).parameters(), *model.adapter.task_parameters(task)] if p.requires_grad]
 
 
 def shared_by_layer(model: MultiTaskModel) -> Iterator[tuple[str, list[nn.Parameter]]]:
-    """What learns of the encoder, from the top down. (No adapter has parameters that tasks share.)"""
+    """Yield the encoder's trainable parameters by layer, from the top down. (No adapter has shared parameters.)"""
     yield "pooler", [p for p in model.encoder.pooler.parameters() if p.requires_grad]
     for index in reversed(range(len(model.encoder.layers))):
         yield f"layer {index}", [p for p in model.encoder.layers[index].parameters() if p.requires_grad]
@@ -81,12 +82,12 @@ def shared_by_layer(model: MultiTaskModel) -> Iterator[tuple[str, list[nn.Parame
 
 
 class Gradients:
-    """The gradients of several sources, whose graphs are used up. `add` can be called once."""
+    """The gradients of several sources. Computing them frees the sources' graphs; `add` can be called once."""
 
     by_layer: Mapping[str, Tensor]
     """`pooler`, `layer 5` ... `layer 0`, `embeddings` -> [K, K] inner products on shared parameters."""
     own: Mapping[Tensor, Tensor]
-    """On parameters of single tasks (heads and their adapters), for the sources asked for."""
+    """Gradients on the parameters of single tasks (heads and adapters), for the sources in `own_of`."""
 
     def __init__(
         self,
@@ -96,9 +97,9 @@ class Gradients:
         *,
         summed: bool = True,
     ) -> None:
-        """`own_of`: for the sources whose gradients on tasks' own parameters are wanted, those tasks.
+        """`own_of`: source name -> the tasks whose own parameters get the source's gradients.
 
-        `summed`: whether `add` will be called; if not, a layer's gradients are dropped once they are multiplied.
+        `summed`: whether `add` will be called; if not, a layer's gradients are freed after they are multiplied.
         """
         self.device, self.words = model.device, model.encoder.words.weight
         layers = list(shared_by_layer(model))
@@ -108,10 +109,11 @@ class Gradients:
         self.by_layer = {}
         self.rows: list[_Rows] = []
         self.seen_U: Tensor | None = None
-        """The words in the texts. No others have a gradient, unless a head is made of word vectors."""
+        """The word ids in the texts. Other words have no gradient, unless a head uses the word embeddings."""
         for name, shared in layers:
-            if shared is lowest and self.words.requires_grad and not any(self.words in d.past for d in descents):
-                self.seen_U = torch.cat([cut.done.stream.token_ids_T for s in sources for cut, _ in s.parts]).unique()
+            if shared is lowest and self.words.requires_grad and not any(self.words in d.direct for d in descents):
+                streams = [cut.forward.stream for source in sources for cut, _ in source.parts]
+                self.seen_U = torch.cat([stream.token_ids_T for stream in streams]).unique()
             rows = _Rows([self._seen(descent.next(shared)) for descent in descents], self.device)
             self.by_layer[name] = rows.gram_KK()
             if summed:
@@ -125,83 +127,83 @@ class Gradients:
         return torch.stack(list(self.by_layer.values())).sum(0)
 
     def add(self, weights: Sequence[float]) -> None:
-        """Adds `sum_k weights[k] g_k` to the gradients of shared parameters, and tasks' own gradients to theirs."""
+        """Add `sum_k weights[k] g_k` to the gradients of shared parameters, and the tasks' own gradients to theirs."""
         live, weights_K = [weight != 0 for weight in weights], torch.tensor(weights, device=self.device)
-        # Own ones go the same way, for a copy: autograd may give two parameters one tensor, and clipping is in place.
-        found = _Rows([self.own], self.device).summed(torch.ones(1, device=self.device), [True])
+        # The tasks' own gradients are copied: autograd may use one tensor for two parameters, and clipping is in place.
+        grads = _Rows([self.own], self.device).summed(torch.ones(1, device=self.device), [True])
         while self.rows:
-            found |= self.rows.pop().summed(weights_K, live)
-        if self.seen_U is not None and self.words in found:
-            found[self.words] = torch.zeros_like(self.words).index_copy_(0, self.seen_U, found[self.words])
-        there = [(grad, found.pop(parameter)) for parameter in list(found) if (grad := parameter.grad) is not None]
-        if there:  # of penalties
-            torch._foreach_add_([grad for grad, _ in there], [grad for _, grad in there])
-        for parameter, grad in found.items():
+            grads |= self.rows.pop().summed(weights_K, live)
+        if self.seen_U is not None and self.words in grads:
+            grads[self.words] = torch.zeros_like(self.words).index_copy_(0, self.seen_U, grads[self.words])
+        existing = [(grad, grads.pop(parameter)) for parameter in list(grads) if (grad := parameter.grad) is not None]
+        if existing:  # from penalties
+            torch._foreach_add_([grad for grad, _ in existing], [grad for _, grad in existing])
+        for parameter, grad in grads.items():
             parameter.grad = grad
 
-    def _seen(self, found: Found) -> Found:
-        """Of the word vectors, only the rows that can have a gradient."""
-        if self.seen_U is not None and self.words in found:
-            found[self.words] = found[self.words][self.seen_U]
-        return found
+    def _seen(self, grads: GradientMap) -> GradientMap:
+        """Reduce the gradient of the word embeddings to the rows that can be nonzero."""
+        if self.seen_U is not None and self.words in grads:
+            grads[self.words] = grads[self.words][self.seen_U]
+        return grads
 
 
 class _Descent:
-    """The way of one source's gradient down through the layers."""
+    """The backward pass of one source, layer by layer from the top down."""
 
     def __init__(self, source: Source, own: Sequence[Tensor], lowest: Sequence[Tensor]) -> None:
         self.mine, self.lowest = own, lowest
-        self.passes = list({id(cut): cut for cut, _ in source.parts}.values())  # one may have led to several losses
+        self.passes = list({id(cut): cut for cut, _ in source.parts}.values())  # one pass may have several losses
         self.cuts = list(range(len(self.passes[0].leaves)))
-        """Those still to come."""
+        """The cuts that are still to be passed."""
         self.tops: list[tuple[Tensor, Tensor | None]] = [(loss, None) for _, loss in source.parts]
-        """What the next gradients are of, with what comes down to it."""
-        self.own: Found = {}
-        self.past: Found = {}
-        """What a head gives the embeddings directly, past the cuts: mlm's decoder is the word vectors themselves."""
+        """The tensors to differentiate next, each with the gradient that arrives at it."""
+        self.own: GradientMap = {}
+        self.direct: GradientMap = {}
+        """Gradients that heads give the embeddings directly: the decoder of mlm is the word embeddings themselves."""
 
-    def next(self, shared: Sequence[Tensor]) -> Found:
-        """The gradients on shared parameters above the next cut, and below the last one."""
+    def next(self, shared: Sequence[Tensor]) -> GradientMap:
+        """Return the gradients on the shared parameters above the next cut (after the last cut: below it)."""
         first, at = len(self.cuts) == len(self.passes[0].leaves), self.cuts.pop() if self.cuts else None
         below = [] if at is None else [(cut.outs[at], cut.leaves[at]) for cut in self.passes]
         wanted = [*shared, *self.mine, *(leaf for _, leaf in below), *(self.lowest if first else ())]
-        found = _gradients(self.tops, wanted)
+        grads = _gradients(self.tops, wanted)
         if first:
-            self.past = _of(self.lowest, found)
-        self.tops = [(out, found[leaf]) for out, leaf in below if leaf in found]
-        self.own = _added(self.own, _of(self.mine, found))
-        return _added(_of(shared, found), self.past if shared is self.lowest else {})
+            self.direct = _of(self.lowest, grads)
+        self.tops = [(out, grads[leaf]) for out, leaf in below if leaf in grads]
+        self.own = _added(self.own, _of(self.mine, grads))
+        return _added(_of(shared, grads), self.direct if shared is self.lowest else {})
 
 
 class _Rows:
-    """K gradients as the rows of one matrix, on what any of them has."""
+    """K gradients as the rows of one matrix, with a column for each element that any of them has."""
 
     def __init__(self, gradients: Sequence[Mapping[Tensor, Tensor]], device: torch.device) -> None:
-        self.has = [set(found) for found in gradients]
-        self.shapes = {parameter: grad.shape for found in gradients for parameter, grad in found.items()}
+        self.has = [set(grads) for grads in gradients]
+        self.shapes = {parameter: grad.shape for grads in gradients for parameter, grad in grads.items()}
         size = sum(shape.numel() for shape in self.shapes.values())
-        rest = torch.zeros(-size % PIECE, device=device)
+        padding = torch.zeros(-size % CHUNK, device=device)
         pieces = []
-        for found in gradients:
-            pieces += [found[p] if p in found else p.new_zeros(shape) for p, shape in self.shapes.items()]
-            pieces.append(rest)
-        self.flat_KP = torch.cat([piece.flatten() for piece in pieces]).view(len(gradients), size + len(rest))
+        for grads in gradients:
+            pieces += [grads[p] if p in grads else p.new_zeros(shape) for p, shape in self.shapes.items()]
+            pieces.append(padding)
+        self.flat_KP = torch.cat([piece.flatten() for piece in pieces]).view(len(gradients), size + len(padding))
 
     def gram_KK(self) -> Tensor:
-        """Inner products, added up over pieces in double precision."""
-        pieces_PKp = self.flat_KP.unflatten(1, (self.flat_KP.shape[1] // PIECE, PIECE)).transpose(0, 1)
-        return torch.bmm(pieces_PKp, pieces_PKp.mT).sum(0, dtype=torch.float64)
+        """Inner products, summed over chunks in float64."""
+        chunks_CKP = self.flat_KP.unflatten(1, (self.flat_KP.shape[1] // CHUNK, CHUNK)).transpose(0, 1)
+        return torch.bmm(chunks_CKP, chunks_CKP.mT).sum(0, dtype=torch.float64)
 
-    def summed(self, weights_K: Tensor, live: Sequence[bool]) -> Found:
-        """`sum_k weights[k] g_k`, on what a live one of the gradients has."""
+    def summed(self, weights_K: Tensor, live: Sequence[bool]) -> GradientMap:
+        """`sum_k weights[k] g_k`, for the parameters on which a live gradient is defined."""
         reached = set().union(*itertools.compress(self.has, live))
         sizes = [shape.numel() for shape in self.shapes.values()]
         parts = (weights_K @ self.flat_KP)[: sum(sizes)].split(sizes)
         return {p: part.view(self.shapes[p]) for p, part in zip(self.shapes, parts, strict=True) if p in reached}
 
 
-def _gradients(tops: Sequence[tuple[Tensor, Tensor | None]], wanted: Sequence[Tensor]) -> Found:
-    """Of those that learn and are reached; the graph is given back."""
+def _gradients(tops: Sequence[tuple[Tensor, Tensor | None]], wanted: Sequence[Tensor]) -> GradientMap:
+    """Gradients of the trainable tensors that the graph reaches; the graph is freed."""
     tops = [(top, delta) for top, delta in tops if top.requires_grad]
     wanted = [tensor for tensor in wanted if tensor.requires_grad]
     if not tops or not wanted:
@@ -210,9 +212,9 @@ def _gradients(tops: Sequence[tuple[Tensor, Tensor | None]], wanted: Sequence[Te
     return {tensor: grad for tensor, grad in zip(wanted, grads, strict=True) if grad is not None}
 
 
-def _of(parameters: Sequence[Tensor], found: Found) -> Found:
-    return {parameter: found[parameter] for parameter in parameters if parameter in found}
+def _of(parameters: Sequence[Tensor], grads: GradientMap) -> GradientMap:
+    return {parameter: grads[parameter] for parameter in parameters if parameter in grads}
 
 
-def _added(one: Found, other: Found) -> Found:
+def _added(one: GradientMap, other: GradientMap) -> GradientMap:
     return one | {key: one[key] + grad if key in one else grad for key, grad in other.items()}

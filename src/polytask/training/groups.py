@@ -1,4 +1,4 @@
-"""Which parameters learn, and how fast: the optimizer's groups. Knows the model's parts, no optimizer."""
+"""Which parameters are trained, and their learning rates: the optimizer's parameter groups. Knows no optimizer."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -11,14 +11,14 @@ from polytask.types import TrainSettings, UserError
 
 
 def freeze(model: MultiTaskModel, settings: TrainSettings, kept: Collection[str] = ()) -> None:
-    """Parts that do not learn take no gradient, no gradient memory and no optimizer state.
+    """Freeze the parts of the model that are not trained, so that they need no gradients and no optimizer state.
 
-    `kept` are tasks whose heads and adapters stay as they are.
+    `kept` are tasks whose heads and adapters are frozen.
     """
     model.encoder.requires_grad_(settings.parts == "all")
     model.adapter.requires_grad_(settings.parts != "heads")
     for index in model.adapter.stand_ins():
-        model.encoder.layers[index].requires_grad_(False)  # takes no part, so it cannot learn
+        model.encoder.layers[index].requires_grad_(False)  # replaced by the adapter, so it is not used
     if settings.norms:
         for module in model.encoder.modules():
             if isinstance(module, nn.LayerNorm):
@@ -30,18 +30,18 @@ def freeze(model: MultiTaskModel, settings: TrainSettings, kept: Collection[str]
                 parameter.requires_grad_(False)
         elif not any(p.requires_grad for p in [*own, *model.encoder.parameters()]):
             raise UserError(
-                f"train.parts: {settings.parts}: the head of {task} has no parameters, so nothing of it would learn"
+                f"train.parts: {settings.parts}: the head of task {task} has no parameters, so nothing of it would be "
+                "trained; use train.parts: all, or another head"
             )
 
 
 def parameter_groups(
     model: MultiTaskModel, settings: TrainSettings, lr: float, weight_decay: float, policy: Policy | None = None
 ) -> list[dict[str, Any]]:
-    """One group for each learning rate and decay; vectors (biases, norms, scales) are never decayed.
+    """Return one group for each learning rate and decay; vectors (biases, norms, scales) are never decayed.
 
-    What a policy learns goes at the heads' rate.
-
-    Layer-wise decay (Howard & Ruder 2018): the top layer learns at `lr`, each one below at `layer_decay` times that.
+    The policy's parameters have the learning rate of the heads. Layer-wise decay (Howard & Ruder 2018): the top layer
+    has the learning rate `lr`, each layer below `layer_decay` times that of the one above.
     """
     top = model.encoder.shape.layers
     groups: dict[tuple[float, float], list[tuple[str, nn.Parameter]]] = {}
@@ -53,9 +53,9 @@ def parameter_groups(
             if parameter.requires_grad:
                 decay = weight_decay if parameter.ndim > 1 else 0.0
                 groups.setdefault((rate, decay), []).append((f"{part}.{name}", parameter))
-    learned = [(f"policy.{name}", parameter) for name, parameter in policy.named_parameters()] if policy else []
-    if learned:
-        groups.setdefault((settings.head_lr or lr, 0.0), []).extend(learned)
+    of_policy = [(f"policy.{name}", parameter) for name, parameter in policy.named_parameters()] if policy else []
+    if of_policy:
+        groups.setdefault((settings.head_lr or lr, 0.0), []).extend(of_policy)
     return [
         {"params": named, "lr": rate, "base_lr": rate, "weight_decay": decay, "parts": _part_names(named)}
         for (rate, decay), named in groups.items()
@@ -63,6 +63,5 @@ def parameter_groups(
 
 
 def _part_names(named: Iterable[tuple[str, nn.Parameter]]) -> tuple[str, ...]:
-    """encoder, adapter, heads, policy: whose parameters are in a group."""
-    parts = dict.fromkeys(name.partition(".")[0] for name, _ in named)
-    return tuple("encoder" if part == "encoder" else part for part in parts)
+    """Return which of encoder, adapter, heads and policy have parameters in a group."""
+    return tuple(dict.fromkeys(name.partition(".")[0] for name, _ in named))

@@ -1,7 +1,7 @@
-"""Examples of each task that are kept to be seen again. Knows indices; knows no text, no model and no policy.
+"""A memory of past examples of each task. Knows indices; knows no text, no model and no policy.
 
-Which examples are kept and which are drawn comes from (seed, task, how many were seen or which step), so the state is
-the kept indices and the counts.
+Which examples are kept and drawn depends only on (seed, task, number of examples seen or step), so the state is the
+kept indices and the counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from polytask.policies.base import MemoryPlan
 
 
 class Memory:
-    """Up to `plan.size` examples of each task."""
+    """Keeps up to `plan.size` examples of each task."""
 
     def __init__(self, plan: MemoryPlan, tasks: Sequence[str], seed: int) -> None:
         self.plan = plan
@@ -21,7 +21,7 @@ class Memory:
         self.seen = dict.fromkeys(tasks, 0)
 
     def observe(self, task: str, indices: Sequence[int]) -> None:
-        """These examples were part of a step."""
+        """Add examples that were part of a step."""
         kept = self.kept[task]
         for index in indices:
             number = self.seen[task]
@@ -36,18 +36,18 @@ class Memory:
                     kept[place] = index
 
     def fill(self, task: str, examples: int) -> None:
-        """As if all of a task's examples had been part of steps before: any of them is equally likely to be kept."""
+        """Fill the memory of a task that was trained before with a uniform sample of all its examples."""
         order = seeds.generator(self.seed, "fill", task).permutation(examples)
         self.kept[task], self.seen[task] = order[: self.plan.size].tolist(), examples
 
     def draw(self, task: str, count: int, step: int) -> list[int]:
-        """Some of a task's kept examples, each once at most."""
+        """Draw up to `count` of a task's kept examples without replacement."""
         kept = self.kept[task]
         rng = seeds.generator(self.seed, "remember", task, step)
         return [kept[i] for i in rng.permutation(len(kept))[:count].tolist()]
 
     def others(self, tasks: Sequence[str]) -> list[str]:
-        """The tasks that something is remembered of, these aside."""
+        """Return the tasks with a non-empty memory, except these."""
         return [task for task, kept in self.kept.items() if kept and task not in tasks]
 
     def state_dict(self) -> dict[str, Any]:

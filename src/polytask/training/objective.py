@@ -1,68 +1,50 @@
-"""What a step makes small: the tasks' losses, what their teachers say, the penalties. Knows interfaces, no method."""
+"""What a step minimizes: the tasks' losses, distillation from teachers, and penalties. Knows interfaces, no method."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch.nn.functional as F
 from torch import Tensor
 
-from polytask.losses.base import Loss
+from polytask.losses.base import Loss, distillation_loss
 from polytask.model import MultiTaskModel, Pass
 from polytask.policies.base import Policy
 from polytask.regularizers.base import Regularizer
 from polytask.stream import Stream
-from polytask.types import LabelKind
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The methods that turn a pass into one number to differentiate."""
+    """The methods that turn a forward pass into the scalar that is differentiated."""
 
     policy: Policy
     regularizers: Mapping[str, Regularizer] = field(default_factory=dict)
     losses: Mapping[str, Loss] = field(default_factory=dict)
-    """Of the tasks whose recipe names one; the others have their head's own."""
+    """The losses of the tasks whose recipe names one; the other tasks use their head's own loss."""
     annealed: bool = True
-    """Teachers give way to labels over the run."""
+    """Whether the weight of the teachers decreases from 1 to 0 over the run."""
     temperature: float = 1.0
-    """Of the teachers' and the model's probabilities when they are compared."""
-    say: Mapping[str, float] = field(default_factory=dict)
-    """Of tasks whose teacher's say is the same throughout: from 0 (labels alone) to 1."""
+    """The temperature of the teachers' and the model's probabilities in distillation."""
+    teacher_weights: Mapping[str, float] = field(default_factory=dict)
+    """The weight of the teacher, from 0 (labels only) to 1, for tasks where it is constant over the run."""
 
     def task_losses(
-        self, model: MultiTaskModel, stream: Stream, outputs_of: Mapping[str, Tensor], progress: float
+        self, model: MultiTaskModel, stream: Stream, outputs: Mapping[str, Tensor], progress: float
     ) -> dict[str, Tensor]:
-        """Of each task in the stream, given its outputs; `progress` is the share of the run's steps that is done."""
-        found = {}
-        for task, outputs in outputs_of.items():
-            labels = stream.labels[task]
-            loss = self.losses[task](outputs, labels) if task in self.losses else model.head(task).loss(outputs, labels)
-            if task in stream.taught:
-                kind = model.head(task).labels.kind
-                taught = taught_loss(outputs, stream.taught[task], kind, self.temperature)
-                share = 1 - self.say[task] if task in self.say else progress if self.annealed else 0.5
-                loss = share * loss + (1 - share) * taught
-            found[task] = loss
-        return found
+        """Return the loss of each task in the stream; `progress` is the share of the run's steps that is done."""
+        return {task: self._task_loss(model, stream, task, outputs[task], progress) for task in outputs}
 
-    def penalties(self, model: MultiTaskModel, done: Pass) -> dict[str, Tensor]:
-        return {name: regularizer.penalty(model, done) for name, regularizer in self.regularizers.items()}
+    def _task_loss(self, model: MultiTaskModel, stream: Stream, task: str, outputs: Tensor, progress: float) -> Tensor:
+        head, labels = model.head(task), stream.labels[task]
+        loss = self.losses[task](outputs, labels) if task in self.losses else head.loss(outputs, labels)
+        if task not in stream.taught:
+            return loss
+        teacher = stream.taught[task]
+        distilled = distillation_loss(outputs, teacher, head.labels.kind, self.temperature, "cross_entropy")
+        label_weight = progress if self.annealed else 0.5
+        if task in self.teacher_weights:
+            label_weight = 1 - self.teacher_weights[task]
+        return label_weight * loss + (1 - label_weight) * distilled
 
-
-def taught_loss(outputs: Tensor, teacher: Tensor, kind: LabelKind, temperature: float) -> Tensor:
-    """Cross-entropy with the teacher's probabilities, or squared error to the teacher's score.
-
-    Times the temperature squared, which keeps the gradient's size (Hinton et al. 2015).
-    """
-    outputs, teacher = outputs.float(), teacher.float()
-    match kind:
-        case "classes":
-            soft = (teacher / temperature).softmax(-1)
-            return temperature**2 * F.cross_entropy(outputs / temperature, soft)
-        case "yes_no":
-            soft = (teacher / temperature).sigmoid()
-            return temperature**2 * F.binary_cross_entropy_with_logits(outputs / temperature, soft)
-        case "score":
-            return F.mse_loss(outputs, teacher)
-        case "text":
-            raise NotImplementedError("plain text has no answers to teach")
+    def penalties(self, model: MultiTaskModel, forward: Pass) -> dict[str, Tensor]:
+        """Return the penalty of each regularizer."""
+        return {name: regularizer.penalty(model, forward) for name, regularizer in self.regularizers.items()}

@@ -1,17 +1,15 @@
-"""A look at how the tasks' gradients on shared parameters agree, between two steps. Changes nothing of the training.
+"""Measures how the tasks' gradients on shared parameters agree, between two steps. It does not affect training.
 
 Knows the model, the examples and the objective; knows no method, no file and no statistics.
 """
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from polytask.model import MultiTaskModel
+from polytask.model import MultiTaskModel, eval_mode
 from polytask.seeds import RandomState
 from polytask.training.feed import Feed
 from polytask.training.gradients import Gradients, Source, cut_pass, shared_by_layer
@@ -25,27 +23,28 @@ ALL = "all"
 def probe(
     model: MultiTaskModel, feed: Feed, objective: Objective, settings: TrainSettings, step: int, progress: float
 ) -> Interference:
-    """The cosines and norms of the gradients of one batch of each task, as its loss counts in a step.
+    """Return the cosines and norms of the gradients of one batch of each task, weighted as in a step.
 
-    The examples come from (seed, step, task), not from the order of training, and nothing is dropped out; afterwards
-    the random numbers, the weights' gradients and what training is given next are what they were. The graphs of all
-    tasks are held at once.
+    The examples depend on (seed, step, task), not on the order of training, and there is no dropout. Afterwards the
+    random state, the gradients of the weights and the order of the examples are unchanged. The graphs of all tasks are
+    in memory at the same time.
     """
     started = time.perf_counter()
     tasks = tuple(task for task in model.tasks if task in feed.examples)
     grams: dict[str, Tensor] = {}
     if len(tasks) > 1 and any(shared for _, shared in shared_by_layer(model)):
-        with _undisturbed(model):
+        with eval_mode(model), RandomState(model.device).replay():
             sources = []
             for task in tasks:
-                stream = feed.drawn(task, settings.batch_size, "interference", step).to(model.device)
+                stream = feed.draw(task, settings.batch_size, "interference", step).to(model.device)
                 with half_precision(model, settings):
                     cut = cut_pass(model, stream)
-                    losses = objective.task_losses(model, cut.done.stream, cut.done.outputs, progress)
+                    losses = objective.task_losses(model, stream, cut.forward.outputs, progress)
                 sources.append(Source(task, [(cut, objective.policy.weigh(losses))]))
-            found = Gradients(model, sources, {}, summed=False)
-            grams = {ALL: found.gram_KK, **found.by_layer}
-    matrices = torch.stack(list(grams.values())).tolist() if grams else []  # one wait for the device, not one a layer
+            gradients = Gradients(model, sources, {}, summed=False)
+            grams = {ALL: gradients.gram_KK, **gradients.by_layer}
+    # Stacked, so that it waits for the device once instead of once per layer.
+    matrices = torch.stack(list(grams.values())).tolist() if grams else []
     layers: dict[str, list[list[float | None]]] = {}
     norms: dict[str, list[float | None]] = {}
     for name, gram_KK in zip(grams, matrices, strict=True):
@@ -59,25 +58,12 @@ def probe(
     return Interference(step, tasks, layers, norms, time.perf_counter() - started)
 
 
-@contextmanager
-def _undisturbed(model: MultiTaskModel) -> Iterator[None]:
-    """Inside, no dropout; afterwards, torch's random numbers and every module's mode as they were."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with RandomState(model.device).again():
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
 def _cosine(product: float, size: float) -> float | None:
-    if not (0 < size < math.inf and math.isfinite(product)):  # no gradient, or a run that diverged
+    if not (0 < size < math.inf and math.isfinite(product)):  # no gradient, or the run has diverged
         return None
     return _rounded(min(1.0, max(-1.0, product / size)))
 
 
 def _rounded(value: float) -> float:
-    """Six digits are more than any reader needs, and a third of the journal."""
+    """Round to six digits, which keeps the journal small."""
     return float(f"{value:.6g}")

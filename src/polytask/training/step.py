@@ -22,11 +22,11 @@ class StepOutcome:
     examples: int
     tokens: int
     skipped: str | None = None
-    """What was no number, where that left the weights as they were."""
+    """Which value was NaN or infinite, if the weights were therefore not updated."""
 
 
 class StepFailed(UserError):
-    """A step that came to nothing: weights, optimizer and methods are as they were before it."""
+    """A step that failed: weights, optimizer and methods are in the state before it."""
 
 
 def take_step(
@@ -37,13 +37,11 @@ def take_step(
     next_batch: Callable[[], Batch],
     progress: float = 0.0,
 ) -> StepOutcome:
-    """Moves the weights once. Parameters of tasks that took no part get no gradient, so no optimizer moves them.
+    """Update the weights once. Parameters of tasks that are not in the step have no gradient and are not updated.
 
-    Where a loss or the gradient is no number, or memory runs out on the way to the gradient, nothing moves.
+    If a loss or the gradient is NaN or infinite, or memory runs out before the update, nothing is updated.
     """
-    model.train()
-    if settings.parts != "all":
-        model.encoder.eval()  # a frozen encoder gives the same features every time
+    set_training_mode(model, settings)
     optimizer.zero_grad(set_to_none=True)
     largest = 0
 
@@ -54,9 +52,9 @@ def take_step(
             largest = max(largest, len(batch.together.token_ids_T))
             yield batch
 
-    differentiate = gradients_told_apart if objective.policy.needs_task_gradients else gradient_of_the_sum
+    differentiate = per_task_gradients if objective.policy.needs_task_gradients else summed_gradient
     try:
-        taken = differentiate(model, objective, settings, batches(), progress)
+        totals = differentiate(model, objective, settings, batches(), progress)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
@@ -65,136 +63,164 @@ def take_step(
             f"{settings.batch_size}) and raise train.accumulate (it is {settings.accumulate}), or lower max_length"
         ) from error
     norm = _clip([p for group in optimizer.param_groups for p in group["params"]], settings.clip)
-    # Looked at before the weights move; the only wait for the device, as it would be after.
-    outcome = StepOutcome(_means(taken.losses), _means(taken.penalties), norm.item(), taken.examples, taken.tokens)
-    outcome = judged(outcome, settings, taken.no_gradient)
+    # Checked before the update; this is the only point that waits for the device.
+    outcome = check_finite(totals.outcome(norm), settings, totals.non_finite_gradients)
     if outcome.skipped is None:
         optimizer.step()
     return outcome
 
 
-def judged(outcome: StepOutcome, settings: TrainSettings, no_gradient: Sequence[str] = ()) -> StepOutcome:
-    """A step of which something is not finite is skipped, or stops the run."""
-    wrong = no_number(outcome, no_gradient)
-    if wrong is not None and settings.on_nan == "stop":
-        raise StepFailed(f"{wrong}; train.on_nan: skip leaves such steps out")
-    return replace(outcome, skipped=wrong)
+def set_training_mode(model: MultiTaskModel, settings: TrainSettings) -> None:
+    """Put the model in training mode; a frozen encoder stays in eval mode, so that its features do not change."""
+    model.train()
+    if settings.parts != "all":
+        model.encoder.eval()
 
 
-def no_number(outcome: StepOutcome, no_gradient: Sequence[str]) -> str | None:
-    """What of a step is not finite, by name."""
-    odd = [f"the loss of {name} is {value}" for name, value in outcome.losses.items() if not math.isfinite(value)]
-    odd += [f"the penalty {name} is {value}" for name, value in outcome.penalties.items() if not math.isfinite(value)]
-    odd = odd or [f"the gradient of {name} is no number" for name in no_gradient]
-    if not odd and not math.isfinite(outcome.gradient_norm):
-        odd = [f"the gradient of {', '.join(outcome.losses)} is no number"]
-    return ", ".join(odd) or None
+def check_finite(
+    outcome: StepOutcome, settings: TrainSettings, non_finite_gradients: Sequence[str] = ()
+) -> StepOutcome:
+    """Mark a step with a NaN or infinite value as skipped, or raise StepFailed if `train.on_nan` is stop."""
+    problem = non_finite_values(outcome, non_finite_gradients)
+    if problem is not None and settings.on_nan == "stop":
+        raise StepFailed(f"{problem}; set train.on_nan: skip to skip such steps")
+    return replace(outcome, skipped=problem)
+
+
+def non_finite_values(outcome: StepOutcome, non_finite_gradients: Sequence[str]) -> str | None:
+    """Describe the values of a step that are NaN or infinite, if there are any."""
+    values = {f"the loss of {name}": value for name, value in outcome.losses.items()}
+    values |= {f"the penalty {name}": value for name, value in outcome.penalties.items()}
+    problems = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
+    problems = problems or [f"the gradient of {name} is not finite" for name in non_finite_gradients]
+    if not problems and not math.isfinite(outcome.gradient_norm):
+        problems = [f"the gradient of {', '.join(outcome.losses)} is not finite"]
+    return ", ".join(problems) or None
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """On the CPU torch raises a plain RuntimeError."""
+    """Whether memory ran out. On the CPU torch raises a plain RuntimeError."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 @dataclass
-class Taken:
-    """What the passes of a step came to."""
+class StepTotals:
+    """Sums over the forward passes of a step."""
 
     losses: dict[str, list[Tensor]] = field(default_factory=dict)
     penalties: dict[str, list[Tensor]] = field(default_factory=dict)
-    no_gradient: list[str] = field(default_factory=list)
-    """Whose gradients are not finite, where they were told apart."""
+    non_finite_gradients: list[str] = field(default_factory=list)
+    """The tasks whose gradients are NaN or infinite, if per-task gradients were computed."""
     examples: int = 0
     tokens: int = 0
 
-    def note(self, done: Pass, losses: Mapping[str, Tensor]) -> None:
-        self.tokens += len(done.stream.token_ids_T)
-        self.examples += sum(map(len, done.outputs.values()))
-        _collect(self.losses, losses)
+    def add(self, forward: Pass, losses: Mapping[str, Tensor]) -> None:
+        self.tokens += len(forward.stream.token_ids_T)
+        self.examples += sum(map(len, forward.outputs.values()))
+        _append(self.losses, losses)
+
+    def add_penalties(self, penalties: Mapping[str, Tensor]) -> None:
+        _append(self.penalties, penalties)
+
+    def outcome(self, norm: Tensor) -> StepOutcome:
+        return StepOutcome(_means(self.losses), _means(self.penalties), norm.item(), self.examples, self.tokens)
 
 
-def gradient_of_the_sum(
+def summed_gradient(
     model: MultiTaskModel,
     objective: Objective,
     settings: TrainSettings,
     batches: Iterable[Batch],
     progress: float,
-) -> Taken:
-    """One backward pass for all tasks of a batch."""
-    taken = Taken()
+) -> StepTotals:
+    """Compute the gradient of the weighted losses with one backward pass per batch."""
+    totals = StepTotals()
     for batch in batches:
         with half_precision(model, settings):
-            done = model.run(batch.together.to(model.device))
-            losses = objective.task_losses(model, done.stream, done.outputs, progress)
-            penalties = objective.penalties(model, done)
+            forward = model.run(batch.together.to(model.device))
+            losses = objective.task_losses(model, forward.stream, forward.outputs, progress)
+            penalties = objective.penalties(model, forward)
         total = objective.policy.weigh(losses) + sum(penalties.values())
         (total / settings.accumulate).backward()
-        taken.note(done, losses)
-        _collect(taken.penalties, penalties)
-    return taken
+        totals.add(forward, losses)
+        totals.add_penalties(penalties)
+    return totals
 
 
-def gradients_told_apart(
+def per_task_gradients(
     model: MultiTaskModel,
     objective: Objective,
     settings: TrainSettings,
     batches: Iterable[Batch],
     progress: float,
-) -> Taken:
-    """The gradient of each task and of each memory, weighed by the policy on what tasks share.
+) -> StepTotals:
+    """Compute the gradient of each task and of each memory, and combine those on shared parameters by the policy.
 
-    Heads and adapters keep their own task's gradient; those of remembered tasks have none. Penalties belong to no task:
-    their gradient is added to the outcome. The graphs of all accumulated passes are held until the end, because the
-    policy judges the gradient of the whole step.
+    Heads and adapters get their own task's gradient; those of remembered tasks get none. Penalties belong to no task:
+    their gradient is added to the result. The graphs of all accumulated passes are kept until the end, because the
+    policy needs the gradients of the whole step.
     """
-    taken = Taken()
-    parts: dict[str, list[tuple[CutPass, Tensor]]] = {}
+    totals = StepTotals()
+    tasks: dict[str, list[tuple[CutPass, Tensor]]] = {}
     memories: dict[str, list[tuple[CutPass, Tensor]]] = {}
     for batch in batches:
         passes = []
-        with half_precision(model, settings):  # once for all passes, which then share the weights it casts
+        with half_precision(model, settings):  # one context for all passes, so that they share the cast weights
             for stream in (*batch.by_task, *batch.remembered):
                 cut = cut_pass(model, stream.to(model.device))
-                passes.append((cut, objective.task_losses(model, cut.done.stream, cut.done.outputs, progress)))
+                passes.append((cut, objective.task_losses(model, cut.forward.stream, cut.forward.outputs, progress)))
         for cut, losses in passes[: len(batch.by_task)]:
             (task,) = losses
-            parts.setdefault(task, []).append((cut, objective.policy.weigh(losses) / settings.accumulate))
-            taken.note(cut.done, losses)
+            tasks.setdefault(task, []).append((cut, objective.policy.weigh(losses) / settings.accumulate))
+            totals.add(cut.forward, losses)
         for cut, losses in passes[len(batch.by_task) :]:
-            counts = {task: len(outputs) for task, outputs in cut.done.outputs.items()}
-            shares = {task: count / sum(counts.values()) for task, count in counts.items()}
-            loss = objective.policy.weigh({task: shares[task] * loss for task, loss in losses.items()})
+            loss = objective.policy.weigh(_by_share_of_examples(cut, losses))
             memories.setdefault(" ".join(losses), []).append((cut, loss / settings.accumulate))
         if objective.regularizers:
-            with half_precision(model, settings):
-                penalties = objective.penalties(model, model.run(batch.together.to(model.device)))
-            total = torch.stack(list(penalties.values())).sum()
-            if total.requires_grad:
-                (total / settings.accumulate).backward()
-            _collect(taken.penalties, penalties)
-    sources = [Source(name, found) for name, found in [*parts.items(), *memories.items()]]
-    gradients = Gradients(model, sources, {task: [task] for task in parts})
+            totals.add_penalties(_penalty_gradient(model, objective, settings, batch))
+    sources = [Source(name, parts) for name, parts in [*tasks.items(), *memories.items()]]
+    gradients = Gradients(model, sources, {task: [task] for task in tasks})
     gram_KK = gradients.gram_KK.cpu()
-    taken.no_gradient = [
+    totals.non_finite_gradients = [
         source.name for source, square in zip(sources, gram_KK.diag(), strict=True) if not square.isfinite()
     ]
-    if not taken.no_gradient:  # no policy can weigh what is no number
-        gradients.add(objective.policy.combine(gram_KK, len(parts)).tolist())
-    return taken
+    if not totals.non_finite_gradients:
+        gradients.add(objective.policy.combine(gram_KK, len(tasks)).tolist())
+    return totals
+
+
+def _by_share_of_examples(cut: CutPass, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Scale each task's loss by the task's share of the pass's examples."""
+    counts = {task: len(outputs) for task, outputs in cut.forward.outputs.items()}
+    shares = {task: count / sum(counts.values()) for task, count in counts.items()}
+    return {task: shares[task] * loss for task, loss in losses.items()}
+
+
+def _penalty_gradient(
+    model: MultiTaskModel, objective: Objective, settings: TrainSettings, batch: Batch
+) -> dict[str, Tensor]:
+    """Add the gradient of the penalties, and return the penalties."""
+    with half_precision(model, settings):
+        penalties = objective.penalties(model, model.run(batch.together.to(model.device)))
+    total = torch.stack(list(penalties.values())).sum()
+    if total.requires_grad:
+        (total / settings.accumulate).backward()
+    return penalties
 
 
 def half_precision(model: MultiTaskModel, settings: TrainSettings) -> torch.autocast:
+    """Return an autocast context that uses bf16 if `train.precision` is bf16."""
     return torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16")
 
 
-def _clip(parameters: Sequence[Tensor], largest: float | None) -> Tensor:
-    return torch.nn.utils.clip_grad_norm_(parameters, float("inf") if largest is None else largest)
+def _clip(parameters: Sequence[Tensor], max_norm: float | None) -> Tensor:
+    return torch.nn.utils.clip_grad_norm_(parameters, float("inf") if max_norm is None else max_norm)
 
 
-def _collect(into: dict[str, list[Tensor]], values: Mapping[str, Tensor]) -> None:
+def _append(lists: dict[str, list[Tensor]], values: Mapping[str, Tensor]) -> None:
     for name, value in values.items():
-        into.setdefault(name, []).append(value.detach())
+        lists.setdefault(name, []).append(value.detach())
 
 
-def _means(values: Mapping[str, list[Tensor]]) -> dict[str, float]:
-    return {name: torch.stack(parts).mean().item() for name, parts in values.items()}
+def _means(lists: Mapping[str, list[Tensor]]) -> dict[str, float]:
+    return {name: torch.stack(values).mean().item() for name, values in lists.items()}

@@ -1,0 +1,58 @@
+"""Device tensors at fixed addresses, which captured steps read their streams from. Knows streams, no method."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polytask.stream import Stream
+
+ALIGNMENT = 64
+"""In bytes."""
+
+
+def shape_of(stream: Stream) -> tuple[Any, ...]:
+    """Return a key that is equal for two streams of static shape if their steps run the same kernels."""
+    layout = stream.layout
+    shapes = tuple((tuple(t.shape), t.dtype) for t in tensors_of(stream))
+    return shapes, tuple(stream.labels), layout.sequence_ranges, layout.token_ranges, layout.length_bound
+
+
+def tensors_of(stream: Stream) -> list[Tensor]:
+    own = [stream.token_ids_T, stream.position_ids_T, stream.segment_ids_T, stream.layout.cu_seqlens_S1]
+    return own + list(stream.labels.values())
+
+
+class StaticTensors:
+    """Tensors at fixed addresses on the device, which get new values by one copy."""
+
+    def __init__(self, like: list[Tensor], device: torch.device) -> None:
+        sizes = [-(-t.numel() * t.element_size() // ALIGNMENT) * ALIGNMENT for t in like]
+        starts = [sum(sizes[:k]) for k in range(len(sizes))]
+        # Two host buffers, used in turn: one may still be in transfer when the next is written.
+        pinned = device.type == "cuda"
+        hosts = [torch.zeros(sum(sizes), dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
+        self._bytes = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
+        self._hosts = [(host, _views(host, starts, like)) for host in hosts]
+        self.tensors = _views(self._bytes, starts, like)
+
+    def fill(self, tensors: list[Tensor]) -> None:
+        self._hosts.reverse()
+        host, views = self._hosts[0]
+        for view, tensor in zip(views, tensors, strict=True):
+            view.copy_(tensor)
+        self._bytes.copy_(host, non_blocking=True)
+
+    def stream(self, like: Stream) -> Stream:
+        """Return these tensors as a stream like the given one."""
+        tokens, positions, segments, cu, *labels = self.tensors
+        layout = replace(like.layout, cu_seqlens_S1=cu)
+        return Stream(tokens, positions, segments, layout, dict(zip(like.labels, labels, strict=True)))
+
+
+def _views(flat: Tensor, starts: list[int], like: list[Tensor]) -> list[Tensor]:
+    return [
+        flat[start : start + t.numel() * t.element_size()].view(t.dtype).view(t.shape)
+        for start, t in zip(starts, like, strict=True)
+    ]
