@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polytask.evaluation.comparisons import TaskData
+from polytask.evaluation.comparison.records import TaskData
 from polytask.evaluation.evaluate import decided, measured
 from polytask.evaluation.intervals import FEWER_RESAMPLES
 from polytask.evaluation.metrics import CONFIDENCE, RESAMPLES, Metric, metrics_for
 from polytask.evaluation.own_metrics import primary_of
-from polytask.evaluation.verdict import judge
+from polytask.evaluation.comparison.verdict import judge
 from polytask.heads.base import Head
 from polytask.types import EvalReport, MetricValue, TaskSpec, TokenizedExamples, UserError
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from polytask.disk.json_files import read_json_lines
-from polytask.evaluation import statistics
+from polytask.evaluation.comparison import statistics
 
 Json = dict[str, Any]
 Floats = NDArray[np.float64]

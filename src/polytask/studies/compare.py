@@ -14,7 +14,7 @@ from typing import Any
 from polytask.disk.atomic import write_atomically
 from polytask.disk.json_files import read_json
 from polytask.disk.writable import check_target
-from polytask.evaluation.comparisons import MARGIN
+from polytask.evaluation.comparison.records import MARGIN
 from polytask.evaluation.metrics import check_metric
 from polytask.machine import environment, pick_device
 from polytask.recipe.reading import read_recipe

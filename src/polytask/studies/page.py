@@ -15,9 +15,10 @@ from urllib.parse import quote
 import jinja2
 
 from polytask.disk.atomic import write_atomically
-from polytask.evaluation.comparisons import MEAN, in_points
+from polytask.evaluation.comparison.records import MEAN
 from polytask.reports.plots import shorten
 from polytask.studies import charts, table
+from polytask.studies.sentences import in_points
 from polytask.studies.table import ABSENT, Json, cells, main_score, scored
 from polytask.text.controls import visible
 

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polytask.disk.json_files import read_json, read_json_lines
-from polytask.evaluation.comparisons import MARGIN, TaskData, Verdict, sentence
-from polytask.evaluation.verdict import judge
+from polytask.evaluation.comparison.records import MARGIN, TaskData, Verdict
+from polytask.evaluation.comparison.verdict import judge
+from polytask.studies.sentences import sentence
 from polytask.types import UserError
 
 Array = NDArray[Any]

@@ -18,7 +18,7 @@ from typing import Any
 
 from polytask.disk.json_files import read_text
 from polytask.disk.records import convert
-from polytask.evaluation.comparisons import MARGIN
+from polytask.evaluation.comparison.records import MARGIN
 from polytask.recipe.reading import read_content, recipe_from, with_value
 from polytask.recipe.records import Recipe, flat_fields, recipe_to_mapping
 from polytask.recipe.yaml_files import load_yaml

@@ -11,7 +11,7 @@ from typing import Any
 
 from polytask.disk.atomic import write_atomically
 from polytask.disk.json_files import read_json
-from polytask.evaluation.comparisons import MEAN
+from polytask.evaluation.comparison.records import MEAN
 from polytask.text.controls import visible
 from polytask.types import UserError
 

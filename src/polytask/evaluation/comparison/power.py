@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, special
 
-from polytask.evaluation.seed_noise import FEWEST, LEVEL, AnyNoise, SharedNoise
-from polytask.evaluation.statistics import Noise
+from polytask.evaluation.comparison.seed_noise import FEWEST, LEVEL, AnyNoise, SharedNoise
+from polytask.evaluation.comparison.statistics import Noise
 
 POWER = 0.8
 MOST_SEEDS = 100

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from polytask.evaluation.comparisons import LEVEL, MARGIN, MEAN, Claim, Comparison, TaskData, VariantScore, Verdict
-from polytask.evaluation.seed_noise import AnyNoise, shared
-from polytask.evaluation.statistics import Floats, Noise, Runs, holm, influence, interval, noise, swap_p, swapped
-from polytask.evaluation.views import Pair, View
+from polytask.evaluation.comparison.records import LEVEL, MARGIN, MEAN, Claim, Comparison, TaskData, VariantScore, Verdict
+from polytask.evaluation.comparison.seed_noise import AnyNoise, shared
+from polytask.evaluation.comparison.statistics import Floats, Noise, Runs, holm, influence, interval, noise, swap_p, swapped
+from polytask.evaluation.comparison.views import Pair, View
 
 POWER = 0.8
 RESAMPLES = 9_999

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from polytask.evaluation.seed_noise import FEWEST, SharedNoise, prior_degrees, shared, trigamma_inverse
-from polytask.evaluation.statistics import Noise
+from polytask.evaluation.comparison.seed_noise import FEWEST, SharedNoise, prior_degrees, shared, trigamma_inverse
+from polytask.evaluation.comparison.statistics import Noise
 
 G, W = 11, 1
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special
 
-from polytask.evaluation.statistics import Floats, Noise, p_where
+from polytask.evaluation.comparison.statistics import Floats, Noise, p_where
 
 LEVEL = 0.05
 FEWEST = 3

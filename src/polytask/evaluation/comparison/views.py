@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polytask.evaluation.comparisons import TaskData
-from polytask.evaluation.statistics import Floats, Runs
+from polytask.evaluation.comparison.records import TaskData
+from polytask.evaluation.comparison.statistics import Floats, Runs
 
 
 @dataclass(frozen=True)

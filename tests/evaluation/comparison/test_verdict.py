@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from polytask.evaluation.comparisons import MEAN, TaskData, Verdict, sentence
-from polytask.evaluation.statistics import holm
-from polytask.evaluation.verdict import judge
+from polytask.evaluation.comparison.records import MEAN, TaskData, Verdict
+from polytask.evaluation.comparison.statistics import holm
+from polytask.evaluation.comparison.verdict import judge
+from polytask.studies.sentences import sentence
 from polytask.types import UserError
 
 GOLD = np.array([0, 1] * 50)
