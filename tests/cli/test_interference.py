@@ -48,7 +48,7 @@ def test_what_there_is_to_say_without_pairs(
     assert (tmp_path / "runs" / "quickstart-interference" / "report.html").is_file()  # beside what train made
     frozen = settings(tiny_settings, *short, "train.parts=adapters", "adapter=lhuc")
     said = cli("interference", QUICKSTART, "--every", 1, "--run", tmp_path / "b", *frozen)
-    assert "Nothing that learns is shared by two tasks" in said.out
+    assert "No trainable parameter is shared by two tasks" in said.out
     assert (late.code, said.code) == (0, 0)
 
 

@@ -26,7 +26,18 @@ def test_the_key_depends_on_code_that_changes_results_only() -> None:
     source = Path(polytask.__file__).parent
     files = {path.relative_to(source).as_posix() for path in result_files(source)}
     assert len(code_fingerprint()) == 64
-    packages = ("adapters", "encoders", "evaluation", "heads", "kernels", "runs", "serving", "tasks", "text", "training")
+    packages = (
+        "adapters",
+        "encoders",
+        "evaluation",
+        "heads",
+        "kernels",
+        "runs",
+        "serving",
+        "tasks",
+        "text",
+        "training",
+    )
     for package in packages:
         assert any(name.startswith(f"{package}/") for name in files), package
     assert {"model.py", "evaluation/metrics.py", "tasks/labels.py"} <= files

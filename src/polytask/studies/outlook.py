@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polytask.evaluation.comparison.records import MEAN, Comparison
 from polytask.evaluation.comparison.power import DISAGREEMENT, SEED_DEVIATION, Outlook, assumed
+from polytask.evaluation.comparison.records import MEAN, Comparison
 from polytask.studies.cells import Plan, summary_of
 from polytask.studies.results import RunFolder, verdict_of
 from polytask.studies.sentences import in_points

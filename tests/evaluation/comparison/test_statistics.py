@@ -4,8 +4,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from polytask.evaluation.comparison.statistics import (
+    SMALLEST_P,
+    Noise,
+    Runs,
+    holm,
+    influence,
+    interval,
+    noise,
+    swap_p,
+    swapped,
+)
 from polytask.evaluation.metrics import METRICS, Metric
-from polytask.evaluation.comparison.statistics import SMALLEST_P, Noise, Runs, holm, influence, interval, noise, swap_p, swapped
 
 COUNTED = [metric for metric in METRICS if metric.from_margins is not None]
 CORRELATIONS = [metric for metric in METRICS if metric.name in ("pearson", "spearman")]

@@ -11,8 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from polytask.evaluation.metrics import CONFIDENCE, Metric, check_metric, metrics_for
 from polytask.evaluation.comparison.statistics import CORRELATIONS
+from polytask.evaluation.intervals import CONFIDENCE
+from polytask.evaluation.metrics import Metric, check_metric, metrics_for
 from polytask.types import LabelKind
 
 Array = NDArray[Any]

@@ -39,7 +39,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
-from polytask.evaluation.metrics import BATCH_NUMBERS, Metric, margins
+from polytask.evaluation.intervals import BATCH_NUMBERS
+from polytask.evaluation.metrics import Metric, margins
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]

@@ -8,9 +8,28 @@ from dataclasses import replace
 
 import numpy as np
 
-from polytask.evaluation.comparison.records import LEVEL, MARGIN, MEAN, Claim, Comparison, TaskData, VariantScore, Verdict
+from polytask.evaluation.comparison.records import (
+    LEVEL,
+    MARGIN,
+    MEAN,
+    Claim,
+    Comparison,
+    TaskData,
+    VariantScore,
+    Verdict,
+)
 from polytask.evaluation.comparison.seed_noise import AnyNoise, shared
-from polytask.evaluation.comparison.statistics import Floats, Noise, Runs, holm, influence, interval, noise, swap_p, swapped
+from polytask.evaluation.comparison.statistics import (
+    Floats,
+    Noise,
+    Runs,
+    holm,
+    influence,
+    interval,
+    noise,
+    swap_p,
+    swapped,
+)
 from polytask.evaluation.comparison.views import Pair, View
 
 POWER = 0.8
