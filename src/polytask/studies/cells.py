@@ -1,7 +1,7 @@
-"""The cells of a study: one variant with one seed is one run, known by what goes into it.
+"""The cells of a study: one variant with one seed is one run, identified by its inputs.
 
-A cell's key is a hash of its recipe, its data, its encoder and the code that decides results. The same key never runs
-twice; another key is another cell, whatever it is called. Knows folders, starts nothing.
+A cell's key is a hash of its recipe, its data, its encoder and the code that its result depends on. A key never runs
+twice. Knows folders, starts nothing.
 """
 
 import hashlib
@@ -42,15 +42,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every cell of a study, and what preparing its variants told."""
+    """Every cell of a study, and its prepared variants."""
 
     cells: tuple[Cell, ...]
     prepared: Mapping[str, Prepared]
-    """By variant."""
+    """For each variant, its prepared recipe."""
 
 
 def plan(study: Study, folder: Path) -> Plan:
-    """Prepares each variant once, so that whatever is wrong with any of them is told before anything runs."""
+    """Prepares each variant once, so that errors in any of them are raised before anything runs."""
     prepared = {variant: prepare(recipe) for variant, recipe in study.recipes.items()}
     cells = []
     for variant, ready in prepared.items():
@@ -63,6 +63,7 @@ def plan(study: Study, folder: Path) -> Plan:
 
 
 def cell_key(recipe: Recipe, prepared: Prepared) -> str:
+    """Hashes the inputs of a cell: its recipe without the name, its data, its encoder and the code."""
     data = {
         task: {name: split.fingerprint for name, split in entry.splits.items()}
         for task, entry in prepared.tasks.items()
@@ -100,7 +101,7 @@ def result_files(source: Path) -> list[Path]:
 
 
 def summary_of(run: Path) -> dict[str, Any] | None:
-    """A finished run's summary; None for one that has not finished."""
+    """Returns the summary of a finished run; None if it has not finished."""
     try:
         summary = read_json(run / "summary.json")
     except UserError:

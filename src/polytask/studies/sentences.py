@@ -6,7 +6,7 @@ from polytask.evaluation.comparison.records import LEVEL, MEAN, Comparison
 
 
 def sentence(comparison: Comparison) -> str:
-    """The comparison in plain words, in points (hundredths of the metric)."""
+    """Says in words what a comparison shows."""
     c = comparison
     where = "the mean of the tasks" if c.task == MEAN else c.task
     if c.claim == "undecided":
@@ -31,11 +31,11 @@ def _undecided(c: Comparison, where: str) -> str:
     scored = f"{c.variant} scored {size}{direction}"
     if not c.seed_noise_known:
         return f"undecided on {where}: seed noise unknown (one seed); {scored}, {_ends(c)} over examples alone"
-    return f"undecided on {where}: {scored} {_in_seeds(c)} {_ends(c)}, but {_what_it_takes(c)}"
+    return f"undecided on {where}: {scored} {_in_seeds(c)} {_ends(c)}, but {_what_is_missing(c)}"
 
 
 def _in_seeds(c: Comparison) -> str:
-    """In how many seeds the variant scored on the side of the mean: "in both seeds", "in 2 of 3 seeds"."""
+    """Says in how many seeds the difference has the sign of the mean: "in both seeds", "in 2 of 3 seeds"."""
     if c.seed_differences is None:
         return "on average"
     agree = sum(np.sign(d) == np.sign(c.difference) for d in c.seed_differences)
@@ -44,9 +44,9 @@ def _in_seeds(c: Comparison) -> str:
     return "in both seeds" if c.seeds == 2 else f"in all {c.seeds} seeds"
 
 
-def _what_it_takes(c: Comparison) -> str:
+def _what_is_missing(c: Comparison) -> str:
     luck = f"{c.seeds} seeds cannot rule out luck"
-    if max(c.p_noise, c.p_swap) <= LEVEL:  # the interval leaves 0 out, which some of many do by chance
+    if max(c.p_noise, c.p_swap) <= LEVEL:  # the interval excludes 0, which some of many do by chance
         luck = f"among {c.comparisons} comparisons {luck}"
     if c.seeds_needed is not None:
         return f"{luck}; {c.seeds_needed} seeds could"
