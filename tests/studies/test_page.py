@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from polytask import evaluation, experiments
+from polytask import reports, studies
 from polytask.studies import charts
 from polytask.studies.page import link, verdict, write_page
 from polytask.studies.table import ABSENT
@@ -218,8 +218,8 @@ def test_the_page_needs_nothing_but_itself(page: Page) -> None:
 def test_it_looks_like_a_runs_report() -> None:
     """The rules for colours, fonts, tables and print are the same lines as there."""
     sibling, own = (
-        re.search(r"<style>\n(.*)</style>", (Path(room.__file__).parent / name).read_text("utf-8"), re.DOTALL)[1]
-        for room, name in ((evaluation, "report.html.jinja"), (experiments, "study.html.jinja"))
+        re.search(r"<style>\n(.*)</style>", (Path(package.__file__).parent / name).read_text("utf-8"), re.DOTALL)[1]
+        for package, name in ((reports, "report.html.jinja"), (studies, "study.html.jinja"))
     )
     shared = own.split("/* What only a study has. */")[0].splitlines()
     assert len(shared) > 30
@@ -235,7 +235,7 @@ def test_the_page_is_the_same_each_time(tmp_path: Path) -> None:
 
 def test_one_seed_is_said_clearly(tmp_path: Path) -> None:
     page = page_of(tmp_path, make_study(["plain", "low"], ["topic"], [0]))
-    assert "There is one seed of each variant, so the noise of training (seed noise) is unknown" in page.text
+    assert "There is one seed of each variant, so seed noise (the noise of training) is unknown" in page.text
     assert "one seed (0)" in page.text
     assert "low is undecided against plain on topic (one seed: seed noise unknown)." in page.text
     assert "worse than plain" not in page.text
@@ -251,7 +251,7 @@ def test_variants_with_fewer_seeds_than_others_are_said(tmp_path: Path) -> None:
     ("states", "lead", "note"),
     [
         ("failed", "Every run failed, so there is nothing to compare.", "Every run failed: see why"),
-        ("missing", "No run has finished, so there is nothing to compare yet.", "4 of 4 runs are not there yet"),
+        ("missing", "No run has finished, so there is nothing to compare yet.", "4 of 4 runs are missing"),
     ],
 )
 def test_without_any_finished_run(tmp_path: Path, states: str, lead: str, note: str) -> None:
@@ -324,5 +324,5 @@ def test_where_lower_is_better_it_is_said_and_the_front_turns(tmp_path: Path) ->
 
 
 def test_errors_name_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"nowhere is not the folder of a study: it has no study\.json"):
+    with pytest.raises(UserError, match=r"nowhere: not the folder of a study: it has no study\.json"):
         write_page(tmp_path / "nowhere")

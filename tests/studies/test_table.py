@@ -106,7 +106,7 @@ def test_sentences_are_a_list_claims_first_the_largest_first(study: dict[str, An
 def test_runs_that_failed_or_are_not_there_are_said(study: dict[str, Any]) -> None:
     text = table.study_markdown(study)
     assert r"- a\|b \<i>, seed 0: ValueError: a \| b" in text
-    assert "1 of 4 runs are not there yet" in text
+    assert "1 of 4 runs are missing" in text
 
 
 def test_seed_noise_is_said(study: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ def test_numbers_as_they_are_written() -> None:
     assert [table.seconds(x) for x in (5.04, 59.96, 723, 3725)] == ["5.0 s", "1 min 00 s", "12 min 03 s", "1 h 02 min"]
     assert [table.memory(x) for x in (2**29, 2**31)] == ["512 MiB", "2.0 GiB"]
     assert [table.speed(x) for x in (9.876, 1234.5)] == ["9.88", "1,234"]
-    assert [table.chance(x) for x in (0.0001, 0.0412, None)] == ["< 0.001", "0.041", table.ABSENT]
+    assert [table.p_value(x) for x in (0.0001, 0.0412, None)] == ["< 0.001", "0.041", table.ABSENT]
 
 
 def test_written_beside_study_json(study: dict[str, Any], tmp_path: Path) -> None:
@@ -178,5 +178,5 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"study\.json is not valid JSON"):
         table.write_table(tmp_path)
     (tmp_path / "study.json").write_text('{"format": 1}')
-    with pytest.raises(UserError, match="format 1; this polytask reads 2"):
+    with pytest.raises(UserError, match="format must be 2, found 1"):
         table.write_table(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polytask import hidden
+from polytask.disk import hidden_folder
 from polytask.text.store import DamagedStore, StoreWriter, TokenStore
 
 Texts = list[tuple[npt.NDArray[np.integer], ...]]
@@ -118,14 +118,14 @@ def test_a_meta_file_of_another_kind_is_damage(tmp_path: Path, content: str) -> 
 def test_offsets_that_do_not_fit_the_tokens_are_damage(tmp_path: Path) -> None:
     write(tmp_path / "s", [(np.array([1, 2]),)])
     np.array([0, 1], "<i8").tofile(tmp_path / "s/offsets")
-    with pytest.raises(DamagedStore, match="does not fit"):
+    with pytest.raises(DamagedStore, match="does not match"):
         TokenStore.open(tmp_path / "s")
     assert json.loads((tmp_path / "s/meta.json").read_text())["tokens"] == 2
 
 
 def test_what_killed_processes_left_is_cleared_away(tmp_path: Path) -> None:
     killed, running = (StoreWriter(tmp_path / "s", width=1, vocabulary=9, label_type="int") for _ in range(2))
-    os.close(hidden._locks.pop(killed._fresh))
+    os.close(hidden_folder._locks.pop(killed._fresh))
     alive = running._fresh
     write(tmp_path / "s", [(np.array([1, 2]),)])
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([alive.name, "s"])
