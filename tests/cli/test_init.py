@@ -60,7 +60,7 @@ def test_excels_csv_from_init_to_predictions(
     assert (checked.code, "n 20, é 20" in checked.out) == (0, True), checked.err
     assert "Windows-1252" not in checked.out  # the recipe says so: no guess any more
     guessed = cli("check", "recipe.yaml", *settings, "--set", "tasks.avis.encoding=null")
-    assert "avis train: is not UTF-8 and was read as Windows-1252, a guess" in guessed.out
+    assert "avis train: the file is not UTF-8 and was read as Windows-1252" in guessed.out
     assert cli("train", "recipe.yaml", *settings).code == 0
     assert cli("evaluate", "runs/recipe", "--on", "avis=new.csv").code == 0
     predicted = cli("predict", "runs/recipe", "--input", "new.csv", "--output", "out.csv")

@@ -90,7 +90,7 @@ def test_what_is_wrong_with_any_variant_is_told_before_anything_runs(tmp_path: P
     with pytest.raises(UserError, match="cross does not take 1 text"):
         StudyRunning(read_study(study_file(tmp_path, tiny_settings, variants=wrong)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(UserError, match="--workers: at least 1"):
+    with pytest.raises(UserError, match="--workers: must be at least 1"):
         StudyRunning(read_study(tmp_path / "study.yaml"), tmp_path / "out", workers=0)
 
 
@@ -113,7 +113,7 @@ def test_runs_that_cannot_be_compared(small_study: Done, tiny_run: Finished, tmp
     (run, *_) = runs_of(small_study, "cosine")
     with pytest.raises(UserError, match="give two or more different runs"):
         compare_runs([run, run], tmp_path / "c")
-    with pytest.raises(UserError, match="all runs are of one recipe"):
+    with pytest.raises(UserError, match="all runs have the same recipe"):
         compare_runs(runs_of(small_study, "cosine"), tmp_path / "c")
     with pytest.raises(UserError, match="not a finished run"):
         compare_runs([run, tmp_path], tmp_path / "c")
