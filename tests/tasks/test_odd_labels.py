@@ -49,7 +49,9 @@ def test_classes_without_enough_examples(look: Look) -> None:
     }
     assert findings["train", "class_missing"].sentence.startswith("no training row has the label 'e'")
     assert findings["train", "few_examples"].sentence == "fewer than 5 training rows each: 'c'"
-    assert findings["dev", "class_missing"].sentence == "no dev row has the label 'd', so the dev scores do not cover it"
+    assert (
+        findings["dev", "class_missing"].sentence == "no dev row has the label 'd', so the dev scores do not cover it"
+    )
 
 
 def test_many_classes_are_not_all_named(look: Look) -> None:
