@@ -26,8 +26,8 @@ def test_parquet_is_read_in_batches_and_by_column(tmp_path: Path) -> None:
 
 
 def test_parquet_that_is_none_or_empty(tmp_path: Path, write: Write, read: Read) -> None:
-    with pytest.raises(UserError, match=r"x\.parquet: not a parquet file"):
+    with pytest.raises(UserError, match=r"x\.parquet: cannot read it as a parquet file"):
         read(write("x.parquet", "text"))
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "y.parquet")
-    with pytest.raises(UserError, match=r"y\.parquet: a table without rows"):
+    with pytest.raises(UserError, match=r"y\.parquet: the table has no rows"):
         read(str(tmp_path / "y.parquet"))
