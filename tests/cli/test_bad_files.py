@@ -60,7 +60,7 @@ REFUSED: dict[str, tuple[str, str | bytes, list[str]]] = {
         f"{TABLE}очень хорошо,1\n".encode("cp1251"),
         [
             f"x.csv, line 22, byte {len(TABLE) + 1} of the file: 0xee is not valid utf-8",
-            "set `encoding` to the one it was",
+            "set `encoding` to its encoding",
         ],
     ),
     "NUL": ("x.csv", f"{TABLE}a\0b,1\n", ["x.csv, line 22: expected a text file, found a NUL byte"]),
@@ -262,7 +262,7 @@ def test_train_leaves_no_run_when_data_is_bad(cli: Any, tmp_path: Path, monkeypa
         ("in.jsonl", b'{"text": "fine"}\n{"text": 1', "in.jsonl, line 2: "),
         ("in.jsonl", b'{"txt": "a"}\n{"txt": "b"}\n', "in.jsonl: no column 'text'; its columns are: txt"),
         ("in.jsonl", b'{"text": "fine"}\n{"text": ["b"]}\n', "in.jsonl, line 2, column 'text': \"['b']\": a list"),
-        ("in.parquet", b"PAR1", "in.parquet: not a parquet file"),
+        ("in.parquet", b"PAR1", "in.parquet: cannot read it as a parquet file"),
     ],
 )
 def test_predict_leaves_no_output(

@@ -105,7 +105,7 @@ def test_a_workbook_becomes_a_trained_run(cli: Any, tmp_path: Path, monkeypatch:
     book.save("book.xlsx")
     said = cli("init", "--task", "stars=book.xlsx#train")
     assert said.code == 0, said.err
-    assert "label: column 'stars', named like the task 'stars'; 2 different whole numbers" in said.out
+    assert "label: column 'stars', named like the task 'stars'; 2 different integers" in said.out
     assert "dev: book.xlsx#dev" in Path("recipe.yaml").read_text(encoding="utf-8")
     settings = [word for setting in tiny_settings for word in ("--set", setting)]
     assert "1 20, 2 20" in cli("check", "recipe.yaml", *settings).out
