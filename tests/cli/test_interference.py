@@ -29,7 +29,7 @@ def test_pairs_are_told_and_the_weights_are_those_of_train(
     summary = json.loads((run / "summary.json").read_text())["interference"]
     assert (summary["probes"], summary["first_step"], summary["last_step"]) == (5, 4, 20)
     assert summary["pairs"][0]["tasks"] == ["opinion", "question"]
-    assert all(pair["sentence"].startswith("Nothing") == (pair["verdict"] == "unclear") for pair in summary["pairs"])
+    assert all(("no clear sign" in pair["sentence"]) == (pair["verdict"] == "unclear") for pair in summary["pairs"])
     assert 'id="interference"' in (run / "report.html").read_text(encoding="utf-8")
     for file in ("model/model.safetensors", "model/parts.safetensors"):
         assert (run / file).read_bytes() == (tiny_run.folder / file).read_bytes()
