@@ -56,18 +56,18 @@ def run_cells(cells: Sequence[Cell], study: Path, workers: int) -> Iterator[Cell
                 running.append(_start(waiting.pop(0), study, workers))
                 yield CellReport(running[-1].cell, "started")
             time.sleep(POLL_SECONDS)
-            for one in list(running):
-                if one.process.poll() is not None:
-                    running.remove(one)
-                    yield _finish(one, study)
-                elif _count_steps(one):
-                    yield CellReport(one.cell, "running", one.step)
+            for child in list(running):
+                if child.process.poll() is not None:
+                    running.remove(child)
+                    yield _finish(child, study)
+                elif _count_steps(child):
+                    yield CellReport(child.cell, "running", child.step)
     finally:
-        for one in running:
-            one.process.terminate()
-        for one in running:
-            one.process.wait()
-            one.log.close()
+        for child in running:
+            child.process.terminate()
+        for child in running:
+            child.process.wait()
+            child.log.close()
 
 
 def _start(cell: Cell, study: Path, workers: int) -> _Process:
@@ -84,45 +84,45 @@ def _start(cell: Cell, study: Path, workers: int) -> _Process:
     return _Process(cell, subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment), file)
 
 
-def _count_steps(one: _Process) -> bool:
+def _count_steps(child: _Process) -> bool:
     """Counts the steps that the run has written since the last call; returns whether there were any."""
     try:
-        with (one.cell.folder / "metrics.jsonl").open("rb") as file:
-            if one.bytes_read == 0:
-                one.step = 0
-            file.seek(one.bytes_read)
+        with (child.cell.folder / "metrics.jsonl").open("rb") as file:
+            if child.bytes_read == 0:
+                child.step = 0
+            file.seek(child.bytes_read)
             new = file.read()
     except OSError:
         return False
     complete = new[: new.rfind(b"\n") + 1]
-    one.bytes_read += len(complete)
+    child.bytes_read += len(complete)
     count = complete.count(b'"kind": "step"')
-    one.step += count
+    child.step += count
     return count > 0
 
 
-def _finish(one: _Process, study: Path) -> CellReport:
+def _finish(child: _Process, study: Path) -> CellReport:
     """Tidies up after a process that has ended, and reports whether its cell is done or failed."""
-    one.log.close()
-    if one.process.returncode == 0 and one.cell.done:
+    child.log.close()
+    if child.process.returncode == 0 and child.cell.done:
         # A finished run has its model; the checkpoints of a hundred runs would fill a disk.
-        shutil.rmtree(one.cell.folder / "checkpoints", ignore_errors=True)
-        return CellReport(one.cell, "done", one.cell.steps)
-    error = last_lines(Path(one.log.name))
+        shutil.rmtree(child.cell.folder / "checkpoints", ignore_errors=True)
+        return CellReport(child.cell, "done", child.cell.steps)
+    error = last_lines(Path(child.log.name))
     # A failed run is moved, so that its files can be inspected and the next start of the study tries it again.
-    failed = study / "failed" / one.cell.key
+    failed = study / "failed" / child.cell.key
     shutil.rmtree(failed, ignore_errors=True)
     failed.parent.mkdir(parents=True, exist_ok=True)
     # A run that was stopped from outside stays where it is, and resumes.
-    stopped = one.process.returncode < 0 or one.process.returncode in STOPPED
-    if one.cell.folder.exists() and not stopped:
-        one.cell.folder.rename(failed)
+    stopped = child.process.returncode < 0 or child.process.returncode in STOPPED
+    if child.cell.folder.exists() and not stopped:
+        child.cell.folder.rename(failed)
     else:
         failed.mkdir()
-    shutil.copy(one.log.name, failed / "log.txt")
-    if one.process.returncode < 0:
-        error = f"killed by signal {-one.process.returncode}\n{error}"
-    return CellReport(one.cell, "failed", one.step, error)
+    shutil.copy(child.log.name, failed / "log.txt")
+    if child.process.returncode < 0:
+        error = f"killed by signal {-child.process.returncode}\n{error}"
+    return CellReport(child.cell, "failed", child.step, error)
 
 
 def last_lines(log: Path) -> str:
