@@ -1,4 +1,4 @@
-"""What scores are compared with: a method without training, by hand; and the sentences about the start of a run."""
+"""The baseline without training equals that computed by hand; sentences about the start of a run."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Scores over whole splits, and predictions on disk."""
+"""Scores over whole splits, and the file of predictions."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is said of probes: means with intervals, verdicts, sentences, the transfer matrix; and the page."""
+"""Summaries of probes: means with intervals, verdicts, sentences, the transfer matrix, and the page."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def test_a_mean_has_its_usual_interval_and_words() -> None:
         (1, "The gradients of sst and quora agree: mean cosine 0.200 [0.180, 0.220], below 0 in 0 % of 6 probes"),
     ],
 )
-def test_clear_pairs_are_told_with_their_strongest_layer(sign: int, words: str) -> None:
+def test_the_sentence_names_the_strongest_layer(sign: int, words: str) -> None:
     cosines = [sign * c for c in (0.18, 0.2, 0.22, 0.21, 0.17, 0.22)]
     probes = [line(n, c, {"pooler": None, "layer 0": c / 2, "embeddings": 2 * c}) for n, c in enumerate(cosines, 1)]
     found = summarize(probes)
@@ -164,7 +164,7 @@ def test_tasks_that_have_no_gradient_somewhere_are_left_out() -> None:
         assert (nothing["note"], nothing["pairs"], nothing["layers"]) == (NOTHING_SHARED, [], [])
 
 
-def test_a_task_apart_from_all_others_is_told() -> None:
+def test_tasks_that_share_no_parameters() -> None:
     """The third task has no gradient on what the first two share."""
     probes = []
     for step in (1, 2, 3):

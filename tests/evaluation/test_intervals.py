@@ -1,4 +1,4 @@
-"""Intervals against scipy's, their ends where resampling shows nothing, and how often they cover the truth."""
+"""Intervals agree with those of scipy, and cover the truth as often as they should."""
 
 import numpy as np
 import pytest

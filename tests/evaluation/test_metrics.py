@@ -1,4 +1,4 @@
-"""Metrics against scikit-learn and scipy, their degenerate cases, and whether the intervals cover the truth."""
+"""Metrics agree with scikit-learn and scipy, also in degenerate cases, and their intervals cover the truth."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Functions of the user's own as metrics: found, checked, and compared in their own direction."""
+"""Users' own metrics are imported, checked, and compared in their own direction."""
 
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ def test_a_name_that_is_taken_and_a_module_that_fails(tmp_path: Path) -> None:
         own_metrics(spec(f"{tmp_path}/exits.py:f"))
 
 
-def test_modules_are_looked_for_beside_the_recipe(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_are_looked_up_next_to_the_recipe(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = file.parent / "recipe.yaml"
     text = RECIPE.format(metrics="[mine:distance, sklearn.metrics:cohen_kappa_score]", metric="distance")
     recipe.write_text(text)
@@ -123,7 +123,7 @@ def test_modules_are_looked_for_beside_the_recipe(file: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("reference", ["distance", ":distance", "mine:", "mine:not a name"])
-def test_what_is_no_function(file: Path, reference: str) -> None:
+def test_references_that_are_not_functions(file: Path, reference: str) -> None:
     (file.parent / "recipe.yaml").write_text(RECIPE.format(metrics=f"['{reference}']", metric="null"))
     with pytest.raises(UserError, match=r"tasks.mood.metrics: a function is given as module:function, found"):
         read_recipe(file.parent / "recipe.yaml")

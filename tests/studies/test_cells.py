@@ -1,4 +1,4 @@
-"""A cell is known by what goes into it."""
+"""A cell is identified by its recipe, data and code."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -85,7 +85,7 @@ def test_another_study_is_refused_its_folder(small_study: Done, tmp_path: Path, 
         StudyRunning(read_study(small_study.path), tmp_path / "full")
 
 
-def test_what_is_wrong_with_any_variant_is_told_before_anything_runs(tmp_path: Path, tiny_settings: list[str]) -> None:
+def test_an_invalid_variant_is_an_error_before_anything_runs(tmp_path: Path, tiny_settings: list[str]) -> None:
     wrong = {"cosine": {}, "wrong": {"tasks.opinion.head": "cross"}}
     with pytest.raises(UserError, match="cross does not take 1 text"):
         StudyRunning(read_study(study_file(tmp_path, tiny_settings, variants=wrong)), tmp_path / "out")
@@ -143,7 +143,7 @@ def test_plain_text_is_left_out_of_the_comparison(tiny_settings: list[str], tiny
     assert content["variants"]["more"]["cells"][0]["values"]["mean"] == pytest.approx(more.evaluations["dev"].mean)
 
 
-def test_plain_text_alone_cannot_be_compared(tiny_settings: list[str], tmp_path: Path) -> None:
+def test_plain_text_only_cannot_be_compared(tiny_settings: list[str], tmp_path: Path) -> None:
     task = {"kind": "text", "text": "text", "train": "sample:opinions-train", "dev": "sample:opinions-dev"}
     (tmp_path / "plain.yaml").write_text(yaml.safe_dump({"tasks": {"words": task}}))
     path = study_file(

@@ -50,7 +50,7 @@ def test_a_grid_is_every_combination(tmp_path: Path) -> None:
     assert made.recipes["sampler=round_robin, optimizer.lr=5e-05"].optimizer == MethodChoice("adamw", {"lr": 5e-5})
 
 
-def test_the_base_can_be_a_file_beside(tmp_path: Path) -> None:
+def test_the_base_can_be_another_file(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "base.yaml").write_text(yaml.safe_dump(BASE))
     made = study(

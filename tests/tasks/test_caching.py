@@ -1,4 +1,4 @@
-"""A source is tokenized once; what changes the result, and damage, make it be tokenized again."""
+"""A source is tokenized once, and again after damage or after a change that affects the result."""
 
 import json
 import tracemalloc
@@ -57,7 +57,7 @@ def test_kept_broken_rows_are_capped(
     assert (len(task.splits["train"].broken), task.splits["train"].num_broken) == (3, 10)
 
 
-def test_a_changed_file_a_damaged_store_and_another_recipe_are_read_anew(
+def test_a_changed_file_a_damaged_store_and_another_recipe_are_read_again(
     tmp_path: Path, tokenizer: TextTokenizer, opinions: TaskSpec
 ) -> None:
     cache = tmp_path / "cache"

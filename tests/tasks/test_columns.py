@@ -1,4 +1,4 @@
-"""Ids, texts and labels are told apart by their names and their first values."""
+"""Ids, texts and labels are recognized by their names and first values."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Rows of csv and tsv files come out as they were written; what cannot be read is named with its place."""
+"""Rows of csv and tsv files are read as they were written; errors name the line."""
 
 import codecs
 import csv

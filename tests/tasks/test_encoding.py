@@ -1,4 +1,4 @@
-"""The encoding is found out from the bytes; what cannot be told is refused, not misread."""
+"""The encoding is detected from the bytes; an unclear one is an error, and never misread."""
 
 import codecs
 import tracemalloc
@@ -104,7 +104,7 @@ def test_a_fallback_is_used_for_what_is_not_unicode(write: Write, read: Read) ->
     assert read(write("x.csv", f"text,label\n{text},1\n"), fallback="cp1250") == [(2, [text, "1"])]
 
 
-def test_what_is_given_is_not_searched_for(write: Write, read: Read) -> None:
+def test_a_given_encoding_is_not_detected(write: Write, read: Read) -> None:
     source = write("x.csv", "text,label\ncafé,1\n".encode("cp1252"))
     with pytest.raises(UserError, match="0xe9 is not valid utf-8"):
         read(source, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Guesses are right on the shapes of files people have."""
+"""Guesses are right for common kinds of files."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""One label has one name however it is written, and what is no label is told with what was expected."""
+"""A label has one name in all its spellings, and an invalid label is an error that says what was expected."""
 
 import math
 
@@ -122,7 +122,7 @@ def test_an_empty_label_is_a_problem_for_every_kind(kind: LabelKind, value: obje
         LabelReader(spec(kind, range=(0, 1))).read(value)
 
 
-def test_a_list_is_no_label() -> None:
+def test_a_list_is_not_a_label() -> None:
     with pytest.raises(LabelProblem, match="expected a name or a number"):
         LabelReader(spec("classes")).read([1])
 

@@ -1,4 +1,4 @@
-"""Labels that cannot be learned, or that another kind of task would suit."""
+"""Findings about labels that cannot be learned or suit another kind of task."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Sources are opened by the name a user writes."""
+"""Sources are opened by the name that a user writes."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Texts are the same when their tokens are: compared with tuples of ids, one by one."""
+"""Hashes of texts agree with a comparison of their token ids."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Sheets of workbooks are read as Excel shows them; what is wrong with a workbook is one message that names it."""
+"""Sheets are read as Excel shows them; an invalid workbook is one error that names it."""
 
 import datetime
 import sys

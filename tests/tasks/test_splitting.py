@@ -1,4 +1,4 @@
-"""One file becomes two: every row in one of them, always the same one, and no text in both."""
+"""A file is split in two: every row in one of them, the same every time, and no text in both."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_when_all_pairs_hang_together_whole_pairs_stay_together(tmp_path: Path, 
     assert (len(rows_of(parts.dev)), parts.kept_together) == (16, "pairs")
 
 
-def test_a_class_is_never_in_dev_alone(tmp_path: Path, table: Table) -> None:
+def test_no_class_is_only_in_dev(tmp_path: Path, table: Table) -> None:
     rows: list[list[object]] = [[f"text {i}", f"class {i}" if i < 10 else "common"] for i in range(60)]
     parts = split_file(spec_of(table("x.csv", ["text", "label"], rows), "classes"), tmp_path / "out")
     train, dev = ({row[1] for row in rows_of(part)} for part in (parts.train, parts.dev))

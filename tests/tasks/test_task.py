@@ -1,4 +1,4 @@
-"""Tasks are read whole, and refused with every broken row named at once."""
+"""Reading tasks reports all broken rows of all tasks in one error."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_given_classes_keep_their_order(tmp_path: Path, tokenizer: TextTokenizer
     assert [example.label for example in task.splits["dev"].examples()] == ["9", "10"]
 
 
-def test_everything_wrong_with_any_task_is_told_at_once(
+def test_the_faults_of_all_tasks_are_one_error(
     tmp_path: Path, tokenizer: TextTokenizer, opinions: TaskSpec, write: Write
 ) -> None:
     bad_text = write("text.csv", "text,opinion\n ,9\nfine,9\nfine,\n")

@@ -1,4 +1,4 @@
-"""A store gives back what was appended, appears whole or not at all, and says when it is damaged."""
+"""A store returns what was appended, is written atomically, and detects damage."""
 
 import json
 import os
@@ -84,7 +84,7 @@ def test_the_same_store_made_by_another_process_first_is_fine(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["tokens", "offsets", "labels", "rows", "meta.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_damage_is_found_and_the_store_can_be_built_anew(tmp_path: Path, name: str, damage: str) -> None:
+def test_damage_is_detected_and_the_store_can_be_built_again(tmp_path: Path, name: str, damage: str) -> None:
     texts: Texts = [(np.array([1, 2, 3]),), (np.array([4]),)]
     write(tmp_path / "s", texts)
     file = tmp_path / "s" / name

@@ -1,4 +1,4 @@
-"""The tokenizer gives transformers' ids, and no text can forge a special token."""
+"""The tokenizer gives the ids of transformers, and no text can forge a special token."""
 
 import json
 import string

@@ -1,4 +1,4 @@
-"""Tokenizers from strangers: their errors are messages, and what they need is limited."""
+"""Errors of untrusted tokenizers are messages, and their memory and time are limited."""
 
 import base64
 import struct

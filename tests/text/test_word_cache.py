@@ -1,4 +1,4 @@
-"""Ids word by word are those of the whole text, whatever is in it, and however little is remembered."""
+"""Ids computed word by word are those of the whole text, for any text and any cache size."""
 
 import json
 import string

@@ -1,4 +1,4 @@
-"""What a plan could confirm, against simulated studies and the t test's own power."""
+"""The outlook agrees with simulated studies and with the power of the t test."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a comparison borrows from its study: the prior against its definition, and no more false claims than 5 %."""
+"""The prior agrees with its definition, and shared seed noise makes at most 5 % false claims."""
 
 import numpy as np
 import pytest
@@ -131,7 +131,7 @@ def test_at_most_5_percent_of_studies_make_a_false_claim(scenario: str, seeds: i
         assert claims[1] > 0.1 * studies  # what pooling would have claimed
 
 
-def test_few_seeds_see_more_than_alone() -> None:
+def test_few_seeds_detect_more_with_shared_noise() -> None:
     """18 deviations apart in a study of equal noise: three seeds alone miss most of it."""
     rng, level = np.random.default_rng(0), 0.05 / (G * 4)
     alone = together = 0

@@ -1,4 +1,4 @@
-"""The verdict on hand-made studies, on odd ones, and on simulated studies whose truth is known."""
+"""The verdict on small studies, on degenerate ones, and on simulated studies whose truth is known."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
