@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from polytask.evaluation.metrics import all_metrics_for, score
+from polytask.evaluation.metrics import all_metrics_for
+from polytask.evaluation.scoring import Predictions, score
 from polytask.types import YES_NO, LabelKind, LabelSpace
 
 ROWS = (20, 50, 200, 1000)
@@ -89,7 +90,7 @@ def coverage(family: str, rows: int, rate: float, splits: int) -> dict[str, tupl
     covered, width, before = (dict.fromkeys(names, 0.0) for _ in range(3))
     for split in range(splits):
         gold, predicted, probabilities = draw(rng, rows, rate)
-        found = score(gold, predicted, labels, 0.0, seed=split, probabilities=probabilities).metrics
+        found = score(Predictions(gold, predicted, probabilities), labels, 0.0, seed=split).metrics
         for name in names:
             low, high = found[name].low, found[name].high
             covered[name] += low - 1e-9 <= truth[name] <= high + 1e-9

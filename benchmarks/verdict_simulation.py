@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from scipy import special
 
-from polytask.evaluation.comparisons import LEVEL
-from polytask.evaluation.seed_noise import AnyNoise, prior_degrees, shared
-from polytask.evaluation.statistics import Noise, Runs, holm, noise
+from polytask.evaluation.comparison.records import LEVEL
+from polytask.evaluation.comparison.seed_noise import AnyNoise, prior_degrees, shared
+from polytask.evaluation.comparison.statistics import Noise, Runs, holm, noise
 from polytask.machine import environment
 
 Floats = NDArray[np.float64]

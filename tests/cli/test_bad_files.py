@@ -48,22 +48,22 @@ def check(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
     return run
 
 
-BROKEN = "put them right, or set `broken_rows: skip`"
+BROKEN = "correct them, or set `broken_rows: skip`"
 REFUSED: dict[str, tuple[str, str | bytes, list[str]]] = {
     "empty": ("x.csv", "", ["x.csv: the file is empty; expected a header line and rows"]),
     "blank lines": ("x.csv", "\n\n \n", ["x.csv: "]),
-    "empty jsonl": ("x.jsonl", "", ["x.jsonl: the file is empty; expected one JSON object a line"]),
-    "empty parquet": ("x.parquet", "", ["x.parquet: not a parquet file that can be read"]),
-    "header only": ("x.csv", "text,label\n", ["x.csv: only a header line (text, label); expected rows"]),
+    "empty jsonl": ("x.jsonl", "", ["x.jsonl: the file is empty; expected one JSON object per line"]),
+    "empty parquet": ("x.parquet", "", ["x.parquet: cannot read it as a parquet file"]),
+    "header only": ("x.csv", "text,label\n", ["x.csv: no rows below the header line (text, label)"]),
     "neither UTF-8 nor Windows-1252": (
         "x.csv",
         f"{TABLE}очень хорошо,1\n".encode("cp1251"),
         [
-            f"x.csv, line 22, byte {len(TABLE) + 1} of the file: 0xee is not utf-8 text",
-            "set `encoding` to the one it was",
+            f"x.csv, line 22, byte {len(TABLE) + 1} of the file: 0xee is not valid utf-8",
+            "set `encoding` to its encoding",
         ],
     ),
-    "NUL": ("x.csv", f"{TABLE}a\0b,1\n", ["x.csv, line 22: a NUL byte; expected a text file"]),
+    "NUL": ("x.csv", f"{TABLE}a\0b,1\n", ["x.csv, line 22: expected a text file, found a NUL byte"]),
     "unclosed quote": (
         "x.csv",
         "text,label\n" + '"he said ""yes""",1\n' * 30 + f'"never closed,1\n{ROWS}',
@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[str, str | bytes, list[str]]] = {
         f"{TABLE}a,b,1\nalone\n",
         [BROKEN, "x.csv, line 22: 3 fields, expected 2 as in the header", "x.csv, line 23: 1 fields, expected 2"],
     ),
-    "duplicate header": ("x.csv", f"text,label,text\n{ROWS}", ["x.csv: the header has column 'text' more than once"]),
+    "duplicate header": ("x.csv", f"text,label,text\n{ROWS}", ["x.csv: column names must be unique, found 'text'"]),
     "no such column": ("x.csv", f"words,label\n{ROWS}", ["x.csv: no column 'text'; its columns are: words, label"]),
     "jsonl with bad lines": (
         "x.jsonl",
@@ -172,7 +172,7 @@ def test_a_line_that_does_not_end(check: Check, name: str) -> None:
     start = "text,label\n" if name == "x.csv" else '{"text": "a", "label": 1}\n'
     said = check(name, start + "a" * (LONGEST_LINE + 10))
     assert said.code == 1
-    assert f"{name}, line 2: a line of 16,777,216 characters or more; expected one row in each" in said.err
+    assert f"{name}, line 2: the line has 16,777,216 characters or more; expected one row per line" in said.err
 
 
 def test_a_gigabyte_in_one_line_takes_little_memory(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_a_gigabyte_in_one_line_takes_little_memory(cli: Any, tmp_path: Path, mo
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert said.code == 1
-    assert "x.csv, line 3: a NUL byte" in said.err
+    assert "x.csv, line 3: expected a text file, found a NUL byte" in said.err
     assert peak < 10 * LONGEST_LINE
     assert tree(tmp_path) == ["x.csv"]
 
@@ -194,7 +194,7 @@ def test_a_gigabyte_in_one_line_takes_little_memory(cli: Any, tmp_path: Path, mo
 def test_a_folder_or_a_device_in_place_of_a_file(check: Check, tmp_path: Path) -> None:
     said = check("x.csv", TABLE, dev=str(tmp_path))
     assert said.code == 1
-    assert f"{tmp_path}: is a folder, expected a file" in said.err
+    assert f"{tmp_path}: expected a file, found a folder" in said.err
     said = check("x.csv", TABLE, dev="/dev/null", format="csv")
     assert said.code == 1
     assert "/dev/null: no such file" in said.err
@@ -256,13 +256,13 @@ def test_train_leaves_no_run_when_data_is_bad(cli: Any, tmp_path: Path, monkeypa
     ("name", "content", "message"),
     [
         ("in.csv", b"", "in.csv: the file is empty"),
-        ("in.csv", b"text\n", "in.csv: only a header line"),
-        ("in.csv", b"text\nfine\nbad \xff\n", "in.csv, line 3, byte 15 of the file: 0xff is not utf-8 text"),
+        ("in.csv", b"text\n", "in.csv: no rows below the header line"),
+        ("in.csv", b"text\nfine\nbad \xff\n", "in.csv, line 3, byte 15 of the file: 0xff is not valid utf-8"),
         ("in.csv", b"text,n\nfine,1\na,b,c\n", "in.csv, line 3: 3 fields, expected 2"),
         ("in.jsonl", b'{"text": "fine"}\n{"text": 1', "in.jsonl, line 2: "),
         ("in.jsonl", b'{"txt": "a"}\n{"txt": "b"}\n', "in.jsonl: no column 'text'; its columns are: txt"),
         ("in.jsonl", b'{"text": "fine"}\n{"text": ["b"]}\n', "in.jsonl, line 2, column 'text': \"['b']\": a list"),
-        ("in.parquet", b"PAR1", "in.parquet: not a parquet file"),
+        ("in.parquet", b"PAR1", "in.parquet: cannot read it as a parquet file"),
     ],
 )
 def test_predict_leaves_no_output(

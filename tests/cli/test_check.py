@@ -51,9 +51,9 @@ def test_findings_are_told_with_their_rows_and_only_strict_makes_them_an_error(
     assert said.code == 0, said.err
     lines = [line.strip() for line in said.out.splitlines()]
     problems, warnings = (next(i for i, line in enumerate(lines) if line.startswith(word)) for word in ("Pro", "Warn"))
-    leak = "t dev: 1 of 41 rows (2.4 %) is among the training rows too, which makes dev scores too good (row 2)"
+    leak = "t dev: 1 of 41 rows (2.4 %) is also in the training rows, which makes dev scores too good (row 2)"
     assert lines[problems + 1] == leak
-    assert lines[warnings + 1] == "t train: 2 of 42 rows (4.8 %) say the same as an earlier row (rows 42, 43)"
+    assert lines[warnings + 1] == "t train: 2 of 42 rows (4.8 %) repeat an earlier row (rows 42, 43)"
     assert "Notes" not in said.out
     assert lines[-1].endswith("The recipe is good, but the data has 1 problem.")
     strict = cli("check", "r.yaml", "--strict", *settings)

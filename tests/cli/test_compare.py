@@ -27,7 +27,10 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
     assert said.code == 0, said.err
     assert "2 variants x 1 seeds: 2 runs" in said.out
     assert "cross, seed 0: 20 steps, about" in said.out
-    assert "Noise: assumed, because no two runs of two variants have finished: scores move by 1.0 point" in said.out
+    assert (
+        "Noise: assumed, because no two variants have two finished runs each: scores have a standard deviation"
+        in said.out
+    )
     assert re.search(
         r"question \(\d+ dev examples\): 1 seed can confirm no gap; gaps of 1, 2 and 5 points need", said.out
     )
@@ -44,6 +47,6 @@ def test_two_finished_runs(cli: Any, tiny_run: Finished, tmp_path: Path, tiny_se
     assert (tmp_path / "verdict" / "report.html").is_file()
     assert "undecided on opinion: seed noise unknown" in (tmp_path / "verdict" / "study.md").read_text()
     wide = cli("compare", tiny_run.folder, other.folder, "--study", tmp_path / "verdict", "--margin", -1)
-    assert "--margin: must be in points, from 0 to 100, found -1" in wide.err
+    assert "--margin: must be in [0, 100] points, found -1" in wide.err
     assert cli("compare", tiny_run.folder, other.folder, "--dry-run").code == 2
     assert cli("compare", tiny_run.folder).code == 1

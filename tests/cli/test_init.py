@@ -60,7 +60,7 @@ def test_excels_csv_from_init_to_predictions(
     assert (checked.code, "n 20, é 20" in checked.out) == (0, True), checked.err
     assert "Windows-1252" not in checked.out  # the recipe says so: no guess any more
     guessed = cli("check", "recipe.yaml", *settings, "--set", "tasks.avis.encoding=null")
-    assert "avis train: is not UTF-8 and was read as Windows-1252, a guess" in guessed.out
+    assert "avis train: the file is not UTF-8 and was read as Windows-1252" in guessed.out
     assert cli("train", "recipe.yaml", *settings).code == 0
     assert cli("evaluate", "runs/recipe", "--on", "avis=new.csv").code == 0
     predicted = cli("predict", "runs/recipe", "--input", "new.csv", "--output", "out.csv")
@@ -105,7 +105,7 @@ def test_a_workbook_becomes_a_trained_run(cli: Any, tmp_path: Path, monkeypatch:
     book.save("book.xlsx")
     said = cli("init", "--task", "stars=book.xlsx#train")
     assert said.code == 0, said.err
-    assert "label: column 'stars', named like the task 'stars'; 2 different whole numbers" in said.out
+    assert "label: column 'stars', named like the task 'stars'; 2 different integers" in said.out
     assert "dev: book.xlsx#dev" in Path("recipe.yaml").read_text(encoding="utf-8")
     settings = [word for setting in tiny_settings for word in ("--set", setting)]
     assert "1 20, 2 20" in cli("check", "recipe.yaml", *settings).out

@@ -1,4 +1,4 @@
-"""What scores are compared with: a method without training, by hand; and the sentences about the start of a run."""
+"""The baseline without training equals that computed by hand; sentences about the start of a run."""
 
 from typing import Any
 
@@ -96,7 +96,7 @@ def test_remarks_say_what_training_did_not_improve() -> None:
     better, worse, unclear = remarks(report(80, 0.6, 0.55, 0.65), start, "mean")
     assert better == (
         "The untrained model scored better on dev, by the mean of the tasks, than the best checkpoint (step 80): "
-        "0.751 before training, 0.600 after it."
+        "0.751 before training, 0.600 after."
     )
     assert worse.startswith("t: f1 0.600 [0.550, 0.650] is worse than the untrained model at step 0 (0.751).")
     assert unclear.endswith("is not clearly better than the 10 nearest (0.600).")

@@ -1,4 +1,4 @@
-"""Old tasks before and after: the difference's interval against a bootstrap of pairs, and where the gate lies."""
+"""The interval of a difference agrees with a paired bootstrap, and the gate has the right threshold."""
 
 from typing import Any
 
@@ -8,9 +8,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from polytask.evaluation.evaluate import decided
+from polytask.evaluation.evaluate import predicted_labels
 from polytask.evaluation.forgetting import OldTask, before_and_after
-from polytask.evaluation.metrics import metrics_for, score
+from polytask.evaluation.metrics import metrics_for
+from polytask.evaluation.scoring import Predictions, score
 from polytask.heads.base import Head, TextHead
 from polytask.stream import Encoded
 from polytask.types import YES_NO, EvalReport, LabelSpace, MetricValue, TaskSpec
@@ -50,8 +51,8 @@ def compared(head: Head, gold: Any, before: Tensor, after: Tensor, metric: str |
         if isinstance(head, TextHead):
             said, true = outputs.double().numpy().T
         else:
-            said = decided(outputs, head.labels)
-        return EvalReport(0, "dev", {"task": score(np.asarray(true), said, head.labels, 0.0, metric)})
+            said = predicted_labels(outputs, head.labels)
+        return EvalReport(0, "dev", {"task": score(Predictions(np.asarray(true), said), head.labels, 0.0, metric)})
 
     spec = TaskSpec("task", head.labels.kind, ("text",), "label", "train.csv", "dev.csv", metric=metric)
     sides = ((report(outputs), {"task": outputs}) for outputs in (before, after))
@@ -77,7 +78,7 @@ def test_the_interval_of_a_difference_is_that_of_pairs(kind: str, metric: str) -
     function = next(m for m in metrics_for(labels.kind) if m.name == metric).function
 
     def statistic(rows: Any) -> float:
-        was, now = (function(gold[rows], decided(outputs, labels)[rows]) for outputs in (before, after))
+        was, now = (function(gold[rows], predicted_labels(outputs, labels)[rows]) for outputs in (before, after))
         return float(now - was)
 
     drawn = [statistic(rng.integers(0, n, n)) for _ in range(200)]
@@ -142,7 +143,7 @@ def test_a_fall_of_exactly_the_gate_is_allowed() -> None:
     assert not old(0.64, 0.66).too_far(0.0)
 
 
-def test_a_model_that_diverged_is_no_error() -> None:
+def test_a_model_that_diverged_can_be_compared() -> None:
     gold = np.linspace(0, 1, 30).astype(np.float32)
     found = compared(Silent("task", SCORE), gold, torch.from_numpy(gold), torch.full((30,), float("nan")))
     assert found.after.value == 0.0

@@ -1,4 +1,4 @@
-"""What is said of probes: means with intervals, verdicts, sentences, the transfer matrix; and the page."""
+"""Summaries of probes: means with intervals, verdicts, sentences, the transfer matrix, and the page."""
 
 import json
 import re
@@ -51,18 +51,22 @@ def test_a_mean_has_its_usual_interval_and_words() -> None:
     assert [pair["cosine"]["low"], pair["cosine"]["high"]] == pytest.approx(ends, abs=1e-6)
     assert pair["p"] == pytest.approx(stats.ttest_1samp(cosines, 0).pvalue)
     assert pair["verdict"] == "unclear"
-    assert pair["sentence"].startswith("Nothing clear between sst and quora: mean cosine -0.150 [-0.3")
+    assert pair["sentence"].startswith("The gradients of sst and quora show no clear sign: mean cosine -0.150 [")
     assert pair["layers"]["layer 1"]["value"] == pytest.approx(-0.25)
 
 
 @pytest.mark.parametrize(
     ("sign", "words"),
     [
-        (-1, "sst and quora pull apart: mean cosine -0.200 [-0.220, -0.180], against each other in 100 % of 6 probes"),
-        (1, "sst and quora pull together: mean cosine 0.200 [0.180, 0.220], against each other in 0 % of 6 probes"),
+        (
+            -1,
+            "The gradients of sst and quora conflict: mean cosine -0.200 [-0.220, -0.180], below 0 in 100 % of 6 "
+            "probes",
+        ),
+        (1, "The gradients of sst and quora agree: mean cosine 0.200 [0.180, 0.220], below 0 in 0 % of 6 probes"),
     ],
 )
-def test_clear_pairs_are_told_with_their_strongest_layer(sign: int, words: str) -> None:
+def test_the_sentence_names_the_strongest_layer(sign: int, words: str) -> None:
     cosines = [sign * c for c in (0.18, 0.2, 0.22, 0.21, 0.17, 0.22)]
     probes = [line(n, c, {"pooler": None, "layer 0": c / 2, "embeddings": 2 * c}) for n, c in enumerate(cosines, 1)]
     found = summarize(probes)
@@ -138,7 +142,7 @@ def test_one_probe_has_no_interval_and_none_has_no_summary(tmp_path: Path) -> No
     assert pair["cosine"] == {"value": -0.1, "low": None, "high": None}
     assert pair["verdict"] == "unclear"
     assert pair["sentence"] == (
-        "Nothing clear between sst and quora: mean cosine -0.100, against each other in 100 % of 1 probe."
+        "The gradients of sst and quora show no clear sign: mean cosine -0.100, below 0 in 100 % of 1 probe."
     )
     assert found["transfer"][0][1] == {"value": pytest.approx(-0.1), "low": None, "high": None}
     assert read_interference(tmp_path / "metrics.jsonl") is None
@@ -160,7 +164,7 @@ def test_tasks_that_have_no_gradient_somewhere_are_left_out() -> None:
         assert (nothing["note"], nothing["pairs"], nothing["layers"]) == (NOTHING_SHARED, [], [])
 
 
-def test_a_task_apart_from_all_others_is_told() -> None:
+def test_tasks_that_share_no_parameters() -> None:
     """The third task has no gradient on what the first two share."""
     probes = []
     for step in (1, 2, 3):
@@ -169,7 +173,7 @@ def test_a_task_apart_from_all_others_is_told() -> None:
         probes.append({"step": step, "tasks": ["a", "b", "c"], "seconds": 0.1, **content})
     found = summarize(probes)
     assert [pair["cosine"]["value"] for pair in found["pairs"]] == [pytest.approx(0.2), None, None]
-    assert found["pairs"][1]["sentence"] == "a and c share nothing that learns."
+    assert found["pairs"][1]["sentence"] == "a and c share no trainable parameters."
     assert found["transfer"][0][2]["value"] is None  # c has no step of its own to measure by
     assert found["transfer"][2][0]["value"] == 0
 
@@ -226,7 +230,7 @@ def test_the_page_shows_every_pair(tmp_path: Path, size: int) -> None:
 
 def test_the_page_says_where_nothing_is_shared_and_is_silent_without_probes(tmp_path: Path) -> None:
     page = page_of(tmp_path, [{**APART[0], "layers": {}, "norms": {}}])
-    assert "Nothing that learns is shared by two tasks" in page
+    assert "No trainable parameter is shared by two tasks" in page
     assert "One probe, at step 10," in page
     assert "Mean cosine" not in page
     assert "nterference" not in page_of(tmp_path, [])

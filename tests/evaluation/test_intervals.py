@@ -1,11 +1,12 @@
-"""Intervals against scipy's, their ends where resampling shows nothing, and how often they cover the truth."""
+"""Intervals agree with those of scipy, and cover the truth as often as they should."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from polytask.evaluation import intervals
-from polytask.evaluation.metrics import metrics_for, score
+from polytask.evaluation.metrics import metrics_for
+from polytask.evaluation.scoring import Predictions, score
 from polytask.types import YES_NO, LabelSpace
 
 SCORES = LabelSpace("score", low=0.0, high=5.0)
@@ -31,7 +32,7 @@ def test_accuracy_from_drawn_matrices_is_the_exact_interval() -> None:
 def test_nothing_collapses_when_every_row_is_right() -> None:
     gold = np.arange(20) % 2
     shares = np.where(np.eye(2)[gold] > 0, 0.99, 0.01)
-    found = score(gold, gold, YES_NO, 0.0, probabilities=shares).metrics
+    found = score(Predictions(gold, gold, shares), YES_NO, 0.0).metrics
     assert str(found["accuracy"]) == "1.000 [0.832, 1.000]"
     for name in ("f1", "f1_weighted", "matthews", "auc"):
         assert 0.5 < found[name].low < 0.9, name
@@ -39,19 +40,19 @@ def test_nothing_collapses_when_every_row_is_right() -> None:
     assert found["calibration_error"].low == 0.0
     assert found["calibration_error"].high > 0.05
     same = np.linspace(0, 5, 20)
-    for name, metric in score(same, same, SCORES, 0.0).metrics.items():
+    for name, metric in score(Predictions(same, same), SCORES, 0.0).metrics.items():
         assert metric.high - metric.low > 0.1, name
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_a_handful_of_rows_says_nothing_of_a_correlation(rows: int) -> None:
-    found = score(np.arange(rows), np.arange(rows), SCORES, 0.0).metrics["spearman"]
+    found = score(Predictions(np.arange(rows), np.arange(rows)), SCORES, 0.0).metrics["spearman"]
     assert (found.low, found.high) == (-1.0, 1.0)
 
 
 def test_one_class_only() -> None:
     nothing = np.zeros(20, int)
-    found = score(nothing, nothing, YES_NO, 0.0).metrics
+    found = score(Predictions(nothing, nothing), YES_NO, 0.0).metrics
     assert found["f1"].value == found["f1"].low == 0.0
     assert found["f1"].high > 0.5  # no row says how well yes is found
 
@@ -60,7 +61,7 @@ def coverage(name: str, labels: LabelSpace, truth: float, draw, trials: int) -> 
     rng, covered = np.random.default_rng(1), 0
     for trial in range(trials):
         gold, predicted = draw(rng)
-        found = score(gold, predicted, labels, 0.0, seed=trial).metrics[name]
+        found = score(Predictions(gold, predicted), labels, 0.0, seed=trial).metrics[name]
         covered += found.low <= truth <= found.high
     return covered / trials
 
@@ -93,7 +94,7 @@ def test_groups_of_rows_give_the_error_of_single_rows() -> None:
     rng = np.random.default_rng(0)
     gold = rng.normal(size=5000)
     predicted = 0.7 * gold + rng.normal(size=5000)
-    found = score(gold, predicted, SCORES, 0.0).metrics["pearson"]
+    found = score(Predictions(gold, predicted), SCORES, 0.0).metrics["pearson"]
     expected = stats.pearsonr(gold, predicted).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=0.004)
 
@@ -103,7 +104,7 @@ def test_auc_has_delongs_error() -> None:
     rng = np.random.default_rng(0)
     gold = rng.integers(0, 2, 60)
     yes = 1 / (1 + np.exp(-(rng.normal(size=60) + 1.5 * gold)))
-    found = score(gold, (yes > 0.5).astype(int), YES_NO, 0.0, probabilities=np.stack([1 - yes, yes], 1)).metrics["auc"]
+    found = score(Predictions(gold, (yes > 0.5).astype(int), np.stack([1 - yes, yes], 1)), YES_NO, 0.0).metrics["auc"]
     above = (yes[gold == 1][:, None] > yes[gold == 0]).astype(float)
     deviation = np.sqrt(above.mean(1).var(ddof=1) / len(above) + above.mean(0).var(ddof=1) / above.shape[1])
     reach = stats.t.ppf(0.975, 59) * deviation / (found.value * (1 - found.value))

@@ -1,4 +1,4 @@
-"""Metrics against scikit-learn and scipy, their degenerate cases, and whether the intervals cover the truth."""
+"""Metrics agree with scikit-learn and scipy, also in degenerate cases, and their intervals cover the truth."""
 
 import warnings
 
@@ -18,7 +18,8 @@ from sklearn.metrics import (
     root_mean_squared_error,
 )
 
-from polytask.evaluation.metrics import METRICS, check_metric, margins, metrics_for, per_class, primary_metric, score
+from polytask.evaluation.metrics import METRICS, check_metric, margins, metrics_for, per_class, primary_metric
+from polytask.evaluation.scoring import Predictions, score
 from polytask.types import YES_NO, LabelSpace, UserError
 
 
@@ -39,7 +40,7 @@ def test_class_metrics_equal_scikit_learn(number: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     gold = rng.integers(0, number, 60)
     predicted = np.where(rng.random(60) < 0.6, gold, rng.integers(0, number, 60))
-    found = values(score(gold, predicted, classes(number), 0.5))
+    found = values(score(Predictions(gold, predicted), classes(number), 0.5))
     assert found["accuracy"] == pytest.approx(accuracy_score(gold, predicted))
     assert found["f1"] == pytest.approx(f1_score(gold, predicted, average="macro"))
     assert found["matthews"] == pytest.approx(matthews_corrcoef(gold, predicted))
@@ -49,14 +50,14 @@ def test_class_metrics_equal_scikit_learn(number: int, seed: int) -> None:
 def test_yes_no_f1_is_that_of_yes(seed: int) -> None:
     rng = np.random.default_rng(seed)
     gold, predicted = rng.integers(0, 2, 40), rng.integers(0, 2, 40)
-    found = values(score(gold, predicted, YES_NO, 0.5))
+    found = values(score(Predictions(gold, predicted), YES_NO, 0.5))
     assert found["f1"] == pytest.approx(f1_score(gold, predicted))
     assert found["matthews"] == pytest.approx(matthews_corrcoef(gold, predicted))
 
 
 def test_macro_f1_leaves_out_classes_that_never_occur() -> None:
     gold, predicted = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1])
-    assert values(score(gold, predicted, classes(9), 0.0))["f1"] == pytest.approx(
+    assert values(score(Predictions(gold, predicted), classes(9), 0.0))["f1"] == pytest.approx(
         f1_score(gold, predicted, average="macro")
     )
 
@@ -69,7 +70,7 @@ def test_correlations_equal_scipy(seed: int, tied: bool) -> None:
     predicted = gold + rng.normal(size=80)
     if tied:
         gold, predicted = gold.round(), predicted.round()
-    found = values(score(gold, predicted.astype(np.float32), SCORES, 0.1))
+    found = values(score(Predictions(gold, predicted.astype(np.float32)), SCORES, 0.1))
     assert found["pearson"] == pytest.approx(stats.pearsonr(gold, predicted).statistic, abs=1e-6)
     assert found["spearman"] == pytest.approx(stats.spearmanr(gold, predicted).statistic, abs=1e-6)
 
@@ -106,7 +107,7 @@ def test_a_metric_over_leading_axes_is_the_metric_row_by_row(metric) -> None:
 def test_cases_without_meaning_are_zero_and_silent(gold, predicted, labels: LabelSpace) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = score(np.array(gold), np.array(predicted), labels, 0.0)
+        result = score(Predictions(np.array(gold), np.array(predicted)), labels, 0.0)
     for name, metric in result.metrics.items():
         assert np.isfinite([metric.value, metric.low, metric.high]).all(), name
         if name in ("matthews", "pearson", "spearman"):
@@ -116,21 +117,21 @@ def test_cases_without_meaning_are_zero_and_silent(gold, predicted, labels: Labe
 def test_tiny_splits_have_finite_intervals() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = score(np.array([1.0, 4.0]), np.array([2.0, 3.0]), SCORES, 0.0)
+        result = score(Predictions(np.array([1.0, 4.0]), np.array([2.0, 3.0])), SCORES, 0.0)
     assert result.metrics["pearson"].value == pytest.approx(1.0)
     assert (result.metrics["pearson"].low, result.metrics["pearson"].high) == (-1.0, 1.0)  # two rows say nothing
 
 
 def test_matthews_does_not_overflow_on_large_splits() -> None:
     gold = np.repeat([0, 1], 1_000_000)
-    assert values(score(gold, gold, YES_NO, 0.0))["matthews"] == pytest.approx(1.0)
+    assert values(score(Predictions(gold, gold), YES_NO, 0.0))["matthews"] == pytest.approx(1.0)
 
 
 def test_thousands_of_classes_need_no_square_matrix() -> None:
     rng = np.random.default_rng(0)
     gold, predicted = rng.integers(0, 8000, 500), rng.integers(0, 8000, 500)
     predicted[:250] = gold[:250]
-    found = values(score(gold, predicted, classes(8000), 0.0))
+    found = values(score(Predictions(gold, predicted), classes(8000), 0.0))
     assert found["accuracy"] == pytest.approx(accuracy_score(gold, predicted))
     assert found["f1"] == pytest.approx(f1_score(gold, predicted, average="macro"))
 
@@ -146,15 +147,15 @@ def test_per_class_equals_scikit_learn() -> None:
 def test_the_same_seed_gives_the_same_interval() -> None:
     rng = np.random.default_rng(0)
     gold, predicted = rng.integers(0, 3, 50), rng.integers(0, 3, 50)
-    assert score(gold, predicted, classes(3), 0.0, seed=4) == score(gold, predicted, classes(3), 0.0, seed=4)
-    assert score(gold, predicted, classes(3), 0.0, seed=4) != score(gold, predicted, classes(3), 0.0, seed=5)
+    one, same, other = (score(Predictions(gold, predicted), classes(3), 0.0, seed=seed) for seed in (4, 4, 5))
+    assert one == same != other
 
 
 def test_drawn_confusion_matrices_give_the_interval_of_drawn_rows() -> None:
     rng = np.random.default_rng(2)
     gold = rng.integers(0, 4, 300)
     predicted = np.where(rng.random(300) < 0.7, gold, rng.integers(0, 4, 300))
-    result = score(gold, predicted, classes(4), 0.0)
+    result = score(Predictions(gold, predicted), classes(4), 0.0)
     rows = rng.integers(0, 300, (4000, 300))
     for metric in metrics_for("classes"):
         low, high = np.quantile(metric.function(gold[rows], predicted[rows]), [0.025, 0.975])
@@ -167,7 +168,7 @@ def test_accuracy_intervals_cover_the_truth_about_95_percent_of_the_time() -> No
     for trial in range(100):
         gold = rng.integers(0, 2, 200)
         predicted = np.where(rng.random(200) < 0.8, gold, 1 - gold)
-        interval = score(gold, predicted, YES_NO, 0.0, seed=trial).metrics["accuracy"]
+        interval = score(Predictions(gold, predicted), YES_NO, 0.0, seed=trial).metrics["accuracy"]
         covered += interval.low <= 0.8 <= interval.high
     assert 0.90 <= covered / 100 <= 0.99
 
@@ -177,7 +178,7 @@ def test_pearson_intervals_cover_the_truth_about_95_percent_of_the_time() -> Non
     for trial in range(100):
         gold = rng.normal(size=150)
         predicted = truth * gold + np.sqrt(1 - truth**2) * rng.normal(size=150)
-        interval = score(gold, predicted, SCORES, 0.0, seed=trial).metrics["pearson"]
+        interval = score(Predictions(gold, predicted), SCORES, 0.0, seed=trial).metrics["pearson"]
         covered += interval.low <= truth <= interval.high
     assert 0.89 <= covered / 100 <= 0.99
 
@@ -196,7 +197,7 @@ def test_metrics_of_probabilities_equal_scikit_learn(number: int, seed: int) -> 
     shares /= shares.sum(1, keepdims=True)
     predicted = shares.argmax(1)
     labels = YES_NO if number == 2 else classes(number)
-    found = values(score(gold, predicted, labels, 0.0, probabilities=shares))
+    found = values(score(Predictions(gold, predicted, shares), labels, 0.0))
     many = {} if number == 2 else {"multi_class": "ovr", "average": "macro"}
     assert found["auc"] == pytest.approx(roc_auc_score(gold, shares[:, 1] if number == 2 else shares, **many))
     assert found["log_loss"] == pytest.approx(log_loss(gold, shares, labels=range(number)))
@@ -213,26 +214,26 @@ def test_errors_of_scores_equal_scikit_learn(seed: int) -> None:
     rng = np.random.default_rng(seed)
     gold = rng.random(60) * 5
     predicted = gold + rng.normal(size=60)
-    found = score(gold, predicted, SCORES, 0.0)
+    found = score(Predictions(gold, predicted), SCORES, 0.0)
     assert values(found)["mae"] == pytest.approx(mean_absolute_error(gold, predicted))
     assert values(found)["rmse"] == pytest.approx(root_mean_squared_error(gold, predicted))
     assert values(found)["r2"] == pytest.approx(r2_score(gold, predicted))
     directions = {name: metric.greater_is_better for name, metric in found.metrics.items()}
     assert directions == {"pearson": True, "spearman": True, "mae": False, "rmse": False, "r2": True}
-    assert score(gold, predicted, SCORES, 0.0, primary="mae").greater_is_better is False
+    assert score(Predictions(gold, predicted), SCORES, 0.0, primary="mae").greater_is_better is False
 
 
 def test_a_class_without_rows_has_no_auc_and_a_diverged_run_has_the_worst_errors() -> None:
     gold = np.array([0, 1, 0, 1, 1, 0])
     shares = probabilities_of(gold, 3, np.random.default_rng(0))
-    found = values(score(gold, gold, classes(3), 0.0, probabilities=shares))
+    found = values(score(Predictions(gold, gold, shares), classes(3), 0.0))
     each = [roc_auc_score(gold == c, shares[:, c]) for c in (0, 1)]
     assert found["auc"] == pytest.approx(np.mean(each))
     nothing = np.full((6, 2), np.nan)
-    diverged = score(gold, gold, YES_NO, 0.0, probabilities=nothing).metrics
+    diverged = score(Predictions(gold, gold, nothing), YES_NO, 0.0).metrics
     assert diverged["log_loss"].value > 30
     assert diverged["auc"].value == 0.5
-    scores = score(np.array([0.0, 5.0, 1.0, 4.0]), np.full(4, np.nan), SCORES, 0.0).metrics
+    scores = score(Predictions(np.array([0.0, 5.0, 1.0, 4.0]), np.full(4, np.nan)), SCORES, 0.0).metrics
     assert scores["mae"].value == pytest.approx(4.5)
 
 
@@ -240,26 +241,26 @@ def test_what_is_primary() -> None:
     assert [primary_metric(kind) for kind in ("classes", "yes_no", "score")] == ["accuracy", "accuracy", "pearson"]
     assert check_metric(None, "score", "tasks.a.metric") == "pearson"
     gold = np.array([0, 1, 1])
-    assert score(gold, gold, YES_NO, 0.25).primary == "accuracy"
-    chosen = score(gold, gold, YES_NO, 0.25, primary="f1")
+    assert score(Predictions(gold, gold), YES_NO, 0.25).primary == "accuracy"
+    chosen = score(Predictions(gold, gold), YES_NO, 0.25, primary="f1")
     assert (chosen.primary, chosen.value, chosen.loss, chosen.examples) == ("f1", 1.0, 0.25, 3)
 
 
 def test_errors_say_what_is_allowed() -> None:
     gold = np.array([0, 1])
     with pytest.raises(UserError, match=r"kind yes_no 'pearson'. Valid: accuracy, auc, .*f1_weighted, log_loss"):
-        score(gold, gold, YES_NO, 0.0, primary="pearson")
+        score(Predictions(gold, gold), YES_NO, 0.0, primary="pearson")
     with pytest.raises(UserError, match=r"kind score 'rmes' .did you mean rmse"):
-        score(gold, gold, SCORES, 0.0, primary="rmes")
+        score(Predictions(gold, gold), SCORES, 0.0, primary="rmes")
     with pytest.raises(UserError, match=r"^tasks.a.metric: 'f1' is not for kind score; use one of: pearson, spearman"):
         check_metric("f1", "score", "tasks.a.metric")
     with pytest.raises(UserError, match=r"^tasks.a.metric: 'auc' needs probabilities.*; use one of: accuracy, "):
         check_metric("auc", "classes", "tasks.a.metric")
     assert check_metric("mae", "score", "tasks.a.metric") == "mae"
     with pytest.raises(UserError, match="no labelled row"):
-        score(np.array([], int), np.array([], int), YES_NO, 0.0)
+        score(Predictions(np.array([], int), np.array([], int)), YES_NO, 0.0)
     with pytest.raises(ValueError, match="same length"):
-        score(gold, np.array([0, 1, 1]), YES_NO, 0.0)
+        score(Predictions(gold, np.array([0, 1, 1])), YES_NO, 0.0)
 
 
 PLAIN = LabelSpace("text", vocabulary=50)
@@ -267,20 +268,20 @@ PLAIN = LabelSpace("text", vocabulary=50)
 
 def test_perplexity_by_hand_and_its_interval() -> None:
     asked, surprise = np.array([1.0, 3.0, 0.0]), np.array([np.log(2), 3 * np.log(4), 0.0])
-    found = score(asked, surprise, PLAIN, 0.5)
+    found = score(Predictions(asked, surprise), PLAIN, 0.5)
     assert found.metrics["perplexity"].value == pytest.approx(2 ** (7 / 4))  # the mean over tokens, not over texts
     assert found.primary == "perplexity"
     assert not found.greater_is_better
-    assert score([1], [1], YES_NO, 0.5).greater_is_better
+    assert score(Predictions([1], [1]), YES_NO, 0.5).greater_is_better
     rng = np.random.default_rng(0)
     asked = rng.integers(1, 20, 400).astype(float)
-    found = score(asked, rng.gamma(4.0, 0.5, 400) * asked, PLAIN, 0.5).metrics["perplexity"]
+    found = score(Predictions(asked, rng.gamma(4.0, 0.5, 400) * asked), PLAIN, 0.5).metrics["perplexity"]
     assert found.low < np.exp(2) < found.high  # the mean of that gamma distribution is 2
     assert 0.2 < found.high - found.low < 2.5
 
 
 @pytest.mark.parametrize("worst", [np.nan, np.inf, 1e30])
 def test_a_diverged_perplexity_is_finite_and_never_the_best(worst: float) -> None:
-    found = score(np.array([1.0, 1.0]), np.array([1.0, worst]), PLAIN, 0.5).metrics["perplexity"]
+    found = score(Predictions(np.array([1.0, 1.0]), np.array([1.0, worst])), PLAIN, 0.5).metrics["perplexity"]
     assert np.isfinite([found.value, found.low, found.high]).all()
     assert found.value > 1e20

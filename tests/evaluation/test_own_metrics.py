@@ -1,4 +1,4 @@
-"""Functions of the user's own as metrics: found, checked, and compared in their own direction."""
+"""Users' own metrics are imported, checked, and compared in their own direction."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from polytask.evaluation.metrics import score
 from polytask.evaluation.own_metrics import own_metrics, primary_of
+from polytask.evaluation.scoring import Predictions, score
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import recipe_to_mapping
 from polytask.types import LabelSpace, MetricValue, TaskScore, TaskSpec, UserError
@@ -56,7 +56,7 @@ def spec(*metrics: str, metric: str | None = None) -> TaskSpec:
 
 
 def scored(task: TaskSpec, gold: Any, predicted: Any) -> TaskScore:
-    return score(np.array(gold), np.array(predicted), MOODS, 0.0, task.metric, own=own_metrics(task))
+    return score(Predictions(np.array(gold), np.array(predicted)), MOODS, 0.0, task.metric, own=own_metrics(task))
 
 
 def test_a_function_is_a_metric_with_its_interval_and_direction(file: Path) -> None:
@@ -87,7 +87,7 @@ def test_every_row_right_does_not_collapse_and_resamples_may_have_no_value(file:
         ("{file}:missing", "has no function missing"),
         ("{file}:number", "has no function number"),
         ("{file}:broken", "broken: it raised ZeroDivisionError: oh"),
-        ("{file}:endless", "endless: it returned inf, where a finite number is needed"),
+        ("{file}:endless", "endless: it returned inf; a metric must be a finite number"),
         ("{file}:words", "words: it raised ValueError: could not convert"),
     ],
 )
@@ -98,14 +98,14 @@ def test_errors_name_the_task_and_the_function(file: Path, reference: str, messa
 
 def test_a_name_that_is_taken_and_a_module_that_fails(tmp_path: Path) -> None:
     (tmp_path / "same.py").write_text("def f1(gold, predicted):\n    return 0.0\n")
-    with pytest.raises(UserError, match="there is a metric called f1 already"):
+    with pytest.raises(UserError, match="a metric called f1 already exists"):
         own_metrics(spec(f"{tmp_path}/same.py:f1"))
     (tmp_path / "exits.py").write_text("raise SystemExit(3)\n")
     with pytest.raises(UserError, match="cannot be imported: SystemExit: 3"):
         own_metrics(spec(f"{tmp_path}/exits.py:f"))
 
 
-def test_modules_are_looked_for_beside_the_recipe(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_are_looked_up_next_to_the_recipe(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = file.parent / "recipe.yaml"
     text = RECIPE.format(metrics="[mine:distance, sklearn.metrics:cohen_kappa_score]", metric="distance")
     recipe.write_text(text)
@@ -123,7 +123,7 @@ def test_modules_are_looked_for_beside_the_recipe(file: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("reference", ["distance", ":distance", "mine:", "mine:not a name"])
-def test_what_is_no_function(file: Path, reference: str) -> None:
+def test_references_that_are_not_functions(file: Path, reference: str) -> None:
     (file.parent / "recipe.yaml").write_text(RECIPE.format(metrics=f"['{reference}']", metric="null"))
     with pytest.raises(UserError, match=r"tasks.mood.metrics: a function is given as module:function, found"):
         read_recipe(file.parent / "recipe.yaml")

@@ -1,4 +1,4 @@
-"""What was forgotten and what was carried over, worked out by hand."""
+"""Forgetting and transfer equal those computed by hand."""
 
 import json
 from pathlib import Path

@@ -58,4 +58,4 @@ def test_a_run_writes_what_it_found(tmp_path: Path, tiny_run: Finished) -> None:
     (leak,) = json.loads((tmp_path / "run" / "summary.json").read_text())["findings"]
     assert (leak["severity"], leak["task"], leak["split"], leak["what"]) == ("problem", "one", "dev", "leak")
     assert (leak["rows"], leak["count"]) == ([2], 1)
-    assert "1 of 31 rows (3.2 %) is among the training rows too" in done.report.read_text(encoding="utf-8")
+    assert "1 of 31 rows (3.2 %) is also in the training rows" in done.report.read_text(encoding="utf-8")

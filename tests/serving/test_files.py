@@ -174,9 +174,9 @@ def test_what_the_disk_refuses_is_a_message(predict: Predict, tmp_path: Path) ->
     ("content", "message"),
     [
         ("text,n\ngood,1\ngood\n", "in.csv, line 3: 1 fields, expected 2"),
-        ("text,text\ngood,1\n", "column 'text' more than once"),
-        ("text\n", "only a header line"),
-        ("text\n\n\n", "only a header line"),
+        ("text,text\ngood,1\n", "column names must be unique, found 'text'"),
+        ("text\n", "no rows below the header line"),
+        ("text\n\n\n", "no rows below the header line"),
         ("", "the file is empty"),
     ],
 )

@@ -1,10 +1,11 @@
-"""A cell is known by what goes into it."""
+"""A cell is identified by its recipe, data and code."""
 
 from dataclasses import replace
 from pathlib import Path
 
+import polytask
 from polytask import prepare, read_recipe
-from polytask.studies.cells import SHOWING, cell_key, code_fingerprint, summary_of
+from polytask.studies.cells import NOT_IN_A_RESULT, cell_key, code_fingerprint, result_files, summary_of
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 
@@ -21,10 +22,37 @@ def test_the_key_follows_recipe_and_data_and_not_the_name(tmp_path: Path, tiny_s
     assert key != cell_key(recipe, prepare(recipe))
 
 
-def test_code_that_only_shows_is_left_out() -> None:
+def test_the_key_depends_on_code_that_changes_results_only() -> None:
+    source = Path(polytask.__file__).parent
+    files = {path.relative_to(source).as_posix() for path in result_files(source)}
     assert len(code_fingerprint()) == 64
-    assert {"cli", "experiments", "evaluation.report"} <= SHOWING
-    assert not {"training", "encoder", "model", "heads", "evaluation", "evaluation.metrics"} & SHOWING
+    packages = (
+        "adapters",
+        "encoders",
+        "evaluation",
+        "heads",
+        "kernels",
+        "runs",
+        "serving",
+        "tasks",
+        "text",
+        "training",
+    )
+    for package in packages:
+        assert any(name.startswith(f"{package}/") for name in files), package
+    assert {"model.py", "evaluation/metrics.py", "tasks/labels.py"} <= files
+    for package in NOT_IN_A_RESULT:
+        folder = package.replace(".", "/")
+        assert (source / folder / "__init__.py").is_file(), f"{package} is not a package"
+        assert not any(name.startswith(f"{folder}/") for name in files)
+    assert not {"__init__.py", "__main__.py", "version.py"} & files
+
+
+def test_result_files_leave_packages_and_subpackages_out(tmp_path: Path) -> None:
+    for name in ("cli/train.py", "training/loop.py", "evaluation/metrics.py", "evaluation/comparison/verdict.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert [path.name for path in result_files(tmp_path)] == ["metrics.py", "loop.py"]
 
 
 def test_only_a_finished_run_has_a_summary(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The plots of a study: clean SVG in the page's colours, the right points on the front, and names that never meet."""
+"""The plots of a study are clean SVG, with the right Pareto front and names that do not overlap."""
 
 import itertools
 import re
@@ -87,7 +87,7 @@ def test_the_reference_has_the_colour_of_the_text_and_every_other_look_is_its_ow
     assert len(set(looks.values())) == len(names)
 
 
-def test_names_keep_apart_and_inside() -> None:
+def test_names_do_not_overlap_and_stay_inside() -> None:
     heights = charts._spread([0.5, 0.51, 0.99, 0.98, 0.0], 0.1)
     ranked = sorted(heights)
     assert min(b - a for a, b in itertools.pairwise(ranked)) > 0.0999
@@ -111,7 +111,7 @@ def test_long_and_broken_curves_stay_small() -> None:
     assert charts._xy(charts._known(broken))[0][-1] == 20_000  # where a curve ends is what counts
 
 
-def test_what_is_not_a_number_is_left_out() -> None:
+def test_nan_is_left_out() -> None:
     missing = {"plain": (1.0, float("nan"), 0.1, 0.2), "": (2.0, 0.5, 0.4, 0.6)}
     assert "plain" not in texts(charts.tradeoff("t", "T", "x", missing, DRAWN))
     rows = [comparison("plain", "undecided", float("nan")), comparison("b", "undecided", 0.0, detectable=float("inf"))]
@@ -119,6 +119,6 @@ def test_what_is_not_a_number_is_left_out() -> None:
     assert charts.overlay("o", "O", {"plain": [[]]}, DRAWN).startswith("<svg")
 
 
-def test_costs_far_apart_are_drawn_on_a_logarithmic_scale() -> None:
+def test_very_different_costs_have_a_logarithmic_scale() -> None:
     points = {"plain": (3e5, 0.5, 0.4, 0.6), "": (2.2e7, 0.6, 0.5, 0.7)}
     assert {"1M", "10M"} <= set(texts(charts.tradeoff("t", "T", "parameters", points, DRAWN)))

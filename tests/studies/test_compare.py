@@ -50,7 +50,7 @@ def test_more_seeds_run_only_what_is_new_and_costs_are_known(
     assert all(cost.measured == "2 finished" and cost.seconds > 0 for cost in more.costs())
     outlook = more.outlook()
     assert outlook.seeds == 3
-    assert "as measured in 4 finished runs of this study" in outlook.lines()[0]
+    assert "measured in 4 finished runs of this study" in outlook.lines()[0]
     deviations = {c["task"]: c["seed_deviation"] for c in small_study.content["comparisons"]}
     assert {view.view: view.seed_deviation for view in outlook.views} == pytest.approx(deviations)
 
@@ -77,20 +77,20 @@ def test_costs_of_a_new_study_come_from_a_few_steps(tmp_path: Path, tiny_setting
 
 def test_another_study_is_refused_its_folder(small_study: Done, tmp_path: Path, tiny_settings: list[str]) -> None:
     other = read_study(study_file(tmp_path, tiny_settings, set={"max_length": 32}))
-    with pytest.raises(UserError, match=r"this is the folder of another study .its recipes differ"):
+    with pytest.raises(UserError, match=r"the folder belongs to another study .its recipes differ"):
         StudyRunning(other, small_study.folder)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "something").write_text("mine")
-    with pytest.raises(UserError, match="there is something else in this folder"):
+    with pytest.raises(UserError, match="the folder holds other files"):
         StudyRunning(read_study(small_study.path), tmp_path / "full")
 
 
-def test_what_is_wrong_with_any_variant_is_told_before_anything_runs(tmp_path: Path, tiny_settings: list[str]) -> None:
+def test_an_invalid_variant_is_an_error_before_anything_runs(tmp_path: Path, tiny_settings: list[str]) -> None:
     wrong = {"cosine": {}, "wrong": {"tasks.opinion.head": "cross"}}
     with pytest.raises(UserError, match="cross does not take 1 text"):
         StudyRunning(read_study(study_file(tmp_path, tiny_settings, variants=wrong)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(UserError, match="--workers: at least 1"):
+    with pytest.raises(UserError, match="--workers: must be at least 1"):
         StudyRunning(read_study(tmp_path / "study.yaml"), tmp_path / "out", workers=0)
 
 
@@ -111,11 +111,11 @@ def test_finished_runs_are_grouped_by_recipe(small_study: Done, tmp_path: Path) 
 
 def test_runs_that_cannot_be_compared(small_study: Done, tiny_run: Finished, tmp_path: Path) -> None:
     (run, *_) = runs_of(small_study, "cosine")
-    with pytest.raises(UserError, match="two or more different runs"):
+    with pytest.raises(UserError, match="give two or more different runs"):
         compare_runs([run, run], tmp_path / "c")
-    with pytest.raises(UserError, match="all runs are of one recipe"):
+    with pytest.raises(UserError, match="all runs have the same recipe"):
         compare_runs(runs_of(small_study, "cosine"), tmp_path / "c")
-    with pytest.raises(UserError, match="this is no finished run"):
+    with pytest.raises(UserError, match="not a finished run"):
         compare_runs([run, tmp_path], tmp_path / "c")
     other = tmp_path / "other"
     shutil.copytree(tiny_run.folder, other)
@@ -143,7 +143,7 @@ def test_plain_text_is_left_out_of_the_comparison(tiny_settings: list[str], tiny
     assert content["variants"]["more"]["cells"][0]["values"]["mean"] == pytest.approx(more.evaluations["dev"].mean)
 
 
-def test_plain_text_alone_cannot_be_compared(tiny_settings: list[str], tmp_path: Path) -> None:
+def test_plain_text_only_cannot_be_compared(tiny_settings: list[str], tmp_path: Path) -> None:
     task = {"kind": "text", "text": "text", "train": "sample:opinions-train", "dev": "sample:opinions-dev"}
     (tmp_path / "plain.yaml").write_text(yaml.safe_dump({"tasks": {"words": task}}))
     path = study_file(

@@ -1,4 +1,4 @@
-"""The page of a study shows what study.json says, looks like a run's report, and copes with what is not there."""
+"""The page of a study shows study.json, looks like a run's report, and handles missing runs."""
 
 import base64
 import hashlib
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from polytask import evaluation, experiments
+from polytask import reports, studies
 from polytask.studies import charts
 from polytask.studies.page import link, verdict, write_page
 from polytask.studies.table import ABSENT
@@ -142,7 +142,7 @@ def test_the_main_table_has_scores_claims_and_costs(page: Page) -> None:
     assert f"{MARKUP} 2 of 3 seeds" in page.text
 
 
-def test_what_was_forgotten_is_a_column_where_tasks_came_one_after_another(page: Page, tmp_path: Path) -> None:
+def test_forgetting_is_a_column_for_sequential_tasks(page: Page, tmp_path: Path) -> None:
     assert "orgotten" not in page.text
     study = make_study(["plain", "low"], ["topic", "same"], [0, 1])
     study["variants"]["low"]["cost"]["forgetting"] = 0.1234
@@ -182,7 +182,7 @@ def test_every_plot_is_there(page: Page) -> None:
     assert labels[6:] == ["topic: accuracy on dev", "same: f1 on dev"]
 
 
-def test_done_runs_are_linked_relatively_and_failed_ones_kept_apart(page: Page) -> None:
+def test_done_runs_have_relative_links_and_failed_ones_their_own_list(page: Page) -> None:
     links = [target for target in page.found("a", "href") if not target.startswith("#")]
     assert len(links) == 11
     assert links[0] == "cells/0-0/report.html"
@@ -218,8 +218,8 @@ def test_the_page_needs_nothing_but_itself(page: Page) -> None:
 def test_it_looks_like_a_runs_report() -> None:
     """The rules for colours, fonts, tables and print are the same lines as there."""
     sibling, own = (
-        re.search(r"<style>\n(.*)</style>", (Path(room.__file__).parent / name).read_text("utf-8"), re.DOTALL)[1]
-        for room, name in ((evaluation, "report.html.jinja"), (experiments, "study.html.jinja"))
+        re.search(r"<style>\n(.*)</style>", (Path(package.__file__).parent / name).read_text("utf-8"), re.DOTALL)[1]
+        for package, name in ((reports, "report.html.jinja"), (studies, "study.html.jinja"))
     )
     shared = own.split("/* What only a study has. */")[0].splitlines()
     assert len(shared) > 30
@@ -233,15 +233,15 @@ def test_the_page_is_the_same_each_time(tmp_path: Path) -> None:
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["report.html", "study.json"]
 
 
-def test_one_seed_is_said_clearly(tmp_path: Path) -> None:
+def test_one_seed_is_stated_clearly(tmp_path: Path) -> None:
     page = page_of(tmp_path, make_study(["plain", "low"], ["topic"], [0]))
-    assert "There is one seed of each variant, so the noise of training (seed noise) is unknown" in page.text
+    assert "There is one seed of each variant, so seed noise (the noise of training) is unknown" in page.text
     assert "one seed (0)" in page.text
     assert "low is undecided against plain on topic (one seed: seed noise unknown)." in page.text
     assert "worse than plain" not in page.text
 
 
-def test_variants_with_fewer_seeds_than_others_are_said(tmp_path: Path) -> None:
+def test_variants_with_fewer_seeds_are_marked(tmp_path: Path) -> None:
     study = make_study(["plain", "low", "high"], ["topic"], [0, 1])
     study["comparisons"][0]["seed_noise_known"] = False
     assert "Some variants have one seed" in page_of(tmp_path, study).text
@@ -251,7 +251,7 @@ def test_variants_with_fewer_seeds_than_others_are_said(tmp_path: Path) -> None:
     ("states", "lead", "note"),
     [
         ("failed", "Every run failed, so there is nothing to compare.", "Every run failed: see why"),
-        ("missing", "No run has finished, so there is nothing to compare yet.", "4 of 4 runs are not there yet"),
+        ("missing", "No run has finished, so there is nothing to compare yet.", "4 of 4 runs are missing"),
     ],
 )
 def test_without_any_finished_run(tmp_path: Path, states: str, lead: str, note: str) -> None:
@@ -272,7 +272,7 @@ def test_without_the_reference_nothing_is_compared(tmp_path: Path) -> None:
     assert "other 0 done 67.0 report" in text
 
 
-def test_one_variant_alone(tmp_path: Path) -> None:
+def test_one_variant_only(tmp_path: Path) -> None:
     page = page_of(tmp_path, make_study(["plain"], ["topic"], [0, 1]))
     assert "There is one variant, plain, and nothing to compare it with." in page.text
     assert page.found("svg", "aria-label") == ["topic: accuracy on dev"]
@@ -304,7 +304,7 @@ def test_the_verdict_when_only_single_tasks_differ() -> None:
     assert verdict(study) == said
 
 
-def test_variants_that_are_the_same_are_said_and_marked(tmp_path: Path) -> None:
+def test_variants_that_are_the_same_are_marked(tmp_path: Path) -> None:
     study = make_study(["plain", "a", "b"], ["topic"], [0, 1])
     for c in study["comparisons"]:
         c |= {"claim": "same", "margin": 0.01, "sentence": f"{c['variant']} and plain are the same within 1 point"}
@@ -315,7 +315,7 @@ def test_variants_that_are_the_same_are_said_and_marked(tmp_path: Path) -> None:
     assert "the same within 1 point undecided" in page.text
 
 
-def test_where_lower_is_better_it_is_said_and_the_front_turns(tmp_path: Path) -> None:
+def test_lower_is_better_inverts_the_front(tmp_path: Path) -> None:
     study = make_study(["plain", "low", "high"], ["topic"], [0, 1])
     study["tasks"]["topic"] |= {"metric": "rmse", "greater_is_better": False}
     page = page_of(tmp_path, study)
@@ -324,5 +324,5 @@ def test_where_lower_is_better_it_is_said_and_the_front_turns(tmp_path: Path) ->
 
 
 def test_errors_name_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"nowhere is not the folder of a study: it has no study\.json"):
+    with pytest.raises(UserError, match=r"nowhere: not the folder of a study: it has no study\.json"):
         write_page(tmp_path / "nowhere")

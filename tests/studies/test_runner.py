@@ -1,4 +1,4 @@
-"""Cells in processes of their own: a failed one is kept apart, a killed study goes on."""
+"""Cells run in separate processes: a failed one is moved, and a killed study resumes."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def test_every_cell_is_started_and_ends(small_study: Done) -> None:
         assert running <= 2
 
 
-def test_a_failed_cell_is_kept_apart_and_tried_again(tmp_path: Path, tiny_settings: list[str]) -> None:
+def test_a_failed_cell_is_moved_and_tried_again(tmp_path: Path, tiny_settings: list[str]) -> None:
     dev = tmp_path / "dev.csv"
     dev.write_text("text,opinion\ngood,positive\nbad,negative\n")
     more = [*tiny_settings, f"tasks.opinion.dev={dev}"]

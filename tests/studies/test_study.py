@@ -50,7 +50,7 @@ def test_a_grid_is_every_combination(tmp_path: Path) -> None:
     assert made.recipes["sampler=round_robin, optimizer.lr=5e-05"].optimizer == MethodChoice("adamw", {"lr": 5e-5})
 
 
-def test_the_base_can_be_a_file_beside(tmp_path: Path) -> None:
+def test_the_base_can_be_another_file(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "base.yaml").write_text(yaml.safe_dump(BASE))
     made = study(
@@ -77,16 +77,16 @@ def test_values_in_names() -> None:
             r"variant a\): there is no field 'smapler' .did you mean sampler",
         ),
         ({"variants": {"a": {"train.epocs": 1}}}, r"variant a\): train: there is no field 'epocs'"),
-        ({"variants": {"a": {"seed": 1}}}, "seed is the study's own"),
-        ({"variants": {"a": 3}}, "variants.a: recipe fields are needed, found 3"),
+        ({"variants": {"a": {"seed": 1}}}, "a variant cannot set seed"),
+        ({"variants": {"a": 3}}, "variants.a: must be recipe fields, found 3"),
         ({"variants": {"a/b": {}}}, "no slashes"),
-        ({"grid": {"sampler": "proportional"}}, "grid.sampler: a list of values is needed"),
+        ({"grid": {"sampler": "proportional"}}, "grid.sampler: must be a list of values"),
         ({"variants": {"a": {}}, "reference": "b"}, "reference: there is no variant 'b'"),
-        ({"variants": {"a": {}}, "seeds": [1, 1]}, "seeds: one or more different"),
-        ({"variants": {"a": {}}, "seeds": []}, "seeds: one or more different"),
+        ({"variants": {"a": {}}, "seeds": [1, 1]}, "seeds: must be one or more different"),
+        ({"variants": {"a": {}}, "seeds": []}, "seeds: must be one or more different"),
         ({"variants": {"a": {}}, "base": "none.yaml"}, r"none\.yaml: the base recipe cannot be read"),
-        ({"variants": {"a": {}}, "base": 3}, "base: a recipe file or a recipe is needed, found 3"),
-        ({"variants": {"a": {}}, "margin": -1}, "margin: must be in points, from 0 to 100, found -1"),
+        ({"variants": {"a": {}}, "base": 3}, "base: must be a recipe file or a recipe, found 3"),
+        ({"variants": {"a": {}}, "margin": -1}, "margin: must be in .0, 100. points, found -1"),
         ({"variants": {"a": {}}, "margin": "wide"}, "margin"),
         ({"variants": {"a": {}}, "sed": [1]}, "there is no field 'sed' .did you mean seeds"),
     ],

@@ -1,4 +1,4 @@
-"""study.md says what study.json says, in a table that Markdown reads as one."""
+"""study.md shows study.json in a valid Markdown table."""
 
 import json
 import re
@@ -80,7 +80,7 @@ def test_the_table_has_scores_in_points_and_costs(study: dict[str, Any]) -> None
     assert broken == [r"a\|b \<i>", *[table.ABSENT] * 7]
 
 
-def test_what_was_forgotten_is_a_column_where_tasks_came_one_after_another(study: dict[str, Any]) -> None:
+def test_forgetting_is_a_column_for_sequential_tasks(study: dict[str, Any]) -> None:
     assert "orgotten" not in table.study_markdown(study)
     study["variants"]["plain"]["cost"]["forgetting"] = 0.1234
     text = table.study_markdown(study)
@@ -103,13 +103,13 @@ def test_sentences_are_a_list_claims_first_the_largest_first(study: dict[str, An
     assert said == [*better, "x on mean: worse", "y on topic: same", "x on topic: undecided"]
 
 
-def test_runs_that_failed_or_are_not_there_are_said(study: dict[str, Any]) -> None:
+def test_failed_and_missing_runs_are_listed(study: dict[str, Any]) -> None:
     text = table.study_markdown(study)
     assert r"- a\|b \<i>, seed 0: ValueError: a \| b" in text
-    assert "1 of 4 runs are not there yet" in text
+    assert "1 of 4 runs are missing" in text
 
 
-def test_seed_noise_is_said(study: dict[str, Any]) -> None:
+def test_the_table_says_whether_seed_noise_is_known(study: dict[str, Any]) -> None:
     assert "over examples and seeds together" in table.study_markdown(study)
     study["comparisons"][0]["seed_noise_known"] = False
     assert "Where a variant has one seed: seed noise is unknown" in table.study_markdown(study)
@@ -161,10 +161,10 @@ def test_numbers_as_they_are_written() -> None:
     assert [table.seconds(x) for x in (5.04, 59.96, 723, 3725)] == ["5.0 s", "1 min 00 s", "12 min 03 s", "1 h 02 min"]
     assert [table.memory(x) for x in (2**29, 2**31)] == ["512 MiB", "2.0 GiB"]
     assert [table.speed(x) for x in (9.876, 1234.5)] == ["9.88", "1,234"]
-    assert [table.chance(x) for x in (0.0001, 0.0412, None)] == ["< 0.001", "0.041", table.ABSENT]
+    assert [table.p_value(x) for x in (0.0001, 0.0412, None)] == ["< 0.001", "0.041", table.ABSENT]
 
 
-def test_written_beside_study_json(study: dict[str, Any], tmp_path: Path) -> None:
+def test_the_table_is_written_next_to_study_json(study: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text(json.dumps(study), encoding="utf-8")
     path = table.write_table(tmp_path)
     assert path == tmp_path / "study.md"
@@ -178,5 +178,5 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"study\.json is not valid JSON"):
         table.write_table(tmp_path)
     (tmp_path / "study.json").write_text('{"format": 1}')
-    with pytest.raises(UserError, match="format 1; this polytask reads 2"):
+    with pytest.raises(UserError, match="format must be 2, found 1"):
         table.write_table(tmp_path)

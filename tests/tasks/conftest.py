@@ -1,4 +1,4 @@
-"""Files of a test's own, read as a user's are, and a tokenizer that knows letters and digits."""
+"""Fixtures: files that a test writes, and a tokenizer of letters and digits."""
 
 import csv
 import string

@@ -1,4 +1,4 @@
-"""A source is tokenized once; what changes the result, and damage, make it be tokenized again."""
+"""A source is tokenized once, and again after damage or after a change that affects the result."""
 
 import json
 import tracemalloc
@@ -57,7 +57,7 @@ def test_kept_broken_rows_are_capped(
     assert (len(task.splits["train"].broken), task.splits["train"].num_broken) == (3, 10)
 
 
-def test_a_changed_file_a_damaged_store_and_another_recipe_are_read_anew(
+def test_a_changed_file_a_damaged_store_and_another_recipe_are_read_again(
     tmp_path: Path, tokenizer: TextTokenizer, opinions: TaskSpec
 ) -> None:
     cache = tmp_path / "cache"
@@ -72,7 +72,7 @@ def test_a_changed_file_a_damaged_store_and_another_recipe_are_read_anew(
     (changed,) = read_tasks([opinions], tokenizer, cache)
     assert len(changed.splits["train"]) == 2
     assert changed.splits["train"].fingerprint != before.splits["train"].fingerprint
-    with pytest.raises(UserError, match=r"o-train\.csv: changed since its rows were read"):
+    with pytest.raises(UserError, match=r"o-train\.csv: the file has changed since its rows were read"):
         list(before.splits["train"].examples())
     short = TextTokenizer(tokenizer._tokenizer, max_tokens=1)
     (cut,) = read_tasks([opinions], short, cache)
@@ -117,7 +117,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, tokenizer: TextToken
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, tokenizer: TextTokenizer, opinions: TaskSpec) -> None:
     (tmp_path / "file").write_text("")
-    assert "the cache cannot be written" in message([opinions], tokenizer, tmp_path / "file")
+    assert "cannot write the cache" in message([opinions], tokenizer, tmp_path / "file")
     assert "set POLYTASK_CACHE to another folder" in message([opinions], tokenizer, tmp_path / "file")
 
 

@@ -1,4 +1,4 @@
-"""Cells become the text that their reader sees."""
+"""Cells become the text that Excel shows."""
 
 import datetime
 

@@ -1,4 +1,4 @@
-"""Ids, texts and labels are told apart by their names and their first values."""
+"""Ids, texts and labels are recognized by their names and first values."""
 
 from collections.abc import Callable
 
@@ -159,7 +159,7 @@ def test_columns_hold_what_is_not_empty_as_text(write: Write) -> None:
 
 
 def test_a_file_without_one_readable_row(write: Write) -> None:
-    with pytest.raises(UserError, match=r"x\.csv: none of the first 1,000 rows can be read"):
+    with pytest.raises(UserError, match=r"x\.csv: none of the first 1,000 rows is valid"):
         columns_of(
             open_source(
                 write("x.csv", "a,b\n1\n2\n"),

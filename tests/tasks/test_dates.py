@@ -1,4 +1,4 @@
-"""Dates and times are recognised in the forms that files have them in."""
+"""Dates and times are recognized in the usual formats."""
 
 import datetime
 

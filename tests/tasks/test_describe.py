@@ -1,4 +1,4 @@
-"""The numbers about a split, worked out by hand."""
+"""The numbers about a split equal those computed by hand."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_one_text(make: MakeTask) -> None:
     }
 
 
-def test_pairs_together_and_apart(make: MakeTask) -> None:
+def test_pairs_in_one_sequence_or_two(make: MakeTask) -> None:
     task = make("yes_no", ["x y,x,1", "x,x y z x,0"], pair=True)
     together, apart = described(task, 64)["lengths"], described(task, 64, apart=True)["lengths"]
     assert (together["max"], together["mean"], together["truncated"]) == (8, (6 + 8) / 2, 0)

@@ -1,4 +1,4 @@
-"""The delimiter and the quoting are found out from the file, as a person would."""
+"""The delimiter and the quoting are detected from the file."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ Read = Callable[..., list[object]]
 @pytest.mark.parametrize("delimiter", ["\t", ",", ";", "|"])
 @pytest.mark.parametrize("ending", ["csv", "tsv", "txt"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_the_delimiter_is_found_out_whatever_the_ending(
+def test_the_delimiter_is_detected_for_any_extension(
     write: Write, read: Read, delimiter: str, ending: str, end: str
 ) -> None:
     lines = [["text", "label"], ["a plain text", "1"], ['"quoted, with; all | of\tthem"', "0"]]

@@ -1,4 +1,4 @@
-"""What is put wrong into data is found, with its rows; what is right is not spoken of."""
+"""Faults in the data are found with their rows, and good data has no findings."""
 
 import string
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def found(*tasks: Task, **more: Any) -> dict[tuple[str, str, str], Finding]:
     return keyed
 
 
-def test_good_data_is_not_spoken_of(make: Make) -> None:
+def test_good_data_has_no_findings(make: Make) -> None:
     one = make(rows(words(0)), rows(words(100)), rows(words(200)))
     two = make(pairs(words(300), words(400)), pairs(words(500), words(600)), name="u")
     assert found(one, two, unknown_id=1) == {}
@@ -73,11 +73,11 @@ def test_copies_inside_a_split(make: Make) -> None:
     assert list(findings) == [("t", "train", "duplicates")]
     finding = findings["t", "train", "duplicates"]
     assert (finding.severity, finding.rows, finding.count) == ("warning", (22, 23, 24), 3)
-    assert finding.sentence == "3 of 23 rows (13 %) say the same as an earlier row"
-    assert str(finding) == "t train: 3 of 23 rows (13 %) say the same as an earlier row (rows 22, 23, 24)"
+    assert finding.sentence == "3 of 23 rows (13 %) repeat an earlier row"
+    assert str(finding) == "t train: 3 of 23 rows (13 %) repeat an earlier row (rows 22, 23, 24)"
 
 
-def test_pairs_in_either_order_are_copies_and_that_is_said(make: Make) -> None:
+def test_pairs_in_either_order_are_copies(make: Make) -> None:
     firsts, seconds = words(0), words(100)
     train = pairs(firsts, seconds)
     train += [[seconds[0], firsts[0], 0], [firsts[1], seconds[1], 1], [firsts[2], seconds[3], 0]]
@@ -93,7 +93,7 @@ def test_contradictions(make: Make) -> None:
     findings = found(make([*rows(texts), [texts[0], 1], [texts[1], 1]], rows(words(100))))
     finding = findings["t", "train", "contradictions"]
     assert (finding.severity, finding.rows, finding.count) == ("problem", (2, 22), 2)
-    assert "have the text of another row, but different labels: one is wrong" in finding.sentence
+    assert "have the text of another row, but different labels: one of them is wrong" in finding.sentence
     assert findings["t", "train", "duplicates"].rows == (22, 23)
 
 
@@ -107,7 +107,7 @@ def test_a_pair_in_the_other_order_may_have_another_label(make: Make) -> None:
     assert "premise and hypothesis" in turned.sentence
 
 
-def test_scores_contradict_when_they_are_far_apart(make: Make) -> None:
+def test_scores_that_differ_widely_contradict(make: Make) -> None:
     texts = words(0)
     scores = [[text, i / 4] for i, text in enumerate(texts)]
     near, far = [texts[0], 1.2], [texts[19], 3.4]  # a quarter of the range from 0 to 5 is 1.25
@@ -115,7 +115,7 @@ def test_scores_contradict_when_they_are_far_apart(make: Make) -> None:
     findings = found(make([*scores, near, far], dev, kind="score", range=(0, 5)))
     finding = findings["t", "train", "contradictions"]
     assert finding.rows == (21, 23)
-    assert "labels more than 25% of the range apart" in finding.sentence
+    assert "labels that differ by more than 25% of the range" in finding.sentence
 
 
 def test_leaks_of_dev_and_test(make: Make) -> None:
@@ -127,18 +127,18 @@ def test_leaks_of_dev_and_test(make: Make) -> None:
         ("t", "test", "leak"): ("warning", (3,)),  # one row in two hundred
         ("t", "test", "leak_from_dev"): ("warning", (10,)),
     }
-    sentence = "1 of 20 rows (5.0 %) is among the training rows too, which makes dev scores too good"
+    sentence = "1 of 20 rows (5.0 %) is also in the training rows, which makes dev scores too good"
     assert findings["t", "dev", "leak"].sentence == sentence
 
 
-def test_a_leak_with_another_label_is_told_too(make: Make) -> None:
+def test_a_leak_with_another_label_is_reported(make: Make) -> None:
     train = words(0)
     dev = [*rows(words(100)), [train[0], 1], [train[1], 1]]
     findings = found(make(rows(train), dev))
     assert findings["t", "dev", "leak"].rows == (22, 23)
     other = findings["t", "dev", "other_label"]
     assert (other.severity, other.rows) == ("warning", (22,))
-    assert "is among the training rows with another label" in other.sentence
+    assert "is also in the training rows, with another label" in other.sentence
 
 
 def test_pairs_leak_as_pairs(make: Make) -> None:
@@ -187,16 +187,16 @@ def test_lengths(make: Make) -> None:
     assert found(task, max_length=29) == {}
     cut = found(task, max_length=28)["t", "train", "cut"]
     assert (cut.severity, cut.rows) == ("note", (33,))  # 27 tokens, [CLS] and [SEP]
-    assert cut.sentence == "1 of 32 rows (3.1 %) is longer than max_length (28 tokens): the rest is not read"
+    assert cut.sentence == "1 of 32 rows (3.1 %) is longer than max_length (28 tokens) and will be truncated"
     assert found(task, max_length=5)["t", "train", "cut"].severity == "warning"
 
 
-def test_a_pair_is_cut_together_or_apart(make: Make) -> None:
+def test_a_pair_is_truncated_in_one_sequence_or_two(make: Make) -> None:
     train = pairs(words(0), words(100))
     train[4][0], train[4][1] = "a b c d e f g h i j k", "l m n o p q r"
     task = make(train, pairs(words(300), words(400)))
     assert found(task, max_length=20)["t", "train", "cut"].rows == (6,)  # 11 + 7 + 3
-    assert found(task, max_length=20, apart=["t"]) == {}
+    assert found(task, max_length=20, separate_texts=["t"]) == {}
 
 
 def test_texts_of_which_nothing_is_left(make: Make) -> None:

@@ -1,4 +1,4 @@
-"""The encoding is found out from the bytes; what cannot be told is refused, not misread."""
+"""The encoding is detected from the bytes; an unclear one is an error, and never misread."""
 
 import codecs
 import tracemalloc
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from polytask.tasks.encoding import CHUNK, find_encoding
-from polytask.tasks.reading import found_fields, open_source
+from polytask.tasks.reading import detected_fields, open_source
 from polytask.types import UserError
 
 Write = Callable[[str, str | bytes], str]
@@ -68,7 +68,7 @@ def test_a_utf_8_file_with_a_wrong_byte_stays_utf_8(write: Write) -> None:
 def test_a_byte_that_windows_1252_does_not_have_is_named(write: Write, read: Read) -> None:
     good = "text,label\n" + "".join(f"très bon numéro {i},1\n" for i in range(50))
     source = write("x.csv", good.encode("cp1252") + b"bad \x81,1\n")
-    with pytest.raises(UserError, match=f"line 52, byte {len(good) + 5} of the file: 0x81 is not cp1252 text"):
+    with pytest.raises(UserError, match=f"line 52, byte {len(good) + 5} of the file: 0x81 is not valid cp1252"):
         read(source)
 
 
@@ -104,26 +104,32 @@ def test_a_fallback_is_used_for_what_is_not_unicode(write: Write, read: Read) ->
     assert read(write("x.csv", f"text,label\n{text},1\n"), fallback="cp1250") == [(2, [text, "1"])]
 
 
-def test_what_is_given_is_not_searched_for(write: Write, read: Read) -> None:
+def test_a_given_encoding_is_not_detected(write: Write, read: Read) -> None:
     source = write("x.csv", "text,label\ncafé,1\n".encode("cp1252"))
-    with pytest.raises(UserError, match="0xe9 is not utf-8 text"):
+    with pytest.raises(UserError, match="0xe9 is not valid utf-8"):
         read(source, encoding="utf-8")
-    with pytest.raises(UserError, match="starts as UTF-16 does, and is read as utf-8; set `encoding: utf-16`"):
+    with pytest.raises(
+        UserError, match="encoding is utf-8, but the file starts with the byte order mark of UTF-16; set"
+    ):
         read(write("x.csv", "text,label\na,1\n".encode("utf-16")), encoding="utf-8")
 
 
 def test_a_workbook_with_the_ending_of_a_text(write: Write) -> None:
-    with pytest.raises(UserError, match=r"x\.csv: an Excel workbook .* give a workbook the ending \.xlsx"):
+    with pytest.raises(
+        UserError, match=r"x\.csv: expected a text file, found an Excel workbook .* rename a workbook to \.xlsx"
+    ):
         open_source(write("x.csv", b"PK\x03\x04" + bytes(40)))
 
 
 def test_the_fields_that_were_found(write: Write) -> None:
     text = "text;label\ncafé;1\n"
-    assert found_fields(open_source(write("x.csv", text.encode("cp1252")))) == {
+    assert detected_fields(open_source(write("x.csv", text.encode("cp1252")))) == {
         "encoding": "cp1252",
         "delimiter": "semicolon",
     }
-    assert found_fields(open_source(write("x.txt", text.replace(";", "\t").encode("utf-16")))) == {"encoding": "utf-16"}
-    assert found_fields(open_source(write("x.csv", "text,label\ncafé,1\n"))) == {}
-    assert found_fields(open_source(write("x.csv", "text\ncafé\n"))) == {}
-    assert found_fields(open_source("sample:opinions-train")) == {}
+    assert detected_fields(open_source(write("x.txt", text.replace(";", "\t").encode("utf-16")))) == {
+        "encoding": "utf-16"
+    }
+    assert detected_fields(open_source(write("x.csv", "text,label\ncafé,1\n"))) == {}
+    assert detected_fields(open_source(write("x.csv", "text\ncafé\n"))) == {}
+    assert detected_fields(open_source("sample:opinions-train")) == {}

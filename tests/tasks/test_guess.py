@@ -1,4 +1,4 @@
-"""Guesses are right on the shapes of files people have."""
+"""Guesses are right for common kinds of files."""
 
 import sys
 from collections.abc import Callable
@@ -40,9 +40,9 @@ def test_an_export_of_pandas_with_index_id_and_five_whole_numbers(table: Table) 
     assert guess.spec == TaskSpec("x", "classes", ("sentence",), "sentiment", train, dev, delimiter="tab")
     assert guess.reasons == [
         "text: column 'sentence', 31 characters on average",
-        "label: column 'sentiment', by its name; 5 different whole numbers in 100 rows (0, 1, 2, 3, 4): classes",
+        "label: column 'sentiment', by its name; 5 different integers in 100 rows (0, 1, 2, 3, 4): classes",
         "delimiter: tab",
-        f"dev: {dev}, found beside it",
+        f"dev: {dev}, found next to it",
     ]
 
 
@@ -109,7 +109,7 @@ def test_work_grows_in_proportion_to_the_columns(table: Table) -> None:
 def test_other_labels_of_the_file_are_mentioned(table: Table) -> None:
     rows: list[list[object]] = [[f"{LONG} {i}", i % 3, "ab"[i % 2]] for i in range(60)]
     guess = guess_task("x", table("x.csv", ["text", "sentiment", "topic"], rows))
-    assert "('topic' could be another task's)" in guess.reasons[1]
+    assert "('topic' could be the label of another task)" in guess.reasons[1]
 
 
 def test_the_range_covers_rows_after_the_first_thousand_and_the_dev_file(table: Table) -> None:
@@ -132,7 +132,7 @@ def test_constant_and_date_columns_are_never_the_label(table: Table) -> None:
     rows: list[list[object]] = [[f"{LONG} {i}", "en", f"2024-05-{1 + i % 5:02}", i % 7, "same"] for i in range(60)]
     guess = guess_task("x", table("x.csv", ["text", "type", "created", "month", "label"], rows))
     assert guess.spec.label is None
-    assert "only one value, or dates: 'type', 'created', 'month', 'label'" in guess.reasons[1]
+    assert "a single value or with dates are never chosen: 'type', 'created', 'month', 'label'" in guess.reasons[1]
 
 
 def test_a_column_named_like_the_task_is_preferred(table: Table) -> None:
@@ -154,9 +154,12 @@ def test_columns_that_are_given(table: Table) -> None:
     for options, message in [
         ({"label": "lable"}, "no column 'lable'; its columns are: subject, .* did you mean 'label'"),
         ({"text": ["subjct"]}, "no column 'subjct'; .* did you mean 'subject'"),
-        ({"text": ["subject", "label", "other"]}, "one column, or two different ones for a pair"),
-        ({"text": ["subject"], "label": "subject"}, "column 'subject' is given as text and as label of task t"),
-        ({"label": "language"}, "column 'language': 'en' in every row; a label has two or more different values"),
+        ({"text": ["subject", "label", "other"]}, "must be one column, or two different columns for a pair"),
+        ({"text": ["subject"], "label": "subject"}, "column 'subject' is given both as text and as label of task t"),
+        (
+            {"label": "language"},
+            "column 'language': a label must have two or more different values, found 'en' in every row",
+        ),
     ]:
         with pytest.raises(UserError, match=rf"x\.csv.*{message}"):
             guess_task("t", file, **options)  # type: ignore[arg-type]
@@ -188,7 +191,7 @@ def test_sheets_of_a_workbook(tmp_path: Path) -> None:
     file = str(tmp_path / "book.xlsx")
     guess = guess_task("x", file)
     assert guess.spec.dev == f"{file}#dev"  # not the first sheet, which is the training sheet here
-    assert guess.reasons[2].startswith("sheet: 'test', the first one; choose another as ")
+    assert guess.reasons[2].startswith("sheet: 'test', the first one; to read another, use ")
     assert guess_task("x", f"{file}#Train").spec.dev == f"{file}#dev"
 
 

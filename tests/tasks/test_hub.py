@@ -1,4 +1,4 @@
-"""Data sets through the hub library, from a local folder; nothing asks the net."""
+"""Data sets are read with the datasets library from a local folder, without network access."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""JSON lines come out as they were written, and each broken line is named."""
+"""JSON lines are read as they were written, and every broken line is reported."""
 
 from collections.abc import Callable
 

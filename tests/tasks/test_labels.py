@@ -1,4 +1,4 @@
-"""One label has one name however it is written, and what is no label is told with what was expected."""
+"""A label has one name in all its spellings, and an invalid label is an error that says what was expected."""
 
 import math
 
@@ -11,10 +11,10 @@ from polytask.tasks.labels import (
     MOST_CLASSES,
     LabelProblem,
     LabelReader,
+    as_label,
     as_targets,
     class_name,
     label_space,
-    shown,
     sorted_classes,
 )
 from polytask.types import YES_NO, LabelKind, LabelSpace, TaskSpec, UserError
@@ -57,7 +57,7 @@ def test_classes_are_numbered_as_they_appear_and_put_in_order_later() -> None:
     targets = as_targets(space, reader.names, stored)
     assert targets.tolist() == [2, 1, 1, 0, 2]
     assert targets.dtype == np.int64
-    assert shown("classes", reader.names, 0) == "10"
+    assert as_label("classes", reader.names, 0) == "10"
 
 
 def test_given_classes_keep_their_order_and_close_the_list() -> None:
@@ -91,7 +91,7 @@ def test_neither_yes_nor_no() -> None:
             LabelReader(spec("yes_no")).read(value)
     assert label_space(spec("yes_no"), ()) is YES_NO
     assert as_targets(YES_NO, (), np.array([0, 1])).dtype == np.float32
-    assert shown("yes_no", (), 1) == "yes"
+    assert as_label("yes_no", (), 1) == "yes"
 
 
 def test_scores_are_inside_their_range() -> None:
@@ -112,7 +112,7 @@ def test_scores_are_inside_their_range() -> None:
     targets = as_targets(space, (), np.array([1.0, 3.0, 5.0]))
     assert targets.tolist() == [0.0, 0.5, 1.0]
     assert targets.dtype == np.float32
-    assert shown("score", (), 2.5) == 2.5
+    assert as_label("score", (), 2.5) == 2.5
 
 
 @pytest.mark.parametrize("kind", ["classes", "yes_no", "score"])
@@ -122,7 +122,7 @@ def test_an_empty_label_is_a_problem_for_every_kind(kind: LabelKind, value: obje
         LabelReader(spec(kind, range=(0, 1))).read(value)
 
 
-def test_a_list_is_no_label() -> None:
+def test_a_list_is_not_a_label() -> None:
     with pytest.raises(LabelProblem, match="expected a name or a number"):
         LabelReader(spec("classes")).read([1])
 
@@ -130,11 +130,11 @@ def test_a_list_is_no_label() -> None:
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        (spec("classes", ("a",)), r"task 't': classes \['a'\]; expected two or more different names"),
+        (spec("classes", ("a",)), r"task 't': classes must be two or more different names, found \['a'\]"),
         (spec("classes", ("1", "1.0")), "two or more different names"),
         (spec("score"), "task 't': kind score needs a `range`"),
-        (spec("score", range=(5, 0)), r"range \[5, 0\]; expected the lowest score and a higher one"),
-        (spec("score", range=(0, math.inf)), "expected the lowest score"),
+        (spec("score", range=(5, 0)), r"range must be the lowest and the highest score, found \[5, 0\]"),
+        (spec("score", range=(0, math.inf)), "must be the lowest"),
     ],
 )
 def test_recipes_that_cannot_be(task: TaskSpec, message: str) -> None:
@@ -142,7 +142,7 @@ def test_recipes_that_cannot_be(task: TaskSpec, message: str) -> None:
         LabelReader(task)
 
 
-@pytest.mark.parametrize(("names", "found"), [(["x"], "only the class 'x'"), ([], "no label at all")])
+@pytest.mark.parametrize(("names", "found"), [(["x"], "only the class 'x'"), ([], "no labels")])
 def test_fewer_than_two_classes(names: list[str], found: str) -> None:
     with pytest.raises(UserError, match=f"train.csv: column 'label' of task 't' has {found}; expected two or more"):
         label_space(spec("classes"), names)

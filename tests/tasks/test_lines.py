@@ -1,4 +1,4 @@
-"""What is no text is named with its line and byte, whatever the encoding."""
+"""Errors name the line and the byte that is not text, in any encoding."""
 
 from collections.abc import Callable
 

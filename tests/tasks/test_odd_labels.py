@@ -1,4 +1,4 @@
-"""Labels that cannot be learned, or that another kind of task would suit."""
+"""Findings about labels that cannot be learned or suit another kind of task."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -47,9 +47,11 @@ def test_classes_without_enough_examples(look: Look) -> None:
         ("train", "few_examples"): ("warning", 1),
         ("dev", "class_missing"): ("warning", 1),  # d; of e there is nothing to learn either
     }
-    assert findings["train", "class_missing"].sentence.startswith("no training row is 'e'")
+    assert findings["train", "class_missing"].sentence.startswith("no training row has the label 'e'")
     assert findings["train", "few_examples"].sentence == "fewer than 5 training rows each: 'c'"
-    assert findings["dev", "class_missing"].sentence == "no dev row is 'd': dev scores say nothing of it"
+    assert (
+        findings["dev", "class_missing"].sentence == "no dev row has the label 'd', so the dev scores do not cover it"
+    )
 
 
 def test_many_classes_are_not_all_named(look: Look) -> None:
@@ -100,4 +102,4 @@ def test_scores_that_look_like_classes_or_like_yes_and_no(look: Look) -> None:
 def test_scores_that_use_a_small_part_of_their_range(look: Look) -> None:
     findings = look("score", [0, 0.5, 3.7, 5], range=(0, 100))
     assert set(findings) == {("train", "narrow_range"), ("dev", "narrow_range")}
-    assert findings["train", "narrow_range"].sentence == "scores go from 0 to 5 only, and `range` is [0, 100]"
+    assert findings["train", "narrow_range"].sentence == "all scores are in [0, 5], but `range` is [0, 100]"

@@ -1,4 +1,4 @@
-"""What is wrong with the letters of a file shows in its first rows."""
+"""Findings about the characters in the first rows of a file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -77,7 +77,7 @@ def test_what_is_rare_is_a_note_and_a_row_counts_once(look: Look) -> None:
     assert finding.sentence.startswith("1 of 301 rows (0.3 %) has letters such as")
 
 
-def test_only_the_first_rows_are_read_and_that_is_said(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_rows_are_read(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TEXTS_READ", 10)
     assert look([*PLAIN, "cafÃ©"]) == {}
     finding = look(["cafÃ©", *PLAIN])["mojibake"]

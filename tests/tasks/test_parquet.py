@@ -1,4 +1,4 @@
-"""Parquet is read in batches, and what is none is refused."""
+"""Parquet files are read in batches, and other files are refused."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,9 +25,9 @@ def test_parquet_is_read_in_batches_and_by_column(tmp_path: Path) -> None:
     assert rows[-1] == (5000, [None, "t4999"])
 
 
-def test_parquet_that_is_none_or_empty(tmp_path: Path, write: Write, read: Read) -> None:
-    with pytest.raises(UserError, match=r"x\.parquet: not a parquet file"):
+def test_invalid_or_empty_parquet(tmp_path: Path, write: Write, read: Read) -> None:
+    with pytest.raises(UserError, match=r"x\.parquet: cannot read it as a parquet file"):
         read(write("x.parquet", "text"))
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "y.parquet")
-    with pytest.raises(UserError, match=r"y\.parquet: a table without rows"):
+    with pytest.raises(UserError, match=r"y\.parquet: the table has no rows"):
         read(str(tmp_path / "y.parquet"))

@@ -1,4 +1,4 @@
-"""Whatever bytes a file holds, reading it gives rows, broken rows, or one UserError: never another exception."""
+"""Reading any bytes gives rows, broken rows or one UserError, and never another exception."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Texts and labels are checked row by row, and what is wrong is named with its place."""
+"""Texts and labels are checked row by row, and errors name the row and column."""
 
 from collections.abc import Callable
 

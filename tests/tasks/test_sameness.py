@@ -1,4 +1,4 @@
-"""Texts are the same when their tokens are: compared with tuples of ids, one by one."""
+"""Hashes of texts agree with a comparison of their token ids."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_a_million_texts_that_differ_in_one_token_do_not_collide(tmp_path: Path)
     ids = np.arange(1_000_000)
     # As token ids of four-token texts: two digits of base 1000, so that neighbours differ in one place only.
     flat = np.stack([np.full_like(ids, 7), ids // 1000, ids % 1000, np.full_like(ids, 7)], axis=1).ravel()
-    hashes = sameness._sums(flat, np.arange(0, 4 * len(ids) + 1, 4))
+    hashes = sameness._hash(flat, np.arange(0, 4 * len(ids) + 1, 4))
     assert len(np.unique(hashes)) == len(ids)
 
 

@@ -1,4 +1,4 @@
-"""The built-in data: enough of it, balanced, no text twice, none in both parts, and not solved by counting words."""
+"""The sample data is large enough, balanced, free of copies, and not solved by counting words."""
 
 import csv
 import re

@@ -1,4 +1,4 @@
-"""Sheets of workbooks are read as Excel shows them; what is wrong with a workbook is one message that names it."""
+"""Sheets are read as Excel shows them; an invalid workbook is one error that names it."""
 
 import datetime
 import sys
@@ -109,7 +109,7 @@ def test_what_openpyxl_writes_is_read_back(
     expected = [[shown(cell) for cell in row] for row in rows]
     expected = [row for row in expected if any(cell.strip() for cell in row)]
     if not expected:
-        with pytest.raises(UserError, match="only a header row"):
+        with pytest.raises(UserError, match="no rows below the header row"):
             read(str(file))
         return
     found = [row[1] for row in read(str(file)) if not isinstance(row, BrokenRow)]  # type: ignore[index]
@@ -192,10 +192,13 @@ def rewrite(file: Path, entry: str, change: Callable[[bytes], bytes]) -> None:
     ("rows", "message"),
     [
         ([], "sheet 'S' is empty; expected a header row and rows"),
-        ([["text", "label"]], r"only a header row \(text, label\); expected rows below it"),
-        ([["text", "text"], ["a", "b"]], "the header has column 'text' more than once"),
-        ([["a good film", 4.5], ["a bad one", 1.5]], "row 1, column B: 4.5 where the name of a column was expected"),
-        ([[datetime.date(2024, 5, 1), "x"], ["a", "b"]], "row 1, column A: 2024-05-01 where the name of a column"),
+        ([["text", "label"]], r"no rows below the header row \(text, label\)"),
+        ([["text", "text"], ["a", "b"]], "column names must be unique, found 'text'"),
+        ([["a good film", 4.5], ["a bad one", 1.5]], "row 1, column B: expected the name of a column, found 4.5"),
+        (
+            [[datetime.date(2024, 5, 1), "x"], ["a", "b"]],
+            "row 1, column A: expected the name of a column, found 2024-05-01",
+        ),
     ],
 )
 def test_sheets_that_cannot_be_read(workbook: Workbook, read: Read, rows: list[list[Any]], message: str) -> None:
@@ -218,13 +221,13 @@ def test_files_that_are_no_workbooks(tmp_path: Path, read: Read, monkeypatch: py
     file = tmp_path / "x.xlsx"
     for content in (b"", b"text,label\na,1\n", b"PK\x03\x04", b"<html>"):
         file.write_bytes(content)
-        with pytest.raises(UserError, match=r"x\.xlsx: not an Excel workbook that can be read"):
+        with pytest.raises(UserError, match=r"x\.xlsx: cannot read it as an Excel workbook"):
             read(str(file))
     file.write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(1000))
     with pytest.raises(UserError, match=r"x\.xlsx: protected with a password, or in the old Excel format"):
         read(str(file))
     (tmp_path / "old.xls").write_bytes(b"")
-    with pytest.raises(UserError, match=r"old\.xls: the old Excel format is not read; .* save it as \.xlsx"):
+    with pytest.raises(UserError, match=r"old\.xls: the old Excel format is not supported; .* save it as \.xlsx"):
         read(str(tmp_path / "old.xls"))
 
 
@@ -247,7 +250,7 @@ def test_entities_that_unfold_to_gigabytes(workbook: Workbook, read: Read) -> No
         return start + xml.replace(b"<t>a</t>", b"<t>&e11;</t>")
 
     rewrite(source, "xl/worksheets/sheet1.xml", bomb)
-    with pytest.raises(UserError, match=r"book\.xlsx: not an Excel workbook that can be read"):
+    with pytest.raises(UserError, match=r"book\.xlsx: cannot read it as an Excel workbook"):
         read(str(source))
 
 

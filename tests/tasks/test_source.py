@@ -1,4 +1,4 @@
-"""What every source shares: fingerprints, and errors that say what there is."""
+"""Fingerprints of sources, and errors that list the existing columns."""
 
 from collections.abc import Callable
 

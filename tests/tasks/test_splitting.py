@@ -1,4 +1,4 @@
-"""One file becomes two: every row in one of them, always the same one, and no text in both."""
+"""A file is split in two: every row in one of them, the same every time, and no text in both."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_the_split_is_the_same_every_time_and_another_with_another_seed(tmp_path
     assert split_file(spec, tmp_path / "out").dev.read_bytes() == first
     assert split_file(spec, tmp_path / "other", seed=1).dev.read_bytes() != first
     assert len(rows_of(split_file(spec, tmp_path / "half", share=0.5).dev)) == 25
-    with pytest.raises(UserError, match=r"mine-train.csv: is there already, with other content"):
+    with pytest.raises(UserError, match=r"mine-train.csv: already exists with other content"):
         split_file(spec, tmp_path / "out", seed=1)
 
 
@@ -61,7 +61,7 @@ def test_when_all_pairs_hang_together_whole_pairs_stay_together(tmp_path: Path, 
     assert (len(rows_of(parts.dev)), parts.kept_together) == (16, "pairs")
 
 
-def test_a_class_is_never_in_dev_alone(tmp_path: Path, table: Table) -> None:
+def test_no_class_is_only_in_dev(tmp_path: Path, table: Table) -> None:
     rows: list[list[object]] = [[f"text {i}", f"class {i}" if i < 10 else "common"] for i in range(60)]
     parts = split_file(spec_of(table("x.csv", ["text", "label"], rows), "classes"), tmp_path / "out")
     train, dev = ({row[1] for row in rows_of(part)} for part in (parts.train, parts.dev))
@@ -80,6 +80,6 @@ def test_ragged_rows_are_counted_and_odd_text_survives(tmp_path: Path) -> None:
 
 def test_too_few_rows_to_split(tmp_path: Path, table: Table) -> None:
     source = table("x.csv", ["text", "label"], [["same", 1], ["same", 0]])
-    with pytest.raises(UserError, match=r"x\.csv: 2 rows are too few, or too much alike"):
+    with pytest.raises(UserError, match=r"x\.csv: 2 rows are too few, or too similar"):
         split_file(spec_of(source), tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Tasks are read whole, and refused with every broken row named at once."""
+"""Reading tasks reports all broken rows of all tasks in one error."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_given_classes_keep_their_order(tmp_path: Path, tokenizer: TextTokenizer
     assert [example.label for example in task.splits["dev"].examples()] == ["9", "10"]
 
 
-def test_everything_wrong_with_any_task_is_told_at_once(
+def test_the_faults_of_all_tasks_are_one_error(
     tmp_path: Path, tokenizer: TextTokenizer, opinions: TaskSpec, write: Write
 ) -> None:
     bad_text = write("text.csv", "text,opinion\n ,9\nfine,9\nfine,\n")
@@ -72,7 +72,7 @@ def test_everything_wrong_with_any_task_is_told_at_once(
         f"{opinions.train}: no column 'txet'; its columns are: text, opinion; did you mean 'text'?",
         f"{opinions.train}: no column 'label'; its columns are: text, opinion",
         f"{tmp_path / 'none.csv'}: no such file",
-        "10 broken rows; put them right, or set `broken_rows: skip` to leave them out:",
+        "10 broken rows; correct them, or set `broken_rows: skip` to leave them out:",
         *[f"  {bad_text}, line 2, column 'text': ' ': the text is empty"],
         *[f"  {bad_text}, line 4, column 'opinion': the label is empty"],
         *[f"  {bad_text}, line 2, column 'text': ' ': the text is empty"],
@@ -102,7 +102,9 @@ def test_many_broken_rows_are_counted_and_the_first_twenty_shown(
 def test_no_usable_row_is_an_error_even_when_skipping(tmp_path: Path, tokenizer: TextTokenizer, write: Write) -> None:
     train = write("t.csv", "text,same\n,1\n")
     spec = TaskSpec("t", "yes_no", ("text",), "same", train, train, broken_rows="skip")
-    expected = f"{train}: not one usable row for task 't'; the first: {train}, line 2, column 'text': the text is empty"
+    expected = (
+        f"{train}: no usable row for task 't'; the first broken row: {train}, line 2, column 'text': the text is empty"
+    )
     assert message([spec], tokenizer, tmp_path / "cache") == expected
 
 
@@ -136,7 +138,7 @@ def test_a_split_with_labels_the_model_never_saw(
     with pytest.raises(UserError) as error:
         read_split(opinions, labels, more, tokenizer, tmp_path / "cache", "dev")
     assert str(error.value).splitlines() == [
-        "2 broken rows; put them right, or set `broken_rows: skip` to leave them out:",
+        "2 broken rows; correct them, or set `broken_rows: skip` to leave them out:",
         f"  {more}, line 2, column 'opinion': '11': not among the labels of the training rows; expected 9, 10",
         f"  {more}, line 3, column 'text': the text is empty",
     ]
@@ -144,7 +146,7 @@ def test_a_split_with_labels_the_model_never_saw(
     split = read_split(skipping, labels, more, tokenizer, tmp_path / "cache", "dev")
     assert (split.labels.tolist(), split.num_broken, [row.row for row in split.broken]) == ([0], 2, [2, 3])
     useless = write("useless.csv", "text,opinion\nq,11\n")
-    with pytest.raises(UserError, match=r"useless\.csv: not one usable row for task 'opinions'; the first: "):
+    with pytest.raises(UserError, match=r"useless\.csv: no usable row for task 'opinions'; the first broken row: "):
         read_split(skipping, labels, useless, tokenizer, tmp_path / "cache", "dev")
 
 

@@ -1,4 +1,4 @@
-"""Control characters are made visible, and nothing else is touched."""
+"""Control characters are escaped, and nothing else changes."""
 
 import unicodedata
 

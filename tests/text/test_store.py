@@ -1,4 +1,4 @@
-"""A store gives back what was appended, appears whole or not at all, and says when it is damaged."""
+"""A store returns what was appended, is written atomically, and detects damage."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polytask import hidden
+from polytask.disk import hidden_folder
 from polytask.text.store import DamagedStore, StoreWriter, TokenStore
 
 Texts = list[tuple[npt.NDArray[np.integer], ...]]
@@ -84,7 +84,7 @@ def test_the_same_store_made_by_another_process_first_is_fine(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["tokens", "offsets", "labels", "rows", "meta.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_damage_is_found_and_the_store_can_be_built_anew(tmp_path: Path, name: str, damage: str) -> None:
+def test_damage_is_detected_and_the_store_can_be_built_again(tmp_path: Path, name: str, damage: str) -> None:
     texts: Texts = [(np.array([1, 2, 3]),), (np.array([4]),)]
     write(tmp_path / "s", texts)
     file = tmp_path / "s" / name
@@ -118,14 +118,14 @@ def test_a_meta_file_of_another_kind_is_damage(tmp_path: Path, content: str) -> 
 def test_offsets_that_do_not_fit_the_tokens_are_damage(tmp_path: Path) -> None:
     write(tmp_path / "s", [(np.array([1, 2]),)])
     np.array([0, 1], "<i8").tofile(tmp_path / "s/offsets")
-    with pytest.raises(DamagedStore, match="does not fit"):
+    with pytest.raises(DamagedStore, match="does not match"):
         TokenStore.open(tmp_path / "s")
     assert json.loads((tmp_path / "s/meta.json").read_text())["tokens"] == 2
 
 
 def test_what_killed_processes_left_is_cleared_away(tmp_path: Path) -> None:
     killed, running = (StoreWriter(tmp_path / "s", width=1, vocabulary=9, label_type="int") for _ in range(2))
-    os.close(hidden._locks.pop(killed._fresh))
+    os.close(hidden_folder._locks.pop(killed._fresh))
     alive = running._fresh
     write(tmp_path / "s", [(np.array([1, 2]),)])
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([alive.name, "s"])

@@ -1,4 +1,4 @@
-"""The tokenizer gives transformers' ids, and no text can forge a special token."""
+"""The tokenizer gives the ids of transformers, and no text can forge a special token."""
 
 import json
 import string
@@ -147,7 +147,7 @@ def test_lone_surrogates_do_not_crash(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (None, "", "no tokenizer there; expected a tokenizer.json or a vocab.txt"),
+        (None, "", "no tokenizer found; expected a tokenizer.json or a vocab.txt"),
         ("tokenizer.json", "{", "tokenizer.json: not a tokenizer file"),
         ("tokenizer_config.json", "{", "tokenizer_config.json is not valid JSON"),
     ],

@@ -1,6 +1,6 @@
-"""What a score is compared with: the model before training, and a simple method on the untrained encoder.
+"""Baselines of a score: the model before training, and a simple method on the untrained encoder.
 
-Knows models and splits, no files. What guessing would score is in tasks/describe.py.
+Knows models and splits, no files. The baseline of constant predictions is in tasks/describe.py.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polytask import seeds
-from polytask.evaluation.metrics import Metric
 from polytask.evaluation.own_metrics import primary_of
+from polytask.evaluation.scoring import Predictions
 from polytask.model import MultiTaskModel
 from polytask.stream import Encoded
 from polytask.text.packing import Packer, Part, batches_by_length
@@ -22,7 +22,7 @@ from polytask.types import EvalReport, LabelSpace, MetricValue, TaskScore, TaskS
 Json = Mapping[str, Any]
 NEIGHBOURS = 10
 MOST_ROWS = 2000
-"""Of train and of dev: a sample, so that the baseline costs seconds whatever the size of the data."""
+"""Rows sampled of train and of dev, so that the baseline takes seconds for data of any size."""
 
 
 def untrained_baseline(
@@ -33,10 +33,10 @@ def untrained_baseline(
     packer: Packer,
     bf16: bool = False,
 ) -> dict[str, Any]:
-    """What a method that trains nothing scores on dev, by the task's primary metric.
+    """Scores a method that trains nothing on dev, by the task's primary metric.
 
-    Scores of pairs: the cosine of the two texts' mean vectors. Everything else: the labels of the nearest training rows
-    (by the cosine of mean vectors; of pairs, of `[|u - v|; u * v]`), each counting by its cosine.
+    Scores of pairs are predicted by the cosine of the two texts' mean vectors. Everything else is predicted by the
+    labels of the nearest training rows, weighted by their cosine (of mean vectors; for pairs, of `[|u - v|; u * v]`).
     """
     dev, metric = splits["dev"], primary_of(spec)
     rows = _sample(len(dev), spec.name, "dev")
@@ -44,24 +44,25 @@ def untrained_baseline(
     gold = dev.labels[rows]
     if spec.kind == "score" and spec.is_pair:
         u_ND, v_ND = dev_ND.unbind(1)
-        said, shares, what = (
-            (u_ND * v_ND).sum(1).clamp(0, 1).numpy(),
-            None,
-            "the cosine of the two texts, untrained encoder",
-        )
+        predicted, shares = (u_ND * v_ND).sum(1).clamp(0, 1).numpy(), None
+        what = "the cosine of the two texts, untrained encoder"
     else:
         train = splits["train"]
-        known = _sample(len(train), spec.name, "train")
-        train_ND = _vectors(model, spec, train, known, packer, bf16)
-        said, shares = _vote(_joined(dev_ND), _joined(train_ND), train.labels[known], labels)
-        what = f"the {min(NEIGHBOURS, len(known))} nearest of {len(known):,} training rows, untrained encoder"
+        train_rows = _sample(len(train), spec.name, "train")
+        train_ND = _vectors(model, spec, train, train_rows, packer, bf16)
+        predicted, shares = _vote(_joined(dev_ND), _joined(train_ND), train.labels[train_rows], labels)
+        what = f"the {min(NEIGHBOURS, len(train_rows))} nearest of {len(train_rows):,} training rows, untrained encoder"
     if len(rows) < len(dev):
         what += f", on {len(rows):,} dev rows"
-    return {"metric": metric.name, "value": _value(metric, gold, said, shares, labels), "what": what}
+    if labels.kind == "score":
+        predictions = Predictions(*(labels.unscaled(values.astype(np.float64)) for values in (gold, predicted)))
+    else:
+        predictions = Predictions(gold.astype(np.int64), predicted, shares)
+    return {"metric": metric.name, "value": predictions.value(metric), "what": what}
 
 
 def _sample(rows: int, task: str, split: str) -> NDArray[np.int64]:
-    """All rows, or a sample of them that is the same in every run, whatever its seed."""
+    """Returns all rows, or a sample of them that does not depend on the run's seed."""
     if rows <= MOST_ROWS:
         return np.arange(rows)
     return np.sort(seeds.generator(0, "baseline", task, split).choice(rows, MOST_ROWS, replace=False))
@@ -76,22 +77,24 @@ def _vectors(
     packer: Packer,
     bf16: bool,
 ) -> Tensor:
-    """[N, D] unit vectors, or [N, 2, D] for pairs: the mean of the encoder's last hidden states over each text."""
-    was_training = model.training
-    model.eval()
+    """Returns unit vectors [N, D], or [N, 2, D] for pairs: the mean of the encoder's last hidden states per text."""
     texts = [split.tokens(int(row)) for row in rows]
     lengths = [packer.length(tuple(map(len, ids)), spec.is_pair) for ids in texts]
-    found, order = [], []
-    for batch in batches_by_length(lengths, 8192):
-        stream = packer.pack([Part(spec.name, [texts[i] for i in batch], spec.is_pair)]).to(model.device)
-        with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-            hidden_TD = model.encoder.encode(stream, model.adapter)
-        encoded = Encoded(hidden_TD, stream.layout, model.tasks.index(spec.name), model.encoder.pool)
-        pooled = torch.nn.functional.normalize(encoded.pool("mean").float(), dim=-1).cpu()
-        found.append(pooled.unflatten(0, (-1, 2)) if spec.is_pair else pooled)
-        order += batch
-    model.train(was_training)
-    return torch.cat(found)[torch.from_numpy(np.argsort(order))]
+    vectors, order = [], []
+    was_training = model.training
+    model.eval()
+    try:
+        for batch in batches_by_length(lengths, 8192):
+            stream = packer.pack([Part(spec.name, [texts[i] for i in batch], spec.is_pair)]).to(model.device)
+            with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+                hidden_TD = model.encoder.encode(stream, model.adapter)
+            encoded = Encoded(hidden_TD, stream.layout, model.tasks.index(spec.name), model.encoder.pool)
+            pooled = torch.nn.functional.normalize(encoded.pool("mean").float(), dim=-1).cpu()
+            vectors.append(pooled.unflatten(0, (-1, 2)) if spec.is_pair else pooled)
+            order += batch
+    finally:
+        model.train(was_training)
+    return torch.cat(vectors)[torch.from_numpy(np.argsort(order))]
 
 
 def _joined(vectors: Tensor) -> Tensor:
@@ -102,11 +105,11 @@ def _joined(vectors: Tensor) -> Tensor:
 
 
 def _vote(
-    dev_ND: Tensor, train_ND: Tensor, known: NDArray[Any], labels: LabelSpace
+    dev_ND: Tensor, train_ND: Tensor, train_labels: NDArray[Any], labels: LabelSpace
 ) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
-    """Predicted labels, and the classes' shares of the neighbours' weight with one vote spread over all classes."""
-    cosines, places = (dev_ND @ train_ND.T).topk(min(NEIGHBOURS, len(train_ND)), dim=1)
-    weights, near = cosines.clamp(min=1e-6).double().numpy(), known[places.numpy()]
+    """Returns predicted labels, and each class's share of the neighbours' weight plus one vote spread over all."""
+    cosines, indices = (dev_ND @ train_ND.T).topk(min(NEIGHBOURS, len(train_ND)), dim=1)
+    weights, near = cosines.clamp(min=1e-6).double().numpy(), train_labels[indices.numpy()]
     if labels.kind == "score":
         return (weights * near).sum(1) / weights.sum(1), None
     votes = np.zeros((len(dev_ND), len(labels.classes)))
@@ -115,24 +118,11 @@ def _vote(
     return shares.argmax(1), shares
 
 
-def _value(
-    metric: Metric, gold: NDArray[Any], said: NDArray[Any], shares: NDArray[np.float64] | None, labels: LabelSpace
-) -> float:
-    if labels.kind == "score":
-        gold, said = (labels.unscaled(values.astype(np.float64)) for values in (gold, said))
-        return float(metric.function(gold, said))
-    gold = gold.astype(np.int64)
-    if metric.columns is None:
-        return float(metric.function(gold, said))
-    assert shares is not None
-    return float(metric.function(*metric.columns(gold, shares)))
-
-
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
 def against(metric: Json, reference: float, greater_is_better: bool) -> str:
-    """`better` and `worse` where the whole interval lies on one side of the reference."""
+    """Returns `better` or `worse` where the whole interval lies on one side of the reference."""
     above, below = metric["low"] > reference, metric["high"] < reference
     if above or below:
         return "better" if above == greater_is_better else "worse"
@@ -140,7 +130,7 @@ def against(metric: Json, reference: float, greater_is_better: bool) -> str:
 
 
 def report_from(line: Json) -> EvalReport:
-    """The evaluation in a line of metrics.jsonl."""
+    """Returns the evaluation that a line of metrics.jsonl holds."""
     tasks = {
         task: TaskScore(**{**score, "metrics": {name: MetricValue(**m) for name, m in score["metrics"].items()}})
         for task, score in line["tasks"].items()
@@ -149,13 +139,13 @@ def report_from(line: Json) -> EvalReport:
 
 
 def remarks(trained: EvalReport, start: EvalReport, select: str) -> list[str]:
-    """Plain sentences on what training did not improve; none where every task is clearly better than at the start."""
-    found = []
+    """Says in sentences what training did not improve; none where every task is clearly better than at the start."""
+    sentences = []
     if select != "last" and start.chosen(select) > trained.chosen(select):
         by = "the mean of the tasks" if select == "mean" else select
-        found.append(
+        sentences.append(
             f"The untrained model scored better on dev, by {by}, than the best checkpoint (step {trained.step}): "
-            f"{abs(start.chosen(select)):.3f} before training, {abs(trained.chosen(select)):.3f} after it."
+            f"{abs(start.chosen(select)):.3f} before training, {abs(trained.chosen(select)):.3f} after."
         )
     for task, score in trained:
         value, name = score.metrics[score.primary], score.primary
@@ -172,5 +162,5 @@ def remarks(trained: EvalReport, start: EvalReport, select: str) -> list[str]:
                 if against(vars(value), reference, score.greater_is_better) == verdict
             ]
             if named:
-                found.append(f"{task}: {name} {value} is {words} than {joint.join(named)}.")
-    return found
+                sentences.append(f"{task}: {name} {value} is {words} than {joint.join(named)}.")
+    return sentences

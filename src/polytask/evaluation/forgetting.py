@@ -1,4 +1,4 @@
-"""Old tasks before and after others were added: how far each has moved, with the interval of that. Knows no file."""
+"""Compares old tasks before and after others were added: how far each score moved, with an interval. Knows no file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polytask.evaluation.comparisons import TaskData
-from polytask.evaluation.evaluate import decided, measured
-from polytask.evaluation.intervals import FEWER_RESAMPLES
-from polytask.evaluation.metrics import CONFIDENCE, RESAMPLES, Metric, metrics_for
+from polytask.evaluation.comparison.records import TaskData
+from polytask.evaluation.comparison.verdict import judge
+from polytask.evaluation.evaluate import predicted_labels, predictions_of
+from polytask.evaluation.intervals import CONFIDENCE, FEWER_RESAMPLES, RESAMPLES
+from polytask.evaluation.metrics import Metric, metrics_for
 from polytask.evaluation.own_metrics import primary_of
-from polytask.evaluation.verdict import judge
 from polytask.heads.base import Head
 from polytask.types import EvalReport, MetricValue, TaskSpec, TokenizedExamples, UserError
 
 Array = NDArray[Any]
-ROUNDING = 1e-9
+ROUNDING = 1e-9  # a drop of exactly `max_drop` is allowed
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class OldTask:
     difference: MetricValue
     """After minus before; its interval is over examples, paired."""
     identical: bool
-    """All outputs are the same, to the last bit."""
+    """Whether all outputs are bit-identical."""
     greater_is_better: bool = True
-    """Of the metric."""
+    """Whether a higher value of the metric is better."""
 
     def fell_by(self) -> float:
-        """In points, hundredths of the metric; below 0 where it got better. A perplexity never counts."""
+        """Returns the drop in points (hundredths of the metric), negative for a gain; 0 for a perplexity."""
         if self.metric == "perplexity":
             return 0.0
         return -100 * self.difference.value if self.greater_is_better else 100 * self.difference.value
@@ -54,8 +54,8 @@ def before_and_after(
     after: tuple[EvalReport, Mapping[str, Tensor]],
     specs: Mapping[str, TaskSpec],
 ) -> dict[str, OldTask]:
-    """Each task's scores and outputs before and after, compared."""
-    found = {}
+    """Compares each task's scores and outputs before and after."""
+    compared = {}
     for task, head in heads.items():
         scores = [report.tasks[task] for report, _ in (before, after)]
         one, other = before[1][task], after[1][task]
@@ -65,7 +65,7 @@ def before_and_after(
         ends = (moved, moved)
         if not same and scores[0].examples > 1:
             ends = _ends(head, splits[task], primary_of(specs[task]), one, other)
-        found[task] = OldTask(
+        compared[task] = OldTask(
             metric=scores[0].primary,
             examples=scores[0].examples,
             before=was,
@@ -74,15 +74,15 @@ def before_and_after(
             identical=same,
             greater_is_better=scores[0].greater_is_better,
         )
-    return found
+    return compared
 
 
 def _ends(head: Head, split: TokenizedExamples, metric: Metric, before: Tensor, after: Tensor) -> tuple[float, float]:
-    """Of the 95 % interval of the difference: what other rows of the same kind would make of it."""
+    """Returns the 95 % interval of the difference over examples."""
     labels = head.labels
     if labels.kind == "text" or metric.name not in {entry.name for entry in metrics_for(labels.kind)}:
         return _resampled_ends(head, split, metric, before, after)
-    rows = {name: decided(out, labels)[None] for name, out in (("before", before), ("after", after))}
+    rows = {name: predicted_labels(out, labels)[None] for name, out in (("before", before), ("after", after))}
     classes = max(2, len(labels.classes))
     (comparison,) = judge(
         [TaskData(head.task, labels.kind, classes, metric.name, split.labels, rows)], "before"
@@ -93,8 +93,8 @@ def _ends(head: Head, split: TokenizedExamples, metric: Metric, before: Tensor, 
 def _resampled_ends(
     head: Head, split: TokenizedExamples, metric: Metric, before: Tensor, after: Tensor
 ) -> tuple[float, float]:
-    """A paired bootstrap, for metrics whose influence functions are not known here."""
-    sides = [_columns(head, split, metric, outputs) for outputs in (before, after)]
+    """Returns the interval of a paired bootstrap, for metrics without a known influence function."""
+    sides = [predictions_of(outputs, head, split.labels).columns(metric) for outputs in (before, after)]
     rng, rows = np.random.default_rng(0), len(sides[0][0])
     resamples = FEWER_RESAMPLES if metric.own else RESAMPLES
     drawn = []
@@ -102,16 +102,8 @@ def _resampled_ends(
         taken = rng.integers(0, rows, rows)
         try:
             was, now = (float(metric.function(*(column[taken] for column in columns))) for columns in sides)
-        except UserError:  # a function of the user's own that has no value on these rows
+        except UserError:  # a user's function that is undefined on these rows
             continue
         drawn.append(now - was)
     low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
     return low, high
-
-
-def _columns(head: Head, split: TokenizedExamples, metric: Metric, outputs: Tensor) -> tuple[Array, Array]:
-    gold, said, shares = measured(outputs, head, split.labels)
-    if metric.columns is None:
-        return gold, said
-    assert shares is not None
-    return metric.columns(gold, shares)

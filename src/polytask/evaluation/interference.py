@@ -1,21 +1,22 @@
-"""Which tasks pull together and which apart, from the probes of a run. Knows the journal's lines; knows no model.
+"""Interference between tasks, computed from the probes of a run. Knows the journal's lines; knows no model.
 
-Every probe has the cosine of each two tasks' gradients, by layer and for all layers together. Their mean over the run
-is given with a 95 % interval: the probes in order are cut into at most ten blocks, and the delete-one-block jackknife
-with Student's t says how far the mean may be off (on Fisher's scale, so that it stays a cosine). Blocks rather than
-probes, because neighbouring probes look at nearly the same weights; what changes in the course of the training widens
-the interval. It speaks of this run, not of other seeds. Where neighbours correlate by 0.5, intervals from 20 probes
-cover 84 % and from 60 probes 92 % (simulated; without blocks 75 % each); where they do not, 95 % from 3 probes on. A
-pair is said to pull apart or together where Holm's correction over all pairs leaves its p value below 5 %.
+A probe records, for every pair of tasks, the cosine of their gradients, by layer and over all layers. The mean over the
+run has a 95 % interval: the probes in order are divided into at most ten blocks, and the delete-one-block jackknife
+with Student's t gives the error of the mean (on Fisher's scale, so that the ends stay cosines). Blocks are used instead
+of probes because neighbouring probes see nearly the same weights; a cosine that changes during training widens the
+interval. The interval describes this run, not other seeds. If neighbours correlate by 0.5, intervals from 20 probes
+cover 84 % and from 60 probes 92 % (simulated; without blocks 75 % each); if they do not, 95 % from 3 probes on. The
+gradients of a pair agree or conflict if its p value is below 5 % after Holm's correction over all pairs.
 
 The transfer matrix is the first-order form of the inter-task affinity of Fifty et al. ("Efficiently Identifying Task
-Groupings for Multi-Task Learning", 2021), which is 1 - L_j(after a step on task i)/L_j(before): a small step against
-the gradient g_i lowers L_j by eta <g_i, g_j>, and a step against its own gradient by eta <g_j, g_j>, so
+Groupings for Multi-Task Learning", 2021), which is 1 - L_j(after a step on task i)/L_j(before). A small step against
+the gradient g_i lowers L_j by eta <g_i, g_j>, and a step against j's own gradient lowers it by eta <g_j, g_j>, so
 
     transfer_ij = sum over probes <g_i, g_j> / sum over probes <g_j, g_j>
 
-is what a step on i does for j, in steps of j's own: 1 as much, 0 nothing, below 0 it undoes. Ratios of sums, because a
-task that has been learned has hardly a gradient to divide by. Theirs takes the steps and measures; this costs nothing.
+is the effect of a step on i for j, in units of a step on j: 1 helps as much, 0 has no effect, below 0 does harm. It is
+a ratio of sums because the gradient of a learned task is nearly 0. Fifty et al. take the steps and measure the losses;
+this form costs nothing.
 """
 
 import itertools
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from polytask.disk.json_files import read_json_lines
-from polytask.evaluation import statistics
+from polytask.evaluation.comparison import statistics
 
 Json = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -38,24 +39,24 @@ ALL = "all"
 BLOCKS = 10
 LEVEL = 0.05
 WINDOW = 5
-"""The fewest probes that a moving mean is taken over."""
+"""The fewest probes of a moving mean."""
 
 NOTHING_SHARED = (
-    "Nothing that learns is shared by two tasks (the encoder is frozen, or each task has its own), so no task can get "
-    "in another's way there."
+    "No trainable parameter is shared by two tasks (the encoder is frozen, or each task has its own), so their "
+    "gradients cannot conflict."
 )
 
 
 def read_interference(path: Path) -> Json | None:
-    """What a run's metrics.jsonl tells, or None without probes."""
+    """Summarizes the probes in a run's metrics.jsonl; None if there are none."""
     lines = list(read_json_lines(path, containing=b'"kind": "interference"')) if path.exists() else []
     return summarize(lines) if lines else None
 
 
 def summarize(lines: Sequence[Json]) -> Json:
-    """All that is said of a run's probes, in JSON's own types. There is at least one."""
+    """Summarizes a run's probes (at least one) as JSON types."""
     probes = _Probes(lines)
-    found: Json = {
+    summary: Json = {
         "probes": len(probes.steps_P),
         "first_step": int(probes.steps_P[0]),
         "last_step": int(probes.steps_P[-1]),
@@ -68,26 +69,26 @@ def summarize(lines: Sequence[Json]) -> Json:
     }
     pairs = [_pair(probes, i, j) for i, j in itertools.combinations(range(len(probes.tasks)), 2)]
     if all(pair["cosine"]["value"] is None for pair in pairs):
-        return {**found, "layers": [], "note": NOTHING_SHARED}
+        return {**summary, "layers": [], "note": NOTHING_SHARED}
     adjusted = statistics.holm([pair["p"] for pair in pairs])
     for pair, p in zip(pairs, adjusted, strict=True):
         value = pair["cosine"]["value"]
         pair["verdict"] = "unclear" if value is None or p > LEVEL else "apart" if value < 0 else "together"
         pair["p"] = p
-        pair["sentence"] = sentence(pair, found["probes"])
-    met = [name for name in probes.layers if any(name in pair["layers"] for pair in pairs)]
-    return {**found, "layers": met, "pairs": pairs, "transfer": _transfer(probes)}
+        pair["sentence"] = sentence(pair, summary["probes"])
+    shared = [name for name in probes.layers if any(name in pair["layers"] for pair in pairs)]
+    return {**summary, "layers": shared, "pairs": pairs, "transfer": _transfer(probes)}
 
 
 def curve(lines: Sequence[Json], one: str, other: str) -> list[tuple[int, float]]:
-    """(step, cosine) of two tasks over all layers."""
+    """Returns (step, cosine) of two tasks' gradients over all layers, for every probe."""
     probes = _Probes(lines)
     cosines_P = probes.cosines(ALL, probes.tasks.index(one), probes.tasks.index(other))
     return [(int(s), float(c)) for s, c in zip(probes.steps_P, cosines_P, strict=True) if np.isfinite(c)]
 
 
 def moving(points: Sequence[tuple[int, float]]) -> list[tuple[float, float, float, float]]:
-    """(step, mean, low, high) over a sixth of the probes around each, with the mean's 95 % interval."""
+    """Returns moving means over a sixth of the probes with their 95 % interval: (step, mean, low, high)."""
     width = max(WINDOW, len(points) // 6)
     if len(points) < width:
         return []
@@ -109,7 +110,7 @@ def _pair(probes: "_Probes", i: int, j: int) -> Json:
         "cosine": _mean_cosine(whole_P),
         "conflict": float((seen_P < 0).mean()) if len(seen_P) else None,
         "p": p_value(seen_P),
-        "layers": {name: found for name, found in by_layer.items() if found["value"] is not None},
+        "layers": {name: cosine for name, cosine in by_layer.items() if cosine["value"] is not None},
     }
 
 
@@ -125,28 +126,28 @@ def _mean_cosine(cosines_P: Floats) -> Json:
 
 
 def sentence(pair: Mapping[str, Any], probes: int) -> str:
-    """What a pair's numbers say, in words."""
+    """Describes a pair of tasks in words."""
     one, other = pair["tasks"]
     cosine = pair["cosine"]
     if cosine["value"] is None:
-        return f"{one} and {other} share nothing that learns."
-    reach = f" [{cosine['low']:.3f}, {cosine['high']:.3f}]" if cosine["low"] is not None else ""
+        return f"{one} and {other} share no trainable parameters."
+    interval = f" [{cosine['low']:.3f}, {cosine['high']:.3f}]" if cosine["low"] is not None else ""
     numbers = (
-        f"mean cosine {cosine['value']:.3f}{reach}, against each other in {100 * pair['conflict']:.0f} % of {probes} "
+        f"mean cosine {cosine['value']:.3f}{interval}, below 0 in {100 * pair['conflict']:.0f} % of {probes} "
         f"{'probe' if probes == 1 else 'probes'}"
     )
     if pair["verdict"] == "unclear":
-        return f"Nothing clear between {one} and {other}: {numbers}."
-    apart = pair["verdict"] == "apart"
-    values = {name: found["value"] for name, found in pair["layers"].items()}
-    most = (min if apart else max)(values, key=lambda name: values[name])
+        return f"The gradients of {one} and {other} show no clear sign: {numbers}."
+    conflict = pair["verdict"] == "apart"
+    values = {name: layer["value"] for name, layer in pair["layers"].items()}
+    most = (min if conflict else max)(values, key=lambda name: values[name])
     place = f"; most in {'the ' if not most.startswith('layer') else ''}{most} ({values[most]:.3f})"
-    return f"{one} and {other} pull {'apart' if apart else 'together'}: {numbers}{place}."
+    return f"The gradients of {one} and {other} {'conflict' if conflict else 'agree'}: {numbers}{place}."
 
 
-# --- what a step on one task does for another -------------------------------------------------------------------------
+# --- the effect of a step on one task for another ---------------------------------------------------------------------
 def _transfer(probes: "_Probes") -> list[list[Json]]:
-    """Row: the task that a step is taken on; column: the task whose loss it changes."""
+    """Returns the transfer matrix: a row is the task of the step, a column the task whose loss it changes."""
     return [[_affinity(probes, i, j) for j in range(len(probes.tasks))] for i in range(len(probes.tasks))]
 
 
@@ -163,11 +164,12 @@ def _affinity(probes: "_Probes", i: int, j: int) -> Json:
     return {"value": value, "low": value - half, "high": value + half}
 
 
-# --- how sure a mean is -----------------------------------------------------------------------------------------------
+# --- the error of a mean ----------------------------------------------------------------------------------------------
 def jackknife(tops_P: Floats, bottoms_P: Floats) -> tuple[float, float, int]:
-    """sum(tops) / sum(bottoms) over probes in order, its standard error by blocks, and that one's degrees (0: unknown).
+    """Returns sum(tops) / sum(bottoms) over probes in order, its standard error by blocks, and the degrees of freedom.
 
-    With bottoms of 1 this is a mean; where no block has more than one probe, with its usual standard error.
+    The degrees are 0 if the error is unknown. With bottoms of 1 the ratio is a mean; if no block has more than one
+    probe, its error is the usual standard error.
     """
     tops, bottoms = ([part.sum() for part in np.array_split(x, min(BLOCKS, len(x)))] for x in (tops_P, bottoms_P))
     top, bottom, count = sum(tops), sum(bottoms), len(tops)
@@ -180,7 +182,7 @@ def jackknife(tops_P: Floats, bottoms_P: Floats) -> tuple[float, float, int]:
 
 
 def p_value(cosines_P: Floats) -> float:
-    """That a mean of 0 gives one as far from it."""
+    """Returns the two-sided p value of a mean cosine under the hypothesis that it is 0."""
     if len(cosines_P) < 2:
         return 1.0
     value, error, degrees = jackknife(cosines_P, np.ones(len(cosines_P)))
@@ -188,7 +190,7 @@ def p_value(cosines_P: Floats) -> float:
 
 
 class _Probes:
-    """The lines as arrays; of a run whose tasks changed, those since."""
+    """The journal's lines as arrays. If the run's tasks changed, only the lines since then count."""
 
     def __init__(self, lines: Sequence[Json]) -> None:
         self.lines = [line for line in lines if line["tasks"] == lines[-1]["tasks"]]
@@ -198,11 +200,11 @@ class _Probes:
         self.layers = tuple(name for name in reversed(names) if name != ALL)  # from the embeddings up
 
     def cosines(self, layer: str, i: int, j: int) -> Floats:
-        """[P]; not a number where either task has no gradient."""
+        """Returns the cosines [P] of two tasks; NaN where either has no gradient."""
         return np.array([_number(line["layers"].get(layer), i, j) for line in self.lines], np.float64)
 
     def norms(self, layer: str, k: int) -> Floats:
-        """[P]"""
+        """Returns the norms [P] of a task's gradients."""
         return np.array([_number(line["norms"].get(layer), k) for line in self.lines], np.float64)
 
 

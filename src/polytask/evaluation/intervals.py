@@ -1,8 +1,8 @@
 """95 % intervals over examples that hold for few rows and for scores near the ends of their range.
 
-The truth of an interval is the metric over all examples of the same kind, of which a split is a sample. Resampling rows
-cannot see a mistake that is not among them: 20 right answers of 20 give [1, 1]. So every method here allows for one row
-more than was seen, as the exact interval of a share does. Knows arrays; knows no metric by name and no task.
+An interval should contain the metric over all examples of the same kind, of which a split is a sample. Resampling the
+rows cannot show a mistake that is not among them: 20 right answers of 20 give [1, 1]. So every method here allows for
+one more row than was seen, as the exact interval of a proportion does. Knows arrays; knows no metric by name.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,18 +22,18 @@ CONFIDENCE = 0.95
 TAIL = (1 - CONFIDENCE) / 2
 RESAMPLES = 1000
 FEWER_RESAMPLES = 400
-"""Where every resample costs a call of its own, or the rows show no noise."""
+"""Used where every resample is a separate call, or the rows show no noise."""
 # Numbers in one array of resamples; about ten such arrays are alive at once, so this stays near 50 MB.
 BATCH_NUMBERS = 600_000
 GROUPS = 100
-"""From 200 rows on, this many groups of rows are left out instead of single rows: the error is known to about 7 %."""
+"""From 200 rows, the jackknife leaves out this many groups of rows instead of single rows; its error is about 7 %."""
 FEWEST_ROWS = 4
-"""With fewer rows nothing can be said about a correlation or an error."""
+"""With fewer rows, the interval of a correlation or an error is its whole range."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """On which a metric's sampling distribution is nearly symmetric, and intervals stay inside the metric's range."""
+    """A scale on which a metric's sampling distribution is nearly symmetric and intervals stay inside its range."""
 
     forward: Callable[[Floats], Floats]
     back: Callable[[Floats], Floats]
@@ -51,7 +51,7 @@ LOG_BELOW_ONE = Scale(lambda v: np.log(1 - v), lambda v: 1 - np.exp(v), (-np.inf
 
 
 def of_share(count: int, rows: int) -> Ends:
-    """Clopper & Pearson's exact interval: it covers at least 95 %, whatever the rate and the number of rows."""
+    """Returns Clopper & Pearson's exact interval, which covers at least 95 % for any rate and number of rows."""
     low = float(stats.beta.ppf(TAIL, count, rows - count + 1)) if count else 0.0
     high = float(stats.beta.ppf(1 - TAIL, count + 1, rows - count)) if count < rows else 1.0
     return low, high
@@ -60,28 +60,28 @@ def of_share(count: int, rows: int) -> Ends:
 def of_matrix(
     functions: Mapping[str, Callable[[Array], Floats]], gold: Array, predicted: Array, classes: int, seed: int
 ) -> dict[str, Ends]:
-    """Intervals of metrics that follow from a confusion matrix, from draws of the matrix's true shares.
+    """Returns intervals of metrics that follow from a confusion matrix, by drawing the matrix's true proportions.
 
-    Given the counts, the shares are Dirichlet(counts). The lower end is taken with one wrong row more, the upper end
-    with one right row more, each spread evenly over the classes that occur. For accuracy that is Clopper & Pearson's
-    interval, because its ends are quantiles of Beta(right, wrong + 1) and Beta(right + 1, wrong).
+    Given the counts, the proportions are Dirichlet(counts). The lower end has one more wrong row, the upper end one
+    more right row, each spread evenly over the classes that occur. For accuracy that is Clopper & Pearson's interval,
+    because its ends are quantiles of Beta(right, wrong + 1) and Beta(right + 1, wrong).
     """
     rng = np.random.default_rng(seed)
-    present = np.union1d(gold, predicted)  # of thousands of classes, most may not occur
+    present = np.union1d(gold, predicted)  # with thousands of classes, most may not occur
     if len(present) == 1:  # a wrong row needs a second class
         present = np.sort([present[0], (present[0] + 1) % classes])
     if len(present) < classes and classes > 2:
         gold, predicted, classes = np.searchsorted(present, gold), np.searchsorted(present, predicted), len(present)
         present = np.arange(classes)
     cells, counts = np.unique(gold * classes + predicted, return_counts=True)
-    true, said = np.divmod(cells, classes)
+    true, guessed = np.divmod(cells, classes)
     batch = max(1, BATCH_NUMBERS // max(len(cells), 3 * classes))
     samples: dict[str, tuple[list[Floats], list[Floats]]] = {name: ([], []) for name in functions}
     for start in range(0, RESAMPLES, batch):
         rows = min(batch, RESAMPLES - start)
         weights = rng.standard_gamma(counts.astype(np.float64), (rows, len(cells)))
-        right = np.where(true == said, weights, 0.0)
-        seen_3C = np.stack([_summed(right, true, classes), _summed(weights, said, classes)], axis=-2)
+        right = np.where(true == guessed, weights, 0.0)
+        seen_3C = np.stack([_summed(right, true, classes), _summed(weights, guessed, classes)], axis=-2)
         seen_3C = np.concatenate([seen_3C, _summed(weights, true, classes)[:, None]], axis=-2)
         for side in (0, 1):
             one = rng.standard_gamma(1 / len(present), (rows, len(present)))
@@ -98,7 +98,7 @@ def of_matrix(
 
 
 def _summed(weights: Floats, owner: Array, classes: int) -> Floats:
-    """[B, cells] to [B, C]: the sum of each class's cells."""
+    """Sums the cells of each class: [B, cells] to [B, C]."""
     order = np.argsort(owner, kind="stable")
     present, starts = np.unique(owner[order], return_index=True)
     sums = np.zeros((len(weights), classes))
@@ -107,11 +107,11 @@ def _summed(weights: Floats, owner: Array, classes: int) -> Floats:
 
 
 def of_calibration(value: float, counts_B: Array, right_B: Array, confidence_B: Floats, seed: int) -> Ends:
-    """The interval of `sum_b share_b |accuracy_b - confidence_b|` over bins.
+    """Returns the interval of `sum_b share_b |accuracy_b - confidence_b|` over bins.
 
     Noise makes absolute values larger, so that few rows always look badly calibrated. The upper end comes from draws of
-    the bins' shares and accuracies. The lower end is that of `|accuracy - confidence|` over all bins together, which
-    the sum cannot be below and which noise hardly moves.
+    the bins' shares and accuracies. The lower end is that of `|accuracy - confidence|` over all bins together: the sum
+    cannot be below it, and noise hardly changes it.
     """
     rng = np.random.default_rng(seed)
     used = counts_B > 0
@@ -130,10 +130,10 @@ def of_calibration(value: float, counts_B: Array, right_B: Array, confidence_B: 
 def by_jackknife(
     function: Function, columns: tuple[Array, Array], scale: Scale, other: tuple[Array, Array] | None, seed: int
 ) -> Ends:
-    """`value +- t * standard error` on the metric's scale, the standard error from leaving rows out.
+    """Returns `value +- t * standard error` on the metric's scale, with the jackknife's standard error.
 
-    Where leaving out rows shows no noise, or a value lies at an end of the range (a perfect rank correlation), the rows
-    are resampled together with one row more, drawn from the rows of `other`.
+    Where leaving out rows shows no noise, or the value is at an end of the range (a perfect rank correlation), the rows
+    are resampled together with one more row, drawn from the rows of `other`.
     """
     rows = len(columns[0])
     value = float(function(*columns))
@@ -142,7 +142,7 @@ def by_jackknife(
     with np.errstate(all="ignore"):
         left_out = scale.forward(_leaving_out(function, columns, seed))
         centre = float(scale.forward(np.asarray(value)))
-        size = max(1, rows // GROUPS)  # of a group
+        size = max(1, rows // GROUPS)  # rows in a group
         spread = float(np.sqrt((rows - size) / size * np.var(left_out)))
     if np.isfinite(spread) and np.isfinite(centre) and spread > 1e-12 * max(1.0, abs(centre)):
         half = float(stats.t.ppf(1 - TAIL, len(left_out) - 1)) * spread
@@ -150,12 +150,12 @@ def by_jackknife(
     return _with_one_more(function, columns, other, seed) if other is not None else (value, value)
 
 
-def by_pulls(value: float, pulls_N: Floats, scale: Scale) -> Ends:
-    """The same from the influence of each row on the value, where that is known."""
-    rows = len(pulls_N)
+def by_influence(value: float, influence_N: Floats, scale: Scale) -> Ends:
+    """Returns `value +- t * standard error` on the metric's scale, where each row's influence on it is known."""
+    rows = len(influence_N)
     if rows < FEWEST_ROWS:
         return _whole_range(value, scale)
-    half = float(stats.t.ppf(1 - TAIL, rows - 1)) * float(np.sqrt((pulls_N**2).sum())) / rows
+    half = float(stats.t.ppf(1 - TAIL, rows - 1)) * float(np.sqrt((influence_N**2).sum())) / rows
     low, high = value - half, value + half
     if 0 < value < 1 and scale is LOG_ODDS:
         reach = half / (value * (1 - value))
@@ -165,7 +165,7 @@ def by_pulls(value: float, pulls_N: Floats, scale: Scale) -> Ends:
 
 
 def _leaving_out(function: Function, columns: tuple[Array, Array], seed: int) -> Floats:
-    """The metric without each of at most `GROUPS` random groups of rows, as large as each other."""
+    """Computes the metric without each of at most `GROUPS` random groups of rows of equal size."""
     rows, size = len(columns[0]), max(1, len(columns[0]) // GROUPS)
     order = np.random.default_rng(seed).permutation(rows)
     groups = order[: rows // size * size].reshape(-1, size)[:GROUPS] if size > 1 else np.arange(rows)[:, None]
@@ -180,7 +180,7 @@ def _leaving_out(function: Function, columns: tuple[Array, Array], seed: int) ->
 
 
 def _whole_range(value: float, scale: Scale) -> Ends:
-    """Ends without a limit stay at the value: JSON has no infinite numbers."""
+    """Returns the metric's range, with the value in place of an infinite end, which JSON cannot store."""
     low, high = (end if np.isfinite(end) else value for end in scale.bounds)
     return min(low, value), max(high, value)
 
@@ -196,7 +196,7 @@ def _inside(ends: Floats, value: float, scale: Scale) -> Ends:
 def _with_one_more(
     function: Function, columns: tuple[Array, Array], other: tuple[Array, Array], seed: int, one_by_one: bool = False
 ) -> Ends:
-    """Percentiles of resampled rows, one row more being drawn from `other`; the value itself is always inside."""
+    """Returns percentiles over resamples of the rows and one more row of `other`; the value is always inside."""
     value = float(function(*columns))
     rows, more = len(columns[0]), len(other[0])
     together = [np.concatenate(pair) for pair in zip(columns, other, strict=True)]
@@ -206,8 +206,8 @@ def _with_one_more(
         taken = rng.integers(0, rows + 1, (min(batch, FEWER_RESAMPLES - start), rows))
         one_more = taken == rows
         taken[one_more] += rng.integers(0, more, int(one_more.sum()))
-        found = function(*(column[taken[0] if one_by_one else taken] for column in together))
-        drawn.append(np.atleast_1d(np.asarray(found, np.float64)))
+        values = function(*(column[taken[0] if one_by_one else taken] for column in together))
+        drawn.append(np.atleast_1d(np.asarray(values, np.float64)))
     values = np.concatenate(drawn)
     values = values[np.isfinite(values)]
     ends = np.quantile(values, [TAIL, 1 - TAIL]).tolist() if len(values) else [value, value]
@@ -217,9 +217,9 @@ def _with_one_more(
 def by_bootstrap(
     function: Function, columns: tuple[Array, Array], worst: tuple[Array, Array], best: tuple[Array, Array], seed: int
 ) -> Ends:
-    """Percentiles, for functions of which nothing is known. One row more is drawn from the worst, then the best rows.
+    """Returns percentiles for any function. One more row is drawn from the worst, then from the best rows.
 
-    Whether a lower value is the worse one is not known either: both ends are the outermost of the two.
+    Whether a lower value is worse is unknown too, so that each end is the outer one of the two intervals.
     """
     ends = [_with_one_more(function, columns, more, seed, one_by_one=True) for more in (worst, best)]
     return min(low for low, _ in ends), max(high for _, high in ends)

@@ -1,7 +1,7 @@
-"""Metrics of the user's own: functions that a recipe names as `module:function`. Knows importing, no task's data.
+"""Users' own metrics: functions that a recipe names as `module:function`. Imports them; knows no task's data.
 
-This runs code of the user's, so it happens only because a recipe names the function: a module that is a file beside the
-recipe is written into the run's recipe as an absolute path, everything else must be installed.
+This runs the user's code, and only because a recipe names the function. A module that is a file next to the recipe is
+written into the run's recipe as an absolute path; every other module must be installed.
 """
 
 import hashlib
@@ -20,23 +20,23 @@ from polytask.types import TaskSpec, UserError
 
 
 def own_metrics(spec: TaskSpec) -> tuple[Metric, ...]:
-    """The functions under a task's `metrics:`. They take class numbers, 0 / 1, or scores in the task's own range."""
-    found: list[Metric] = []
+    """Loads the functions under a task's `metrics:`. They take class numbers, 0 / 1, or scores in the task's range."""
+    metrics: list[Metric] = []
     taken = {metric.name for metric in all_metrics_for(spec.kind)}
     for reference in spec.metrics:
         where = f"recipe: tasks.{spec.name}.metrics: {reference}"
         function = _load(reference, where)
         name = reference.rpartition(":")[2]
         if name in taken:
-            raise UserError(f"{where}: there is a metric called {name} already; give the function another name")
+            raise UserError(f"{where}: a metric called {name} already exists; give the function another name")
         taken.add(name)
         greater_is_better = bool(getattr(function, "greater_is_better", True))
-        found.append(Metric(name, _checked(function, where), greater_is_better, (spec.kind,), own=True))
-    return tuple(found)
+        metrics.append(Metric(name, _checked(function, where), greater_is_better, (spec.kind,), own=True))
+    return tuple(metrics)
 
 
 def primary_of(spec: TaskSpec) -> Metric:
-    """The metric by which a task is judged: `metric:`, or the first one of its kind."""
+    """Returns the metric that judges a task: its `metric:`, or the default of its kind."""
     return chosen_metric(spec.metric, spec.kind, f"recipe: tasks.{spec.name}.metric", own_metrics(spec))
 
 
@@ -44,7 +44,7 @@ def _load(reference: str, where: str) -> Callable[..., Any]:
     module_name, _, name = reference.rpartition(":")
     try:
         module = _from_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # whatever the user's module does
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise UserError(f"{where}: the module cannot be imported: {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)
     if not callable(function):
@@ -60,7 +60,7 @@ def _from_file(path: Path) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses of the module look their own module up
+    sys.modules[name] = module  # dataclasses look up the module they are defined in
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -73,11 +73,11 @@ def _checked(function: Callable[..., Any], where: str) -> Callable[[Array, Array
     def checked(gold: Array, predicted: Array) -> Floats:
         try:
             value = float(function(gold.copy(), predicted.copy()))
-        except Exception as error:  # whatever the user's function raises
+        except Exception as error:  # the user's function may raise anything
             raise UserError(f"{where}: it raised {type(error).__name__}: {error}") from error
         if not np.isfinite(value):
             rows = "all predictions are the same" if len(np.unique(predicted)) == 1 else f"{len(gold)} rows"
-            raise UserError(f"{where}: it returned {value}, where a finite number is needed ({rows})")
+            raise UserError(f"{where}: it returned {value}; a metric must be a finite number ({rows})")
         return np.asarray(value, np.float64)
 
     return checked

@@ -1,1 +1,1 @@
-"""Studies: a matrix of runs (variants of a recipe, several seeds), and the verdict on it."""
+"""Studies: variants of a recipe, each trained with several seeds, and the verdict on them."""

@@ -1,7 +1,7 @@
-"""The cells of a study: one variant with one seed is one run, known by what goes into it.
+"""The cells of a study: one variant with one seed is one run, identified by its inputs.
 
-A cell's key is a hash of its recipe, its data, its encoder and the code that decides results. The same key never runs
-twice; another key is another cell, whatever it is called. Knows folders, starts nothing.
+A cell's key is a hash of its recipe, its data, its encoder and the code that its result depends on. A key never runs
+twice. Knows folders, starts nothing.
 """
 
 import hashlib
@@ -20,11 +20,8 @@ from polytask.runs.summary import read_summary
 from polytask.studies.study import Study
 from polytask.types import UserError
 
-# Rooms and files that show, serve or compare results, and cannot change them.
-SHOWING = {"cli", "serving", "experiments", "starter", "version", "environment", "__main__", "__init__"}
-SHOWING |= {"evaluation.report", "evaluation.plots", "evaluation.card", "evaluation.statistics"}
-SHOWING |= {"evaluation.verdict", "evaluation.comparisons", "evaluation.interference", "probing"}
-SHOWING |= {"evaluation.seed_noise", "evaluation.power", "evaluation.views"}
+NOT_IN_A_RESULT = frozenset({"cli", "evaluation.comparison", "export", "reports", "studies"})
+"""Packages that no run's weights, scores, predictions or costs depend on."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +43,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every cell of a study, and what preparing its variants told."""
+    """Every cell of a study, and its prepared variants."""
 
     cells: tuple[Cell, ...]
     prepared: Mapping[str, Prepared]
-    """By variant."""
+    """For each variant, its prepared recipe."""
 
 
 def plan(study: Study, folder: Path) -> Plan:
-    """Prepares each variant once, so that whatever is wrong with any of them is told before anything runs."""
+    """Prepares each variant once, so that errors in any of them are raised before anything runs."""
     prepared = {variant: prepare(recipe) for variant, recipe in study.recipes.items()}
     cells = []
     for variant, ready in prepared.items():
@@ -67,6 +64,7 @@ def plan(study: Study, folder: Path) -> Plan:
 
 
 def cell_key(recipe: Recipe, prepared: Prepared) -> str:
+    """Hashes the inputs of a cell: its recipe without the name, its data, its encoder and the code."""
     data = {
         task: {name: split.fingerprint for name, split in entry.splits.items()}
         for task, entry in prepared.tasks.items()
@@ -82,18 +80,29 @@ def cell_key(recipe: Recipe, prepared: Prepared) -> str:
 
 @cache
 def code_fingerprint() -> str:
-    """Of every source file that can change what a run ends with."""
-    source = Path(__file__).parent.parent
+    """Returns the SHA-256 of the source that a cell's result depends on.
+
+    Every package counts that takes part in `polytask train`, from reading the data to writing the predictions, and so
+    does a package that is added later: rather one run too many than a stale result. Left out are the packages of
+    `NOT_IN_A_RESULT`, which compare, show or convert what a run has written, and the modules at the root that only
+    start the program (`__init__`, `__main__`, `version`). Wrong wording on a page never makes a study train again.
+    """
     digest = hashlib.sha256()
-    for path in sorted(source.rglob("*.py")):
-        parts = path.relative_to(source).with_suffix("").parts
-        if not {".".join(parts[:i]) for i in range(1, len(parts) + 1)} & SHOWING:
-            digest.update(path.read_bytes())
+    for path in result_files(Path(__file__).parent.parent):
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
+def result_files(source: Path) -> list[Path]:
+    """Lists the files below `source` (the folder of the package polytask) that a cell's result depends on."""
+    left_out = [source.joinpath(*package.split(".")) for package in NOT_IN_A_RESULT]
+    left_out += [source / f"{module}.py" for module in ("__init__", "__main__", "version")]
+    files = sorted(path for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return [path for path in files if not any(path.is_relative_to(other) for other in left_out)]
+
+
 def summary_of(run: Path) -> dict[str, Any] | None:
-    """A finished run's summary; None for one that has not finished."""
+    """Returns the summary of a finished run; None if it has not finished."""
     try:
         summary = read_summary(RunFolder(run).summary)
     except UserError:

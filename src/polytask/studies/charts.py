@@ -1,9 +1,8 @@
-"""The plots of a study as inline SVG, in the style of evaluation/plots.py. Knows names and numbers, not files.
+"""The plots of a study as inline SVG, in the style of reports/plots.py. Knows names and numbers, not files.
 
-Scores come as fractions and are drawn in points (hundredths). What is not a finite number is left out.
+Scores are fractions and are styles in points (hundredths). NaN and infinite values are left out.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +27,12 @@ from polytask.reports.plots import (
     shorten,
     style,
 )
+from polytask.studies.table import is_finite
 
 Floats = NDArray[np.float64]
 Curve = Sequence[tuple[int, float]]
 
-# The sibling's colours first; every colour is used with a line and a marker of its own, so that none stands alone.
+# The colours of a run's report come first. A variant also has a marker and a line style, not only a colour.
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#c4503f", "#8f8a1f", "#4aa3b8", "#8d6bd1", "#8a6a45", "#6f8f3a", "#7c8894")
 MARKERS = "osD^vPX<>"
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)))
@@ -42,13 +42,13 @@ CLAIMS = {
     "same": (BLUE, "s", 1.0),
     "undecided": (INK, "o", 0.6),
 }
-NAME, LINE = 20, 13.0  # letters of a variant's name, points of height that it needs
+NAME, LINE = 20, 13.0  # characters of a variant's name, and its height in typographic points
 MAX_EVALUATIONS = 150
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a variant is drawn, in every plot of a page."""
+    """The style of a variant in every plot of a page."""
 
     colour: str
     marker: str
@@ -56,20 +56,17 @@ class Look:
 
 
 def looks(variants: Iterable[str], reference: str) -> dict[str, Look]:
-    """The reference in the colour of the text, the others each in one of their own."""
-    found, at = dict[str, Look](), 0
-    for variant in variants:
-        if variant == reference:
-            found[variant] = Look(INK, "o", "-")
-        else:
-            dash = DASHES[at // len(COLOURS) % len(DASHES)]
-            found[variant] = Look(COLOURS[at % len(COLOURS)], MARKERS[(at + 1) % len(MARKERS)], dash)
-            at += 1
-    return found
+    """Gives the reference the colour of the text, and every other variant its own colour."""
+    others = [variant for variant in variants if variant != reference]
+    styles = {reference: Look(INK, "o", "-")}
+    for i, variant in enumerate(others):
+        dash = DASHES[i // len(COLOURS) % len(DASHES)]
+        styles[variant] = Look(COLOURS[i % len(COLOURS)], MARKERS[(i + 1) % len(MARKERS)], dash)
+    return styles
 
 
 def pareto(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Of {name: (cost, score)}, those for which no other costs no more and scores no less; the cheapest first."""
+    """Returns the names on the Pareto front of {name: (cost, score)}, the cheapest first."""
 
     def beaten(cost: float, score: float) -> bool:
         return any(c <= cost and s >= score and (c, s) != (cost, score) for c, s in points.values())
@@ -78,7 +75,7 @@ def pareto(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 
 def forest(name: str, title: str, comparisons: Sequence[Mapping[str, Any]]) -> str:
-    """Differences to the reference with intervals, in claim colours; a band as wide as what cannot be seen."""
+    """Draws differences to the reference with intervals, coloured by claim; a band shows undetectable differences."""
     rows = [c for c in comparisons if _finite(c["difference"], c["low"], c["high"])]
     with style(name):
         figure, axes = new_figure(5.4, 0.95 + 0.3 * len(rows))
@@ -104,17 +101,17 @@ def tradeoff(
     title: str,
     xlabel: str,
     points: Mapping[str, tuple[float, float, float, float]],
-    drawn: Mapping[str, Look],
+    styles: Mapping[str, Look],
     greater_is_better: bool = True,
 ) -> str:
-    """{variant: (cost, score, low, high)}. Full markers and the stepped line are the Pareto front."""
+    """Draws {variant: (cost, score, low, high)}. Full markers and the stepped line are the Pareto front."""
     known = {variant: point for variant, point in points.items() if _finite(*point)}
     sign = 1 if greater_is_better else -1
     front = pareto({variant: (cost, sign * score) for variant, (cost, score, *_) in known.items()})
     with style(name):
         figure, axes = new_figure(5.4, _height(len(known)))
         for variant, (cost, score, low, high) in known.items():
-            look = drawn[variant]
+            look = styles[variant]
             axes.vlines(cost, 100 * low, 100 * high, color=look.colour, linewidth=1.2, alpha=0.55)
             face = look.colour if variant in front else PAGE
             shape: Any = {"marker": look.marker, "color": look.colour, "markerfacecolor": face, "markersize": 7}
@@ -124,17 +121,17 @@ def tradeoff(
             axes.step(x, 100 * y, where="post", color=INK, linewidth=0.9, linestyle=DASHED, alpha=0.7)
         _cost_axis(axes, [point[0] for point in known.values()])
         axes.set(xlabel=xlabel, ylabel="points")
-        _names(figure, axes, {variant: point[:2] for variant, point in known.items()}, drawn)
+        _names(figure, axes, {variant: point[:2] for variant, point in known.items()}, styles)
         return _titled(figure, name, title)
 
 
-def overlay(name: str, title: str, curves: Mapping[str, Sequence[Curve]], drawn: Mapping[str, Look]) -> str:
-    """For each variant its seeds' curves, faint, and their mean over the steps that all of them have, bold."""
+def overlay(name: str, title: str, curves: Mapping[str, Sequence[Curve]], styles: Mapping[str, Look]) -> str:
+    """Draws each variant's curves: every seed faint, and the mean over the steps that all seeds have bold."""
     with style(name):
         figure, axes = new_figure(5.4, max(3.1, _height(len(curves))))
         ends = dict[str, tuple[float, float]]()
         for variant, seeds in curves.items():
-            look, known = drawn[variant], [_known(curve) for curve in seeds]
+            look, known = styles[variant], [_known(curve) for curve in seeds]
             known = [curve for curve in known if curve]
             for curve in known if len(known) > 1 else []:
                 axes.plot(*_xy(curve), color=look.colour, linewidth=0.8, alpha=0.4)
@@ -146,7 +143,7 @@ def overlay(name: str, title: str, curves: Mapping[str, Sequence[Curve]], drawn:
                 ends[variant] = (step, value)
         axes.set(xlabel="step", ylabel="points")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        _names(figure, axes, ends, drawn)
+        _names(figure, axes, ends, styles)
         return _titled(figure, name, title)
 
 
@@ -154,29 +151,29 @@ def overlay(name: str, title: str, curves: Mapping[str, Sequence[Curve]], drawn:
 
 
 def _titled(figure: Figure, name: str, title: str) -> str:
-    """Over the whole width: beside long names the plot itself is narrow."""
+    """Puts the title over the whole figure, because long names on the right make the plot itself narrow."""
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return render(figure, name, title)
 
 
 def _finite(*values: Any) -> bool:
-    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+    return all(map(is_finite, values))
 
 
 def _height(names: int) -> float:
-    """So that the names beside the plot have room."""
+    """Returns the figure's height in inches, with room for the names on the right."""
     return max(2.9, 1.0 + names * LINE / 72)
 
 
 def _forest_edge(rows: Sequence[Mapping[str, Any]]) -> float:
-    """The intervals fit in, and the bands as far as they leave the intervals readable."""
+    """Returns an axis limit that contains the intervals, and the bands if the intervals stay readable."""
     interval = max((abs(100 * c[end]) for c in rows for end in ("low", "high")), default=0.0)
     band = max((100 * c["detectable"] for c in rows if _finite(c.get("detectable"))), default=0.0)
     return max(1.08 * interval, min(1.08 * band, 1.6 * interval)) or 1.0
 
 
 def _cost_axis(axes: Axes, costs: Sequence[float]) -> None:
-    """From the least, on a logarithmic scale where the costs are far apart; 22M rather than 22000000."""
+    """Uses a logarithmic scale if the costs differ widely, and short numbers: 22M instead of 22000000."""
     if costs and min(costs) > 0 and max(costs) > 15 * min(costs):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
@@ -194,14 +191,14 @@ def _short(value: float, _: int | None = None) -> str:
     return f"{value / (unit or 1):g}{letter}"
 
 
-def _names(figure: Figure, axes: Axes, points: Mapping[str, tuple[float, float]], drawn: Mapping[str, Look]) -> None:
-    """Every variant's name right of the plot, as near to its point's height as the others let it, with a thin line."""
+def _names(figure: Figure, axes: Axes, points: Mapping[str, tuple[float, float]], styles: Mapping[str, Look]) -> None:
+    """Writes every variant's name to the right of the plot, near its point's height, with a thin line to the point."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)
-    tall = float(figure.get_size_inches()[1]) * 72 - 68  # about the height of the plot's inside
-    heights = _spread([(100 * y - low) / (high - low) for _, y in points.values()], LINE / tall)
+    inner_height = float(figure.get_size_inches()[1]) * 72 - 68  # about the height of the axes
+    heights = _spread([(100 * y - low) / (high - low) for _, y in points.values()], LINE / inner_height)
     for (variant, (x, y)), height in zip(points.items(), heights, strict=True):
-        look = drawn[variant]
+        look = styles[variant]
         mark: Any = {"marker": look.marker, "color": look.colour, "markersize": 5, "transform": axes.transAxes}
         axes.plot(1.045, height, clip_on=False, **mark)
         line = {"arrowstyle": "-", "color": look.colour, "linewidth": 0.6, "alpha": 0.35}
@@ -218,19 +215,19 @@ def _names(figure: Figure, axes: Axes, points: Mapping[str, tuple[float, float]]
 
 
 def _spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Heights between 0 and 1, in the same order, at least a gap apart (if there is room for it)."""
-    order = sorted(range(len(wanted)), key=lambda at: wanted[at])
+    """Moves heights in [0, 1] so that they keep their order and have at least this gap (if there is room)."""
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     gap = min(gap, 1 / max(1, len(wanted) - 1))
-    found = list(wanted)
-    for place, at in enumerate(order):
-        found[at] = max(wanted[at], found[order[place - 1]] + gap if place else 0.0)
-    for place, at in reversed(list(enumerate(order))):
-        found[at] = min(found[at], found[order[place + 1]] - gap if place + 1 < len(order) else 1.0)
-    return found
+    heights = list(wanted)
+    for rank, i in enumerate(order):
+        heights[i] = max(wanted[i], heights[order[rank - 1]] + gap if rank else 0.0)
+    for rank, i in reversed(list(enumerate(order))):
+        heights[i] = min(heights[i], heights[order[rank + 1]] - gap if rank + 1 < len(order) else 1.0)
+    return heights
 
 
 def _known(curve: Curve) -> dict[int, float]:
-    """{step: value}, in the order of the steps."""
+    """Returns the finite values as {step: value}, in the order of the steps."""
     return dict(sorted((step, value) for step, value in curve if _finite(step, value)))
 
 
@@ -240,7 +237,7 @@ def _mean(curves: Sequence[Mapping[int, float]]) -> dict[int, float]:
 
 
 def _xy(curve: Mapping[int, float]) -> tuple[Floats, Floats]:
-    """To draw; of very many evaluations every n-th, back from the last."""
+    """Returns steps and points to draw; of very many evaluations only every n-th, counted back from the last."""
     steps, values = np.array(list(curve.items()), np.float64).T
     every = -(-len(steps) // MAX_EVALUATIONS)
     return steps[::-every][::-1], 100 * values[::-every][::-1]

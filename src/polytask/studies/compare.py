@@ -1,4 +1,4 @@
-"""polytask compare: a matrix of runs, and the verdict on it. Knows the order of the steps; each is its own file's."""
+"""Implements `polytask compare`: runs every cell of a study, or takes finished runs, and writes the verdict on them."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from polytask.disk.atomic import write_atomically
 from polytask.disk.json_files import read_json
 from polytask.disk.writable import check_target
-from polytask.evaluation.comparisons import MARGIN
+from polytask.evaluation.comparison.records import MARGIN
 from polytask.evaluation.metrics import check_metric
 from polytask.machine import environment, pick_device
 from polytask.recipe.reading import read_recipe
@@ -44,25 +44,25 @@ CALIBRATION_STEPS = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """What a cell is expected to take."""
+    """The expected time of a cell."""
 
     cell: Cell
     seconds: float
     measured: str
-    """Where the number comes from."""
+    """How the time was measured: `2 finished` (runs) or `4 steps`."""
 
 
 class StudyRunning:
-    """A study under way: iterate `reports()`, then `finish()`. What has finished is never run again."""
+    """A running study: iterate over `reports()`, then call `finish()`. Finished cells never run again."""
 
     def __init__(
         self, study: Study, folder: str | Path | None = None, workers: int = 1, margin: float | None = None
     ) -> None:
-        """`margin`, in points, replaces the study's: variants that surely differ by less are called the same."""
+        """`margin`, in points, overrides the study's: variants that surely differ by less are called the same."""
         if margin is not None:
             study = replace(study, margin=check_margin(margin, "--margin"))
         if workers < 1:
-            raise UserError(f"--workers: at least 1 is needed, found {workers}")
+            raise UserError(f"--workers: must be at least 1, found {workers}")
         self.study = study
         self.folder = Path(folder) if folder is not None else Path("studies") / study.name
         self.workers = workers
@@ -88,18 +88,18 @@ class StudyRunning:
             yield report
 
     def finish(self) -> dict[str, Any]:
-        """The verdict on what has finished: study.json, study.md and report.html in the study's folder."""
+        """Compares the finished runs, and writes study.json, study.md and report.html into the study's folder."""
         runs = [
             RunFolder(cell.variant, cell.seed, cell.folder, summary)
             for cell in self.plan.cells
             if (summary := summary_of(cell.folder)) is not None
         ]
         cells = {variant: [c for c in self.plan.cells if c.variant == variant] for variant in self.study.recipes}
-        content = study_json(self.study, runs, {v: [self._cell_json(c) for c in found] for v, found in cells.items()})
+        content = study_json(self.study, runs, {v: [self._cell_json(c) for c in own] for v, own in cells.items()})
         return write_study(self.folder, {**content, "workers": self.workers})
 
     def costs(self) -> list[Cost]:
-        """The expected time of each cell that has not finished: from finished cells of its variant, or a few steps."""
+        """Estimates the time of each unfinished cell from finished cells of its variant, or from a few steps."""
         times: dict[str, Cost] = {}
         for cell in self.waiting:
             if cell.variant not in times:
@@ -107,7 +107,7 @@ class StudyRunning:
         return [replace(times[cell.variant], cell=cell) for cell in self.waiting]
 
     def outlook(self) -> StudyOutlook:
-        """What gaps the plan could confirm."""
+        """Estimates the gaps that the plan could confirm."""
         return outlook(self.study, self.plan)
 
     def _cost(self, cell: Cell) -> Cost:
@@ -129,7 +129,7 @@ class StudyRunning:
         }
 
     def _identity(self) -> dict[str, Any]:
-        """What makes two studies the same one: name, variants and reference (seeds may be added)."""
+        """Returns what identifies a study: name, variants and reference (seeds may be added)."""
         recipes = {name: recipe_to_mapping(replace(r, seed=0)) for name, r in self.study.recipes.items()}
         return {"name": self.study.name, "reference": self.study.reference, "recipes": recipes}
 
@@ -138,19 +138,19 @@ class StudyRunning:
         path = self.folder / "study-plan.json"
         if not path.exists():
             if self.folder.exists() and any(self.folder.iterdir()):
-                raise UserError(f"{self.folder}: there is something else in this folder; give --study DIR")
+                raise UserError(f"{self.folder}: the folder holds other files; pass --study DIR to choose another one")
             return
         other = read_json(path)
         if other != json.loads(json.dumps(self._identity())):
             changed = [k for k in ("name", "reference", "recipes") if other.get(k) != self._identity()[k]]
             raise UserError(
-                f"{self.folder}: this is the folder of another study (its {' and '.join(changed)} differ); give "
-                "--study DIR for the new one"
+                f"{self.folder}: the folder belongs to another study (its {' and '.join(changed)} differ); pass "
+                "--study DIR to choose another one"
             )
 
 
 def _calibrated(cell: Cell, planned: Plan) -> float:
-    """Seconds a cell should take: its steps at the speed of a few, and its evaluations at a third of that per token."""
+    """Estimates a cell's seconds from a few steps; an evaluation takes a third of a step's time per token."""
     with tempfile.TemporaryDirectory() as folder:
         running = start_training(cell.recipe, Path(folder) / "run")
         reports = list(itertools.islice(running.steps(), CALIBRATION_STEPS))
@@ -164,6 +164,7 @@ def _calibrated(cell: Cell, planned: Plan) -> float:
 
 
 def study_json(study: Study, runs: Sequence[RunFolder], cells: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Returns the content of study.json; `cells` are the records of each variant's cells."""
     verdict = verdict_of(runs, study.reference, study.margin / 100) if runs else None
     own = {variant: [run for run in runs if run.variant == variant] for variant in study.recipes}
     about = runs[0].summary if runs else {"tasks": {}, "evaluations": {"dev": {}}}
@@ -192,34 +193,38 @@ def study_json(study: Study, runs: Sequence[RunFolder], cells: Mapping[str, list
 
 
 def _task_json(about: Mapping[str, Any], score: Mapping[str, Any]) -> dict[str, Any]:
-    better = score.get("greater_is_better", True)
-    found = {"kind": about["kind"], "metric": about["metric"], "examples": score["examples"]}
-    return {**found, "greater_is_better": better}
+    return {
+        "kind": about["kind"],
+        "metric": about["metric"],
+        "examples": score["examples"],
+        "greater_is_better": score.get("greater_is_better", True),
+    }
 
 
 def write_study(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """Writes study.json, and study.md and report.html from it."""
     write_atomically(folder / "study.json", json.dumps(content, indent=1, ensure_ascii=False))
     write_table(folder)
     write_page(folder)
     return content
 
 
-# --- runs that are there already --------------------------------------------------------------------------------------
+# --- finished runs ----------------------------------------------------------------------------------------------------
 
 
 def compare_runs(
     folders: Sequence[str | Path], target: str | Path = "comparison", margin: float | None = None
 ) -> dict[str, Any]:
-    """The verdict on finished runs. Runs that differ in seed alone are one variant; the first is the reference.
+    """Compares finished runs. Runs that differ only in their seed are one variant; the first is the reference.
 
-    Variants whose difference is surely smaller than `margin` (in points, left out: 0.5) are called the same.
+    Variants whose difference is surely smaller than `margin` (in points, 0.5 by default) are called the same.
     """
     margin = 100 * MARGIN if margin is None else check_margin(margin, "--margin")
     target = Path(target)
     check_target(target, folder=True)
     runs, recipes = _grouped([Path(folder) for folder in folders])
     if len(recipes) < 2:
-        raise UserError("compare: all runs are of one recipe: there is nothing to compare it with")
+        raise UserError("compare: all runs have the same recipe; add a run of another recipe to compare them")
     reference = next(iter(recipes))
     seeds = tuple(sorted({run.seed for run in runs}))
     changed = differences(recipes)
@@ -244,20 +249,20 @@ def compare_runs(
 
 def _grouped(folders: Sequence[Path]) -> tuple[list[RunFolder], dict[str, Recipe]]:
     if len(set(map(os.path.realpath, folders))) < max(2, len(folders)):
-        raise UserError("compare: two or more different runs are needed")
+        raise UserError("compare: give two or more different runs")
     recipes: dict[str, Recipe] = {}
     runs: list[RunFolder] = []
     for folder in folders:
         summary = summary_of(folder)
         if summary is None:
-            raise UserError(f"{folder}: this is no finished run: it has no summary.json")
+            raise UserError(f"{folder}: not a finished run: it has no summary.json")
         recipe = read_recipe(folder / "recipe.yaml")
         plain = replace(recipe, seed=0, name="")
         same = [name for name, other in recipes.items() if replace(other, seed=0, name="") == plain]
         variant = same[0] if same else _free_name(folder, recipes)
         recipes.setdefault(variant, recipe)
         if any(run.variant == variant and run.seed == recipe.seed for run in runs):
-            raise UserError(f"{folder}: the same recipe with the same seed {recipe.seed} as another run given")
+            raise UserError(f"{folder}: another run has the same recipe and the same seed {recipe.seed}")
         runs.append(RunFolder(variant, recipe.seed, folder, summary))
     return runs, recipes
 

@@ -1,14 +1,15 @@
-"""What a study could confirm, before it runs: the smallest gaps, and the seeds that usual gaps need. Knows plans."""
+"""The gaps that a planned study could confirm, and the number of seeds that usual gaps need."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from polytask.evaluation.comparisons import MEAN, Comparison, in_points
-from polytask.evaluation.power import DISAGREEMENT, SEED_DEVIATION, Outlook, assumed
+from polytask.evaluation.comparison.power import DISAGREEMENT, SEED_DEVIATION, Outlook, assumed
+from polytask.evaluation.comparison.records import MEAN, Comparison
 from polytask.studies.cells import Plan, summary_of
 from polytask.studies.results import RunFolder, verdict_of
+from polytask.studies.sentences import in_points
 from polytask.studies.study import Study
 
 GAPS = (1, 2, 5)
@@ -17,27 +18,27 @@ GAPS = (1, 2, 5)
 
 @dataclass(frozen=True)
 class StudyOutlook:
-    """What a planned study could confirm, and what that is based on."""
+    """The gaps that a planned study could confirm, and the noise they are based on."""
 
     seeds: int
     views: tuple[Outlook, ...]
     source: str
-    """Where the assumed noise comes from, in words."""
+    """How the noise was measured or assumed, in words."""
 
     def lines(self) -> list[str]:
-        """In words, for the console."""
-        found = [f"Noise: {self.source}."]
+        """Returns the outlook as lines for the console."""
+        lines = [f"Noise: {self.source}."]
         for view in self.views:
             gap = view.gap(self.seeds)
             where = "the mean of the tasks" if view.view == MEAN else f"{view.view} ({view.examples:,} dev examples)"
             could = "can confirm no gap" if gap is None or gap > 1 else f"confirm gaps from about {_points(gap)} points"
-            noise = f"differences move by {_points(view.seed_deviation)} points from seed to seed"
-            found.append(f"  {where}: {_seeds(self.seeds)} {could}; {self._needs(view)} ({noise})")
-        found.append("(Confirm: claim a true gap of that size with 80 % probability.)")
-        return found
+            noise = f"standard deviation of differences over seeds: {_points(view.seed_deviation)} points"
+            lines.append(f"  {where}: {_seeds(self.seeds)} {could}; {self._needs(view)} ({noise})")
+        lines.append("(Confirm: claim a true gap of that size with 80 % probability.)")
+        return lines
 
     def _needs(self, view: Outlook) -> str:
-        """What gaps of a few sizes need: so many seeds, or more dev examples where no number of seeds would do."""
+        """Says what gaps of a few sizes need: a number of seeds, or more dev examples if no number would do."""
         seeds = {gap: view.seeds_for(gap / 100) for gap in GAPS}
         if not any(seeds.values()):
             return f"gaps of {', '.join(map(str, GAPS[:-1]))} and {GAPS[-1]} points need more dev examples"
@@ -46,33 +47,33 @@ class StudyOutlook:
 
 
 def outlook(study: Study, plan: Plan) -> StudyOutlook:
-    """From the study's finished runs where two variants have two common seeds, else from stated defaults."""
+    """Uses the noise of the study's finished runs if two variants have two common seeds, else default noise."""
     runs = [
         RunFolder(cell.variant, cell.seed, cell.folder, summary)
         for cell in plan.cells
         if (summary := summary_of(cell.folder)) is not None
     ]
     others = max(len(study.recipes) - 1, 1)
-    found = [c for c in verdict_of(runs, study.reference).comparisons if c.seed_noise_known] if runs else []
-    if found:
-        views = tuple(dict.fromkeys(c.task for c in found))
-        measured = tuple(_measured([c for c in found if c.task == view], others, len(views)) for view in views)
-        return StudyOutlook(len(study.seeds), measured, f"as measured in {len(runs)} finished runs of this study")
+    known = [c for c in verdict_of(runs, study.reference).comparisons if c.seed_noise_known] if runs else []
+    if known:
+        views = tuple(dict.fromkeys(c.task for c in known))
+        measured = tuple(_measured([c for c in known if c.task == view], others, len(views)) for view in views)
+        return StudyOutlook(len(study.seeds), measured, f"measured in {len(runs)} finished runs of this study")
     splits = plan.prepared[study.reference].splits("dev")
     sizes = {
         task: len(splits[task]) for task, spec in study.recipes[study.reference].tasks.items() if spec.kind != "text"
     }
     source = (
-        f"assumed, because no two runs of two variants have finished: scores move by {_points(SEED_DEVIATION)} point "
-        f"from seed to seed (standard deviation), and two variants answer {100 * DISAGREEMENT:.0f} % of the dev "
-        "examples differently"
+        "assumed, because no two variants have two finished runs each: scores have a standard deviation of "
+        f"{_points(SEED_DEVIATION)} point over seeds, and two variants predict different labels for "
+        f"{100 * DISAGREEMENT:.0f} % of the dev examples"
     )
     averaged = list(sizes) if len(sizes) > 1 else []
     return StudyOutlook(len(study.seeds), tuple(assumed(sizes, averaged, MEAN, others)), source)
 
 
 def _measured(comparisons: Sequence[Comparison], variants: int, views: int) -> Outlook:
-    """The root mean square of the noise of a view's comparisons."""
+    """Returns the outlook on a view with the root mean square of its comparisons' noise."""
     deviations = [c.seed_deviation for c in comparisons if c.seed_deviation is not None]
     deviation, error = (
         float(np.sqrt(np.mean(np.square(values)))) for values in (deviations, [c.example_error for c in comparisons])

@@ -1,7 +1,7 @@
-"""report.html of a study: one self-contained page, the sibling of a run's report. Knows `study.json`, not the runs.
+"""Writes report.html of a study: one self-contained page, in the style of a run's report. Reads `study.json` only.
 
-The study may still be going on, or have failed: the page then says what is not there. The only script sorts tables; it
-is allowed by its hash, and the page is complete without it.
+If runs are missing or have failed, the page says so. The only script sorts tables; the page's content policy allows it
+by its hash, and the page is complete without it.
 """
 
 import base64
@@ -15,47 +15,47 @@ from urllib.parse import quote
 import jinja2
 
 from polytask.disk.atomic import write_atomically
-from polytask.evaluation.comparisons import MEAN, in_points
+from polytask.evaluation.comparison.records import MEAN
 from polytask.reports.plots import shorten
 from polytask.studies import charts, table
+from polytask.studies.sentences import in_points
 from polytask.studies.table import ABSENT, Json, cells, main_score, scored
 from polytask.text.controls import visible
 
-NAMED, LONG = 3, 40  # variants that the verdict names before it only counts them, and letters of a name there
+NAMED, LONG = 3, 40  # variants that the verdict names, and characters of a name
 
 
 def write_page(folder: Path) -> Path:
-    """Write `report.html` into a study's folder, from its `study.json`."""
+    """Writes `report.html` into a study's folder, from its `study.json`."""
     study = table.read_study(folder)
-    drawn = charts.looks(study["variants"], study["reference"])
+    styles = charts.looks(study["variants"], study["reference"])
     page = _template().render(
         study=study,
         verdict=verdict(study),
         states={state: len(list(cells(study, state))) for state in ("done", "failed", "missing")},
-        said={claim: [c["sentence"] for c in table.ordered(study) if c["claim"] == claim] for claim in table.CLAIMS},
+        claims={claim: [c["sentence"] for c in table.ordered(study) if c["claim"] == claim] for claim in table.CLAIMS},
         seed_noise=table.seed_noise(study),
         views=scored(study),
         forgotten=table.FORGOTTEN if table.forgets(study) else "",
-        place=place,
         rows=[_row(study, variant) for variant in study["variants"]],
         comparisons=table.ordered(study),
         forests=_forests(study),
-        tradeoffs=_tradeoffs(study, drawn),
-        curves=_curves(study, drawn),
+        tradeoffs=_tradeoffs(study, styles),
+        curves=_curves(study, styles),
         cells=[(variant, cell) for variant, cell in cells(study) if cell["state"] != "failed"],
         failed=list(cells(study, "failed")),
     )
     target = folder / "report.html"
-    write_atomically(target, visible(page))  # whoever looks at the old page never sees half of the new one
+    write_atomically(target, visible(page))
     return target
 
 
 def _template() -> jinja2.Template:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    written = (table.points, table.ends, table.count, table.speed, table.memory, table.seconds, table.chance)
+    of_table = (table.points, table.ends, table.count, table.speed, table.memory, table.seconds, table.p_value)
     own = (effect, in_points, key, plain, link, sha256)
-    pages.filters |= {function.__name__: function for function in (*written, *own)}
+    pages.filters |= {function.__name__: function for function in (*of_table, *own)}
     return pages.get_template("study.html.jinja")
 
 
@@ -63,12 +63,12 @@ def _template() -> jinja2.Template:
 
 
 def verdict(study: Json) -> str:
-    """What the study says about the mean of the tasks, or about the only task."""
+    """Says in one sentence what the study shows about the mean of the tasks, or about the only task."""
     view, reference = main_score(study), shorten(study["reference"], LONG)
-    found = [c for c in study.get("comparisons") or [] if c["task"] == view]
-    if not found:
+    comparisons = [c for c in study.get("comparisons") or [] if c["task"] == view]
+    if not comparisons:
         return _no_verdict(study)
-    better, worse, same, undecided = ([c for c in found if c["claim"] == claim] for claim in table.CLAIMS)
+    better, worse, same, undecided = ([c for c in comparisons if c["claim"] == claim] for claim in table.CLAIMS)
     parts = []
     if better:
         names = _named(sorted(better, key=lambda c: -abs(c["difference"])), difference=True)
@@ -109,14 +109,15 @@ def place(view: str) -> str:
     return "the mean of the tasks" if view == MEAN else view
 
 
-def _are(found: Sequence[Json]) -> str:
-    return "is" if len(found) == 1 else "are"
+def _are(comparisons: Sequence[Json]) -> str:
+    return "is" if len(comparisons) == 1 else "are"
 
 
-def _named(found: Sequence[Json], difference: bool = False) -> str:
-    names = [shorten(c["variant"], LONG) for c in found]
+def _named(comparisons: Sequence[Json], difference: bool = False) -> str:
+    """Lists the variants of comparisons: "a, b and 3 others"."""
+    names = [shorten(c["variant"], LONG) for c in comparisons]
     if difference:
-        sizes = [table.points(c["difference"], sign=True) for c in found]
+        sizes = [table.points(c["difference"], sign=True) for c in comparisons]
         names = [f"{name} ({size} points)" for name, size in zip(names, sizes, strict=True)]
     if len(names) > NAMED:
         names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
@@ -127,15 +128,15 @@ def _named(found: Sequence[Json], difference: bool = False) -> str:
 
 
 def _row(study: Json, variant: str) -> Json:
-    """One variant: (text, number to sort by) of each cost; score and claim of each view."""
-    found = study["variants"][variant]
+    """Returns a variant's row: its scores and claims in each view, and (text, number to sort by) of each cost."""
+    record = study["variants"][variant]
     claims = {c["task"]: c["claim"] for c in study.get("comparisons") or [] if c["variant"] == variant}
-    cost = found.get("cost") or {}
+    cost = record.get("cost") or {}
     size = cost.get("parameters") or {}
     own = sorted((size.get("per_task") or {}).values())
-    lost: list[tuple[Any, Callable[[Any], str]]] = [(cost.get("forgetting"), table.points)]
-    shown: list[tuple[Any, Callable[[Any], str]]] = [
-        *(lost if table.forgets(study) else []),
+    forgetting: list[tuple[Any, Callable[[Any], str]]] = [(cost.get("forgetting"), table.points)]
+    costs: list[tuple[Any, Callable[[Any], str]]] = [
+        *(forgetting if table.forgets(study) else []),
         (size.get("shared"), table.count),
         (
             own[-1] if own else None,
@@ -148,15 +149,15 @@ def _row(study: Json, variant: str) -> Json:
     ]
     return {
         "name": variant,
-        "seeds": sum(cell["state"] == "done" for cell in found["cells"]),
-        "scores": [(_score(found, view), claims.get(view)) for view in scored(study)],
-        "costs": [(write(value), value) for value, write in shown],
+        "seeds": sum(cell["state"] == "done" for cell in record["cells"]),
+        "scores": [(_score(record, view), claims.get(view)) for view in scored(study)],
+        "costs": [(format_value(value), value) for value, format_value in costs],
     }
 
 
-def _score(found: Json, view: str) -> Json | None:
-    score: Json | None = (found.get("scores") or {}).get(view)
-    return score if score and table.known(score["mean"]) else None
+def _score(variant: Json, view: str) -> Json | None:
+    score: Json | None = (variant.get("scores") or {}).get(view)
+    return score if score and table.is_finite(score["mean"]) else None
 
 
 # --- the plots --------------------------------------------------------------------------------------------------------
@@ -164,80 +165,81 @@ def _score(found: Json, view: str) -> Json | None:
 
 def _forests(study: Json) -> list[str]:
     views = sorted(scored(study), key=lambda view: view != MEAN)
-    found = {view: [c for c in study.get("comparisons") or [] if c["task"] == view] for view in views}
-    shown = [(view, comparisons) for view, comparisons in found.items() if comparisons]
-    return [charts.forest(f"forest-{at}", shorten(place(view), 40), of) for at, (view, of) in enumerate(shown)]
+    by_view = {view: [c for c in study.get("comparisons") or [] if c["task"] == view] for view in views}
+    filled = [(view, comparisons) for view, comparisons in by_view.items() if comparisons]
+    return [charts.forest(f"forest-{i}", shorten(place(view), 40), of) for i, (view, of) in enumerate(filled)]
 
 
-def _tradeoffs(study: Json, drawn: Mapping[str, charts.Look]) -> list[str]:
+def _tradeoffs(study: Json, styles: Mapping[str, charts.Look]) -> list[str]:
     view = main_score(study)
     higher = bool(study["tasks"].get(view, {}).get("greater_is_better", True))
-    known = {name: found for name, found in study["variants"].items() if found.get("cost") and _score(found, view)}
-    costs = {name: found["cost"] for name, found in known.items()}
+    variants = {
+        name: record for name, record in study["variants"].items() if record.get("cost") and _score(record, view)
+    }
+    costs = {name: record["cost"] for name, record in variants.items()}
     size = {name: (cost.get("parameters") or {}).get("trainable") for name, cost in costs.items()}
     time = {name: cost.get("seconds") for name, cost in costs.items()}
-    room = {name: cost.get("peak_memory_bytes") for name, cost in costs.items()}
-    shown = [
+    memory = {name: cost.get("peak_memory_bytes") for name, cost in costs.items()}
+    axes = [
         ("trainable parameters", size, 1),
         ("minutes to train", time, 60) if _largest(time) >= 600 else ("seconds to train", time, 1),
-        ("peak memory, GiB", room, 2**30) if _largest(room) >= 2**31 else ("peak memory, MiB", room, 2**20),
+        ("peak memory, GiB", memory, 2**30) if _largest(memory) >= 2**31 else ("peak memory, MiB", memory, 2**20),
     ]
     return [
-        charts.tradeoff(f"cost-{at}", f"{shorten(place(view), 24)}: score against {what}", what, points, drawn, higher)
-        for at, (what, values, unit) in enumerate(shown)
-        if len(points := _points(known, view, values, unit)) > 1
+        charts.tradeoff(f"cost-{i}", f"{shorten(place(view), 24)}: score against {cost}", cost, points, styles, higher)
+        for i, (cost, values, unit) in enumerate(axes)
+        if len(points := _points(variants, view, values, unit)) > 1
     ]
 
 
 def _largest(values: Mapping[str, Any]) -> float:
-    return max((value for value in values.values() if table.known(value)), default=0.0)
+    return max((value for value in values.values() if table.is_finite(value)), default=0.0)
 
 
 def _points(
-    known: Mapping[str, Json], view: str, values: Mapping[str, Any], unit: int
+    variants: Mapping[str, Json], view: str, values: Mapping[str, Any], unit: int
 ) -> dict[str, tuple[float, float, float, float]]:
-    scores = {name: found["scores"][view] for name, found in known.items() if table.known(values[name])}
+    scores = {name: record["scores"][view] for name, record in variants.items() if table.is_finite(values[name])}
     return {name: (values[name] / unit, s["mean"], s["low"], s["high"]) for name, s in scores.items()}
 
 
-def _curves(study: Json, drawn: Mapping[str, charts.Look]) -> list[str]:
-    found = []
-    for at, (task, about) in enumerate(study["tasks"].items()):
-        of = {
+def _curves(study: Json, styles: Mapping[str, charts.Look]) -> list[str]:
+    plots = []
+    for i, (task, about) in enumerate(study["tasks"].items()):
+        curves = {
             variant: [tasks[task] for tasks in seeds.values() if tasks.get(task)]
             for variant, seeds in (study.get("curves") or {}).items()
-            if variant in drawn
+            if variant in styles
         }
-        of = {variant: seeds for variant, seeds in of.items() if seeds}
-        if of:
-            found.append(
-                charts.overlay(f"curve-{at}", f"{shorten(task, 30)}: {table.metric_name(about)} on dev", of, drawn)
-            )
-    return found
+        curves = {variant: seeds for variant, seeds in curves.items() if seeds}
+        if curves:
+            title = f"{shorten(task, 30)}: {table.metric_name(about)} on dev"
+            plots.append(charts.overlay(f"curve-{i}", title, curves, styles))
+    return plots
 
 
-# --- how the page writes things ---------------------------------------------------------------------------------------
+# --- the template's filters -------------------------------------------------------------------------------------------
 
 
 def effect(value: Any) -> str:
-    return f"{value:+.2f}" if table.known(value) else ABSENT
+    return f"{value:+.2f}" if table.is_finite(value) else ABSENT
 
 
 def key(value: Any) -> str:
-    """What a cell is sorted by; what is not known comes last."""
-    return repr(value) if table.known(value) else ""
+    """Returns what a cell of a table is sorted by; unknown values come last."""
+    return repr(value) if table.is_finite(value) else ""
 
 
 def plain(value: Any) -> str:
-    """A value of a recipe or of the environment."""
+    """Formats a value of a recipe or of the environment."""
     return ABSENT if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def link(run: str) -> str:
-    """The report of a run, relative to the study; never another scheme or host."""
+    """Returns the address of a run's report, relative to the study; never another scheme or host."""
     return quote(f"{run.strip('/')}/report.html")
 
 
 def sha256(script: str) -> str:
-    """As a content policy names a script."""
+    """Hashes a script in the form that a content policy needs."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"

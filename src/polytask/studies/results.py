@@ -1,6 +1,6 @@
-"""Finished runs -> what each predicted on each task's dev set -> the verdict. Knows run folders, trains nothing."""
+"""Reads finished runs: their predictions on every dev set for the verdict, their costs and their learning curves."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polytask.disk.json_files import read_json, read_json_lines
-from polytask.evaluation.comparisons import MARGIN, TaskData, Verdict, sentence
-from polytask.evaluation.verdict import judge
+from polytask.evaluation.comparison.records import MARGIN, TaskData, Verdict
+from polytask.evaluation.comparison.verdict import judge
+from polytask.studies.sentences import sentence
 from polytask.types import UserError
 
 Array = NDArray[Any]
-NOTHING_TO_COMPARE = "compare: all tasks are plain text, which has no predictions to compare; see each run's scores"
+NOTHING_TO_COMPARE = "compare: all tasks are plain text, which has no predictions to compare; see the runs' scores"
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class RunFolder:
 
 
 def verdict_of(runs: Sequence[RunFolder], reference: str, margin: float = MARGIN) -> Verdict:
-    """Every variant that has a finished run against the reference; scores alone when the reference has none.
+    """Compares every variant that has a finished run with the reference; without a run of it there are scores only.
 
     `margin` is a fraction, as the scores are.
     """
@@ -41,37 +42,38 @@ def verdict_of(runs: Sequence[RunFolder], reference: str, margin: float = MARGIN
     tasks = [_task_data(task, about, ordered) for task, about in compared(runs[0].summary).items()]
     if not tasks:
         raise UserError(NOTHING_TO_COMPARE)
-    seeds = {variant: [run.seed for run in found] for variant, found in ordered.items()}
+    seeds = {variant: [run.seed for run in own] for variant, own in ordered.items()}
     verdict = judge(tasks, first, seeds, margin=margin)
     return verdict if first == reference else replace(verdict, comparisons=())
 
 
 def compared(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The tasks that have predictions: all but plain text. Runs with and without such a task can be compared."""
+    """Returns the tasks that have predictions: all but plain text, which runs may have or not."""
     return {task: about for task, about in summary["tasks"].items() if about["kind"] != "text"}
 
 
 def check_same_dev(runs: Sequence[RunFolder]) -> None:
-    """Scores on different dev data cannot be compared."""
+    """Raises a UserError unless all runs have the same tasks, dev data and metrics."""
     first = runs[0]
     tasks = compared(first.summary)
     for run in runs[1:]:
         if set(compared(run.summary)) != set(tasks):
             raise UserError(
-                f"{run.folder}: its tasks are {', '.join(compared(run.summary))}, those of {first.folder} are "
-                f"{', '.join(tasks)}: only runs of the same tasks can be compared"
+                f"{run.folder}: its tasks are {', '.join(compared(run.summary))}, but those of {first.folder} are "
+                f"{', '.join(tasks)}; only runs of the same tasks can be compared"
             )
         one, other = _dev_files(first.folder), _dev_files(run.folder)
         for task in tasks:
             if one[task]["sha256"] != other[task]["sha256"]:
                 raise UserError(
-                    f"{run.folder}: task {task} was scored on {other[task]['source']}, in {first.folder} on "
-                    f"{one[task]['source']}, and their contents differ: scores on different dev data cannot be compared"
+                    f"{run.folder}: task {task} was scored on {other[task]['source']}, but in {first.folder} on "
+                    f"{one[task]['source']} with other content; scores on different dev data cannot be compared"
                 )
         for task, about in compared(run.summary).items():
             if about["metric"] != tasks[task]["metric"]:
                 raise UserError(
-                    f"{run.folder}: task {task} is scored by {about['metric']}, in {first.folder} by another metric"
+                    f"{run.folder}: the metric of task {task} is {about['metric']}, but in {first.folder} it is "
+                    f"{tasks[task]['metric']}; only scores by the same metric can be compared"
                 )
 
 
@@ -81,11 +83,11 @@ def _dev_files(run: Path) -> dict[str, Any]:
         data = read_json(path)["data"]
         return {task: {key: splits["dev"][key] for key in ("sha256", "source")} for task, splits in data.items()}
     except (UserError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: what the run was scored on cannot be read: {error}") from None
+        raise UserError(f"{path}: cannot read which dev files the run was scored on: {error}") from None
 
 
 def _task_data(task: str, about: Mapping[str, Any], runs: Mapping[str, Sequence[RunFolder]]) -> TaskData:
-    pairs = {variant: [_predicted(run, task, about) for run in found] for variant, found in runs.items()}
+    pairs = {variant: [_predicted(run, task, about) for run in own] for variant, own in runs.items()}
     try:
         return TaskData.from_runs(task, about["kind"], max(len(about["classes"]), 2), about["metric"], pairs)
     except ValueError as error:
@@ -93,12 +95,12 @@ def _task_data(task: str, about: Mapping[str, Any], runs: Mapping[str, Sequence[
 
 
 def _predicted(run: RunFolder, task: str, about: Mapping[str, Any]) -> tuple[Array, Array]:
-    """The gold and predicted labels of a run, as numbers, in the order of the dev file."""
+    """Reads the true and the predicted labels of a run, as numbers, in the order of the dev file."""
     path = run.folder / "predictions" / f"{task}-dev.jsonl"
     try:
         lines = list(read_json_lines(path))
     except UserError as error:
-        raise UserError(f"{path}: the run's predictions cannot be read: {error}") from None
+        raise UserError(f"{path}: cannot read the run's predictions: {error}") from None
     if about["kind"] == "score":
         return np.array([line["label"] for line in lines]), np.array([line["prediction"] for line in lines])
     numbers = {name: number for number, name in enumerate(about["classes"])}
@@ -115,15 +117,15 @@ def comparisons_json(verdict: Verdict | None) -> list[dict[str, Any]]:
 
 
 def scores_json(verdict: Verdict | None, variant: str) -> dict[str, Any]:
-    """A variant's scores by task, the mean of the tasks among them."""
+    """Returns a variant's scores by task, with the mean of the tasks."""
     if verdict is None:
         return {}
-    found = [score for score in verdict.scores if score.variant == variant]
-    return {s.task: {k: v for k, v in asdict(s).items() if k not in ("variant", "task")} for s in found}
+    own = [score for score in verdict.scores if score.variant == variant]
+    return {s.task: {k: v for k, v in asdict(s).items() if k not in ("variant", "task")} for s in own}
 
 
 def cost_json(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
-    """What a variant costs: parameters, and the means over its runs of speed, memory, time and what they forgot."""
+    """Returns a variant's parameters, and the means over its runs of speed, memory, time and forgetting."""
     if not runs:
         return None
     budget = runs[0].summary["parameters"]
@@ -133,32 +135,28 @@ def cost_json(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
     }
     shared = budget["encoder"] + budget["adapter_shared"]
     parts = {"shared": shared, **{key: budget[key] for key in ("per_task", "trainable", "total")}}
-    found = [run.summary.get("transfer") or {} for run in runs]
-    forgotten = [transfer["mean_forgetting"] for transfer in found if transfer.get("mean_forgetting") is not None]
-    lost = {"forgetting": float(np.mean(forgotten))} if len(forgotten) == len(runs) else {}
-    return {"parameters": parts, **means, **lost}
+    values = [(run.summary.get("transfer") or {}).get("mean_forgetting") for run in runs]
+    known = [value for value in values if value is not None]
+    forgetting = {"forgetting": float(np.mean(known))} if len(known) == len(runs) else {}
+    return {"parameters": parts, **means, **forgetting}
 
 
 def curves_json(runs: Sequence[RunFolder]) -> dict[str, Any]:
-    """For each seed and task, the dev score at each evaluation."""
+    """Returns, for each seed and task, the dev score at each evaluation."""
     return {str(run.seed): _curves(run.folder) for run in runs}
 
 
 def _curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    found: dict[str, list[tuple[int, float]]] = {}
-    for line in _lines(folder / "metrics.jsonl"):
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for line in read_json_lines(folder / "metrics.jsonl"):
         if line["kind"] == "evaluation":
             for task, score in line["tasks"].items():
-                found.setdefault(task, []).append((line["step"], score["metrics"][score["primary"]]["value"]))
-    return found
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    yield from read_json_lines(path)
+                curves.setdefault(task, []).append((line["step"], score["metrics"][score["primary"]]["value"]))
+    return curves
 
 
 def values_json(summary: Mapping[str, Any]) -> dict[str, float]:
-    """One run's dev scores, and their mean where there are several (minus the score where lower is better)."""
+    """Returns a run's dev scores and, with several tasks, their mean (minus the score where lower is better)."""
     scores = {task: summary["evaluations"]["dev"][task] for task in compared(summary)}
     values = {task: score["metrics"][score["primary"]]["value"] for task, score in scores.items()}
     signed = [values[task] if score.get("greater_is_better", True) else -values[task] for task, score in scores.items()]

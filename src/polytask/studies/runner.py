@@ -1,7 +1,7 @@
-"""Runs cells in processes of their own, several at a time: one that fails or is killed harms no other.
+"""Runs each cell in a separate process, several at a time: one that fails or is killed does not affect the others.
 
-Each is `polytask train` on the cell's recipe, so a study that was stopped resumes its cells where they were. Knows
-processes and files; knows no statistics.
+Each process is `polytask train` on the cell's recipe, so that a stopped study resumes its cells. Knows processes and
+files; knows no statistics.
 """
 
 import os
@@ -19,21 +19,21 @@ from polytask.recipe.reading import write_recipe
 from polytask.studies.cells import Cell
 
 State = Literal["started", "running", "done", "failed"]
-SECONDS_BETWEEN_LOOKS = 0.3
+POLL_SECONDS = 0.3
 SHOWN_LINES = 12
 STOPPED = (130, 143)
-"""Exit codes of a run that a signal ended, and that saved itself before."""
+"""Exit codes of a run that a signal stopped after it saved a checkpoint."""
 
 
 @dataclass(frozen=True)
 class CellReport:
-    """What became of a cell, or how far it is."""
+    """The state of a cell and its number of steps so far."""
 
     cell: Cell
     state: State
     step: int = 0
     error: str | None = None
-    """The last lines of its log, if it failed."""
+    """The last lines of its log if it failed."""
 
 
 @dataclass
@@ -41,13 +41,13 @@ class _Process:
     cell: Cell
     process: subprocess.Popen[bytes]
     log: IO[bytes]
-    seen: int = 0
-    """How much of the run's metrics has been read."""
+    bytes_read: int = 0
+    """Bytes of the run's metrics.jsonl that have been read."""
     step: int = 0
 
 
 def run_cells(cells: Sequence[Cell], study: Path, workers: int) -> Iterator[CellReport]:
-    """Runs what has not finished, `workers` at a time, and tells what happens. Closing the iterator stops them."""
+    """Runs the unfinished cells, `workers` at a time, and yields their reports. Closing the iterator stops them."""
     waiting = [cell for cell in cells if not cell.done]
     running: list[_Process] = []
     try:
@@ -55,19 +55,19 @@ def run_cells(cells: Sequence[Cell], study: Path, workers: int) -> Iterator[Cell
             while waiting and len(running) < workers:
                 running.append(_start(waiting.pop(0), study, workers))
                 yield CellReport(running[-1].cell, "started")
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-            for one in list(running):
-                if one.process.poll() is not None:
-                    running.remove(one)
-                    yield _ended(one, study)
-                elif _looked(one):
-                    yield CellReport(one.cell, "running", one.step)
+            time.sleep(POLL_SECONDS)
+            for child in list(running):
+                if child.process.poll() is not None:
+                    running.remove(child)
+                    yield _finish(child, study)
+                elif _count_steps(child):
+                    yield CellReport(child.cell, "running", child.step)
     finally:
-        for one in running:
-            one.process.terminate()
-        for one in running:
-            one.process.wait()
-            one.log.close()
+        for child in running:
+            child.process.terminate()
+        for child in running:
+            child.process.wait()
+            child.log.close()
 
 
 def _start(cell: Cell, study: Path, workers: int) -> _Process:
@@ -84,44 +84,45 @@ def _start(cell: Cell, study: Path, workers: int) -> _Process:
     return _Process(cell, subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment), file)
 
 
-def _looked(one: _Process) -> bool:
-    """Counts the steps the run has written since the last look; whether there were any."""
+def _count_steps(child: _Process) -> bool:
+    """Counts the steps that the run has written since the last call; returns whether there were any."""
     try:
-        with (one.cell.folder / "metrics.jsonl").open("rb") as file:
-            if one.seen == 0:
-                one.step = 0
-            file.seek(one.seen)
+        with (child.cell.folder / "metrics.jsonl").open("rb") as file:
+            if child.bytes_read == 0:
+                child.step = 0
+            file.seek(child.bytes_read)
             new = file.read()
     except OSError:
         return False
-    whole = new[: new.rfind(b"\n") + 1]
-    one.seen += len(whole)
-    count = whole.count(b'"kind": "step"')
-    one.step += count
+    complete = new[: new.rfind(b"\n") + 1]
+    child.bytes_read += len(complete)
+    count = complete.count(b'"kind": "step"')
+    child.step += count
     return count > 0
 
 
-def _ended(one: _Process, study: Path) -> CellReport:
-    one.log.close()
-    if one.process.returncode == 0 and one.cell.done:
-        # A finished run has its model; what it could have resumed from would fill a disk, a hundred runs over.
-        shutil.rmtree(one.cell.folder / "checkpoints", ignore_errors=True)
-        return CellReport(one.cell, "done", one.cell.steps)
-    error = last_lines(Path(one.log.name))
-    # Kept apart, so that what it left can be looked at and the next start of the study tries it anew.
-    apart = study / "failed" / one.cell.key
-    shutil.rmtree(apart, ignore_errors=True)
-    apart.parent.mkdir(parents=True, exist_ok=True)
-    # One that was stopped from outside stays where it is, and goes on.
-    stopped = one.process.returncode < 0 or one.process.returncode in STOPPED
-    if one.cell.folder.exists() and not stopped:
-        one.cell.folder.rename(apart)
+def _finish(child: _Process, study: Path) -> CellReport:
+    """Tidies up after a process that has ended, and reports whether its cell is done or failed."""
+    child.log.close()
+    if child.process.returncode == 0 and child.cell.done:
+        # A finished run has its model; the checkpoints of a hundred runs would fill a disk.
+        shutil.rmtree(child.cell.folder / "checkpoints", ignore_errors=True)
+        return CellReport(child.cell, "done", child.cell.steps)
+    error = last_lines(Path(child.log.name))
+    # A failed run is moved, so that its files can be inspected and the next start of the study tries it again.
+    failed = study / "failed" / child.cell.key
+    shutil.rmtree(failed, ignore_errors=True)
+    failed.parent.mkdir(parents=True, exist_ok=True)
+    # A run that was stopped from outside stays where it is, and resumes.
+    stopped = child.process.returncode < 0 or child.process.returncode in STOPPED
+    if child.cell.folder.exists() and not stopped:
+        child.cell.folder.rename(failed)
     else:
-        apart.mkdir()
-    shutil.copy(one.log.name, apart / "log.txt")
-    if one.process.returncode < 0:
-        error = f"killed by signal {-one.process.returncode}\n{error}"
-    return CellReport(one.cell, "failed", one.step, error)
+        failed.mkdir()
+    shutil.copy(child.log.name, failed / "log.txt")
+    if child.process.returncode < 0:
+        error = f"killed by signal {-child.process.returncode}\n{error}"
+    return CellReport(child.cell, "failed", child.step, error)
 
 
 def last_lines(log: Path) -> str:

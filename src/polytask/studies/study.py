@@ -1,4 +1,4 @@
-"""A study file -> a base recipe, its variants and seeds. Strict, as recipes are. Knows recipes, runs nothing.
+"""Reads a study file: a base recipe, its variants and seeds. As strict as recipes are; runs nothing.
 
 base: ../three-tasks.yaml          # a recipe file, or a whole recipe in place
 set: {train.epochs: 2}             # for every variant
@@ -18,7 +18,7 @@ from typing import Any
 
 from polytask.disk.json_files import read_text
 from polytask.disk.records import convert
-from polytask.evaluation.comparisons import MARGIN
+from polytask.evaluation.comparison.records import MARGIN
 from polytask.recipe.reading import read_content, recipe_from, with_value
 from polytask.recipe.records import Recipe, flat_fields, recipe_to_mapping
 from polytask.recipe.yaml_files import load_yaml
@@ -29,20 +29,20 @@ NAME = re.compile(r"[^\x00-\x1f/\\]{1,120}")
 
 @dataclass(frozen=True)
 class StudyFile:
-    """What a study file may say."""
+    """The fields of a study file."""
 
     base: Any
-    """A recipe file, relative to the study's own folder, or a recipe in place."""
+    """A recipe file, relative to the study's own folder, or a whole recipe."""
     name: str = "study"
     set: Mapping[str, Any] = field(default_factory=dict)
     """Recipe fields set for every variant."""
     variants: Mapping[str, Any] = field(default_factory=dict)
-    """Name -> the recipe fields it sets."""
+    """For each variant, the recipe fields that it sets."""
     grid: Mapping[str, Any] = field(default_factory=dict)
-    """Recipe field -> the values to try; every combination is a variant."""
+    """For each recipe field, the values to try; every combination is a variant."""
     seeds: tuple[int, ...] = (0, 1, 2)
     reference: str | None = None
-    """The variant the others are compared with; left out: the first."""
+    """The variant that the others are compared with; default: the first."""
     margin: float = 100 * MARGIN
     """In points: variants whose difference is surely smaller are called the same."""
 
@@ -55,9 +55,9 @@ class Study:
     reference: str
     seeds: tuple[int, ...]
     settings: Mapping[str, Mapping[str, Any]]
-    """For each variant the recipe fields it sets over the base."""
+    """For each variant, the recipe fields that it sets over the base."""
     recipes: Mapping[str, Recipe]
-    """For each variant its recipe, with the first seed."""
+    """For each variant, its recipe with the first seed."""
     margin: float = 100 * MARGIN
     """In points."""
 
@@ -66,7 +66,7 @@ class Study:
 
 
 def read_study(path: str | Path) -> Study:
-    """The study in a YAML file; an axis that names no recipe field or two equal variants are errors."""
+    """Reads a study from a YAML file; raises a UserError for an unknown recipe field or two equal variants."""
     path = Path(path)
     where = str(path)
     content = load_yaml(read_text(path, "study"), where)
@@ -80,7 +80,7 @@ def read_study(path: str | Path) -> Study:
     }
     _check_different(recipes, where)
     if len(set(file.seeds)) < len(file.seeds) or not file.seeds:
-        raise UserError(f"{where}: seeds: one or more different whole numbers are needed, found {list(file.seeds)}")
+        raise UserError(f"{where}: seeds: must be one or more different integers, found {list(file.seeds)}")
     reference = file.reference or next(iter(settings))
     if reference not in settings:
         raise UserError(unknown(f"{where}: reference", reference, settings, "variant"))
@@ -89,14 +89,14 @@ def read_study(path: str | Path) -> Study:
 
 
 def check_margin(margin: float, where: str) -> float:
-    """The margin; `where` starts the message of an error."""
+    """Returns the margin if it is valid; `where` starts the error message."""
     if not 0 <= margin <= 100:
-        raise UserError(f"{where}: must be in points, from 0 to 100, found {margin}")
+        raise UserError(f"{where}: must be in [0, 100] points, found {margin}")
     return margin
 
 
 def _base(base: Any, study: Path) -> tuple[Mapping[str, Any], Path]:
-    """The base recipe's content, and the folder its files are relative to."""
+    """Returns the base recipe's content, and the folder that its files are relative to."""
     if isinstance(base, str):
         path = study.parent / base
         content = read_content(path, "base recipe")
@@ -104,31 +104,33 @@ def _base(base: Any, study: Path) -> tuple[Mapping[str, Any], Path]:
     else:
         content, folder = base, study.resolve().parent
     if not isinstance(content, Mapping):
-        raise UserError(f"{study}: base: a recipe file or a recipe is needed, found {base!r}")
+        raise UserError(f"{study}: base: must be a recipe file or a recipe, found {base!r}")
     return content, folder
 
 
 def _variants(file: StudyFile, where: str) -> dict[str, Mapping[str, Any]]:
-    """Name -> settings, from the list of variants or from the grid."""
+    """Returns the settings of each variant, from the list of variants or from the grid."""
     if bool(file.variants) == bool(file.grid):
         raise UserError(f"{where}: give either variants (named) or a grid (every combination)")
     if file.variants:
         for name, chosen in file.variants.items():
             if not NAME.fullmatch(name):
-                raise UserError(f"{where}: variants: {name!r} is no name: at most 120 characters, no slashes")
+                raise UserError(
+                    f"{where}: variants: a name must have 1 to 120 characters and no slashes, found {name!r}"
+                )
             if not isinstance(chosen, Mapping | None):
-                raise UserError(f"{where}: variants.{name}: recipe fields are needed, found {chosen!r}")
+                raise UserError(f"{where}: variants.{name}: must be recipe fields, found {chosen!r}")
         return {name: dict(chosen or {}) for name, chosen in file.variants.items()}
     for axis, values in file.grid.items():
         if not isinstance(values, list) or not values:
-            raise UserError(f"{where}: grid.{axis}: a list of values is needed, found {values!r}")
+            raise UserError(f"{where}: grid.{axis}: must be a list of values, found {values!r}")
     combinations = itertools.product(*file.grid.values())
     chosen = [dict(zip(file.grid, values, strict=True)) for values in combinations]
     return {", ".join(f"{axis}={shown(value)}" for axis, value in one.items()): one for one in chosen}
 
 
 def shown(value: Any) -> str:
-    """A setting's value in a name: `bi(form=concat)`, `0.001`."""
+    """Formats a setting's value for a variant's name: `bi(form=concat)`, `0.001`."""
     if isinstance(value, Mapping):
         inside = ", ".join(f"{k}={shown(v)}" for k, v in value.items() if k != "name")
         return f"{value.get('name', '')}({inside})" if inside else str(value.get("name"))
@@ -139,7 +141,7 @@ def _recipe(base: Mapping[str, Any], settings: Mapping[str, Any], where: str, fo
     content = dict(base)
     for key, value in settings.items():
         if key in ("seed", "name"):
-            raise UserError(f"{where}: {key} is the study's own; seeds stand in `seeds:`")
+            raise UserError(f"{where}: a variant cannot set {key}; use `seeds:` and `name:` of the study")
         content = with_value(content, key.split("."), value)
     return replace(recipe_from(content, where=where, folder=folder), name=name)
 
@@ -151,8 +153,8 @@ def _check_different(recipes: Mapping[str, Recipe], where: str) -> None:
 
 
 def differences(recipes: Mapping[str, Recipe]) -> dict[str, dict[str, Any]]:
-    """The fields in which recipes differ, with each one's value; seeds and names aside."""
+    """Returns the fields in which recipes differ, with the value of each recipe; seeds and names are left out."""
     flat = {name: flat_fields(recipe) for name, recipe in recipes.items()}
     fields = dict.fromkeys(key for one in flat.values() for key in one if key not in ("seed", "name"))
     values = {key: {name: one.get(key) for name, one in flat.items()} for key in fields}
-    return {key: found for key, found in values.items() if len({repr(value) for value in found.values()}) > 1}
+    return {key: per_recipe for key, per_recipe in values.items() if len(set(map(repr, per_recipe.values()))) > 1}

@@ -1,6 +1,6 @@
-"""A source's usable rows, tokenized once and kept on disk. Knows what makes two readings the same; knows no split.
+"""Caches a source's usable rows, tokenized, on disk. Knows what a cache entry depends on; knows no split.
 
-Building is one streaming pass: rows -> batches -> tokenizer -> store.
+Building an entry is one streaming pass: rows -> batches -> tokenizer -> store.
 """
 
 import hashlib
@@ -15,16 +15,16 @@ from polytask.text.store import DamagedStore, StoreWriter, TokenStore
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import TaskSpec, UserError
 
-CACHE_FORMAT = 2  # another number when files are read or tokenized in another way
+CACHE_FORMAT = 2  # to be increased if files are read or tokenized in another way
 BATCH_ROWS = 2_000
-BATCH_CHARACTERS = 4_000_000  # long documents fill a batch earlier, so that memory stays flat
+BATCH_CHARACTERS = 4_000_000  # long documents fill a batch earlier, so that memory stays constant
 BROKEN_KEPT = 1_000
 
 
 def cached_store(
     spec: TaskSpec, source: Source, fingerprint: str, reader: LabelReader, tokenizer: TextTokenizer, cache: Path
 ) -> TokenStore:
-    """The source's store; built when it is not there, or not whole."""
+    """Opens the source's store; builds it if it is missing or incomplete."""
     key = [
         CACHE_FORMAT,
         [fingerprint, Path(source.name).suffix, spec.format, spec.delimiter, spec.quoting, spec.encoding],
@@ -39,14 +39,12 @@ def cached_store(
     try:
         _build_store(folder, spec, source, reader, tokenizer)
     except OSError as error:
-        raise UserError(
-            f"{folder}: the cache cannot be written ({error}); set POLYTASK_CACHE to another folder"
-        ) from error
+        raise UserError(f"{folder}: cannot write the cache ({error}); set POLYTASK_CACHE to another folder") from error
     return TokenStore.open(folder)
 
 
 def broken_rows(store: TokenStore, source: Source) -> tuple[BrokenRow, ...]:
-    """The rows that were left out of the store, the first thousand of them."""
+    """Returns the rows that were left out of the store, at most the first thousand."""
     return tuple(BrokenRow(source.name, source.unit, *kept) for kept in store.meta["broken"])
 
 

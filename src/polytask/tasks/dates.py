@@ -1,4 +1,4 @@
-"""Which columns hold dates and times: by their values, or by their names where the values are numbers."""
+"""Recognizes columns of dates and times by their values, or by their names if the values are numbers."""
 
 import re
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ DATE = re.compile(rf"(?:[a-z]{{3,9}},? )?(?:{DAY})(?:(?:T|,? +){TIME})?(?: [0-9]
 DIGITS = re.compile(r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])")  # 20240501
 NAMES = re.compile(r"(?i:(?:.*[_ -])?(?:date|datetime|time|timestamp|year|month|day))|.*_at|.*[a-z]At")
 SECONDS = (9.0e8, 2.6e9)
-"""Since 1970, for the years from 1998 to 2052."""
+"""Unix times of the years 1998 to 2052."""
 
 
 def are_dates(name: str, values: Sequence[str], numbers: Sequence[float]) -> bool:
-    """`numbers` are the values as numbers, if all of them are."""
+    """Whether a column holds dates or times; `numbers` are the values as numbers, if all of them are numbers."""
     if not values:
         return False
     if not numbers:

@@ -1,4 +1,4 @@
-"""Delimited files (csv, tsv) as a source of rows. What is not told about a file is found out from it."""
+"""Delimited files (csv, tsv) as a source of rows. Delimiter and quoting are detected unless given."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from polytask.tasks.dialect import DECLARED, DELIMITERS, Quoting, find_dialect, in_words, parse
+from polytask.tasks.dialect import DECLARED, DELIMITERS, Quoting, describe_dialect, find_dialect, parse
 from polytask.tasks.lines import read_lines
 from polytask.tasks.source import BrokenRow, Row, Unit, checked_columns, file_fingerprint
 from polytask.types import UserError
@@ -17,7 +17,7 @@ LONE_RETURN = re.compile(r"\r(?!\n)")
 
 @dataclass(frozen=True)
 class DelimitedSource:
-    """A csv or tsv file with a header; what is not told about it is found out from it."""
+    """A csv or tsv file with a header."""
 
     name: str
     file: Path
@@ -32,7 +32,7 @@ class DelimitedSource:
 
     @cached_property
     def dialect(self) -> tuple[str, Quoting]:
-        """The delimiter and the quoting; NO_DELIMITER in a file of one column."""
+        """The delimiter and the quoting; the delimiter is NO_DELIMITER in a file of one column."""
         delimiter = _delimiter(self.name, self.delimiter) or self._declared_delimiter
         return find_dialect(self._lines, self.first_guess, delimiter, self.quoting)
 
@@ -43,14 +43,14 @@ class DelimitedSource:
             raise UserError(f"{self.name}: the file is empty; expected a header line and rows")
         line, header = first
         if isinstance(header, str):
-            raise UserError(f"{self.name}, line {line}: the header cannot be read: {header}")
+            raise UserError(f"{self.name}, line {line}: cannot read the header: {header}")
         return checked_columns(self.name, [name.strip() for name in header])
 
     def rows(self, columns: Sequence[str], needed: Sequence[str] | None = None) -> Iterator[Row | BrokenRow]:
-        places = {column: place for place, column in reversed(list(enumerate(self.columns)))}
+        indices = {column: i for i, column in reversed(list(enumerate(self.columns)))}
         width = len(self.columns)
         # Several columns may have no name, so that not every column can be looked up by its name.
-        picks = range(width) if columns == self.columns else [places[column] for column in columns]
+        picks = range(width) if columns == self.columns else [indices[column] for column in columns]
         records = parse(self._lines(), *self.dialect)
         next(records)
         line = 0
@@ -58,19 +58,19 @@ class DelimitedSource:
             if isinstance(record, str):
                 yield BrokenRow(self.name, self.unit, line, None, "", record)
             elif len(record) != width:
-                problem = f"{len(record)} fields, expected {width} as in the header ({in_words(*self.dialect)})"
+                problem = f"{len(record)} fields, expected {width} as in the header ({describe_dialect(*self.dialect)})"
                 yield BrokenRow(self.name, self.unit, line, None, "", problem)
             else:
                 yield line, [record[pick] for pick in picks]
         if not line:
-            raise UserError(f"{self.name}: only a header line ({', '.join(self.columns)}); expected rows below it")
+            raise UserError(f"{self.name}: no rows below the header line ({', '.join(self.columns)})")
 
     def _lines(self) -> Iterator[str]:
-        """Only a file without any other line end has its lines end at carriage returns.
+        """Yields the lines. A carriage return ends a line only in a file without line feeds.
 
-        Elsewhere one that stands alone is part of a text, and Python's csv module, which would end the row there,
-        does not put it in quotes when it writes: it becomes the space that it is to a reader. Excel's `sep=;` becomes
-        an empty line, which is not a row but still counts as a line.
+        In other files a single one is part of a text. Python's csv module would end the row there, and does not quote
+        it when it writes, so it is replaced by a space. Excel's `sep=;` becomes an empty line, which is not a row but
+        counts as a line.
         """
         if self._has_line_feeds:
             for number, line in enumerate(read_lines(self.name, self.file, self.encoding, newline="\n")):
@@ -96,5 +96,5 @@ class DelimitedSource:
 def _delimiter(source: str, given: str | None) -> str | None:
     mark = DELIMITERS.get(given, given) if given is not None else None
     if mark is not None and (len(mark) != 1 or mark in '\r\n"'):
-        raise UserError(f"{source}: delimiter {given!r}; expected one character, or {', '.join(DELIMITERS)}")
+        raise UserError(f"{source}: delimiter must be one character, or {', '.join(DELIMITERS)}, found {given!r}")
     return mark

@@ -1,4 +1,4 @@
-"""What a split holds, in numbers for people: label balance, lengths, and what guessing would score."""
+"""Describes a split in numbers: rows per label, lengths, and the score of a constant prediction."""
 
 from typing import Any
 
@@ -12,15 +12,16 @@ from polytask.types import LabelSpace
 SHOWN_BROKEN_ROWS = 50
 
 
-def describe_split(split: Split, labels: LabelSpace, packer: Packer, apart: bool) -> dict[str, Any]:
-    """Rows, skipped rows, label balance, and sequence lengths with special tokens."""
+def describe_split(split: Split, labels: LabelSpace, packer: Packer, separate_texts: bool) -> dict[str, Any]:
+    """Returns the numbers of rows and skipped rows, rows per label, and sequence lengths with special tokens."""
     text_lengths = split.store.lengths()
-    room = packer.max_length
-    if text_lengths.shape[1] == 2 and not apart:
+    max_length = packer.max_length
+    if text_lengths.shape[1] == 2 and not separate_texts:
         lengths = text_lengths.sum(axis=1) + 3
     else:
         lengths = text_lengths.max(axis=1) + 2
-    counts, edges = np.histogram(np.minimum(lengths, room), bins=min(20, room), range=(0, room))
+    truncated = np.minimum(lengths, max_length)
+    counts, edges = np.histogram(truncated, bins=min(20, max_length), range=(0, max_length))
     return {
         "rows": len(split),
         "skipped": split.num_broken,
@@ -32,9 +33,9 @@ def describe_split(split: Split, labels: LabelSpace, packer: Packer, apart: bool
         "lengths": {
             "edges": edges.tolist(),
             "counts": counts.tolist(),
-            "mean": float(np.minimum(lengths, room).mean()),
+            "mean": float(truncated.mean()),
             "max": int(lengths.max()),
-            "truncated": int((lengths > room).sum()),
+            "truncated": int((lengths > max_length).sum()),
         },
     }
 
@@ -50,14 +51,14 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
 
 
 def class_counts(split: Split, labels: LabelSpace) -> tuple[int, ...]:
-    """Rows of each class (no, yes for yes_no); empty for scores and plain text."""
+    """Counts the rows of each class (no, yes for yes_no); empty for scores and plain text."""
     if not labels.classes:
         return ()
     return tuple(np.bincount(split.labels.astype(np.int64), minlength=len(labels.classes)).tolist())
 
 
 def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]:
-    """What the best constant answer scores by this metric: one class, one score, or the classes' shares."""
+    """Scores the best constant prediction by this metric: one class, one score, or the classes' shares."""
     if labels.kind == "score":
         gold = labels.unscaled(split.labels.astype(np.float64))
         middle = np.median(gold) if metric.name == "mae" else gold.mean()
@@ -70,8 +71,8 @@ def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]
         value = float(metric.function(*metric.columns(gold, shares)))
         return {"metric": metric.name, "value": value, "what": "always the shares of the classes"}
     by_count = np.argsort(-counts, kind="stable")
-    # No constant beats the commonest class, unless the metric looks at one class alone, as f1 does at yes.
-    answers = by_count if labels.kind == "yes_no" or metric.own else by_count[:1]
-    values = [float(metric.function(gold, np.full(len(gold), answer))) for answer in answers]
+    # No constant beats the most frequent class, unless the metric depends on one class only, as f1 on yes.
+    candidates = by_count if labels.kind == "yes_no" or metric.own else by_count[:1]
+    values = [float(metric.function(gold, np.full(len(gold), candidate))) for candidate in candidates]
     best = int(np.argmax(values) if metric.greater_is_better else np.argmin(values))
-    return {"metric": metric.name, "value": values[best], "what": f"always '{labels.classes[answers[best]]}'"}
+    return {"metric": metric.name, "value": values[best], "what": f"always '{labels.classes[candidates[best]]}'"}

@@ -1,4 +1,4 @@
-"""Which delimiter and quoting a delimited file has, found out from its own lines. Knows lines, and no file."""
+"""Detects the delimiter and the quoting of a delimited file from its lines. Knows no file."""
 
 import csv
 import re
@@ -12,15 +12,15 @@ Quoting = Literal["minimal", "none"]
 DELIMITERS = {"tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
 NO_DELIMITER = "\x1f"  # a file of one column, where every line is one text
 DECLARED = re.compile(r'"?sep=([^"\r\n])"?[\r\n]*', re.IGNORECASE)
-"""The line before the header in which Excel declares a file's delimiter."""
+"""The line before the header with which Excel declares a file's delimiter."""
 SAMPLE_LINES, SAMPLE_CHARACTERS = 1_000, 2_000_000
-LARGEST_FIELD = 16 * 2**20  # the csv module's own 128 KiB is less than a long document
+LARGEST_FIELD = 16 * 2**20  # the csv module's default of 128 KiB is less than a long document
 
 csv.field_size_limit(max(csv.field_size_limit(), LARGEST_FIELD))
 
 
 def parse(lines: Iterable[str], delimiter: str, quoting: Quoting) -> Iterator[tuple[int, list[str] | str]]:
-    """The line each record starts at, and its fields, or what is wrong with its quotes. Empty lines are passed over."""
+    """Yields the first line of each record, and its fields or what is wrong with its quotes. Skips empty lines."""
     no_quotes = quoting == "none"
     reader = csv.reader(
         lines, delimiter=delimiter, quoting=csv.QUOTE_NONE if no_quotes else csv.QUOTE_MINIMAL, strict=True
@@ -41,7 +41,7 @@ def parse(lines: Iterable[str], delimiter: str, quoting: Quoting) -> Iterator[tu
 def find_dialect(
     lines: Callable[[], Iterator[str]], first_guess: str, delimiter: str | None, quoting: Quoting | None
 ) -> tuple[str, Quoting]:
-    """The delimiter that makes the first lines most regular, and the quoting that breaks fewer rows of them all."""
+    """Returns the delimiter with the most regular first lines, and the quoting with the fewest broken rows."""
     sample = _first(lines())
     others = [mark for mark in DELIMITERS.values() if mark != first_guess]
     marks = [delimiter] if delimiter else [first_guess, *others]
@@ -51,7 +51,7 @@ def find_dialect(
     for mark in marks:
         for style in styles:
             width, share = _regularity(sample, mark, style)
-            # As regular, the one with more columns: `amount, net;label` is a file with semicolons.
+            # Of equally regular ones, the one with more columns: `amount, net;label` is a file with semicolons.
             if width > 1 and (best is None or (share, width) > best[0]):
                 best = (share, width), mark, style
             if width == 1 and share == 1 and single is None:
@@ -62,19 +62,19 @@ def find_dialect(
 
 
 def delimiter_name(delimiter: str) -> str:
-    """As a recipe names it: comma, semicolon, tab, pipe, or the character itself."""
+    """Returns the delimiter's name in a recipe: comma, semicolon, tab, pipe, or the character itself."""
     names = {mark: name for name, mark in DELIMITERS.items()}
     return names.get(delimiter, delimiter)
 
 
-def in_words(delimiter: str, quoting: Quoting) -> str:
-    """How a file is read, for the message about a row that does not fit."""
+def describe_dialect(delimiter: str, quoting: Quoting) -> str:
+    """Says how a file is read, for the message about a broken row."""
     name = delimiter_name(delimiter) if delimiter in DELIMITERS.values() else repr(delimiter)
     return f"read with delimiter {name} and quoting {quoting}"
 
 
 def _first(lines: Iterator[str]) -> list[str]:
-    """Some lines of the start, fewer where they are long, so that memory stays flat."""
+    """Returns the first lines, fewer if they are long, so that memory stays constant."""
     sample, characters = [], 0
     for line in islice(lines, SAMPLE_LINES):
         sample.append(line)
@@ -85,7 +85,7 @@ def _first(lines: Iterator[str]) -> list[str]:
 
 
 def _regularity(sample: list[str], delimiter: str, quoting: Quoting) -> tuple[int, float]:
-    """Fields in the first record, and the share of records with as many."""
+    """Returns the number of fields in the first record, and the share of records with as many."""
     records = [record for _, record in parse(sample, delimiter, quoting)]
     if len(records) > 2 and isinstance(records[-1], str):
         records.pop()  # the sample may end inside quotes
@@ -106,7 +106,7 @@ def _find_quoting(lines: Callable[[], Iterator[str]], delimiter: str) -> Quoting
             yield line
 
     broken_if_minimal = _num_broken(counted(), delimiter, "minimal")
-    # Doubled quotes are what a program writes that does quote: a few bad rows do not speak against that.
+    # Doubled quotes are written by programs that do quote; a few bad rows do not change that.
     if broken_if_minimal == 0 or counts["doubled"] > 10 * broken_if_minimal:
         return "minimal"
     return "none" if _num_broken(lines(), delimiter, "none") < broken_if_minimal else "minimal"
@@ -123,4 +123,4 @@ def _num_broken(lines: Iterable[str], delimiter: str, quoting: Quoting) -> int:
 def _quote_problem(error: str) -> str:
     if "unexpected end of data" in error or "field larger" in error:
         return 'a quote is opened here and never closed (write " inside a field as "", or set `quoting: none`)'
-    return f"quotes are not as a csv has them: {error} (set `quoting: none` if quotes are plain text)"
+    return f"invalid quotes: {error} (set `quoting: none` if quotes are plain text)"

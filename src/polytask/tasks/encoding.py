@@ -1,4 +1,4 @@
-"""Which encoding a text file has, found out from its bytes. Knows bytes; knows no format of rows."""
+"""Detects the encoding of a text file from its bytes. Knows no format of rows."""
 
 import codecs
 import re
@@ -15,18 +15,18 @@ MARKS = {
 ZIP, OLD_OFFICE = b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 WINDOWS = "cp1252"
 CHUNK = 2**18
-ENOUGH = 100_000  # bytes above 127, to tell what they are
+ENOUGH = 100_000  # bytes above 127 that are enough to recognize an encoding
 FEWEST_ZEROS = 0.1
-"""Of the upper bytes in UTF-16: delimiters, digits and line ends have a zero there in every language."""
+"""The least share of zeros among the upper bytes of UTF-16: those of delimiters, digits and line ends are zero."""
 MOST_ODD = 0.1
-"""Of the bytes above 127 in a Windows-1252 file."""
+"""The largest share of odd bytes among those above 127 in a Windows-1252 file."""
 
 WIDE = re.compile("utf[-_ ]?(16|32)", re.IGNORECASE)
 HIGH_BYTES = bytes(range(128, 256))
 CONTROL = re.compile(r"[\0-\x08\x0e-\x1f]")
-# What Western European text hardly ever has: accented letters and signs in long rows (Cyrillic, Greek and Asian
-# encodings are full of them), a capital accent after a small letter (Mac Roman), a sign inside or in front of a word
-# (DOS and Central European code pages, Big5), bytes that Windows-1252 does not define, and control characters.
+# Rare in Western European text: long runs of accented letters and signs (frequent in Cyrillic, Greek and Asian
+# encodings), a capital accent after a small letter (Mac Roman), a sign inside or in front of a word (DOS and Central
+# European code pages, Big5), bytes that Windows-1252 does not define, and control characters.
 ODD = re.compile(
     rb"[\xa1-\xaa\xac-\xba\xbc-\xff]{3,}|[\x80\x82-\x84\x86-\x8c\x98-\x9c\x9f\xa1-\xaa\xac-\xba\xbc-\xff]{4,}"
     rb"|(?<=[a-z])[\x8a\x8c\x8e\x9f\xc0-\xd6\xd8-\xde]"
@@ -37,20 +37,20 @@ ODD = re.compile(
 
 
 def find_encoding(source: str, file: Path, fallback: str | None = None) -> str:
-    """UTF-8; UTF-16 or UTF-32; or, of what is none of them, `fallback` or Windows-1252.
+    """Returns UTF-8, UTF-16 or UTF-32, or for a file that is none of them `fallback` or Windows-1252.
 
-    Bytes that make no sense in any of these give utf-8: reading then stops at the first byte that is wrong. Reads a
-    chunk at a time, so that memory stays flat.
+    For bytes that are not sensible text in any of these it returns utf-8, so that reading stops at the first wrong
+    byte. Reads a chunk at a time, so that memory stays constant.
     """
     start = next(_chunks(file), b"")
     if start.startswith((ZIP, OLD_OFFICE)):
         raise UserError(
-            f"{source}: an Excel workbook or another archive, expected text; give a workbook the ending .xlsx, or set "
-            "`format: xlsx`"
+            f"{source}: expected a text file, found an Excel workbook or another archive; rename a workbook to .xlsx, "
+            "or set `format: xlsx`"
         )
-    for found, marks in MARKS.items():
+    for encoding, marks in MARKS.items():
         if start.startswith(marks):
-            return found
+            return encoding
     if b"\0" in start:
         return _utf_16_without_mark(start) or "utf-8"
     if _is_utf_8(file):
@@ -67,7 +67,7 @@ def _chunks(file: Path) -> Iterator[bytes]:
 
 
 def _is_utf_8(file: Path) -> bool:
-    """A NUL byte ends the search: whatever the encoding, reading stops there."""
+    """Whether the file is UTF-8. The search ends at a NUL byte, where reading stops in any encoding."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         for chunk in _chunks(file):
@@ -81,7 +81,7 @@ def _is_utf_8(file: Path) -> bool:
 
 
 def _utf_16_without_mark(start: bytes) -> str | None:
-    """The byte order that makes the start of the file lines of text, if only one of the two does."""
+    """Returns the byte order in which the start of the file is lines of text, if only one of the two gives that."""
     pairs = len(start) // 2
     fitting = []
     for name, upper, lower in (("utf-16-le", start[1::2], start[0::2]), ("utf-16-be", start[0::2], start[1::2])):
@@ -97,13 +97,13 @@ def _utf_16_without_mark(start: bytes) -> str | None:
 
 
 def _is_windows_1252(file: Path) -> bool:
-    """Whether the bytes above 127 make Western European text; a UTF-8 file with a few wrong bytes is none."""
+    """Whether the bytes above 127 are Western European text, and not UTF-8 with a few wrong bytes."""
     high = odd = in_utf_8 = 0
     for chunk in _chunks(file):
         if chunk.isascii():
             continue
         high += _num_high(chunk)
-        odd += sum(len(found[0]) for found in ODD.finditer(chunk))
+        odd += sum(len(match[0]) for match in ODD.finditer(chunk))
         in_utf_8 += _num_high(chunk.decode("utf-8", "ignore").encode())
         if high >= ENOUGH:
             break

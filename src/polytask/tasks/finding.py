@@ -1,4 +1,4 @@
-"""What a look at the data found, one thing at a time. Knows no check."""
+"""The record of one finding about a task's data. Knows no check."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,26 +7,26 @@ Severity = Literal["problem", "warning", "note"]
 
 SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
 """The worst first."""
-SINGULAR = {"are": "is", "have": "has", "say": "says", "stand": "stands"}
-ROWS_NAMED = 10  # enough to look a thing up, and little enough to read
+SINGULAR = {"appear": "appears", "are": "is", "have": "has", "repeat": "repeats"}
+ROWS_NAMED = 10  # row numbers in a finding
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing about one task's data, in plain words."""
+    """One finding about one task's data, in plain words."""
 
     severity: Severity
     """problem: scores would mislead, or nothing can be learned. warning: likely a mistake. note: good to know."""
     task: str
     split: str
-    """train, dev or test; empty when it is about the task as a whole."""
+    """train, dev or test; empty if it is about the whole task."""
     what: str
     """A short code, the same for every task and split."""
     sentence: str
     rows: tuple[int, ...]
-    """Where it was seen, as the file counts its rows; the first ten places."""
+    """The numbers of the first ten rows, as counted in the file."""
     count: int
-    """Rows, or classes, it is about."""
+    """The number of rows, or classes, that it is about."""
 
     def __str__(self) -> str:
         place = f"{self.task} {self.split}".strip()
@@ -38,7 +38,10 @@ class Finding:
 
 
 def rows_that(count: int, total: int, rest: str, first: bool = False) -> str:
-    """`12 of 1,101 rows (1.1 %) are ...`, or `1 of the first 400 rows (0.2 %) is ...`; `rest` starts in the plural."""
+    """Returns `12 of 1,101 rows (1.1 %) are ...` or `1 of the first 400 rows (0.2 %) is ...`.
+
+    `rest` starts with a verb in the plural.
+    """
     verb, _, what = rest.partition(" ")
     verb = SINGULAR[verb] if count == 1 else verb
     rows = f"{'the first ' if first else ''}{total:,} {'row' if total == 1 else 'rows'}"
@@ -46,7 +49,7 @@ def rows_that(count: int, total: int, rest: str, first: bool = False) -> str:
 
 
 def in_percent(count: int, total: int) -> str:
-    """`1.1 %`; neither nothing nor everything unless it is."""
+    """Formats a share as `1.1 %`; only exactly none and all are 0 % and 100 %."""
     percent = 100 * count / total
     if 0 < percent < 0.1:
         return "less than 0.1 %"

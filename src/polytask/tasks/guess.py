@@ -1,4 +1,4 @@
-"""What task a file seems to hold: its text and label columns, its kind, and why. Knows columns; knows no model."""
+"""Guesses the task that a file holds: its text and label columns, its kind, and the reasons. Knows no model."""
 
 import math
 from collections.abc import Collection, Iterator, Sequence
@@ -7,25 +7,25 @@ from dataclasses import dataclass, replace
 from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, first_pair, likeness, rank
 from polytask.tasks.encoding import WINDOWS
 from polytask.tasks.labels import NO, NUMBER, YES, class_name, sorted_classes
-from polytask.tasks.reading import found_fields, open_for, open_source
+from polytask.tasks.reading import detected_fields, open_for, open_source
 from polytask.tasks.sheets import SheetSource
 from polytask.tasks.siblings import find_dev
 from polytask.tasks.source import BrokenRow, Source, no_column
 from polytask.types import LabelKind, TaskSpec, UserError
 
-NAMED = 8  # columns that a reason lists
+NAMED = 8  # columns listed in a reason
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A task as a file seems to hold it."""
+    """The task that was guessed from a file."""
 
     spec: TaskSpec
-    """Where nothing was found, its `label` is None, its `text` empty, its `dev` empty."""
+    """The guessed fields. Where no column or file fits, `label` is None, `text` is empty, `dev` is empty."""
     reasons: list[str]
-    """Why, in plain words; the last one is about dev."""
+    """The reasons in plain words; the last one is about dev."""
     columns: tuple[str, ...]
-    """Of the training file."""
+    """The columns of the training file."""
 
     @property
     def has_dev(self) -> bool:
@@ -42,10 +42,10 @@ def guess_task(
     others: Collection[str] = (),
     taken: Collection[str] = (),
 ) -> Guess:
-    """The task that the file `train` seems to hold; its reasons say what was seen.
+    """Guesses the task that the file `train` holds.
 
-    `dev`, `label` and `text` are not guessed when they are given. Columns in `taken`, and those named like one of the
-    `others`, which are further tasks from the same file, are not chosen as the label.
+    `dev`, `label` and `text` are not guessed if they are given. The label is none of the columns in `taken`, and none
+    that is named like one of the `others`, which are further tasks from the same file.
     """
     source = open_source(train)
     columns = columns_of(source)
@@ -56,11 +56,11 @@ def guess_task(
     rest = [column for column in columns if column is not chosen]
     texts, text_reason = (given_texts, f"text: {_quoted(text or ())}, as given") if given_texts else _guess_texts(rest)
     if chosen in texts:
-        raise UserError(f"{train}: column {texts[0].name!r} is given as text and as label of task {name}")
+        raise UserError(f"{train}: column {texts[0].name!r} is given both as text and as label of task {name}")
     kind, kind_reason = _guess_kind(chosen) if chosen is not None else ("classes", "")
-    wanted = tuple(column.name for column in [*texts, *([chosen] if chosen is not None else [])])
-    dev, dev_reason = find_dev(train, dev, wanted)
-    spec = TaskSpec(name, kind, wanted[: len(texts)], chosen.name if chosen is not None else None, train, dev or "")
+    used = tuple(column.name for column in [*texts, *([chosen] if chosen is not None else [])])
+    dev, dev_reason = find_dev(train, dev, used)
+    spec = TaskSpec(name, kind, used[: len(texts)], chosen.name if chosen is not None else None, train, dev or "")
     shared = _shared_fields(source, dev)
     spec = replace(spec, encoding=shared.get("encoding"), delimiter=shared.get("delimiter"))
     label_reason += kind_reason
@@ -68,7 +68,7 @@ def guess_task(
         spec = replace(spec, range=_whole_range(spec))
         assert spec.range is not None
         label_reason += f", range {spec.range[0]:g} to {spec.range[1]:g}"
-    return Guess(spec, [text_reason, label_reason, *_how_read(source), dev_reason], source.columns)
+    return Guess(spec, [text_reason, label_reason, *_format_reasons(source), dev_reason], source.columns)
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -85,52 +85,57 @@ def _given(source: Source, columns: Sequence[Column], name: str) -> Column:
 
 
 def _given_texts(source: Source, columns: Sequence[Column], names: Sequence[str]) -> list[Column]:
-    """One column or two; a column whose own name has a comma is found too."""
-    whole = ",".join(names)
-    if len(names) > 1 and whole in source.columns:
-        names = [whole]
-    found = [_given(source, columns, name.strip()) for name in names]
-    if len(found) > 2 or len(set(names)) < len(names):
-        raise UserError(f"{source.name}: text {_quoted(names)}: one column, or two different ones for a pair")
-    return found
+    """Returns the given columns, one or two; the name of a single column may contain a comma."""
+    joined = ",".join(names)
+    if len(names) > 1 and joined in source.columns:
+        names = [joined]
+    texts = [_given(source, columns, name.strip()) for name in names]
+    if len(texts) > 2 or len(set(names)) < len(names):
+        raise UserError(
+            f"{source.name}: text must be one column, or two different columns for a pair, found {_quoted(names)}"
+        )
+    return texts
 
 
 def _given_label(source: Source, columns: Sequence[Column], name: str) -> tuple[Column, str]:
     column = _given(source, columns, name)
     if column.different < 2:
-        found = f"{column.values[0]!r} in every row" if column.values else "no value in the first rows"
-        raise UserError(f"{source.name}, column {name!r}: {found}; a label has two or more different values")
+        values = f"{column.values[0]!r} in every row" if column.values else "no value in the first rows"
+        raise UserError(
+            f"{source.name}, column {name!r}: a label must have two or more different values, found {values}"
+        )
     return column, f"label: column {name!r}, as given"
 
 
 def _guess_label(task: str, columns: Sequence[Column]) -> tuple[Column | None, str]:
-    """A column named like the task, or like a label, or with few different values; or none."""
-    like = [(alike, column) for column in columns if (alike := likeness(column.name, task)) is not None]
-    named = [(place, column) for column in columns if (place := rank(column.name, LABEL_NAMES)) is not None]
+    """Returns a column named like the task, or like a label, or with few different values; or None."""
+    like = [(order, column) for column in columns if (order := likeness(column.name, task)) is not None]
+    named = [(order, column) for column in columns if (order := rank(column.name, LABEL_NAMES)) is not None]
     possible = [column for column in columns if column.could_be_label]
     for reason, candidates in ((f"named like the task {task!r}", like), ("by its name", named)):
-        usable = [(place, column) for place, column in candidates if column.could_be_named_label]
+        usable = [(order, column) for order, column in candidates if column.could_be_named_label]
         if usable:
             best = min(usable, key=lambda pair: pair[0])[1]
             others = [column.name for column in possible if column is not best]
-            could = f" ({_quoted(others)} could be another task's)" if others else ""
+            could = f" ({_quoted(others)} could be the label of another task)" if others else ""
             return best, f"label: column {best.name!r}, {reason}{could}"
     if possible:
         best = min(reversed(possible), key=lambda column: column.different)
         return best, f"label: column {best.name!r}, because its values are few and short"
     never = [column.name for column in columns if column.is_constant or column.is_date]
-    but = f"; not these, which have only one value, or dates: {_quoted(never)}" if never else ""
-    return None, f"label: not found: no column has a few different names, or numbers{but}"
+    but = f" (columns with a single value or with dates are never chosen: {_quoted(never)})" if never else ""
+    return None, f"label: not found; no column has numbers or a few different names{but}"
 
 
 def _guess_texts(columns: Sequence[Column]) -> tuple[list[Column], str]:
     words = [column for column in columns if column.is_text]
-    texts = [column for column in words if column.different * 10 > len(column.values)] or words  # few: a category
+    # A column with few different values is a category rather than a text.
+    texts = [column for column in words if column.different * 10 > len(column.values)] or words
     if not texts:
-        return [], "text: not found: no column has words that differ from row to row"
+        return [], "text: not found; no column has words that differ from row to row"
     pair = first_pair([column.name for column in texts])
     if pair is not None:
-        both = [texts[place] for place in pair]
+        both = [texts[i] for i in pair]
         return both, f"text: columns {both[0].name!r} and {both[1].name!r}, a pair by their names"
     by_length = sorted(texts, key=lambda column: -column.mean_length)
     long = [column for column in texts if column.mean_length * 2 > by_length[0].mean_length]
@@ -153,20 +158,20 @@ def _quoted(names: Sequence[str]) -> str:
 def _guess_kind(label: Column) -> tuple[LabelKind, str]:
     names = sorted_classes(tuple({class_name(value) for value in label.values}))
     rows = f"in {len(label.values):,} rows"
-    asked = " (its name is one of its values: is the header missing?)" if class_name(label.name) in names else ""
+    doubt = " (its name is one of its values: is the header missing?)" if class_name(label.name) in names else ""
     if {name.lower() for name in names} <= YES | NO:
-        return "yes_no", f"{asked}; {' and '.join(names)} {rows}: yes_no"
+        return "yes_no", f"{doubt}; {' and '.join(names)} {rows}: yes_no"
     numbers = label.numbers
     if numbers and (any(not number.is_integer() for number in numbers) or len(names) > 20):
-        seen = f"numbers from {min(numbers):g} to {max(numbers):g}, {len(names)} different {rows}"
-        return "score", f"{asked}; {seen}: score"
-    what = "whole numbers" if all(NUMBER.fullmatch(name) for name in names) else "names"
+        values = f"numbers from {min(numbers):g} to {max(numbers):g}, {len(names)} different {rows}"
+        return "score", f"{doubt}; {values}: score"
+    what = "integers" if all(NUMBER.fullmatch(name) for name in names) else "names"
     few = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
-    return "classes", f"{asked}; {len(names)} different {what} {rows} ({few}): classes"
+    return "classes", f"{doubt}; {len(names)} different {what} {rows} ({few}): classes"
 
 
 def _whole_range(spec: TaskSpec) -> tuple[float, float]:
-    """The whole numbers around all scores of the files, not of the first rows only."""
+    """Returns the integers around all scores of the files, not only those of the first rows."""
     assert spec.label is not None
     low, high = math.inf, -math.inf
     for path in filter(None, (spec.train, spec.dev)):
@@ -180,22 +185,22 @@ def _whole_range(spec: TaskSpec) -> tuple[float, float]:
     return float(math.floor(low)), float(math.ceil(high))
 
 
-# --- how the file is read ---------------------------------------------------------------------------------------------
+# --- encoding, delimiter, sheet ---------------------------------------------------------------------------------------
 def _shared_fields(source: Source, dev: str | None) -> dict[str, str]:
-    """Encoding and delimiter for the recipe, which has one of each for all files of a task."""
-    fields = found_fields(source)
+    """Returns encoding and delimiter for the recipe, which has one of each for all files of a task."""
+    fields = detected_fields(source)
     if not dev or not fields:
         return fields
-    of_dev = found_fields(open_source(dev))
+    of_dev = detected_fields(open_source(dev))
     return {field: value for field, value in fields.items() if of_dev.get(field) == value}
 
 
-def _how_read(source: Source) -> Iterator[str]:
-    fields = found_fields(source)
+def _format_reasons(source: Source) -> Iterator[str]:
+    fields = detected_fields(source)
     if fields.get("encoding") == WINDOWS:
         yield (
-            "encoding: read as Windows-1252, a guess, because the file is not UTF-8; if its letters look wrong, save "
-            "it as UTF-8 and run init again"
+            "encoding: read as Windows-1252, a guess, because the file is not UTF-8; if letters look wrong, save it as "
+            "UTF-8 and run init again"
         )
     elif "encoding" in fields:
         yield f"encoding: {fields['encoding']}"
@@ -203,4 +208,4 @@ def _how_read(source: Source) -> Iterator[str]:
         yield f"delimiter: {fields['delimiter']}"
     if isinstance(source, SheetSource) and source.sheet is None and len(source.titles) > 1:
         others = [title for title in source.titles if title != source.title]
-        yield f"sheet: {source.title!r}, the first one; choose another as {source.name}#SHEET ({_quoted(others)})"
+        yield f"sheet: {source.title!r}, the first one; to read another, use {source.name}#SHEET ({_quoted(others)})"

@@ -15,9 +15,9 @@ from polytask.types import UserError
 
 @dataclass(frozen=True)
 class HubSource:
-    """A split of a data set of the Hugging Face hub, or of a local folder, with the `datasets` library.
+    """A split of a data set of the Hugging Face hub, or of a local folder, read with the `datasets` library.
 
-    Class labels stay the numbers they are stored as. A revision of the data set is a commit, a tag or a branch:
+    Class labels are the stored numbers. A revision of the data set is a commit, a tag or a branch:
     hub:DATASET@REVISION#SPLIT.
     """
 
@@ -59,17 +59,17 @@ class HubSource:
                 problems.append(f"{dataset}{f' ({config})' if config else ''}: {error}")
                 continue
             if len(data) == 0:
-                raise UserError(f"{self.name}: a split without rows")
+                raise UserError(f"{self.name}: the split has no rows")
             return data
         raise UserError(
-            f"{self.name}: cannot be loaded; " + "; ".join(problems or ["expected OWNER/NAME/CONFIG at most"])
+            f"{self.name}: cannot load the data set; " + "; ".join(problems or ["expected OWNER/NAME/CONFIG at most"])
         )
 
 
 def hub_names(path: str) -> list[tuple[str, str | None]]:
-    """The data sets and configurations that a name can mean, the likeliest first.
+    """Returns the data sets and configurations that a name can mean, the likeliest first.
 
-    A local folder, or one with a configuration's name behind it; NAME; OWNER/NAME; NAME/CONFIG; OWNER/NAME/CONFIG.
+    A name is a local folder, FOLDER/CONFIG, NAME, OWNER/NAME, NAME/CONFIG or OWNER/NAME/CONFIG.
     """
     local = Path(os.path.expanduser(path))
     if os.path.isdir(local):

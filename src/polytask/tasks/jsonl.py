@@ -15,7 +15,7 @@ from polytask.types import UserError
 
 @dataclass(frozen=True)
 class JsonLinesSource:
-    """One JSON object a line; the first one's keys are the columns."""
+    """A file with one JSON object per line; the keys of the first one are the columns."""
 
     name: str
     file: Path
@@ -29,9 +29,9 @@ class JsonLinesSource:
     def columns(self) -> tuple[str, ...]:
         for row in self.objects():
             if isinstance(row, BrokenRow):
-                raise UserError(f"{row}; the first line says which columns there are")
+                raise UserError(f"{row}; the first line must name the columns")
             return tuple(row[1])
-        raise UserError(f"{self.name}: the file is empty; expected one JSON object a line")
+        raise UserError(f"{self.name}: the file is empty; expected one JSON object per line")
 
     def rows(self, columns: Sequence[str], needed: Sequence[str] | None = None) -> Iterator[Row | BrokenRow]:
         must = columns if needed is None else needed
@@ -47,15 +47,15 @@ class JsonLinesSource:
                 yield BrokenRow(self.name, self.unit, line, missing, "", "the line has no such key")
 
     def objects(self) -> Iterator[tuple[int, dict[str, Any]] | BrokenRow]:
-        """Each line's number and its whole object, which may have other keys than the first line's."""
+        """Yields each line's number and its whole object, which may have other keys than the first line."""
         for line, text in enumerate(read_lines(self.name, self.file, self.encoding, newline="\n"), start=1):
             if not text.strip():
                 continue
             problem = "not a JSON object"
             try:
                 content = json.loads(text)
-                if "\\u" in text:  # the only way to write half of a surrogate pair, which is no text
-                    content = _all_text(content)
+                if "\\u" in text:  # only such an escape can be half of a surrogate pair, which is not valid text
+                    content = _without_lone_surrogates(content)
             except (ValueError, RecursionError) as error:
                 content, problem = None, f"not valid JSON: {error}"
             if isinstance(content, dict):
@@ -64,12 +64,12 @@ class JsonLinesSource:
                 yield BrokenRow(self.name, self.unit, line, None, shortened(text.strip()), problem)
 
 
-def _all_text(value: Any) -> Any:
-    """The value without lone surrogates: no file could hold them, nor a terminal show them."""
+def _without_lone_surrogates(value: Any) -> Any:
+    """Replaces lone surrogates, which can be neither written to a file nor shown in a terminal."""
     if isinstance(value, str):
         return without_lone_surrogates(value)
     if isinstance(value, list):
-        return [_all_text(item) for item in value]
+        return [_without_lone_surrogates(item) for item in value]
     if isinstance(value, dict):
-        return {_all_text(key): _all_text(item) for key, item in value.items()}
+        return {_without_lone_surrogates(key): _without_lone_surrogates(item) for key, item in value.items()}
     return value

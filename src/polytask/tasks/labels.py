@@ -1,7 +1,7 @@
-"""Raw label values -> the numbers a store keeps, and back to what a user reads. Knows no file and no text.
+"""Converts labels between the file, the numbers in a store, and what heads need. Knows no file and no text.
 
 A stored label is a class's number (in order of appearance, or in the recipe's order), 0 or 1 for no and yes, the score
-as it stands in the file, or 0 for plain text, which has none.
+as it is in the file, or 0 for plain text, which has no labels.
 """
 
 import math
@@ -15,12 +15,12 @@ from polytask.types import YES_NO, LabelSpace, TaskSpec, UserError
 
 YES = frozenset({"1", "true", "yes", "y"})
 NO = frozenset({"0", "false", "no", "n"})
-MOST_CLASSES = 10_000  # more different labels than this is a text or an id, and would not fit in memory either
+MOST_CLASSES = 10_000  # more different labels than this are texts or ids, and would not fit in memory either
 NUMBER = re.compile(r"([+-]?)(0|[1-9][0-9]*)(?:\.([0-9]+))?")
 
 
 class LabelProblem(ValueError):
-    """What is wrong with one label."""
+    """A label that cannot be used; the message says why."""
 
 
 class LabelReader:
@@ -42,10 +42,10 @@ class LabelReader:
         return tuple(self._numbers)
 
     def read(self, value: object) -> int | float:
-        """The label as a number; LabelProblem says what is wrong with it."""
+        """Returns the label as a number; raises LabelProblem if it cannot be used."""
         if not isinstance(value, str):
             return self._read(value)
-        number = self._seen.get(value)  # what was read once need not be taken apart again
+        number = self._seen.get(value)  # a label that was read before need not be parsed again
         if number is None:
             number = self._read(value)
             if len(self._seen) < MOST_CLASSES:
@@ -53,7 +53,7 @@ class LabelReader:
         return number
 
     def _read(self, value: object) -> int | float:
-        empty = not value.strip() if isinstance(value, str) else value is None or value != value  # not itself: a NaN
+        empty = not value.strip() if isinstance(value, str) else value is None or value != value  # NaN != NaN
         if empty:
             raise LabelProblem("the label is empty")
         if not isinstance(value, str | int | float):
@@ -73,7 +73,7 @@ class LabelReader:
 
 
 def class_name(value: str | int | float) -> str:
-    """The one name of a class: 3, "3" and " 3.0 " are all "3"."""
+    """Returns the name of a class: 3, "3" and " 3.0 " are all "3"."""
     if isinstance(value, bool):
         return str(value).lower()
     text = str(value).strip()
@@ -86,34 +86,34 @@ def class_name(value: str | int | float) -> str:
 
 
 def sorted_classes(names: Sequence[str]) -> tuple[str, ...]:
-    """By number if all are numbers, else by letter."""
+    """Sorts classes as numbers if all are numbers, else alphabetically."""
     if all(NUMBER.fullmatch(name) for name in names):
         return tuple(sorted(names, key=float))
     return tuple(sorted(names))
 
 
 def given_classes(spec: TaskSpec) -> tuple[str, ...] | None:
-    """The recipe's own list of classes, checked; None when it has none."""
+    """Returns the recipe's list of classes, checked; None if it has none."""
     if spec.classes is None:
         return None
     names = tuple(class_name(name) for name in spec.classes)
     if len(set(names)) < len(names) or len(names) < 2:
-        raise UserError(f"task {spec.name!r}: classes {list(spec.classes)}; expected two or more different names")
+        raise UserError(f"task {spec.name!r}: classes must be two or more different names, found {list(spec.classes)}")
     return names
 
 
 def score_range(spec: TaskSpec) -> tuple[float, float]:
-    """The recipe's range of scores, checked."""
+    """Returns the recipe's range of scores, checked."""
     if spec.range is None:
         raise UserError(f"task {spec.name!r}: kind score needs a `range`, for example [0, 5]")
     low, high = spec.range
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise UserError(f"task {spec.name!r}: range {list(spec.range)}; expected the lowest score and a higher one")
+        raise UserError(f"task {spec.name!r}: range must be the lowest and the highest score, found {list(spec.range)}")
     return float(low), float(high)
 
 
 def label_space(spec: TaskSpec, names: Sequence[str], vocabulary: int = 0) -> LabelSpace:
-    """What the task's labels can be, with these classes found in its training rows, and so many different tokens."""
+    """Returns the task's label space; `names` are the classes of its training rows, `vocabulary` is that of texts."""
     if spec.kind == "text":
         return LabelSpace("text", vocabulary=vocabulary)
     if spec.kind == "yes_no":
@@ -123,7 +123,7 @@ def label_space(spec: TaskSpec, names: Sequence[str], vocabulary: int = 0) -> La
         return LabelSpace("score", low=low, high=high)
     classes = given_classes(spec) or sorted_classes(names)
     if len(classes) < 2:
-        found = f"only the class {classes[0]!r}" if classes else "no label at all"
+        found = f"only the class {classes[0]!r}" if classes else "no labels"
         raise UserError(
             f"{spec.train}: column {spec.label!r} of task {spec.name!r} has {found}; expected two or more classes"
         )
@@ -133,20 +133,20 @@ def label_space(spec: TaskSpec, names: Sequence[str], vocabulary: int = 0) -> La
 def as_targets(
     space: LabelSpace, names: Sequence[str], stored: npt.NDArray[np.generic]
 ) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
-    """Stored numbers as heads need them: the class's place, 0.0 or 1.0, or the score as a number from 0 to 1."""
+    """Converts stored numbers to what heads need: the class's index, 0.0 or 1.0, or the score scaled to [0, 1]."""
     if space.kind == "text":
         return stored.astype(np.int64)
     if space.kind == "classes":
-        place = np.array([space.classes.index(name) for name in names], dtype=np.int64)
-        return place[stored.astype(np.int64)]
+        indices = np.array([space.classes.index(name) for name in names], dtype=np.int64)
+        return indices[stored.astype(np.int64)]
     if space.kind == "yes_no":
         return stored.astype(np.float32)
     scaled = (stored.astype(np.float64) - space.low) / (space.high - space.low)
     return scaled.astype(np.float32)
 
 
-def shown(kind: str, names: Sequence[str], stored: int | float) -> str | float | None:
-    """A stored number as a user reads it: the class's name, yes or no, or the score; None for plain text."""
+def as_label(kind: str, names: Sequence[str], stored: int | float) -> str | float | None:
+    """Converts a stored number to a label: the class's name, yes or no, or the score; None for plain text."""
     if kind == "text":
         return None
     if kind == "score":

@@ -1,4 +1,4 @@
-"""What is odd about labels: classes without rows, one class for all, scores that are classes. Knows no text."""
+"""Findings about labels: classes without rows, one class for nearly all rows, scores that look like classes."""
 
 from collections.abc import Iterator
 
@@ -10,19 +10,19 @@ from polytask.tasks.finding import Finding, Severity, in_percent
 from polytask.tasks.labels import NUMBER
 from polytask.tasks.task import Split, Task
 
-FEWEST_OF_A_CLASS = 5  # fewer examples than this are learned by heart, not understood
-ONE_SIDED = 0.95  # always answering this class is nearly always right
-MOST_NUMERIC_CLASSES = 20  # as `polytask init` guesses: more different numbers than this are scores
-FEWEST_OF_A_LABEL = 2  # mean rows of a class below which labels look like ids or texts
-WHOLE_SCORES = 11  # 0 to 10: as many different whole numbers or fewer may be classes
-NARROW = 0.25  # of the range that scores use: the squared error is then tiny from the start
+FEWEST_OF_A_CLASS = 5  # fewer examples than this are memorized rather than learned
+ONE_SIDED = 0.95  # always predicting this class is nearly always right
+MOST_NUMERIC_CLASSES = 20  # as in `polytask init`: more different numbers than this are scores
+FEWEST_OF_A_LABEL = 2  # mean rows per class below which labels look like ids or texts
+WHOLE_SCORES = 11  # 0 to 10: this many different integers or fewer may be classes
+NARROW = 0.25  # of the range that scores use; below it, the squared error is tiny from the start
 CLASSES_NAMED = 5
 
 Mask = npt.NDArray[np.bool_]
 
 
 def odd_labels(name: str, task: Task) -> Iterator[Finding]:
-    """What the task's labels have, split by split."""
+    """Yields the findings about the task's labels, split by split."""
     if task.labels.kind == "score":
         for split in task.splits.values():
             yield from _scores(name, task, split)
@@ -34,7 +34,7 @@ def _classes(name: str, task: Task) -> Iterator[Finding]:
     classes = task.labels.classes
     counts = {split: np.array(class_counts(data, task.labels)) for split, data in task.splits.items()}
 
-    def told(severity: Severity, split: str, what: str, where_C: Mask, sentence: str) -> Iterator[Finding]:
+    def finding(severity: Severity, split: str, what: str, where_C: Mask, sentence: str) -> Iterator[Finding]:
         names = [classes[i] for i in np.flatnonzero(where_C)]
         if names:
             yield Finding(severity, name, split, what, sentence.format(names=_listed(names)), (), len(names))
@@ -44,18 +44,18 @@ def _classes(name: str, task: Task) -> Iterator[Finding]:
         train = counts["train"]
         learned_C = train > 0
         few_C = learned_C & (train < FEWEST_OF_A_CLASS)
-        sentence = "no training row is {names}: what has no example cannot be learned"
-        yield from told("problem", "train", "class_missing", ~learned_C, sentence)
+        sentence = "no training row has the label {names}, which can therefore not be learned"
+        yield from finding("problem", "train", "class_missing", ~learned_C, sentence)
         sentence = f"fewer than {FEWEST_OF_A_CLASS} training rows each: {{names}}"
-        yield from told("warning", "train", "few_examples", few_C, sentence)
+        yield from finding("warning", "train", "few_examples", few_C, sentence)
         yield from _one_sided(name, classes, train)
         if task.spec.kind == "classes":
             yield from _odd_classes(name, classes, int(train.sum()))
     for split in ("dev", "test"):
         if split in counts:
             severity: Severity = "warning" if split == "dev" else "note"
-            sentence = f"no {split} row is {{names}}: {split} scores say nothing of it"
-            yield from told(severity, split, "class_missing", learned_C & (counts[split] == 0), sentence)
+            sentence = f"no {split} row has the label {{names}}, so the {split} scores do not cover it"
+            yield from finding(severity, split, "class_missing", learned_C & (counts[split] == 0), sentence)
 
 
 def _one_sided(name: str, classes: tuple[str, ...], counts_C: npt.NDArray[np.int64]) -> Iterator[Finding]:
@@ -63,16 +63,18 @@ def _one_sided(name: str, classes: tuple[str, ...], counts_C: npt.NDArray[np.int
     count = int(counts_C[most])
     if count > ONE_SIDED * total:
         sentence = (
-            f"{in_percent(count, total)} of the rows are {classes[most]!r}: always saying so has a high accuracy; "
+            f"{in_percent(count, total)} of the rows are {classes[most]!r}, so always predicting it gives a high "
+            "accuracy; use `metric: f1`"
         )
-        yield Finding("warning", name, "train", "one_sided", f"{sentence}`metric: f1` shows more", (), count)
+        yield Finding("warning", name, "train", "one_sided", sentence, (), count)
 
 
 def _odd_classes(name: str, classes: tuple[str, ...], rows: int) -> Iterator[Finding]:
     numbers = all(NUMBER.fullmatch(value) for value in classes)
     if numbers and (len(classes) > MOST_NUMERIC_CLASSES or any("." in value for value in classes)):
         sentence = (
-            f"the labels are {len(classes):,} different numbers: `kind: score` knows that 4 is nearer to 5 than to 1"
+            f"the labels are {len(classes):,} different numbers; with `kind: score`, a prediction of 4 for 5 counts as "
+            "nearly right"
         )
         yield Finding("warning", name, "train", "numbers_as_classes", sentence, (), len(classes))
     elif rows < FEWEST_OF_A_LABEL * len(classes):
@@ -84,23 +86,24 @@ def _scores(name: str, task: Task, split: Split) -> Iterator[Finding]:
     different, rows = np.unique(split.store.labels), len(split)
     low, high, space = float(different.min(initial=np.inf)), float(different.max(initial=-np.inf)), task.labels
 
-    def told(severity: Severity, what: str, sentence: str) -> Finding:
+    def finding(severity: Severity, what: str, sentence: str) -> Finding:
         return Finding(severity, name, split.name, what, sentence, (), rows)
 
     if len(different) < 2:
         if rows > 1:
-            yield told("problem", "constant_score", f"every score is {low:g}: there is nothing to learn or to score")
+            yield finding("problem", "constant_score", f"every score is {low:g}: there is nothing to learn or to score")
         return
     if high - low < NARROW * (space.high - space.low):
         given = f"[{space.low:g}, {space.high:g}]"
-        yield told("warning", "narrow_range", f"scores go from {low:g} to {high:g} only, and `range` is {given}")
+        yield finding("warning", "narrow_range", f"all scores are in [{low:g}, {high:g}], but `range` is {given}")
     if split.name != "train" or rows <= WHOLE_SCORES:
         return
     if len(different) == 2:
-        yield told("warning", "two_scores", f"every score is {low:g} or {high:g}: `kind: yes_no` or `classes`?")
+        sentence = f"every score is {low:g} or {high:g}; would `kind: yes_no` or `kind: classes` fit better?"
+        yield finding("warning", "two_scores", sentence)
     elif len(different) <= WHOLE_SCORES and (different == np.round(different)).all():
-        sentence = f"the scores are {len(different)} whole numbers from {low:g} to {high:g}: fine, or `kind: classes` "
-        yield told("note", "whole_scores", f"{sentence}with `loss: ordinal`")
+        sentence = f"the scores are {len(different)} integers from {low:g} to {high:g}; `kind: classes` with "
+        yield finding("note", "whole_scores", f"{sentence}`loss: ordinal` is an alternative")
 
 
 def _listed(names: list[str]) -> str:

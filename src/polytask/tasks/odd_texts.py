@@ -1,6 +1,6 @@
-"""What is odd about the letters of texts: broken encodings, markup, ids. Reads a file's first rows; knows no label.
+"""Findings about the characters of texts: broken encodings, markup, ids. Reads a file's first rows; knows no label.
 
-Token ids do not show these: the tokenizer has dropped or replaced what they would show.
+Token ids cannot show these, because the tokenizer drops or replaces such characters.
 """
 
 import re
@@ -15,25 +15,25 @@ from polytask.tasks.reading import encoding_of, open_for
 from polytask.tasks.task import Split
 from polytask.types import Example, UserError
 
-TEXTS_READ = 20_000  # a file is written by one program: what is wrong with it shows in its first rows
+TEXTS_READ = 20_000  # a file is written by one program, so that its faults show in the first rows
 CHARACTERS_READ = 2_000  # of one text, so that long documents take no longer
-FEWEST_IDS = 20  # of fewer values, single words or numbers may well be texts
-ALMOST_ALL = 0.95  # a column of ids may have a gap or a header in its midst
-RARE = 0.005  # what fewer rows have is theirs alone: the file is sound
+FEWEST_IDS = 20  # among fewer values, single words or numbers may be texts
+ALMOST_ALL = 0.95  # a column of ids may have a gap, or a header in the middle
+RARE = 0.005  # below this share of rows, single rows are odd and not the file
 TAGS = "a|b|br|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|script|span|strong|style|table|tbody|td|th|tr|u|ul"
 
 
 @dataclass(frozen=True)
 class Oddity:
-    """Something to look for in a text."""
+    """A pattern to search for in texts, and the finding about it."""
 
     what: str
     pattern: re.Pattern[str]
     severity: Severity
     sentence: str
-    """Follows `12 of 400 rows`."""
+    """Continues `12 of 400 rows`."""
     in_ascii: bool = False
-    """Whether a text of plain ASCII can have it."""
+    """Whether a text of plain ASCII can match."""
 
 
 ODDITIES = (
@@ -44,19 +44,19 @@ ODDITIES = (
             "|â\u20ac|ï»¿|ï¿½"
         ),
         "warning",
-        "have letters such as Ã© for é: UTF-8 that some program read as another encoding; export them anew",
+        "have letters such as Ã© for é: UTF-8 that a program read as another encoding; export the file again",
     ),
     Oddity(
         "lost_characters",
         re.compile("\ufffd"),
         "warning",
-        "have the replacement character U+FFFD where a program lost a letter; export them anew from the source",
+        "have the replacement character U+FFFD where a program lost a letter; export the file again from its source",
     ),
     Oddity(
         "control_characters",
         re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"),
         "warning",
-        "have control characters, which are no text and are dropped; the file may be no plain text",
+        "have control characters, which are dropped; the file may not be plain text",
         in_ascii=True,
     ),
     # Joiners (U+200C, U+200D) are left out: Persian and emoji are written with them.
@@ -64,20 +64,20 @@ ODDITIES = (
         "zero_width",
         re.compile("[\u00ad\u200b\u2060\ufeff]"),
         "note",
-        "have characters without width (soft hyphen, zero-width space), which are dropped; words around them may join",
+        "have zero-width characters (soft hyphen, zero-width space), which are dropped; words around them may join",
     ),
     Oddity(
         "markup",
         re.compile(rf"&(?:amp|lt|gt|quot|apos|nbsp|#\d+|#[xX][0-9a-fA-F]+);|</?(?:{TAGS})(?:\s[^<>]*)?/?>", re.I),
         "warning",
-        "have HTML tags or entities such as <br> or &amp;: they take room and mean nothing to the encoder",
+        "have HTML tags or entities such as <br> or &amp;, which take space and mean nothing to the encoder",
         in_ascii=True,
     ),
     Oddity(
         "special_tokens",
         re.compile(r"\[(?:CLS|SEP|MASK|PAD|UNK)\]"),
         "note",
-        "have an encoder's special token such as [SEP] in their text: it is read as the letters that it is",
+        "have a special token such as [SEP] in their text, which is read as plain letters",
         in_ascii=True,
     ),
 )
@@ -87,7 +87,7 @@ ID = re.compile(
 
 
 def odd_texts(task: str, split: Split) -> list[Finding]:
-    """What the first rows of the split's file have in their texts. A file that has changed since is passed over."""
+    """Returns the findings about the texts in the first rows of the split's file; none if the file has changed."""
     read, seen = 0, defaultdict[str, list[int]](list)
     columns = [_Column(name) for name in split.spec.text]
     for example in _read(split):
@@ -98,20 +98,20 @@ def odd_texts(task: str, split: Split) -> list[Finding]:
                     seen[oddity.what].append(example.row)
         for column, text in zip(columns, example.texts, strict=True):
             column.add(text)
-    found = _guessed_encoding(task, split)
+    findings = _guessed_encoding(task, split)
     for oddity in ODDITIES:
         if rows := seen[oddity.what]:
             severity = "note" if len(rows) < RARE * read else oddity.severity
             sentence = rows_that(len(rows), read, oddity.sentence, first=read < len(split))
-            found.append(
+            findings.append(
                 Finding(severity, task, split.name, oddity.what, sentence, tuple(rows[:ROWS_NAMED]), len(rows))
             )
     for column in columns:
         if column.is_ids(read):
             sentence = f"nearly every value of column {column.name!r} is a different id or number, such as "
-            sentence += f"{column.example!r}: is this the text?"
-            found.append(Finding("problem", task, split.name, "ids_as_text", sentence, (), column.ids))
-    return found
+            sentence += f"{column.example!r}; is this the text column?"
+            findings.append(Finding("problem", task, split.name, "ids_as_text", sentence, (), column.ids))
+    return findings
 
 
 def _guessed_encoding(task: str, split: Split) -> list[Finding]:
@@ -124,15 +124,15 @@ def _guessed_encoding(task: str, split: Split) -> list[Finding]:
     if encoding != WINDOWS:
         return []
     sentence = (
-        f"is not UTF-8 and was read as Windows-1252, a guess: write `encoding: {WINDOWS}` into the task to keep it, or "
-        "another encoding if letters look wrong"
+        f"the file is not UTF-8 and was read as Windows-1252, which is a guess; set `encoding: {WINDOWS}` in the task "
+        "to keep it, or another encoding if letters look wrong"
     )
     return [Finding("note", task, split.name, "guessed_encoding", sentence, (), len(split))]
 
 
 @dataclass
 class _Column:
-    """How many values of a column look like ids."""
+    """Counts the values of a column that look like ids."""
 
     name: str
     ids: int = 0

@@ -40,13 +40,13 @@ class ParquetSource:
             for batch in parquet.iter_batches(BATCH, columns=columns):
                 yield [batch.column(name).to_pylist() for name in columns]
         if empty:
-            raise UserError(f"{self.name}: a table without rows")
+            raise UserError(f"{self.name}: the table has no rows")
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
-        """Damage shows when the file is opened, or only when its pages are read, or as text that is no UTF-8."""
+        """Opens the file. Damage may show when it is opened, when its pages are read, or as text that is not UTF-8."""
         try:
             with pq.ParquetFile(self.file) as parquet:
                 yield parquet
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-            raise UserError(f"{self.name}: not a parquet file that can be read ({error})") from error
+            raise UserError(f"{self.name}: cannot read it as a parquet file ({error})") from error

@@ -1,4 +1,4 @@
-"""Opening a source by the name the user wrote: a file by its format, a built-in sample, or a data set of the hub."""
+"""Opens a source by the name that the user wrote: a file, a built-in sample, or a data set of the hub."""
 
 import logging
 import os
@@ -42,10 +42,10 @@ def open_source(
     encoding: str | None = None,
     fallback: str | None = None,
 ) -> Source:
-    """A file's path, `WORKBOOK.xlsx#SHEET`, `sample:NAME` or `hub:DATASET[/CONFIG]#SPLIT`, ready to be read.
+    """Opens a file's path, `WORKBOOK.xlsx#SHEET`, `sample:NAME` or `hub:DATASET[/CONFIG]#SPLIT`.
 
-    Format, delimiter, quoting and encoding are found out from the file unless given; `fallback` is the encoding of a
-    file that is neither UTF-8 nor UTF-16 (left out: Windows-1252, if the text makes sense in it).
+    Format, delimiter, quoting and encoding are detected unless given; `fallback` is the encoding of a file that is
+    neither UTF-8 nor UTF-16 (default: Windows-1252, if that gives sensible text).
     """
     if source.startswith("hub:"):
         return HubSource(source)
@@ -54,12 +54,12 @@ def open_source(
     path, sheet = split_sheet(os.path.expanduser(source))
     file = Path(path)
     if not os.path.isfile(file):
-        raise UserError(f"{source}: {'is a folder, expected a file' if os.path.isdir(file) else 'no such file'}")
+        raise UserError(f"{source}: {'expected a file, found a folder' if os.path.isdir(file) else 'no such file'}")
     kind = format or ENDINGS.get(file.suffix.lower())
     if kind is None and file.suffix.lower() == ".xls":
-        raise UserError(f"{source}: the old Excel format is not read; open it in Excel and save it as .xlsx")
+        raise UserError(f"{source}: the old Excel format is not supported; open it in Excel and save it as .xlsx")
     if kind is None:
-        raise UserError(f"{source}: unknown ending {file.suffix!r}; expected {', '.join(ENDINGS)}, or set `format`")
+        raise UserError(f"{source}: unknown extension {file.suffix!r}; expected {', '.join(ENDINGS)}, or set `format`")
     if kind == "parquet":
         return ParquetSource(source, file)
     if kind == "xlsx":
@@ -71,14 +71,14 @@ def open_source(
 
 
 def open_for(spec: TaskSpec, source: str) -> Source:
-    """One of a task's sources, opened as its recipe says."""
+    """Opens one of a task's sources with the task's format, delimiter, quoting and encoding."""
     return open_source(
         source, format=spec.format, delimiter=spec.delimiter, quoting=spec.quoting, encoding=spec.encoding
     )
 
 
 def split_sheet(source: str) -> tuple[str, str | None]:
-    """`book.xlsx#Sheet2` as the file and the sheet; any other source is a file with no sheet."""
+    """Splits `book.xlsx#Sheet2` into the file and the sheet; any other source is a file without a sheet."""
     file, mark, sheet = source.rpartition("#")
     if mark and ENDINGS.get(Path(file).suffix.lower()) == "xlsx" and not os.path.exists(source):
         return file, sheet
@@ -86,29 +86,29 @@ def split_sheet(source: str) -> tuple[str, str | None]:
 
 
 def encoding_of(source: Source) -> str | None:
-    """The encoding that a text file is read with; None for sources that are not text files."""
+    """Returns the encoding that a text file is read with; None for sources that are not text files."""
     if not isinstance(source, DelimitedSource | JsonLinesSource):
         return None
     return "utf-8" if source.encoding == "utf-8-sig" else source.encoding
 
 
 def warn_of_guess(source: Source, given: str | None) -> None:
-    """For commands that show no findings: says that a file's encoding is a guess, unless it was given."""
+    """Logs a warning if a file's encoding is a guess, for commands that show no findings."""
     if given is None and encoding_of(source) == WINDOWS:
         log.warning(
-            "%s: not UTF-8; read as Windows-1252, a guess. If letters look wrong, save it as UTF-8", source.name
+            "%s: not UTF-8; read as Windows-1252, a guess. If letters look wrong, save the file as UTF-8", source.name
         )
 
 
 def delimiter_of(source: Source) -> str | None:
-    """The character between the columns of a csv or tsv file; None for one column and for other sources."""
+    """Returns the delimiter of a csv or tsv file; None for a file of one column and for other sources."""
     if not isinstance(source, DelimitedSource) or source.dialect[0] == NO_DELIMITER:
         return None
     return source.dialect[0]
 
 
-def found_fields(source: Source) -> dict[str, str]:
-    """What was found out from a source and is not as usual, by the fields of a recipe: encoding and delimiter."""
+def detected_fields(source: Source) -> dict[str, str]:
+    """Returns the detected encoding and delimiter as recipe fields, if they differ from the defaults."""
     fields: dict[str, str] = {}
     encoding, delimiter = encoding_of(source), delimiter_of(source)
     if encoding not in (None, "utf-8"):
@@ -123,5 +123,5 @@ def _sample(source: str) -> Path:
     names = sorted(file.stem for file in folder.glob("*.csv"))
     name = source.removeprefix("sample:")
     if name not in names:
-        raise UserError(f"{source}: no such sample; there are: {', '.join(names)}")
+        raise UserError(f"{source}: no such sample; expected one of {', '.join(f'sample:{name}' for name in names)}")
     return folder / f"{name}.csv"

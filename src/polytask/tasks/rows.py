@@ -1,4 +1,4 @@
-"""Rows of a source with their texts and labels checked. Knows columns and labels; knows no format and no tokenizer."""
+"""Checks the texts and labels of a source's rows. Knows columns and labels; knows no format and no tokenizer."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,11 +9,11 @@ from polytask.types import TaskSpec, UserError
 EMPTY_TEXT = "the text is empty"
 
 LabelledRow = tuple[int, tuple[str, ...], int | float]
-"""A row's number, its text or two texts, and its label as a store keeps it."""
+"""A row's number, its text or two texts, and its label as a number."""
 
 
 def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterator[LabelledRow | BrokenRow]:
-    """Rows to train on or to score; one that cannot be used comes as a BrokenRow."""
+    """Yields the rows to train on or to score; a row that cannot be used is a BrokenRow."""
     columns = spec.text if spec.label is None else (*spec.text, spec.label)
     _check_columns(source, columns)
     for entry in source.rows(columns):
@@ -35,7 +35,7 @@ def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterat
 
 
 def plain_texts(source: Source, columns: Sequence[str]) -> Iterator[str]:
-    """Every text of these columns by itself; what cannot be used is left out."""
+    """Yields every text of these columns separately; values that are not text are left out."""
     _check_columns(source, columns)
     for entry in source.rows(columns):
         if not isinstance(entry, BrokenRow):
@@ -43,7 +43,7 @@ def plain_texts(source: Source, columns: Sequence[str]) -> Iterator[str]:
 
 
 def _broken_text(source: Source, row: int, columns: Sequence[str], values: Sequence[object]) -> BrokenRow | None:
-    """What is wrong with the first of the texts that cannot be used."""
+    """Returns the row with the problem of its first unusable text; None if all texts can be used."""
     if all(isinstance(value, str) and value and not value.isspace() for value in values):
         return None
     for column, value in zip(columns, values, strict=True):
@@ -53,10 +53,10 @@ def _broken_text(source: Source, row: int, columns: Sequence[str], values: Seque
 
 
 def text_problem(value: object) -> str:
-    """Why a value cannot be used as a text; an empty string if it can."""
+    """Says why a value cannot be used as a text; "" if it can."""
     if isinstance(value, str):
         return "" if value.strip() else EMPTY_TEXT
-    if value is None or value != value:  # a number that is not itself is a table's missing value
+    if value is None or value != value:  # NaN is a missing value in a table
         return EMPTY_TEXT
     return "" if isinstance(value, int | float) else "a list or table; expected text"
 

@@ -1,4 +1,4 @@
-"""The dev file that belongs to a training file, found by its name. Knows names and columns; knows no task."""
+"""Finds the dev file that belongs to a training file by its name. Knows names and columns; knows no task."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,21 +12,21 @@ DEV_NAMES = ("dev", "validation", "valid", "val", "test")
 
 
 def find_dev(train: str, given: str | None, columns: Sequence[str]) -> tuple[str | None, str]:
-    """The dev source with these columns, and the reason for it: the one given, or one beside the training source."""
+    """Returns the dev source with these columns and the reason: the given one, or one next to the training source."""
     if given is not None:
         source = open_source(given)
         for column in columns:
             if column not in source.columns:
                 raise no_column(source, column)
         return given, f"dev: {given}, as given"
-    found = _sibling(train, columns)
-    if found is not None:
-        return found, f"dev: {found}, found beside it"
-    return None, "dev: no dev, validation or test file with these columns beside it"
+    sibling = _sibling(train, columns)
+    if sibling is not None:
+        return sibling, f"dev: {sibling}, found next to it"
+    return None, "dev: not found; no dev, validation or test file with these columns next to it"
 
 
 def _sibling(train: str, columns: Sequence[str]) -> str | None:
-    """The dev source whose name differs from the training source's in that one word, and that has the columns."""
+    """Returns the dev source whose name differs from the training source's in one word, if it has the columns."""
     for candidate in _sibling_names(train):
         try:
             source = open_source(candidate)
@@ -38,20 +38,20 @@ def _sibling(train: str, columns: Sequence[str]) -> str | None:
 
 
 def _is_same_sheet(source: object, train: str) -> bool:
-    """Whether the workbook's first sheet, which stands for the workbook, is itself called dev or test."""
+    """Whether the source is the training sheet itself: the first sheet of a workbook may be called dev or test."""
     return isinstance(source, SheetSource) and source.fingerprint() == open_source(train).fingerprint()
 
 
 def _sibling_names(train: str) -> Iterator[str]:
-    """train.csv -> dev.csv, reviews.csv -> reviews-dev.csv, book.xlsx#train or book.xlsx -> book.xlsx#dev."""
+    """Yields dev.csv for train.csv, reviews-dev.csv for reviews.csv, book.xlsx#dev for book.xlsx#train or book.xlsx."""
     is_sheet = split_sheet(train)[1] is not None
     head, mark, name = train.rpartition("#") if train.startswith("hub:") or is_sheet else train.rpartition("/")
     is_file = not is_sheet and not train.startswith(("hub:", "sample:"))
     stem, dot, ending = name.rpartition(".") if is_file else (name, "", "")
-    found = list(re.finditer("train(ing)?", stem, re.IGNORECASE))
+    matches = list(re.finditer("train(ing)?", stem, re.IGNORECASE))
     for dev in DEV_NAMES:
-        if found:
-            yield f"{head}{mark}{stem[: found[-1].start()]}{dev}{stem[found[-1].end() :]}{dot}{ending}"
+        if matches:
+            yield f"{head}{mark}{stem[: matches[-1].start()]}{dev}{stem[matches[-1].end() :]}{dot}{ending}"
         elif dot:
             yield f"{head}{mark}{stem}-{dev}{dot}{ending}"
     if ending.lower() in ("xlsx", "xlsm"):

@@ -1,7 +1,7 @@
-"""What a source of rows is, and what every format's source needs. Knows no format, no task and no label.
+"""The interface of a source of rows, and the parts that every format needs. Knows no format, no task and no label.
 
-Memory stays flat whatever the size of a source. A row that cannot be read is a BrokenRow in the stream of rows; a
-source that cannot be read is a UserError.
+Memory stays constant for a source of any size. A row that cannot be read is a BrokenRow among the rows; a source that
+cannot be read is a UserError.
 """
 
 import difflib
@@ -17,14 +17,14 @@ from polytask.types import UserError
 Row = tuple[int, list[Any]]
 Unit = Literal["line", "row"]
 
-COLUMNS_NAMED = 50  # by the message about one that is not there
+COLUMNS_NAMED = 50  # in the message about a missing column
 BATCH = 2000
-"""Rows taken at once from a source that is stored by columns."""
+"""Rows read at once from a source that is stored by columns."""
 
 
 @dataclass(frozen=True)
 class BrokenRow:
-    """A row that cannot be used, and why."""
+    """A row that cannot be used, and the reason."""
 
     source: str
     unit: str
@@ -45,52 +45,52 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """As the user wrote it."""
+        """The source's name as the user wrote it."""
         ...
 
     @property
     def unit(self) -> Unit:
-        """What a row's number counts, from 1; a header line counts."""
+        """What a row's number counts, from 1, with the header line."""
         ...
 
     @property
     def columns(self) -> tuple[str, ...]: ...
 
     def rows(self, columns: Sequence[str], needed: Sequence[str] | None = None) -> Iterator[Row | BrokenRow]:
-        """Each row's number and its values of these columns; None for one that is not there and not needed."""
+        """Yields each row's number and its values of these columns; None for a missing value that is not needed."""
         ...
 
     def fingerprint(self) -> str:
-        """SHA-256 of the content."""
+        """Returns the SHA-256 of the content."""
         ...
 
 
 def no_column(source: Source, column: str) -> UserError:
-    """The error that says which columns there are."""
+    """Returns the error about a missing column, which lists the existing ones."""
     names = [name for name in source.columns if name]
     near = difflib.get_close_matches(column, names, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     more = f" and {len(names) - COLUMNS_NAMED:,} more" if len(names) > COLUMNS_NAMED else ""
-    listed = (", ".join(names[:COLUMNS_NAMED]) or "(none named)") + more
+    listed = (", ".join(names[:COLUMNS_NAMED]) or "(none has a name)") + more
     return UserError(f"{source.name}: no column {column!r}; its columns are: {listed}{hint}")
 
 
 def shortened(value: object) -> str:
-    """A value as an error shows it."""
+    """Shortens a value for an error message."""
     text = "" if value is None else str(value)
     return text if len(text) <= 80 else text[:79] + "…"
 
 
 def checked_columns(source: str, names: Sequence[str]) -> tuple[str, ...]:
-    """A nameless column is allowed, because pandas writes its index so."""
+    """Returns the names if they are unique; several columns may have no name, as the index that pandas writes."""
     twice = [name for name, count in Counter(names).items() if name and count > 1]
     if twice:
-        raise UserError(f"{source}: the header has column {twice[0]!r} more than once; expected different names")
+        raise UserError(f"{source}: column names must be unique, found {twice[0]!r} more than once in the header")
     return tuple(names)
 
 
 def numbered(batches: Iterable[list[list[Any]]]) -> Iterator[Row]:
-    """Columns of values, batch after batch, as rows with their numbers."""
+    """Turns batches of columns into rows with their numbers."""
     number = 0
     for batch in batches:
         for values in zip(*batch, strict=True):

@@ -1,4 +1,4 @@
-"""A training and a dev file out of one file, for those who have only one. Knows rows and texts; knows no model."""
+"""Splits one file into a training and a dev file. Knows rows and texts; knows no model."""
 
 import csv
 import hashlib
@@ -16,30 +16,30 @@ from polytask.types import TaskSpec, UserError
 
 
 class Parts(NamedTuple):
-    """The two files made from one."""
+    """The two files that one file is split into."""
 
     train: Path
     dev: Path
     contents: tuple[bytes, bytes]
     kept_together: Literal["texts", "pairs"]
-    """What is never in both: any text; or, when nearly all rows hang together by shared texts, any pair of texts."""
+    """What is never in both files: a text or, if shared texts connect nearly all rows, a pair of texts."""
     dropped: int
-    """Rows that could not be read, and are in neither."""
+    """Rows that could not be read and are in neither file."""
 
 
 def split_file(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0) -> Parts:
-    """`plan_split`, and the files written."""
+    """Plans a split and writes its files."""
     parts = plan_split(spec, out_dir, share, seed)
     write_parts(parts)
     return parts
 
 
 def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0) -> Parts:
-    """`NAME-train.csv` and `NAME-dev.csv` from the task's one file, `share` of the rows in dev, always the same ones.
+    """Plans `NAME-train.csv` and `NAME-dev.csv` from the task's one file, with `share` of the rows in dev.
 
-    Rows with the same text stay on the same side, or the dev score would praise a good memory. A class that dev alone
-    would have moves to train, if the label is known. Nothing is written; files with other content that are there
-    already are an error.
+    The split is the same every time. Rows with the same text stay together, otherwise the dev score would reward
+    memorizing. If the label is known, a class that only dev would have moves to train. Nothing is written; existing
+    files with other content are an error.
     """
     source = open_for(spec, spec.train)
     labels = () if spec.label is None else (spec.label,)
@@ -59,31 +59,31 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
         in_dev = _without_new_classes(groups, [class_name(str(row[label])) for row in rows], in_dev)
     if not any(in_dev) or all(in_dev):
         raise UserError(
-            f"{spec.train}: {len(rows)} rows are too few, or too much alike, to make a training and a dev file"
+            f"{spec.train}: {len(rows)} rows are too few, or too similar, to split into a training and a dev file"
         )
     files = [out_dir / f"{spec.name}-{part}.csv" for part in ("train", "dev")]
     contents = []
     for file, wanted in zip(files, (False, True), strict=True):
         contents.append(_csv(source.columns, [row for row, dev in zip(rows, in_dev, strict=True) if dev is wanted]))
         if file.exists() and file.read_bytes() != contents[-1]:
-            raise UserError(f"{file}: is there already, with other content; move it away or choose another folder")
+            raise UserError(f"{file}: already exists with other content; move it or choose another folder")
     return Parts(files[0], files[1], (contents[0], contents[1]), kept_together, len(entries) - len(rows))
 
 
 def write_parts(parts: Parts) -> None:
     for file, content in zip((parts.train, parts.dev), parts.contents, strict=True):
-        with atomic_file(file) as beside:
-            beside.write_bytes(content)
+        with atomic_file(file) as unfinished:
+            unfinished.write_bytes(content)
 
 
 def text_key(text: object, seed: int = 0) -> bytes:
-    """A hash that is the same for texts that differ in case and spaces only."""
+    """Hashes a text; texts that differ only in case and spaces have the same hash."""
     plain = " ".join(str(text).casefold().split())
     return hashlib.blake2b(f"{seed}\x1f{plain}".encode("utf-8", "replace"), digest_size=16).digest()
 
 
 def _groups(keys: Sequence[Sequence[bytes]]) -> list[bytes]:
-    """For each row the least key of all rows that hang together with it by a shared key."""
+    """Returns, for each row, the smallest key of all rows that shared keys connect it with."""
     parent: dict[bytes, bytes] = {}
 
     def root(key: bytes) -> bytes:
@@ -100,7 +100,7 @@ def _groups(keys: Sequence[Sequence[bytes]]) -> list[bytes]:
 
 
 def _choose_dev(groups: Sequence[bytes], share: float) -> list[bool]:
-    """Whole groups, in the order of their hashes, as long as they fit into the share."""
+    """Chooses whole groups in the order of their hashes, as long as they fit into the share."""
     chosen: set[bytes] = set()
     room = round(share * len(groups))
     for group, size in sorted(Counter(groups).items()):
@@ -111,7 +111,7 @@ def _choose_dev(groups: Sequence[bytes], share: float) -> list[bool]:
 
 
 def _without_new_classes(groups: Sequence[bytes], classes: Sequence[str], in_dev: Sequence[bool]) -> list[bool]:
-    """Groups with a class that no training row has go to train, whole."""
+    """Moves whole groups to train if they have a class that no training row has."""
     learned = {name for name, dev in zip(classes, in_dev, strict=True) if not dev}
     moved = {group for group, name in zip(groups, classes, strict=True) if name not in learned}
     return [dev and group not in moved for group, dev in zip(groups, in_dev, strict=True)]

@@ -1,6 +1,6 @@
-"""A task with its data: its label space, and its splits read, checked and tokenized. Knows no model.
+"""A task with its data: its label space, and its splits, which are read, checked and tokenized. Knows no model.
 
-What is wrong with any row of any task is collected and told at once, before anything is trained.
+The faults in all rows of all tasks are collected and raised as one error, before anything is trained.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask.tasks.caching import broken_rows, cached_store
-from polytask.tasks.labels import LabelReader, as_targets, label_space, shown
+from polytask.tasks.labels import LabelReader, as_label, as_targets, label_space
 from polytask.tasks.reading import open_for, warn_of_guess
 from polytask.tasks.source import BrokenRow
 from polytask.text.store import TokenStore
@@ -33,33 +33,33 @@ class Split:
     fingerprint: str
     store: TokenStore
     labels: npt.NDArray[np.int64] | npt.NDArray[np.float32]
-    """As heads need them: the class's place, 0.0 or 1.0, or the score scaled to 0..1; 0 for plain text."""
+    """The labels as heads need them: the class's index, 0.0 or 1.0, or the score scaled to [0, 1]; 0 for plain text."""
     broken: tuple[BrokenRow, ...]
-    """Rows that were left out, the first thousand of them."""
+    """Rows that were left out, at most the first thousand."""
     num_broken: int
 
     def __len__(self) -> int:
         return len(self.store)
 
     def tokens(self, i: int) -> tuple[npt.NDArray[np.integer], ...]:
-        """The ids of example i's text, or of its two texts, without special tokens."""
+        """Returns the ids of example i's text, or of its two texts, without special tokens."""
         return self.store.texts(i)
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:
-        """Where each example stands in the source."""
+        """The row number of each example in the source."""
         return self.store.rows
 
     def examples(self) -> Iterator[Example]:
-        """The source's texts and labels once more, for exactly the examples of this split, in their order."""
+        """Reads the texts and labels of this split's examples from the source again, in order."""
         names, rows, i = self.store.meta["names"], self.store.rows, 0
         for entry in open_for(self.spec, self.source).rows(self.spec.text):
             if i < len(rows) and not isinstance(entry, BrokenRow) and entry[0] == rows[i]:
-                label = shown(self.spec.kind, names, self.store.labels[i].item())
+                label = as_label(self.spec.kind, names, self.store.labels[i].item())
                 yield Example(tuple(map(str, entry[1])), label, entry[0])
                 i += 1
         if i < len(rows):
-            raise UserError(f"{self.source}: changed since its rows were read; start again")
+            raise UserError(f"{self.source}: the file has changed since its rows were read; start again")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Task:
 
 @dataclass
 class _Faults:
-    """What is wrong with the data of all tasks, told together."""
+    """The faults in the data of all tasks, which are raised as one error."""
 
     messages: list[str] = field(default_factory=list)
     broken: list[BrokenRow] = field(default_factory=list)
@@ -84,7 +84,7 @@ class _Faults:
         total = self.counts.total()
         if total:
             rows = "1 broken row" if total == 1 else f"{total:,} broken rows"
-            lines.append(f"{rows}; put them right, or set `broken_rows: skip` to leave them out:")
+            lines.append(f"{rows}; correct them, or set `broken_rows: skip` to leave them out:")
             lines += [f"  {row}" for row in self.broken[:BROKEN_SHOWN]]
             if total > BROKEN_SHOWN:
                 counts = ", ".join(f"{count:,} in {source}" for source, count in self.counts.items())
@@ -94,7 +94,7 @@ class _Faults:
 
 
 def read_tasks(specs: Sequence[TaskSpec], tokenizer: TextTokenizer, cache: Path) -> tuple[Task, ...]:
-    """All tasks with their splits; a UserError tells everything that is wrong with the data of any of them."""
+    """Reads all tasks with their splits; raises one UserError about all faults in their data."""
     faults = _Faults()
     tasks = [_read_task(spec, tokenizer, cache, faults) for spec in specs]
     faults.raise_if_any()
@@ -104,7 +104,7 @@ def read_tasks(specs: Sequence[TaskSpec], tokenizer: TextTokenizer, cache: Path)
 def read_split(
     spec: TaskSpec, labels: LabelSpace, source: str, tokenizer: TextTokenizer, cache: Path, name: str
 ) -> Split:
-    """One source of a task whose labels are known already, as those of a trained model are."""
+    """Reads one source of a task whose label space is known, such as that of a trained model."""
     faults = _Faults()
     warn_of_guess(open_for(spec, source), spec.encoding)
     split = _read_source(spec, source, labels, tokenizer, cache, faults).as_split(name, labels)
@@ -132,7 +132,7 @@ def _read_task(spec: TaskSpec, tokenizer: TextTokenizer, cache: Path, faults: _F
 
 @dataclass(frozen=True)
 class _Read:
-    """A source that was read; its class numbers mean nothing before the task's label space is known."""
+    """A source that was read; its class numbers have no meaning before the task's label space is known."""
 
     spec: TaskSpec
     source: str
@@ -153,9 +153,9 @@ class _Read:
 def _read_source(
     spec: TaskSpec, source: str, labels: LabelSpace | None, tokenizer: TextTokenizer, cache: Path, faults: _Faults
 ) -> _Read:
-    """With a label space only its classes are allowed; without one, any. Broken rows that count are put to the faults.
+    """Reads a source; with a label space only its classes are allowed. Broken rows are added to the faults.
 
-    A dev file is read without one where the training file was of no use: its own faults are told all the same.
+    A dev file is read without a label space if the training file could not be used, to report its faults too.
     """
     reader = LabelReader(spec, labels.classes if labels is not None and spec.kind == "classes" else None)
     opened = open_for(spec, source)
@@ -166,5 +166,5 @@ def _read_source(
         faults.broken += read.broken
         faults.counts[source] += read.num_broken
     elif not len(store):
-        raise UserError(f"{source}: not one usable row for task {spec.name!r}; the first: {read.broken[0]}")
+        raise UserError(f"{source}: no usable row for task {spec.name!r}; the first broken row: {read.broken[0]}")
     return read

@@ -1,8 +1,7 @@
-"""Token ids on disk, memory-mapped: written once in batches, read as arrays. Knows no task, no file format of a user.
+"""Token ids on disk: written once in batches, read as memory-mapped arrays. Knows no task and no data file.
 
 A store is a folder: `tokens` (all ids, one text after another), `offsets` (where each text starts, and the end),
-`labels`, `rows` (where each example stands in its source), and `meta.json` with the sizes. It appears whole or not
-at all.
+`labels`, `rows` (each example's row number in its source), and `meta.json` with the sizes. It is written atomically.
 """
 
 import json
@@ -23,7 +22,7 @@ LABEL_TYPES = {"int": "<i8", "float": "<f8"}
 
 
 class DamagedStore(Exception):
-    """The folder is not a whole store: build it anew."""
+    """The folder is not a complete store and must be built again."""
 
 
 class TokenStore:
@@ -39,11 +38,11 @@ class TokenStore:
         self.labels = _map(folder / "labels", LABEL_TYPES[header["label_type"]], count)
         self.rows = _map(folder / "rows", "<i8", count)
         if self._offsets[0] != 0 or self._offsets[-1] != header["tokens"]:
-            raise DamagedStore(f"{folder / 'offsets'}: does not fit the tokens")
+            raise DamagedStore(f"{folder / 'offsets'}: does not match the number of tokens")
 
     @classmethod
     def open(cls, folder: Path) -> "TokenStore":
-        """Raises DamagedStore when the folder is missing, incomplete, or not what its meta.json says."""
+        """Opens a store; raises DamagedStore if the folder is missing, incomplete, or differs from its meta.json."""
         try:
             header = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
             if header["format"] != FORMAT:
@@ -56,27 +55,27 @@ class TokenStore:
         return len(self.rows)
 
     def texts(self, i: int) -> tuple[npt.NDArray[np.integer], ...]:
-        """The ids of example i's text, or of its two texts, without special tokens."""
+        """Returns the ids of example i's text, or of its two texts, without special tokens."""
         bounds = self._offsets[i * self.width : (i + 1) * self.width + 1].tolist()
         return tuple(self._tokens[a:b] for a, b in pairwise(bounds))
 
     def lengths(self) -> npt.NDArray[np.int64]:
-        """[N, width]: how many tokens each text has."""
+        """Returns the number of tokens of each text: [N, width]."""
         lengths: npt.NDArray[np.int64] = np.diff(self._offsets).reshape(len(self), self.width)
         return lengths
 
-    def pieces(self, most: int) -> Iterator[tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]]:
-        """All texts, some after others: the ids of texts in a row, `most` of them or one text's, and their borders."""
+    def pieces(self, max_tokens: int) -> Iterator[tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]]:
+        """Yields all texts in pieces of at most `max_tokens` ids (or one longer text): the ids, and their offsets."""
         first, end = 0, len(self._offsets) - 1
         while first < end:
             start = self._offsets[first]
-            last = max(first + 1, int(np.searchsorted(self._offsets, start + most, side="right")) - 1)
+            last = max(first + 1, int(np.searchsorted(self._offsets, start + max_tokens, side="right")) - 1)
             yield self._tokens[start : self._offsets[last]], self._offsets[first : last + 1] - start
             first = last
 
 
 class StoreWriter:
-    """Appends examples to a store that appears, whole, at `close`. On an error `with` leaves nothing."""
+    """Appends examples to a store, which `close` puts in place. After an error, `with` leaves no files."""
 
     def __init__(self, folder: Path, *, width: int, vocabulary: int, label_type: Literal["int", "float"]):
         self._folder = folder
@@ -95,7 +94,7 @@ class StoreWriter:
         labels: Sequence[int | float],
         rows: Sequence[int],
     ) -> None:
-        """Examples: the ids of their texts, their labels as numbers, and where they stand in the source."""
+        """Appends examples: the ids of their texts, their labels as numbers, and their row numbers in the source."""
         assert len(texts) == len(labels) == len(rows)
         assert all(len(example) == self._width for example in texts)
         if not texts:
@@ -110,7 +109,7 @@ class StoreWriter:
         self._num_tokens = int(ends[-1])
 
     def close(self, meta: Mapping[str, Any]) -> None:
-        """Flush everything to the disk and give the folder its name; a whole store that is there already stays."""
+        """Flushes everything to disk and renames the folder; a complete store that already exists is kept."""
         header = {
             "format": FORMAT,
             "examples": self._examples,
@@ -123,10 +122,10 @@ class StoreWriter:
         for file in self._files.values():
             file.close()
         (self._fresh / "meta.json").write_text(json.dumps(header, indent=1), encoding="utf-8")
-        put_in_place(self._fresh, self._folder, stays=_is_whole)
+        put_in_place(self._fresh, self._folder, stays=_is_complete)
 
     def abort(self) -> None:
-        """Leave nothing behind."""
+        """Deletes the unfinished store."""
         for file in self._files.values():
             file.close()
         discard(self._fresh)
@@ -137,7 +136,7 @@ class StoreWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.abort()  # after `close` the fresh folder is gone, and this does nothing
+        self.abort()  # does nothing after `close`, which has moved the folder
 
 
 def _map(file: Path, dtype: str, count: int) -> npt.NDArray[Any]:
@@ -146,11 +145,11 @@ def _map(file: Path, dtype: str, count: int) -> npt.NDArray[Any]:
         raise DamagedStore(f"{file}: {file.stat().st_size} bytes, expected {expected}")
     if count == 0:  # an empty file cannot be mapped
         return np.zeros(0, dtype)
-    # A plain array over the map: np.memmap's own class makes every slice several times slower.
+    # A plain array over the map: slices of np.memmap are several times slower.
     return np.asarray(np.memmap(file, dtype, mode="r", shape=(count,)))
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     try:
         TokenStore.open(folder)
     except DamagedStore:

@@ -1,7 +1,7 @@
-"""Text -> token ids with the `tokenizers` library. Knows an encoder's tokenizer files; knows no task and no stream.
+"""Turns texts into token ids with the `tokenizers` library. Knows an encoder's tokenizer files; knows no task.
 
-Ids come without special tokens: packing puts those in. A text can never forge one, because "[CLS]" inside a text is
-read as the letters that it is.
+Ids have no special tokens: packing adds those. A text cannot forge one, because "[CLS]" inside a text is read as plain
+letters.
 """
 
 import hashlib
@@ -16,9 +16,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from polytask.disk.atomic import atomic_file, write_atomically
 from polytask.disk.json_files import read_json
-from polytask.text.border import check_content, library_errors, num_ids
 from polytask.text.masking import Masker
-from polytask.text.words import END, WordIds, treats_words_by_themselves
+from polytask.text.tokenizer_checks import check_content, library_errors, num_ids
+from polytask.text.word_cache import END, WordCache, encodes_words_separately
 from polytask.types import UserError
 
 SPECIAL_TOKENS = {
@@ -28,22 +28,22 @@ SPECIAL_TOKENS = {
     "mask_token": "[MASK]",
     "unk_token": "[UNK]",
 }
-MAX_TOKENS = 512  # of a text, unless sequences are longer: the token cache of one `max_length` then serves others too
-PROBE = "Café 42, \U00012000!"  # with a letter of cuneiform, which no vocabulary has
-CHARACTERS = 32  # of a text for each token of it that is wanted: words and their spaces have about five
+MAX_TOKENS = 512  # per text, unless sequences are longer: the token cache is then the same for every `max_length`
+PROBE = "Café 42, \U00012000!"  # with a cuneiform letter, which is in no vocabulary
+CHARACTERS = 32  # of a text that are read per token; a word with its space has about five
 
 
 class TextTokenizer:
     """The tokenizer of an encoder.
 
-    Of a very long text only the first `max_tokens` ids are computed. That saves time and memory and is no limit of the
-    model: `max_tokens` must not be below the `max_length` of the sequences that the ids are packed into.
+    Of a very long text, only the first `max_tokens` ids are computed, which saves time and memory. `max_tokens` must be
+    at least the `max_length` of the sequences that the ids are packed into.
     """
 
     def __init__(
         self, tokenizer: Tokenizer, special_tokens: Mapping[str, str] = SPECIAL_TOKENS, max_tokens: int = MAX_TOKENS
     ):
-        # A tokenizer.json often pads every text to 128 tokens and cuts it there: packing needs neither.
+        # A tokenizer.json often pads or truncates every text to 128 tokens; packing needs neither.
         tokenizer.no_padding()
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True
@@ -62,13 +62,13 @@ class TextTokenizer:
         self.masker = Masker(self.mask_id, self.vocabulary, tuple(sorted(special)))
         self.fingerprint = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         lowercase = (content["normalizer"] or {}).get("lowercase", False)
-        self._words = WordIds(self._encode, lowercase) if treats_words_by_themselves(content) else None
+        self._words = WordCache(self._encode, lowercase) if encodes_words_separately(content) else None
 
     @classmethod
     def load(cls, folder: Path, max_length: int = MAX_TOKENS) -> "TextTokenizer":
-        """From `tokenizer.json`, else a BERT WordPiece from `vocab.txt` with the options of `tokenizer_config.json`.
+        """Loads `tokenizer.json`, or else a BERT WordPiece from `vocab.txt` and `tokenizer_config.json`.
 
-        `max_length` is that of the sequences that the texts are for. What the files say of a longest text is ignored.
+        `max_length` is that of the sequences to be packed. The maximum length in the files is ignored.
         """
         config = _read_json(folder / "tokenizer_config.json")
         special_tokens = _special_tokens(config, _read_json(folder / "special_tokens_map.json"))
@@ -76,20 +76,20 @@ class TextTokenizer:
             with library_errors(f"{folder / 'tokenizer.json'}: not a tokenizer file"):
                 tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         elif (folder / "vocab.txt").is_file():
-            with library_errors(f"{folder / 'vocab.txt'}: no tokenizer can be made of it"):
+            with library_errors(f"{folder / 'vocab.txt'}: not a WordPiece vocabulary"):
                 tokenizer = _word_piece(folder / "vocab.txt", config, special_tokens)
         else:
-            raise UserError(f"{folder}: no tokenizer there; expected a tokenizer.json or a vocab.txt")
+            raise UserError(f"{folder}: no tokenizer found; expected a tokenizer.json or a vocab.txt")
         try:
             with library_errors("the tokenizer cannot be used"):
-                made = cls(tokenizer, special_tokens, max(MAX_TOKENS, max_length))
-                made.encode([PROBE])  # one that fails at its first text fails here, where its folder is known
-                return made
+                loaded = cls(tokenizer, special_tokens, max(MAX_TOKENS, max_length))
+                loaded.encode([PROBE])  # a tokenizer that fails on any text fails here, where its folder is known
+                return loaded
         except UserError as error:
             raise UserError(f"{folder}: {error}") from error
 
     def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
-        """The ids of each text, without special tokens, at most `max_tokens` of them."""
+        """Returns the ids of each text, without special tokens, at most `max_tokens` of them."""
         if self._words is None:
             return self._encode_whole(texts)
         enough = CHARACTERS * self.max_tokens
@@ -101,30 +101,30 @@ class TextTokenizer:
 
     def _encode_whole(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         enough = CHARACTERS * self.max_tokens
-        found = self._encode([text[:enough] for text in texts])
-        # What a long text ends with is dropped anyway, unless most of its characters are dropped before that.
-        short = [i for i, text in enumerate(texts) if len(text) > enough and len(found[i]) < 2 * self.max_tokens]
+        encoded = self._encode([text[:enough] for text in texts])
+        # The end of a long text is truncated anyway, unless the tokenizer drops most of the characters before it.
+        short = [i for i, text in enumerate(texts) if len(text) > enough and len(encoded[i]) < 2 * self.max_tokens]
         if short:
             for i, ids in zip(short, self._encode([texts[i] for i in short]), strict=True):
-                found[i] = ids
-        return [np.array(ids[: self.max_tokens], dtype=np.int32) for ids in found]
+                encoded[i] = ids
+        return [np.array(ids[: self.max_tokens], dtype=np.int32) for ids in encoded]
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         encode_batch = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
-        with library_errors("the encoder's tokenizer fails on a text"):
+        with library_errors("the encoder's tokenizer failed on a text"):
             try:
                 encodings = encode_batch(texts, add_special_tokens=False)
-            except TypeError:  # half of a surrogate pair, which is no text to the library
+            except TypeError:  # the library rejects half of a surrogate pair
                 encodings = encode_batch([without_lone_surrogates(text) for text in texts], add_special_tokens=False)
             return [encoding.ids for encoding in encodings]
 
     def save(self, folder: Path, positions: int = MAX_TOKENS) -> None:
-        """`tokenizer.json` and a `tokenizer_config.json` that transformers opens as a BERT tokenizer.
+        """Writes `tokenizer.json` and a `tokenizer_config.json` that transformers opens as a BERT tokenizer.
 
         `positions` is the longest sequence that the model can read.
         """
-        with atomic_file(folder / "tokenizer.json") as beside:
-            self._tokenizer.save(str(beside))
+        with atomic_file(folder / "tokenizer.json") as unfinished:
+            self._tokenizer.save(str(unfinished))
         normalizer = json.loads(self._tokenizer.to_str()).get("normalizer") or {}
         config = {
             "tokenizer_class": "BertTokenizer",
@@ -138,16 +138,16 @@ class TextTokenizer:
 
     def _special_id(self, role: str) -> int:
         token = self._special_tokens[role]
-        found = self._tokenizer.token_to_id(token)
-        if found is None:
+        token_id = self._tokenizer.token_to_id(token)
+        if token_id is None:
             raise UserError(f"the tokenizer has no {role} {token!r}; expected a BERT-family vocabulary")
-        return int(found)
+        return int(token_id)
 
 
 def _word_piece(file: Path, config: Mapping[str, Any], special_tokens: Mapping[str, str]) -> Tokenizer:
     vocabulary: dict[str, int] = {}
     try:
-        # Only "\n" ends a line: BERT vocabularies hold tokens that Python's splitlines would split at.
+        # Only "\n" ends a line: BERT vocabularies contain tokens at which Python's splitlines would split.
         with file.open(encoding="utf-8", newline="\n") as lines:
             for line in lines:
                 vocabulary[line.rstrip("\r\n")] = len(vocabulary)
@@ -172,15 +172,15 @@ def _word_piece(file: Path, config: Mapping[str, Any], special_tokens: Mapping[s
 
 
 def _special_tokens(*files: Mapping[str, Any]) -> dict[str, str]:
-    """The names of the five special tokens, as the first file that has them says."""
-    found = dict(SPECIAL_TOKENS)
+    """Returns the five special tokens, each from the first file that has it."""
+    tokens = dict(SPECIAL_TOKENS)
     for file in reversed(files):
         for role in SPECIAL_TOKENS:
             token = file.get(role)
             token = token.get("content") if isinstance(token, dict) else token
             if isinstance(token, str):
-                found[role] = token
-    return found
+                tokens[role] = token
+    return tokens
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -188,5 +188,5 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def without_lone_surrogates(text: str) -> str:
-    """Pairs of surrogates become the character they mean; one alone becomes the replacement character."""
+    """Turns pairs of surrogates into their character, and a single one into the replacement character."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

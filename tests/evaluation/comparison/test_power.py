@@ -1,12 +1,12 @@
-"""What a plan could confirm, against simulated studies and the t test's own power."""
+"""The outlook agrees with simulated studies and with the power of the t test."""
 
 import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from polytask.evaluation.power import Outlook, assumed
-from polytask.evaluation.seed_noise import SharedNoise
-from polytask.evaluation.statistics import Noise
+from polytask.evaluation.comparison.power import Outlook, assumed
+from polytask.evaluation.comparison.seed_noise import SharedNoise
+from polytask.evaluation.comparison.statistics import Noise
 
 
 @pytest.mark.parametrize("seeds", [3, 10])

@@ -1,4 +1,4 @@
-"""Ids word by word are those of the whole text, whatever is in it, and however little is remembered."""
+"""Ids computed word by word are those of the whole text, for any text and any cache size."""
 
 import json
 import string
@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from polytask.text import words as module
+from polytask.text import word_cache as module
 from polytask.text.tokenizer import TextTokenizer
-from polytask.text.words import WordIds, treats_words_by_themselves
+from polytask.text.word_cache import WordCache, encodes_words_separately
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = string.ascii_letters + string.digits + string.punctuation + "éüßσς你好"
@@ -53,7 +53,7 @@ def test_ids_are_those_of_the_whole_text(tokenizer: TextTokenizer, texts: list[s
 
 
 def test_no_room_to_remember(tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ROOM", 200)
+    monkeypatch.setattr(module, "CAPACITY", 200)
     for text in ("the walking", "hello hello the", "7 walks", "éü walk", "the walking"):
         assert tokenizer.encode([text, "walk"])[0].tolist() == whole(tokenizer, text)
     assert tokenizer._words is not None
@@ -67,7 +67,7 @@ def test_words_are_made_into_ids_once() -> None:
         asked.append(sorted(words))
         return [[len(word)] for word in words]
 
-    known = WordIds(encode, lowercase=True)
+    known = WordCache(encode, lowercase=True)
     first = known.encode(["one two, one", "Thrée two"])
     assert [None if ids is None else ids.tolist() for ids in first] == [[3, 3, 1, 3], [5, 3]]
     known.encode(["ONE, two"])
@@ -76,7 +76,7 @@ def test_words_are_made_into_ids_once() -> None:
 
 
 def test_several_threads_with_little_room(tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ROOM", 400)
+    monkeypatch.setattr(module, "CAPACITY", 400)
     wrong: list[str] = []
 
     def ask(number: int) -> None:
@@ -103,7 +103,7 @@ def test_several_threads_with_little_room(tokenizer: TextTokenizer, monkeypatch:
 )
 def test_other_tokenizers_see_whole_texts(tmp_path: Path, change: Callable[[Tokenizer], object]) -> None:
     tokenizer = made(tmp_path, True)
-    assert treats_words_by_themselves(json.loads(tokenizer._tokenizer.to_str()))
+    assert encodes_words_separately(json.loads(tokenizer._tokenizer.to_str()))
     change(tokenizer._tokenizer)
     other = TextTokenizer(tokenizer._tokenizer)
     assert other._words is None

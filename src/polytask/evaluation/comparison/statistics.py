@@ -1,34 +1,35 @@
-"""The mathematics of a verdict: how far a mean over runs can be from the truth. Knows arrays, not studies or files.
+"""The statistics of a verdict: how far a mean over runs can be from the truth. Knows arrays, not studies or files.
 
-The truth is what a recipe would score on average over new training seeds and new examples, so a mean over S runs and
-N dev examples has two sources of noise. With x_si the part of example i in the score (or score difference) of seed s:
+The truth is the mean score of a recipe over new training seeds and new examples, so a mean over S runs and N dev
+examples has two sources of noise. With x_si the contribution of example i to the score (or difference) of seed s:
 
     x_si = truth + seed_s + example_i + both_si        Var(mean) = seed/S + example/N + both/(S N)
     V_seeds    = variance over seeds of the runs' scores / S        estimates  seed/S + both/(S N), S - 1 degrees
     V_examples = variance over examples of the seeds' mean / N      estimates  example/N + both/(S N), N - 1 degrees
-    V_both     = variance of what neither explains / (S N)          would be counted twice
+    V_both     = variance of the residual / (S N)                   would be counted twice
 
 For any metric, x_si is the metric plus the influence of the example (delete-one jackknife of a confusion matrix,
-influence function of a correlation); for accuracy that is right or wrong. The half width of an interval at level
-p is (Howe 1974; Burdick & Graybill 1992)
+influence function of a correlation); for accuracy it is 1 or 0. The half width of an interval at level p is (Howe 1974;
+Burdick & Graybill 1992)
 
     half(p)^2 = t_{S-1}(p)^2 V_seeds + t_{N-1}(p)^2 (V_examples - V_both),   at least t_{N-1}(p)^2 V_examples
 
-and the p value of a difference is the p at which half(p) reaches it, so that the test and the interval agree. With one
+and the p value of a difference is the p at which half(p) equals it, so that the test and the interval agree. With one
 seed the first term is unknown and left out: the interval then describes these trained models, not the recipes, and
-nothing is claimed from it. What a comparison can borrow from the study's other comparisons is in seed_noise.py.
+nothing is claimed from it. seed_noise.py holds what a comparison can borrow from the study's other comparisons.
 
-What simulation ruled out (false claims at a level of 5 % and of 0.25 %, which Holm asks for among 20 comparisons):
-- resampling examples and seeds together: up to 24 % at S = 3 and 39 % at S = 2, whose seeds cannot show their spread;
-- one t with Welch-Satterthwaite degrees: up to 8 % and 2 % at S = 3, for it trusts small spreads seen by chance;
-- pooling the seed spread over variants, or moderating it as limma does: up to 40 % and 28 % false claims per study
-  when one of six recipes is unstable; see seed_noise.py for the form that holds.
+Methods that simulation ruled out (false claims at a level of 5 %, and of 0.25 %, which Holm's correction needs for 20
+comparisons):
+- resampling examples and seeds together: up to 24 % at S = 3 and 39 % at S = 2, because so few seeds hide their spread;
+- one t with Welch-Satterthwaite degrees: up to 8 % and 2 % at S = 3, because a spread can be small by chance;
+- pooling the seed variance over variants, or moderating it as limma does: up to 40 % and 28 % false claims per study
+  if one of six recipes is unstable; seed_noise.py has the form that holds.
 The price: where seed noise is small, intervals cover 97 to 99 % at S = 2 to 5, and with three seeds a claim needs a
-difference that is large against the spread of the seeds. The limit: seed noise is taken to be symmetric. Where one of
-four recipes has runs that sometimes collapse, 7 % of studies with five seeds claimed a difference that was not there.
+difference that is large compared with the spread of the seeds. The limit: seed noise is assumed to be symmetric. If one
+of four recipes has runs that sometimes collapse, 7 % of studies with five seeds make a false claim.
 
-A swap test of the examples (all seeds of an example together) is the second opinion: it holds whatever the distribution
-of the example noise, but is blind to seeds; swapping whole seeds has only 2^S outcomes. A claim needs both.
+A permutation test that swaps examples (all seeds of an example together) is the second test: it holds for any
+distribution of the example noise, but ignores seeds; swapping whole seeds has only 2^S outcomes. A claim needs both.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +40,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
-from polytask.evaluation.metrics import BATCH_NUMBERS, Metric, margins
+from polytask.evaluation.intervals import BATCH_NUMBERS
+from polytask.evaluation.metrics import Metric, margins
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -48,14 +50,14 @@ SMALLEST_P = 1e-12
 CORRELATIONS = ("pearson", "spearman")
 
 
-# --- the part of each example in a score ------------------------------------------------------------------------------
+# --- the influence of each example on a score -------------------------------------------------------------------------
 
 
 def influence(metric: Metric, gold: Array, predicted: Array, classes: int) -> Floats:
-    """[N], sum 0: how much each example pulls the metric; the metric's variance over examples is mean(x^2) / N."""
+    """Returns each example's influence x on the metric [N], with sum 0; the metric's variance is mean(x^2) / N."""
     if metric.from_margins is not None:
         return _jackknife(metric, gold, predicted, classes)
-    if not np.isfinite(predicted).all():  # a run that diverged: its correlation counts as 0 whatever the examples are
+    if not np.isfinite(predicted).all():  # a run that diverged has a correlation of 0 for any examples
         return np.zeros(len(gold))
     if metric.name in CORRELATIONS:
         return _correlation_influence(gold, predicted, ranked=metric.order_only)
@@ -63,7 +65,7 @@ def influence(metric: Metric, gold: Array, predicted: Array, classes: int) -> Fl
 
 
 def _left_out(metric: Metric, gold: Array, predicted: Array) -> Floats:
-    """The delete-one jackknife for a metric of which only the function is known; N^2 numbers, in batches."""
+    """Runs the delete-one jackknife on a metric of which only the function is known; N^2 numbers, in batches."""
     n = len(gold)
     without = np.empty(n)
     batch = max(1, BATCH_NUMBERS // n)
@@ -71,34 +73,34 @@ def _left_out(metric: Metric, gold: Array, predicted: Array) -> Floats:
         out = np.arange(start, min(n, start + batch))
         kept = np.arange(n - 1) + (np.arange(n - 1) >= out[:, None])
         without[out] = metric.function(gold[kept], predicted[kept])
-    pull: Floats = (n - 1) * (without.mean() - without)
-    return pull
+    influences: Floats = (n - 1) * (without.mean() - without)
+    return influences
 
 
 def _jackknife(metric: Metric, gold: Array, predicted: Array, classes: int) -> Floats:
-    """Rows of the same cell of the confusion matrix pull alike, so each cell is left out once."""
+    """Leaves out one row of each cell of the confusion matrix; rows of the same cell have the same influence."""
     assert metric.from_margins is not None
     cells, cell_of, counts = np.unique(gold * classes + predicted, return_inverse=True, return_counts=True)
-    found = margins(gold, predicted, classes)
+    all_rows = margins(gold, predicted, classes)
     without = np.empty(len(cells))
     batch = max(1, BATCH_NUMBERS // (3 * classes))
     for start in range(0, len(cells), batch):
-        true, said = np.divmod(cells[start : start + batch], classes)
+        true, guessed = np.divmod(cells[start : start + batch], classes)
         row = np.arange(len(true))
-        left = np.repeat(found[None], len(true), axis=0)
-        left[row, 0, true] -= true == said
-        left[row, 1, said] -= 1
+        left = np.repeat(all_rows[None], len(true), axis=0)
+        left[row, 0, true] -= true == guessed
+        left[row, 1, guessed] -= 1
         left[row, 2, true] -= 1
         without[start : start + batch] = metric.from_margins(left)
-    pull: Floats = (len(gold) - 1) * (without @ counts / len(gold) - without)[cell_of]
-    return pull
+    influences: Floats = (len(gold) - 1) * (without @ counts / len(gold) - without)[cell_of]
+    return influences
 
 
 def _correlation_influence(gold: Array, predicted: Array, ranked: bool) -> Floats:
-    """The jackknife of Pearson's r; of Spearman's with `ranked`, where an example also moves the ranks above its own.
+    """Runs the jackknife of Pearson's r; with `ranked` of Spearman's, where an example also moves the ranks above it.
 
-    The influence on the three moments is exact, and r is then worked out again for each example left out: r's own
-    influence function makes intervals too short when N is 100.
+    The influence on the three moments is exact, and r is then recomputed without each example: the influence function
+    of r itself makes intervals too short at N = 100.
     """
     n = len(gold)
     columns = [np.asarray(column, np.float64) for column in (gold, predicted)]
@@ -108,21 +110,22 @@ def _correlation_influence(gold: Array, predicted: Array, ranked: bool) -> Float
         return np.zeros(n)
     x, y = (column - column.mean() for column in columns)
     x, y = x / x.std(), y / y.std()
-    pulls = [x * y, x * x, y * y]
+    products = [x * y, x * x, y * y]
     if ranked:
-        pulls[0] += _push(gold, y) / columns[0].std() + _push(predicted, x) / columns[1].std()
-        pulls[1] += 2 * _push(gold, x) / columns[0].std()
-        pulls[2] += 2 * _push(predicted, y) / columns[1].std()
+        products[0] += _rank_shift(gold, y) / columns[0].std() + _rank_shift(predicted, x) / columns[1].std()
+        products[1] += 2 * _rank_shift(gold, x) / columns[0].std()
+        products[2] += 2 * _rank_shift(predicted, y) / columns[1].std()
+    moments = ((x * y).mean(), 1.0, 1.0)
     xy, xx, yy = (
-        moment - (pull - pull.mean()) / (n - 1) for moment, pull in zip(((x * y).mean(), 1.0, 1.0), pulls, strict=True)
+        moment - (product - product.mean()) / (n - 1) for moment, product in zip(moments, products, strict=True)
     )
     without = xy / np.sqrt(np.maximum(xx * yy, 1e-12))
     influences: Floats = (n - 1) * (without.mean() - without)
     return influences
 
 
-def _push(scores: Array, weights: Floats) -> Floats:
-    """[N]: the weights of the examples that score higher than example i (ties by half), summed and divided by N."""
+def _rank_shift(scores: Array, weights: Floats) -> Floats:
+    """Sums, for each example [N], the weights of the examples that score higher (ties by half), divided by N."""
     _, place = np.unique(scores, return_inverse=True)
     sums = np.bincount(place, weights)
     above: Floats = (sums.sum() - sums.cumsum() + sums / 2)[place] / len(scores)
@@ -134,30 +137,30 @@ def _push(scores: Array, weights: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Noise:
-    """What is known about the noise of one mean (or difference of means)."""
+    """The estimated noise of one mean (or difference of means)."""
 
     seeds: tuple[tuple[float, float], ...]
-    """Variances of the mean that come from seeds, with their degrees of freedom; empty: one seed, unknown."""
+    """Variances of the mean over seeds, with their degrees of freedom; empty with one seed, where it is unknown."""
     examples: float
-    """Variance of the mean that comes from examples; what both sources share counts here too."""
+    """Variance of the mean over examples, including the part that both sources share."""
     both: float
     """The shared part."""
     degrees: int
-    """Of the examples' variance."""
+    """Degrees of freedom of the variance over examples."""
 
     def half_width(self, p: float) -> float:
-        """Half the width of the interval that misses the truth with probability p."""
+        """Returns half the width of the interval that misses the truth with probability p."""
         example_t = special.stdtrit(self.degrees, p / 2) ** 2
         by_seeds = sum(variance * special.stdtrit(degrees, p / 2) ** 2 for variance, degrees in self.seeds)
         own = max(self.examples - self.both, 0.0)
         return float(np.sqrt(max(by_seeds + example_t * own, example_t * self.examples)))
 
     def p_value(self, difference: float) -> float:
-        """The two-sided p at which the interval around the difference just reaches 0."""
+        """Returns the two-sided p at which the interval around the difference just reaches 0."""
         return p_where(self.half_width, difference)
 
     def with_seeds(self, seeds: int) -> "Noise":
-        """As if so many runs had been made, each as noisy as these."""
+        """Returns the noise of so many runs, each as noisy as these."""
         runs = [degrees + 1 for _, degrees in self.seeds]
         each = tuple((variance * r / seeds, seeds - 1) for (variance, _), r in zip(self.seeds, runs, strict=True))
         both = self.both * min(runs) / seeds
@@ -165,7 +168,7 @@ class Noise:
 
 
 def p_where(half_width: Callable[[float], float], difference: float) -> float:
-    """The p at which a half width, which falls as p rises, reaches the size of the difference."""
+    """Returns the p at which the half width, which falls as p rises, equals the size of the difference."""
     size = abs(difference)
     if size == 0.0 or half_width(1.0) >= size:
         return 1.0
@@ -177,36 +180,36 @@ def p_where(half_width: Callable[[float], float], difference: float) -> float:
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs paired by seed, on one task: a variant's, or a variant's minus the reference's."""
+    """The runs of a variant on one task, or the differences of its runs to those of the reference, paired by seed."""
 
     scores_S: Floats
-    pulls_SN: Floats
+    influence_SN: Floats
     """The influence of every example on every score."""
 
     def __sub__(self, other: "Runs") -> "Runs":
-        return Runs(self.scores_S - other.scores_S, self.pulls_SN - other.pulls_SN)
+        return Runs(self.scores_S - other.scores_S, self.influence_SN - other.influence_SN)
 
     def __getitem__(self, seeds: Sequence[int]) -> "Runs":
-        return Runs(self.scores_S[list(seeds)], self.pulls_SN[list(seeds)])
+        return Runs(self.scores_S[list(seeds)], self.influence_SN[list(seeds)])
 
 
 def noise(groups: Sequence[Sequence[Runs]], counted: Sequence[float]) -> Noise:
-    """The noise of a mean over seeds and tasks, or of a difference of two.
+    """Estimates the noise of a mean over seeds and tasks, or of a difference of two.
 
     A group holds, for each task, runs that are paired by seed: one group for a variant or for a paired difference, two
-    (the second with its sign turned) for a difference without common seeds. Tasks have dev sets of their own.
+    (the second with the opposite sign) for a difference without common seeds. Each task has its own dev set.
 
     `counted` is, for each task, the squared width of the metric's range times the number of variants, and 0 for scores.
-    Counts get what small counts need: made-up examples with the largest possible pull (Bonett & Price 2012), so that
-    agreeing on every example is no proof of equality; and the variance that rounding to whole examples hides, so that
-    seeds that happen to tie are no proof of no seed noise.
+    Small counts get two corrections: artificial examples with the largest possible influence (Bonett & Price 2012), so
+    that agreement on every example does not prove equality; and the variance that rounding to whole examples hides, so
+    that seeds with equal scores do not prove that there is no seed noise.
     """
     tasks = len(counted)
-    sizes = [runs.pulls_SN.shape[1] for runs in groups[0]]
+    sizes = [runs.influence_SN.shape[1] for runs in groups[0]]
     examples = 0.0
     for t, (extra, n) in enumerate(zip(counted, sizes, strict=True)):
-        pull_N = np.sum([group[t].pulls_SN.mean(0) for group in groups], axis=0)
-        examples += float(pull_N @ pull_N + extra) / (n * (n - 1)) / tasks**2
+        influence_N = np.sum([group[t].influence_SN.mean(0) for group in groups], axis=0)
+        examples += float(influence_N @ influence_N + extra) / (n * (n - 1)) / tasks**2
     rounding = sum(extra / n**2 for extra, n in zip(counted, sizes, strict=True)) / 12 / tasks**2 / len(groups)
     seeds, both = [], 0.0
     for group in groups:
@@ -216,19 +219,18 @@ def noise(groups: Sequence[Sequence[Runs]], counted: Sequence[float]) -> Noise:
         spread = np.mean([runs.scores_S for runs in group], axis=0).var(ddof=1) + rounding
         seeds.append((float(spread) / s, s - 1))
         for runs, n in zip(group, sizes, strict=True):
-            rest_SN = runs.pulls_SN - runs.pulls_SN.mean(0)
+            rest_SN = runs.influence_SN - runs.influence_SN.mean(0)
             both += float((rest_SN**2).sum()) / ((s - 1) * (n - 1)) / (s * n) / tasks**2
     return Noise(tuple(seeds), examples, both, min(sizes) - 1)
 
 
 def interval(mean: float, half: float, low: float, high: float, shrink: float = 1.0) -> tuple[float, float]:
-    """mean +- half, on the log-odds scale (Fisher's z for correlations), so that it stays inside the metric's range.
+    """Returns mean +- half on the log-odds scale (Fisher's z for correlations), which stays inside the metric's range.
 
-    Plainly mean +- half where the metric has no bounded range.
-
-    `shrink` is N / (N + 2) for counts: one made-up example at each end gives 100 % right a lower end (Agresti & Coull).
+    For a metric without a bounded range it is mean +- half. `shrink` is N / (N + 2) for counts: one artificial example
+    at each end gives 100 % accuracy a lower end (Agresti & Coull).
     """
-    if not np.isfinite(high - low):  # RMSE and the like have no such scale
+    if not np.isfinite(high - low):  # RMSE, for example
         return mean - half, mean + half
     scale = (high - low) / 2
     centre = ((mean - low) / scale - 1) * min(shrink, 1 - 1e-9)
@@ -241,10 +243,10 @@ def interval(mean: float, half: float, low: float, high: float, shrink: float = 
 
 
 def swapped(parts_PN: Floats, resamples: int, rng: np.random.Generator) -> Floats:
-    """[resamples, P]: the means of the rows when the two variants of a difference are swapped in random examples.
+    """Computes the means of the rows with the two variants swapped in random examples: [resamples, P].
 
-    As scipy.stats.permutation_test with permutation_type="samples", but for all rows at once and as a matrix product,
-    which is some fifty times faster on 20,000 examples.
+    It does the same as scipy.stats.permutation_test with permutation_type="samples", but for all rows at once and as a
+    matmul, which is about fifty times faster on 20,000 examples.
     """
     rows, n = parts_PN.shape
     means = np.empty((resamples, rows))
@@ -258,13 +260,13 @@ def swapped(parts_PN: Floats, resamples: int, rng: np.random.Generator) -> Float
 
 
 def swap_p(difference: float, swapped_means: Floats) -> float:
-    """The share of swaps that make a difference at least as large, the one seen among them (never 0)."""
+    """Returns the share of swaps with a difference at least as large, the observed one included (so never 0)."""
     rounding = 1e-6 * float(np.abs(swapped_means).max(initial=abs(difference)))
     return float((1 + (np.abs(swapped_means) >= abs(difference) - rounding).sum()) / (1 + len(swapped_means)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p values: claiming all that are at most a risks any false claim with at most a (Holm 1979)."""
+    """Adjusts p values so that claiming all up to a has a risk of at most a of any false claim (Holm 1979)."""
     p = np.asarray(p_values, np.float64)
     order = np.argsort(p, kind="stable")
     adjusted = np.empty(len(p))

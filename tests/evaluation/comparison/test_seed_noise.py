@@ -1,11 +1,11 @@
-"""What a comparison borrows from its study: the prior against its definition, and no more false claims than 5 %."""
+"""The prior agrees with its definition, and shared seed noise makes at most 5 % false claims."""
 
 import numpy as np
 import pytest
 from scipy import special, stats
 
-from polytask.evaluation.seed_noise import FEWEST, SharedNoise, prior_degrees, shared, trigamma_inverse
-from polytask.evaluation.statistics import Noise
+from polytask.evaluation.comparison.seed_noise import FEWEST, SharedNoise, prior_degrees, shared, trigamma_inverse
+from polytask.evaluation.comparison.statistics import Noise
 
 G, W = 11, 1
 
@@ -131,7 +131,7 @@ def test_at_most_5_percent_of_studies_make_a_false_claim(scenario: str, seeds: i
         assert claims[1] > 0.1 * studies  # what pooling would have claimed
 
 
-def test_few_seeds_see_more_than_alone() -> None:
+def test_few_seeds_detect_more_with_shared_noise() -> None:
     """18 deviations apart in a study of equal noise: three seeds alone miss most of it."""
     rng, level = np.random.default_rng(0), 0.05 / (G * 4)
     alone = together = 0

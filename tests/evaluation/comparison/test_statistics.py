@@ -1,11 +1,21 @@
-"""The statistics against brute force and scipy, where they coincide."""
+"""The statistics agree with brute force, and with scipy where that is the same."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from polytask.evaluation.comparison.statistics import (
+    SMALLEST_P,
+    Noise,
+    Runs,
+    holm,
+    influence,
+    interval,
+    noise,
+    swap_p,
+    swapped,
+)
 from polytask.evaluation.metrics import METRICS, Metric
-from polytask.evaluation.statistics import SMALLEST_P, Noise, Runs, holm, influence, interval, noise, swap_p, swapped
 
 COUNTED = [metric for metric in METRICS if metric.from_margins is not None]
 CORRELATIONS = [metric for metric in METRICS if metric.name in ("pearson", "spearman")]
@@ -68,7 +78,7 @@ def differences(scores: list[float], n: int = 50) -> Runs:
     return Runs(np.array(scores), np.zeros((len(scores), n)))
 
 
-def test_seed_noise_alone_is_the_paired_t_test() -> None:
+def test_with_seed_noise_only_it_is_the_paired_t_test() -> None:
     one, two = [0.81, 0.84, 0.83, 0.85], [0.80, 0.80, 0.82, 0.81]
     found = noise(
         [

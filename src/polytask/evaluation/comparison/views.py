@@ -1,12 +1,12 @@
-"""What is compared: a task or the mean of the tasks, and two variants on the seeds they can be compared by."""
+"""Views and pairs: a task or the mean of the tasks, and two variants on the seeds they are compared by."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from polytask.evaluation.comparisons import TaskData
-from polytask.evaluation.statistics import Floats, Runs
+from polytask.evaluation.comparison.records import TaskData
+from polytask.evaluation.comparison.statistics import Floats, Runs
 
 
 @dataclass(frozen=True)
@@ -15,15 +15,14 @@ class View:
 
     name: str
     tasks: tuple[TaskData, ...]
-    places: tuple[int, ...]
-    """Of the tasks in the study."""
+    indices: tuple[int, ...]
+    """The indices of these tasks among all tasks of the study."""
     greater_is_better: bool
 
     @property
     def signs(self) -> list[float]:
         """-1 for tasks that count in the mean with a minus sign, because their metric is better when lower."""
-        turned = [self.greater_is_better != task.measure.greater_is_better for task in self.tasks]
-        return [-1.0 if turn else 1.0 for turn in turned]
+        return [1.0 if task.measure.greater_is_better == self.greater_is_better else -1.0 for task in self.tasks]
 
     @property
     def examples(self) -> int:
@@ -36,34 +35,34 @@ class View:
         return low, high
 
     def of(self, runs: Sequence[Runs]) -> list[Runs]:
-        """The runs of its tasks, out of those of all tasks."""
+        """Selects the runs of this view's tasks out of those of all tasks."""
         return [
-            Runs(sign * runs[t].scores_S, sign * runs[t].pulls_SN)
-            for t, sign in zip(self.places, self.signs, strict=True)
+            Runs(sign * runs[t].scores_S, sign * runs[t].influence_SN)
+            for t, sign in zip(self.indices, self.signs, strict=True)
         ]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A variant and the reference, as far as their seeds can be compared."""
+    """A variant and the reference, on the seeds that can be compared."""
 
     variant: str
     reference: str
     sides: tuple[list[Runs], list[Runs]]
-    """For each task, the runs that take part."""
+    """For each task, the runs that are compared."""
     paired: bool
 
     def groups(self, view: View) -> list[list[Runs]]:
-        """As `statistics.noise` takes them."""
+        """Returns the runs in the groups that `statistics.noise` takes."""
         first, second = (view.of(side) for side in self.sides)
         if self.paired:
             return [[a - b for a, b in zip(first, second, strict=True)]]
-        return [first, [Runs(-runs.scores_S, -runs.pulls_SN) for runs in second]]
+        return [first, [Runs(-runs.scores_S, -runs.influence_SN) for runs in second]]
 
     def parts(self, view: View) -> list[Floats]:
-        """For each task [N]: the part of each example in the difference; the mean is the difference."""
+        """Returns, for each task [N], each example's contribution to the difference, which is their mean."""
         pairs = zip(*(view.of(side) for side in self.sides), strict=True)
         return [
-            first.scores_S.mean() - second.scores_S.mean() + first.pulls_SN.mean(0) - second.pulls_SN.mean(0)
+            first.scores_S.mean() - second.scores_S.mean() + first.influence_SN.mean(0) - second.influence_SN.mean(0)
             for first, second in pairs
         ]

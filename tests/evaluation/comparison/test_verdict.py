@@ -1,4 +1,4 @@
-"""The verdict on hand-made studies, on odd ones, and on simulated studies whose truth is known."""
+"""The verdict on small studies, on degenerate ones, and on simulated studies whose truth is known."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from polytask.evaluation.comparisons import MEAN, TaskData, Verdict, sentence
-from polytask.evaluation.statistics import holm
-from polytask.evaluation.verdict import judge
+from polytask.evaluation.comparison.records import MEAN, TaskData, Verdict
+from polytask.evaluation.comparison.statistics import holm
+from polytask.evaluation.comparison.verdict import judge
+from polytask.studies.sentences import sentence
 from polytask.types import UserError
 
 GOLD = np.array([0, 1] * 50)
@@ -162,7 +163,7 @@ def test_runs_must_share_their_true_labels() -> None:
     runs = {"a": [(GOLD, SIX[0]), (GOLD, SIX[1])], "b": [(GOLD, SIX[2])]}
     task = TaskData.from_runs("t", "yes_no", 2, "accuracy", runs)
     assert task.predictions["a"].shape == (2, 100)
-    with pytest.raises(ValueError, match="t: the true labels of b are not those of a"):
+    with pytest.raises(ValueError, match="t: the true labels of b and a differ"):
         TaskData.from_runs("t", "yes_no", 2, "accuracy", {**runs, "b": [(1 - GOLD, SIX[2])]})
 
 
@@ -170,7 +171,7 @@ def test_what_does_not_fit_is_refused() -> None:
     task = yes_no({"a": SIX[:2], "b": SIX[:2]})
     with pytest.raises(ValueError, match="reference 'c' is not one of the variants: a, b"):
         judge([task], "c")
-    with pytest.raises(ValueError, match="do not name the runs"):
+    with pytest.raises(ValueError, match="do not match the number of runs"):
         judge([task], "a", {"a": [1, 2], "b": [1]})
     with pytest.raises(ValueError, match="task other has the variants a; task opinion has a, b"):
         judge([task, yes_no({"a": SIX[:2]}, "other")], "a")
@@ -182,7 +183,7 @@ def test_what_does_not_fit_is_refused() -> None:
         yes_no({"a": SIX}, metric="pearson")
     with pytest.raises(ValueError, match="predictions must be"):
         yes_no({"a": [GOLD[:9]]})
-    with pytest.raises(ValueError, match="a class outside 0 to 1"):
+    with pytest.raises(ValueError, match="classes must be in"):
         yes_no({"a": [GOLD + 1]})
     with pytest.raises(ValueError, match="cannot be called"):
         yes_no({"a": SIX}, MEAN)

@@ -1,4 +1,4 @@
-"""What a tokenizer file from a stranger may not do: stop the process, or turn a short text into gigabytes.
+"""Checks on untrusted tokenizer files: they must not stop the process, nor turn a short text into gigabytes.
 
 Knows the content of a tokenizer.json and the errors of the `tokenizers` library; knows no text.
 """
@@ -13,13 +13,13 @@ from typing import Any
 from polytask.types import UserError
 
 MOST_IDS = 10**7
-MOST_GROWTH = 1000  # characters that one character of a text may become; NFKC makes up to 18 of one
-LONGEST_WORD = 1000  # WordPiece tries every end of a word, so that its time is the square of this; BERT has 100
+MOST_GROWTH = 1000  # characters that a normalizer may turn one character into; NFKC gives up to 18
+LONGEST_WORD = 1000  # WordPiece tries every end of a word, so that its time is quadratic in this; BERT has 100
 
 
 @contextmanager
 def library_errors(where: str) -> Iterator[None]:
-    """Errors of the library as a UserError. It raises plain Exception; its Rust code panics with a BaseException."""
+    """Turns the errors of the library into a UserError: it raises Exception, and its Rust code BaseException."""
     try:
         yield
     except UserError:
@@ -31,12 +31,11 @@ def library_errors(where: str) -> Iterator[None]:
 
 
 def check_content(content: Mapping[str, Any]) -> None:
-    """Refuses a tokenizer that would need too much memory or time for an ordinary text."""
+    """Raises a UserError for a tokenizer that would need too much memory or time for an ordinary text."""
     growth = _growth(content.get("normalizer"))
     if growth > MOST_GROWTH:
         raise UserError(
-            f"the tokenizer's normalizer makes up to {growth:.0f} characters of one, and at most {MOST_GROWTH} are "
-            "allowed"
+            f"the tokenizer's normalizer must turn one character into at most {MOST_GROWTH}, found {growth:.0f}"
         )
     longest = (content.get("model") or {}).get("max_input_chars_per_word") or 0
     if longest > LONGEST_WORD:
@@ -44,15 +43,15 @@ def check_content(content: Mapping[str, Any]) -> None:
 
 
 def num_ids(vocabulary: Mapping[str, int]) -> int:
-    """The largest token id plus one: ids may have gaps, and an encoder needs a vector for every id up to it."""
-    found = 1 + max(vocabulary.values(), default=-1)
-    if found > MOST_IDS:  # the library goes through every number below the largest id when it writes a tokenizer
-        raise UserError(f"the tokenizer's largest token id must be below {MOST_IDS}, found {found - 1}")
-    return found
+    """Returns the largest token id plus one: ids may have gaps, and an encoder needs a vector for every id."""
+    count = 1 + max(vocabulary.values(), default=-1)
+    if count > MOST_IDS:  # the library loops over every number below the largest id when it saves a tokenizer
+        raise UserError(f"the tokenizer's largest token id must be below {MOST_IDS}, found {count - 1}")
+    return count
 
 
 def _growth(normalizer: Mapping[str, Any] | None) -> float:
-    """An upper limit of the characters that a normalizer makes of one, the library's own small ones left aside."""
+    """Returns an upper bound of the characters that a normalizer turns one into, without the library's small ones."""
     if not normalizer:
         return 1.0
     match normalizer.get("type"):
@@ -68,7 +67,10 @@ def _growth(normalizer: Mapping[str, Any] | None) -> float:
 
 
 def _longest_replacement(charsmap: str) -> float:
-    """Of a SentencePiece table: the size of a search tree, the tree, and the replacements, each ended by a NUL."""
+    """Returns the longest replacement of a SentencePiece table.
+
+    The table holds the size of a search tree, the tree, and the replacements, each ended by a NUL.
+    """
     table = base64.b64decode(charsmap)
     (tree,) = struct.unpack_from("<I", table)
     return max(1.0, float(max(map(len, table[4 + tree :].split(b"\0")))))

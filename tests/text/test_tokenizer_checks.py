@@ -1,4 +1,4 @@
-"""Tokenizers from strangers: their errors are messages, and what they need is limited."""
+"""Errors of untrusted tokenizers are messages, and their memory and time are limited."""
 
 import base64
 import struct
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from polytask.text.border import MOST_GROWTH, check_content, library_errors, num_ids
 from polytask.text.tokenizer import TextTokenizer
+from polytask.text.tokenizer_checks import MOST_GROWTH, check_content, library_errors, num_ids
 from polytask.types import UserError
 
 VOCABULARY = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "a": 5}
@@ -63,7 +63,7 @@ def test_normalizers_may_make_texts_longer_only_so_far(normalizer: Any, allowed:
     if allowed:
         check_content({"normalizer": normalizer})
     else:
-        with pytest.raises(UserError, match=r"normalizer makes up to .* characters of one"):
+        with pytest.raises(UserError, match=r"normalizer must turn one character into at most"):
             check_content({"normalizer": normalizer})
 
 
@@ -89,5 +89,5 @@ def test_gaps_in_a_vocabulary_count_among_its_ids() -> None:
 def test_a_text_the_library_fails_on_is_an_error_of_the_users() -> None:
     tokenizer = made()
     tokenizer.model = models.WordPiece(VOCABULARY, unk_token="[GONE]")
-    with pytest.raises(UserError, match="tokenizer fails on a text"):
+    with pytest.raises(UserError, match="tokenizer failed on a text"):
         TextTokenizer(tokenizer).encode(["b"])

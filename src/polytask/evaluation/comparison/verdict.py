@@ -1,6 +1,6 @@
 """The verdict on a study: which variants differ from the reference, on which tasks, and by how much.
 
-The statistics are in statistics.py, the records and sentences in comparisons.py. Knows no files and no recipes.
+The statistics are in statistics.py, the records in records.py. Knows no files and no recipes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,15 +8,34 @@ from dataclasses import replace
 
 import numpy as np
 
-from polytask.evaluation.comparisons import LEVEL, MARGIN, MEAN, Claim, Comparison, TaskData, VariantScore, Verdict
-from polytask.evaluation.seed_noise import AnyNoise, shared
-from polytask.evaluation.statistics import Floats, Noise, Runs, holm, influence, interval, noise, swap_p, swapped
-from polytask.evaluation.views import Pair, View
+from polytask.evaluation.comparison.records import (
+    LEVEL,
+    MARGIN,
+    MEAN,
+    Claim,
+    Comparison,
+    TaskData,
+    VariantScore,
+    Verdict,
+)
+from polytask.evaluation.comparison.seed_noise import AnyNoise, shared
+from polytask.evaluation.comparison.statistics import (
+    Floats,
+    Noise,
+    Runs,
+    holm,
+    influence,
+    interval,
+    noise,
+    swap_p,
+    swapped,
+)
+from polytask.evaluation.comparison.views import Pair, View
 
 POWER = 0.8
 RESAMPLES = 9_999
 MOST_SEEDS = 100
-"""More seeds than this are never recommended."""
+"""The largest number of seeds that is ever recommended."""
 
 
 def judge(
@@ -27,13 +46,13 @@ def judge(
     seed: int = 0,
     margin: float = MARGIN,
 ) -> Verdict:
-    """Every variant's scores, and every other variant against the reference, on each task and on their mean.
+    """Scores every variant, and compares every other variant with the reference, on each task and on their mean.
 
-    `seeds` names the seed of each row of a variant's predictions; left out: all variants have the same seeds. Two
-    variants are compared on the seeds they have in common; where they share fewer than two and each has two or more,
-    all their runs are compared, unpaired. With one task the mean is left out, for it would say the same again; metrics
-    that are better when lower count in it with a minus sign. Variants whose difference is surely smaller than `margin`
-    (a fraction, not points) are called the same.
+    `seeds` holds the seed of each row of a variant's predictions; by default all variants have the same seeds. Two
+    variants are compared on their common seeds; if they have fewer than two of them and each has two or more seeds,
+    all their runs are compared, unpaired. With one task there is no mean; metrics that are better when lower count in
+    the mean with a minus sign. Variants whose difference is surely smaller than `margin` (a fraction, not points) are
+    called the same.
     """
     variants = _variants(tasks, reference)
     names = {variant: _seed_names(tasks, variant, seeds) for variant in variants}
@@ -46,26 +65,26 @@ def judge(
     family = len(others) * len(views)
     pairs = [_pair(runs, names, variant, reference) for variant in others]
     rng = np.random.default_rng(seed)
-    swaps = [  # at least 100 for each comparison, or Holm could never be passed
+    swaps = [  # at least 100 for each comparison, otherwise no p value could be small enough for Holm's correction
         swapped(np.stack([pair.parts(view)[0] for pair in pairs]), max(resamples, 100 * family), rng)
         for view in views[: len(tasks)]
     ]
     own = [[_pair_noise(view, pair) for view in views] for pair in pairs]
     noises = [list(zip(*rows, strict=True)) for rows in zip(own, shared(own), strict=True)]
-    found = [
-        _compare(view, pair, noises[place][at], _swapped_means(view, swaps, place), family, margin)
-        for place, pair in enumerate(pairs)
-        for at, view in enumerate(views)
+    comparisons = [
+        _compare(view, pair, noises[i][j], _swapped_means(view, swaps, i), family, margin)
+        for i, pair in enumerate(pairs)
+        for j, view in enumerate(views)
     ]
-    adjusted = holm([comparison.p for comparison in found])
-    return Verdict(reference, scores, tuple(_claimed(c, p) for c, p in zip(found, adjusted, strict=True)))
+    adjusted = holm([comparison.p for comparison in comparisons])
+    return Verdict(reference, scores, tuple(_claimed(c, p) for c, p in zip(comparisons, adjusted, strict=True)))
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------
 
 
 def _views(tasks: Sequence[TaskData]) -> list[View]:
-    """Each task, and with several their mean."""
+    """Returns a view of each task and, with several tasks, of their mean."""
     views = [View(task.name, (task,), (t,), task.measure.greater_is_better) for t, task in enumerate(tasks)]
     return views + ([View(MEAN, tuple(tasks), tuple(range(len(tasks))), True)] if len(tasks) > 1 else [])
 
@@ -74,7 +93,7 @@ def _variants(tasks: Sequence[TaskData], reference: str) -> list[str]:
     if not tasks:
         raise ValueError("a study needs at least one task")
     if len({task.name for task in tasks}) < len(tasks):
-        raise ValueError(f"two tasks have the same name: {', '.join(task.name for task in tasks)}")
+        raise ValueError(f"two tasks have the same name; found {', '.join(task.name for task in tasks)}")
     variants = list(tasks[0].predictions)
     for task in tasks:
         if set(task.predictions) != set(variants):
@@ -91,7 +110,7 @@ def _seed_names(tasks: Sequence[TaskData], variant: str, seeds: Mapping[str, Seq
     counts = {task.name: len(task.predictions[variant]) for task in tasks}
     names = list(range(counts[tasks[0].name])) if seeds is None else list(seeds[variant])
     if any(count != len(names) for count in counts.values()) or len(set(names)) < len(names):
-        raise ValueError(f"variant {variant}: the seeds {names} do not name the runs of each task: {counts}")
+        raise ValueError(f"variant {variant}: the seeds {names} do not match the number of runs of each task, {counts}")
     return names
 
 
@@ -99,9 +118,9 @@ def _runs(task: TaskData, variant: str) -> Runs:
     metric = task.measure
     kind = np.float64 if task.kind == "score" else np.int64
     gold, predicted_SN = task.gold.astype(kind), task.predictions[variant].astype(kind)
-    pulls = [influence(metric, gold, predicted, task.classes) for predicted in predicted_SN]
+    influences = [influence(metric, gold, predicted, task.classes) for predicted in predicted_SN]
     scores = [float(metric.function(gold, predicted)) for predicted in predicted_SN]
-    return Runs(np.array(scores), np.stack(pulls))
+    return Runs(np.array(scores), np.stack(influences))
 
 
 def _pair(runs: Mapping[str, list[Runs]], names: Mapping[str, list[int]], variant: str, reference: str) -> Pair:
@@ -127,9 +146,9 @@ def _pair_noise(view: View, pair: Pair) -> Noise:
     return noise(pair.groups(view), [2 * task.counted for task in view.tasks])
 
 
-def _swapped_means(view: View, swaps: Sequence[Floats], place: int) -> Floats:
-    """The differences of one pair in every resample."""
-    signed = [sign * swaps[t][:, place] for t, sign in zip(view.places, view.signs, strict=True)]
+def _swapped_means(view: View, swaps: Sequence[Floats], pair: int) -> Floats:
+    """Returns the difference of one pair in every resample."""
+    signed = [sign * swaps[t][:, pair] for t, sign in zip(view.indices, view.signs, strict=True)]
     means: Floats = np.mean(signed, axis=0)
     return means
 
@@ -142,12 +161,12 @@ def _compare(
     family: int,
     margin: float,
 ) -> Comparison:
-    """`noises` are the comparison's own, and the same with what the study's other comparisons say."""
+    """Compares one pair in one view; `noises` are its own noise, and the same with the study's other comparisons."""
     own, known = noises
     parts = pair.parts(view)
     difference = float(np.mean([part.mean() for part in parts]))
     half, width = own.half_width(LEVEL), view.range[1] - view.range[0]
-    many = bool(own.seeds)  # with one seed nothing is known about seed noise, and nothing can be claimed
+    many = bool(own.seeds)  # with one seed, seed noise is unknown, and nothing can be claimed
     p_study, p_swap = known.p_value(difference) if many else 1.0, swap_p(difference, swaps)
     seeds = min(len(side[0].scores_S) for side in pair.sides)
     return Comparison(
@@ -182,10 +201,10 @@ def _compare(
 
 
 def _p_same(own: Noise, room: float, family: int) -> float:
-    """Two one-sided tests (Schuirmann 1987), the nearer end of the margin being `room` away.
+    """Returns the p value of two one-sided tests (Schuirmann 1987); the nearer end of the margin is `room` away.
 
-    Each at half the level, so that two variants are the same when the two-sided interval lies within the margin. With
-    the whole level, simulated studies at the edge of the margin were called the same in up to 6.7 %.
+    Each test has half the level, so that two variants are the same if the two-sided interval lies within the margin.
+    With the whole level, up to 6.7 % of simulated studies at the edge of the margin were called the same.
     """
     return min(1.0, family * own.p_value(room)) if own.seeds and room > 0 else 1.0
 
@@ -199,7 +218,7 @@ def _seed_differences(pair: Pair, view: View) -> tuple[float, ...] | None:
 
 
 def _seeds_needed(known: AnyNoise, difference: float, seeds: int, family: int) -> int | None:
-    """The smallest number of seeds, each as noisy as these, with which a difference of this size would be claimed."""
+    """Returns the fewest seeds, as noisy as these, with which a difference of this size would be claimed."""
     for more in range(seeds + 1, MOST_SEEDS + 1):
         if known.with_seeds(more).half_width(LEVEL / family) <= abs(difference):
             return more

@@ -1,0 +1,178 @@
+"""Scores the predictions on a whole split: every metric that suits the labels, with a 95 % interval over examples.
+
+Knows arrays of labels, not models or files. Where a run diverged, its NaN predictions count as the worst ones.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polytask.evaluation import intervals
+from polytask.evaluation.intervals import RESAMPLES, Ends
+from polytask.evaluation.metrics import CALIBRATION_BINS, Array, Metric, all_metrics_for, chosen_metric, integer_codes
+from polytask.types import LabelSpace, MetricValue, TaskScore, UserError
+
+MOST_AUC_CLASSES = 20
+"""With more classes, AUC is computed only where it is the task's metric: it sorts all rows once for each class."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The true and the predicted labels of a split, in the order of its rows."""
+
+    gold: Array
+    """[N]: class numbers, 0 / 1, or scores in the task's own range."""
+    predicted: Array
+    """[N]: the same of the predictions."""
+    probabilities: Array | None = None
+    """[N, C]; None for scores and plain text."""
+
+    def columns(self, metric: Metric) -> tuple[Array, Array]:
+        """Returns the two arrays that the metric's function takes."""
+        if metric.columns is None:
+            return self.gold, self.predicted
+        assert self.probabilities is not None
+        return metric.columns(self.gold, self.probabilities)
+
+    def value(self, metric: Metric) -> float:
+        return float(metric.function(*self.columns(metric)))
+
+
+def score(
+    predictions: Predictions,
+    labels: LabelSpace,
+    loss: float,
+    primary: str | None = None,
+    own: tuple[Metric, ...] = (),
+    seed: int = 0,
+) -> TaskScore:
+    """Computes every metric of the label kind, and the user's `own` ones, each with its 95 % interval over examples.
+
+    Without probabilities, the metrics that need them are left out. `seed` is that of the intervals' random draws.
+    """
+    chosen = chosen_metric(primary, labels.kind, "metric", own)
+    split = _Split(_checked(predictions, labels), labels, seed)
+    metrics = [metric for metric in (*all_metrics_for(labels.kind), *own) if split.suits(metric, chosen)]
+    values = {metric.name: float(metric.function(*split.columns(metric))) for metric in metrics}
+    ends = split.matrix_ends(metrics)
+    scores = {}
+    for metric in metrics:
+        value = values[metric.name]
+        low, high = ends[metric.name] if metric.name in ends else split.ends(metric, value)
+        scores[metric.name] = MetricValue(value, min(low, value), max(high, value), metric.greater_is_better)
+    return TaskScore(loss, scores, chosen.name, len(split.data.gold), chosen.greater_is_better)
+
+
+def _checked(predictions: Predictions, labels: LabelSpace) -> Predictions:
+    """Returns the predictions with class numbers as integers and no NaN among the probabilities."""
+    gold, predicted = np.asarray(predictions.gold), np.asarray(predictions.predicted)
+    if gold.shape != predicted.shape or gold.ndim != 1:
+        raise ValueError(f"gold {gold.shape} and predicted {predicted.shape} must be two lists of the same length")
+    if len(gold) == 0:
+        raise UserError("there is no labelled row to score")
+    if labels.kind in ("classes", "yes_no"):
+        gold, predicted = gold.astype(np.int64), predicted.astype(np.int64)
+    probabilities = None if predictions.probabilities is None else np.nan_to_num(predictions.probabilities)
+    return Predictions(gold, predicted, probabilities)
+
+
+@dataclass(frozen=True)
+class _Split:
+    """The predictions on a split, prepared for metrics and their intervals."""
+
+    data: Predictions
+    labels: LabelSpace
+    seed: int
+
+    def suits(self, metric: Metric, chosen: Metric) -> bool:
+        if metric.columns is not None and self.data.probabilities is None:
+            return False
+        return metric.name != "auc" or metric is chosen or len(self.labels.classes) <= MOST_AUC_CLASSES
+
+    def columns(self, metric: Metric) -> tuple[Array, Array]:
+        """Returns what the metric's function takes; predictions of a run that diverged become the worst ones."""
+        if metric.columns is not None:
+            return self.data.columns(metric)
+        gold, predicted = self.data.gold, self.data.predicted
+        if self.labels.kind == "score" and not np.isfinite(predicted).all():
+            if metric.scale is intervals.FISHER_Z:
+                predicted = np.zeros(len(predicted))  # one NaN makes the whole correlation undefined
+            else:
+                low, high = self.labels.low, self.labels.high
+                predicted = np.where(np.isfinite(predicted), predicted, np.where(gold * 2 > low + high, low, high))
+        return (integer_codes(gold), integer_codes(predicted)) if metric.order_only else (gold, predicted)
+
+    def matrix_ends(self, metrics: list[Metric]) -> dict[str, Ends]:
+        """Returns the intervals of all metrics that follow from the confusion matrix."""
+        functions = {metric.name: metric.from_margins for metric in metrics if metric.from_margins is not None}
+        if not functions:
+            return {}
+        gold, predicted = self.data.gold, self.data.predicted
+        exact = {"accuracy": intervals.of_share(int((gold == predicted).sum()), len(gold))}
+        del functions["accuracy"]
+        return exact | intervals.of_matrix(functions, gold, predicted, max(2, len(self.labels.classes)), self.seed)
+
+    def ends(self, metric: Metric, value: float) -> Ends:
+        """Returns the interval of a metric that does not follow from the confusion matrix."""
+        columns = self.columns(metric)
+        if metric.own:
+            worst, best = self._extremes()
+            return intervals.by_bootstrap(_nan_if_undefined(metric), columns, worst, best, self.seed)
+        if metric.influence is not None:
+            assert metric.scale is not None
+            if value in (0.0, 1.0):
+                return _separated(value, columns[0])
+            return intervals.by_influence(value, metric.influence(*columns), metric.scale)
+        if metric.scale is None:
+            return self._calibration_ends(value, *columns)
+        other = None
+        if metric.columns is None and self.labels.kind == "score":
+            other = columns[0], np.roll(columns[1], len(columns[0]) // 2)  # unrelated true and predicted scores
+        return intervals.by_jackknife(metric.function, columns, metric.scale, other, self.seed)
+
+    def _calibration_ends(self, value: float, bins: Array, gaps: Array) -> Ends:
+        assert self.data.probabilities is not None
+        counts, sums = (np.bincount(bins, weights, CALIBRATION_BINS) for weights in (None, gaps))
+        right = np.bincount(bins, self.data.gold == self.data.probabilities.argmax(1), CALIBRATION_BINS)
+        confidence = (right - sums) / np.maximum(counts, 1)
+        return intervals.of_calibration(value, counts, right, confidence, self.seed)
+
+    def _extremes(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Returns rows that could not be more wrong, and rows that are right."""
+        gold = self.data.gold
+        if self.labels.kind == "score":
+            ends = np.array([gold.min(), gold.max()], np.float64)
+            if ends[0] == ends[1]:
+                ends = np.array([self.labels.low, self.labels.high])
+            return (ends, ends[::-1]), (ends, ends)
+        present = np.unique(np.concatenate([gold, self.data.predicted]))
+        if len(present) == 1:
+            present = np.array([present[0], (present[0] + 1) % max(2, len(self.labels.classes))])
+        return (present, np.roll(present, 1)), (present, present)
+
+
+def _nan_if_undefined(metric: Metric) -> Callable[[Array, Array], Any]:
+    """Wraps a function of the user's that may be undefined on some resamples, such as those of one class only."""
+
+    def function(gold: Array, predicted: Array) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return metric.function(gold, predicted)
+        except UserError:
+            return np.nan
+
+    return function
+
+
+def _separated(auc: float, is_NC: Array) -> Ends:
+    """Returns the interval of an AUC of 0 or 1, with one more row of each class and of its rest on the wrong side."""
+    counts = [(int(column.sum()), int((~column).sum())) for column in is_NC.T]
+    pairs = [(own, rest) for own, rest in counts if own and rest]
+    rng = np.random.default_rng(0)
+    drawn = np.mean([(1 - rng.beta(0.5, a, RESAMPLES)) * (1 - rng.beta(0.5, b, RESAMPLES)) for a, b in pairs], axis=0)
+    reach = float(np.quantile(drawn, intervals.TAIL))
+    return (reach, 1.0) if auc > 0.5 else (0.0, 1 - reach)
