@@ -1,9 +1,10 @@
-"""What several rooms' tests share: the real encoder, and streams made by hand."""
+"""Fixtures for all tests: the real encoder, tiny runs, streams, Triton's interpreter and compiler."""
 
+import html
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 from polytask import Finished, train
 from polytask.kernels.triton_support import TRITON
 from polytask.pretrained.find import find_encoder
-from polytask.reports import plots
+from polytask.reports import report
 from polytask.stream import Layout, Stream
 from polytask.types import UserError
 
@@ -87,36 +88,32 @@ TINY = {
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
 
 
-@pytest.fixture(autouse=True, scope="session")
-def drawn_once() -> Iterator[None]:
-    """Most runs of the tests have the same data: the same plot of it is drawn once. Drawing is most of a small run."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("bars", "histogram"):
-            patch.setattr(plots, name, _remembered(getattr(plots, name)))
-        yield
+class PlaceholderPlots:
+    """Replaces reports/plots.py: every plot is an empty SVG with the plot's title."""
+
+    def __getattr__(self, kind: str) -> Callable[..., str]:
+        return lambda name, title, *numbers: f'<svg role="img" aria-label="{html.escape(title)}"></svg>'
 
 
-def _remembered(draw: Callable[..., str]) -> Callable[..., str]:
-    drawn: dict[str, str] = {}
+@pytest.fixture(autouse=True)
+def placeholder_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of the time of a tiny run, so only tests that look at reports draw them.
 
-    def remembered(*numbers: Any) -> str:
-        key = repr(numbers)
-        if key not in drawn:
-            drawn[key] = draw(*numbers)
-        return drawn[key]
-
-    return remembered
+    Runs that several tests share, like `tiny_run`, are made before this fixture and have real plots.
+    """
+    if not {"reports", "e2e", "docs"} & set(request.path.parts):
+        monkeypatch.setattr(report, "plots", PlaceholderPlots())
 
 
 @pytest.fixture(scope="session")
 def tiny_settings() -> list[str]:
-    """Settings that make a recipe a matter of seconds: an untrained encoder and twenty steps."""
+    """Settings with which a recipe takes seconds: an untrained encoder and twenty steps."""
     return [f"{field}={value}" for field, value in TINY.items()]
 
 
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory, tiny_settings: list[str]) -> Finished:
-    """The quickstart recipe, tiny, trained to its end. Tests look at it and leave it as it is."""
+    """The finished run of a tiny quick start. Tests must not change it."""
     return train(QUICKSTART, tmp_path_factory.mktemp("tiny") / "run", tiny_settings)
 
 
