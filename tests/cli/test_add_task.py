@@ -35,7 +35,7 @@ def test_frozen(cli: Cli, tmp_path: Path, first: Path) -> None:
     assert asked.code == 0, asked.err
     again = cli("add-task", first, ADDING / "similarity.yaml", *SHORT, "--run", run)
     assert again.code == 1
-    assert "go on with it by --resume" in again.err
+    assert "pass --resume to continue it" in again.err
     assert cli("add-task", first, ADDING / "similarity.yaml", *SHORT, "--run", run, "--resume").code == 0
 
 

@@ -33,7 +33,7 @@ def test_pairs_are_told_and_the_weights_are_those_of_train(
     assert 'id="interference"' in (run / "report.html").read_text(encoding="utf-8")
     for file in ("model/model.safetensors", "model/parts.safetensors"):
         assert (run / file).read_bytes() == (tiny_run.folder / file).read_bytes()
-    assert "interference" not in tiny_run.summary
+    assert tiny_run.summary.interference is None
     again = cli("interference", QUICKSTART, "--every", 4, "--run", run, *settings(tiny_settings), "--resume")
     assert again.code == 0, again.err
 
@@ -55,5 +55,5 @@ def test_what_there_is_to_say_without_pairs(
 def test_too_short_a_run_is_refused_before_it_trains(cli: Cli, tiny_settings: list[str]) -> None:
     refused = cli("interference", QUICKSTART, *settings(tiny_settings))
     assert refused.code == 1
-    assert "in 20 steps a tenth of the time pays for 0 probes" in refused.err
+    assert "a tenth of the time of 20 steps allows 0 probes" in refused.err
     assert cli("interference", QUICKSTART, "--every", 0).code == 2

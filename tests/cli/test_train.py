@@ -17,7 +17,9 @@ def test_train_ends_with_scores_and_the_report(cli: Any, tmp_path: Path, tiny_se
     for words in ("opinion", "question", "similarity", "pearson", "guess", str(tmp_path / "run" / "report.html")):
         assert words in said.out
     assert (tmp_path / "run" / "report.html").is_file()
+    assert "removed: the checkpoints" in said.out
+    assert "--keep-checkpoints" in said.out
     again = cli("train", QUICKSTART, *settings(tiny_settings), "--run", tmp_path / "run")
     assert again.code == 1
-    assert "go on with it by --resume" in again.err
+    assert "pass --resume to continue it" in again.err
     assert cli("train", QUICKSTART, *settings(tiny_settings), "--run", tmp_path / "run", "--resume").code == 0

@@ -264,7 +264,7 @@ def test_the_surest_mistakes_come_first(page: Page) -> None:
     first, second = f"true {MARKUP} , predicted 天气 (92.3 % sure) · row 3", f"true sport , predicted {MARKUP}"
     assert 0 < text.index(first) < text.index(second)
     assert "true 4.00 , predicted 1.00 (off by -3.00) · row 2 left 2 right 2" in text
-    assert "row 4 " not in text[text.index("Surest mistakes") : text.index("Largest errors")]
+    assert "row 4 " not in text[text.index("Most confident mistakes") : text.index("Largest errors")]
 
 
 def test_only_ten_mistakes_are_shown_with_and_without_probabilities(run: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a look at the data found stands in summary.json and in the report."""
+"""The findings of the data check are in summary.json and in the report."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_findings_are_a_table() -> None:
     few = finding(severity="problem", sentence="<b>3 rows</b> of it", rows=[4, 5, 9])
     many = finding(rows=list(range(2, 12)), count=40, task="<i>")
     page = page_of({"findings": [few, many, finding(split="")]})
-    assert "What a look at the data found" in page
+    assert "Findings of the data check" in page
     assert '&lt;b&gt;3 rows&lt;/b&gt; of it</td><td class="name">4, 5, 9</td>' in page
     assert "2, 3, 4, 5, 6, 7, 8, 9, 10, 11 …</td>" in page
     assert page.index(">problem</td>") < page.index(">warning</td>")
@@ -41,9 +41,9 @@ def test_findings_are_a_table() -> None:
 
 
 def test_nothing_found_and_not_looked_at() -> None:
-    assert "A look at the data found nothing odd." in page_of({"findings": []})
+    assert "The data check found nothing unusual." in page_of({"findings": []})
     page = page_of({})  # a run that goes on, or an old one
-    assert "look at the data" not in page
+    assert "data check" not in page
 
 
 def test_a_run_writes_what_it_found(tmp_path: Path, tiny_run: Finished) -> None:

@@ -87,13 +87,13 @@ def render(figure: Figure, name: str, description: str) -> str:
 
 
 def shorten(name: str, length: int) -> str:
-    """A name on one line, cut so that its end, where similar names often differ, can still be read."""
+    """A name on one line, shortened in the middle: similar names often differ at the end."""
     name = " ".join(name.split()) or "(empty)"
     return name if len(name) <= length else f"{name[: length - 6]}…{name[-5:]}"
 
 
 def _thinned(points: Points) -> tuple[Floats, Floats]:
-    """At most MAX_POINTS points: means of neighbouring ones. What is not a finite number is left out."""
+    """At most MAX_POINTS points: means of neighbouring ones. NaN and infinite values are dropped."""
     x, y = np.array(points, np.float64).reshape(-1, 2).T
     x, y = x[np.isfinite(y)], y[np.isfinite(y)]
     if len(x) <= MAX_POINTS:
@@ -104,7 +104,7 @@ def _thinned(points: Points) -> tuple[Floats, Floats]:
 
 
 def _smoothed(values: Floats) -> Floats:
-    """The exponential mean over about a twentieth of the curve, without the usual pull towards the start."""
+    """The exponential moving average over about a twentieth of the curve, with bias correction."""
     keep = 1 - 1 / max(1.0, len(values) / 20)
     total, weight, means = 0.0, 0.0, []
     for value in values:
@@ -124,7 +124,7 @@ def _finish_curve(figure: Figure, axes: Axes, name: str, title: str, best: int |
 
 
 def loss_curve(name: str, title: str, train: Points, dev: Points, best: int | None = None) -> str:
-    """Training loss (faint: as it was; strong: smoothed) and dev loss over the steps."""
+    """Training loss (faint: raw; strong: smoothed) and dev loss over the steps."""
     with style(name):
         figure, axes = new_figure()
         x, y = _thinned(train)
@@ -164,7 +164,7 @@ def small_curve(name: str, title: str, points: Points) -> str:
 
 
 def rate_curves(name: str, title: str, rates: Mapping[str, Points]) -> str:
-    """A curve for each part that learns; parts with the same rates share one."""
+    """One curve for each part that learns; parts with the same rates share a curve."""
     together: dict[tuple[tuple[int, float], ...], list[str]] = {}
     for part, points in rates.items():
         together.setdefault(tuple(points), []).append(part)
@@ -244,7 +244,7 @@ def score_matrix(name: str, title: str, scores: Floats, learned: Sequence[str], 
         for (row, column), score in np.ndenumerate(scores):
             strength = float(np.clip(np.nan_to_num(score), 0, 1))
             place = (column - 0.5, row - 0.5)
-            # Never so strong that the page's own ink could not be read on it, in light or dark.
+            # Never so strong that text on it could not be read, in light and dark mode.
             axes.add_patch(Rectangle(place, 1, 1, color=DEEP, alpha=0.04 + 0.56 * strength, linewidth=0))
             axes.text(column, row, f"{score:.3f}", ha="center", va="center", fontsize=10, color=INK)
         for row, task in enumerate(learned, 1):
@@ -275,7 +275,7 @@ def signed_matrix(
     A column that is empty in name stays empty, as a gap between the others.
     """
     largest = max((abs(cell[0]) for row in cells for cell in row if cell is not None), default=0.0)
-    largest = max(largest, 0.2)  # what is next to nothing looks like it
+    largest = max(largest, 0.2)  # values near 0 must look like 0
     widest = max((len(line) for row in cells for cell in row if cell for line in cell[1].split("\n")), default=4)
     tall = max((cell[1].count("\n") + 1 for row in cells for cell in row if cell), default=1)
     heads, labels = [shorten(column, 18) if column else "" for column in columns], [shorten(row, 30) for row in rows]

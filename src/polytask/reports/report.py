@@ -57,7 +57,7 @@ class RunRecord:
 
     @property
     def start(self) -> Json:
-        """The evaluation before the first step; nothing in runs of earlier versions."""
+        """The evaluation before the first step; empty in runs of earlier versions."""
         return next((line for line in self.evaluations if line["step"] == 0), {})
 
     @property
@@ -67,24 +67,24 @@ class RunRecord:
         return self.summary.get("evaluations") or {line["split"]: line["tasks"] for line in best}
 
     def baseline(self, task: str, metric: str) -> Json:
-        """What guessing scores, where that is known for this metric."""
-        found: Json = self.summary.get("baselines", {}).get(task, {})
-        return found if found.get("metric") == metric else {}
+        """The score of the best constant answer, if it is known for this metric."""
+        entry: Json = self.summary.get("baselines", {}).get(task, {})
+        return entry if entry.get("metric") == metric else {}
 
     def references(self, task: str, metric: str, score: Json) -> Json:
-        """What a metric is compared with, each with the verdict: guessing, step 0 and a method without training."""
+        """The references of a metric, each with the verdict: guessing, step 0 and a method without training."""
         value = score["metrics"][metric]
         greater = value.get("greater_is_better", score.get("greater_is_better", True))
         start = self.start.get("tasks", {}).get(task, {}).get("metrics", {}).get(metric, {})
         simple = self.start.get("baselines", {}).get(task, {})
-        found = {
+        references = {
             "guessing": self.baseline(task, metric),
             "step 0": {"value": start["value"], "what": "the model before training"} if start else {},
             "no training": simple if simple.get("metric") == metric else {},
         }
         return {
             name: {**entry, "verdict": against(value, entry["value"], greater)}
-            for name, entry in found.items()
+            for name, entry in references.items()
             if entry
         }
 
@@ -115,7 +115,7 @@ def report_page(run: RunRecord) -> str:
 
 @dataclass
 class _Tally:
-    """What the page shows of one predictions file, gathered in one pass."""
+    """What the page shows of one file of predictions, collected in one pass."""
 
     rows: int = 0
     unlabelled: int = 0
@@ -169,7 +169,7 @@ def _overview(run: RunRecord) -> list[str]:
 
 
 def _transfer(run: RunRecord) -> list[str]:
-    """Every task's score after every stage, of a run that learned its tasks one after another."""
+    """Every task's score after every stage, for a run that learned its tasks one after another."""
     found = run.summary.get("transfer")
     if not found:
         return []
@@ -195,7 +195,7 @@ def _training(run: RunRecord) -> list[str]:
 
 
 def _interference(run: RunRecord) -> Json | None:
-    """What the probes say, the pairs that pull apart most first."""
+    """The results of the probes, with the strongest conflict first."""
     if not run.probes:
         return None
     found = summarize(run.probes)
@@ -203,7 +203,7 @@ def _interference(run: RunRecord) -> Json | None:
         return found
     pairs = sorted(found["pairs"], key=lambda pair: pair["cosine"]["value"] or 0.0)
     curves = {" and ".join(pair["tasks"]): curve(run.probes, *pair["tasks"]) for pair in pairs}
-    # The same reach for all, so that pairs can be compared; what is rarer than one probe in a hundred may be cut off.
+    # One scale for all pairs, so that they can be compared; one probe in a hundred may be outside.
     seen = np.abs([cosine for points in curves.values() for _, cosine in points])
     reach = max(0.05, 1.1 * float(np.quantile(seen, 0.99))) if len(seen) else 1.0
     drawn = [
@@ -237,7 +237,7 @@ def _cell(found: Json | None, interval: bool = False) -> tuple[float, str] | Non
     value, low, high = (x if x is None else f"{round(x, 2) + 0.0:.2f}" for x in found.values())  # never -0.00
     if not interval or low is None:
         return found["value"], f"{value}"
-    shade = found["value"] if found["low"] * found["high"] > 0 else 0.0  # no colour for what may be nothing
+    shade = found["value"] if found["low"] * found["high"] > 0 else 0.0  # no colour if the interval contains 0
     return shade, f"{value}\n{low} to {high}"
 
 
@@ -291,7 +291,7 @@ def _predictions(path: Path, split: str, about: Json, anchor: str) -> Json:
 
 
 def _matrices(name: str, pairs: Pairs, names: Sequence[str], support: Counts) -> list[str]:
-    """One matrix with counts and shares where the cells have room for both, otherwise two."""
+    """One matrix with counts and shares if the cells have room for both, otherwise two."""
     shown, place = _fold(names, support)
     counts, at = np.zeros((len(shown), len(shown)), np.int64), dict(zip(names, place, strict=True))
     for (gold, predicted), count in pairs.items():
@@ -304,7 +304,7 @@ def _matrices(name: str, pairs: Pairs, names: Sequence[str], support: Counts) ->
 
 
 def _fold(names: Sequence[str], support: Counts) -> tuple[list[str], list[int]]:
-    """The classes to show, and every class's place among them: of very many, the rarest share the last place."""
+    """The classes to show, and the place of every class among them; of very many classes the rarest share the last."""
     if len(names) <= CLASSES_SHOWN:
         return list(names), list(range(len(names)))
     kept = np.sort(np.argsort(-support, kind="stable")[: CLASSES_SHOWN - 1]).tolist()

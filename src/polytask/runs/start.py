@@ -36,6 +36,7 @@ from polytask.runs.resume import (
     refusal,
 )
 from polytask.runs.summary import Summary
+from polytask.training.checkpoint import step_of
 from polytask.training.state import CheckpointMismatch
 from polytask.types import UserError
 
@@ -80,7 +81,7 @@ class Start:
         if self.checkpoint is not None:
             if self.changes:
                 write_recipe(self.recipe, self.folder.recipe)
-                note_changes(self.folder, int(self.checkpoint.name.rpartition("-")[2]), self.changes, prepared.tasks)
+                note_changes(self.folder, step_of(self.checkpoint), self.changes, prepared.tasks)
             return
         make_folder(self.folder.path)
         self.lock()
