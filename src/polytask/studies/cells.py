@@ -82,10 +82,10 @@ def cell_key(recipe: Recipe, prepared: Prepared) -> str:
 def code_fingerprint() -> str:
     """Returns the SHA-256 of the source that a cell's result depends on.
 
-    Every package counts that takes part in `polytask train`, from reading the data to writing the predictions, and so
-    does a package that is added later: rather one run too many than a stale result. Left out are the packages of
+    Included are all packages that take part in `polytask train`, from reading the data to writing the predictions, and
+    any package that is added later: an unnecessary run is better than a stale result. Left out are the packages of
     `NOT_IN_A_RESULT`, which compare, show or convert what a run has written, and the modules at the root that only
-    start the program (`__init__`, `__main__`, `version`). Wrong wording on a page never makes a study train again.
+    start the program (`__init__`, `__main__`, `version`). So a change in a command or a page trains nothing again.
     """
     digest = hashlib.sha256()
     for path in result_files(Path(__file__).parent.parent):
@@ -97,7 +97,7 @@ def result_files(source: Path) -> list[Path]:
     """Lists the files below `source` (the folder of the package polytask) that a cell's result depends on."""
     left_out = [source.joinpath(*package.split(".")) for package in NOT_IN_A_RESULT]
     left_out += [source / f"{module}.py" for module in ("__init__", "__main__", "version")]
-    files = sorted(path for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    files = sorted(path for path in source.rglob("[!.]*") if path.is_file() and path.suffix != ".pyc")
     return [path for path in files if not any(path.is_relative_to(other) for other in left_out)]
 
 

@@ -25,11 +25,12 @@ from polytask.studies.outlook import StudyOutlook, outlook
 from polytask.studies.page import write_page
 from polytask.studies.results import (
     NOTHING_TO_COMPARE,
-    RunFolder,
+    FinishedRun,
     compared,
     comparisons_json,
     cost_json,
     curves_json,
+    finished_runs,
     scores_json,
     values_json,
     verdict_of,
@@ -89,11 +90,7 @@ class StudyRunning:
 
     def finish(self) -> dict[str, Any]:
         """Compares the finished runs, and writes study.json, study.md and report.html into the study's folder."""
-        runs = [
-            RunFolder(cell.variant, cell.seed, cell.folder, summary)
-            for cell in self.plan.cells
-            if (summary := summary_of(cell.folder)) is not None
-        ]
+        runs = finished_runs(self.plan.cells)
         cells = {variant: [c for c in self.plan.cells if c.variant == variant] for variant in self.study.recipes}
         content = study_json(self.study, runs, {v: [self._cell_json(c) for c in own] for v, own in cells.items()})
         return write_study(self.folder, {**content, "workers": self.workers})
@@ -163,7 +160,7 @@ def _calibrated(cell: Cell, planned: Plan) -> float:
     return cell.steps * step + evaluations * dev_tokens * per_token / 3
 
 
-def study_json(study: Study, runs: Sequence[RunFolder], cells: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def study_json(study: Study, runs: Sequence[FinishedRun], cells: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Returns the content of study.json; `cells` are the records of each variant's cells."""
     verdict = verdict_of(runs, study.reference, study.margin / 100) if runs else None
     own = {variant: [run for run in runs if run.variant == variant] for variant in study.recipes}
@@ -247,11 +244,11 @@ def compare_runs(
     return write_study(target, {**study_json(study, runs, cells), "workers": 0})
 
 
-def _grouped(folders: Sequence[Path]) -> tuple[list[RunFolder], dict[str, Recipe]]:
+def _grouped(folders: Sequence[Path]) -> tuple[list[FinishedRun], dict[str, Recipe]]:
     if len(set(map(os.path.realpath, folders))) < max(2, len(folders)):
         raise UserError("compare: give two or more different runs")
     recipes: dict[str, Recipe] = {}
-    runs: list[RunFolder] = []
+    runs: list[FinishedRun] = []
     for folder in folders:
         summary = summary_of(folder)
         if summary is None:
@@ -263,7 +260,7 @@ def _grouped(folders: Sequence[Path]) -> tuple[list[RunFolder], dict[str, Recipe
         recipes.setdefault(variant, recipe)
         if any(run.variant == variant and run.seed == recipe.seed for run in runs):
             raise UserError(f"{folder}: another run has the same recipe and the same seed {recipe.seed}")
-        runs.append(RunFolder(variant, recipe.seed, folder, summary))
+        runs.append(FinishedRun(variant, recipe.seed, folder, summary))
     return runs, recipes
 
 

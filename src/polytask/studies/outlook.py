@@ -7,8 +7,8 @@ import numpy as np
 
 from polytask.evaluation.comparison.power import DISAGREEMENT, SEED_DEVIATION, Outlook, assumed
 from polytask.evaluation.comparison.records import MEAN, Comparison
-from polytask.studies.cells import Plan, summary_of
-from polytask.studies.results import RunFolder, verdict_of
+from polytask.studies.cells import Plan
+from polytask.studies.results import finished_runs, verdict_of
 from polytask.studies.sentences import in_points
 from polytask.studies.study import Study
 
@@ -48,11 +48,7 @@ class StudyOutlook:
 
 def outlook(study: Study, plan: Plan) -> StudyOutlook:
     """Uses the noise of the study's finished runs if two variants have two common seeds, else default noise."""
-    runs = [
-        RunFolder(cell.variant, cell.seed, cell.folder, summary)
-        for cell in plan.cells
-        if (summary := summary_of(cell.folder)) is not None
-    ]
+    runs = finished_runs(plan.cells)
     others = max(len(study.recipes) - 1, 1)
     known = [c for c in verdict_of(runs, study.reference).comparisons if c.seed_noise_known] if runs else []
     if known:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from polytask.disk.json_files import read_json, read_json_lines
 from polytask.evaluation.comparison.records import MARGIN, TaskData, Verdict
 from polytask.evaluation.comparison.verdict import judge
+from polytask.studies.cells import Cell, summary_of
 from polytask.studies.sentences import sentence
 from polytask.types import UserError
 
@@ -19,7 +20,7 @@ NOTHING_TO_COMPARE = "compare: all tasks are plain text, which has no prediction
 
 
 @dataclass(frozen=True)
-class RunFolder:
+class FinishedRun:
     """One finished run of a variant."""
 
     variant: str
@@ -28,12 +29,21 @@ class RunFolder:
     summary: Mapping[str, Any]
 
 
-def verdict_of(runs: Sequence[RunFolder], reference: str, margin: float = MARGIN) -> Verdict:
+def finished_runs(cells: Sequence[Cell]) -> list[FinishedRun]:
+    """Returns the finished runs of a study's cells."""
+    return [
+        FinishedRun(cell.variant, cell.seed, cell.folder, summary)
+        for cell in cells
+        if (summary := summary_of(cell.folder)) is not None
+    ]
+
+
+def verdict_of(runs: Sequence[FinishedRun], reference: str, margin: float = MARGIN) -> Verdict:
     """Compares every variant that has a finished run with the reference; without a run of it there are scores only.
 
     `margin` is a fraction, as the scores are.
     """
-    by_variant: dict[str, list[RunFolder]] = {}
+    by_variant: dict[str, list[FinishedRun]] = {}
     for run in runs:
         by_variant.setdefault(run.variant, []).append(run)
     check_same_dev(runs)
@@ -52,7 +62,7 @@ def compared(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {task: about for task, about in summary["tasks"].items() if about["kind"] != "text"}
 
 
-def check_same_dev(runs: Sequence[RunFolder]) -> None:
+def check_same_dev(runs: Sequence[FinishedRun]) -> None:
     """Raises a UserError unless all runs have the same tasks, dev data and metrics."""
     first = runs[0]
     tasks = compared(first.summary)
@@ -86,7 +96,7 @@ def _dev_files(run: Path) -> dict[str, Any]:
         raise UserError(f"{path}: cannot read which dev files the run was scored on: {error}") from None
 
 
-def _task_data(task: str, about: Mapping[str, Any], runs: Mapping[str, Sequence[RunFolder]]) -> TaskData:
+def _task_data(task: str, about: Mapping[str, Any], runs: Mapping[str, Sequence[FinishedRun]]) -> TaskData:
     pairs = {variant: [_predicted(run, task, about) for run in own] for variant, own in runs.items()}
     try:
         return TaskData.from_runs(task, about["kind"], max(len(about["classes"]), 2), about["metric"], pairs)
@@ -94,7 +104,7 @@ def _task_data(task: str, about: Mapping[str, Any], runs: Mapping[str, Sequence[
         raise UserError(str(error)) from None
 
 
-def _predicted(run: RunFolder, task: str, about: Mapping[str, Any]) -> tuple[Array, Array]:
+def _predicted(run: FinishedRun, task: str, about: Mapping[str, Any]) -> tuple[Array, Array]:
     """Reads the true and the predicted labels of a run, as numbers, in the order of the dev file."""
     path = run.folder / "predictions" / f"{task}-dev.jsonl"
     try:
@@ -124,7 +134,7 @@ def scores_json(verdict: Verdict | None, variant: str) -> dict[str, Any]:
     return {s.task: {k: v for k, v in asdict(s).items() if k not in ("variant", "task")} for s in own}
 
 
-def cost_json(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
+def cost_json(runs: Sequence[FinishedRun]) -> dict[str, Any] | None:
     """Returns a variant's parameters, and the means over its runs of speed, memory, time and forgetting."""
     if not runs:
         return None
@@ -141,7 +151,7 @@ def cost_json(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
     return {"parameters": parts, **means, **forgetting}
 
 
-def curves_json(runs: Sequence[RunFolder]) -> dict[str, Any]:
+def curves_json(runs: Sequence[FinishedRun]) -> dict[str, Any]:
     """Returns, for each seed and task, the dev score at each evaluation."""
     return {str(run.seed): _curves(run.folder) for run in runs}
 
