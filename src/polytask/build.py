@@ -16,6 +16,7 @@ import torch
 
 from polytask import seeds
 from polytask.adapters.base import Adapter, AdapterContext
+from polytask.disk.hashing import sha256
 from polytask.disk.records import convert
 from polytask.encoders.bert import ACTIVATIONS, Bert, BertShape
 from polytask.heads import HEADS
@@ -23,7 +24,7 @@ from polytask.heads.base import Head
 from polytask.losses import LOSSES
 from polytask.losses.base import Loss
 from polytask.model import MultiTaskModel
-from polytask.pretrained.find import find_encoder, hub_revision, sha256
+from polytask.pretrained.find import find_encoder, hub_revision
 from polytask.pretrained.limits import AtMost, check_parameters, most_parameters
 from polytask.pretrained.weights import load_encoder, load_tensors, weight_files
 from polytask.recipe.records import Recipe

@@ -54,9 +54,9 @@ REFUSED = {
     "a control character": (f"{GOOD}name: a\x07b\n", "bad.yaml: not valid YAML: unacceptable character #x0007"),
     "an endless number": (
         f"{GOOD}train: {{epochs: .inf}}\n",
-        "bad.yaml: train.epochs: a whole number is needed, found inf",
+        "bad.yaml: train.epochs: must be an integer, found inf",
     ),
-    "no number": (f"{GOOD}train: {{epochs: .nan}}\n", "bad.yaml: train.epochs: a whole number is needed, found nan"),
+    "no number": (f"{GOOD}train: {{epochs: .nan}}\n", "bad.yaml: train.epochs: must be an integer, found nan"),
     "negative rate": (f"{GOOD}optimizer: {{lr: -1.0e-5}}\n", "adamw: lr is -1e-05, and must be 0 or more"),
     "negative rate of fused_adamw": (
         f"{GOOD}optimizer: {{name: fused_adamw, lr: -1}}\n",
@@ -119,7 +119,7 @@ REFUSED = {
     "base without an end": (f"{GOOD}base: /dev/zero\n", "bad.yaml: base: /dev/zero is not a regular file"),
     "options inside options": (
         f"{GOOD}adapter: {{name: stack, adapters: {'[' * 50}{']' * 50}}}\n",
-        "bad.yaml: adapter: nested more than 20 levels deep",
+        "bad.yaml: adapter: must be nested at most 20 levels deep",
     ),
     "base of no name": (f'{GOOD}base: "a\\0b"\n', "bad.yaml: base: a recipe file is needed, found 'a\\x00b'"),
     "base of a long name": (f"{GOOD}base: {'x' * 5000}\n", "cannot be read: File name too long"),

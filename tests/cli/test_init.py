@@ -150,7 +150,7 @@ def test_what_cannot_be_guessed_is_left_blank(
         refused = cli(command, "recipe.yaml")
         assert refused.code == 1
         message = (
-            "recipe.yaml: tasks.topic.label: a value is needed, found nothing; fill in the name of the column with"
+            "recipe.yaml: tasks.topic.label: must have a value, found nothing; fill in the name of the column with"
         )
         assert message in refused.err
     Path("recipe.yaml").write_text(text.replace("label:  #", "label: answer  #"))
@@ -172,8 +172,8 @@ def test_a_text_that_cannot_be_guessed_is_left_blank(cli: Any, tmp_path: Path, m
     ]
     refused = cli("check", "recipe.yaml")
     assert refused.code == 1
-    assert "tasks.t.text: a value is needed, found nothing; fill in the name of the column with the text" in refused.err
-    assert "tasks.t.dev: a value is needed, found nothing; fill in the file with the dev rows" in refused.err
+    assert "tasks.t.text: must have a value, found nothing; fill in the name of the column with the text" in refused.err
+    assert "tasks.t.dev: must have a value, found nothing; fill in the file with the dev rows" in refused.err
 
 
 @pytest.mark.parametrize(

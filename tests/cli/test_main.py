@@ -54,9 +54,9 @@ def test_a_real_process_too(tmp_path: Path) -> None:
     [
         (
             OSError(errno.ENOSPC, "No space left", "a/b"),
-            "a/b: cannot be written: No space left; when there is room, run",
+            "a/b: cannot be written: No space left; free some space",
         ),
-        (OSError(errno.EDQUOT, "Quota exceeded"), "a file: cannot be written: Quota exceeded; when there is room, run"),
+        (OSError(errno.EDQUOT, "Quota exceeded"), "a file: cannot be written: Quota exceeded; free some space"),
         (PermissionError(errno.EACCES, "Permission denied", "a/b"), "a/b: Permission denied"),
         (OSError(errno.EROFS, "Read-only file system", b"a/b"), "a/b: Read-only file system"),
     ],

@@ -215,7 +215,7 @@ def test_headers_that_lie_are_refused(run: Path, content: bytes) -> None:
         ({"files": {"../../../secret.json": {"bytes": 1, "sha256": "0"}}}, "names '../../../secret.json'"),
         ({"files": {"/etc/passwd": {"bytes": 1, "sha256": "0"}}}, "names '/etc/passwd'"),
         ({"files": {}}, "names no state.json"),
-        ({"files": []}, "fields are needed"),
+        ({"files": []}, "must be a mapping"),
         ({"needs": ["../other/best-6"]}, "names '../other/best-6'"),
         ({"step": 5}, "it is of step 5"),
         ({"step": float("inf")}, "cannot convert|whole number"),

@@ -15,9 +15,10 @@ import pytest
 import torch
 from huggingface_hub import constants
 
+from polytask.disk.hashing import sha256
 from polytask.encoders.bert import Bert, BertShape
 from polytask.pretrained import find as encoders
-from polytask.pretrained.find import describe_encoder, find_encoder, hub_revision, sha256
+from polytask.pretrained.find import describe_encoder, find_encoder, hub_revision
 from polytask.pretrained.weights import load_encoder, save_encoder
 from polytask.types import UserError
 

@@ -13,7 +13,6 @@ from transformers import AutoModel, AutoTokenizer, BertForMaskedLM
 
 import polytask
 from polytask import Finished, Rehearsal, Running, UserError, evaluate_run, prepare, read_recipe, train
-from polytask.disk.lock import let_go
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 
@@ -158,12 +157,12 @@ def test_refused_folders(tmp_path: Path, tiny_run: Finished, tiny_settings: list
     [
         ("sampler=annealing", r"sampler: there is no sampler 'annealing' .did you mean annealed... Valid: annealed, "),
         ("optimizer.lrr=1", r"optimizer: there is no option of fused_adamw 'lrr' .did you mean lr... Valid: betas"),
-        ("optimizer.lr=fast", "optimizer.lr: a number is needed, found 'fast'"),
+        ("optimizer.lr=fast", "optimizer.lr: must be a number, found 'fast'"),
         ("tasks.opinion.head=cross", "cross does not take 1 text.s.; these do: linear"),
         ("tasks.question.head.form=concat", "there is no option of cosine 'form'. Valid: map, pooling"),
-        ("tasks.opinion.head.dropout=0.1", "a method is given by its name"),
+        ("tasks.opinion.head.dropout=0.1", "must be a name, or"),
         ("train.parts=heads", "the head of similarity has no parameters"),
-        ("tasks.question.head={name: bi, form: sum}", "'sum' is not one of: concat, difference, product"),
+        ("tasks.question.head={name: bi, form: sum}", "must be one of concat, difference, product; found 'sum'"),
         ("train.select=opinion.pearson", "train.select: there is no metric for labels of kind classes 'pearson'"),
         (
             "tasks.opinion.metric=pearson",
@@ -308,7 +307,7 @@ def test_a_resumed_run_keeps_the_precision_and_threads_it_chose(
     running = Running(recipe, tmp_path / "run")
     next(running.steps())
     running.save()
-    let_go(running.folder)
+    running.lock.release()
     assert read_recipe(tmp_path / "run" / "recipe.yaml").train.precision == "bf16"
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     environment["threads"] = 1
@@ -320,4 +319,4 @@ def test_a_resumed_run_keeps_the_precision_and_threads_it_chose(
     assert resumed.recipe.train.precision == "bf16"
     assert resumed.changes == []
     assert torch.get_num_threads() == 1
-    let_go(resumed.folder)
+    resumed.lock.release()

