@@ -39,7 +39,7 @@ def test_another_process_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.
         fcntl.flock(other, fcntl.LOCK_EX)
         other.write(f"process 1 on {socket.gethostname()}")
         other.flush()
-        with pytest.raises(UserError, match=r"process 1 on .* is working on this run; wait for it, stop it, or pass --"):
+        with pytest.raises(UserError, match=r"process 1 on .* is working on this run; wait for it, stop it, or"):
             FolderLock(tmp_path).acquire()
         monkeypatch.setattr(lock, "RELEASE_SECONDS", 0.1)
         (tmp_path / LOCK).write_text("")

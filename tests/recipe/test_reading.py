@@ -94,7 +94,7 @@ def test_resolved_copy_means_the_same(tmp_path: Path) -> None:
         ({"tasks": {"../x": TASK}}, r"tasks.\.\./x: a task's name is letters"),
         ({"tasks": {"mean": TASK}}, "tasks.mean: a task's name is letters.*, not mean"),
         ({"tasks": {"last": TASK}}, "tasks.last: a task's name is letters.*, not mean or last"),
-        ({"tasks": {"one": "file.csv"}}, "tasks.one: must be a mapping \(FIELD: VALUE\), found 'file.csv'"),
+        ({"tasks": {"one": "file.csv"}}, r"tasks.one: must be a mapping \(FIELD: VALUE\), found 'file.csv'"),
         (
             {"tasks": {"one": {**TASK, "kind": "regression"}}},
             "tasks.one.kind: must be one of classes, yes_no, score, text; found 'regression'",
@@ -215,9 +215,6 @@ def test_a_base_reaches_its_data_encoder_and_teachers_from_its_own_folder(tmp_pa
         ({"mine": "{base: b.yaml}", "b": "{base: mine.yaml}"}, r"b.yaml: base: mine.yaml is itself based on"),
         ({"mine": "{base: b.yaml}", "b": "[1]"}, r"b.yaml: a recipe is a mapping"),
         ({"mine": "{base: b.yaml, train: 3}", "b": BASE}, r"mine.yaml: train: must be a mapping .*, found 3"),
-            {"mine": "{base: b.yaml, train: 3}", "b": BASE},
-            r"mine.yaml: train: must be a mapping \(FIELD: VALUE\), found 3",
-        ),
         ({"mine": "{base: b.yaml, tasks: {one: 3}}", "b": BASE}, r"mine.yaml: tasks.one: must be a mapping"),
     ],
 )

@@ -11,9 +11,8 @@ import socket
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
-from polytask.disk.writable import open_in_place
+from polytask.disk.writable import writing
 from polytask.types import UserError
 
 LOCK = ".lock"
@@ -30,8 +29,8 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path) -> None:
+        self._handle: int | None = None
         self.folder = folder.resolve()
-        self._file: IO[str] | None = None
 
     def __enter__(self) -> "FolderLock":
         self.acquire()
@@ -42,32 +41,36 @@ class FolderLock:
     ) -> None:
         self.release()
 
+    def __del__(self) -> None:
+        self.release()  # a run that was abandoned, in a notebook for example, does not keep its folder locked
+
     def acquire(self) -> None:
         """Locks the folder; raises a UserError if another process holds the lock."""
-        if self._file is not None:
+        if self._handle is not None:
             return
-        file = open_in_place(self.folder / LOCK, "a+")
+        path = self.folder / LOCK
+        with writing(path):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
-            if self._lock(file):
-                file.truncate(0)
-                file.write(_this_process())
-                file.flush()
+            if self._lock(handle):
+                os.truncate(handle, 0)
+                os.write(handle, _this_process().encode())
         except BaseException:
-            file.close()
+            os.close(handle)
             raise
-        self._file = file
+        self._handle = handle
 
     def release(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
 
-    def _lock(self, file: IO[str]) -> bool:
+    def _lock(self, handle: int) -> bool:
         """Whether the lock is new; False if this process holds it already, or if the disk has no locks."""
         deadline = time.monotonic() + RELEASE_SECONDS
         while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return True
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
@@ -77,8 +80,7 @@ class FolderLock:
                         error,
                     )
                     return False
-            file.seek(0)
-            holder = file.read().strip()
+            holder = os.pread(handle, 1000, 0).decode(errors="replace").strip()
             if holder == _this_process():
                 return False
             if not _has_ended(holder) or time.monotonic() > deadline:
