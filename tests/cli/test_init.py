@@ -179,10 +179,10 @@ def test_a_text_that_cannot_be_guessed_is_left_blank(cli: Any, tmp_path: Path, m
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 1, "at least one task is needed, as --task NAME=FILE"),
+        ([], 1, "pass at least one task as --task NAME=FILE"),
         (["--task", "a"], 2, "expected NAME=FILE"),
         (["--task", "a=x.csv", "--task", "a=y.csv"], 2, "given twice"),
-        (["--task", "../a=tickets.csv"], 1, "a task's name is letters, digits"),
+        (["--task", "../a=tickets.csv"], 1, "a task's name must be 1 to 64 letters, digits"),
         (["--task", "a=none.csv"], 1, "none.csv: no such file"),
         (["--task", "a=tickets.csv", "--dev", "b=tickets.csv"], 1, "there is no --task 'b'. Valid: a"),
         (["--task", "mood=tickets.csv", "--label", "mod=team"], 1, "--task 'mod' (did you mean mood?). Valid: mood"),

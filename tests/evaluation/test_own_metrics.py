@@ -125,5 +125,5 @@ def test_modules_are_looked_for_beside_the_recipe(file: Path, monkeypatch: pytes
 @pytest.mark.parametrize("reference", ["distance", ":distance", "mine:", "mine:not a name"])
 def test_what_is_no_function(file: Path, reference: str) -> None:
     (file.parent / "recipe.yaml").write_text(RECIPE.format(metrics=f"['{reference}']", metric="null"))
-    with pytest.raises(UserError, match=r"tasks.mood.metrics: a function is given as module:function, found"):
+    with pytest.raises(UserError, match=r"tasks.mood.metrics: must be functions as module:function, found"):
         read_recipe(file.parent / "recipe.yaml")

@@ -79,7 +79,7 @@ def test_what_is_combined_can_be_taken_apart_again(tmp_path: Path, make_run: Any
 def test_another_encoder_is_refused(tmp_path: Path, make_run: Any) -> None:
     run, other = make_run("run"), make_run("other", ("seed=1",))
     file = exported(run, "opinion")
-    shown = read_adapter(file).about.encoder[:12]
+    shown = read_adapter(file).about.encoder_fingerprint[:12]
     with pytest.raises(
         UserError, match=rf"run-opinion\.safetensors was made for another encoder: {shown} .*parts: ada"
     ):
@@ -96,7 +96,7 @@ def test_names(tmp_path: Path, make_run: Any) -> None:
         combine(run, [file, other], tmp_path / "new")
     assert load(combine(run, [file, ("newer", other)], tmp_path / "new")).tasks == ("opinion", "newer")
     for name in ("", "a.b", "mean", "../up"):
-        with pytest.raises(UserError, match="a task's name is letters, digits"):
+        with pytest.raises(UserError, match="a task's name must be 1 to 64 letters, digits"):
             combine(run, [(name, file)], tmp_path / "newer")
 
 

@@ -21,7 +21,7 @@ from polytask.export.adapter import (
 from polytask.model import MultiTaskModel
 from polytask.pretrained.find import find_encoder
 from polytask.pretrained.weights import fingerprints, load_encoder
-from polytask.recipe.records import TASK_NAME
+from polytask.recipe.records import check_task_name
 from polytask.runs.bundle import SPARE, Bundle, no_model, save_bundle
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
@@ -68,8 +68,7 @@ def _named(files: Iterable[str | Path | tuple[str, str | Path]]) -> dict[str, Ad
         name, path = given if isinstance(given, tuple) else (None, given)
         part = read_adapter(Path(path))
         name = part.about.name if name is None else name
-        if not TASK_NAME.fullmatch(name) or name == "mean":
-            raise UserError(f"{path}: {name!r}: a task's name is letters, digits, - and _, up to 64, not mean")
+        check_task_name(name, str(path))
         if name in parts:
             raise UserError(
                 f"{path}: {parts[name].path} has a task {name} too; give one of them another name, as NAME=FILE"

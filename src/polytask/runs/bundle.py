@@ -22,7 +22,7 @@ from polytask.disk.records import convert
 from polytask.model import MultiTaskModel
 from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
-from polytask.recipe.records import TASK_NAME
+from polytask.recipe.records import check_task_name
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import YES_NO, LabelKind, LabelSpace, MaxLength, MethodChoice, TaskSpec, UserError
@@ -211,8 +211,7 @@ def read_tasks(path: Path) -> TasksFile:
     if not found.tasks:
         raise UserError(f"{path}: tasks: at least one task is needed")
     for name, entry in found.tasks.items():
-        if not TASK_NAME.fullmatch(name):
-            raise UserError(f"{path}: tasks: {name!r:.80}: a task's name is letters, digits, - and _, up to 64")
+        check_task_name(name, f"{path}: tasks")
         entry.check(f"{path}: tasks.{name}")
     return found
 
