@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from polytask import recipe, types
+from polytask import types
+from polytask.recipe import records
 
 PAGE = Path(__file__).parent / "recipes.md"
 PARTS = [
     (
         "The recipe",
-        recipe,
+        records,
         "Recipe",
         "Everything has a default but `tasks`. Relative files are looked for beside the recipe.",
     ),
@@ -61,7 +62,7 @@ def fields(module: object, name: str) -> Iterator[tuple[str, str, str, str]]:
             default = ast.unparse(node.value) if node.value else "needed"
             said = ""
             if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                said = str(following.value.value)
+                said = " ".join(str(following.value.value).split())
             field = ast.unparse(node.target)
             yield field, bounded(hints[field]) or ast.unparse(node.annotation), default, said
 
