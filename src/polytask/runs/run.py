@@ -28,7 +28,7 @@ from polytask.machine import (
     peak_memory,
     pick_device,
     pick_precision,
-    pick_threads,
+    set_threads,
 )
 from polytask.policies.base import PolicyContext
 from polytask.recipe.reading import read_recipe, recipe_from, write_recipe
@@ -165,7 +165,7 @@ class Running:
         self.device = pick_device(settings.device)
         precision = pick_precision(settings.precision, self.device)
         self.recipe = replace(self.recipe, train=replace(settings, precision=precision))
-        torch.set_num_threads(settings.threads or threads or pick_threads(self.device))
+        set_threads(self.device, settings.threads or threads)
         if self.device.type == "cpu":
             keep_freed_memory()
 
@@ -425,7 +425,7 @@ class Rehearsal(Running):
         check_teachers(recipe)
         self.recipe = replace(recipe, teachers={})
         self.folder, self.device = Path(), torch.device("cpu")
-        torch.set_num_threads(recipe.train.threads or pick_threads(self.device))
+        set_threads(self.device, recipe.train.threads)
         self.prepared = prepare(self.recipe)
         self.session = self._session(None)
 
