@@ -155,14 +155,14 @@ def test_refused(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case
 
 ENCODERS = {
     "heads: 0": "recipe: encoder.heads: must be in [1, 65536], found 0",
-    "heads: 5": "recipe: encoder: 5 heads do not divide a hidden size of 16",
+    "heads: 5": "recipe: encoder.heads: must divide the hidden size 16, found 5",
     "hidden: -16": "recipe: encoder.hidden: must be in [1, 65536], found -16",
     "layers: 0": "recipe: encoder.layers: must be in [1, 1000], found 0",
     "layers: 1000000000": "recipe: encoder.layers: must be in [1, 1000], found 1000000000",
     "hidden: 10000000": "recipe: encoder.hidden: must be in [1, 65536], found 10000000",
     "hidden: 65536, layers: 1000": "recipe: encoder: an encoder of these sizes has 17,187,083,337,344 parameters",
     "activation: gleu": "encoder.activation: there is no activation 'gleu' (did you mean gelu?)",
-    "vocabulary: 20": "the encoder has vectors for 20 ids: they are not a pair",
+    "vocabulary: 20": "the encoder has embeddings for 20 ids; use the tokenizer",
 }
 
 
