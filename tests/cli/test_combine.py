@@ -44,7 +44,7 @@ def test_two_runs_become_one_model_with_the_same_answers(
         assert new.out.partition(": ")[2] == old.out.partition(": ")[2]
     again = cli("combine", "runs/same", *files, "--output", "models/two")
     assert again.code == 1
-    assert "models/two: is there already" in again.err
+    assert "models/two: already exists" in again.err
 
 
 def test_mistakes(cli: Any, tiny_run: Finished, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,17 +180,17 @@ def test_a_text_that_cannot_be_guessed_is_left_blank(cli: Any, tmp_path: Path, m
     ("arguments", "code", "message"),
     [
         ([], 1, "pass at least one task as --task NAME=FILE"),
-        (["--task", "a"], 2, "expected NAME=FILE"),
-        (["--task", "a=x.csv", "--task", "a=y.csv"], 2, "given twice"),
+        (["--task", "a"], 2, "must be NAME=FILE"),
+        (["--task", "a=x.csv", "--task", "a=y.csv"], 2, "can be given only once"),
         (["--task", "../a=tickets.csv"], 1, "a task's name must be 1 to 64 letters, digits"),
         (["--task", "a=none.csv"], 1, "none.csv: no such file"),
         (["--task", "a=tickets.csv", "--dev", "b=tickets.csv"], 1, "there is no --task 'b'. Valid: a"),
         (["--task", "mood=tickets.csv", "--label", "mod=team"], 1, "--task 'mod' (did you mean mood?). Valid: mood"),
         (["--task", "a=tickets.csv", "--label", "a=taem"], 1, "no column 'taem'; its columns are: body, team"),
         (["--task", "a=tickets.csv", "--text", "a=bodi"], 1, "did you mean 'body'?"),
-        (["--task", "a=tickets.csv", "--text", "a="], 2, "expected NAME=COLUMN[,COLUMN]"),
-        (["--task", "a=tickets.csv", "--label", "team"], 2, "expected NAME=COLUMN"),
-        (["there.yaml", "--task", "a=tickets.csv"], 1, "is there already"),
+        (["--task", "a=tickets.csv", "--text", "a="], 2, "must be NAME=COLUMN[,COLUMN]"),
+        (["--task", "a=tickets.csv", "--label", "team"], 2, "must be NAME=COLUMN"),
+        (["there.yaml", "--task", "a=tickets.csv"], 1, "already exists"),
     ],
 )
 def test_refused(cli: Any, tmp_path: Path, monkeypatch: Any, arguments: list[str], code: int, message: str) -> None:

@@ -41,7 +41,7 @@ def test_the_command_makes_an_encoder(cli: Cli, tmp_path: Path, tiny_settings: l
     run = tmp_path / "run"
     said = cli("pretrain", QUICKSTART, "--run", run, *(word for s in tiny_settings for word in ("--set", s)))
     assert said.code == 0, said.err
-    found = re.search(r"perplexity on held-back text: ([\d.]+) before, ([\d.]+) after", said.out)
+    found = re.search(r"perplexity on held-out text: ([\d.]+) before, ([\d.]+) after", said.out)
     assert found is not None
     assert float(found[2]) < 0.9 * float(found[1])
     assert f"--set encoder={run / 'model'}" in said.out

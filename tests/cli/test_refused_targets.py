@@ -98,7 +98,7 @@ def test_a_folder_for_a_file_and_a_file_for_a_folder(cli: Cli, commands: dict[st
     for name, command in commands.items():
         target = tmp_path / ("folder.csv" if name in FILES else "file.csv")
         message = refused(cli, command(target), target)
-        said = ("a folder with this name exists", "a file with this name exists", "is there already")
+        said = ("a folder with this name exists", "a file with this name exists", "already exists")
         assert any(words in message for words in said), (name, message)
     assert not list((tmp_path / "folder.csv").iterdir())
 

@@ -108,7 +108,7 @@ def test_what_cannot_be_exported(tmp_path: Path, make_run: Any) -> None:
         with pytest.raises(UserError, match=f"{wrong}: no trained model here"):
             export_adapter(wrong, "opinion", tmp_path / "o.safetensors")
     (tmp_path / "file").write_text("precious")
-    with pytest.raises(UserError, match="file: is there already"):
+    with pytest.raises(UserError, match="file: already exists"):
         export_adapter(run, "opinion", tmp_path / "file")
     with pytest.raises(UserError, match=r"o\.safetensors: cannot be written"):
         export_adapter(run, "opinion", tmp_path / "file" / "o.safetensors")

@@ -170,7 +170,7 @@ def test_places_that_are_wrong(tmp_path: Path, make_run: Any, monkeypatch: pytes
     run = make_run("run")
     file = exported(run, "opinion")
     (tmp_path / "there").mkdir()
-    with pytest.raises(UserError, match="there: is there already"):
+    with pytest.raises(UserError, match="there: already exists"):
         combine(run, [file], tmp_path / "there")
     with pytest.raises(UserError, match=r"run-opinion\.safetensors/new: cannot be written"):
         combine(run, [file], file / "new")

@@ -265,7 +265,7 @@ def test_plain_text_is_learned_beside_the_tasks(tmp_path: Path, tiny_settings: l
     assert "Plain text has no labels, so there is nothing to predict." in page
     assert f"chosen by words on dev: {scores['words'].value:.3f}" in page
     assert "perplexity (lower is better)" in page
-    with pytest.raises(UserError, match="predict: task words is plain text: it has no labels"):
+    with pytest.raises(UserError, match="predict: task words is of kind text: it has no labels"):
         polytask.load(finished.folder).predict("words", "Hello.")
 
     running = Running(recipe, tmp_path / "stopped")

@@ -57,7 +57,7 @@ def test_two_lists_are_pairs(tiny_run: Finished) -> None:
         model.predict("similarity", firsts, seconds[:2])
     with pytest.raises(UserError, match="one text and a list"):
         model.predict("similarity", firsts, "is it?")
-    with pytest.raises(UserError, match=r"takes 1 text\(s\) for each example, found 2"):
+    with pytest.raises(UserError, match=r"takes 1 text\(s\) per example, found 2"):
         model.predict("opinion", firsts, seconds)
 
 

@@ -168,5 +168,5 @@ def check_new(target: Path) -> Path:
     with writing(target):
         taken = target.is_symlink() or target.exists()
     if taken:
-        raise UserError(f"{target}: is there already; choose another name, or delete it first")
+        raise UserError(f"{target}: already exists; choose another name, or delete it first")
     return target
