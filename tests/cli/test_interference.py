@@ -22,7 +22,7 @@ def test_pairs_are_told_and_the_weights_are_those_of_train(
     run = tmp_path / "run"
     said = cli("interference", QUICKSTART, "--every", 4, "--run", run, *settings(tiny_settings))
     assert said.code == 0, said.err
-    assert "how the tasks' gradients agree, over 5 probes" in said.out
+    assert "agreement of the tasks' gradients, over 5 probes" in said.out
     for words in ("opinion and question", "opinion and similarity", "question and similarity"):
         assert words in said.out
     assert str(run / "report.html") in said.out

@@ -18,6 +18,9 @@ def imported(code: str) -> set[str]:
     return set(done.stderr.split())
 
 
+ARGUMENTS = [["--version"], ["--help"], *([name, "--help"] for name in COMMANDS)]
+
+
 @pytest.mark.parametrize(
     "arguments", [["--version"], ["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join
 )

@@ -26,7 +26,7 @@ def test_two_tasks_one_after_the_other(tiny_run: Finished, tmp_path: Path) -> No
 
 def test_no_such_folder_for_the_output(tiny_run: Finished, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("text\ngood\n")
-    with pytest.raises(UserError, match="the folder .* does not exist"):
+    with pytest.raises(UserError, match=r"the folder .* does not exist"):
         predict_file(load(tiny_run.folder), "opinion", str(tmp_path / "in.csv"), tmp_path / "no" / "out.csv")
 
 
@@ -67,7 +67,9 @@ def test_only_tasks_that_fit(tiny_run: Finished, tmp_path: Path) -> None:
     found = json.loads((tmp_path / "two.jsonl").read_text())
     assert [key for key in found if key.startswith("predicted_")] == ["predicted_question", "predicted_similarity"]
     (tmp_path / "in.jsonl").write_text('{"note": "a"}\n')
-    with pytest.raises(UserError, match=r"columns of no task \(opinion: text; question: question1, question2; sim"):
+    with pytest.raises(
+        UserError, match=r"must have the text columns of a task \(opinion: text; question: question1, question2; sim"
+    ):
         predict_file(model, None, str(tmp_path / "in.jsonl"), tmp_path / "no.jsonl")
     with pytest.raises(UserError, match="none of the tasks opinion, question, similarity takes 3"):
         predict_file(model, None, str(tmp_path / "in.jsonl"), tmp_path / "no.jsonl", ["note"] * 3)
@@ -159,7 +161,7 @@ def test_existing_outputs(predict: Predict, tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(UserError, match="already exists"):
         predict("text\ngood\n", "in.csv", "dangling.csv")
-    with pytest.raises(UserError, match="is a folder"):
+    with pytest.raises(UserError, match="a folder with this name exists"):
         predict("text\ngood\n", "in.csv", "folder.csv", force=True)
 
 

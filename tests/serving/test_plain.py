@@ -100,7 +100,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 def test_every_head_and_pooling_has_the_models_own_outputs(
     tiny_run: Finished, threads: int, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TOKENS", tokens)  # few in a batch: rows with and without padding
+    monkeypatch.setattr(module, "MAX_TOKENS", tokens)  # few in a batch: rows with and without padding
     predictor = made(tiny_run, "none")
     pairs = list(zip(texts(60, 1), texts(60, 2), strict=True))
     for tasks, examples in ((SINGLES, [(text,) for text in texts(60)]), (PAIRS, pairs)):
