@@ -160,7 +160,7 @@ ENCODERS = {
     "layers: 0": "recipe: encoder.layers: must be in [1, 1000], found 0",
     "layers: 1000000000": "recipe: encoder.layers: must be in [1, 1000], found 1000000000",
     "hidden: 10000000": "recipe: encoder.hidden: must be in [1, 65536], found 10000000",
-    "hidden: 65536, layers: 1000": "recipe: encoder: an encoder of these sizes has 17,187,083,337,344 parameters",
+    "hidden: 65536, layers: 1000": "recipe: encoder: an encoder of this shape has 17,187,083,337,344 parameters",
     "activation: gleu": "encoder.activation: there is no activation 'gleu' (did you mean gelu?)",
     "vocabulary: 20": "the encoder has embeddings for 20 ids; use the tokenizer",
 }

@@ -104,7 +104,7 @@ def test_other_columns_and_wrong_endings(cli: Any, tiny_run: Finished, tmp_path:
     assert cli("predict", tiny_run.folder, "--task", "question", *files, "--columns", "a, b").code == 0
     wrong = cli("predict", tiny_run.folder, "--task", "question", *files[:2], "--output", tmp_path / "out.xlsx")
     assert wrong.code == 1
-    assert "use one of .csv, .tsv, .txt, .jsonl, .ndjson, .parquet" in wrong.err
+    assert "must be one of .csv, .tsv, .txt, .jsonl, .ndjson, .parquet" in wrong.err
 
 
 def test_rows_without_text_are_counted(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
