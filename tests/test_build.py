@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 import polytask
 from polytask import Running, read_recipe
 from polytask.build import TABLES, make, option, options_of
+from polytask.disk.lock import let_go
 from polytask.encoders.bert import Bert, BertShape
 from polytask.pretrained.weights import save_encoder
 from polytask.samplers.base import SamplerContext
@@ -76,6 +77,6 @@ def test_a_run_says_which_revision_of_its_encoder_it_used(tmp_path: Path, monkey
         weights = load_file(repo / "snapshots" / commit / "model.safetensors")["embeddings.word_embeddings.weight"]
         assert torch.equal(running.prepared.model.encoder.words.weight, weights)
         list(running.steps())
-        running.lock.release()
+        let_go(running.folder)
     summary = running.finish().summary
     assert (summary["encoder"], summary["encoder_revision"]) == (f"me/tiny@{second}", second)

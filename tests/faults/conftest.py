@@ -17,6 +17,7 @@ import yaml
 from safetensors.torch import load_file
 
 from polytask import Running, read_recipe
+from polytask.disk.lock import let_go
 from polytask.training.checkpoint import newest
 
 LONG = bool(os.environ.get("POLYTASK_LONG_FAULTS"))
@@ -200,5 +201,5 @@ def stopped(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("stopped") / "run"
     running = Running(read_recipe(recipe), run)
     list(itertools.islice(running.steps(), 6))
-    running.lock.release()
+    let_go(run)
     return run

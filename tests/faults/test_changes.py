@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from polytask import Running, UserError, read_recipe
+from polytask.disk.lock import hold, let_go
 from polytask.runs.resume import recipe_changes
 
 from .conftest import STEPS, Starter, ending, write_recipe
@@ -112,6 +113,7 @@ def test_a_second_process_is_refused(starter: Starter, recipe: Path, straight: d
     child.continues()
     assert child.wait() == 0, child.said  # nothing happened to it
     assert ending(run) == straight
+    let_go(run)
     assert Running(read_recipe(recipe), run, resume=True).session.step == STEPS  # the lock went with its process
 
 
@@ -136,6 +138,7 @@ def test_a_process_may_start_its_own_run_anew(recipe: Path, tmp_path: Path) -> N
     """As in a notebook, where nothing says that the first one is not wanted any more."""
     first = Running(read_recipe(recipe), tmp_path / "run")
     next(first.steps())
+    assert hold(tmp_path / "run")
     assert Running(read_recipe(recipe), tmp_path / "run", resume=True).session.step == 1
 
 

@@ -13,6 +13,7 @@ from transformers import AutoModel, AutoTokenizer, BertForMaskedLM
 
 import polytask
 from polytask import Finished, Rehearsal, Running, UserError, evaluate_run, prepare, read_recipe, train
+from polytask.disk.lock import let_go
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 
@@ -305,7 +306,7 @@ def test_a_resumed_run_keeps_the_precision_and_threads_it_chose(
     running = Running(recipe, tmp_path / "run")
     next(running.steps())
     running.save()
-    running.lock.release()
+    let_go(running.folder)
     assert read_recipe(tmp_path / "run" / "recipe.yaml").train.precision == "bf16"
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     environment["threads"] = 1
@@ -317,4 +318,4 @@ def test_a_resumed_run_keeps_the_precision_and_threads_it_chose(
     assert resumed.recipe.train.precision == "bf16"
     assert resumed.changes == []
     assert torch.get_num_threads() == 1
-    resumed.lock.release()
+    let_go(resumed.folder)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from polytask.disk.atomic import atomic_file, write_atomically
 from polytask.disk.json_files import read_json
-from polytask.disk.lock import FolderLock
+from polytask.disk.lock import hold
 from polytask.disk.records import convert
 from polytask.disk.writable import make_folder
 from polytask.recipe.reading import read_recipe
@@ -134,9 +134,9 @@ def _gather(recipe: Recipe, given: Sequence[Texts], own: bool, run: Path) -> Non
         raise UserError(f"pretrain: {len(learned)} different texts are too few to learn from some and hold back others")
     folder = run / TEXTS
     make_folder(folder)
-    with FolderLock(run):
-        _write(folder / "train.jsonl", train, learned - held)
-        _write(folder / "dev.jsonl", dev, held)
+    hold(run)
+    _write(folder / "train.jsonl", train, learned - held)
+    _write(folder / "dev.jsonl", dev, held)
 
 
 def _given(text: str) -> Texts:

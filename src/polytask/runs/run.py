@@ -16,7 +16,7 @@ import torch
 
 from polytask.build import encoder_origin, make, make_loss, option
 from polytask.disk.atomic import write_atomically
-from polytask.disk.lock import LOCK, FolderLock
+from polytask.disk.lock import LOCK, hold, let_go
 from polytask.disk.writable import check_target, make_folder
 from polytask.evaluation.baselines import remarks, report_from
 from polytask.evaluation.interference import read_interference
@@ -28,7 +28,7 @@ from polytask.machine import (
     peak_memory,
     pick_device,
     pick_precision,
-    set_threads,
+    pick_threads,
 )
 from polytask.policies.base import PolicyContext
 from polytask.recipe.reading import read_recipe, recipe_from, write_recipe
@@ -128,7 +128,6 @@ class Running:
         self, recipe: Recipe, run: str | Path | None = None, resume: bool = False, allow_change: bool = False
     ) -> None:
         self.folder = Path(run) if run is not None else Path("runs") / recipe.name
-        self.lock = FolderLock(self.folder)
         self.recipe = recipe
         self.resumed = resume
         self.allow_change = allow_change
@@ -145,7 +144,7 @@ class Running:
         check_target(self.folder, folder=True)
         if not self.folder.exists():
             raise UserError(f"{self.folder}: there is no run to resume; leave out --resume to start it")
-        self.lock.acquire()
+        was_held = hold(self.folder)
         try:
             self.recipe, threads = as_started(self.folder, recipe)
             self._use_machine(threads)
@@ -156,7 +155,8 @@ class Running:
                 self._check_same_data()
             self._start(checkpoint)
         except BaseException:
-            self.lock.release()
+            if not was_held:
+                let_go(self.folder)
             raise
 
     def _use_machine(self, threads: int | None = None) -> None:
@@ -165,7 +165,7 @@ class Running:
         self.device = pick_device(settings.device)
         precision = pick_precision(settings.precision, self.device)
         self.recipe = replace(self.recipe, train=replace(settings, precision=precision))
-        set_threads(self.device, settings.threads or threads)
+        torch.set_num_threads(settings.threads or threads or pick_threads(self.device))
         if self.device.type == "cpu":
             keep_freed_memory()
 
@@ -173,7 +173,7 @@ class Running:
         self.session = self._session(checkpoint)
         if checkpoint is None:
             make_folder(self.folder)
-            self.lock.acquire()
+            hold(self.folder)
             if not self.resumed:
                 check_free(self.folder)  # once more: another process may have been faster
             self._write_start()
@@ -213,7 +213,7 @@ class Running:
         if saved:
             write_card(self.folder / "model", summary)
         write_report(self.folder)
-        self.lock.release()
+        let_go(self.folder)
         return Finished(self.folder, evaluations, summary)
 
     def _prepare(self) -> Prepared:
@@ -425,7 +425,7 @@ class Rehearsal(Running):
         check_teachers(recipe)
         self.recipe = replace(recipe, teachers={})
         self.folder, self.device = Path(), torch.device("cpu")
-        set_threads(self.device, recipe.train.threads)
+        torch.set_num_threads(recipe.train.threads or pick_threads(self.device))
         self.prepared = prepare(self.recipe)
         self.session = self._session(None)
 
