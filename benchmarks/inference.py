@@ -40,10 +40,9 @@ from torch import Tensor
 
 from polytask import Predictor, find_encoder
 from polytask.build import make_model
-from polytask.machine import environment
+from polytask.machine import environment, multiplies_bf16
 from polytask.pretrained.weights import load_encoder
 from polytask.runs.bundle import Bundle
-from polytask.serving.predictor import cpu_has_bf16
 from polytask.tasks.reading import open_source
 from polytask.tasks.source import BrokenRow
 from polytask.text.packing import Packer
@@ -144,12 +143,12 @@ def ways_to_labels(folder: Path, models: dict[str, Predictor], beside: Path) -> 
     plain = reference(folder)
     pipeline = transformers.pipeline("text-classification", model=plain, tokenizer=tokenizer)
     ways: dict[str, Way] = {
-        "polytask fp32": lambda asked: [p.label for p in models["fp32"].predict("pooled", asked)],
+        "polytask float32": lambda asked: [p.label for p in models["float32"].predict("pooled", asked)],
         "pipeline": lambda asked: [answer["label"] for answer in pipeline(list(asked))],
-        "tuned fp32": Tuned(tokenizer, lambda inputs: plain(**inputs).logits),
+        "tuned float32": Tuned(tokenizer, lambda inputs: plain(**inputs).logits),
     }
     if importlib.util.find_spec("onnxruntime"):
-        ways["onnxruntime fp32"] = Tuned(tokenizer, onnx(plain, beside))
+        ways["onnxruntime float32"] = Tuned(tokenizer, onnx(plain, beside))
     if "bf16" in models:
         half = reference(folder).bfloat16()
         ways["polytask bf16"] = lambda asked: [p.label for p in models["bf16"].predict("pooled", asked)]
@@ -214,9 +213,10 @@ def report(title: str, seconds: dict[str, list[tuple[float, float]]], count: int
 def main(rounds: int, count: int) -> None:
     folder, asked = find_encoder("minilm"), texts(count)
     classifier = reference(folder).classifier
-    models = {p: polytask(folder, classifier, p) for p in ("fp32", "bf16") if p == "fp32" or cpu_has_bf16()}
+    precisions = ("float32", "bf16") if multiplies_bf16(torch.device("cpu")) else ("float32",)
+    models = {precision: polytask(folder, classifier, precision) for precision in precisions}
     machine = environment(torch.device("cpu"))
-    lengths = [len(ids) + 2 for ids in models["fp32"].bundle.tokenizer.encode(asked)]
+    lengths = [len(ids) + 2 for ids in models["float32"].bundle.tokenizer.encode(asked)]
     print(
         f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}, transformers "
         f"{transformers.__version__}, commit {machine['commit']}; {rounds} rounds of {len(asked)} texts with "
@@ -227,15 +227,15 @@ def main(rounds: int, count: int) -> None:
         ways = ways_to_labels(folder, models, Path(beside))
         said = {name: way(asked) for name, way in ways.items()}
         for name, labels in said.items():
-            same = np.mean([a == b for a, b in zip(labels, said["tuned fp32"], strict=True)])
+            same = np.mean([a == b for a, b in zip(labels, said["tuned float32"], strict=True)])
             print(f"{name}: {same:.2%} of labels as with transformers in float32")
         report("Labels, by the pooler", measure(ways, asked, rounds), len(asked), *ours)
     report("Vectors, by the mean", measure(ways_to_vectors(folder, models), asked, rounds), len(asked), *ours)
     tasks: dict[str, Way] = {
-        "one task": lambda asked: models["fp32"].predict_tasks(asked, tasks=["one"]),
-        "three tasks": lambda asked: models["fp32"].predict_tasks(asked, tasks=["one", "two", "three"]),
+        "one task": lambda asked: models["float32"].predict_tasks(asked, tasks=["one"]),
+        "three tasks": lambda asked: models["float32"].predict_tasks(asked, tasks=["one", "two", "three"]),
     }
-    report("Tasks that share the encoder, fp32", measure(tasks, asked, rounds), len(asked), "one task")
+    report("Tasks that share the encoder, float32", measure(tasks, asked, rounds), len(asked), "one task")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from polytask.machine import (
     pick_device,
     pick_precision,
     pick_threads,
+    python_module,
     usable_cores,
 )
 
@@ -53,7 +54,20 @@ def test_devices() -> None:
     with pytest.raises(UserError, match="must be auto, cpu, cuda or cuda:NUMBER"):
         pick_device("abacus")
     with pytest.raises(UserError, match="device meta: must be auto, cpu"):
-        pick_device("meta")  # torch knows it: its tensors have shapes and no numbers
+        pick_device("meta")  # torch knows it: its tensors have shapes and no values
+
+
+def test_devices_that_the_machine_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="device cuda:7: this machine has no CUDA device"):
+        pick_device("cuda:7")
+    assert pick_device("auto") == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UserError, match="device cuda:7: the last CUDA device of this machine is cuda:0; use that, or"):
+        pick_device("cuda:7")
+    assert pick_device("cuda:0") == torch.device("cuda:0")
+    assert pick_device("auto") == torch.device("cuda")
 
 
 @pytest.mark.parametrize(
@@ -141,3 +155,25 @@ def test_freed_memory_is_used_again() -> None:
         pytest.skip("this C library has no mallopt")
     assert int(before) > 100  # of 2 MB at most
     assert int(after) < int(before) // 10
+
+
+# --- child processes --------------------------------------------------------------------------------------------------
+def test_the_working_directory_is_not_searched(tmp_path: Path) -> None:
+    for name in ("json", "shlex", "runpy", "pkgutil"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
+    unsafe = subprocess.run(
+        [sys.executable, "-m", "json.tool", "--help"], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert unsafe.returncode == 9
+    done = subprocess.run([*python_module("json.tool"), "--help"], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert python_module("pip")[0] == sys.executable
+
+
+def test_every_child_is_started_that_way() -> None:
+    """Only machine.py names the interpreter."""
+    source = Path(sys.modules["polytask"].__file__ or "").parent
+    found = [
+        p.name for p in source.rglob("*.py") if "sys.executable" in p.read_text() or "multiprocessing" in p.read_text()
+    ]
+    assert found == ["machine.py"]

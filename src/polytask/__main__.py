@@ -2,8 +2,8 @@
 
 import sys
 
-# Python has put the working directory first on the module search path; from here on no code from there is imported.
-# What was imported before may have come from there: `polytask` and `python -P -m polytask` do not have this gap.
+# Python puts the working directory first on the module search path; remove it, so that no code is imported from there.
+# Earlier imports may have used it: `polytask` and `python -P -m polytask` avoid that too.
 if not sys.flags.safe_path:
     del sys.path[0]
 

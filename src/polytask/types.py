@@ -1,4 +1,4 @@
-"""The frozen records that cross rooms, those of the stream aside. Knows nothing of polytask's other files."""
+"""Frozen records that several packages share, and the error class for users."""
 
 import difflib
 import math
@@ -15,18 +15,18 @@ LabelKind = Literal["classes", "yes_no", "score", "text"]
 
 
 class UserError(ValueError):
-    """Something the user can put right: shown as one message, without a traceback."""
+    """An error that the user can fix. The command line shows its message without a traceback."""
 
 
 # --- numbers with bounds ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Bounds:
-    """The interval a number must lie in. `Annotated[float, Bounds(0, 1, "[)")]` is checked by `convert`."""
+    """The interval that a number must be in. `convert` checks `Annotated[float, Bounds(0, 1, "[)")]`."""
 
     low: float
     high: float = math.inf
     ends: Literal["[]", "[)", "(]", "()"] = "[]"
-    """Whether each end belongs to the interval, in the usual notation."""
+    """Closed or open ends, in the usual notation."""
 
     def __contains__(self, value: float) -> bool:
         above = value >= self.low if self.ends[0] == "[" else value > self.low
@@ -46,13 +46,13 @@ Rate = Annotated[float, Bounds(0, 1, "[)")]
 Count = Annotated[int, Bounds(1, 10**9)]
 Size = Annotated[int, Bounds(1, 2**16)]
 MaxLength = Annotated[int, Bounds(4, 10**6)]
-"""A pair has three special tokens."""
+"""At least 4: a pair has three special tokens."""
 
 
-# --- what a recipe says -----------------------------------------------------------------------------------------------
+# --- recipes --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class MethodChoice:
-    """A method chosen by name, with the options its constructor takes."""
+    """A method by name, with options for its constructor."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -60,45 +60,47 @@ class MethodChoice:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """One task as the recipe describes it."""
+    """One task of a recipe."""
 
     name: str
     kind: LabelKind
-    """classes (any number), yes_no, score (a number in a range), or text (plain text, which has no labels)."""
+    """classes (two or more), yes_no, score (a number in a range), or text (plain text without labels)."""
     text: tuple[str, ...]
-    """The column with the text, or the two columns of a pair."""
+    """Column with the text, or the two columns of a pair."""
     label: str | None
-    """The column with the label; kind text has none."""
+    """Column with the label. Kind text has none."""
     train: str
-    """Training rows: csv, tsv, jsonl, parquet or xlsx[#SHEET]; sample:NAME; hub:DATASET[/CONFIG][@REVISION]#SPLIT."""
+    """Training data: a csv, tsv, jsonl, parquet or xlsx[#SHEET] file; sample:NAME; or
+    hub:DATASET[/CONFIG][@REVISION]#SPLIT."""
     dev: str
-    """File with the rows that choose the best checkpoint."""
+    """Data that is evaluated during training, to choose the best checkpoint."""
     test: str | None = None
-    """File with rows that are scored once, at the end."""
+    """Data that is evaluated once, after training."""
     classes: tuple[str, ...] | None = None
-    """Class names in order; left out: the labels found in the training file, sorted."""
+    """Class names in order. Default: the labels of the training data, sorted."""
     range: tuple[float, float] | None = None
-    """Lowest and highest score; needed for kind score."""
+    """Lowest and highest score. Required for kind score."""
     metric: str | None = None
-    """Judges checkpoints; left out: accuracy, pearson for scores, perplexity for text. The others are in data.md."""
+    """Primary metric, which chooses the best checkpoint. Default: accuracy; pearson for scores; perplexity for text.
+    data.md lists the others."""
     metrics: tuple[str, ...] = ()
-    """Functions of your own as further metrics, [mymodule:function]; mymodule.py is looked for beside the recipe."""
+    """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder."""
     weight: Positive = 1.0
-    """Factor of the task's loss."""
+    """Weight of the task's loss."""
     head: MethodChoice | None = None
-    """Left out: linear for one text, cross for a pair, mlm for plain text."""
+    """Default: linear for one text, cross for a pair, mlm for plain text."""
     loss: MethodChoice | None = None
-    """Left out: cross-entropy for classes, binary cross-entropy for yes_no, squared error for scores."""
+    """Default: cross-entropy for classes, binary cross-entropy for yes_no, squared error for scores."""
     broken_rows: Literal["stop", "skip"] = "stop"
-    """stop lists every broken row and trains nothing; skip leaves them out and counts them in the report."""
+    """stop: list all broken rows and train nothing. skip: ignore them; the report shows their number."""
     format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx"] | None = None
-    """Left out: told by the file's ending. csv and tsv differ only in the first guess of the delimiter."""
+    """File format. Default: by the file's extension. csv and tsv differ only in the delimiter that is tried first."""
     delimiter: str | None = None
-    """comma, semicolon, tab, pipe, or any one character. Left out: found out from the file."""
+    """comma, semicolon, tab, pipe, or any one character. Default: detected."""
     quoting: Literal["minimal", "none"] | None = None
-    """Left out: found out from the file."""
+    """Whether quotation marks around a field are removed (minimal) or belong to the text (none). Default: detected."""
     encoding: str | None = None
-    """Of csv, tsv and jsonl files. Left out: found out from the file (UTF-8, UTF-16, Windows-1252)."""
+    """Encoding of csv, tsv and jsonl files. Default: detected (UTF-8, UTF-16 or Windows-1252)."""
 
     @property
     def is_pair(self) -> bool:
@@ -107,94 +109,104 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How long, how fast and on what: the recipe's `train:` part."""
+    """How to train: the recipe's `train` field."""
 
     epochs: Count = 3
-    """Rounds of `steps_per_epoch` steps."""
+    """Number of epochs, each of `steps_per_epoch` steps."""
     steps_per_epoch: Count | None = None
-    """Left out: as many steps as hold every training example once, all tasks together."""
+    """Steps per epoch. Default: as many as contain all tasks' training examples once."""
     batch_size: Size = 32
-    """Examples in one forward pass."""
+    """Examples per forward pass."""
     accumulate: Size = 1
-    """Forward passes whose gradients make one step."""
+    """Number of forward passes whose gradients are accumulated for one step."""
     parts: Literal["all", "adapters", "heads"] = "all"
-    """What learns: everything; adapters and heads; or heads alone. The rest of the encoder is frozen."""
+    """What is trained: all parameters, adapters and heads, or heads only. The rest is frozen."""
     norms: bool = False
-    """The layer norms of a frozen encoder learn too."""
+    """Whether to train the layer norms of a frozen encoder."""
     head_lr: Positive | None = None
-    """Learning rate of heads (left out: the optimizer's lr)."""
+    """Learning rate of the heads. Default: the optimizer's lr."""
     layer_decay: Positive = 1.0
-    """Each encoder layer below the top learns at this factor of the one above it; the embeddings are the lowest."""
+    """Factor between the learning rates of an encoder layer and the layer above it. The embeddings are the lowest
+    layer."""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
-    """What the learning rate does after the warm-up."""
+    """Learning rate schedule after the warm-up."""
     warmup: Annotated[float, Bounds(0, 10**9)] = 0.1
-    """Share of all steps (below 1), or a number of steps, in which the learning rate rises from 0."""
+    """Warm-up of the learning rate: a fraction of all steps if below 1, otherwise a number of steps."""
     clip: Positive | None = 1.0
-    """Largest norm of the gradient; null: not clipped."""
+    """Maximum norm of the gradient. null: no clipping."""
     ema: Annotated[float, Bounds(0, 1, "()")] | None = None
-    """Decay of a running average of the weights (0.999, say), which is evaluated and saved in their place."""
+    """Decay of an exponential moving average of the weights, such as 0.999. The average is evaluated and saved instead
+    of the weights. Default: none."""
     average_best: Size = 1
-    """The final weights are the mean of those at this many best evaluations."""
+    """The final weights are the mean of the weights at this many best evaluations."""
     teacher_annealing: bool = True
-    """Teachers' say falls from all to none over the run (Clark et al. 2019); false: half, throughout."""
+    """Whether the weight of the teachers' outputs decreases linearly from 1 to 0 (Clark et al. 2019). false: always
+    0.5."""
     teacher_temperature: Positive = 1.0
-    """Softens what teachers say of classes."""
+    """Softmax temperature for the teachers' class probabilities."""
     precision: Literal["auto", "float32", "bf16"] = "float32"
-    """bf16: most of a step in half the bytes, weights stay float32. auto: bf16 where the device multiplies it."""
+    """bf16: mixed precision with float32 weights. auto: bf16 if the device supports it natively."""
     evaluate_every: Count | None = None
-    """Steps between evaluations; left out: once an epoch."""
+    """Steps between evaluations. Default: one epoch."""
     save_every: Count | None = None
-    """Steps between checkpoints to resume from; left out: once an epoch."""
+    """Steps between checkpoints. Default: one epoch."""
     keep: Annotated[int, Bounds(2, 10**9)] = 2
-    """Checkpoints kept, beside the best models they need; at least 2, so that a damaged one has one before it."""
+    """Number of recent checkpoints to keep during training, together with the best models they refer to. At least 2,
+    so that a damaged checkpoint can be replaced by the one before it."""
     on_nan: Literal["stop", "skip"] = "stop"
-    """A loss or gradient that is no number: stop before anything moves; or skip the step, up to 10 times in a row."""
+    """What to do if a loss or gradient is NaN or infinite. stop: stop before the weights change. skip: skip the step,
+    up to 10 times in a row."""
     select: str = "mean"
-    """The weights to keep: best by mean (of the primary metrics, plain text aside), by TASK or TASK.METRIC; or last."""
+    """Which evaluation has the best weights: by mean (of the primary metrics, without tasks of kind text), TASK or
+    TASK.METRIC. last: the final weights."""
     patience: Count | None = None
-    """Evaluations without a better score before training stops; left out: never."""
+    """Stop after this many evaluations without improvement. Default: never."""
     interference_every: Count | None = None
-    """Steps between probes of how the tasks' gradients agree; left out: none. Weights are the same with and without."""
+    """Steps between probes that compare the tasks' gradients. Default: no probes. Probes do not change the weights."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 ..."""
     threads: Annotated[int, Bounds(1, 1024)] | None = None
-    """CPU threads; left out: all usable cores, or fewer if a short measurement shows that fewer are clearly faster."""
+    """Number of CPU threads. Default: all usable cores, or fewer if a short measurement shows that fewer are faster."""
     capture: bool = True
-    """On CUDA, replay whole steps as graphs where the methods chosen allow it; else a line says why not."""
+    """Whether to replay whole steps as CUDA graphs, if all chosen methods support it. Otherwise a message says why
+    not."""
 
 
 @dataclass(frozen=True)
 class AddSettings:
-    """How tasks join a run that has finished: the recipe's `add:` part."""
+    """How tasks are added to a finished run: the recipe's `add` field."""
 
     guarantee: Literal["frozen", "measured"] = "frozen"
-    """frozen: only new parts learn, old answers stay bit-identical. measured: all learns, old tasks are measured."""
+    """frozen: only the new tasks' parameters are trained, so the old tasks' predictions stay bit-identical. measured:
+    all parameters are trained, and the old tasks are evaluated before and after."""
     max_drop: NonNegative = 1.0
-    """measured: points (hundredths) an old task's primary metric may fall on dev. If one falls further: no model."""
+    """For measured: how many points (hundredths) an old task's primary metric on dev may drop. If one drops more, no
+    model is saved."""
     distill: Share = 0.0
-    """measured: the old model's say in what remembered examples teach: 0 their labels alone, 1 its answers alone."""
+    """For measured: weight of the old model's outputs in the loss of remembered examples. 0: labels only. 1: outputs
+    only."""
     run: str | None = None
-    """The run that has finished; `polytask add-task` writes it here."""
+    """The finished run. `polytask add-task` sets it."""
 
 
 # --- labels and examples ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class LabelSpace:
-    """What a task's labels can be: class names, no/yes, a range of scores, or, of plain text, its own tokens."""
+    """The possible labels of a task: class names, no/yes, a range of scores, or the tokens of plain text."""
 
     kind: LabelKind
     classes: tuple[str, ...] = ()
     low: float = 0.0
     high: float = 1.0
     vocabulary: int = 0
-    """How many different tokens plain text has."""
+    """Size of the vocabulary, for plain text."""
 
     def scaled(self, score: float) -> float:
-        """A score of the range as a number from 0 to 1, which is what heads learn."""
+        """Maps a score from the range to [0, 1], which is what heads learn."""
         return (score - self.low) / (self.high - self.low)
 
     def unscaled(self, value: Any) -> Any:
-        """A number from 0 to 1, or an array of such numbers, as scores of the range."""
+        """Maps a number in [0, 1], or an array of them, to scores in the range."""
         return self.low + value * (self.high - self.low)
 
 
@@ -203,7 +215,7 @@ YES_NO = LabelSpace("yes_no", classes=("no", "yes"))
 
 @dataclass(frozen=True)
 class Example:
-    """One row: its text or two texts, its label as the file has it (None: unlabelled), and where it stands."""
+    """One row: its text or two texts, its label as in the file (None if it has none), and its row number."""
 
     texts: tuple[str, ...]
     label: str | float | None
@@ -211,16 +223,16 @@ class Example:
 
 
 class TokenizedExamples(Protocol):
-    """The examples of one task and split as training and evaluation see them: ids and labels by index."""
+    """The tokenized examples of one split of a task: token ids and labels by index."""
 
     @property
     def labels(self) -> "npt.NDArray[Any]":
-        """As heads learn them: class indices (int64), 0 and 1 or scores scaled to 0..1 (float32); zeros for text."""
+        """Labels as heads learn them: class indices (int64); 0 and 1, or scores in [0, 1] (float32); zeros for text."""
 
     def __len__(self) -> int: ...
 
     def tokens(self, index: int) -> "tuple[npt.NDArray[np.integer], ...]":
-        """The ids of the example's text or two texts, without special tokens."""
+        """The token ids of the example's text or two texts, without special tokens."""
 
 
 @dataclass(frozen=True)
@@ -229,15 +241,15 @@ class Prediction:
 
     task: str
     label: str | float | None
-    """None: the example has no text (None, "", or only white space), so nothing was predicted."""
+    """None if the example has no text (None, "", or only whitespace)."""
     probabilities: Mapping[str, float] | None = None
-    """Of each class; None for scores and for examples without text."""
+    """Probability of each class. None for scores and for examples without text."""
 
 
-# --- what a run reports -----------------------------------------------------------------------------------------------
+# --- reports of a run -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Draw:
-    """So many examples of one task, for one step."""
+    """A number of examples of one task, for one step."""
 
     task: str
     count: int
@@ -245,17 +257,17 @@ class Draw:
 
 @dataclass(frozen=True)
 class Stage:
-    """Steps in a row that learn one task, where tasks are learned one after another."""
+    """Consecutive steps that train one task, where tasks are trained one after another."""
 
     task: str
     first: int
-    """Counted from 1, as in reports."""
+    """First step, counted from 1 as in reports."""
     last: int
 
 
 @dataclass(frozen=True)
 class MetricValue:
-    """A metric over a whole split, with its 95 % interval over examples."""
+    """A metric on a whole split, with its 95 % confidence interval over examples."""
 
     value: float
     low: float
@@ -275,7 +287,7 @@ class TaskScore:
     primary: str
     examples: int
     greater_is_better: bool = True
-    """Of the primary metric; each metric has its own."""
+    """For the primary metric; each MetricValue has its own."""
 
     @property
     def value(self) -> float:
@@ -283,44 +295,45 @@ class TaskScore:
 
     @property
     def is_text(self) -> bool:
-        """Whether the task is plain text, whose perplexity is not comparable with other tasks' metrics."""
+        """Whether the task is of kind text: its perplexity is not comparable with other tasks' metrics."""
         return self.primary == "perplexity"
 
     def sign(self, metric: str | None = None) -> int:
-        """1 where a greater value of the metric (left out: the primary one) is better, -1 where a lower one is."""
+        """1 if greater values of the metric (default: the primary one) are better, -1 if lower ones are."""
         if metric is None or metric == self.primary:
             return 1 if self.greater_is_better else -1
         return 1 if self.metrics[metric].greater_is_better else -1
 
     def signed(self, metric: str | None = None) -> float:
-        """A metric (left out: the primary one), turned round where lower is better: the greater the better."""
+        """A metric (default: the primary one), negated if lower is better, so that greater is better."""
         return self.sign(metric) * self.metrics[metric or self.primary].value
 
 
 @dataclass(frozen=True)
 class EvalReport:
-    """All tasks' scores on one split at one step."""
+    """The scores of all tasks on one split at one step."""
 
     step: int
     split: str
     tasks: Mapping[str, TaskScore]
     baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By task, at step 0 only: what a simple method scores with the untrained encoder."""
+    """By task, at step 0 only: the scores of a simple method with the untrained encoder."""
 
     @property
     def mean(self) -> float:
-        """The plain mean of the tasks' primary metrics (correlations are not rescaled; where lower is better, minus).
+        """The mean of the tasks' primary metrics, negated where lower is better. Correlations are not rescaled.
 
-        Plain text is left out: its perplexity has another scale. Where there is nothing else, minus its loss.
+        Tasks of kind text are left out: their perplexity has another scale. If there are no other tasks, it is the
+        negated mean loss.
         """
         values = [score.signed() for score in self.tasks.values() if not score.is_text]
         values = values or [-score.loss for score in self.tasks.values()]
         return sum(values) / len(values)
 
     def chosen(self, select: str) -> float:
-        """The number the best checkpoint is chosen by, the greater the better: `mean`, `task`, or `task.metric`.
+        """The number that chooses the best checkpoint, greater is better: `mean`, `task`, or `task.metric`.
 
-        By `last` it is the step: every evaluation is better than those before it.
+        For `last` it is the step, so that every evaluation is better than the ones before.
         """
         if select == "mean":
             return self.mean
@@ -335,19 +348,19 @@ class EvalReport:
 
 @dataclass(frozen=True)
 class Interference:
-    """How the tasks' gradients on what they share lay to each other after one step."""
+    """How the tasks' gradients of their shared parameters agreed after one step."""
 
     step: int
     tasks: tuple[str, ...]
     layers: Mapping[str, Sequence[Sequence[float | None]]]
-    """`all`, `pooler`, `layer 5` ... `embeddings` -> [K, K] cosines; None with a task that has no gradient there."""
+    """Layer (`all`, `pooler`, `layer 5` ... `embeddings`) -> [K, K] cosines; None for tasks without a gradient."""
     norms: Mapping[str, Sequence[float | None]]
-    """The same -> [K] norms of the gradients; None for what is no number."""
+    """Layer -> [K] norms of the gradients; None if NaN or infinite."""
     seconds: float
-    """That the probe took."""
+    """Duration of the probe."""
 
     def pairs(self) -> Iterator[tuple[str, float]]:
-        """The cosine of each two tasks over all layers, where both have a gradient."""
+        """The cosine over all layers for every pair of tasks that both have a gradient."""
         for i, row in enumerate(self.layers.get("all", ())):
             for j, cosine in enumerate(row[:i]):
                 if cosine is not None:
@@ -356,19 +369,19 @@ class Interference:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one training step did."""
+    """The result of one training step."""
 
     step: int
     """Counted from 1."""
     steps: int
-    """In the whole run."""
+    """Number of steps in the whole run."""
     epoch: int
     losses: Mapping[str, float]
-    """Of each task that took part."""
+    """Loss of each task in the step."""
     penalties: Mapping[str, float]
-    """Of each regularizer."""
+    """Penalty of each regularizer."""
     learning_rate: float
-    """Of the encoder; of adapters or heads where the encoder does not learn."""
+    """Learning rate of the encoder; of adapters or heads if the encoder is frozen."""
     gradient_norm: float
     examples: int
     tokens: int
@@ -376,20 +389,20 @@ class StepReport:
     evaluation: EvalReport | None = None
     """Set on steps that ended with an evaluation."""
     best: bool = False
-    """This evaluation is the best so far."""
+    """Whether this evaluation is the best so far."""
     checkpoint: str | None = None
     """Set on steps that ended with a checkpoint."""
     interference: Interference | None = None
     """Set on steps that ended with a probe."""
     learning_rates: Mapping[str, float] = field(default_factory=dict)
-    """Of the encoder's top layer, the adapter, the heads and the policy, as far as they learn."""
+    """Learning rates of the encoder's top layer, the adapter, the heads and the policy, if they are trained."""
     skipped: str | None = None
-    """Why the step moved no weights (`train.on_nan: skip`); `losses` and `penalties` are those that are numbers."""
+    """Why the step was skipped (`train.on_nan: skip`); `losses` and `penalties` contain only finite values."""
 
 
 def unknown(where: str, name: str, known: Iterable[str], what: str) -> str:
-    """The message for a name that is not in a table: the nearest one, and all of them."""
+    """The error message for an unknown name: it suggests the closest valid name and lists all of them."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
     return f"{where}: there is no {what} {name!r}{hint}. Valid: {', '.join(known) or 'none'}"

@@ -1,3 +1,3 @@
-"""polytask's version, the one place it stands."""
+"""The version of polytask."""
 
 __version__ = "0.1.0"

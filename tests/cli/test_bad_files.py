@@ -102,7 +102,7 @@ def test_refused(check: Check, case: str) -> None:
     assert said.code == 1
     for message in messages:
         assert message in said.err
-    assert "The recipe is good" not in said.out
+    assert "The recipe is valid" not in said.out
 
 
 def test_scores_that_are_no_numbers(check: Check) -> None:

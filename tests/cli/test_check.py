@@ -13,7 +13,7 @@ def test_shows_data_parameters_and_steps(cli: Any, tiny_settings: list[str], tmp
     assert said.code == 0, said.err
     assert "5 classes, 90 rows each" in said.out
     assert "no 180, yes 180" in said.out
-    assert "2 epochs of 10 steps: 20 steps of 16 examples. The recipe is good." in said.out
+    assert "2 epochs of 10 steps: 20 steps of 16 examples. The recipe is valid." in said.out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -55,7 +55,7 @@ def test_findings_are_told_with_their_rows_and_only_strict_makes_them_an_error(
     assert lines[problems + 1] == leak
     assert lines[warnings + 1] == "t train: 2 of 42 rows (4.8 %) repeat an earlier row (rows 42, 43)"
     assert "Notes" not in said.out
-    assert lines[-1].endswith("The recipe is good, but the data has 1 problem.")
+    assert lines[-1].endswith("The recipe is valid, but the data has 1 problem.")
     strict = cli("check", "r.yaml", "--strict", *settings)
     assert strict.code == 1
     assert leak in strict.out

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from polytask import Finished
-from polytask.cli.combine import named
+from polytask.cli.combine import split_name
 
 RECIPE = """
 name: {task}
@@ -44,7 +44,7 @@ def test_two_runs_become_one_model_with_the_same_answers(
         assert new.out.partition(": ")[2] == old.out.partition(": ")[2]
     again = cli("combine", "runs/same", *files, "--output", "models/two")
     assert again.code == 1
-    assert "models/two: is there already" in again.err
+    assert "models/two: already exists" in again.err
 
 
 def test_mistakes(cli: Any, tiny_run: Finished, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,13 +53,13 @@ def test_mistakes(cli: Any, tiny_run: Finished, minilm: Path, tmp_path: Path, mo
     file = "opinion.adapter.safetensors"
     twice = cli("combine", tiny_run.folder, file, file, "--output", "new")
     assert twice.code == 1
-    assert "has a task opinion too; give one of them another name, as NAME=FILE" in twice.err
+    assert "also has a task opinion; rename one of them with NAME=FILE" in twice.err
     missing = cli("combine", tiny_run.folder, "mood=none.safetensors", "--output", "new")
     assert missing.code == 1
     assert "none.safetensors: there is no such file" in missing.err
     other = cli("combine", minilm, file, "--output", "new")
     assert other.code == 1
-    assert "was made for another encoder" in other.err
+    assert "was trained on another encoder" in other.err
     assert cli("combine", tiny_run.folder, file).code == 2
     assert cli("combine", tiny_run.folder, "--output", "new").code == 2
     assert "Example" in cli("combine", "--help").out
@@ -69,6 +69,6 @@ def test_mistakes(cli: Any, tiny_run: Finished, minilm: Path, tmp_path: Path, mo
 def test_a_file_whose_name_has_an_equals_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("lr=3.safetensors").touch()
-    assert named("lr=3.safetensors") == "lr=3.safetensors"
-    assert named("mood=lr=3.safetensors") == ("mood", "lr=3.safetensors")
-    assert named("plain.safetensors") == "plain.safetensors"
+    assert split_name("lr=3.safetensors") == "lr=3.safetensors"
+    assert split_name("mood=lr=3.safetensors") == ("mood", "lr=3.safetensors")
+    assert split_name("plain.safetensors") == "plain.safetensors"

@@ -88,14 +88,14 @@ def test_log_lines_and_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert border._VisibleFormatter("%(levelname)s: %(message)s").format(record) == f"WARNING: {SHOWN} is damaged"
     border.guard_terminal()
     assert SHOWN in warnings.formatwarning(EVIL, UserWarning, "file.py", 1)
-    assert sys.excepthook is border._print_bug
+    assert sys.excepthook is border._print_traceback
 
 
 def test_the_traceback_of_a_bug(capsys: pytest.CaptureFixture[str]) -> None:
     try:
         raise RuntimeError(EVIL)
     except RuntimeError as error:
-        border._print_bug(type(error), error, error.__traceback__)
+        border._print_traceback(type(error), error, error.__traceback__)
     said = capsys.readouterr().err
     assert said.startswith("Traceback (most recent call last):\n")
     assert said.endswith(f"RuntimeError: {SHOWN}\n")

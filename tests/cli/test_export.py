@@ -15,10 +15,10 @@ def test_writes_the_file_and_says_what_is_next(
     said = cli("export", tiny_run.folder, "--adapter", "opinion")
     assert said.code == 0, said.err
     size = Path("opinion.adapter.safetensors").stat().st_size
-    assert said.out.startswith(f"opinion.adapter.safetensors: {size:,} bytes\nNext: polytask combine TRUNK ")
+    assert said.out.startswith(f"opinion.adapter.safetensors: {size:,} bytes\nNext: polytask combine ENCODER ")
     again = cli("export", tiny_run.folder, "--adapter", "opinion")
     assert again.code == 1
-    assert "opinion.adapter.safetensors: is there already" in again.err
+    assert "opinion.adapter.safetensors: already exists" in again.err
     elsewhere = cli("export", tiny_run.folder, "--adapter", "opinion", "--output", "new/o.safetensors")
     assert elsewhere.code == 0, elsewhere.err
     assert Path("new/o.safetensors").read_bytes() == Path("opinion.adapter.safetensors").read_bytes()

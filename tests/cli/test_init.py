@@ -150,7 +150,7 @@ def test_what_cannot_be_guessed_is_left_blank(
         refused = cli(command, "recipe.yaml")
         assert refused.code == 1
         message = (
-            "recipe.yaml: tasks.topic.label: a value is needed, found nothing; fill in the name of the column with"
+            "recipe.yaml: tasks.topic.label: must have a value, found nothing; fill in the name of the column with"
         )
         assert message in refused.err
     Path("recipe.yaml").write_text(text.replace("label:  #", "label: answer  #"))
@@ -172,25 +172,25 @@ def test_a_text_that_cannot_be_guessed_is_left_blank(cli: Any, tmp_path: Path, m
     ]
     refused = cli("check", "recipe.yaml")
     assert refused.code == 1
-    assert "tasks.t.text: a value is needed, found nothing; fill in the name of the column with the text" in refused.err
-    assert "tasks.t.dev: a value is needed, found nothing; fill in the file with the dev rows" in refused.err
+    assert "tasks.t.text: must have a value, found nothing; fill in the name of the column with the text" in refused.err
+    assert "tasks.t.dev: must have a value, found nothing; fill in the file with the dev rows" in refused.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 1, "at least one task is needed, as --task NAME=FILE"),
-        (["--task", "a"], 2, "expected NAME=FILE"),
-        (["--task", "a=x.csv", "--task", "a=y.csv"], 2, "given twice"),
-        (["--task", "../a=tickets.csv"], 1, "a task's name is letters, digits"),
+        ([], 1, "pass at least one task as --task NAME=FILE"),
+        (["--task", "a"], 2, "must be NAME=FILE"),
+        (["--task", "a=x.csv", "--task", "a=y.csv"], 2, "can be given only once"),
+        (["--task", "../a=tickets.csv"], 1, "a task's name must be 1 to 64 letters, digits"),
         (["--task", "a=none.csv"], 1, "none.csv: no such file"),
         (["--task", "a=tickets.csv", "--dev", "b=tickets.csv"], 1, "there is no --task 'b'. Valid: a"),
         (["--task", "mood=tickets.csv", "--label", "mod=team"], 1, "--task 'mod' (did you mean mood?). Valid: mood"),
         (["--task", "a=tickets.csv", "--label", "a=taem"], 1, "no column 'taem'; its columns are: body, team"),
         (["--task", "a=tickets.csv", "--text", "a=bodi"], 1, "did you mean 'body'?"),
-        (["--task", "a=tickets.csv", "--text", "a="], 2, "expected NAME=COLUMN[,COLUMN]"),
-        (["--task", "a=tickets.csv", "--label", "team"], 2, "expected NAME=COLUMN"),
-        (["there.yaml", "--task", "a=tickets.csv"], 1, "is there already"),
+        (["--task", "a=tickets.csv", "--text", "a="], 2, "must be NAME=COLUMN[,COLUMN]"),
+        (["--task", "a=tickets.csv", "--label", "team"], 2, "must be NAME=COLUMN"),
+        (["there.yaml", "--task", "a=tickets.csv"], 1, "already exists"),
     ],
 )
 def test_refused(cli: Any, tmp_path: Path, monkeypatch: Any, arguments: list[str], code: int, message: str) -> None:

@@ -22,7 +22,7 @@ def test_pairs_are_told_and_the_weights_are_those_of_train(
     run = tmp_path / "run"
     said = cli("interference", QUICKSTART, "--every", 4, "--run", run, *settings(tiny_settings))
     assert said.code == 0, said.err
-    assert "how the tasks' gradients agree, over 5 probes" in said.out
+    assert "agreement of the tasks' gradients, over 5 probes" in said.out
     for words in ("opinion and question", "opinion and similarity", "question and similarity"):
         assert words in said.out
     assert str(run / "report.html") in said.out
@@ -44,7 +44,7 @@ def test_what_there_is_to_say_without_pairs(
     monkeypatch.chdir(tmp_path)
     short = ["train.epochs=1", "train.steps_per_epoch=3"]
     late = cli("interference", QUICKSTART, "--every", 9, *settings(tiny_settings, *short))
-    assert "No probe was made: the run had 3 steps, and one was due every 9." in late.out
+    assert "There was no probe: the run had 3 steps, and a probe was due every 9 steps." in late.out
     assert (tmp_path / "runs" / "quickstart-interference" / "report.html").is_file()  # beside what train made
     frozen = settings(tiny_settings, *short, "train.parts=adapters", "adapter=lhuc")
     said = cli("interference", QUICKSTART, "--every", 1, "--run", tmp_path / "b", *frozen)

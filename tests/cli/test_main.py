@@ -54,9 +54,9 @@ def test_a_real_process_too(tmp_path: Path) -> None:
     [
         (
             OSError(errno.ENOSPC, "No space left", "a/b"),
-            "a/b: cannot be written: No space left; when there is room, run",
+            "a/b: cannot be written: No space left; free some space",
         ),
-        (OSError(errno.EDQUOT, "Quota exceeded"), "a file: cannot be written: Quota exceeded; when there is room, run"),
+        (OSError(errno.EDQUOT, "Quota exceeded"), "a file: cannot be written: Quota exceeded; free some space"),
         (PermissionError(errno.EACCES, "Permission denied", "a/b"), "a/b: Permission denied"),
         (OSError(errno.EROFS, "Read-only file system", b"a/b"), "a/b: Read-only file system"),
     ],
@@ -67,7 +67,7 @@ def test_what_the_disk_refuses_is_a_message(
     def refuse() -> None:
         raise error
 
-    monkeypatch.setattr("polytask.cli.main.app", refuse)
+    monkeypatch.setattr("polytask.cli.main.make_app", lambda arguments: refuse)
     said = cli("report", "x")
     assert said.code == 1
     assert said.err.startswith(f"error: {message}")
@@ -77,7 +77,7 @@ def test_other_errors_of_the_system_may_be_bugs(cli: Any, monkeypatch: pytest.Mo
     def fail() -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file", "lost")
 
-    monkeypatch.setattr("polytask.cli.main.app", fail)
+    monkeypatch.setattr("polytask.cli.main.make_app", lambda arguments: fail)
     with pytest.raises(FileNotFoundError, match="lost"):
         cli("report", "x")
 

@@ -32,7 +32,7 @@ def test_one_method_in_plain_words(cli: Any) -> None:
         "pal (adapter) Projected attention layers:",
         "Formula LN2(a + FFN(a) + TS(h)) TS(h) = V_D g(V_E h)",
         'Paper Stickland & Murray, "BERT and PALs", 2019',
-        "heads: int in [1, 65536] = 12 Attention heads of the branch",
+        "heads: int in [1, 65536] = 12 Number of attention heads of the branch",
         "In a recipe adapter: {name: pal, size: 204,",
     ):
         assert part in words, part
@@ -45,7 +45,7 @@ def test_a_formula_keeps_its_lines(cli: Any) -> None:
 def test_an_unknown_name_suggests_the_nearest(cli: Any) -> None:
     said = cli("methods", "houlsbi")
     assert said.code == 1
-    assert "there is no method or kind of method called 'houlsbi'. Did you mean houlsby?" in said.err
+    assert "there is no method or kind 'houlsbi' (did you mean houlsby?)" in said.err
 
 
 @pytest.mark.parametrize("table", TABLES)

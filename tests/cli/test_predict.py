@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from polytask import Finished, Prediction, load
-from polytask.cli.predict import shown, without_text
+from polytask.cli.predict import format_prediction, lines_without_text
 
 
 def test_one_text_and_one_pair(cli: Any, tiny_run: Finished) -> None:
@@ -42,10 +42,10 @@ def test_some_tasks_and_all_that_fit(cli: Any, tiny_run: Finished, tmp_path: Pat
     ("arguments", "message"),
     [
         (["--task", "mood", "--text", "x"], "there is no task 'mood'. Valid: opinion, question, similarity"),
-        (["--task", "question", "--text", "x"], "task question takes 2 text(s)"),
+        (["--task", "question", "--text", "x"], "task question takes 2 text(s) per example"),
         (["--task", "opinion", "--text", "x", "--text2", "y"], "task opinion takes 1 text(s)"),
         (["--task", "opinion", "--text", " "], "the text is empty"),
-        (["--text", "x", "--precision", "int4"], "there is no precision 'int4'. Valid: bf16, fp32"),
+        (["--text", "x", "--precision", "int4"], "there is no precision 'int4'. Valid: bf16, float32"),
         (["--task", "opinion", "--input", "none.csv", "--output", "out.csv"], "none.csv: no such file"),
     ],
 )
@@ -104,7 +104,7 @@ def test_other_columns_and_wrong_endings(cli: Any, tiny_run: Finished, tmp_path:
     assert cli("predict", tiny_run.folder, "--task", "question", *files, "--columns", "a, b").code == 0
     wrong = cli("predict", tiny_run.folder, "--task", "question", *files[:2], "--output", tmp_path / "out.xlsx")
     assert wrong.code == 1
-    assert "use one of .csv, .tsv, .txt, .jsonl, .ndjson, .parquet" in wrong.err
+    assert "must be one of .csv, .tsv, .txt, .jsonl, .ndjson, .parquet" in wrong.err
 
 
 def test_rows_without_text_are_counted(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_rows_without_text_are_counted(cli: Any, tiny_run: Finished, tmp_path: P
         csv.writer(file).writerows([["id", "text", "question1", "question2"], *rows])
     said = cli("predict", tiny_run.folder, "--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv")
     assert said.code == 0, said.err
-    assert said.out.splitlines()[1:] == ["2 of 4 rows have no text and got no prediction"]
+    assert said.out.splitlines()[1:] == ["2 of 4 rows have no text and no prediction"]
     with (tmp_path / "out.csv").open(newline="") as file:
         found = list(csv.DictReader(file))
     assert [[row[name] for name in ("id", "text", "question1", "question2")] for row in found] == rows
@@ -122,10 +122,10 @@ def test_rows_without_text_are_counted(cli: Any, tiny_run: Finished, tmp_path: P
 
 
 def test_one_line_for_each_task_where_the_counts_differ() -> None:
-    assert without_text(1000, {"a": 12, "b": 12}) == ["12 of 1,000 rows have no text and got no prediction"]
-    assert without_text(1, {"a": 1}) == ["1 of 1 row has no text and got no prediction"]
-    assert without_text(3, {"a": 0, "b": 0}) == []
-    assert without_text(3, {"a": 0, "b": 1}) == ["b: 1 of 3 rows have no text and got no prediction"]
+    assert lines_without_text(1000, {"a": 12, "b": 12}) == ["12 of 1,000 rows have no text and no prediction"]
+    assert lines_without_text(1, {"a": 1}) == ["1 of 1 row has no text and no prediction"]
+    assert lines_without_text(3, {"a": 0, "b": 0}) == []
+    assert lines_without_text(3, {"a": 0, "b": 1}) == ["b: 1 of 3 rows have no text and no prediction"]
 
 
 def test_probabilities_of_one_text(cli: Any, tiny_run: Finished) -> None:
@@ -138,8 +138,8 @@ def test_probabilities_of_one_text(cli: Any, tiny_run: Finished) -> None:
     assert wrong.code == 2
     assert "must be top, all or none, found 'some'" in wrong.err
     many = Prediction("t", "a", dict.fromkeys("abcdefgh", 0.1))
-    assert shown(many).endswith(", and 3 more)")
-    assert "h 0.10)" in shown(many, "all")
+    assert format_prediction(many).endswith(", and 3 more)")
+    assert "h 0.10)" in format_prediction(many, "all")
 
 
 def test_an_existing_output_needs_force(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
@@ -148,11 +148,11 @@ def test_an_existing_output_needs_force(cli: Any, tiny_run: Finished, tmp_path: 
     ask = ["predict", tiny_run.folder, "--task", "opinion", "--input", tmp_path / "in.csv", "--output"]
     said = cli(*ask, tmp_path / "out.csv")
     assert said.code == 1
-    assert "out.csv: exists already; choose another name, or pass --force" in said.err
+    assert "out.csv: already exists; choose another name, or pass --force" in said.err
     assert (tmp_path / "out.csv").read_text() == "precious"
     assert cli(*ask, tmp_path / "out.csv", "--force").code == 0
     assert (tmp_path / "out.csv").read_text().startswith("text,predicted_opinion")
     said = cli(*ask, tmp_path / "in.csv", "--force")
     assert said.code == 1
-    assert "in.csv: is the input itself" in said.err
+    assert "in.csv: is the input file" in said.err
     assert (tmp_path / "in.csv").read_text() == "text\nfine\n"

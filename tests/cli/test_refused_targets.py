@@ -98,7 +98,7 @@ def test_a_folder_for_a_file_and_a_file_for_a_folder(cli: Cli, commands: dict[st
     for name, command in commands.items():
         target = tmp_path / ("folder.csv" if name in FILES else "file.csv")
         message = refused(cli, command(target), target)
-        said = ("there is a folder of this name", "there is a file of this name", "is there already")
+        said = ("a folder with this name exists", "a file with this name exists", "already exists")
         assert any(words in message for words in said), (name, message)
     assert not list((tmp_path / "folder.csv").iterdir())
 
@@ -121,7 +121,7 @@ def test_a_folder_that_cannot_be_written(
     del commands["train --resume"]
     for name, command in commands.items():
         message = refused(cli, command(place / "a.csv"), place)
-        assert f"cannot be written: {os.strerror(number)}; choose a place" in message, (name, message)
+        assert f"cannot be written: {os.strerror(number)}; choose a folder" in message, (name, message)
         assert "/.a.csv." not in message  # the name that the user gave, not a temporary one
     assert not list(place.iterdir())
 

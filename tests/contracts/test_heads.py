@@ -141,14 +141,16 @@ def test_a_head_sees_its_own_task_only(name: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), [(n, kind) for n in HEADS for kind in SPACES if kind not in HEADS[n].kinds])
 def test_a_head_refuses_kinds_that_are_not_its_own(name: str, kind: LabelKind) -> None:
     spec = TaskSpec("t", kind, ("a", "b")[: HEADS[name].texts[-1]], None, "", "", head=MethodChoice(name))
-    with pytest.raises(UserError, match=f"tasks.t.head: {name} does not fit kind {kind}; these do: ") as refused:
+    with pytest.raises(
+        UserError, match=f"tasks.t.head: {name} does not support kind {kind}; choose one of: "
+    ) as refused:
         make_head(spec, SPACES[kind], 32)
     suggested(spec, refused.value)
 
 
 def suggested(spec: TaskSpec, refused: UserError) -> None:
     """The heads that an error suggests are exactly those that are accepted."""
-    names = str(refused).rpartition("these do: ")[2]
+    names = str(refused).rpartition("choose one of: ")[2]
     accepted = []
     for name in HEADS:
         with suppress(UserError):

@@ -53,8 +53,8 @@ def some_outputs(kind: LabelKind, **more: Any) -> Tensor:
 @pytest.mark.parametrize(("name", "kind"), [(n, k) for n in LOSSES for k in SPACES if k not in LOSSES[n].kinds])
 def test_other_kinds_are_refused_with_those_that_fit(name: str, kind: LabelKind) -> None:
     fits = [other for other, method in LOSSES.items() if kind in method.kinds]
-    others = f"these do: {', '.join(fits)}" if fits else "leave it out"
-    message = f"tasks.t.loss: {name} does not fit kind {kind}; {others}"
+    others = f"choose one of: {', '.join(fits)}" if fits else "leave it out"
+    message = f"tasks.t.loss: {name} does not support kind {kind}; {others}"
     for options in [{}, *OPTIONS.get(name, [])]:
         with pytest.raises(UserError, match=message):
             make_loss(spec(kind, MethodChoice(name, options)), SPACES[kind], COUNTS[kind])

@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from polytask import hidden, whole
+from polytask.disk import atomic
 from polytask.disk.atomic import atomic_file, atomic_folder, put_in_place, write_atomically
-from polytask.disk.hidden_folder import discard, fresh_folder
+from polytask.disk.hidden_folder import HiddenFolder
 from polytask.types import UserError
 
 
@@ -28,13 +28,13 @@ def mode(path: Path) -> int:
 def flushed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of what was flushed, in order."""
     seen: list[str] = []
-    real = whole.flush
+    real = atomic.flush
 
     def flush(path: Path, file_mode: int | None = None) -> None:
         real(path, file_mode)
         seen.append(path.name)
 
-    monkeypatch.setattr(whole, "flush", flush)
+    monkeypatch.setattr(atomic, "flush", flush)
     return seen
 
 
@@ -120,12 +120,10 @@ def test_files_have_the_usual_mode(tmp_path: Path, umask: int) -> None:
 
 @pytest.mark.parametrize("name", ["n" * 255, "ü" * 127, "n" * 200, "[a]*?"])
 def test_every_name_that_the_disk_takes_can_be_written(tmp_path: Path, name: str) -> None:
-    with atomic_file(tmp_path / name) as left:  # and what a killed process leaves of it is found again
-        os.close(hidden._locks.pop(left.parent))
-        write_atomically(tmp_path / name, "new")
-        assert names(tmp_path) == [name]
-        left.parent.mkdir()
-        left.touch()
+    left = HiddenFolder(tmp_path / name)
+    left.unlock()  # as the kernel does when the process is killed
+    write_atomically(tmp_path / name, "new")
+    assert names(tmp_path) == [name]
     with atomic_folder(tmp_path / f"{name[:-1]}F") as fresh:
         (fresh / "file").touch()
     assert len(names(tmp_path)) == 2
@@ -140,19 +138,19 @@ def test_refused_targets_have_one_message(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "to-device").symlink_to("/dev/null")
     refused = {
-        "folder": "there is a folder of this name; give the name of a file",
-        "file/below": "Not a directory; a part of the path is a file where a folder is needed",
-        "n" * 256: "File name too long; a name has 255 bytes at most; choose a shorter one",
+        "folder": "a folder with this name exists; choose the name of a file",
+        "file/below": "Not a directory; a part of the path is a file instead of a folder",
+        "n" * 256: "File name too long; names are limited to 255 bytes; choose a shorter one",
         f"{'n' * 256}/a": "File name too long",
         "loop": "Too many levels of symbolic links",
-        "to-device": "not a regular file",
+        "to-device": "it is not a regular file",
     }
     for name, why in refused.items():
         with pytest.raises(UserError) as caught, atomic_file(tmp_path / name):
             raise AssertionError("nothing is to be worked out for a target that cannot be written")
         assert str(caught.value).startswith(f"{tmp_path / name}: cannot be written: {why}")
         assert isinstance(caught.value, OSError)
-    with pytest.raises(UserError, match="file: cannot be written: there is a file of this name"):
+    with pytest.raises(UserError, match="file: cannot be written: a file with this name exists"):
         atomic_folder(tmp_path / "file").__enter__()
     assert names(tmp_path) == ["file", "folder", "loop", "to-device"]
     assert Path("/dev/null").is_char_device()
@@ -228,9 +226,9 @@ def test_a_folder_that_breaks_off_leaves_the_old_one(tmp_path: Path) -> None:
 
 def test_a_shared_folder_that_is_good_stays(tmp_path: Path) -> None:
     target = tmp_path / "target"
-    with atomic_folder(target, stays=Path.is_dir) as late:
+    with atomic_folder(target, keep_if=Path.is_dir) as late:
         fill(late, "late")
-        with atomic_folder(target, stays=Path.is_dir) as early:
+        with atomic_folder(target, keep_if=Path.is_dir) as early:
             fill(early, "early")
     assert content(target) == "early"
     assert names(tmp_path) == ["target"]
@@ -240,7 +238,7 @@ def test_a_shared_folder_that_is_damaged_is_replaced(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.mkdir()
     (target / "half").touch()
-    with atomic_folder(target, stays=lambda folder: (folder / "inner").is_dir()) as fresh:
+    with atomic_folder(target, keep_if=lambda folder: (folder / "inner").is_dir()) as fresh:
         fill(fresh, "new")
     assert content(target) == "new"
     assert names(tmp_path) == ["target"]
@@ -248,32 +246,32 @@ def test_a_shared_folder_that_is_damaged_is_replaced(tmp_path: Path) -> None:
 
 def test_another_process_that_is_faster_by_a_hair_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "target"
-    fresh = fresh_folder(target)
-    fill(fresh, "ours")
+    hidden = HiddenFolder(target)
+    fill(hidden.path, "ours")
     real = Path.rename
 
     def rename(self: Path, to: Path) -> Path:
-        if self == fresh:
+        if self == hidden.path:
             target.mkdir()
             fill(target, "theirs")
         return real(self, to)
 
     monkeypatch.setattr(Path, "rename", rename)
-    put_in_place(fresh, target, Path.is_dir)
+    put_in_place(hidden, target, Path.is_dir)
     assert content(target) == "theirs"
     assert names(tmp_path) == ["target"]
 
 
-def test_a_rename_that_fails_for_another_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh = fresh_folder(tmp_path / "target")
+def test_a_rename_that_fails_for_another_reason_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = HiddenFolder(tmp_path / "target")
 
     def refuse(self: Path, target: Path) -> None:
         raise FileNotFoundError if self.name == "target" else PermissionError(13, "not allowed")
 
     monkeypatch.setattr(Path, "rename", refuse)
     with pytest.raises(PermissionError, match="not allowed"):
-        put_in_place(fresh, tmp_path / "target", Path.is_dir)
-    discard(fresh)
+        put_in_place(hidden, tmp_path / "target", Path.is_dir)
+    hidden.discard()
 
 
 def test_a_target_comes_back_when_the_new_one_cannot_have_its_name(

@@ -1,4 +1,4 @@
-"""Hidden folders: what killed processes left goes with the next write, what others are writing stays."""
+"""Hidden folders: those of killed processes are removed by the next write, those in use are left."""
 
 import fcntl
 import os
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from polytask import hidden
-from polytask.disk.hidden_folder import clear_leftovers, discard, fresh_folder
+from polytask.disk import hidden_folder
+from polytask.disk.hidden_folder import HiddenFolder, clear_leftovers
 
 DAY = 24 * 3600
 
@@ -17,41 +17,40 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def killed(folder: Path) -> Path:
-    """The folder as the kernel leaves it of a process that is killed: there, and without its lock."""
-    os.close(hidden._locks.pop(folder))
-    return folder
+def killed(hidden: HiddenFolder) -> Path:
+    """The folder as a killed process leaves it: it exists and is not locked."""
+    hidden.unlock()
+    return hidden.path
 
 
-def aged(folder: Path, age: float, file_age: float) -> Path:
-    """With a file that was written to so many seconds ago."""
-    (folder / "file").touch()
-    for path, seconds in ((folder / "file", file_age), (folder, age)):
+def aged(hidden: HiddenFolder, age: float, file_age: float) -> HiddenFolder:
+    """Sets the age in seconds of the folder and of a file in it."""
+    (hidden.path / "file").touch()
+    for path, seconds in ((hidden.path / "file", file_age), (hidden.path, age)):
         os.utime(path, (time.time() - seconds, time.time() - seconds))
-    return folder
+    return hidden
 
 
 def test_leftovers_of_the_same_target_go_at_once(tmp_path: Path) -> None:
-    left = killed(fresh_folder(tmp_path / "target"))
+    left = killed(HiddenFolder(tmp_path / "target"))
     (left / "half").write_text("a file")
-    alive = fresh_folder(tmp_path / "target")
-    other = killed(fresh_folder(tmp_path / "target-2"))
+    alive = HiddenFolder(tmp_path / "target")
+    other = killed(HiddenFolder(tmp_path / "target-2"))
     (tmp_path / ".target.notes").mkdir()
-    mine = fresh_folder(tmp_path / "target")
-    assert names(tmp_path) == sorted([".target.notes", alive.name, other.name, mine.name])
+    mine = HiddenFolder(tmp_path / "target")
+    assert names(tmp_path) == sorted([".target.notes", alive.path.name, other.name, mine.path.name])
     for folder in (alive, mine):
-        discard(folder)
+        folder.discard()
     assert names(tmp_path) == sorted([".target.notes", other.name])
     clear_leftovers(tmp_path)
     assert names(tmp_path) == [".target.notes"]
-    assert not hidden._locks
 
 
 def test_a_folder_that_is_old_and_still_written_stays(tmp_path: Path) -> None:
-    alive = aged(fresh_folder(tmp_path / "target"), 3 * DAY, 3 * DAY)  # its process waits for something
-    discard(fresh_folder(tmp_path / "target"))
-    assert names(tmp_path) == [alive.name]
-    discard(alive)
+    alive = aged(HiddenFolder(tmp_path / "target"), 3 * DAY, 3 * DAY)  # its process waits for something
+    HiddenFolder(tmp_path / "target").discard()
+    assert names(tmp_path) == [alive.path.name]
+    alive.discard()
 
 
 @pytest.mark.parametrize("why", ["no locks", "another machine"])
@@ -64,16 +63,16 @@ def test_without_a_lock_to_trust_leftovers_go_after_a_day(
             raise OSError("this disk has no locks")
 
         monkeypatch.setattr(fcntl, "flock", refuse)
-    fresh = aged(fresh_folder(tmp_path / "target"), 60, 60)
-    growing = aged(fresh_folder(tmp_path / "target"), 3 * DAY, 60)  # its process began long ago
-    stale = aged(fresh_folder(tmp_path / "target"), 3 * DAY, 2 * DAY)
+    fresh = aged(HiddenFolder(tmp_path / "target"), 60, 60)
+    growing = aged(HiddenFolder(tmp_path / "target"), 3 * DAY, 60)  # its process began long ago
+    stale = aged(HiddenFolder(tmp_path / "target"), 3 * DAY, 2 * DAY)
     for folder in (fresh, growing, stale):
         killed(folder)
     if why == "another machine":
         monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
-    discard(fresh_folder(tmp_path / "target"))
-    assert not stale.exists()
-    assert names(tmp_path) == sorted([fresh.name, growing.name])
+    HiddenFolder(tmp_path / "target").discard()
+    assert not stale.path.exists()
+    assert names(tmp_path) == sorted([fresh.path.name, growing.path.name])
 
 
 def test_one_that_is_swept_before_it_is_locked_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,19 +82,19 @@ def test_one_that_is_swept_before_it_is_locked_is_made_again(tmp_path: Path, mon
         real(self, *arguments, **options)
         if self.name.startswith(".target.") and not seen:
             seen.append(self)
-            hidden._sweep(self)  # another process, just now
+            hidden_folder._remove_leftover(self)  # another process, just now
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    made = fresh_folder(tmp_path / "target")
-    assert names(tmp_path) == [made.name]
-    assert made != seen[0]
-    discard(made)
+    created = HiddenFolder(tmp_path / "target")
+    assert names(tmp_path) == [created.path.name]
+    assert created.path != seen[0]
+    created.discard()
 
 
 def test_a_link_that_looks_like_a_leftover_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "precious").touch()
     (tmp_path / f".target.{'a' * 32}").symlink_to(tmp_path / "home")
-    discard(fresh_folder(tmp_path / "target"))
+    HiddenFolder(tmp_path / "target").discard()
     clear_leftovers(tmp_path)
     assert names(tmp_path / "home") == ["precious"]

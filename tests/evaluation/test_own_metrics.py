@@ -125,5 +125,5 @@ def test_modules_are_looked_up_next_to_the_recipe(file: Path, monkeypatch: pytes
 @pytest.mark.parametrize("reference", ["distance", ":distance", "mine:", "mine:not a name"])
 def test_references_that_are_not_functions(file: Path, reference: str) -> None:
     (file.parent / "recipe.yaml").write_text(RECIPE.format(metrics=f"['{reference}']", metric="null"))
-    with pytest.raises(UserError, match=r"tasks.mood.metrics: a function is given as module:function, found"):
+    with pytest.raises(UserError, match=r"tasks.mood.metrics: must be functions as module:function, found"):
         read_recipe(file.parent / "recipe.yaml")

@@ -215,7 +215,7 @@ def test_headers_that_lie_are_refused(run: Path, content: bytes) -> None:
         ({"files": {"../../../secret.json": {"bytes": 1, "sha256": "0"}}}, "lists '../../../secret.json'"),
         ({"files": {"/etc/passwd": {"bytes": 1, "sha256": "0"}}}, "lists '/etc/passwd'"),
         ({"files": {}}, "does not list state.json"),
-        ({"files": []}, "fields are needed"),
+        ({"files": []}, "must be a mapping"),
         ({"needs": ["../other/best-6"]}, "lists '../other/best-6'"),
         ({"step": 5}, "belongs to step 5"),
         ({"step": float("inf")}, "cannot convert|whole number"),

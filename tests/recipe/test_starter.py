@@ -41,7 +41,7 @@ def test_a_recipe_with_blanks_is_refused_until_they_are_filled_in(tmp_path: Path
     starter = start_recipe(tmp_path / "r.yaml", {"topic": str(tmp_path / "x.csv")})
     assert starter.blanks == ("tasks.topic.label",)
     (tmp_path / "r.yaml").write_text(starter.text)
-    with pytest.raises(UserError, match=r"r\.yaml: tasks\.topic\.label: a value is needed, found nothing; fill in"):
+    with pytest.raises(UserError, match=r"r\.yaml: tasks\.topic\.label: must have a value, found nothing; fill in"):
         read_recipe(tmp_path / "r.yaml")
     (tmp_path / "r.yaml").write_text(starter.text.replace("    label:  #", "    label: answer  #"))
     assert read_recipe(tmp_path / "r.yaml").tasks["topic"].label == "answer"

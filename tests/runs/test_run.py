@@ -202,25 +202,23 @@ def test_refused_folders(tmp_path: Path, tiny_run: Finished, tiny_settings: list
     [
         ("sampler=annealing", r"sampler: there is no sampler 'annealing' .did you mean annealed... Valid: annealed, "),
         ("optimizer.lrr=1", r"optimizer: there is no option of fused_adamw 'lrr' .did you mean lr... Valid: betas"),
-        ("optimizer.lr=fast", "optimizer.lr: a number is needed, found 'fast'"),
-        ("tasks.opinion.head=cross", "cross does not take 1 text.s.; these do: linear"),
+        ("optimizer.lr=fast", "optimizer.lr: must be a number, found 'fast'"),
+        ("tasks.opinion.head=cross", "cross does not support 1 text.s.; choose one of: linear"),
         ("tasks.question.head.form=concat", "there is no option of cosine 'form'. Valid: map, pooling"),
-        ("tasks.opinion.head.dropout=0.1", "a method is given by its name"),
+        ("tasks.opinion.head.dropout=0.1", "must be a name, or"),
         ("train.parts=heads", "the head of similarity has no parameters"),
-        ("tasks.question.head={name: bi, form: sum}", "'sum' is not one of: concat, difference, product"),
+        ("tasks.question.head={name: bi, form: sum}", "must be one of concat, difference, product; found 'sum'"),
         ("train.select=opinion.pearson", "train.select: there is no metric for labels of kind classes 'pearson'"),
         (
             "tasks.opinion.metric=pearson",
             "tasks.opinion.metric: there is no metric for labels of kind classes 'pearson'",
         ),
-        ("max_length=600", "max_length: the encoder has 128 positions, found 600"),
-        ("encoder.heads=5", "5 heads do not divide a hidden size of 32"),
+        ("max_length=600", "max_length: must be at most 128, the encoder's positions; found 600"),
+        ("encoder.heads=5", "encoder.heads: must divide the hidden size 32, found 5"),
         ("train.device=cuda:7", "device cuda:7"),
     ],
 )
 def test_refused_recipes(tmp_path: Path, tiny_settings: list[str], setting: str, message: str) -> None:
-    if "cuda" in setting and torch.cuda.is_available():
-        message = "."
     with pytest.raises(UserError, match=message):
         start_training(read_recipe(QUICKSTART, [*tiny_settings, setting]), tmp_path / "run")
     assert not (tmp_path / "run").exists()  # nothing is written before everything is right
@@ -312,7 +310,7 @@ def test_plain_text_is_learned_beside_the_tasks(tmp_path: Path, tiny_settings: l
     assert "Plain text has no labels, so there is nothing to predict." in page
     assert f"chosen by words on dev: {scores['words'].value:.3f}" in page
     assert "perplexity (lower is better)" in page
-    with pytest.raises(UserError, match="predict: task words is plain text: it has no labels"):
+    with pytest.raises(UserError, match="predict: task words is of kind text: it has no labels"):
         polytask.load(finished.folder).predict("words", "Hello.")
 
     running = start_training(recipe, tmp_path / "stopped")

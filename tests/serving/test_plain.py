@@ -13,9 +13,9 @@ from polytask.build import make_model
 from polytask.encoders.bert import Bert, BertShape
 from polytask.heads import HEADS
 from polytask.heads.base import TextHead
+from polytask.machine import multiplies_bf16
 from polytask.serving import plain as module
 from polytask.serving.plain import PlainEncoder
-from polytask.serving.predictor import cpu_has_bf16
 from polytask.types import YES_NO, LabelSpace, MethodChoice, TaskSpec
 
 POOLINGS = ("first", "pooler", "mean")
@@ -64,7 +64,7 @@ def predictor(tiny_run: Finished) -> Predictor:
     return made(tiny_run, "none")
 
 
-def made(tiny_run: Finished, adapter: str, precision: str = "fp32", activation: str = "gelu") -> Predictor:
+def made(tiny_run: Finished, adapter: str, precision: str = "float32", activation: str = "gelu") -> Predictor:
     """Every head that predicts, with every pooling, on an encoder of random weights that are larger than at a start."""
     bundle = load(tiny_run.folder).bundle
     shape = BertShape(2, 32, 4, 64, bundle.tokenizer.vocabulary, 64, activation=activation, initializer_range=0.2)
@@ -100,7 +100,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 def test_every_head_and_pooling_has_the_models_own_outputs(
     tiny_run: Finished, threads: int, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TOKENS", tokens)  # few in a batch: rows with and without padding
+    monkeypatch.setattr(module, "MAX_TOKENS", tokens)  # few in a batch: rows with and without padding
     predictor = made(tiny_run, "none")
     pairs = list(zip(texts(60, 1), texts(60, 2), strict=True))
     for tasks, examples in ((SINGLES, [(text,) for text in texts(60)]), (PAIRS, pairs)):
@@ -116,7 +116,7 @@ def test_another_activation(tiny_run: Finished) -> None:
     torch.testing.assert_close(found, own_way(predictor, "linear_mean", examples), atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.skipif(not cpu_has_bf16(), reason="this processor has no bf16 units")
+@pytest.mark.skipif(not multiplies_bf16(torch.device("cpu")), reason="this processor has no native bf16")
 @pytest.mark.parametrize("adapter", ["none", "lhuc"])
 def test_bf16_is_near(tiny_run: Finished, adapter: str) -> None:
     examples: list[tuple[str, ...]] = [(text,) for text in texts(40)]
@@ -130,8 +130,8 @@ def test_bf16_is_near(tiny_run: Finished, adapter: str) -> None:
 
 
 def test_bf16_only_where_the_processor_has_it(tiny_run: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polytask.serving.predictor.cpu_has_bf16", lambda: False)
-    with pytest.raises(UserError, match="this processor has no bf16 units"):
+    monkeypatch.setattr("polytask.serving.predictor.multiplies_bf16", lambda device: False)
+    with pytest.raises(UserError, match="this processor does not support bf16 natively"):
         load(tiny_run.folder, device="cpu", precision="bf16")
     with pytest.raises(UserError, match="there is no precision 'fp8'"):
         load(tiny_run.folder, precision="fp8")

@@ -55,9 +55,9 @@ def test_two_lists_are_pairs(tiny_run: Finished) -> None:
     assert model.predict_tasks(firsts, seconds, ["similarity"])["similarity"] == found
     with pytest.raises(UserError, match="text has 3 texts and text2 has 2; both lists must have the same length"):
         model.predict("similarity", firsts, seconds[:2])
-    with pytest.raises(UserError, match="one text and a list"):
+    with pytest.raises(UserError, match="found one text and one list"):
         model.predict("similarity", firsts, "is it?")
-    with pytest.raises(UserError, match=r"takes 1 text\(s\) for each example, found 2"):
+    with pytest.raises(UserError, match=r"takes 1 text\(s\) per example, found 2"):
         model.predict("opinion", firsts, seconds)
 
 

@@ -87,7 +87,7 @@ def test_another_study_is_refused_its_folder(small_study: Done, tmp_path: Path, 
 
 def test_an_invalid_variant_is_an_error_before_anything_runs(tmp_path: Path, tiny_settings: list[str]) -> None:
     wrong = {"cosine": {}, "wrong": {"tasks.opinion.head": "cross"}}
-    with pytest.raises(UserError, match="cross does not take 1 text"):
+    with pytest.raises(UserError, match="cross does not support 1 text"):
         StudyRunning(read_study(study_file(tmp_path, tiny_settings, variants=wrong)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match="--workers: must be at least 1"):

@@ -1,7 +1,6 @@
 """A store returns what was appended, is written atomically, and detects damage."""
 
 import json
-import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polytask.disk import hidden_folder
 from polytask.text.store import DamagedStore, StoreWriter, TokenStore
 
 Texts = list[tuple[npt.NDArray[np.integer], ...]]
@@ -125,8 +123,8 @@ def test_offsets_that_do_not_fit_the_tokens_are_damage(tmp_path: Path) -> None:
 
 def test_what_killed_processes_left_is_cleared_away(tmp_path: Path) -> None:
     killed, running = (StoreWriter(tmp_path / "s", width=1, vocabulary=9, label_type="int") for _ in range(2))
-    os.close(hidden_folder._locks.pop(killed._fresh))
-    alive = running._fresh
+    killed._hidden.unlock()  # as the kernel does when the process ends
+    alive = running._hidden.path
     write(tmp_path / "s", [(np.array([1, 2]),)])
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([alive.name, "s"])
     running.close({})

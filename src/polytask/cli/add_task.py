@@ -1,4 +1,4 @@
-"""polytask add-task: new tasks for a run that has finished."""
+"""polytask add-task: adds tasks to a finished run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,36 +6,27 @@ from typing import Annotated
 import typer
 
 import polytask
+from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, Resume, RunFolder, Settings
 from polytask.cli.progress import follow
 from polytask.cli.tables import print_finished
 
 
 def run(
-    old: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder of a run that has finished.", show_default=False)
+    old: RunFolder,
+    recipe: Annotated[
+        Path, typer.Argument(metavar="RECIPE", help="The recipe file (YAML) with the new tasks.", show_default=False)
     ],
-    recipe: Annotated[Path, typer.Argument(help="The recipe file (YAML) with the new tasks.", show_default=False)],
-    setting: Annotated[
-        list[str], typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the recipe.")
-    ] = [],  # noqa: B006
-    folder: Annotated[Path | None, typer.Option("--run", help="The new run's folder; left out: runs/NAME.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
-    allow_change: Annotated[
-        bool, typer.Option("--allow-change", help="With --resume: also if the recipe or the data has changed.")
-    ] = False,
-    keep_checkpoints: Annotated[
-        bool,
-        typer.Option(
-            "--keep-checkpoints",
-            help="Keep the checkpoints after the run has finished (by default only the model and small files stay).",
-        ),
-    ] = False,
+    setting: Settings = [],  # noqa: B006
+    folder: NewRunFolder = None,
+    resume: Resume = False,
+    allow_change: AllowChange = False,
+    keep_checkpoints: KeepCheckpoints = False,
 ) -> None:
-    """Add tasks to a run that has finished. The result is a run of its own, with the old tasks and the new ones.
+    """Add tasks to a finished run. The result is a new run with the old and the new tasks.
 
-    `add.guarantee: frozen` trains what is new and nothing else: old answers stay as they are, to the bit.
-    `measured` trains the encoder too, shows each old task before and after, and saves no model where one falls by more
-    than `add.max_drop` points; the command then ends with exit code 1.
+    With `add.guarantee: frozen`, only the new tasks' parameters are trained: the old tasks' predictions stay
+    bit-identical. With `measured`, the encoder is trained too, and the old tasks are evaluated before and after. If
+    one of them drops by more than `add.max_drop` points, no model is saved and the exit code is 1.
 
     Examples:
 

@@ -1,7 +1,6 @@
-"""polytask check: everything a run needs, looked at before it starts."""
+"""polytask check: checks a recipe and its data before training."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +9,7 @@ from rich.table import Table
 
 import polytask
 from polytask.cli.console import plain_console
+from polytask.cli.options import RecipeFile, Settings
 
 TITLES = {
     "problem": ("Problems: scores would mislead, or nothing can be learned", "bold red"),
@@ -19,15 +19,13 @@ TITLES = {
 
 
 def run(
-    recipe: Annotated[Path, typer.Argument(help="The recipe file (YAML).", show_default=False)],
-    setting: Annotated[
-        list[str], typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the recipe.")
-    ] = [],  # noqa: B006
-    strict: Annotated[bool, typer.Option("--strict", help="Problems of the data are an error (exit code 1).")] = False,
+    recipe: RecipeFile,
+    setting: Settings = [],  # noqa: B006
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 if the data has problems.")] = False,
 ) -> None:
-    """Read a recipe and its data, make the model, and say what would be trained. Nothing is trained or written.
+    """Check a recipe and its data, and show what would be trained. Nothing is trained or written.
 
-    Says what is odd about the data too, with row numbers: docs/data.md explains every finding.
+    Also lists problems of the data with row numbers; docs/data.md explains each kind of finding.
 
     Examples:
 
@@ -38,16 +36,16 @@ def run(
     prepared = polytask.rehearse(polytask.read_recipe(recipe, setting))
     console = plain_console()
     console.print(data_table(prepared))
-    found = prepared.findings()
-    print_findings(found, console)
+    findings = prepared.findings()
+    print_findings(findings, console)
     console.print(budget_table(prepared))
     train = prepared.recipe.train
     steps = train.epochs * prepared.steps_per_epoch
-    problems = sum(finding.severity == "problem" for finding in found)
+    problems = sum(finding.severity == "problem" for finding in findings)
     verdict = f"the data has {problems} {'problem' if problems == 1 else 'problems'}"
     console.print(
         f"{train.epochs} epochs of {prepared.steps_per_epoch:,} steps: {steps:,} steps of "
-        f"{train.batch_size * train.accumulate} examples. The recipe is good{f', but {verdict}' if problems else ''}.",
+        f"{train.batch_size * train.accumulate} examples. The recipe is valid{f', but {verdict}' if problems else ''}.",
         highlight=False,
         soft_wrap=True,
     )
@@ -56,15 +54,15 @@ def run(
 
 
 def print_findings(findings: Sequence["polytask.Finding"], console: Console) -> None:
-    """Grouped by severity, the worst first; without any, nothing."""
+    """Prints the findings by severity, the worst first."""
     for severity, (title, style) in TITLES.items():
-        found = [finding for finding in findings if finding.severity == severity]
-        if found:
+        group = [finding for finding in findings if finding.severity == severity]
+        if group:
             console.print(title, style=style, highlight=False)
-            for finding in found:
+            for finding in group:
                 console.print(f"  {finding}", highlight=False, soft_wrap=True)
     if any(finding.rows for finding in findings):
-        console.print("Row numbers count a file's lines, the header being line 1.", style="dim", highlight=False)
+        console.print("Row numbers are line numbers; the header is line 1.", style="dim", highlight=False)
 
 
 def data_table(prepared: "polytask.Prepared") -> Table:
@@ -81,7 +79,7 @@ def data_table(prepared: "polytask.Prepared") -> Table:
 
 
 def balance(labels: Mapping[str, Any]) -> str:
-    """`5 classes, 90 to 210 rows each`, `no 60, yes 60`, `0 to 5`, or `none` for plain text."""
+    """The labels in short: `5 classes, 90 to 210 rows each`, `no 60, yes 60`, `0 to 5`, or `none` for plain text."""
     if not labels:
         return "none"
     if "edges" in labels:
@@ -103,5 +101,5 @@ def budget_table(prepared: "polytask.Prepared") -> Table:
     for task, count in budget["per_task"].items():
         table.add_row(f"only {task}", f"{count:,}")
     table.add_row("all", f"{budget['total']:,}", style="bold")
-    table.add_row("that learn", f"{budget['trainable']:,}")
+    table.add_row("trained", f"{budget['trainable']:,}")
     return table

@@ -1,4 +1,4 @@
-"""polytask combine: several adapter files, one model."""
+"""polytask combine: makes one model of several adapter files."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,23 +13,26 @@ def run(
     encoder: Annotated[
         str,
         typer.Argument(
-            metavar="TRUNK", help="A run, a model folder, or an encoder such as minilm.", show_default=False
+            metavar="ENCODER", help="A run, a model folder, or an encoder such as minilm.", show_default=False
         ),
     ],
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="[NAME=]FILE", help="Files of `polytask export`; NAME renames a task.", show_default=False
+            metavar="[NAME=]FILE", help="Files of `polytask export`; NAME renames the task.", show_default=False
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", metavar="DIR", help="The new model's folder.", show_default=False)
+        Path, typer.Option("--output", metavar="DIR", help="The folder of the new model.", show_default=False)
     ],
     max_length: Annotated[
-        int | None, typer.Option(help="Longest sequence in tokens, where the files differ in it.", show_default=False)
+        int | None,
+        typer.Option(help="Maximum sequence length in tokens; required if the files differ.", show_default=False),
     ] = None,
 ) -> None:
-    """Put tasks of one or several runs together into one model, on the encoder they were all trained on.
+    """Combine exported tasks of one or several runs into one model.
+
+    All files must have been trained on the same encoder.
 
     Examples:
 
@@ -37,12 +40,12 @@ def run(
 
         polytask combine runs/quickstart old=opinion.adapter.safetensors new=opinion-2.safetensors --output models/both
     """
-    folder = polytask.combine(encoder, [named(file) for file in files], output, max_length)
+    folder = polytask.combine(encoder, [split_name(file) for file in files], output, max_length)
     tasks = polytask.load(folder).tasks
     echo(f"{folder}: {', '.join(tasks)}\nNext: polytask predict {folder} --task {tasks[0]} --text ...")
 
 
-def named(value: str) -> str | tuple[str, str]:
-    """`NAME=FILE` as a pair; a file whose own name has a `=` is that file."""
+def split_name(value: str) -> str | tuple[str, str]:
+    """Splits `NAME=FILE` into a pair, unless a file with that whole name exists."""
     name, equals, file = value.partition("=")
     return (name, file) if equals and not Path(value).exists() else value

@@ -1,4 +1,4 @@
-"""polytask compare: which recipe is really better."""
+"""polytask compare: trains several recipes and tests which one is better."""
 
 import time
 from pathlib import Path
@@ -13,22 +13,30 @@ from polytask.cli.console import plain_console
 
 
 def run(
-    what: Annotated[list[Path], typer.Argument(metavar="STUDY.yaml | RUN RUN ...", help="A study, or finished runs.")],
-    folder: Annotated[Path | None, typer.Option("--study", help="The study's folder; left out: studies/NAME.")] = None,
-    workers: Annotated[int, typer.Option(help="Runs at a time, each in its own process; several can share a GPU.")] = 1,
+    what: Annotated[
+        list[Path], typer.Argument(metavar="STUDY.yaml | RUN RUN ...", help="A study file, or finished runs.")
+    ],
+    folder: Annotated[
+        Path | None, typer.Option("--study", metavar="DIR", help="The study's folder. Default: studies/NAME.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(help="Number of parallel runs, each in its own process; they can share a GPU.")
+    ] = 1,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan, its cost and what it could confirm; run nothing.")
+        bool,
+        typer.Option("--dry-run", help="Show the plan, its cost and which differences it could detect; run nothing."),
     ] = False,
     margin: Annotated[
         float | None,
         typer.Option(
-            help="In points: variants that surely differ by less are called the same; left out: the study's, or 0.5."
+            help="Differences that are surely smaller than this many points count as equal. Default: the study's, or "
+            "0.5."
         ),
     ] = None,
 ) -> None:
-    """Train every variant of a study with every seed, and say with statistics which is better.
+    """Train the variants of a study with several seeds, and test statistically which one is better.
 
-    A study that was stopped goes on where it was; what has finished never runs again.
+    An interrupted study continues where it stopped; finished runs are not repeated.
 
     Examples:
 
@@ -41,7 +49,7 @@ def run(
     console = plain_console()
     if len(what) > 1 or what[0].is_dir():
         if dry_run:
-            raise typer.BadParameter("--dry-run is for studies; these runs have finished")
+            raise typer.BadParameter("--dry-run requires a study file; these runs have finished")
         target = folder or Path("comparison")
         show(polytask.compare_runs(what, target, margin), target, console)
         return
@@ -54,7 +62,7 @@ def run(
     show(content, running.folder, console)
     if running.errors:
         raise polytask.UserError(
-            f"{len(running.errors)} of {len(running.plan.cells)} runs failed; the next start tries them again"
+            f"{len(running.errors)} of {len(running.plan.cells)} runs failed; run the command again to retry them"
         )
 
 
@@ -66,14 +74,15 @@ def show_plan(running: "polytask.StudyRunning", console: Console) -> None:
     costs = {(c.cell.variant, c.cell.seed): c for c in running.costs()}
     for cell in cells:
         cost = costs.get((cell.variant, cell.seed))
-        said = "done" if cost is None else f"about {minutes(cost.seconds)} (from {cost.measured})"
+        time_left = "done" if cost is None else f"about {minutes(cost.seconds)} (from {cost.measured})"
         console.print(
-            f"  {cell.variant}, seed {cell.seed}: {cell.steps:,} steps, {said}", highlight=False, soft_wrap=True
+            f"  {cell.variant}, seed {cell.seed}: {cell.steps:,} steps, {time_left}", highlight=False, soft_wrap=True
         )
     total = sum(cost.seconds for cost in costs.values())
     workers = min(running.workers, max(len(costs), 1))
     console.print(
-        f"Expected: {minutes(total / workers)} with {workers} at a time, if each is as fast as alone.", highlight=False
+        f"Expected: {minutes(total / workers)} with {workers} at a time, if they do not slow each other down.",
+        highlight=False,
     )
     if len(running.study.recipes) > 1:
         for line in running.outlook().lines():
@@ -85,12 +94,12 @@ def minutes(seconds: float) -> str:
 
 
 def follow(running: "polytask.StudyRunning", console: Console) -> None:
-    """Shows progress over all steps of all runs: a bar on a terminal, lines elsewhere."""
+    """Runs the study and shows its progress: a progress bar on a terminal, lines elsewhere."""
     total = sum(cell.steps for cell in running.plan.cells)
     steps = {cell.key: cell.steps if cell.done else 0 for cell in running.plan.cells}
     before, started = sum(steps.values()), time.monotonic()
     done = len(running.plan.cells) - len(running.waiting)
-    console.print(f"{len(running.plan.cells)} runs, {done} of them done already", highlight=False)
+    console.print(f"{len(running.plan.cells)} runs, {done} of them already done", highlight=False)
     columns: list[ProgressColumn] = [
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,7 +1,7 @@
-"""The border to the terminal: everything that commands print goes through here, with control characters made visible.
+"""Output to the terminal. Everything that commands print goes through here, with control characters escaped.
 
-Class names, file names, columns, fields of adapter files and messages about them come from files that a stranger may
-have written: see polytask/controls.py.
+Class names, file names, columns and error messages about them come from files that are not trusted: see
+polytask/text/controls.py.
 """
 
 import logging
@@ -25,10 +25,10 @@ _format_warning = warnings.formatwarning
 
 
 class VisibleConsole(Console):
-    """A console whose own commands (colours, the moving bar) are all that a terminal is told to do."""
+    """A console that escapes control characters in text; rich's own (colours, the progress bar) are kept."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(visible(text), **options)  # before widths are measured
+        return super().render_str(visible(text), **options)  # before widths are computed
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -36,20 +36,20 @@ class VisibleConsole(Console):
 
 
 def plain_console() -> Console:
-    """Class names, paths and texts come from files: rich would take [b] or :cat: in them for orders of its own."""
+    """A console without rich's markup: class names, paths and texts may contain [b] or :cat:."""
     return VisibleConsole(markup=False, emoji=False)
 
 
 def echo(text: object, err: bool = False) -> None:
-    """A line without layout, to standard output or standard error."""
+    """Prints a plain line to standard output or standard error."""
     typer.echo(visible(str(text)), err=err)
 
 
-# --- what is not printed by commands themselves -----------------------------------------------------------------------
+# --- output that commands do not print themselves ---------------------------------------------------------------------
 
 
 class VisibleGroup(TyperGroup):
-    """Messages about a wrong command line quote its arguments, which may be names of files."""
+    """Escapes control characters in messages about the command line, which quote its arguments."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         with _visible_message():
@@ -75,18 +75,18 @@ class _VisibleFormatter(logging.Formatter):
         return visible(super().format(record))
 
 
-def _warning_text(*about: Any, **more: Any) -> str:
-    return visible(_format_warning(*about, **more))
+def _visible_warning(*arguments: Any, **options: Any) -> str:
+    return visible(_format_warning(*arguments, **options))
 
 
-def _print_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     sys.stderr.write(visible("".join(traceback.format_exception(kind, error, trace))))
 
 
 def guard_terminal() -> None:
-    """Log lines, warnings and tracebacks of this process are printed with control characters made visible."""
+    """Escapes control characters in the log lines, warnings and tracebacks of this process."""
     handler = logging.StreamHandler()
     handler.setFormatter(_VisibleFormatter("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    warnings.formatwarning = _warning_text
-    sys.excepthook = _print_bug
+    warnings.formatwarning = _visible_warning
+    sys.excepthook = _print_traceback

@@ -1,4 +1,4 @@
-"""polytask encoder: fetch and verify an encoder."""
+"""polytask encoder: downloads and verifies an encoder."""
 
 from typing import Annotated
 
@@ -10,10 +10,10 @@ from polytask.cli.console import plain_console
 
 def run(
     name: Annotated[
-        str, typer.Argument(help="minilm, a folder, or a hub id such as bert-base-uncased, also as ID@REVISION.")
+        str, typer.Argument(help="minilm, a folder, or a hub id such as bert-base-uncased or ID@REVISION.")
     ] = "minilm",
 ) -> None:
-    """Fetch an encoder, check its files, and say what it is.
+    """Download an encoder if necessary, verify its files, and describe it.
 
     Examples:
 

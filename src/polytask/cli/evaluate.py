@@ -1,6 +1,5 @@
-"""polytask evaluate: a finished run's scores, computed again."""
+"""polytask evaluate: evaluates a finished run again."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,17 +7,19 @@ import typer
 import polytask
 from polytask.cli.console import plain_console
 from polytask.cli.init import pairs
+from polytask.cli.options import RunFolder
 from polytask.cli.tables import scores_table
 
 
 def run(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.", show_default=False)],
-    split: Annotated[str, typer.Option(help="dev, test or train: the recipe's files of that name.")] = "dev",
+    folder: RunFolder,
+    split: Annotated[str, typer.Option(help="The data to use: dev, test or train, as in the recipe.")] = "dev",
     on: Annotated[
-        list[str], typer.Option("--on", metavar="TASK=FILE", help="Another file, in place of the split's.")
+        list[str],
+        typer.Option("--on", metavar="TASK=FILE", help="Evaluate this file instead of the split's. Repeatable."),
     ] = [],  # noqa: B006
 ) -> None:
-    """Score a trained run on its dev or test files, or on other files.
+    """Evaluate a finished run on its dev or test data, or on other files.
 
     Examples:
 

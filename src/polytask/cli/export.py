@@ -1,4 +1,4 @@
-"""polytask export: one task of a run as a small file."""
+"""polytask export: writes one task of a run as a small file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,20 +7,23 @@ import typer
 
 import polytask
 from polytask.cli.console import echo
+from polytask.cli.options import RunFolder
 
 
 def run(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.", show_default=False)],
-    adapter: Annotated[
-        str, typer.Option("--adapter", metavar="TASK", help="The task to take out of the run.", show_default=False)
-    ],
+    folder: RunFolder,
+    adapter: Annotated[str, typer.Option("--adapter", metavar="TASK", help="The task to export.", show_default=False)],
     output: Annotated[
-        Path | None, typer.Option("--output", help="The file; left out: TASK.adapter.safetensors.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--output", metavar="FILE", help="The file to write. Default: TASK.adapter.safetensors.", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """Write one task's adapter and head to a small file. It fits the encoder it was trained on, and no other.
+    """Write one task's adapter and head to a small file.
 
-    Trained with `train.parts: adapters`, that encoder is the encoder itself, and files of many runs fit together.
+    The file fits only the encoder that the task was trained on. With `train.parts: adapters` that is the pretrained
+    encoder itself, so that files of several runs can be combined.
 
     Examples:
 
@@ -29,4 +32,4 @@ def run(
         polytask export runs/quickstart --adapter opinion --output shared/mood.safetensors
     """
     file = polytask.export_adapter(folder, adapter, output)
-    echo(f"{file}: {file.stat().st_size:,} bytes\nNext: polytask combine TRUNK {file} ... --output DIR")
+    echo(f"{file}: {file.stat().st_size:,} bytes\nNext: polytask combine ENCODER {file} ... --output DIR")

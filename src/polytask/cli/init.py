@@ -1,4 +1,4 @@
-"""polytask init: a recipe from the user's own files."""
+"""polytask init: writes a recipe for the user's own files."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,26 +11,30 @@ from polytask.cli.console import echo
 
 def run(
     target: Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe file to write.")] = Path("recipe.yaml"),
-    task: Annotated[list[str], typer.Option("--task", metavar="NAME=FILE", help="A task and its training file.")] = [],  # noqa: B006
+    task: Annotated[
+        list[str],
+        typer.Option("--task", metavar="NAME=FILE", help="A task and its training file. Repeatable."),
+    ] = [],  # noqa: B006
     dev: Annotated[
         list[str],
-        typer.Option("--dev", metavar="NAME=FILE", help="A task's dev file; left out: looked for, or split off."),
+        typer.Option("--dev", metavar="NAME=FILE", help="A task's dev file. Default: guessed, or split off."),
     ] = [],  # noqa: B006
     label: Annotated[
         list[str],
-        typer.Option("--label", metavar="NAME=COLUMN", help="A task's label column; left out: guessed."),
+        typer.Option("--label", metavar="NAME=COLUMN", help="A task's label column. Default: guessed."),
     ] = [],  # noqa: B006
     text: Annotated[
         list[str],
         typer.Option(
-            "--text", metavar="NAME=COLUMN[,COLUMN]", help="A task's text column, or two for a pair; left out: guessed."
+            "--text", metavar="NAME=COLUMN[,COLUMN]", help="A task's text column, or two for a pair. Default: guessed."
         ),
     ] = [],  # noqa: B006
-    force: Annotated[bool, typer.Option("--force", help="Write over a recipe that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing recipe.")] = False,
 ) -> None:
-    """Make a recipe from your own csv, tsv, jsonl, parquet or Excel files, guessing columns and kinds.
+    """Write a recipe for your own csv, tsv, jsonl, parquet or Excel files.
 
-    A field that cannot be guessed is left blank in the recipe, for you to fill in.
+    Columns and kinds of labels are guessed from the files. A field that cannot be guessed is left blank in the recipe,
+    for you to fill in.
 
     Examples:
 
@@ -45,7 +49,7 @@ def run(
 
     check_target(target)
     if target.exists() and not force:
-        raise polytask.UserError(f"{target}: is there already; choose another name, or write over it with --force")
+        raise polytask.UserError(f"{target}: already exists; choose another name, or pass --force to overwrite it")
     texts = {name: columns.split(",") for name, columns in pairs("--text", text, "COLUMN[,COLUMN]").items()}
     labels = pairs("--label", label, "COLUMN")
     starter = polytask.start_recipe(target, pairs("--task", task), pairs("--dev", dev), labels, texts)
@@ -59,20 +63,20 @@ def run(
         echo(f"Left blank: {blank}")
     if starter.blanks:
         echo(
-            f"Fill in the blanks in {target}, or run init again with --label or --text (and --force); until then the "
-            "recipe is refused"
+            f"Fill in the blank fields in {target}, or run init again with --label or --text (and --force), before you "
+            "use the recipe"
         )
     echo(f"Next: polytask check {target}, then polytask train {target}")
 
 
 def pairs(option: str, values: list[str], what: str = "FILE") -> dict[str, str]:
-    """NAME=FILE options as a mapping."""
-    found: dict[str, str] = {}
+    """The values of a repeatable NAME=FILE option as a mapping."""
+    by_name: dict[str, str] = {}
     for value in values:
         name, equals, given = value.partition("=")
         if not (name and equals and given):
-            raise typer.BadParameter(f"{option} {value}: expected NAME={what}")
-        if name in found:
-            raise typer.BadParameter(f"{option} {name}: given twice")
-        found[name] = given
-    return found
+            raise typer.BadParameter(f"{option} {value}: must be NAME={what}")
+        if name in by_name:
+            raise typer.BadParameter(f"{option} {name}: can be given only once")
+        by_name[name] = given
+    return by_name

@@ -1,4 +1,4 @@
-"""polytask interference: train a recipe, and see which of its tasks get in each other's way."""
+"""polytask interference: trains a recipe and shows which of its tasks conflict."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,43 +7,32 @@ import typer
 
 import polytask
 from polytask.cli.console import plain_console
+from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, RecipeFile, Resume, Settings
 from polytask.cli.progress import follow
 from polytask.cli.tables import interference_table, print_finished
 
 
 def run(
-    recipe: Annotated[Path, typer.Argument(help="The recipe file (YAML).", show_default=False)],
+    recipe: RecipeFile,
     every: Annotated[
         int | None,
-        typer.Option(min=1, help="Steps between probes; left out: as many as keep their cost below a tenth."),
+        typer.Option(min=1, help="Steps between probes. Default: so many that probes take less than 10 % of the time."),
     ] = None,
-    setting: Annotated[
-        list[str], typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the recipe.")
-    ] = [],  # noqa: B006
-    folder: Annotated[
-        Path | None, typer.Option("--run", help="The run's folder; left out: runs/NAME-interference.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
-    allow_change: Annotated[
-        bool, typer.Option("--allow-change", help="With --resume: also if the recipe or the data has changed.")
-    ] = False,
-    keep_checkpoints: Annotated[
-        bool,
-        typer.Option(
-            "--keep-checkpoints",
-            help="Keep the checkpoints after the run has finished (by default only the model and small files stay).",
-        ),
-    ] = False,
+    setting: Settings = [],  # noqa: B006
+    folder: NewRunFolder = None,
+    resume: Resume = False,
+    allow_change: AllowChange = False,
+    keep_checkpoints: KeepCheckpoints = False,
 ) -> None:
-    """Train a recipe, comparing its tasks' gradients now and then: which pairs of tasks help or hurt each other.
+    """Train a recipe and show, for every pair of tasks, whether their gradients agree or conflict.
 
-    The weights are those that `polytask train` gives.
+    The weights are the same as those of `polytask train`. The run's folder is runs/NAME-interference by default.
 
     Examples:
 
         polytask interference recipes/quickstart.yaml
 
-        polytask interference recipe.yaml --every 10 --run runs/looked-at --set train.epochs=5
+        polytask interference recipe.yaml --every 10 --run runs/probed --set train.epochs=5
     """
     probed = polytask.with_probes(polytask.read_recipe(recipe, setting), every)
     running = polytask.start_training(
@@ -51,16 +40,18 @@ def run(
     )
     follow(running)
     finished = running.finish()
-    found = finished.summary.interference
+    result = finished.summary.interference
     console = plain_console()
-    if found is None:
+    if result is None:
         steps, every = finished.summary.steps, probed.train.interference_every
-        console.print(f"No probe was made: the run had {steps} steps, and one was due every {every}.", highlight=False)
-    elif found["note"]:
-        console.print(found["note"], highlight=False, soft_wrap=True)
+        console.print(
+            f"There was no probe: the run had {steps} steps, and a probe was due every {every} steps.", highlight=False
+        )
+    elif result["note"]:
+        console.print(result["note"], highlight=False, soft_wrap=True)
     else:
-        console.print(interference_table(found))
-        for pair in found["pairs"]:
+        console.print(interference_table(result))
+        for pair in result["pairs"]:
             if pair["verdict"] != "unclear":
                 console.print(pair["sentence"], highlight=False, soft_wrap=True)
     print_finished(finished)

@@ -1,74 +1,53 @@
-"""The `polytask` command: registers each command's file, and turns user errors into one message and exit code 1."""
+"""The `polytask` command: registers the commands, and shows user errors as one message with exit code 1."""
 
 import errno
 import os
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import typer
 
 import polytask
-from polytask.cli import (
-    add_task,
-    check,
-    combine,
-    compare,
-    encoder,
-    evaluate,
-    export,
-    init,
-    interference,
-    methods,
-    predict,
-    pretrain,
-    report,
-    train,
-)
 from polytask.cli.console import VisibleGroup, echo, guard_terminal
 from polytask.cli.stopping import handled_by, leave
 
-REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
-"""What a disk refuses of a name that the user gave. Any other error of the system may be a mistake of ours."""
-
-app = typer.Typer(
-    name="polytask",
-    cls=VisibleGroup,
-    help="One encoder, many text tasks: train, evaluate and use them from one recipe file.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-
+USER_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+"""Errors of the operating system about a path that the user chose. Others may be bugs."""
 COMMANDS = (
-    init,
-    check,
-    pretrain,
-    train,
-    interference,
-    add_task,
-    evaluate,
-    predict,
-    compare,
-    export,
-    combine,
-    report,
-    methods,
-    encoder,
+    *("init", "check", "pretrain", "train", "interference", "add-task", "evaluate", "predict", "compare"),
+    *("export", "combine", "report", "methods", "encoder"),
 )
-for command in COMMANDS:
-    app.command(name=command.__name__.rpartition(".")[2].replace("_", "-"))(command.run)
+"""In the order in which `--help` lists them. Each is the function `run` of the module of the same name."""
 
 
-@app.callback(epilog="`polytask --version` shows the version.")
-def options() -> None:
-    """Read by `--help`; `main` answers `--version`, because an option here would cost every command 0.1 s."""
+def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
+    """The command line. If the arguments name a command, only that one is imported, which saves time."""
+    app = typer.Typer(
+        name="polytask",
+        cls=VisibleGroup,
+        help="One encoder for many text tasks: train, evaluate and use them with one recipe file.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+    )
+    for name in [name for name in COMMANDS if name in arguments[:1]] or COMMANDS:
+        app.command(name)(import_module(f"polytask.cli.{name.replace('-', '_')}").run)
+
+    @app.callback(epilog="`polytask --version` shows the version.")
+    def options() -> None:
+        """Exists for the epilog; `main` handles `--version`, because an option here would cost every command 0.1 s."""
+
+    return app
 
 
 def main() -> None:
-    """Exit codes: 0 done, 1 something in the files, the recipe or the run is wrong, 2 the command line is wrong.
+    """Runs the command line.
 
-    130 after Ctrl-C, 143 after SIGTERM.
+    Exit codes: 0 success, 1 an error in the files, the recipe or the run, 2 an error in the command line, 130 after
+    Ctrl-C, 143 after SIGTERM.
     """
     if sys.argv[1:] == ["--version"]:
         echo(f"polytask {polytask.__version__}")
@@ -76,26 +55,26 @@ def main() -> None:
     guard_terminal()
     try:
         with handled_by(leave):
-            app()
+            make_app(sys.argv[1:])()
     except SystemExit:
-        raise  # the usual end: the names below would be imported to be compared with it
+        raise  # the usual end; comparing it with the names below would import them
     except polytask.UserError as error:
-        _say(str(error))
+        _print_error(str(error))
         sys.exit(1)
     except BrokenPipeError:
-        sys.exit(1)  # the reader of a pipe went away (`polytask methods | head`)
+        sys.exit(1)  # the reader of a pipe has ended (`polytask methods | head`)
     except OSError as error:
         from polytask.disk.writable import DISK_FULL, unwritable  # noqa: PLC0415  (only for this message)
 
         if error.errno in DISK_FULL:
-            _say(str(unwritable(Path(error.filename or "a file"), error)))
-        elif error.errno in REFUSED and error.filename is not None:
-            _say(f"{os.fsdecode(error.filename)}: {error.strerror}")
+            _print_error(str(unwritable(Path(error.filename or "a file"), error)))
+        elif error.errno in USER_ERRNOS and error.filename is not None:
+            _print_error(f"{os.fsdecode(error.filename)}: {error.strerror}")
         else:
             raise
         sys.exit(1)
 
 
-def _say(error: str) -> None:
+def _print_error(message: str) -> None:
     typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
-    echo(error, err=True)
+    echo(message, err=True)

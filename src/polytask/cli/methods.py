@@ -1,4 +1,4 @@
-"""polytask methods: every method a recipe can name, or one in full, from its constructor and docstring."""
+"""polytask methods: lists the methods that a recipe can name, or explains one, from its signature and docstring."""
 
 import difflib
 import inspect
@@ -20,49 +20,49 @@ FIELDS = {
     "head": "tasks: {{NAME: {{head: {}}}}}",
     "loss": "tasks: {{NAME: {{loss: {}}}}}",
 }
-"""Where a recipe names the methods of a table, if not in a field called like the table."""
+"""Where a recipe names the methods of a table, unless the field has the table's name."""
 
-NO_MEANING = "(The method's docstring does not say.)"
-LAYERS = "How many layers of the encoder have the adapter, counted from the top; None: all."
-POOLING = "How a text's token vectors become one vector: their mean, the first token's, or the encoder's pooler."
+NO_MEANING = "(not documented)"
+LAYERS = "How many encoder layers have the adapter, counted from the top. None: all."
+POOLING = "How the token embeddings of a text are pooled: their mean, the first token's, or the encoder's pooler."
 MEANINGS: dict[str, dict[str, str]] = {
     "adapter": {
-        "attention_dropout": "Share of the branch's attention weights that is set to zero while training.",
-        "alpha": "Factor of what the adapter adds, divided by the rank.",
+        "attention_dropout": "Dropout rate of the branch's attention weights.",
+        "alpha": "Scale of the adapter's output; it is divided by the rank.",
         "gelu": "Whether a GELU follows the branch.",
-        "heads": "Attention heads of the branch; they must divide `size`.",
+        "heads": "Number of attention heads of the branch. Must divide `size`.",
         "layers": LAYERS,
-        "position": "Where in a layer the adapter is.",
-        "rank": "Rank of the matrices that are learned.",
-        "sites": "The linear maps of a layer that are changed.",
-        "size": "Dimensions of the small layer inside the adapter.",
+        "position": "Position of the adapter in a layer.",
+        "rank": "Rank of the trained matrices.",
+        "sites": "The linear layers of an encoder layer that are adapted.",
+        "size": "Dimension of the small layer inside the adapter.",
     },
     "head": {
-        "dropout": "Share of the head's inputs that is set to zero while training.",
-        "form": "What the linear layer sees of the two texts.",
+        "dropout": "Dropout rate of the head's inputs.",
+        "form": "How the embeddings of the two texts are combined.",
         "pooling": POOLING,
     },
     "loss": {"form": "Which of the formulas is used."},
-    "regularizer": {"form": "Which of the formulas is used.", "weight": "Factor of the penalty in the loss."},
+    "regularizer": {"form": "Which of the formulas is used.", "weight": "Weight of the penalty in the loss."},
     "sampler": {
-        "first": "The power of a task's size in the first epoch.",
-        "last": "The power of a task's size in the last epoch.",
-        "shares": "How many steps each task has: by its number of training rows (sizes), or the same for all (equal).",
+        "first": "Exponent of a task's size in the first epoch.",
+        "last": "Exponent of a task's size in the last epoch.",
+        "shares": "Number of steps per task: proportional to its training rows (sizes), or equal for all (equal).",
     },
     "policy": {
-        "batch": "Remembered examples in each step; None: as many as the step has.",
+        "batch": "Remembered examples per step. None: as many as the step has.",
         "keep": "Which examples are remembered: a random sample of all (reservoir), the newest (ring) or the first.",
-        "size": "Examples of each task that are remembered.",
+        "size": "Number of remembered examples per task.",
     },
     "optimizer": {
-        "betas": "Decay rates of the running means of the gradient and of its square.",
+        "betas": "Decay rates of the running averages of the gradient and of its square.",
         "correction": "Which of the two forms of the update is used.",
-        "eps": "Added to the denominator, so that it is never zero.",
-        "lr": "Learning rate of the encoder, and of the heads where `train.head_lr` is not given.",
-        "weight_decay": "How fast matrices shrink towards zero; biases and norms never do.",
+        "eps": "Added to the denominator for numerical stability.",
+        "lr": "Learning rate of the encoder, and of the heads unless `train.head_lr` is set.",
+        "weight_decay": "Weight decay of matrices; biases and norms have none.",
     },
 }
-"""By table: what options mean that docstrings name in a formula only, or not at all."""
+"""By table: the meaning of options that docstrings mention only in a formula, or not at all."""
 
 
 def run(
@@ -71,7 +71,7 @@ def run(
         typer.Argument(help="A kind (adapter, head, loss, regularizer, sampler, policy, optimizer) or a method."),
     ] = None,
 ) -> None:
-    """List every method a recipe can name, with its options and their defaults; or explain one method.
+    """List all methods that a recipe can name, with their options, or explain one of them.
 
     Examples:
 
@@ -81,21 +81,21 @@ def run(
 
         polytask methods pal
     """
-    found = [(table, entries[name]) for table, entries in polytask.TABLES.items() if name in entries] if name else []
     if name is None or name in polytask.TABLES:
         _list(name)
-    elif found:
-        for table, method in found:
-            _explain(name, table, method)
-    else:
+        return
+    methods = [(table, entries[name]) for table, entries in polytask.TABLES.items() if name in entries]
+    if not methods:
         raise polytask.UserError(_unknown(name))
+    for table, method in methods:
+        _explain(name, table, method)
 
 
 def _unknown(name: str) -> str:
     known = [*polytask.TABLES, *(method for entries in polytask.TABLES.values() for method in entries)]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return f"methods: there is no method or kind of method called {name!r}.{hint} `polytask methods` lists all of them"
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"methods: there is no method or kind {name!r}{hint}; `polytask methods` lists all of them"
 
 
 def _list(table: str | None) -> None:
@@ -110,8 +110,6 @@ def _list(table: str | None) -> None:
                     console.print(
                         Text(f"      {option.name}: {kind_name(option.kind)} = {option.default}"), soft_wrap=True
                     )
-            if not entries:
-                console.print("  (none yet)")
 
 
 def _explain(name: str, table: str, method: Callable[..., Any]) -> None:
@@ -152,7 +150,7 @@ def _example(name: str, options: list[Any]) -> str:
 
 
 def read_docstring(text: str) -> tuple[list[str], list[str], list[str]]:
-    """A docstring's paragraphs as running text, the formulas in it (quoted or indented), and the papers it names."""
+    """A docstring's paragraphs without line breaks, its formulas (quoted or indented), and its papers."""
     prose, mark, after = (*re.split(r"(?m)^(Papers?:)", text, maxsplit=1), "", "")[:3]
     paper, _, rest = after.partition("\n\n")
     blocks = [block for block in [*prose.split("\n\n"), *rest.split("\n\n")] if block.strip()]
@@ -169,7 +167,7 @@ def read_docstring(text: str) -> tuple[list[str], list[str], list[str]]:
 
 
 def meaning_of(table: str, option: str, paragraphs: list[str]) -> str:
-    """What an option does: the sentences of the docstring that explain it, or what it means in every such method."""
+    """What an option does: the docstring's sentences that mention it, or its meaning in all methods of the table."""
     sentences = [s for paragraph in paragraphs for s in re.split(r"(?<=[.;:]) (?=[A-Z`])", paragraph)]
     quoted = [s for s in sentences if re.search(rf"`{option}(`|:)", s) and not s.startswith("`")]
     named = [s for s in sentences if re.search(rf"\b{option}\b", s)]
@@ -178,7 +176,7 @@ def meaning_of(table: str, option: str, paragraphs: list[str]) -> str:
 
 
 def kind_name(kind: Any) -> str:
-    """A type as a recipe's author would say it."""
+    """A type as shown to the author of a recipe."""
     if typing.get_origin(kind) is Annotated:
         inner, *bounds = typing.get_args(kind)
         return " ".join([kind_name(inner), *map(str, bounds)])

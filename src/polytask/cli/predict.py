@@ -1,4 +1,4 @@
-"""polytask predict: ask a trained run."""
+"""polytask predict: predicts with a trained run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,47 +8,52 @@ import typer
 
 import polytask
 from polytask.cli.console import plain_console
+from polytask.cli.options import RunFolder
 
 
 def run(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.", show_default=False)],
+    folder: RunFolder,
     task: Annotated[
         list[str] | None,
-        typer.Option(help="A task of the run to ask; may be given several times. Left out: every task that fits."),
+        typer.Option(metavar="TASK", help="The task to predict. Repeatable. Default: all tasks that fit the input."),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="A text to ask about.", show_default=False)] = None,
+    text: Annotated[str | None, typer.Option(help="A single text to predict.", show_default=False)] = None,
     text2: Annotated[str | None, typer.Option(help="The second text of a pair.", show_default=False)] = None,
     source: Annotated[
         str | None,
-        typer.Option("--input", help="A csv, tsv, jsonl, parquet or xlsx file of texts.", show_default=False),
+        typer.Option(
+            "--input", metavar="FILE", help="A csv, tsv, jsonl, parquet or xlsx file to predict.", show_default=False
+        ),
     ] = None,
     target: Annotated[
         Path | None,
         typer.Option(
             "--output",
-            help="Where the file with predictions goes: csv, tsv, jsonl or parquet by its ending.",
+            metavar="FILE",
+            help="The file to write: the input's columns and the predictions, as csv, tsv, jsonl or parquet.",
             show_default=False,
         ),
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(help="Text column(s) of the input, with commas between; left out: as in training.")
+        str | None,
+        typer.Option(metavar="COLUMN[,COLUMN]", help="Text column(s) of the input. Default: as in the training data."),
     ] = None,
     probabilities: Annotated[
         str,
         typer.Option(
-            help="top: of the predicted class (with --text, of the five likeliest). all: of every class. none: only "
-            "the prediction."
+            help="top: the predicted class's probability (with --text, the five highest). all: every class's "
+            "probability. none: only the prediction."
         ),
     ] = "top",
     strict: Annotated[
-        bool, typer.Option("--strict", help="Stop at the first row without text, instead of leaving it empty.")
+        bool, typer.Option("--strict", help="Stop at a row without text, instead of leaving its prediction empty.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an output file that exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing output file.")] = False,
     precision: Annotated[
-        str, typer.Option(help="fp32, or bf16: faster where the hardware has it, with scores that differ a little.")
-    ] = "fp32",
+        str, typer.Option(help="float32 or bf16. bf16 is faster if the hardware supports it; scores differ slightly.")
+    ] = "float32",
 ) -> None:
-    """Predict one text, one pair, or a whole file of any size; one task, some, or all that the texts fit.
+    """Predict one text, one pair, or a file of any size, with one or more tasks.
 
     Examples:
 
@@ -61,9 +66,9 @@ def run(
         polytask predict runs/quickstart --input new.csv --output predicted.csv --probabilities all
     """
     if (text is None) == (source is None):
-        raise typer.BadParameter("give either --text or --input")
+        raise typer.BadParameter("pass either --text or --input")
     if (source is None) != (target is None):
-        raise typer.BadParameter("--input and --output go together")
+        raise typer.BadParameter("--input and --output must be used together")
     if probabilities not in ("top", "all", "none"):
         raise typer.BadParameter(f"--probabilities must be top, all or none, found {probabilities!r}")
     predictor = polytask.load(folder, precision=precision, few=text is not None)
@@ -72,7 +77,7 @@ def run(
         if not text.strip() or (text2 is not None and not text2.strip()):
             raise polytask.UserError("predict: the text is empty")
         for (prediction,) in predictor.predict_tasks(text, text2, task).values():
-            console.print(shown(prediction, probabilities), highlight=False, soft_wrap=True)
+            console.print(format_prediction(prediction, probabilities), highlight=False, soft_wrap=True)
     else:
         assert source is not None
         assert target is not None
@@ -81,11 +86,11 @@ def run(
             predictor, task, source, target, names, probabilities=probabilities, strict=strict, force=force
         )
         console.print(f"{done.rows:,} {'row' if done.rows == 1 else 'rows'}: {target}", highlight=False, soft_wrap=True)
-        for line in without_text(done.rows, done.without_text):
+        for line in lines_without_text(done.rows, done.without_text):
             console.print(line, highlight=False, soft_wrap=True)
 
 
-def shown(prediction: "polytask.Prediction", probabilities: str = "top") -> str:
+def format_prediction(prediction: "polytask.Prediction", probabilities: str = "top") -> str:
     """`opinion: positive (positive 0.81, neutral 0.12, ...)`, or `similarity: 3.42`."""
     if prediction.probabilities is None:
         return f"{prediction.task}: {prediction.label:.2f}"
@@ -97,10 +102,10 @@ def shown(prediction: "polytask.Prediction", probabilities: str = "top") -> str:
     return f"{prediction.task}: {prediction.label} ({', '.join(f'{n} {p:.2f}' for n, p in ordered[:most])}{rest})"
 
 
-def without_text(rows: int, counts: Mapping[str, int]) -> list[str]:
-    """`12 of 1,000 rows have no text and got no prediction`: one line, or one for each task where they differ."""
+def lines_without_text(rows: int, counts: Mapping[str, int]) -> list[str]:
+    """`12 of 1,000 rows have no text and no prediction`: one line, or one per task if the tasks differ."""
     lines = {
-        task: f"{count:,} of {rows:,} {'row has' if rows == 1 else 'rows have'} no text and got no prediction"
+        task: f"{count:,} of {rows:,} {'row has' if rows == 1 else 'rows have'} no text and no prediction"
         for task, count in counts.items()
         if count
     }

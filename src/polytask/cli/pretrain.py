@@ -1,42 +1,32 @@
-"""polytask pretrain: an encoder that has read the tasks' texts, before it learns the tasks."""
+"""polytask pretrain: trains an encoder further on the tasks' texts, before it is trained on the tasks."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import polytask
 from polytask.cli.console import echo
+from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, RecipeFile, Resume, Settings
 from polytask.cli.progress import follow
 from polytask.cli.tables import print_finished
 
 
 def run(
-    recipe: Annotated[Path, typer.Argument(help="The recipe file (YAML).", show_default=False)],
+    recipe: RecipeFile,
     text: Annotated[
         list[str],
-        typer.Option(metavar="FILE:COLUMN", help="Text to learn from, in place of that of the recipe's tasks."),
+        typer.Option(metavar="FILE:COLUMN", help="Texts to train on instead of the recipe's texts. Repeatable."),
     ] = [],  # noqa: B006
-    own: Annotated[bool, typer.Option("--own", help="With --text: the text of the recipe's tasks too.")] = False,
-    setting: Annotated[
-        list[str], typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the recipe.")
-    ] = [],  # noqa: B006
-    folder: Annotated[
-        Path | None, typer.Option("--run", help="The run's folder; left out: runs/NAME-pretrained.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
-    allow_change: Annotated[
-        bool, typer.Option("--allow-change", help="With --resume: also if the recipe or the data has changed.")
-    ] = False,
-    keep_checkpoints: Annotated[
-        bool,
-        typer.Option(
-            "--keep-checkpoints",
-            help="Keep the checkpoints after the run has finished (by default only the model and small files stay).",
-        ),
-    ] = False,
+    own: Annotated[bool, typer.Option("--own", help="With --text: also use the recipe's texts.")] = False,
+    setting: Settings = [],  # noqa: B006
+    folder: NewRunFolder = None,
+    resume: Resume = False,
+    allow_change: AllowChange = False,
+    keep_checkpoints: KeepCheckpoints = False,
 ) -> None:
-    """Train a recipe's encoder further on plain text, as a masked language model. The result is an encoder.
+    """Continue the pretraining of a recipe's encoder on plain text, as a masked language model.
+
+    By default the texts are those of the recipe's tasks, and the run's folder is runs/NAME-pretrained.
 
     Examples:
 

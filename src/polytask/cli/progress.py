@@ -1,4 +1,4 @@
-"""What a run shows while it trains: a live bar on a terminal, plain lines everywhere else."""
+"""The progress of a run: a progress bar on a terminal, lines of text elsewhere."""
 
 import time
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class Pace:
-    """Smoothed losses and speed over the last steps."""
+    """Smoothed losses, and the mean speed."""
 
     def __init__(self) -> None:
         self.losses: dict[str, float] = {}
@@ -33,15 +33,11 @@ class Pace:
 
 
 def follow(running: "polytask.Running", console: Console | None = None) -> None:
-    """Runs every step, showing how it goes; SIGTERM and Ctrl-C end it with a checkpoint."""
+    """Trains to the end and shows the progress; SIGTERM and Ctrl-C stop it with a checkpoint."""
     console = console or plain_console()
     if running.device.type == "cuda":
-        reason_not_capturable = running.not_captured
-        how = (
-            "replayed as CUDA graphs"
-            if reason_not_capturable is None
-            else f"launched kernel by kernel: {reason_not_capturable}"
-        )
+        reason = running.not_captured
+        how = "replayed as CUDA graphs" if reason is None else f"launched kernel by kernel: {reason}"
         console.print(f"steps are {how}", highlight=False, soft_wrap=True)
     if console.is_terminal:
         _follow_live(running, console)

@@ -1,16 +1,12 @@
-"""polytask report: the page of a run, made again."""
-
-from pathlib import Path
-from typing import Annotated
-
-import typer
+"""polytask report: writes a run's report again."""
 
 import polytask
 from polytask.cli.console import echo
+from polytask.cli.options import RunFolder
 
 
-def run(folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.", show_default=False)]) -> None:
-    """Write a run's report.html anew, also for a run that is still going on.
+def run(folder: RunFolder) -> None:
+    """Write a run's report.html again; the run may still be training.
 
     Example:
 

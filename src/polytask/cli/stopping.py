@@ -1,6 +1,6 @@
-"""SIGTERM and Ctrl-C: a run that is training saves itself first; everything else leaves at once.
+"""Handles SIGTERM and Ctrl-C: a run that is training saves a checkpoint first, other commands exit at once.
 
-The exit codes are the shell's for these signals, 143 and 130.
+The exit codes are those of a shell, 143 and 130.
 """
 
 import os
@@ -19,7 +19,7 @@ Handler = Callable[[int, FrameType | None], None]
 
 @contextmanager
 def handled_by(handler: Handler) -> Iterator[None]:
-    """Inside, both signals come to the handler. Only a process's main thread has a say in this."""
+    """Lets the handler handle both signals inside the context. Only the main thread can do this."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -36,31 +36,31 @@ def leave(number: int, frame: FrameType | None = None) -> None:
 
 
 class Stop:
-    """Remembers the first signal. A second Ctrl-C leaves at once; SIGTERM never does: queues like to send it twice."""
+    """Records the first signal. A second Ctrl-C exits at once; a second SIGTERM does not: job queues often send two."""
 
     def __init__(self) -> None:
-        self.asked: int | None = None
+        self.signal: int | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.asked is None:
-            self.asked = number
-            # Not by print: the signal may have come in the middle of one.
-            os.write(2, b"\nstopping after this step, with a checkpoint; Ctrl-C again leaves at once\n")
+        if self.signal is None:
+            self.signal = number
+            # Not with print, which the signal may have interrupted.
+            os.write(2, b"\nstopping after this step, with a checkpoint; press Ctrl-C again to exit at once\n")
         elif number == signal.SIGINT:
             leave(number)
 
 
 def until_stopped(running: "polytask.Running") -> Iterator["polytask.StepReport"]:
-    """Every step of a run. When a signal comes: the step under way, a checkpoint of it, and the end of the process."""
+    """Yields the reports of all steps. After a signal it finishes the step, saves a checkpoint and exits."""
     stop = Stop()
     with handled_by(stop):
         for report in running.steps():
             yield report
-            if stop.asked is not None:
+            if stop.signal is not None:
                 path = report.checkpoint or running.save()
                 echo(
-                    f"stopped after step {running.session.step} of {report.steps}; it is saved in {path}: go on with "
-                    "the same command and --resume",
+                    f"stopped after step {running.session.step} of {report.steps} and saved {path}; run the same "
+                    "command with --resume to continue",
                     err=True,
                 )
-                leave(stop.asked)
+                leave(stop.signal)

@@ -12,11 +12,11 @@ from polytask.cli.console import plain_console
 
 LOWER = "\u2193"
 MOST_METRICS = 3
-"""Of a task in a table, beside its primary metric and functions of the user's own; the report shows all."""
+"""Metrics per task in a table, without the user's own functions. The report shows all metrics."""
 
 
 def scores_table(report: "polytask.EvalReport", summary: "polytask.Summary | None" = None) -> Table:
-    """Each task's main metrics with their intervals; with a run's summary, also what they are compared with."""
+    """Each task's main metrics with their intervals and, from the run's summary, the scores of baselines."""
     lowered = any(score.sign(name) < 0 for _, score in report for name in _main_metrics(score))
     table = Table(
         title=f"{report.split} scores, with 95 % intervals over examples",
@@ -48,49 +48,49 @@ def scores_table(report: "polytask.EvalReport", summary: "polytask.Summary | Non
 
 
 def _main_metrics(score: "polytask.TaskScore") -> list[str]:
-    """The primary metric, the first three, and functions of the user's own, which come last."""
+    """The primary metric, the first others, and the user's own functions."""
     others = [name for name in score.metrics if name != score.primary]
     first = others[: MOST_METRICS - 1]
     own = [name for name in others if name not in first and name not in polytask.KNOWN_METRICS]
     return [score.primary, *first, *own]
 
 
-def _reference(found: Mapping[str, Any] | None, metric: str) -> str:
-    """A baseline's value by this metric, or that of an earlier evaluation."""
-    if not found:
+def _reference(score: Mapping[str, Any] | None, metric: str) -> str:
+    """The value of a metric for a baseline or an earlier evaluation; empty if there is none."""
+    if not score:
         return ""
-    if "metrics" in found:
-        return f"{found['metrics'][metric]['value']:.3f}" if metric in found["metrics"] else ""
-    return f"{found['value']:.3f}" if found["metric"] == metric else ""
+    if "metrics" in score:
+        return f"{score['metrics'][metric]['value']:.3f}" if metric in score["metrics"] else ""
+    return f"{score['value']:.3f}" if score["metric"] == metric else ""
 
 
 def old_tasks_table(old_tasks: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The old tasks of a run that others were added to, before and after."""
+    """The old tasks' scores before and after other tasks were added."""
     table = Table(title="old tasks on dev, before and after", title_justify="left")
-    for column in ("task", "metric", "before", "after", "difference", "95 % interval", "answers"):
-        table.add_column(column, justify="left" if column in ("task", "metric", "answers") else "right")
+    for column in ("task", "metric", "before", "after", "difference", "95 % interval", "predictions"):
+        table.add_column(column, justify="left" if column in ("task", "metric", "predictions") else "right")
     for task, old in old_tasks.items():
-        before, after, moved = (old[side] for side in ("before", "after", "difference"))
+        before, after, difference = (old[key] for key in ("before", "after", "difference"))
         table.add_row(
             task,
             old["metric"] if old["greater_is_better"] else f"{old['metric']} (lower is better)",
             f"{before['value']:.3f}",
             f"{after['value']:.3f}",
-            f"{moved['value']:+.3f}",
-            f"{moved['low']:+.3f} to {moved['high']:+.3f}",
-            "the same, to the bit" if old["identical"] else "changed",
+            f"{difference['value']:+.3f}",
+            f"{difference['low']:+.3f} to {difference['high']:+.3f}",
+            "bit-identical" if old["identical"] else "changed",
         )
     return table
 
 
-def interference_table(found: Mapping[str, Any]) -> Table:
-    """Each two tasks' mean cosine, the most contrary first."""
-    title = f"how the tasks' gradients agree, over {found['probes']} probes, with 95 % intervals"
+def interference_table(interference: Mapping[str, Any]) -> Table:
+    """The mean cosine of every pair of tasks, the strongest conflict first."""
+    title = f"agreement of the tasks' gradients, over {interference['probes']} probes, with 95 % intervals"
     table = Table(title=title, title_justify="left")
-    for column in ("tasks", "mean cosine", "interval", "against each other", "verdict"):
+    for column in ("tasks", "mean cosine", "interval", "below 0", "verdict"):
         table.add_column(column, justify="left" if column in ("tasks", "verdict") else "right")
-    words = {"apart": "pull apart", "together": "pull together", "unclear": "no clear sign"}
-    for pair in sorted(found["pairs"], key=lambda pair: pair["cosine"]["value"] or 0.0):
+    words = {"apart": "conflict", "together": "agree", "unclear": "unclear"}
+    for pair in sorted(interference["pairs"], key=lambda pair: pair["cosine"]["value"] or 0.0):
         cosine = pair["cosine"]
         if cosine["value"] is not None:
             table.add_row(

@@ -1,36 +1,22 @@
-"""polytask train: a recipe in, a run folder out."""
-
-from pathlib import Path
-from typing import Annotated
-
-import typer
+"""polytask train: trains a recipe and writes a run folder."""
 
 import polytask
+from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, RecipeFile, Resume, Settings
 from polytask.cli.progress import follow
 from polytask.cli.tables import print_finished
 
 
 def run(
-    recipe: Annotated[Path, typer.Argument(help="The recipe file (YAML).", show_default=False)],
-    setting: Annotated[
-        list[str], typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the recipe.")
-    ] = [],  # noqa: B006
-    folder: Annotated[Path | None, typer.Option("--run", help="The run's folder; left out: runs/NAME.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
-    allow_change: Annotated[
-        bool, typer.Option("--allow-change", help="With --resume: also if the recipe or the data has changed.")
-    ] = False,
-    keep_checkpoints: Annotated[
-        bool,
-        typer.Option(
-            "--keep-checkpoints",
-            help="Keep the checkpoints after the run has finished (by default only the model and small files stay).",
-        ),
-    ] = False,
+    recipe: RecipeFile,
+    setting: Settings = [],  # noqa: B006
+    folder: NewRunFolder = None,
+    resume: Resume = False,
+    allow_change: AllowChange = False,
+    keep_checkpoints: KeepCheckpoints = False,
 ) -> None:
-    """Train every task of a recipe on one encoder.
+    """Train all tasks of a recipe on one encoder.
 
-    SIGTERM and Ctrl-C end it after the step under way, with a checkpoint; `--resume` goes on from there.
+    Ctrl-C and SIGTERM stop the run after the current step and save a checkpoint; `--resume` continues from there.
 
     Examples:
 

@@ -1,9 +1,9 @@
-"""Files and folders that appear whole or not at all: written in a hidden folder, flushed to the disk, and renamed.
+"""Atomic writes: files and folders are written in a hidden folder, flushed to disk, and renamed.
 
-A process that is killed leaves at most a hidden folder beside the target, which the next write of the same target
-removes. Two processes may write the same target at once: the last one wins. Files get the mode that the user's umask
-gives to new files. A target that is a link is replaced, not followed. What the disk refuses is an `Unwritable` error
-that names the target. Knows nothing of what is written.
+A killed process leaves at most a hidden folder next to the target, which the next write of the same target removes.
+Two processes may write the same target at once: the last one wins. Files get the mode that the user's umask gives to
+new files. A target that is a link is replaced, not followed. If the target cannot be written, the error is an
+`Unwritable` that names the target.
 """
 
 import errno
@@ -16,16 +16,16 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from polytask.disk.hidden_folder import discard, fresh_folder, hidden_name
+from polytask.disk.hidden_folder import HiddenFolder, hidden_name
 from polytask.disk.writable import DISK_FULL, check_target, unwritable, writing
 
 
 def flush(path: Path, file_mode: int | None = None) -> None:
-    """Waits until a file's content, or a folder's list of names, is on the disk; sets a file's mode before."""
+    """Sets a file's mode, if one is given, and waits until the file's content or the folder's entries are on disk."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         mode = os.fstat(handle).st_mode
-        # Libraries make files of their own that only the user can read (safetensors does).
+        # Some libraries (safetensors) create files that only the user can read.
         if file_mode is not None and stat.S_ISREG(mode) and stat.S_IMODE(mode) != file_mode:
             os.fchmod(handle, file_mode)
         os.fsync(handle)
@@ -33,22 +33,27 @@ def flush(path: Path, file_mode: int | None = None) -> None:
         os.close(handle)
 
 
+def flush_parent(path: Path) -> None:
+    """Waits until a new name is on disk. The folder that contains it may be a link."""
+    flush(path.parent.resolve())
+
+
 @contextmanager
-def _filling(place: Path, target: Path) -> Iterator[None]:
-    """Errors about what is written in the hidden folder name the target. Others stay: callers also read files."""
+def _naming_target(hidden: Path, target: Path) -> Iterator[None]:
+    """Turns errors about files in the hidden folder into errors about the target; others pass: callers also read."""
     try:
         yield
     except (OSError, SafetensorError) as error:
-        if _is_about(error, place):
+        if _is_about(error, hidden):
             raise unwritable(target, error) from error
         raise
 
 
-def _is_about(error: OSError | SafetensorError, place: Path) -> bool:
+def _is_about(error: OSError | SafetensorError, folder: Path) -> bool:
     if isinstance(error, SafetensorError):
         return True
     if error.filename is not None:
-        return str(error.filename).startswith(str(place))
+        return str(error.filename).startswith(str(folder))
     return error.errno in DISK_FULL
 
 
@@ -57,33 +62,33 @@ def _is_about(error: OSError | SafetensorError, place: Path) -> bool:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """An empty file to write to; it becomes `path` when nothing went wrong, and is gone when something did.
+    """Yields an empty file to write to. It becomes `path` on success and is removed on an error.
 
-    Missing folders are made. A library may replace the file by one of its own.
+    Missing parent folders are created. A library may replace the yielded file by a new one.
     """
     check_target(path)
     with writing(path):
-        place = fresh_folder(path, mode=0o700)
+        hidden = HiddenFolder(path, mode=0o700)
     try:
-        beside = place / path.name
+        file = hidden.path / path.name
         with writing(path):
-            handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+            handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
             mode = stat.S_IMODE(os.fstat(handle).st_mode)
             os.close(handle)
-        with _filling(place, path):
-            yield beside
+        with _naming_target(hidden.path, path):
+            yield file
         with writing(path):
-            flush(beside, mode)
-            beside.replace(path)
-            flush_folder(path)
+            flush(file, mode)
+            file.replace(path)
+            flush_parent(path)
     finally:
-        discard(place)
+        hidden.discard()
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """A text file, in UTF-8; one that was there is replaced."""
-    with atomic_file(path) as beside:
-        beside.write_text(text, encoding="utf-8")
+    """Writes a UTF-8 text file; an existing one is replaced."""
+    with atomic_file(path) as file:
+        file.write_text(text, encoding="utf-8")
 
 
 # --- folders ----------------------------------------------------------------------------------------------------------
@@ -94,51 +99,47 @@ def never(_: Path) -> bool:
 
 
 @contextmanager
-def atomic_folder(target: Path, stays: Callable[[Path], bool] | None = None) -> Iterator[Path]:
-    """An empty folder beside `target` to fill; it becomes `target` when nothing went wrong, and is gone otherwise.
+def atomic_folder(target: Path, keep_if: Callable[[Path], bool] = never) -> Iterator[Path]:
+    """Yields an empty folder to fill. It becomes `target` on success and is removed on an error.
 
-    A target that is there already is replaced, unless `stays` says that it is good.
+    An existing target is replaced, unless `keep_if(target)` is true.
     """
     check_target(target, folder=True)
     with writing(target):
-        fresh = fresh_folder(target)
+        hidden = HiddenFolder(target)
     try:
-        with _filling(fresh, target):
-            yield fresh
+        with _naming_target(hidden.path, target):
+            yield hidden.path
         with writing(target):
-            put_in_place(fresh, target, stays or never)
+            put_in_place(hidden, target, keep_if)
     finally:
-        discard(fresh)
+        hidden.discard()
 
 
-def put_in_place(fresh: Path, target: Path, stays: Callable[[Path], bool]) -> None:
-    """Flushes the folder and gives it the target's name, unless there is a target that stays."""
-    file_mode = stat.S_IMODE(fresh.stat().st_mode) & 0o666
-    for path in (*fresh.rglob("*"), fresh):
+def put_in_place(hidden: HiddenFolder, target: Path, keep_if: Callable[[Path], bool] = never) -> None:
+    """Flushes the hidden folder and renames it to `target`, unless `keep_if(target)` is true."""
+    folder = hidden.path
+    file_mode = stat.S_IMODE(folder.stat().st_mode) & 0o666
+    for path in (*folder.rglob("*"), folder):
         flush(path, file_mode)
-    while not stays(target):
+    while not keep_if(target):
         old = hidden_name(target)
-        with suppress(FileNotFoundError):  # a rename cannot replace a full folder
+        with suppress(FileNotFoundError):  # a rename cannot replace a folder that is not empty
             target.rename(old)
         try:
-            fresh.rename(target)
+            folder.rename(target)
         except OSError as error:
-            # Another process put its folder there just now: one that stays is as good, another is replaced in turn.
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) and not stays(target):
+            # Another process has just put its folder there: keep it if it is good, otherwise replace it in turn.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) and not keep_if(target):
                 with suppress(OSError):
                     old.rename(target)
                 raise
             _remove(old)
             continue
-        flush_folder(target)  # the new one has its name on the disk before the old one goes
+        flush_parent(target)  # the new folder's name is on disk before the old folder is removed
         _remove(old)
         break
-    discard(fresh)
-
-
-def flush_folder(path: Path) -> None:
-    """Waits until a new name is on the disk. The folder it is in may be a link."""
-    flush(path.parent.resolve())
+    hidden.discard()
 
 
 def _remove(path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Hidden folders in which something is written before it gets its name.
+"""Hidden folders in which files are written before they are renamed to their final name.
 
-A hidden folder lies beside its target and has a random name, at which nobody can plant a link. Its process holds a lock
-on it, so that the next write of the same target removes the folders of processes that were killed, and leaves those of
-processes that are still writing. Knows nothing of what is written.
+A hidden folder is next to its target and has a random name, so nobody can plant a link at that name in advance.
+The process that writes to it holds a lock on it: the next write of the same target removes the folders of killed
+processes and leaves those that are still in use.
 """
 
 import fcntl
@@ -17,37 +17,48 @@ from contextlib import suppress
 from pathlib import Path
 
 LEFTOVER_SECONDS = 24 * 3600.0
-"""Where no lock tells whether a hidden folder's process is gone, it is after a day without a write."""
+"""Where locks cannot show whether a folder is in use, it is removed after a day without a write."""
 LONG_NAME = 200
-"""Bytes of a target's name above which its hidden folder has a hash in its place: a name has 255 bytes at most."""
-_locks: dict[Path, int] = {}
-"""The open handles that hold the locks of this process's hidden folders."""
+"""Targets with longer names (in bytes) have a hash in the hidden folder's name: file names have at most 255 bytes."""
 
 
-def fresh_folder(target: Path, mode: int = 0o777) -> Path:
-    """An empty hidden folder beside `target`; what killed processes left of the same target is removed."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in target.parent.glob(f".{glob.escape(_stem(target))}.{'[0-9a-f]' * 32}"):
-        _sweep(leftover)
-    while True:
-        fresh = hidden_name(target)
-        fresh.mkdir(mode)
-        if _hold(fresh):
-            return fresh
+class HiddenFolder:
+    """An empty hidden folder next to `target`, locked until `discard`.
 
+    Creating it also removes the hidden folders that killed processes left for the same target.
+    """
 
-def discard(fresh: Path) -> None:
-    """Removes a hidden folder, if it is still there, and lets go of its lock."""
-    shutil.rmtree(fresh, ignore_errors=True)
-    handle = _locks.pop(fresh, None)
-    if handle is not None:
-        os.close(handle)
+    def __init__(self, target: Path, mode: int = 0o777) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for leftover in target.parent.glob(f".{glob.escape(_stem(target))}.{'[0-9a-f]' * 32}"):
+            _remove_leftover(leftover)
+        handle = None
+        while handle is None:  # another process may take the new folder for a leftover before it is locked
+            self.path = hidden_name(target)
+            self.path.mkdir(mode)
+            handle = _open_locked(self.path)
+        self._handle: int | None = handle
+
+    def discard(self) -> None:
+        """Removes the folder, if it still exists, and releases its lock."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.unlock()
+
+    def unlock(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Removes what killed processes left of any target in a folder that no other process writes to now."""
+    """Removes all hidden folders in a folder that no other process is writing to."""
     for leftover in folder.glob(f".*.{'[0-9a-f]' * 32}"):
         shutil.rmtree(leftover, ignore_errors=True)
+
+
+def hidden_name(target: Path) -> Path:
+    """A new hidden name next to the target. It ends in 8 hex digits for this machine and 24 random ones."""
+    return target.with_name(f".{_stem(target)}.{_host()}{uuid.uuid4().hex[:24]}")
 
 
 def _stem(target: Path) -> str:
@@ -59,20 +70,15 @@ def _host() -> str:
     return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
-def hidden_name(target: Path) -> Path:
-    """A new name beside the target. Its last 32 letters: 8 that stand for this machine, 24 at random."""
-    return target.with_name(f".{_stem(target)}.{_host()}{uuid.uuid4().hex[:24]}")
-
-
 def _open_folder(folder: Path) -> int | None:
     try:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:  # gone, or a link, or another user's
+    except OSError:  # removed, a link, or another user's
         return None
 
 
 def _lock(handle: int) -> bool | None:
-    """Whether the lock is this process's now; None where the disk has no locks (of folders, NFS has none)."""
+    """Whether the lock was acquired; None if the file system has no locks (NFS has none for folders)."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -82,37 +88,39 @@ def _lock(handle: int) -> bool | None:
     return True
 
 
-def _hold(fresh: Path) -> bool:
-    """Locks a new hidden folder; False where another process took it for a leftover before it was locked."""
-    handle = _open_folder(fresh)
+def _open_locked(folder: Path) -> int | None:
+    """The handle that holds the folder's lock; None if another process has removed or locked the folder."""
+    handle = _open_folder(folder)
     if handle is None:
-        return False
-    if _lock(handle) is False or not fresh.is_dir():
+        return None
+    if _lock(handle) is False or not folder.is_dir():
         os.close(handle)
-        return False
-    _locks[fresh] = handle
-    return True
+        return None
+    return handle
 
 
-def _sweep(leftover: Path) -> None:
-    """Removes a hidden folder if its process is gone. Locks are trusted on the same machine only: not every disk that
-    several machines share tells one of the locks of another."""
-    handle = _open_folder(leftover)
+def _remove_leftover(folder: Path) -> None:
+    """Removes a hidden folder if its process has ended.
+
+    Locks are trusted only for folders of this machine: not every shared file system shows one machine's locks to
+    another.
+    """
+    handle = _open_folder(folder)
     if handle is None:
         return
     try:
-        free = _lock(handle)
-        gone = free is True and leftover.name[-32:].startswith(_host())
-        if gone or (free is not False and time.time() - _last_written(leftover) > LEFTOVER_SECONDS):
-            shutil.rmtree(leftover, ignore_errors=True)
+        unlocked = _lock(handle)
+        ended = unlocked is True and folder.name[-32:].startswith(_host())
+        if ended or (unlocked is not False and time.time() - _last_written(folder) > LEFTOVER_SECONDS):
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(handle)
 
 
 def _last_written(folder: Path) -> float:
-    """When anything in it was written last: a folder's own time stands still while its files grow."""
+    """The latest modification time of the folder and its files: the folder's own does not change as files grow."""
     latest = 0.0
     for path in (folder, *folder.rglob("*")):
-        with suppress(OSError):  # its process is just clearing it away
+        with suppress(OSError):  # its process may be removing it
             latest = max(latest, path.stat().st_mtime)
     return latest

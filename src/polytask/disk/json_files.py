@@ -1,4 +1,4 @@
-"""Reading small text files and JSON files up to a size limit; every error names the file and the line."""
+"""Reads small text files, JSON files and JSON Lines files up to a size limit; errors name the file and the line."""
 
 import json
 from collections.abc import Iterator
@@ -7,17 +7,17 @@ from typing import Any
 
 from polytask.types import UserError
 
-MOST_BYTES = 2**20  # of a recipe: PyYAML needs seconds for a megabyte
-MOST_JSON_BYTES = 2**26  # of a JSON file, or of one line of a JSONL file
+MAX_TEXT_BYTES = 2**20  # a recipe: PyYAML needs seconds for a megabyte
+MAX_JSON_BYTES = 2**26  # a JSON file, or one line of a JSON Lines file
 
 
-def read_text(path: Path, what: str, most_bytes: int = MOST_BYTES) -> str:
-    """A small text file that people write. It is read up to a limit, so that /dev/zero cannot fill the memory."""
+def read_text(path: Path, what: str, max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """The content of a small UTF-8 text file. Stops at a limit, so that /dev/zero cannot fill the memory."""
     try:
         with path.open("rb") as file:
-            content = file.read(most_bytes + 1)
-        if len(content) > most_bytes:
-            raise UserError(f"{path}: the {what} is larger than {most_bytes:,} bytes, which is the limit")
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise UserError(f"{path}: the {what} is larger than {max_bytes:,} bytes, which is the limit")
         return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         raise UserError(f"{path}: the {what} cannot be read: {error.strerror}") from None
@@ -36,21 +36,21 @@ def parse_json(text: str | bytes, where: str) -> Any:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file."""
-    content = parse_json(read_text(path, "file", MOST_JSON_BYTES), str(path))
+    content = parse_json(read_text(path, "file", MAX_JSON_BYTES), str(path))
     if not isinstance(content, dict):
-        raise UserError(f"{path} does not hold a JSON object, found {type(content).__name__}")
+        raise UserError(f"{path} must contain a JSON object, found {type(content).__name__}")
     return content
 
 
 def read_json_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:
-    """The JSON object in each line of a file that contains these bytes.
+    """The JSON object in each line of a file; only lines that contain these bytes are parsed.
 
-    A last line without its line end is still being written, and left out.
+    A last line without a line end is still being written, and is ignored.
     """
     try:
         with path.open("rb") as file:
             number = 0
-            while (line := file.readline(MOST_JSON_BYTES)).endswith(b"\n"):
+            while (line := file.readline(MAX_JSON_BYTES)).endswith(b"\n"):
                 number += 1
                 if containing not in line:
                     continue
@@ -58,7 +58,7 @@ def read_json_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, A
                 if not isinstance(content, dict):
                     raise UserError(f"{path}, line {number} is not a JSON object, found {type(content).__name__}")
                 yield content
-            if len(line) == MOST_JSON_BYTES:
-                raise UserError(f"{path}, line {number + 1} is longer than {MOST_JSON_BYTES:,} bytes")
+            if len(line) == MAX_JSON_BYTES:
+                raise UserError(f"{path}, line {number + 1} is longer than {MAX_JSON_BYTES:,} bytes")
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None

@@ -1,6 +1,6 @@
-"""One process at a time works on a run's folder. Knows files; knows nothing of what is in them.
+"""The lock of a run's folder: one process at a time works on a run.
 
-The lock is the kernel's, on a file in the folder: it goes with the process that holds it, however that ends.
+It is the kernel's lock on a file in the folder, so it is released when the process that holds it ends, however it ends.
 """
 
 import errno
@@ -10,69 +10,115 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import IO
+from types import TracebackType
 
-from polytask.disk.writable import open_in_place
+from polytask.disk.writable import writing
 from polytask.types import UserError
 
 LOCK = ".lock"
-SECONDS_TO_GO = 5.0
-"""A process that was killed may have started another just then, which has the lock until it has started its program."""
+RELEASE_SECONDS = 5.0
+"""How long to wait for the lock of a process that has ended: a child it was just starting keeps it for a moment."""
 log = logging.getLogger(__name__)
 
-_held: dict[Path, IO[str]] = {}
-"""By folder. A process that has the lock may ask for it again: a notebook that starts a run anew, say."""
+
+_held: dict[Path, "FolderLock"] = {}
+"""The locks of `hold`, by folder: they belong to the process, as the kernel's locks do."""
 
 
 def hold(folder: Path) -> bool:
-    """Makes the folder this process's own until it ends or lets go; a UserError where it is another's.
-
-    Whether it was this process's own before.
-    """
+    """Locks a folder until `let_go` or the end of the process. Returns whether this process held it already."""
     folder = folder.resolve()
     if folder in _held:
         return True
-    file = open_in_place(folder / LOCK, "a+")
-    try:
-        _take(file, folder)
-    except BaseException:
-        file.close()
-        raise
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}")
-    file.flush()
-    _held[folder] = file
+    lock = FolderLock(folder)
+    lock.acquire()
+    _held[folder] = lock
     return False
 
 
 def let_go(folder: Path) -> None:
-    file = _held.pop(folder.resolve(), None)
-    if file is not None:
-        file.close()
+    """Releases the lock of `hold`, if there is one."""
+    lock = _held.pop(folder.resolve(), None)
+    if lock is not None:
+        lock.release()
 
 
-def _take(file: IO[str], folder: Path) -> None:
-    until = time.monotonic() + SECONDS_TO_GO
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+class FolderLock:
+    """The lock of one folder. Use it as a context manager, or call `acquire` and `release`.
+
+    A process that holds the lock may acquire it again through another FolderLock: in a notebook, for example, a second
+    run may start in the same folder. The lock is released together with the first of them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._handle: int | None = None
+        self.folder = folder.resolve()
+
+    def __enter__(self) -> "FolderLock":
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()  # a run that was abandoned, in a notebook for example, does not keep its folder locked
+
+    def acquire(self) -> None:
+        """Locks the folder; raises a UserError if another process holds the lock."""
+        if self._handle is not None:
             return
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                log.warning("%s: this disk has no locks (%s): see that no other process works here", folder, error)
-                return
-        file.seek(0)
-        holder = file.read().strip()
-        if not _is_gone(holder) or time.monotonic() > until:
-            raise UserError(
-                f"{folder}: {holder or 'another process'} is working on this run; wait for it, stop it, or give "
-                "--run DIR"
-            )
-        time.sleep(0.05)
+        path = self.folder / LOCK
+        with writing(path):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            if self._lock(handle):
+                os.truncate(handle, 0)
+                os.write(handle, _this_process().encode())
+        except BaseException:
+            os.close(handle)
+            raise
+        self._handle = handle
+
+    def release(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def _lock(self, handle: int) -> bool:
+        """Whether the lock is new; False if this process holds it already, or if the disk has no locks."""
+        deadline = time.monotonic() + RELEASE_SECONDS
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    log.warning(
+                        "%s: this disk does not support locks (%s); make sure that no other process uses the folder",
+                        self.folder,
+                        error,
+                    )
+                    return False
+            holder = os.pread(handle, 1000, 0).decode(errors="replace").strip()
+            if holder == _this_process():
+                return False
+            if not _has_ended(holder) or time.monotonic() > deadline:
+                raise UserError(
+                    f"{self.folder}: {holder or 'another process'} is working on this run; wait for it, stop it, or "
+                    "pass --run DIR for another folder"
+                )
+            time.sleep(0.05)
 
 
-def _is_gone(holder: str) -> bool:
-    """Whether it is a process of this machine that has ended."""
+def _this_process() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _has_ended(holder: str) -> bool:
+    """Whether the holder is a process of this machine that has ended."""
     words = holder.split()
     if len(words) != 4 or words[3] != socket.gethostname() or not words[1].isdecimal():
         return False
@@ -80,6 +126,6 @@ def _is_gone(holder: str) -> bool:
         os.kill(int(words[1]), 0)
     except ProcessLookupError:
         return True
-    except OSError:  # another user's
+    except OSError:  # it belongs to another user
         return False
     return False

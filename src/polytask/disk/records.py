@@ -1,7 +1,4 @@
-"""Plain YAML and JSON values -> typed records, strictly: every mistake is told with the place it stands at.
-
-Knows types and their names; knows no recipe and no method.
-"""
+"""Converts plain YAML and JSON values to typed records. Strict: an error names the field and the expected type."""
 
 import types
 import typing
@@ -11,14 +8,14 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from polytask.types import Bounds, MethodChoice, UserError, unknown
 
-MOST_LEVELS = 20
+MAX_LEVELS = 20
 EARLIER_NAMES = {"own_trunk": "own_encoder"}
-"""Methods whose name has changed: recipes and models that have the earlier name stay readable."""
-LARGEST = 2**63  # no setting is larger, and Python writes no number of thousands of digits
+"""Methods that have been renamed: recipes and models with the earlier name can still be read."""
+MAX_INTEGER = 2**63  # no setting is larger, and Python refuses to print integers with thousands of digits
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:
-    """`value`, as YAML gives it, as the type `kind`; or a UserError that says where it stood and what was expected."""
+    """Converts a YAML value to the type `kind`; raises a UserError that says where it is and what is expected."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return _shallow(value, where)
@@ -29,7 +26,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     if origin is Literal:
         if value in inner:
             return value
-        raise UserError(f"{where}: {value!r} is not one of: {', '.join(map(str, inner))}")
+        raise UserError(f"{where}: must be one of {', '.join(map(str, inner))}; found {value!r}")
     if kind is MethodChoice:
         return _method_choice(value, where)
     if is_dataclass(kind):
@@ -37,7 +34,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     if origin is tuple:
         return _convert_tuple(value, inner, where)
     if origin in (Mapping, dict):
-        return {str(k): convert(v, inner[1], _inside(where, str(k))) for k, v in mapping(value, where).items()}
+        return {str(k): convert(v, inner[1], _join(where, str(k))) for k, v in mapping(value, where).items()}
     return _scalar(value, kind, where)
 
 
@@ -49,21 +46,21 @@ def _bounded(value: Any, annotations: tuple[Any, ...], where: str) -> Any:
 
 
 def _shallow(value: Any, where: str) -> Any:
-    """A value whose type is checked later, if it is not nested so deeply that later steps could not follow it."""
+    """Returns a value whose type is checked later, unless it is nested too deeply for recursive functions."""
     level = [value]
-    for _ in range(MOST_LEVELS):
-        lists = [inner for one in level if isinstance(one, list | tuple) for inner in one]
-        level = lists + [inner for one in level if isinstance(one, Mapping) for inner in one.values()]
+    for _ in range(MAX_LEVELS):
+        lists = [inner for item in level if isinstance(item, list | tuple) for inner in item]
+        level = lists + [inner for item in level if isinstance(item, Mapping) for inner in item.values()]
         if not level:
             return value
-    raise UserError(f"{where}: nested more than {MOST_LEVELS} levels deep")
+    raise UserError(f"{where}: must be nested at most {MAX_LEVELS} levels deep")
 
 
 def _convert_union(value: Any, kinds: tuple[Any, ...], where: str) -> Any:
     if value is None:
         if type(None) in kinds:
             return None
-        raise UserError(f"{where}: a value is needed, found nothing")
+        raise UserError(f"{where}: must have a value, found nothing")
     choices = [kind for kind in kinds if kind is not type(None)]
     for kind in choices[:-1]:
         try:
@@ -78,28 +75,28 @@ def _convert_tuple(value: Any, inner: tuple[Any, ...], where: str) -> tuple[Any,
     if inner[-1] is Ellipsis:
         return tuple(convert(item, inner[0], f"{where}[{i}]") for i, item in enumerate(items))
     if len(items) != len(inner):
-        raise UserError(f"{where}: {len(inner)} values are needed, found {len(items)}: {value!r}")
+        raise UserError(f"{where}: must have {len(inner)} values, found {len(items)}: {value!r}")
     return tuple(convert(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(items, inner, strict=True)))
 
 
 def _scalar(value: Any, kind: type, where: str) -> Any:
-    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-    assert kind in names, f"{where}: recipes hold no {kind}"
+    names = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
+    assert kind in names, f"{where}: recipes have no fields of type {kind}"
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is bool and isinstance(value, bool):
         return value
     if kind is str and (isinstance(value, str) or is_number):
         return str(value)
-    if kind is int and is_number and (isinstance(value, int) or value.is_integer()) and abs(value) <= LARGEST:
+    if kind is int and is_number and (isinstance(value, int) or value.is_integer()) and abs(value) <= MAX_INTEGER:
         return int(value)
     if kind is float and (is_number or isinstance(value, str)):
         try:
-            number = float(value)  # YAML reads 1e-5 as text: it wants 1.0e-5
+            number = float(value)  # YAML reads 1e-5 as a string: it wants 1.0e-5
         except (ValueError, OverflowError):
             number = float("nan")
         if number == number and abs(number) != float("inf"):
             return number
-    raise UserError(f"{where}: {names[kind]} is needed, found {value!r}")
+    raise UserError(f"{where}: must be {names[kind]}, found {value!r}")
 
 
 def _method_choice(value: Any, where: str) -> MethodChoice:
@@ -108,7 +105,7 @@ def _method_choice(value: Any, where: str) -> MethodChoice:
     content = dict(mapping(value, where))
     name = content.pop("name", None)
     if not isinstance(name, str):
-        raise UserError(f"{where}: a method is given by its name, as `{{name: NAME, option: value}}`; found {value!r}")
+        raise UserError(f"{where}: must be a name, or `{{name: NAME, option: value}}`; found {value!r}")
     return MethodChoice(EARLIER_NAMES.get(name, name), _shallow(content, where))
 
 
@@ -121,16 +118,16 @@ def _record(content: Mapping[str, Any], kind: Any, where: str) -> Any:
     for name, f in known.items():
         if name not in content and f.default is MISSING and f.default_factory is MISSING:
             raise UserError(f"{where}: the field {name} is missing")
-    return kind(**{key: convert(value, hints[key], _inside(where, key)) for key, value in content.items()})
+    return kind(**{key: convert(value, hints[key], _join(where, key)) for key, value in content.items()})
 
 
 def mapping(value: Any, where: str) -> Mapping[str, Any]:
-    """The value, if it is fields."""
+    """Returns the value if it is a mapping; raises a UserError otherwise."""
     if not isinstance(value, Mapping):
-        raise UserError(f"{where}: fields are needed here, found {value!r}")
+        raise UserError(f"{where}: must be a mapping (FIELD: VALUE), found {value!r}")
     return value
 
 
-def _inside(where: str, key: str) -> str:
+def _join(where: str, key: str) -> str:
     """`recipe.yaml` and `train` -> `recipe.yaml: train`; `recipe.yaml: train` and `lr` -> `recipe.yaml: train.lr`."""
     return f"{where}.{key}" if ": " in where else f"{where}: {key}"

@@ -1,4 +1,4 @@
-"""Whether and why not a place can be written to: one message for each thing that the disk refuses. Writes nothing."""
+"""Checks whether a path can be written to, and turns the operating system's errors into messages with a remedy."""
 
 import errno
 import os
@@ -14,23 +14,23 @@ from polytask.types import UserError
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 HINTS = {
-    errno.EISDIR: "give the name of a file",
-    errno.ENOTDIR: "a part of the path is a file where a folder is needed",
-    errno.EEXIST: "there is a file where a folder is needed",
-    errno.ENAMETOOLONG: "a name has 255 bytes at most; choose a shorter one",
-    errno.EACCES: "choose a place where you may write",
-    errno.EPERM: "choose a place where you may write",
-    errno.EROFS: "choose a place on another disk",
+    errno.EISDIR: "choose the name of a file",
+    errno.ENOTDIR: "a part of the path is a file instead of a folder",
+    errno.EEXIST: "a part of the path is a file instead of a folder",
+    errno.ENAMETOOLONG: "names are limited to 255 bytes; choose a shorter one",
+    errno.EACCES: "choose a folder that you may write to",
+    errno.EPERM: "choose a folder that you may write to",
+    errno.EROFS: "choose a folder on another disk",
     errno.ELOOP: "remove the link",
-    errno.EINVAL: "give the name of a regular file",
-    **dict.fromkeys(DISK_FULL, "when there is room, run the command again (a run that was training: with --resume)"),
+    errno.EINVAL: "choose the name of a regular file",
+    **dict.fromkeys(DISK_FULL, "free some space and run the command again (with --resume if it was training)"),
 }
 
 
 class Unwritable(UserError, OSError):
-    """The disk refuses the target: it is a folder, is read-only, has too long a name, there is no room ...
+    """The target cannot be written: it is a folder, is read-only, its name is too long, the disk is full ...
 
-    Also an OSError, for callers that handle those.
+    It is also an OSError, for callers that handle those.
     """
 
     def __init__(self, target: Path, reason: str, number: int | None) -> None:
@@ -43,7 +43,7 @@ class Unwritable(UserError, OSError):
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Turns the system's errors into an `Unwritable` that names the target and says what to do."""
+    """Turns the operating system's errors into an `Unwritable` that names the target and says what to do."""
     try:
         yield
     except Unwritable:
@@ -54,7 +54,7 @@ def writing(target: Path) -> Iterator[None]:
 
 def unwritable(target: Path, error: OSError | SafetensorError) -> Unwritable:
     """The error that says why the target cannot be written, and what to do."""
-    if isinstance(error, Unwritable):  # of a file inside the target
+    if isinstance(error, Unwritable):  # about a file inside the target
         return Unwritable(target, error.reason, error.errno)
     if isinstance(error, OSError):
         return Unwritable(target, error.strerror or str(error), error.errno)
@@ -62,28 +62,28 @@ def unwritable(target: Path, error: OSError | SafetensorError) -> Unwritable:
 
 
 def check_target(path: Path, folder: bool = False) -> None:
-    """Refuses at once what could not be written after hours of work: a folder for a file, too long a name ..."""
+    """Raises at once, before hours of work, if the path cannot be written: it is a folder, its name is too long ..."""
     with writing(path):
         try:
             mode = path.stat().st_mode
-        except FileNotFoundError:  # nothing there, or a link to nothing
+        except FileNotFoundError:  # it does not exist, or is a link to nothing
             return
         if folder and not stat.S_ISDIR(mode):
-            raise NotADirectoryError(errno.ENOTDIR, "there is a file of this name")
+            raise NotADirectoryError(errno.ENOTDIR, "a file with this name exists")
         if not folder and stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, "there is a folder of this name")
+            raise IsADirectoryError(errno.EISDIR, "a folder with this name exists")
         if not folder and not stat.S_ISREG(mode):  # renaming a file to /dev/null would replace the device
-            raise OSError(errno.EINVAL, "not a regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder and those above it, where they are missing."""
+    """Creates a folder and its missing parents."""
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
 
 
 def open_in_place(path: Path, mode: str) -> IO[Any]:
-    """Opens a file that grows in its place, as text in UTF-8 or as bytes; a link is refused, not followed."""
+    """Opens a file that is written in place, as UTF-8 text or as bytes; raises if it is a link."""
     encoding = None if "b" in mode else "utf-8"
     with writing(path):
         return open(

@@ -1,1 +1,1 @@
-"""What leaves a run: one task as a small file."""
+"""Exports tasks of a run as small files, and combines such files into a model."""

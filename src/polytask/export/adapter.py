@@ -1,7 +1,8 @@
-"""One task of a run as a small file of its own: written from a run, and read with every doubt a stranger's file needs.
+"""Adapter files: one task of a run as a small file. Files are read as untrusted input.
 
-The file is safetensors: the task's `adapter.*` and `head.*`, named without its place among the run's tasks, and in the
-metadata a record of what they are (`About`). Of the encoder it has a fingerprint only. What files become: combine.py.
+The format is safetensors. The tensors are the task's `adapter.*` and `head.*`, with names that do not depend on the
+run's other tasks. The metadata describes them (`About`). Of the encoder, the file has only a fingerprint. combine.py
+makes models of such files.
 """
 
 import hashlib
@@ -26,24 +27,25 @@ from polytask.text.tokenizer import TextTokenizer
 from polytask.types import MaxLength, UserError, unknown
 
 FORMAT = 1
-KEY = "polytask_adapter"  # one key for all: safetensors writes several in an order that changes from time to time
+KEY = "polytask_adapter"  # a single key, because safetensors writes several keys in a random order
+AGAIN = "export or download it again"
 PROBE = "The Café's NAÏVE straße_42, don't [SEP] 北京 unbelievably 3.14 🙂"
 
 
 @dataclass(frozen=True)
 class About:
-    """What an adapter file says of itself."""
+    """The metadata of an adapter file."""
 
     format: int
     name: str
     task: TaskEntry
     adapter: Method
-    """Every option written out: another version may have other defaults."""
+    """With all options: another version may have other defaults."""
     max_length: MaxLength
     encoder_fingerprint: str
-    """Of the encoder without its pooler."""
+    """Fingerprint of the encoder without its pooler."""
     pooler: str | None
-    """Fingerprint of the pooler, where the task's head uses it."""
+    """Fingerprint of the pooler, if the task's head uses it."""
     tokenizer: str
     run: str
     encoder: str
@@ -51,34 +53,38 @@ class About:
 
 @dataclass(frozen=True)
 class AdapterFile:
+    """The content of an adapter file."""
+
     path: Path
     about: About
     tensors: Mapping[str, Tensor]
 
 
-# --- from a run to a file ---------------------------------------------------------------------------------------------
+# --- writing ----------------------------------------------------------------------------------------------------------
 def export_adapter(run: str | Path, task: str, output: str | Path | None = None) -> Path:
-    """Writes one task's adapter and head to a file (left out: TASK.adapter.safetensors in the current folder)."""
+    """Writes one task's adapter and head to a file (default: TASK.adapter.safetensors in the current folder)."""
     folder = model_folder(Path(run))
     if folder is None:
-        raise no_model(Path(run)) if Path(run).is_dir() else UserError(f"{run}: no trained model here: no such folder")
+        raise no_model(Path(run)) if Path(run).is_dir() else UserError(f"{run}: there is no such run")
     bundle = load_bundle(folder)
     if task not in bundle.specs:
         raise UserError(unknown(str(run), task, bundle.specs, "task"))
     if bundle.specs[task].kind == "text":
-        raise UserError(f"{run}: task {task} is plain text: it predicts nothing, so there is nothing to export")
+        raise UserError(f"{run}: task {task} is of kind text: it has no labels to predict, so it cannot be exported")
     target = check_new(Path(f"{task}.adapter.safetensors") if output is None else Path(output))
     if bundle.model.budget()["adapter_shared"]:
-        raise UserError(f"{run}: tasks share parts of the adapter {bundle.adapter.name}: one cannot be taken out of it")
+        raise UserError(
+            f"{run}: the tasks share parameters of the adapter {bundle.adapter.name}, so one task cannot be exported"
+        )
     about = json.dumps(asdict(_about(bundle, folder, task)), ensure_ascii=False)
     tensors = {name: tensor.detach().contiguous() for name, tensor in task_tensors(bundle.model, task).items()}
-    with atomic_file(target) as beside:
-        save_file(tensors, beside, metadata={KEY: about})
+    with atomic_file(target) as file:
+        save_file(tensors, file, metadata={KEY: about})
     return target
 
 
 def model_folder(run: Path) -> Path | None:
-    """The model folder of a run, or the folder itself where it is one."""
+    """The model folder of a run, or the folder itself if it is a model folder; None if there is none."""
     return next((folder for folder in (run / "model", run) if (folder / "tasks.json").is_file()), None)
 
 
@@ -100,7 +106,7 @@ def _about(bundle: Bundle, folder: Path, task: str) -> About:
 
 
 def _origin(folder: Path) -> tuple[str, str]:
-    """Names of the run and its encoder, for people to read. A folder's name stands for its path, which is private."""
+    """Names of the run and its encoder, for information. Of a path only the last part is used: paths are private."""
     folder = folder.resolve()
     summary = folder.parent / "summary.json"
     if folder.name != "model" or not summary.is_file():
@@ -110,50 +116,51 @@ def _origin(folder: Path) -> tuple[str, str]:
     return name, Path(encoder).name if Path(encoder).is_absolute() else encoder
 
 
-# --- from a file ------------------------------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------------------------------------------
 def read_adapter(path: Path) -> AdapterFile:
+    """Reads an adapter file, which may come from anybody: everything in it is checked."""
     if not path.is_file():
         raise UserError(f"{path}: there is no such file")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-        content = parse_json(metadata.get(KEY, "{}"), "its record")
+        content = parse_json(metadata.get(KEY, "{}"), "its metadata")
     except (SafetensorError, OSError, UserError) as error:
-        raise UserError(f"{path}: not a whole adapter file ({error}); export it, or fetch it, again") from None
+        raise UserError(f"{path}: the adapter file is damaged ({error}); {AGAIN}") from None
     if not isinstance(content, dict) or "format" not in content:
-        raise UserError(f"{path}: not an adapter file: `polytask export RUN --adapter TASK` makes them")
+        raise UserError(f"{path}: this is not an adapter file; `polytask export RUN --adapter TASK` writes them")
     if content["format"] != FORMAT:
-        raise UserError(f"{path}: format {content['format']!r} is not known to this version, which reads {FORMAT}")
-    if "trunk" in content:  # the name of this field in files of earlier versions
+        raise UserError(f"{path}: format: must be {FORMAT} for this version of polytask, found {content['format']!r}")
+    if "trunk" in content:  # the field's name in files of earlier versions
         content["encoder_fingerprint"] = content.pop("trunk")
     about: About = convert(content, About, str(path))
     about.task.check(f"{path}: task")
     if about.task.kind == "text":
-        raise UserError(f"{path}: task.kind: a task of plain text predicts nothing, and cannot be combined")
-    return AdapterFile(path, about, _tensors(path))
+        raise UserError(f"{path}: task.kind: a task of kind text has no labels to predict, so it cannot be combined")
+    return AdapterFile(path, about, _read_tensors(path))
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
-    for name, entry in read_header(path, "export it, or fetch it, again").items():
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    for name, entry in read_header(path, AGAIN).items():
         if entry.dtype not in FLOATS:
-            raise UserError(f"{path}: tensor {name} is {entry.dtype}, and must be one of {', '.join(sorted(FLOATS))}")
+            raise UserError(f"{path}: tensor {name} must be one of {', '.join(sorted(FLOATS))}, found {entry.dtype}")
     tensors = load_file(path)
     for name, tensor in tensors.items():
         check_finite(path, name, tensor)
     return tensors
 
 
-# --- what export and combine share ------------------------------------------------------------------------------------
+# --- used by export and combine ---------------------------------------------------------------------------------------
 def tokenizer_fingerprint(tokenizer: TextTokenizer) -> str:
-    """Of what it makes of a text, rather than of its file, which has several forms that do the same."""
+    """A fingerprint of the ids of a test text, rather than of the file: different files can do the same."""
     ids = [tokenizer.cls_id, tokenizer.sep_id, *tokenizer.encode([PROBE])[0].tolist()]
     return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
 
 
 def check_new(target: Path) -> Path:
-    """The target, when nothing is there yet."""
+    """Returns the target; raises a UserError if it exists."""
     with writing(target):
-        taken = target.is_symlink() or target.exists()
-    if taken:
-        raise UserError(f"{target}: is there already; choose another name, or delete it first")
+        exists = target.is_symlink() or target.exists()
+    if exists:
+        raise UserError(f"{target}: already exists; choose another name, or delete it first")
     return target

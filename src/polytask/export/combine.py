@@ -1,4 +1,4 @@
-"""Several tasks' adapter files put together on the encoder they were made for: one model folder. Knows no training."""
+"""Combines adapter files of several tasks, and the encoder they were trained on, into one model folder."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from polytask.export.adapter import (
 from polytask.model import MultiTaskModel
 from polytask.pretrained.find import find_encoder
 from polytask.pretrained.weights import fingerprints, load_encoder
-from polytask.recipe.records import TASK_NAME
+from polytask.recipe.records import check_task_name
 from polytask.runs.bundle import SPARE, Bundle, no_model, save_bundle, task_tensors
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
@@ -33,128 +33,127 @@ def combine(
     output: str | Path,
     max_length: int | None = None,
 ) -> Path:
-    """Puts adapter files together on their encoder into one model folder, which `load` and `polytask predict` read.
+    """Combines adapter files into one model folder, which `load` and `polytask predict` can read.
 
-    `encoder` is a run, a model folder, or an encoder as recipes name it. A (name, file) pair renames the task.
-    `max_length` is needed only where the files differ in it.
+    Args:
+        encoder: A run, a model folder, or an encoder as in a recipe.
+        files: The adapter files. A (name, file) pair renames the task.
+        output: The folder to write. It must not exist.
+        max_length: The model's maximum sequence length. Required if the files differ.
     """
     target = check_new(Path(output))
-    parts = _named(files)
-    adapter = _same_adapter(parts)
+    parts = _read_files(files)
+    adapter = _common_adapter(parts)
     folder = _encoder_folder(encoder)
     tokenizer = TextTokenizer.load(folder)
     specs = {name: part.about.task.spec(name) for name, part in parts.items()}
     labels = {name: part.about.task.labels() for name, part in parts.items()}
-    # No record can ask for more memory than its file has numbers for.
-    held = sum(tensor.numel() for part in parts.values() for tensor in part.tensors.values())
+    # Metadata cannot cause more memory to be allocated than its file has weights for.
+    size = sum(tensor.numel() for part in parts.values() for tensor in part.tensors.values())
     try:
-        encoder_of = partial(_fitting_encoder, folder, tokenizer, parts.values())
-        model = make_model(specs, labels, adapter, encoder_of, most=2 * held + SPARE)
+        load_checked = partial(_load_checked_encoder, folder, tokenizer, parts.values())
+        model = make_model(specs, labels, adapter, load_checked, most=2 * size + SPARE)
     except UserError as error:
         raise UserError(str(error).replace("recipe:", "the adapter files:", 1)) from None
     for name, part in parts.items():
-        _fill(model, name, part)
-    length = _length(parts, max_length, model.encoder.shape.positions)
+        _copy_tensors(model, name, part)
+    length = _choose_length(parts, max_length, model.encoder.shape.positions)
     packer = Packer(tuple(parts), tokenizer.cls_id, tokenizer.sep_id, length)
     with atomic_folder(target) as fresh:
         save_bundle(Bundle(model, tokenizer, packer, specs, labels, adapter), fresh)
     return target
 
 
-def _named(files: Iterable[str | Path | tuple[str, str | Path]]) -> dict[str, AdapterFile]:
+def _read_files(files: Iterable[str | Path | tuple[str, str | Path]]) -> dict[str, AdapterFile]:
+    """The adapter files by task name."""
     parts: dict[str, AdapterFile] = {}
     for given in files:
         name, path = given if isinstance(given, tuple) else (None, given)
         part = read_adapter(Path(path))
         name = part.about.name if name is None else name
-        if not TASK_NAME.fullmatch(name) or name == "mean":
-            raise UserError(f"{path}: {name!r}: a task's name is letters, digits, - and _, up to 64, not mean")
+        check_task_name(name, str(path))
         if name in parts:
-            raise UserError(
-                f"{path}: {parts[name].path} has a task {name} too; give one of them another name, as NAME=FILE"
-            )
+            raise UserError(f"{path}: {parts[name].path} also has a task {name}; rename one of them with NAME=FILE")
         parts[name] = part
     if not parts:
-        raise UserError("combine: at least one adapter file is needed")
+        raise UserError("combine: pass at least one adapter file")
     return parts
 
 
-def _same_adapter(parts: Mapping[str, AdapterFile]) -> MethodChoice:
+def _common_adapter(parts: Mapping[str, AdapterFile]) -> MethodChoice:
     first, *rest = parts.values()
     adapter = complete(first.about.adapter.choice(), f"{first.path}: adapter", saved=True)
     for part in rest:
         other = complete(part.about.adapter.choice(), f"{part.path}: adapter", saved=True)
         if other != adapter:
             raise UserError(
-                f"{part.path}: its adapter is {_shown(other)}, and that of {first.path} is {_shown(adapter)}: "
-                "one model has one adapter for all its tasks"
+                f"{part.path}: the adapter must be the same in all files; it is {_shown(other)} here, and "
+                f"{_shown(adapter)} in {first.path}"
             )
     return adapter
 
 
-def _shown(swap: MethodChoice) -> str:
-    return f"{swap.name} {json.dumps(swap.options)}"
+def _shown(choice: MethodChoice) -> str:
+    return f"{choice.name} {json.dumps(choice.options)}"
 
 
-def _length(parts: Mapping[str, AdapterFile], wanted: int | None, positions: int) -> int:
-    found = {name: part.about.max_length for name, part in parts.items()}
-    if wanted is None and len(set(found.values())) > 1:
-        said = ", ".join(f"{name} {length}" for name, length in found.items())
+def _choose_length(parts: Mapping[str, AdapterFile], asked: int | None, positions: int) -> int:
+    lengths = {name: part.about.max_length for name, part in parts.items()}
+    if asked is None and len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise UserError(
-            f"the files differ in max_length ({said}), and a model has one: choose it with --max-length; only texts "
-            "that one of them cuts and the other does not are answered differently than before"
+            f"the files differ in max_length ({listed}), but a model has only one; pass --max-length to choose it. "
+            "Predictions change only for texts that are truncated at one length and not at the other"
         )
-    length = next(iter(found.values())) if wanted is None else wanted
+    length = next(iter(lengths.values())) if asked is None else asked
     if not 4 <= length <= positions:
-        raise UserError(
-            f"max_length: a number from 4 to {positions}, the encoder's positions, is needed, found {length}"
-        )
+        raise UserError(f"max_length: must be in [4, {positions}], the encoder's positions; found {length}")
     return length
 
 
 def _encoder_folder(encoder: str | Path) -> Path:
-    """Where the encoder's files are. `minilm` is the encoder, as in recipes: a folder of that name is `./minilm`."""
-    found = None if encoder == "minilm" else model_folder(Path(encoder))
-    if found is None and (Path(encoder) / "recipe.yaml").is_file():
+    """The folder with the encoder's files. `minilm` is the encoder, as in recipes; a folder can be `./minilm`."""
+    folder = None if encoder == "minilm" else model_folder(Path(encoder))
+    if folder is None and (Path(encoder) / "recipe.yaml").is_file():
         raise no_model(Path(encoder))
-    return found or find_encoder(str(encoder))
+    return folder or find_encoder(str(encoder))
 
 
-def _fitting_encoder(folder: Path, tokenizer: TextTokenizer, parts: Iterable[AdapterFile]) -> Bert:
-    """The folder's encoder, when every file was made for it."""
+def _load_checked_encoder(folder: Path, tokenizer: TextTokenizer, parts: Iterable[AdapterFile]) -> Bert:
+    """Loads the folder's encoder; raises a UserError if a file was trained on another encoder."""
     bert = load_encoder(folder)
     check_vocabulary(tokenizer, bert.shape, folder)
     fingerprint, pooler = fingerprints(bert)
     tokens = tokenizer_fingerprint(tokenizer)
     for part in parts:
         about = part.about
-        made_on = f"(run {about.run}, encoder {about.encoder})"
+        origin = f"(run {about.run}, encoder {about.encoder})"
         if about.encoder_fingerprint != fingerprint:
             raise UserError(
-                f"{part.path} was made for another encoder: {about.encoder_fingerprint[:12]} {made_on}, and "
-                f"{folder} is {fingerprint[:12]}. "
-                "An adapter fits only the encoder it was trained on: give that run as the encoder, or train with "
-                "`train.parts: adapters`, which leaves the encoder as it is, so that adapters of many runs fit it"
+                f"{part.path} was trained on another encoder: {about.encoder_fingerprint[:12]} {origin}, but {folder} "
+                f"is {fingerprint[:12]}. An adapter fits only the encoder it was trained on: pass that run as the "
+                "encoder, or train with `train.parts: adapters`, which does not change the encoder, so that adapters "
+                "of several runs fit it"
             )
         if about.pooler not in (None, pooler):
             raise UserError(
-                f"{part.path}: its head uses the pooler {about.pooler[:12]} {made_on}, and that of {folder} is "
-                f"{pooler[:12]}. An encoder without a pooler gets one from each run's seed: pass that run as "
+                f"{part.path}: its head uses the pooler {about.pooler[:12]} {origin}, but {folder} has the pooler "
+                f"{pooler[:12]}. If an encoder has no pooler, each run initializes one by its seed: pass that run as "
                 "the encoder"
             )
         if about.tokenizer != tokens:
             raise UserError(
-                f"{part.path}: the tokenizer of {folder} reads texts otherwise than the one it was made with {made_on}"
+                f"{part.path}: the tokenizer of {folder} is not the one that the adapter was trained with {origin}"
             )
     return bert
 
 
-def _fill(model: MultiTaskModel, name: str, part: AdapterFile) -> None:
+def _copy_tensors(model: MultiTaskModel, name: str, part: AdapterFile) -> None:
     own = task_tensors(model, name)
     for key in sorted(own.keys() | part.tensors.keys()):
-        needed, found = (list(side[key].shape) if key in side else "none" for side in (own, part.tensors))
-        if needed != found:
-            raise UserError(f"{part.path}: tensor {key}: its own record makes the shape {needed}, found {found}")
+        expected, actual = (list(side[key].shape) if key in side else "none" for side in (own, part.tensors))
+        if expected != actual:
+            raise UserError(f"{part.path}: tensor {key}: must have the shape {expected}, found {actual}")
     with torch.no_grad():
         for key, tensor in own.items():
             tensor.copy_(part.tensors[key])

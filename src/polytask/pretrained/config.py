@@ -1,4 +1,4 @@
-"""A BERT's config.json <-> its shape, in Hugging Face's words. Knows numbers; knows no weights."""
+"""Converts between Hugging Face's config.json of a BERT and a BertShape."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -10,9 +10,9 @@ from polytask.encoders.bert import ACTIVATIONS, BertShape
 from polytask.types import UserError
 
 CONFIG = "config.json"
-NEEDED = "an encoder's folder holds config.json, model.safetensors and tokenizer.json or vocab.txt"
+NEEDED = "an encoder's folder must contain config.json, model.safetensors, and tokenizer.json or vocab.txt"
 
-# A field of BertShape, and its key in config.json.
+# Fields of BertShape and their keys in config.json.
 SHAPE_KEYS = {
     "layers": "num_hidden_layers",
     "hidden": "hidden_size",
@@ -30,7 +30,7 @@ SHAPE_KEYS = {
 
 
 def read_shape(folder: Path) -> BertShape:
-    """The shape that a folder's config.json describes; refuses what this encoder would compute wrongly."""
+    """Reads the shape from a folder's config.json; raises a UserError if the model is not a supported BERT."""
     path = folder / CONFIG
     if not path.is_file():
         raise UserError(f"{path} is missing: {NEEDED}")
@@ -49,29 +49,31 @@ def _check_kind(path: Path, config: dict[str, Any]) -> None:
     kind = config.get("model_type") or ("bert" if any(str(a).startswith("Bert") for a in architectures) else None)
     if kind != "bert":
         raise UserError(
-            f"{path}: model_type is {kind!r}, but polytask's encoder is a BERT (model_type 'bert'); "
-            "choose a BERT-architecture encoder: minilm, bert-base-uncased, BAAI/bge-small-en-v1.5 ..."
+            f"{path}: model_type: must be 'bert', found {kind!r}; "
+            "choose an encoder with the BERT architecture: minilm, bert-base-uncased, BAAI/bge-small-en-v1.5 ..."
         )
     allowed = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
     for key, value in allowed.items():
         if config.get(key, value) != value:
-            raise UserError(f"{path}: {key} is {config[key]!r}, and only {value!r} is supported")
+            raise UserError(f"{path}: {key}: must be {value!r}, found {config[key]!r}")
 
 
 def _check_numbers(path: Path, shape: BertShape) -> None:
     if shape.activation not in ACTIVATIONS:
         known = ", ".join(sorted(ACTIVATIONS))
-        raise UserError(f"{path}: hidden_act is {shape.activation!r}, and must be one of {known}")
+        raise UserError(f"{path}: hidden_act: must be one of {known}; found {shape.activation!r}")
     if shape.hidden % shape.heads:
-        raise UserError(f"{path}: hidden_size {shape.hidden} cannot be split into {shape.heads} attention heads")
+        raise UserError(
+            f"{path}: num_attention_heads: must divide hidden_size, which is {shape.hidden}; found {shape.heads}"
+        )
 
 
 def config_of(shape: BertShape, pad_id: int = 0) -> dict[str, Any]:
-    """The config.json with which transformers' BertModel has this shape."""
+    """The content of config.json for transformers' BertModel."""
     values = asdict(shape)
     kind = {
         "architectures": ["BertModel"],
-        # Without labels, a pipeline of transformers refuses instead of answering from a random classifier.
+        # Without labels, transformers' pipelines raise an error instead of predicting with a random classifier.
         "id2label": {},
         "label2id": {},
         "model_type": "bert",

@@ -1,4 +1,4 @@
-"""How large a model may be: parameters are counted before memory is taken for them. Knows shapes, no weights."""
+"""Limits the size of a model: parameters are counted before memory is allocated for them."""
 
 import math
 import os
@@ -17,7 +17,7 @@ FLOAT_BYTES = 4
 
 
 def num_parameters(shape: BertShape) -> int:
-    """The parameters of a Bert of this shape, without making one."""
+    """The number of parameters of a Bert of this shape."""
     hidden, ffn = shape.hidden, shape.ffn
     norm, square = 2 * hidden, hidden * hidden + hidden
     layer = 4 * square + hidden * ffn + ffn + ffn * hidden + hidden + 2 * norm
@@ -25,35 +25,35 @@ def num_parameters(shape: BertShape) -> int:
 
 
 def most_parameters(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """As many float32 numbers as three quarters of the memory that is available, to this container or at all."""
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    found = [pages, *_numbers(meminfo, "MemAvailable:", 1024), *_numbers(group, "", 1)]
-    return min(found) * 3 // 4 // FLOAT_BYTES
+    """The number of float32 parameters that fit in three quarters of the memory available to this process."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    available = min([total, *_read_bytes(meminfo, "MemAvailable:", 1024), *_read_bytes(group, "", 1)])
+    return available * 3 // 4 // FLOAT_BYTES
 
 
-def _numbers(path: Path, start: str, unit: int) -> list[int]:
-    """The first number in the line with this start; none where the file does not say."""
+def _read_bytes(path: Path, start: str, unit: int) -> list[int]:
+    """The number after `start` in a file, in bytes; empty if the file has no such number."""
     try:
         lines = path.read_text(encoding="ascii").splitlines()
         return [int(line.removeprefix(start).split()[0]) * unit for line in lines if line.startswith(start)]
-    except (OSError, ValueError, IndexError):  # also "max", which is no limit
+    except (OSError, ValueError, IndexError):  # also "max", which means no limit
         return []
 
 
 def check_parameters(shape: BertShape, where: str) -> None:
-    """Refuses an encoder that this machine's memory cannot hold."""
+    """Raises a UserError if an encoder of this shape does not fit in memory."""
     needed, most = num_parameters(shape), most_parameters()
     if needed > most:
         raise UserError(
-            f"{where}: an encoder of these sizes has {needed:,} parameters ({FLOAT_BYTES * needed / 1e9:,.1f} GB), and "
-            f"the memory available here holds at most {most:,}; choose smaller sizes"
+            f"{where}: an encoder of this shape has {needed:,} parameters ({FLOAT_BYTES * needed / 1e9:,.1f} GB), but "
+            f"the available memory is enough for {most:,}; choose smaller sizes"
         )
 
 
 class AtMost(TorchFunctionMode):
-    """Within it, a module that would take more than `most` numbers of memory raises a UserError before it takes them.
+    """Raises a UserError inside the context before more than `most` tensor elements are allocated.
 
-    Counts what the constructors of modules call: factories of tensors, and copies.
+    It counts what constructors of modules call: functions that create tensors, and copies.
     """
 
     def __init__(self, most: int, message: str) -> None:
@@ -66,7 +66,7 @@ class AtMost(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in FACTORIES:
-            self.left -= _asked_for(args, kwargs)
+            self.left -= _num_elements(args, kwargs)
         elif func in (torch.Tensor.clone, torch.Tensor.__deepcopy__, torch.clone):
             self.left -= args[0].numel()
         if self.left < 0:
@@ -74,8 +74,9 @@ class AtMost(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _asked_for(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """The numbers in a tensor of the size that a factory is called with: `empty(2, 3)` or `empty((2, 3))`."""
+def _num_elements(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """The number of elements of a new tensor, from the arguments of `empty(2, 3)` or `empty((2, 3))`."""
     given = (kwargs["size"],) if "size" in kwargs else args
-    sizes = given[0] if given and isinstance(given[0], tuple | list) else [one for one in given if isinstance(one, int)]
-    return math.prod(sizes)
+    if given and isinstance(given[0], tuple | list):
+        return math.prod(given[0])
+    return math.prod(size for size in given if isinstance(size, int))

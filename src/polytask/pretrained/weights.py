@@ -1,6 +1,6 @@
-"""Weights on disk <-> a Bert, in Hugging Face's files and names. Knows no network and no cache: see encoders.py.
+"""Loads and saves a Bert in Hugging Face's file format, with Hugging Face's tensor names.
 
-Reads safetensors only. Nothing is ever unpickled, so opening somebody's weights cannot run somebody's code.
+Reads safetensors only. Nothing is unpickled, so that loading untrusted weights cannot execute code.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from polytask.disk.json_files import read_json
 from polytask.disk.records import mapping
 from polytask.encoders.bert import Bert, BertShape
 from polytask.pretrained.config import CONFIG, NEEDED, config_of, read_shape
-from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
+from polytask.pretrained.header import FLOATS, Entry, check_finite, damaged, read_header
 from polytask.types import UserError
 
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
-# Our modules, and Hugging Face's: N is the layer's number.
+# Our modules and Hugging Face's; N is the layer's number.
 MODULES = {
     "words": "embeddings.word_embeddings",
     "positions": "embeddings.position_embeddings",
@@ -55,14 +55,14 @@ MODULES = {
     "layers.N.ffn_norm": "encoder.layer.N.output.LayerNorm",
     "pooler": "pooler.dense",
 }
-BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}  # saved by old versions; they hold no weights
+BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}  # old versions saved them; they are not weights
 OLD_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 log = logging.getLogger(__name__)
 
 
 def hugging_face_name(name: str) -> str:
-    """The name that one of our parameters has in a Hugging Face file."""
+    """The Hugging Face name of one of our parameters."""
     module, _, parameter = name.rpartition(".")
     parts = module.split(".")
     number = parts[1] if parts[0] == "layers" else ""
@@ -72,7 +72,7 @@ def hugging_face_name(name: str) -> str:
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The safetensors files of a folder: one, or the parts that an index names."""
+    """The safetensors files of a folder: a single one, or those that an index lists."""
     index = folder / INDEX
     if (folder / WEIGHTS).is_file():
         return (folder / WEIGHTS,)
@@ -80,30 +80,30 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         if any(folder.glob("*.bin")):
             raise pickle_refused(str(folder))
         raise UserError(f"{folder / WEIGHTS} is missing: {NEEDED}")
-    named: Mapping[str, Any] = mapping(read_json(index).get("weight_map"), f"{index}: weight_map")
-    parts = sorted(set(map(str, named.values())))
+    listed: Mapping[str, Any] = mapping(read_json(index).get("weight_map"), f"{index}: weight_map")
+    parts = sorted(set(map(str, listed.values())))
     for part in parts:
         if Path(part).name != part or not part.endswith(".safetensors"):
-            raise UserError(f"{index} names {part!r}, which is not a safetensors file beside it")
+            raise UserError(f"{index}: weight_map must list safetensors files in the same folder, found {part!r}")
         if not (folder / part).is_file():
-            raise UserError(f"{folder / part} is missing, and {INDEX} names it; download the encoder again")
+            raise UserError(f"{folder / part} is missing, but {INDEX} lists it; download the encoder again")
     return tuple(folder / part for part in parts)
 
 
 def pickle_refused(where: str) -> UserError:
-    """What to say of weights that exist only as a pickle."""
+    """The error for weights that exist only as a pickle."""
     return UserError(
-        f"{where} has its weights only as a .bin file. Such files are pickles, which can run any code when they are "
-        f"opened, so polytask does not open them. Use a revision of the encoder with {WEIGHTS}, or, where you trust "
+        f"{where} has its weights only as a .bin file. Such files are pickles, which can execute any code when they "
+        f"are loaded, so polytask does not load them. Use a revision of the encoder with {WEIGHTS}, or, if you trust "
         "it, convert it once with transformers:\n"
         f"    model = transformers.AutoModel.from_pretrained({where!r})\n"
         '    model.save_pretrained("converted", safe_serialization=True)\n'
-        "and copy config.json and the tokenizer's files beside it."
+        "and copy config.json and the tokenizer's files to the same folder."
     )
 
 
 def load_encoder(folder: Path, dropout: float | None = None, attention_dropout: float | None = None) -> Bert:
-    """The folder's encoder in float32. Where the file has no pooler, it starts untrained, and that is logged."""
+    """Loads the folder's encoder in float32. If the files have no pooler, it is initialized randomly with a warning."""
     shape = read_shape(folder)
     shape = replace(
         shape,
@@ -111,43 +111,45 @@ def load_encoder(folder: Path, dropout: float | None = None, attention_dropout: 
         attention_dropout=shape.attention_dropout if attention_dropout is None else attention_dropout,
     )
     headers = {path: read_header(path) for path in weight_files(folder)}
-    wanted = _wanted(shape, headers)  # the files are known to hold this shape before any memory is taken for it
-    found: dict[str, Tensor] = {}
+    expected = _expected_tensors(shape, headers)  # checks the files' shapes before memory is allocated
+    tensors: dict[str, Tensor] = {}
     for path, header in headers.items():
-        found.update(_read_file(path, header, wanted))
-    missing = sorted(wanted.keys() - found.keys())
+        tensors.update(_read_file(path, header, expected))
+    missing = sorted(expected.keys() - tensors.keys())
     if missing == ["pooler.dense.bias", "pooler.dense.weight"]:
-        log.warning("%s has no pooler: it starts untrained", folder)
-        found["pooler.dense.weight"] = nn.init.normal_(
+        log.warning("%s has no pooler: it is initialized randomly", folder)
+        tensors["pooler.dense.weight"] = nn.init.normal_(
             torch.empty(shape.hidden, shape.hidden), std=shape.initializer_range
         )
-        found["pooler.dense.bias"] = torch.zeros(shape.hidden)
+        tensors["pooler.dense.bias"] = torch.zeros(shape.hidden)
     elif missing:
         raise UserError(
-            f"{folder} has no tensor {missing[0]} ({len(missing)} of {len(wanted)} are missing): the weights do not "
+            f"{folder} has no tensor {missing[0]} ({len(missing)} of {len(expected)} are missing): the weights do not "
             f"fit {CONFIG}, or are not those of a BERT; download the encoder again"
         )
     encoder = empty_encoder(shape)
-    ours = {name: found[hugging_face_name(name)] for name in encoder.state_dict()}
-    encoder.load_state_dict(ours, assign=True)
+    encoder.load_state_dict({name: tensors[hugging_face_name(name)] for name in encoder.state_dict()}, assign=True)
     return encoder
 
 
 def load_tensors(folder: Path, names: Mapping[str, str]) -> dict[str, Tensor]:
-    """Tensors of an encoder's files that the encoder does not use, by their new names; empty if one is missing."""
-    found: dict[str, Tensor] = {}
+    """Reads tensors that the encoder itself does not use. `names` maps new names to those in the files.
+
+    The result is empty if one of them is missing.
+    """
+    tensors: dict[str, Tensor] = {}
     for path in weight_files(folder):
         try:
             with safe_open(path, framework="pt") as file:
-                keys = {_plain_name(key): key for key in file.keys()}  # noqa: SIM118  (no mapping)
-                found |= {own: file.get_tensor(keys[name]).float() for own, name in names.items() if name in keys}
+                keys = {_current_name(key): key for key in file.keys()}  # noqa: SIM118  (no mapping)
+                tensors |= {new: file.get_tensor(keys[name]).float() for new, name in names.items() if name in keys}
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{path} is not a whole safetensors file ({error}); download the encoder again") from None
-    return found if len(found) == len(names) else {}
+            raise damaged(path, error) from None
+    return tensors if len(tensors) == len(names) else {}
 
 
-class _NoStart(TorchFunctionMode):
-    """Leaves out torch.nn.init: time well saved, and no random numbers drawn, where weights come from a file."""
+class _SkipInit(TorchFunctionMode):
+    """Skips torch.nn.init inside the context, which saves time and random draws if weights come from a file."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -159,79 +161,80 @@ class _NoStart(TorchFunctionMode):
 
 
 def empty_encoder(shape: BertShape) -> Bert:
-    """An encoder whose weights are whatever the memory held: to be filled, or counted."""
+    """An encoder with uninitialized weights."""
     # Not on the meta device, whose random operations take a second to import.
-    with _NoStart():
+    with _SkipInit():
         return Bert(shape)
 
 
 def tensor_shapes(shape: BertShape) -> dict[str, tuple[int, ...]]:
-    """The parameters of a Bert of this shape, by their names in a Hugging Face file, without making one."""
+    """The shapes of a Bert's parameters by their Hugging Face names, without creating a Bert."""
     hidden, ffn = shape.hidden, shape.ffn
     rows = {"words": shape.vocabulary, "positions": shape.positions, "segments": shape.segments}
-    maps = {"layers.N.up": (ffn, hidden), "layers.N.down": (hidden, ffn)}
-    found: dict[str, tuple[int, ...]] = {}
+    linear = {"layers.N.up": (ffn, hidden), "layers.N.down": (hidden, ffn)}
+    shapes: dict[str, tuple[int, ...]] = {}
     for module in MODULES:
         for layer in range(shape.layers) if ".N." in module else (0,):
             name = module.replace(".N.", f".{layer}.")
             if module in rows:
-                found[f"{name}.weight"] = (rows[module], hidden)
+                shapes[f"{name}.weight"] = (rows[module], hidden)
             else:
-                weight = (hidden,) if module.endswith("norm") else maps.get(module, (hidden, hidden))
-                found |= {f"{name}.weight": weight, f"{name}.bias": weight[:1]}
-    return {hugging_face_name(name): size for name, size in found.items()}
+                weight = (hidden,) if module.endswith("norm") else linear.get(module, (hidden, hidden))
+                shapes |= {f"{name}.weight": weight, f"{name}.bias": weight[:1]}
+    return {hugging_face_name(name): size for name, size in shapes.items()}
 
 
-def _wanted(shape: BertShape, headers: Mapping[Path, Mapping[str, Entry]]) -> dict[str, tuple[int, ...]]:
-    """The tensors an encoder of this shape needs, when the files do not contradict it."""
-    wanted = tensor_shapes(shape)
+def _expected_tensors(shape: BertShape, headers: Mapping[Path, Mapping[str, Entry]]) -> dict[str, tuple[int, ...]]:
+    """The tensors of an encoder of this shape; raises a UserError if the files do not fit the shape."""
+    expected = tensor_shapes(shape)
     for path, header in headers.items():
         for key, name in _names(header).items():
-            if name in wanted:
-                _check_entry(path, key, header[key], wanted[name])
+            if name in expected:
+                _check_entry(path, key, header[key], expected[name])
             elif name.startswith(("embeddings.", "encoder.layer.")) and name not in BUFFERS:
-                raise UserError(f"{path} has a tensor {key} that {CONFIG} leaves no place for: they are not a pair")
-    return wanted
+                raise UserError(f"{path}: tensor {key} does not fit {CONFIG}; download the encoder again")
+    return expected
 
 
 def _names(header: Mapping[str, Entry]) -> dict[str, str]:
-    """The plain BertModel name of each tensor of a file; those of heads are left out."""
+    """The BertModel name of each tensor of a file, without those of heads."""
     prefix = "bert." if any(key.startswith("bert.") for key in header) else ""
-    return {key: _plain_name(key.removeprefix(prefix)) for key in header if key.startswith(prefix)}
+    return {key: _current_name(key.removeprefix(prefix)) for key in header if key.startswith(prefix)}
 
 
 def _check_entry(path: Path, key: str, entry: Entry, shape: tuple[int, ...]) -> None:
     if entry.shape != shape:
-        raise UserError(f"{path}: tensor {key} has shape {list(entry.shape)}, and {CONFIG} makes it {list(shape)}")
+        raise UserError(f"{path}: tensor {key}: must have the shape {list(shape)}, found {list(entry.shape)}")
     if entry.dtype not in FLOATS:
         raise UserError(f"{path}: tensor {key} is {entry.dtype}; quantized weights are not supported")
 
 
-def _read_file(path: Path, header: Mapping[str, Entry], wanted: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The file's tensors that an encoder wants, by their plain BertModel names; heads and buffers are left out."""
-    found: dict[str, Tensor] = {}
+def _read_file(path: Path, header: Mapping[str, Entry], expected: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Reads the file's expected tensors by their BertModel names; others (heads, buffers) are ignored."""
+    tensors: dict[str, Tensor] = {}
     try:
         with safe_open(path, framework="pt") as file:
             for key, name in _names(header).items():
-                if name in wanted:
-                    # A copy, because the file's own memory changes when the file does.
-                    found[name] = file.get_tensor(key).to(torch.float32, copy=True)
-                    check_finite(path, key, found[name])
+                if name in expected:
+                    # A copy, because the file is memory-mapped and may change.
+                    tensors[name] = file.get_tensor(key).to(torch.float32, copy=True)
+                    check_finite(path, key, tensors[name])
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a whole safetensors file ({error}); download the encoder again") from None
-    return found
+        raise damaged(path, error) from None
+    return tensors
 
 
-def _plain_name(name: str) -> str:
+def _current_name(name: str) -> str:
+    """The name with gamma and beta of old files replaced by weight and bias."""
     for old, new in OLD_ENDINGS.items():
         name = name.removesuffix(old) + new if name.endswith(old) else name
     return name
 
 
 def save_encoder(encoder: Bert, folder: Path, pad_id: int = 0) -> None:
-    """Writes config.json and model.safetensors for transformers' BertModel; each file appears whole or not at all.
+    """Writes config.json and model.safetensors for transformers' BertModel, each atomically.
 
-    `pad_id` is that of the tokenizer: the encoder itself never sees padding.
+    `pad_id` is the tokenizer's; the encoder itself has no padding.
     """
     tensors = {hugging_face_name(name): tensor.cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     with atomic_file(folder / WEIGHTS) as weights, atomic_file(folder / CONFIG) as config:
@@ -240,10 +243,10 @@ def save_encoder(encoder: Bert, folder: Path, pad_id: int = 0) -> None:
 
 
 def fingerprints(encoder: Bert) -> tuple[str, str]:
-    """SHA-256 of the encoder's weights, and of its pooler by itself: where a file has none, each seed makes one.
+    """SHA-256 of the encoder without its pooler, and of the pooler, which is random if the encoder's files have none.
 
-    Of names, shapes and float32 bytes, in the order of the names, and of the numbers that no tensor shows. Dropout is
-    left out: a frozen encoder is the encoder it was, whatever it was trained with.
+    They include the tensors' names, shapes and float32 bytes, sorted by name, and the settings that no tensor shows.
+    Dropout is not included: a frozen encoder stays the same encoder whatever dropout it was trained with.
     """
     shape = encoder.shape
     encoder_digest = hashlib.sha256(f"{shape.heads} {shape.norm_eps} {shape.activation}\n".encode())

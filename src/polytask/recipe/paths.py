@@ -1,4 +1,4 @@
-"""The files that a recipe names, as absolute paths."""
+"""Makes the paths in a recipe absolute."""
 
 import importlib.util
 import os
@@ -11,17 +11,17 @@ from polytask.types import UserError
 
 
 def with_absolute_files(recipe: Recipe, where: str, folder: Path) -> Recipe:
-    """Every file of the recipe as an absolute path, so that the run's copy can be used from anywhere."""
+    """The recipe with absolute paths, so that the run's copy of it can be used from any folder."""
     base = folder / _expand(recipe.data, f"{where}: data") if recipe.data is not None else folder
     tasks = {}
     for name, task in recipe.tasks.items():
-        place = f"{where}: tasks.{name}"
+        field = f"{where}: tasks.{name}"
         tasks[name] = replace(
             task,
-            train=_absolute(task.train, base, f"{place}.train"),
-            dev=_absolute(task.dev, base, f"{place}.dev"),
-            test=None if task.test is None else _absolute(task.test, base, f"{place}.test"),
-            metrics=tuple(located(reference, folder) for reference in task.metrics),
+            train=_absolute(task.train, base, f"{field}.train"),
+            dev=_absolute(task.dev, base, f"{field}.dev"),
+            test=None if task.test is None else _absolute(task.test, base, f"{field}.test"),
+            metrics=tuple(locate_function(reference, folder) for reference in task.metrics),
         )
     encoder = recipe.encoder
     if isinstance(encoder, str):
@@ -35,16 +35,19 @@ def with_absolute_files(recipe: Recipe, where: str, folder: Path) -> Recipe:
     return replace(recipe, tasks=tasks, data=None, encoder=encoder, teachers=teachers)
 
 
-def located(reference: str, folder: Path) -> str:
-    """`module:function` with the module's file, where that is beside the recipe, or (not installed) in this folder."""
+def locate_function(reference: str, folder: Path) -> str:
+    """`module:function` with the path of the module's file in place of the module.
+
+    The file is looked for in the recipe's folder and, if no such module is installed, in the current folder.
+    """
     module, _, name = reference.rpartition(":")
     if not module or not module.partition(".")[0]:
-        return reference  # refused later, with the field's name
+        return reference  # an error later, with the field's name
     file = Path(os.path.expanduser(module) if module.endswith(".py") else f"{module.replace('.', '/')}.py")
     installed = not module.endswith(".py") and importlib.util.find_spec(module.partition(".")[0]) is not None
-    for place in (folder,) if installed else (folder, Path.cwd()):
-        if (place / file).is_file():
-            return f"{os.path.abspath(place / file)}:{name}"
+    for candidate in (folder,) if installed else (folder, Path.cwd()):
+        if (candidate / file).is_file():
+            return f"{os.path.abspath(candidate / file)}:{name}"
     return reference
 
 
@@ -59,7 +62,7 @@ def _expand(text: str, where: str) -> str:
         name = match.group(1)
         if name not in os.environ:
             raise UserError(
-                f"{where}: the environment has no {name}; set it (export {name}=DIR) or give the folder itself"
+                f"{where}: the environment variable {name} is not set; set it (export {name}=DIR) or write the folder"
             )
         return os.environ[name]
 

@@ -1,56 +1,67 @@
-"""A recipe as a typed record, and the record as a plain mapping. Knows no file and no method."""
+"""The recipe as a typed record, its conversion to a plain mapping, and the names that tasks may have."""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from polytask.types import AddSettings, MaxLength, MethodChoice, Rate, TaskSpec, TrainSettings
+from polytask.types import AddSettings, MaxLength, MethodChoice, Rate, TaskSpec, TrainSettings, UserError
 
 TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-CHOICES = ("mean", "last")
-"""What `train.select` can be beside a task."""
+SELECT_WORDS = ("mean", "last")
+"""The values of `train.select` that are not tasks; no task can have these names."""
+
+
+def check_task_name(name: str, where: str) -> None:
+    """Raises a UserError if no task may have this name."""
+    if not TASK_NAME.fullmatch(name) or name in SELECT_WORDS:
+        raise UserError(
+            f"{where}: a task's name must be 1 to 64 letters, digits, - and _, starting with a letter or digit, and "
+            f"not {' or '.join(SELECT_WORDS)}; found {name!r:.80}"
+        )
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One whole run: tasks, encoder, the six swaps, and how to train."""
+    """Everything about one run: tasks, encoder, methods, and how to train."""
 
     tasks: Mapping[str, TaskSpec]
-    """Task name -> what it is."""
+    """The tasks by name. See below for their fields."""
     name: str = "run"
-    """Names the run's folder: runs/NAME."""
+    """Name of the run. Its folder is runs/NAME."""
     encoder: str | Mapping[str, Any] = "minilm"
-    """minilm, a folder, ID or ID@REVISION of the hub, or {layers: 2, hidden: 128, ...} for an untrained one."""
+    """The pretrained encoder: minilm, a folder, or a hub ID or ID@REVISION.
+    {layers: 2, hidden: 128, ...} creates an untrained encoder."""
     max_length: MaxLength = 128
-    """Longest sequence in tokens; longer texts lose their end."""
+    """Maximum sequence length in tokens. Longer texts are truncated."""
     dropout: Rate | None = None
-    """Of hidden states; left out: as the encoder was trained."""
+    """Dropout rate of hidden states. Default: the encoder's own."""
     attention_dropout: Rate | None = None
-    """Of attention weights; left out: as the encoder was trained. Above 128 tokens, 0 is faster on CUDA."""
+    """Dropout rate of attention weights. Default: the encoder's own. With more than 128 tokens, 0 is faster on CUDA."""
     data: str | None = None
-    """Folder the tasks' files are in; left out: the recipe's own folder. May be ${POLYTASK_DATA}."""
+    """Folder that the tasks' files are relative to. Default: the recipe's folder. Can be ${POLYTASK_DATA}."""
     seed: int = 0
-    """Every random draw of the run comes from it: same seed, same machine, same weights."""
+    """Random seed. The same seed on the same machine gives the same weights."""
     adapter: MethodChoice = field(default_factory=lambda: MethodChoice("none"))
-    """Task-specific parts inside the encoder."""
+    """Task-specific modules inside the encoder."""
     regularizers: tuple[MethodChoice, ...] = ()
-    """Penalties added to the loss, any number."""
+    """Penalties that are added to the loss."""
     sampler: MethodChoice = field(default_factory=lambda: MethodChoice("proportional"))
-    """Which tasks enter a step."""
+    """Chooses the tasks of each step."""
     policy: MethodChoice = field(default_factory=lambda: MethodChoice("sum"))
-    """How the tasks' losses become one update."""
+    """Combines the tasks' losses or gradients into one update."""
     optimizer: MethodChoice = field(default_factory=lambda: MethodChoice("adamw"))
-    """Its `lr` and `weight_decay` are the encoder's."""
+    """The optimizer. Its `lr` and `weight_decay` are those of the encoder."""
     teachers: Mapping[str, str] = field(default_factory=dict)
-    """Task -> the folder of a finished run that knows it: its outputs are learned beside the labels."""
+    """Folder of a finished run for each task to distill: the task learns the run's outputs as well as the labels."""
     train: TrainSettings = field(default_factory=TrainSettings)
-    """How long, how fast and on what: below."""
+    """Training settings. See below."""
     add: AddSettings | None = None
-    """For `polytask add-task RUN RECIPE` only: how the tasks join a run that has finished: below."""
+    """How the tasks are added to a finished run, for `polytask add-task RUN RECIPE` only. See below."""
 
 
 def recipe_to_mapping(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as a mapping of plain values, as a recipe file contains it."""
     content: dict[str, Any] = _plain(asdict(recipe))
     for task in content["tasks"].values():
         del task["name"]
@@ -58,7 +69,7 @@ def recipe_to_mapping(recipe: Recipe) -> dict[str, Any]:
 
 
 def flat_fields(recipe: Recipe) -> dict[str, Any]:
-    """A recipe's fields by dotted name; a method is its name, and its options by their own."""
+    """The recipe's fields by dotted name. The value of a method's field is the method's name."""
     return dict(_flat(recipe_to_mapping(recipe), ""))
 
 
@@ -79,6 +90,3 @@ def _plain(value: Any) -> Any:
             return {"name": value["name"], **_plain(value["options"])}
         return {key: _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, tuple | list) else value
-
-
-# --- checks a type cannot make ----------------------------------------------------------------------------------------

@@ -1,64 +1,62 @@
-"""Strict YAML: plain values only, no key twice, no aliases that explode."""
+"""Strict YAML: plain values only, no duplicate keys, no aliases that expand without limit."""
 
 from collections.abc import Hashable
 from typing import Any
 
 import yaml
 
-from polytask.disk.records import LARGEST
+from polytask.disk.records import MAX_INTEGER
 from polytask.types import UserError
 
-MOST_VALUES = 100_000  # a recipe has hundreds
+MAX_VALUES = 100_000  # a recipe has hundreds
 
 
 def load_yaml(text: str, where: str) -> Any:
-    """Plain values only: no tags, no key twice in one mapping, no more than a person can have meant."""
+    """Parses YAML with plain values only: no tags, no duplicate keys, at most MAX_VALUES values."""
     try:
         return yaml.load(text, Loader=_StrictLoader)  # noqa: S506  (a subclass of SafeLoader)
     except yaml.YAMLError as error:
         raise UserError(f"{where}: not valid YAML: {error}") from None
     except RecursionError:
-        raise UserError(f"{where}: not valid YAML: brackets inside brackets, too many of them") from None
+        raise UserError(f"{where}: not valid YAML: its brackets are nested too deeply") from None
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Plain YAML values only; a key that stands twice in one mapping is an error, not silently the last one."""
+    """Plain YAML values only; a duplicate key is an error, where PyYAML silently takes the last one."""
 
     def construct_document(self, node: yaml.Node) -> Any:
-        if _size(node, {}) > MOST_VALUES:
-            raise yaml.YAMLError(f"more than {MOST_VALUES:,} values, each alias counted as what it stands for")
+        if _size(node, {}) > MAX_VALUES:
+            raise yaml.YAMLError(f"more than {MAX_VALUES:,} values with all aliases expanded")
         return super().construct_document(node)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """What is written as a number or a date, and is none, is an error with its place."""
+        """Errors in numbers and dates say where they are."""
         try:
             value = super().construct_object(node, deep)
         except (ValueError, TypeError, AttributeError, ArithmeticError):
-            raise _at(node, f"{node.value!r:.80} is no {node.tag.rpartition(':')[2]}") from None
-        if isinstance(value, int) and abs(value) > LARGEST:
-            raise _at(node, "a number too large")
+            raise _at(node, f"{node.value!r:.80} is not a valid {node.tag.rpartition(':')[2]}") from None
+        if isinstance(value, int) and abs(value) > MAX_INTEGER:
+            raise _at(node, "the number is too large")
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":  # `<<: *other` puts in what stands there
+            if key_node.tag == "tag:yaml.org,2002:merge":  # `<<: *other` inserts the other mapping's keys
                 continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
-                raise _at(key_node, "a name is needed here, found a list or fields")
+                raise _at(key_node, "a key must be a name, found a list or a mapping")
             if key in seen:
-                raise yaml.YAMLError(
-                    f"the key {key!r} stands twice, the second time in line {key_node.start_mark.line + 1}"
-                )
+                raise _at(key_node, f"duplicate key {key!r}")
             seen.add(key)
         return super().construct_mapping(node, deep)
 
 
 def _size(node: yaml.Node, known: dict[int, int]) -> int:
-    """How many values there are when every alias is written out; aliases of aliases make billions out of ten lines."""
+    """The number of values with all aliases expanded: aliases of aliases make billions out of ten lines."""
     if known.get(id(node)) == 0:
-        raise _at(node, "an alias inside of what it stands for")
+        raise _at(node, "an alias contains itself")
     if id(node) not in known:
         known[id(node)] = 0
         inner = node.value if isinstance(node, yaml.CollectionNode) else []

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from polytask.build import check_vocabulary, complete, head_swap, make_model
 from polytask.disk.atomic import atomic_file, write_atomically
+from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
 from polytask.model import MultiTaskModel
-from polytask.pretrained.find import sha256
 from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
-from polytask.recipe.records import TASK_NAME
+from polytask.recipe.records import check_task_name
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
@@ -238,8 +238,7 @@ def read_tasks(path: Path) -> TasksFile:
     if not tasks.tasks:
         raise UserError(f"{path}: tasks: at least one task is needed")
     for name, entry in tasks.tasks.items():
-        if not TASK_NAME.fullmatch(name):
-            raise UserError(f"{path}: tasks: {name!r:.80}: a task's name must be 1 to 64 letters, digits, - and _")
+        check_task_name(name, f"{path}: tasks")
         entry.check(f"{path}: tasks.{name}")
     return tasks
 

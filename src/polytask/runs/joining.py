@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from polytask.build import complete
+from polytask.disk.hashing import sha256
 from polytask.disk.records import mapping
-from polytask.pretrained.find import sha256
 from polytask.recipe.reading import read_content, read_recipe, recipe_from, with_setting
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.bundle import Bundle, load_bundle, no_model

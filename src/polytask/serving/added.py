@@ -1,4 +1,4 @@
-"""The columns that a task's predictions add to a file: their names, types and digits. Knows no format."""
+"""The columns that a task's predictions add to a file: names, types and rounding."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -10,13 +10,13 @@ import pyarrow as pa
 from polytask.types import LabelSpace, Prediction, UserError, unknown
 
 PROBABILITIES = ("top", "all", "none")
-PROBABILITY_DIGITS = 6  # significant ones: small probabilities do not become 0
-SCORE_DIGITS = 5  # of the task's range: 4 decimals for scores from 0 to 5, 2 for scores from 0 to 100
+PROBABILITY_DIGITS = 6  # significant digits, so that small probabilities do not become 0
+SCORE_DIGITS = 5  # relative to the task's range: 4 decimals for scores from 0 to 5, 2 for scores from 0 to 100
 
 
 @dataclass(frozen=True)
 class AddedColumns:
-    """The columns of one task: predicted_TASK, probability_TASK, and with "all" a probability_TASK_CLASS for each."""
+    """The columns of one task: predicted_TASK, probability_TASK and, with "all", probability_TASK_CLASS per class."""
 
     task: str
     labels: LabelSpace
@@ -28,25 +28,26 @@ class AddedColumns:
 
     @cached_property
     def types(self) -> dict[str, pa.DataType]:
-        found = {f"predicted_{self.task}": pa.float64() if self.labels.kind == "score" else pa.string()}
+        types = {f"predicted_{self.task}": pa.float64() if self.labels.kind == "score" else pa.string()}
         if self.labels.kind != "score" and self.probabilities != "none":
-            found[f"probability_{self.task}"] = pa.float64()
-            found |= {self._of_class(name): pa.float64() for name in self.labels.classes if self.probabilities == "all"}
-        return found
+            types[f"probability_{self.task}"] = pa.float64()
+            if self.probabilities == "all":
+                types |= {self._class_column(name): pa.float64() for name in self.labels.classes}
+        return types
 
     def values(self, prediction: Prediction) -> dict[str, str | float | None]:
-        """The prediction's values by column, all None where there is no prediction."""
-        label, found = prediction.label, dict[str, str | float | None](dict.fromkeys(self.types))
+        """The prediction's values by column; all None if there is no prediction."""
+        label, values = prediction.label, dict[str, str | float | None](dict.fromkeys(self.types))
         if label is None:
-            return found
-        found[f"predicted_{self.task}"] = round(label, self._decimals) if isinstance(label, float) else label
+            return values
+        values[f"predicted_{self.task}"] = round(label, self._decimals) if isinstance(label, float) else label
         if prediction.probabilities is not None and self.probabilities != "none":
-            found[f"probability_{self.task}"] = _rounded(prediction.probabilities[str(label)])
+            values[f"probability_{self.task}"] = _rounded(prediction.probabilities[str(label)])
             if self.probabilities == "all":
-                found |= {self._of_class(name): _rounded(p) for name, p in prediction.probabilities.items()}
-        return found
+                values |= {self._class_column(name): _rounded(p) for name, p in prediction.probabilities.items()}
+        return values
 
-    def _of_class(self, name: str) -> str:
+    def _class_column(self, name: str) -> str:
         return f"probability_{self.task}_{name}"
 
     @cached_property
@@ -60,7 +61,7 @@ def _rounded(probability: float) -> float:
 
 
 def check_names(source: str, columns: Iterable[str], added: Mapping[str, AddedColumns]) -> None:
-    """Refuses to write two columns of one name: one would be lost, or mistaken for the other."""
+    """Raises a UserError if two columns of the output would have the same name."""
     taken = dict.fromkeys(columns, "the input's")
     for task, columns_of_task in added.items():
         for name in columns_of_task.types:
@@ -68,11 +69,11 @@ def check_names(source: str, columns: Iterable[str], added: Mapping[str, AddedCo
                 taken[name] = f"task {task}'s"
             elif taken[name] == "the input's":
                 raise UserError(
-                    f"{source}: has a column {name!r}, which predictions of task {task} would overwrite; rename or "
-                    "remove that column, or predict the file as it was before"
+                    f"{source}: has a column {name!r}, which the predictions of task {task} would overwrite; rename or "
+                    "remove that column, or predict the file without it"
                 )
             else:
                 raise UserError(
                     f"predict: {taken[name]} column and task {task}'s would both be called {name!r}; predict these "
-                    "tasks one at a time, into two files"
+                    "tasks separately, into two files"
                 )

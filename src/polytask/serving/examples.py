@@ -1,4 +1,4 @@
-"""Examples to predict, from the texts that a caller passes. Knows no model and no file."""
+"""Converts the arguments of `predict` to examples."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
@@ -8,10 +8,11 @@ from polytask.tasks.source import shortened
 from polytask.types import UserError
 
 Text = str | None
-"""None, like an empty text, is one that is missing."""
+"""None, like an empty text, is a missing text."""
 Texts = Text | Sequence[Text] | Sequence[tuple[Text, Text]]
 """One text, a list of texts, or a list of pairs."""
 Example = tuple[Text, ...]
+"""One text, or the two texts of a pair."""
 
 
 def has_text(example: Example) -> bool:
@@ -22,7 +23,7 @@ def has_text(example: Example) -> bool:
 def examples_from(text: Texts, text2: Text | Sequence[Text], strict: bool) -> list[Example]:
     """The arguments of `predict` as examples."""
     if _is_one(text) != _is_one(text2) and text2 is not None:
-        raise UserError("predict: text and text2 are one text and a list; give two texts, or two lists of texts")
+        raise UserError("predict: text and text2 must be two texts, or two lists; found one text and one list")
     if _is_one(text):
         rows: list[tuple[object, ...]] = [(text,) if text2 is None else (text, text2)]
     elif text2 is None:
@@ -39,12 +40,12 @@ def examples_from(text: Texts, text2: Text | Sequence[Text], strict: bool) -> li
 
 
 def _is_one(value: object) -> bool:
-    """One text, or the value that a table has in place of one, rather than several."""
+    """Whether the value is one text (or a missing value, such as NaN) rather than several."""
     return isinstance(value, str | bytes) or not isinstance(value, Iterable)
 
 
 def _text(value: object, number: int, strict: bool) -> Text:
-    missing = not isinstance(value, str) and str(value) == "<NA>"  # pandas.NA, which refuses every comparison
+    missing = not isinstance(value, str) and str(value) == "<NA>"  # pandas.NA, which cannot be compared
     problem = EMPTY_TEXT if missing else text_problem(value)
     if problem and (strict or problem != EMPTY_TEXT):
         raise UserError(f"predict: example {number} (counted from 0): {shortened(value)!r}: {problem}")

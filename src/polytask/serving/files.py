@@ -1,6 +1,6 @@
-"""Predictions for whole files: csv, tsv, jsonl or parquet in and out, row by row in flat memory.
+"""Predicts whole files (csv, tsv, jsonl or parquet) row by row, in constant memory.
 
-Everything that can be wrong with the input, or stand in the way of the output, stops before the first prediction.
+All errors in the input, and all reasons why the output cannot be written, are reported before the first prediction.
 """
 
 import os
@@ -22,16 +22,18 @@ from polytask.types import Prediction, UserError
 TextColumns = Mapping[str, tuple[str, ...]]
 """For each task, the columns of its texts."""
 Added = Mapping[str, AddedColumns]
-NAMED = 20  # columns that an error lists
+"""For each task, the columns that its predictions add."""
+MAX_COLUMNS = 20
+"""Columns that an error lists."""
 
 
 @dataclass(frozen=True)
 class PredictedFile:
-    """What `predict_file` wrote."""
+    """The result of `predict_file`."""
 
     rows: int
     without_text: Mapping[str, int]
-    """For each task, how many rows have no text for it and therefore no prediction."""
+    """For each task, the number of rows without text, which have no prediction."""
 
 
 def predict_file(
@@ -45,13 +47,17 @@ def predict_file(
     strict: bool = False,
     force: bool = False,
 ) -> PredictedFile:
-    """Writes every row of `source` to `target`, with the predictions of one or several tasks added as columns.
+    """Writes all rows of `source` to `target`, with the predictions of one or several tasks as additional columns.
 
-    tasks: by default every task whose text columns the file has. columns: by default those of the training files.
-    probabilities: "top" adds that of the predicted class, "all" also those of every class, "none" none.
-    A row without text gets an empty prediction; with `strict` it is an error.
-    An existing target is replaced only with `force`, and the input itself never.
-    Nothing is written when anything fails.
+    Args:
+        predictor: The model.
+        tasks: The tasks to predict. Default: all tasks whose text columns the file has.
+        source: The file to predict.
+        target: The file to write. Nothing is written if there is any error.
+        columns: The text columns. Default: those of the training data.
+        probabilities: "top" adds the probability of the predicted class, "all" also those of all classes, "none" none.
+        strict: Whether a row without text is an error. Otherwise its prediction is empty.
+        force: Whether to overwrite an existing target. The source is never overwritten.
     """
     target = Path(target)
     fallback = _encoding(predictor, tasks)
@@ -62,14 +68,14 @@ def predict_file(
     text_columns = _text_columns(predictor, [tasks] if isinstance(tasks, str) else tasks, file, columns)
     added = {task: AddedColumns(task, predictor.bundle.labels[task], probabilities) for task in text_columns}
     check_names(source, file.columns, added)
-    file.check(_different(text_columns), strict)
+    file.check(_all_columns(text_columns), strict)
     return _write(predictor, text_columns, added, file, target)
 
 
 def _encoding(predictor: Predictor, tasks: str | Sequence[str] | None) -> str | None:
-    """The encoding that the recipe gave for the tasks' own files: a file that is not Unicode is read with it too."""
-    wanted = predictor.tasks if tasks is None else [tasks] if isinstance(tasks, str) else tasks
-    encodings = {predictor.spec(task).encoding for task in wanted} - {None}
+    """The encoding in the recipe of the tasks' training data, which is used if the file is not Unicode."""
+    names = predictor.tasks if tasks is None else [tasks] if isinstance(tasks, str) else tasks
+    encodings = {predictor.spec(task).encoding for task in names} - {None}
     return encodings.pop() if len(encodings) == 1 else None
 
 
@@ -85,46 +91,46 @@ def _write(
         for window, predictions in _predicted(predictor, text_columns, file):
             write([_with_predictions(record, i, predictions, added) for i, record in enumerate(window)])
             rows += len(window)
-            without_text.update({t: sum(p.label is None for p in found) for t, found in predictions.items()})
+            without_text.update({task: sum(p.label is None for p in rest) for task, rest in predictions.items()})
     return PredictedFile(rows, dict(without_text))
 
 
 def _predicted(
     predictor: Predictor, text_columns: TextColumns, file: InputFile
 ) -> Iterator[tuple[list[Record], dict[str, list[Prediction]]]]:
-    """Some rows at a time, with each task's predictions for them; tasks with the same texts are asked together."""
-    asked: dict[tuple[str, ...], list[str]] = {}
+    """Yields a window of rows and each task's predictions for them. Tasks with the same texts share the encoder."""
+    tasks_of: dict[tuple[str, ...], list[str]] = {}
     for task, names in text_columns.items():
-        asked.setdefault(names, []).append(task)
-    columns = _different(text_columns)
-    for window in windows(file.records(), lambda row: _size(row[1])):
+        tasks_of.setdefault(names, []).append(task)
+    columns = _all_columns(text_columns)
+    for window in windows(file.records(), lambda row: _num_characters(row[1])):
         texts = [file.texts(number, record, columns, strict=False) for number, record in window]
-        found: dict[str, list[Prediction]] = {}
-        for names, tasks in asked.items():
-            found |= predictor.answer(tasks, [tuple(row[name] for name in names) for row in texts])
-        yield [record for _, record in window], found
+        predictions: dict[str, list[Prediction]] = {}
+        for names, tasks in tasks_of.items():
+            predictions |= predictor.answer(tasks, [tuple(row[name] for name in names) for row in texts])
+        yield [record for _, record in window], predictions
 
 
-def _with_predictions(record: Record, place: int, predictions: Mapping[str, list[Prediction]], added: Added) -> Record:
+def _with_predictions(record: Record, index: int, predictions: Mapping[str, list[Prediction]], added: Added) -> Record:
     row = dict(record)
     for task, columns in added.items():
-        row |= columns.values(predictions[task][place])
+        row |= columns.values(predictions[task][index])
     return row
 
 
-def _different(text_columns: TextColumns) -> list[str]:
+def _all_columns(text_columns: TextColumns) -> list[str]:
     return list(dict.fromkeys(name for names in text_columns.values() for name in names))
 
 
-def _size(record: Record) -> int:
-    """About the number of characters that a row holds."""
-    total, left = 0, list(record.values())
-    while left:
-        value = left.pop()
+def _num_characters(record: Record) -> int:
+    """Approximate number of characters of a row."""
+    total, values = 0, list(record.values())
+    while values:
+        value = values.pop()
         if isinstance(value, dict):
-            left.extend(value.values())
+            values.extend(value.values())
         elif isinstance(value, list | tuple):
-            left.extend(value)
+            values.extend(value)
         else:
             total += len(value) if isinstance(value, str | bytes) else 1
     return total
@@ -141,24 +147,24 @@ def _text_columns(
         predictor.check(tasks)
         return {task: predictor.spec(task).text for task in tasks}
     specs = predictor.bundle.specs.values()
-    found = {spec.name: spec.text for spec in specs if spec.kind != "text" and set(spec.text) <= set(file.columns)}
-    if not found:
-        needs = "; ".join(f"{spec.name}: {', '.join(spec.text)}" for spec in specs)
-        more = len(file.columns) - NAMED
-        have = ", ".join(file.columns[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    complete = {spec.name: spec.text for spec in specs if spec.kind != "text" and set(spec.text) <= set(file.columns)}
+    if not complete:
+        expected = "; ".join(f"{spec.name}: {', '.join(spec.text)}" for spec in specs)
+        more = len(file.columns) - MAX_COLUMNS
+        columns_found = ", ".join(file.columns[:MAX_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
         raise UserError(
-            f"{file.name}: has the text columns of no task ({needs}); its columns are: {have}; name those to "
-            "read with --columns (columns=[...])"
+            f"{file.name}: must have the text columns of a task ({expected}), found the columns {columns_found}; pass "
+            "--columns (columns=[...]) to choose the text columns"
         )
-    return found
+    return complete
 
 
 def _check_target(target: Path, file: InputFile, force: bool) -> None:
     output_format(target)
     check_target(target)
     if not os.path.isdir(target.parent):
-        raise UserError(f"{target}: there is no folder {target.parent}")
+        raise UserError(f"{target}: the folder {target.parent} does not exist; create it first")
     if file.path is not None and os.path.exists(target) and os.path.samefile(file.path, target):
-        raise UserError(f"{target}: is the input itself, which is never replaced; choose another name for the output")
+        raise UserError(f"{target}: is the input file, which is never overwritten; choose another name for the output")
     if os.path.lexists(target) and not force:
-        raise UserError(f"{target}: exists already; choose another name, or pass --force (force=True) to replace it")
+        raise UserError(f"{target}: already exists; choose another name, or pass --force (force=True) to overwrite it")

@@ -1,6 +1,6 @@
-"""A file of rows to predict: all columns of every row, and checks that read every row before the first prediction.
+"""Reads a file of rows to predict, with all columns, and checks all rows before the first prediction.
 
-Rows are read one by one, so memory does not grow with the file. Knows the readers of `tasks`, and no model.
+Rows are read one by one, so that memory does not grow with the file.
 """
 
 import codecs
@@ -21,26 +21,26 @@ from polytask.tasks.source import BrokenRow, Source, no_column, shortened
 from polytask.types import UserError
 
 Record = dict[str, Any]
-LARGEST_EXACT = 2**53  # the largest integer up to which a float64 holds every integer
+LARGEST_EXACT = 2**53  # a float64 represents all integers up to this one exactly
 COLUMN_TYPES = (
     ({"bool"}, pa.bool_()),
     ({"integer", "large integer"}, pa.int64()),
     ({"integer", "float"}, pa.float64()),
 )
-"""The kinds of value that a typed parquet column can hold. A column with other kinds is written as text."""
+"""The kinds of values that each type of parquet column can store. A column with other kinds is written as text."""
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a delimited file is written."""
+    """The format of a delimited file."""
 
     delimiter: str | None
-    """None: unknown, because the input has one column."""
+    """None if unknown, because the input has one column."""
     encoding: str
 
 
 class InputFile:
-    """A source whose rows keep all that the file has in them."""
+    """A file to predict. Unlike training data, its rows have all columns of the file."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -49,40 +49,40 @@ class InputFile:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Every column; of JSON lines the keys of all lines, in the order in which they first appear."""
+        """All columns; for JSON Lines the keys of all lines, in the order of their first appearance."""
         if isinstance(self.source, JsonLinesSource):
-            found = dict.fromkeys(key for line in self.source.objects() for key in _readable(line)[1])
-            return tuple(found) or self.source.columns  # which says so when the file is empty
+            keys = dict.fromkeys(key for line in self.source.objects() for key in _checked(line)[1])
+            return tuple(keys) or self.source.columns  # which raises an error if the file is empty
         return _named(self.source)
 
     def records(self) -> Iterator[tuple[int, Record]]:
-        """The number of each row and its columns. A JSON line has only its own keys."""
+        """Yields each row's number and its values by column. A JSON line has only its own keys."""
         columns = self.columns
         if isinstance(self.source, JsonLinesSource):
             known = frozenset(columns)
             for line in self.source.objects():
-                number, record = _readable(line)
+                number, record = _checked(line)
                 if not record.keys() <= known:
-                    raise UserError(f"{self.name}: the file has changed while it was read; try again")
+                    raise UserError(f"{self.name}: the file changed while it was read; try again")
                 yield number, record
         else:
             for row in self.source.rows(self.source.columns, needed=()):
-                number, values = _readable(row)
+                number, values = _checked(row)
                 yield number, dict(zip(columns, values, strict=True))
 
     def texts(self, number: int, record: Record, columns: Sequence[str], strict: bool) -> dict[str, str | None]:
-        """The texts in these columns of a row: None for one that is missing or empty, which `strict` refuses."""
-        found: dict[str, str | None] = {}
+        """A row's texts by column: None for a missing or empty text, which is an error with `strict`."""
+        texts: dict[str, str | None] = {}
         for column in columns:
             value = record.get(column)
             problem = text_problem(value)
             if problem and (strict or problem != EMPTY_TEXT):
                 raise UserError(str(BrokenRow(self.name, self.source.unit, number, column, shortened(value), problem)))
-            found[column] = None if problem else str(value)
-        return found
+            texts[column] = None if problem else str(value)
+        return texts
 
     def check(self, columns: Sequence[str], strict: bool) -> None:
-        """Stops at the first row that cannot be read, before anything was predicted."""
+        """Reads all rows, and raises a UserError at the first one that cannot be read."""
         if missing := [str(no_column(self.source, column)) for column in columns if column not in self.columns]:
             raise UserError("\n".join(missing))
         for number, record in self.records():
@@ -90,7 +90,7 @@ class InputFile:
 
     @cached_property
     def column_types(self) -> dict[str, pa.DataType]:
-        """The type of each column in a parquet file: its own, or one that fits all values, or else text."""
+        """The type of each column in a parquet output: its type in a parquet input, or one that fits all values."""
         if isinstance(self.source, ParquetSource):
             return dict(zip(self.columns, pq.read_schema(self.source.file).types, strict=True))
         kinds: dict[str, set[str]] = {column: set() for column in self.columns}
@@ -99,16 +99,16 @@ class InputFile:
                 if value is not None:
                     kinds[column].add(_kind(value))
         return {
-            column: next((fits for held, fits in COLUMN_TYPES if found and found <= held), pa.string())
-            for column, found in kinds.items()
+            column: next((fits for stored, fits in COLUMN_TYPES if present and present <= stored), pa.string())
+            for column, present in kinds.items()
         }
 
     @cached_property
     def dialect(self) -> Dialect | None:
-        """How to write rows as this delimited file has them; None for other formats. Nothing else asks the reader.
+        """How to write rows in the format of this delimited file; None for other formats.
 
-        Always in UTF-8: text of other encodings gets the byte order mark by which Excel, where it often comes from,
-        knows UTF-8.
+        The encoding is always UTF-8. If the input has another encoding, the output gets a byte order mark: such files
+        often come from Excel, which recognizes UTF-8 by it.
         """
         if not isinstance(self.source, DelimitedSource):
             return None
@@ -120,22 +120,22 @@ class InputFile:
 
 
 def _named(source: Source) -> tuple[str, ...]:
-    """The columns, all different: the second and later ones without a name are called by their place."""
+    """The columns with unique names: of several columns without a name, all but the first are numbered."""
     names = list(source.columns)
-    nameless = [place for place, name in enumerate(names) if not name]
+    nameless = [index for index, name in enumerate(names) if not name]
     if len(nameless) > 1 and not isinstance(source, DelimitedSource):
-        raise UserError(f"{source.name}: {len(nameless):,} columns have no name; give each column a name of its own")
+        raise UserError(f"{source.name}: {len(nameless):,} columns have no name; give each column its own name")
     taken = set(names)
-    for place in nameless[1:]:
-        name = f"unnamed_{place + 1}"
+    for index in nameless[1:]:
+        name = f"unnamed_{index + 1}"
         while name in taken:
             name += "_"
         taken.add(name)
-        names[place] = name
+        names[index] = name
     return tuple(names)
 
 
-def _readable(row: tuple[int, Any] | BrokenRow) -> tuple[int, Any]:
+def _checked(row: tuple[int, Any] | BrokenRow) -> tuple[int, Any]:
     if isinstance(row, BrokenRow):
         raise UserError(str(row))
     return row

@@ -1,4 +1,4 @@
-"""Writing rows with predictions as csv, tsv, jsonl or parquet. Knows rows and columns, and no model."""
+"""Writes rows as csv, tsv, jsonl or parquet."""
 
 import csv
 import json
@@ -22,28 +22,28 @@ Write = Callable[[Sequence[Record]], None]
 
 
 def output_format(target: Path) -> Format:
-    """The format that the name's ending stands for."""
+    """The format of a file, by its extension."""
     if target.suffix.lower() not in WRITTEN:
-        raise UserError(f"{target}: the ending says the format; use one of {', '.join(WRITTEN)}")
+        raise UserError(f"{target}: the extension must be one of {', '.join(WRITTEN)}")
     return WRITTEN[target.suffix.lower()]
 
 
-def output_dialect(target: Path, source: Path | None, found: Dialect | None) -> Dialect:
-    """That of the input, unless the output's ending asks for another delimiter.
+def output_dialect(target: Path, source: Path | None, input_dialect: Dialect | None) -> Dialect:
+    """The input's dialect, unless the output's extension requires another delimiter.
 
-    .tsv means tabs; .csv means commas, where the input is a file with tabs that is not called .csv itself.
+    .tsv means tabs. .csv means commas if the input has tabs and is not itself called .csv.
     """
     usual = DELIMITERS.get(output_format(target), ",")
-    if found is None:
+    if input_dialect is None:
         return Dialect(usual, "utf-8")
-    ending, own = target.suffix.lower(), source.suffix.lower() if source else ""
-    other = ending == ".tsv" or (ending == ".csv" and found.delimiter == "\t" and own != ".csv")
-    return Dialect(usual if other else found.delimiter or usual, found.encoding)
+    extension, own = target.suffix.lower(), source.suffix.lower() if source else ""
+    other = extension == ".tsv" or (extension == ".csv" and input_dialect.delimiter == "\t" and own != ".csv")
+    return Dialect(usual if other else input_dialect.delimiter or usual, input_dialect.encoding)
 
 
 @contextmanager
 def write_rows(path: Path, format: Format, dialect: Dialect, types: Mapping[str, Any]) -> Iterator[Write]:
-    """Gives a function that writes the next rows. `types` has all columns; their Arrow types are for parquet only."""
+    """Yields a function that writes the next rows. `types` has all columns; their Arrow types are for parquet only."""
     match format:
         case "jsonl":
             with path.open("w", encoding="utf-8") as file:
@@ -58,9 +58,9 @@ def write_rows(path: Path, format: Format, dialect: Dialect, types: Mapping[str,
 
 
 def _csv_writer(file: IO[str], delimiter: str, columns: list[str]) -> Write:
-    """Writes the header, and gives what writes rows.
+    """Writes the header and returns a function that writes rows.
 
-    Python's csv does not quote a lone carriage return, which readers take for the end of a row.
+    Python's csv module does not quote a single carriage return, which readers take for the end of a row.
     """
     plain = csv.writer(file, delimiter=delimiter, lineterminator="\n")
     quoted = csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
@@ -85,8 +85,8 @@ def _table(rows: Sequence[Record], schema: pa.Schema) -> pa.Table:
 
 
 def as_text(value: Any) -> str | None:
-    """A value as text: numbers, truth values, lists and objects as JSON, which can be read back."""
+    """A value as text: numbers, booleans, lists and objects as JSON, which can be read back."""
     if value is None or isinstance(value, str):
         return value
-    # Dates, decimals and the like are no JSON; by themselves they need no quotes.
+    # Dates, decimals and others have no JSON form; as the only value they need no quotes.
     return JSON.encode(value) if isinstance(value, bool | int | float | list | tuple | dict) else str(value)

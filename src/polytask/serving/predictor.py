@@ -1,7 +1,7 @@
-"""A trained model that answers: texts in, predictions out, any number of them. Knows no training and no network."""
+"""Predicts texts with a trained model, in constant memory for any number of texts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -9,36 +9,41 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from polytask.machine import pick_device
+from polytask.machine import multiplies_bf16, pick_device, threads
 from polytask.runs.bundle import Bundle, load_bundle, no_model
 from polytask.serving.examples import Example, Text, Texts, examples_from, has_text
 from polytask.serving.plain import PlainEncoder
 from polytask.types import Prediction, TaskSpec, UserError, unknown
 
-WINDOW = 4096  # examples tokenized and sorted by length together, whatever the size of the input
-WINDOW_CHARACTERS = 16_000_000  # long documents fill a window earlier, so that memory stays flat
-PRECISIONS = ("fp32", "bf16")
+WINDOW = 4096  # examples that are tokenized and sorted by length together, whatever the size of the input
+WINDOW_CHARACTERS = 16_000_000  # a window of long documents has fewer examples, to limit its memory
+PRECISIONS = ("float32", "bf16")
 
 T = TypeVar("T")
 
 
 class Predictor:
-    """All tasks of one run, ready to be asked. The model's weights are taken to stay as they are."""
+    """Predicts with all tasks of one run. The model's weights must not change afterwards."""
 
-    def __init__(self, bundle: Bundle, precision: str = "fp32", few: bool = False) -> None:
+    def __init__(self, bundle: Bundle, precision: str = "float32", few: bool = False) -> None:
         if precision not in PRECISIONS:
             raise UserError(unknown("predict", precision, PRECISIONS, "precision"))
-        if precision == "bf16" and bundle.model.device.type == "cpu" and not cpu_has_bf16():
-            raise UserError("predict: this processor has no bf16 units, and would be slower with bf16; use fp32")
+        device = bundle.model.device
+        if precision == "bf16" and device.type == "cpu" and not multiplies_bf16(device):
+            raise UserError(
+                "predict: this processor does not support bf16 natively, so bf16 would be slower; use float32"
+            )
         self.bundle = bundle
         self.bf16 = precision == "bf16"
         self.few = few
 
     @classmethod
-    def load(cls, run: str | Path, device: str = "auto", precision: str = "fp32", *, few: bool = False) -> "Predictor":
-        """From a run's folder, or from the model folder inside it.
+    def load(
+        cls, run: str | Path, device: str = "auto", precision: str = "float32", *, few: bool = False
+    ) -> "Predictor":
+        """Loads the model of a run's folder, or of the model folder inside it.
 
-        few: for a handful of texts. The first answer comes sooner, because the encoder is not prepared for speed.
+        `few` is for a handful of texts: the first prediction is faster, because the encoder is not optimized first.
         """
         folder = Path(run)
         if not folder.is_dir():
@@ -58,7 +63,7 @@ class Predictor:
     def predict(
         self, task: str, text: Texts, text2: Text | Sequence[Text] = None, *, strict: bool = False
     ) -> list[Prediction]:
-        """One prediction for each example, in order.
+        """Predicts one task, with one prediction per example.
 
             predict("mood", "a text")                              one text
             predict("mood", ["a text", "another"])                 a list of texts
@@ -66,8 +71,8 @@ class Predictor:
             predict("same", ["a", "b"], ["c", "d"])                the pairs (a, c) and (b, d)
             predict("same", [("a", "c"), ("b", "d")])              the same pairs
 
-        An example with a text that is None, NaN, empty or only white space gets a Prediction whose label is None;
-        with `strict` it is a UserError. In a single pair pass "" for a missing second text, since None means no pair.
+        The label is None for an example with a text that is None, NaN, empty or only whitespace; with `strict` such an
+        example is a UserError. In a single pair, a missing second text must be "", since None means that there is none.
         """
         return list(self.stream(task, examples_from(text, text2, strict)))
 
@@ -79,54 +84,54 @@ class Predictor:
         *,
         strict: bool = False,
     ) -> dict[str, list[Prediction]]:
-        """The predictions of several tasks for the same texts, given as for `predict`.
+        """Predicts several tasks for the same texts, which are given as for `predict`.
 
-        By default every task that takes this number of texts. Tasks that share the whole encoder share one pass of it.
+        By default all tasks that take this number of texts. Tasks that share the whole encoder share one forward pass.
         """
         examples = examples_from(text, text2, strict)
-        asked = self.taking(len(examples[0])) if tasks is None and examples else tuple(tasks or ())
-        found: dict[str, list[Prediction]] = {task: [] for task in asked}
+        chosen = self.taking(len(examples[0])) if tasks is None and examples else tuple(tasks or ())
+        predictions: dict[str, list[Prediction]] = {task: [] for task in chosen}
         for window in windows(examples, _characters):
-            for task, predictions in self.answer(asked, window).items():
-                found[task] += predictions
-        return found
+            for task, more in self.answer(chosen, window).items():
+                predictions[task] += more
+        return predictions
 
     def stream(self, task: str, examples: Iterable[Example]) -> Iterator[Prediction]:
-        """Predictions one by one, in order, for any number of examples in flat memory."""
+        """Yields the predictions for any number of examples, in order and in constant memory."""
         self.check((task,))
         for window in windows(examples, _characters):
             yield from self.answer((task,), window)[task]
 
     def outputs(self, task: str, examples: Iterable[tuple[str, ...]]) -> Iterator[Tensor]:
-        """The head's outputs for one window of examples after another."""
+        """Yields the head's outputs, one window of examples at a time."""
         self.check((task,))
         for window in windows(examples, _characters):
             self.check((task,), window)
             yield self._outputs((task,), window)[task]
 
     def answer(self, tasks: Sequence[str], window: Sequence[Example]) -> dict[str, list[Prediction]]:
-        """Each task's predictions for the same examples, which are held and sorted together."""
+        """Each task's predictions for one window of examples."""
         self.check(tasks, window)
-        found = {task: [Prediction(task, None)] * len(window) for task in tasks}
-        places = [place for place, example in enumerate(window) if has_text(example)]
-        if places:
-            texts = [tuple(text for text in window[place] if text is not None) for place in places]
+        predictions = {task: [Prediction(task, None)] * len(window) for task in tasks}
+        indices = [index for index, example in enumerate(window) if has_text(example)]
+        if indices:
+            texts = [tuple(text for text in window[index] if text is not None) for index in indices]
             for task, outputs in self._outputs(tasks, texts).items():
-                for place, prediction in zip(places, self.bundle.model.head(task).decode(outputs), strict=True):
-                    found[task][place] = prediction
-        return found
+                for index, prediction in zip(indices, self.bundle.model.head(task).decode(outputs), strict=True):
+                    predictions[task][index] = prediction
+        return predictions
 
     def taking(self, texts: int) -> tuple[str, ...]:
-        """The tasks that take so many texts and have something to predict."""
-        found = tuple(
+        """The tasks with labels that take this number of texts."""
+        tasks = tuple(
             name for name, spec in self.bundle.specs.items() if len(spec.text) == texts and spec.kind != "text"
         )
-        if not found:
-            raise UserError(f"predict: no task of {', '.join(self.tasks)} takes {texts} text(s)")
-        return found
+        if not tasks:
+            raise UserError(f"predict: none of the tasks {', '.join(self.tasks)} takes {texts} text(s)")
+        return tasks
 
     def spec(self, task: str) -> TaskSpec:
-        """What a task is, or an error that lists the tasks there are."""
+        """The task's description; raises a UserError that lists all tasks if there is no such task."""
         if task not in self.bundle.specs:
             raise UserError(unknown("predict", task, self.tasks, "task"))
         return self.bundle.specs[task]
@@ -135,70 +140,56 @@ class Predictor:
         model, packer = self.bundle.model, self.bundle.packer
         columns = [self.bundle.tokenizer.encode(column) for column in zip(*window, strict=True)]
         texts = list(zip(*columns, strict=True))
-        found: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
         for group in model.passes(tasks):
             heads = [model.head(task) for task in group]
             poolings = [head.pooling for head in heads if head.pooling is not None]
-            if self._plain is None or len(poolings) < len(heads):  # a head that does not pool sees all tokens
-                with only_one_thread() if self.few and model.device.type == "cpu" else nullcontext():
-                    found |= model.answers(group, texts, packer, bf16=self.bf16)
+            if self._plain is None or len(poolings) < len(heads):  # a head that does not pool needs all tokens
+                # A few texts are too little work for several threads, which would wait for each other.
+                with threads(1) if self.few and model.device.type == "cpu" else nullcontext():
+                    outputs |= model.answers(group, texts, packer, bf16=self.bf16)
             else:
                 sequences = [
                     sequence for example in texts for sequence in packer.sequences(example, heads[0].separate_texts)
                 ]
                 pooled = self._plain.vectors(sequences, set(poolings))
                 with torch.inference_mode():
-                    found |= {head.task: head(pooled) for head in heads}
-        return {task: found[task] for task in tasks}
+                    outputs |= {head.task: head(pooled) for head in heads}
+        return {task: outputs[task] for task in tasks}
 
     @cached_property
     def _plain(self) -> PlainEncoder | None:
-        """The faster encoder, where it can stand in for the model's own."""
+        """The faster encoder, if it can replace the model's encoder."""
         model = self.bundle.model
         fits = model.is_plain and model.device.type == "cpu" and not self.few
         return PlainEncoder(model.encoder, self.bf16) if fits else None
 
     def check(self, tasks: Iterable[str], window: Sequence[Example] = ()) -> None:
-        """Raises an error for a task that is unknown or cannot predict, or takes another number of texts."""
+        """Raises a UserError if a task is unknown, has no labels, or takes another number of texts."""
         for task in tasks:
             spec = self.spec(task)
             if spec.kind == "text":
-                raise UserError(f"predict: task {task} is plain text: it has no labels, so there is nothing to predict")
+                raise UserError(f"predict: task {task} is of kind text: it has no labels to predict")
             wrong = next((example for example in window if len(example) != len(spec.text)), None)
             if wrong is not None:
                 raise UserError(
-                    f"task {task} takes {len(spec.text)} text(s) for each example, found {len(wrong)}: {wrong!r:.80}"
+                    f"predict: task {task} takes {len(spec.text)} text(s) per example, found {len(wrong)}: "
+                    f"{wrong!r:.80}"
                 )
 
 
 def windows(items: Iterable[T], characters: Callable[[T], int]) -> Iterator[list[T]]:
-    """The items, some at a time: as many as are held together."""
+    """Splits the items into lists of limited length and size."""
     window: list[T] = []
-    held = 0
+    size = 0
     for item in items:
         window.append(item)
-        held += characters(item)
-        if len(window) >= WINDOW or held > WINDOW_CHARACTERS:
+        size += characters(item)
+        if len(window) >= WINDOW or size > WINDOW_CHARACTERS:
             yield window
-            window, held = [], 0
+            window, size = [], 0
     if window:
         yield window
-
-
-@contextmanager
-def only_one_thread() -> Iterator[None]:
-    """A few texts are too little work to share: threads would wait for each other, and for other programs' threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def cpu_has_bf16() -> bool:
-    """Whether the processor multiplies matrices in bf16 by itself."""
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def _characters(example: Example) -> int:

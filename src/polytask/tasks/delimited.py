@@ -7,9 +7,10 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
+from polytask.disk.hashing import sha256
 from polytask.tasks.dialect import DECLARED, DELIMITERS, Quoting, describe_dialect, find_dialect, parse
 from polytask.tasks.lines import read_lines
-from polytask.tasks.source import BrokenRow, Row, Unit, checked_columns, file_fingerprint
+from polytask.tasks.source import BrokenRow, Row, Unit, checked_columns
 from polytask.types import UserError
 
 LONE_RETURN = re.compile(r"\r(?!\n)")
@@ -28,7 +29,7 @@ class DelimitedSource:
     unit: Unit = "line"
 
     def fingerprint(self) -> str:
-        return file_fingerprint(self.file)
+        return sha256(self.file)
 
     @cached_property
     def dialect(self) -> tuple[str, Quoting]:

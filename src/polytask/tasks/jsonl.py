@@ -7,8 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from polytask.disk.hashing import sha256
 from polytask.tasks.lines import read_lines
-from polytask.tasks.source import BrokenRow, Row, Unit, file_fingerprint, shortened
+from polytask.tasks.source import BrokenRow, Row, Unit, shortened
 from polytask.text.tokenizer import without_lone_surrogates
 from polytask.types import UserError
 
@@ -23,7 +24,7 @@ class JsonLinesSource:
     unit: Unit = "line"
 
     def fingerprint(self) -> str:
-        return file_fingerprint(self.file)
+        return sha256(self.file)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:

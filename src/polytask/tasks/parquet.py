@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from polytask.tasks.source import BATCH, BrokenRow, Row, Unit, checked_columns, file_fingerprint, numbered
+from polytask.disk.hashing import sha256
+from polytask.tasks.source import BATCH, BrokenRow, Row, Unit, checked_columns, numbered
 from polytask.types import UserError
 
 
@@ -23,7 +24,7 @@ class ParquetSource:
     unit: Unit = "row"
 
     def fingerprint(self) -> str:
-        return file_fingerprint(self.file)
+        return sha256(self.file)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:

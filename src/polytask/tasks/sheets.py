@@ -16,9 +16,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from polytask.disk.hashing import sha256
 from polytask.tasks.cells import ERRORS, as_text, column_letters, explained_cells, is_empty
 from polytask.tasks.encoding import OLD_OFFICE
-from polytask.tasks.source import BATCH, BrokenRow, Row, Unit, checked_columns, file_fingerprint, shortened
+from polytask.tasks.source import BATCH, BrokenRow, Row, Unit, checked_columns, shortened
 from polytask.types import UserError
 
 LARGEST_CONTENT = 2 * 2**30  # bytes of unpacked XML: several times a full sheet of long texts
@@ -49,7 +50,7 @@ class SheetSource:
     unit: Unit = "row"
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(f"{file_fingerprint(self.file)}#{self.title}".encode()).hexdigest()
+        return hashlib.sha256(f"{sha256(self.file)}#{self.title}".encode()).hexdigest()
 
     @property
     def title(self) -> str:

@@ -5,11 +5,9 @@ cannot be read is a UserError.
 """
 
 import difflib
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from polytask.types import UserError
@@ -96,8 +94,3 @@ def numbered(batches: Iterable[list[list[Any]]]) -> Iterator[Row]:
         for values in zip(*batch, strict=True):
             number += 1
             yield number, list(values)
-
-
-def file_fingerprint(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask.disk.atomic import put_in_place
-from polytask.disk.hidden_folder import discard, fresh_folder
+from polytask.disk.hidden_folder import HiddenFolder
 
 FORMAT = 1
 LABEL_TYPES = {"int": "<i8", "float": "<f8"}
@@ -84,8 +84,8 @@ class StoreWriter:
         self._label_type = label_type
         self._examples = 0
         self._num_tokens = 0
-        self._fresh = fresh_folder(folder)
-        self._files = {name: (self._fresh / name).open("wb") for name in ("tokens", "offsets", "labels", "rows")}
+        self._hidden = HiddenFolder(folder)
+        self._files = {name: (self._hidden.path / name).open("wb") for name in ("tokens", "offsets", "labels", "rows")}
         self._files["offsets"].write(np.zeros(1, "<i8").tobytes())
 
     def append(
@@ -121,14 +121,14 @@ class StoreWriter:
         }
         for file in self._files.values():
             file.close()
-        (self._fresh / "meta.json").write_text(json.dumps(header, indent=1), encoding="utf-8")
-        put_in_place(self._fresh, self._folder, stays=_is_complete)
+        (self._hidden.path / "meta.json").write_text(json.dumps(header, indent=1), encoding="utf-8")
+        put_in_place(self._hidden, self._folder, keep_if=_is_complete)
 
     def abort(self) -> None:
         """Deletes the unfinished store."""
         for file in self._files.values():
             file.close()
-        discard(self._fresh)
+        self._hidden.discard()
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,6 @@ manifest, written last, has the size and SHA-256 of every other file, and a file
 dictionaries; knows no method.
 """
 
-import hashlib
 import json
 import re
 import shutil
@@ -20,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from polytask.disk.atomic import atomic_folder
+from polytask.disk.hashing import sha256
 from polytask.disk.records import convert
 from polytask.disk.writable import Unwritable
 from polytask.types import UserError
@@ -106,14 +106,9 @@ def _check_room(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state
 
 
 def _write_manifest(folder: Path, step: int, needs: tuple[str, ...]) -> None:
-    files = {path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in sorted(folder.iterdir())}
+    files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in sorted(folder.iterdir())}
     content = {"format": FORMAT, "step": step, "files": files, "needs": needs}
     (folder / MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -168,7 +163,7 @@ def _check_file(path: Path, file: File) -> None:
         size = path.stat().st_size
         if size != file.bytes:
             raise Damaged(f"{path}: has {size:,} bytes, but {file.bytes:,} were written")
-        if _sha256(path) != file.sha256:
+        if sha256(path) != file.sha256:
             raise Damaged(f"{path}: its SHA-256 differs from the one in {MANIFEST}")
     except OSError as error:
         raise Damaged(f"{path}: cannot be read: {error.strerror}") from None
