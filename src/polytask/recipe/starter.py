@@ -16,7 +16,7 @@ HEADER = """\
 # Written by `polytask init`. Check each task: the comments above it say what was guessed and why.
 #   polytask check {name}     reads the data and shows what would be trained
 #   polytask train {name}     trains it
-# All fields and their defaults: docs/recipes.md
+# All fields and their defaults: docs/reference/recipe.md
 """
 
 FILL_IN = {
