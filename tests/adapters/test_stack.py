@@ -1,4 +1,4 @@
-"""A stack is its parts, one after another."""
+"""A stack applies its parts one after another."""
 
 from dataclasses import replace
 
@@ -27,12 +27,12 @@ OPTIONS = {"houlsby": {"size": 3, "position": "after_norm"}, "low_rank": {"size"
 @pytest.mark.parametrize("name", ["conditional_norm", "houlsby", "lora", "low_rank", "pal"])
 def test_with_a_silent_partner_it_is_the_one(name: str, silent: str) -> None:
     torch.manual_seed(0)
-    bert, alone = Bert(SHAPE).eval(), ADAPTERS[name](PLAIN, **OPTIONS.get(name, {})).eval()
-    for parameter in alone.parameters():
+    bert, single = Bert(SHAPE).eval(), ADAPTERS[name](PLAIN, **OPTIONS.get(name, {})).eval()
+    for parameter in single.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    context = replace(PLAIN, make=lambda swap: alone if swap.name == name else ADAPTERS[swap.name](PLAIN))
+    context = replace(PLAIN, make=lambda swap: single if swap.name == name else ADAPTERS[swap.name](PLAIN))
     with torch.inference_mode():
-        expected = bert.encode(STREAM, alone)
+        expected = bert.encode(STREAM, single)
         for order in ((name, silent), (silent, name)):
             stack = Stack(context, adapters=tuple(map(MethodChoice, order))).eval()
             torch.testing.assert_close(bert.encode(STREAM, stack), expected, atol=1e-5, rtol=1e-5)
@@ -79,13 +79,13 @@ def random(name: str) -> Adapter:
 
 
 def stacked(*parts: Adapter) -> Stack:
-    """A stack of these very adapters, in this order."""
+    """A stack of these adapters, in this order."""
     given = iter(parts)
     return Stack(replace(PLAIN, make=lambda swap: next(given)), adapters=tuple(MethodChoice("any") for _ in parts))
 
 
 def scaled_encoder(adapter: Adapter) -> Bert:
-    """The encoder with what `scaling("down")` does put into its weights."""
+    """The encoder with the scales of `scaling("down")` in its weights."""
     torch.manual_seed(0)
     bert = Bert(SHAPE).eval()
     with torch.no_grad():
@@ -123,7 +123,7 @@ def test_a_changed_input_gets_gradients_in_both_orders(name: str, site: str) -> 
     bert, other, scale = Bert(SHAPE).eval(), random(name), scaling(site)
     for order in ((other, scale), (scale, other)):
         if name == "own_encoder" and order[0] is scale:
-            continue  # refused: it stands in for the maps that the other would change
+            continue  # not allowed: it replaces the maps that the other would change
         stack = stacked(*order)
         out = bert.encode(STREAM, stack)
         grads = torch.autograd.grad((out * torch.randn_like(out)).sum(), list(stack.parameters()))

@@ -1,4 +1,4 @@
-"""Every adapter of the table: plain BERT at the start, the encoder's names untouched, one stream or several alike."""
+"""Properties of every adapter: plain BERT at the start, unchanged encoder names, a mixed stream like single tasks."""
 
 from dataclasses import replace
 from typing import Any
@@ -46,7 +46,7 @@ def make(name: str, **more: Any) -> Adapter:
 
 
 def shaken(adapter: Adapter) -> Adapter:
-    """Away from its start, where much is zero."""
+    """With random values added, because many parameters start at zero."""
     torch.manual_seed(2)
     with torch.no_grad():
         for parameter in adapter.parameters():
@@ -153,7 +153,7 @@ def test_save_and_load(name: str) -> None:
 
 @pytest.mark.parametrize("name", WITH_LAYERS)
 def test_the_top_layers_only(name: str) -> None:
-    """Below the chosen layers nothing is changed, and fewer layers have no more parameters."""
+    """The layers below stay as they are, and fewer layers do not have more parameters."""
     bert, adapter = encoder(), shaken(make(name, layers=1))
     stream = PACKER.pack([part("one", 1), part("two", 2)])
     identity = Adapter(LayerAdapter(), (LayerAdapter() for _ in range(SHAPE.layers)))
@@ -180,19 +180,19 @@ def test_filler_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.parametrize("tasks", [("two",), ("one", "two")])
 def test_a_stream_of_static_shape_changes_nothing(name: str, tasks: tuple[str, ...]) -> None:
-    """As captured steps have: filler of each task's own behind its sequences."""
+    """Captured steps use them: each task's sequences are followed by filler."""
     bert, adapter = encoder(), shaken(make(name)).eval()
     parts = [part(task, at) for at, task in enumerate(tasks)]
-    tight, steady = PACKER.pack(parts), PACKER.pack(parts, static_shape=True)
+    tight, static = PACKER.pack(parts), PACKER.pack(parts, static_shape=True)
     with torch.inference_mode():
-        wanted, found = bert.encode(tight, adapter), bert.encode(steady, adapter)
-    for (first, last), (start, _) in zip(tight.layout.token_ranges, steady.layout.token_ranges, strict=True):
+        wanted, found = bert.encode(tight, adapter), bert.encode(static, adapter)
+    for (first, last), (start, _) in zip(tight.layout.token_ranges, static.layout.token_ranges, strict=True):
         torch.testing.assert_close(found[start : start + last - first], wanted[first:last], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_many_tasks_in_a_stream_of_static_shape_are_each_as_alone(name: str) -> None:
-    """They go through stacked parameters together; gradients come back to each task's own."""
+    """Their parameters are stacked, and the gradients reach each task's own parameters."""
     tasks = tuple("abcdef")
     inner, packer = replace(CONTEXT, tasks=tasks), Packer(tasks, 2, 3, 32)
     context = replace(inner, make=lambda swap: ADAPTERS[swap.name](inner, **swap.options))
@@ -202,11 +202,11 @@ def test_many_tasks_in_a_stream_of_static_shape_are_each_as_alone(name: str) -> 
     adapter.start_from(bert)
     shaken(adapter).eval()
     parts = [part(task, at) for at, task in enumerate(tasks) if task != "b"]
-    tight, steady = packer.pack(parts), packer.pack(parts, static_shape=True)
-    assert steady.layout.equal_tasks is not None
+    tight, static = packer.pack(parts), packer.pack(parts, static_shape=True)
+    assert static.layout.equal_tasks is not None
     towards = torch.randn(tight.token_ids_T.shape[0], SHAPE.hidden)
     states, gradients = [], []
-    for stream in (tight, steady):
+    for stream in (tight, static):
         adapter.zero_grad(set_to_none=True)
         out = bert.encode(stream, adapter)
         sizes = [last - first for first, last in tight.layout.token_ranges]
@@ -232,7 +232,7 @@ def test_bf16_is_close(name: str) -> None:
 
 
 class InputScale(LayerAdapter):
-    """`W (s * x)` at the linear map `down`: does something before the encoder's own part, where others do it after."""
+    """`W (s * x)` at the linear map `down`: changes the input of a map, where others change the output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ def input_scale() -> Adapter:
 
 
 def stacked(*parts: Adapter) -> Stack:
-    """A stack of these very adapters, in this order."""
+    """A stack of these adapters, in this order."""
     given = iter(parts)
     return Stack(replace(CONTEXT, make=lambda swap: next(given)), adapters=tuple(MethodChoice("any") for _ in parts))
 

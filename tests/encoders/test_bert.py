@@ -152,22 +152,25 @@ def test_dropout_follows_torchs_seed(tiny: Bert, make_stream: MakeStream) -> Non
 
 
 class Probe(LayerAdapter):
-    """Writes down what each slot is given, and changes what it gives back when told to."""
+    """Records the input of each slot, and changes the output of one of them."""
 
     def __init__(self, log: dict[str, Tensor], change: str = "") -> None:
         super().__init__()
         self.log, self.change = log, change
 
     def _note(self, slot: str, x: Tensor, y: Tensor) -> Tensor:
-        assert slot not in self.log, f"{slot} was asked twice"
+        assert slot not in self.log, f"{slot} was called twice"
         self.log[slot] = x
         return 1.5 * y if slot == self.change else y
 
     def linear(self, site: Any, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
         return self._note(f"linear.{site}", x_TD, base(x_TD))
 
-    def norm(self, site: Any, base: nn.Module, x_TD: Tensor, layout: Layout) -> Tensor:
-        return self._note(f"norm.{site}", x_TD, base(x_TD))
+    def attend(self, base: Any, q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout) -> Tensor:
+        return self._note("attend", q_THd.flatten(1), base(q_THd, k_THd, v_THd, layout))
+
+    def affine(self, site: Any, gamma_D: Tensor, beta_D: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        return self._note(f"affine.{site}", gamma_D[None], gamma_D), beta_D
 
     def sublayer(self, site: Any, y_TD: Tensor, layout: Layout) -> Tensor:
         return self._note(f"sublayer.{site}", y_TD, y_TD)
@@ -176,36 +179,41 @@ class Probe(LayerAdapter):
         self._note("parallel", x_TD, x_TD)
         return x_TD if self.change == "parallel" else None
 
+    def output(self, h_TD: Tensor, layout: Layout) -> Tensor:
+        return self._note("output", h_TD, h_TD)
+
 
 LAYER_SLOTS = [f"linear.{site}" for site in ("query", "key", "value", "attention_output", "up", "down")]
-LAYER_SLOTS += ["norm.attention", "norm.ffn", "sublayer.attention", "sublayer.ffn", "parallel"]
+LAYER_SLOTS += ["attend", "affine.attention", "affine.ffn", "sublayer.attention", "sublayer.ffn", "parallel", "output"]
 
 
 @torch.no_grad()
-def test_slots_are_given_the_right_tensors(tiny: Bert, make_stream: MakeStream) -> None:
+def test_slots_get_the_right_tensors(tiny: Bert, make_stream: MakeStream) -> None:
     stream = make_stream(*ragged([6, 12], 50, seed=2))
     first: dict[str, Tensor] = {}
     embedding: dict[str, Tensor] = {}
     h_TD = tiny.embed(stream, plain(2))
     out_TD = next(tiny.states(h_TD, stream.layout, plain(2)))
     tiny.encode(stream, Adapter(Probe(embedding), [Probe(first), LayerAdapter()]))
-    assert set(embedding) == {"norm.embedding"}
+    assert set(embedding) == {"affine.embedding"}
     assert set(first) == set(LAYER_SLOTS)
     assert {name: x.shape[1] for name, x in first.items() if x.shape[1] != 16} == {"linear.down": 24}
     layer: Any = tiny.layers[0]
     for slot in ("linear.query", "linear.key", "linear.value", "parallel"):
         assert torch.equal(first[slot], h_TD)
     assert torch.equal(first["sublayer.attention"], layer.attention.output(first["linear.attention_output"]))
-    assert torch.equal(first["norm.attention"], h_TD + first["sublayer.attention"])
-    assert torch.equal(first["linear.up"], layer.attention_norm(first["norm.attention"]))
+    assert torch.equal(first["attend"], layer.attention.query(h_TD))
+    assert torch.equal(first["affine.attention"][0], layer.attention_norm.weight)
+    assert torch.equal(first["linear.up"], layer.attention_norm(h_TD + first["sublayer.attention"]))
     assert torch.equal(first["sublayer.ffn"], layer.down(first["linear.down"]))
-    assert torch.equal(first["norm.ffn"], first["linear.up"] + first["sublayer.ffn"])
-    assert torch.equal(layer.ffn_norm(first["norm.ffn"]), out_TD)
+    assert torch.equal(first["affine.ffn"][0], layer.ffn_norm.weight)
+    assert torch.equal(first["output"], layer.ffn_norm(first["linear.up"] + first["sublayer.ffn"]))
+    assert torch.equal(first["output"], out_TD)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("slot", ["norm.embedding", *LAYER_SLOTS])
-def test_what_a_slot_gives_back_is_used(tiny: Bert, make_stream: MakeStream, slot: str) -> None:
+@pytest.mark.parametrize("slot", ["affine.embedding", *LAYER_SLOTS])
+def test_the_output_of_a_slot_is_used(tiny: Bert, make_stream: MakeStream, slot: str) -> None:
     stream = make_stream(*ragged([6, 12], 50, seed=2))
     probes = [Probe({}, change=slot) for _ in range(3)]
     changed_TD = tiny.encode(stream, Adapter(probes[0], probes[1:]))
@@ -213,7 +221,7 @@ def test_what_a_slot_gives_back_is_used(tiny: Bert, make_stream: MakeStream, slo
 
 
 @torch.no_grad()
-def test_the_identity_adapter_changes_no_bit(tiny: Bert, make_stream: MakeStream) -> None:
+def test_an_adapter_that_changes_nothing_is_bit_identical(tiny: Bert, make_stream: MakeStream) -> None:
     stream = make_stream(*ragged([6, 12], 50, seed=2))
     probed = Adapter(Probe({}), [Probe({}), Probe({})])
     assert torch.equal(tiny.encode(stream, probed), tiny.encode(stream, plain(2)))

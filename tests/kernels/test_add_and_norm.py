@@ -24,8 +24,8 @@ def test_under_the_interpreter(under_interpreter: Any) -> None:
 
 
 def random(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    made = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-    return made.to(HERE, dtype).requires_grad_()
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return values.to(HERE, dtype).requires_grad_()
 
 
 def inputs(rows: int, size: int, dtype: torch.dtype, biased: bool, branched: bool) -> list[Tensor | None]:

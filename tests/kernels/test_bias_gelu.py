@@ -23,8 +23,8 @@ def test_under_the_interpreter(under_interpreter: Any) -> None:
 
 
 def random(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
-    made = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-    return made.to(HERE, dtype).requires_grad_()
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return values.to(HERE, dtype).requires_grad_()
 
 
 @needs_kernels

@@ -25,9 +25,9 @@ def test_under_the_interpreter(under_interpreter: Any) -> None:
 def inputs(rows: int, size: int, inner: int, dtype: torch.dtype) -> list[Tensor]:
     torch.manual_seed(0)
     shapes = [(rows, size), (inner, size), (inner,), (size, inner)]
-    made = [torch.randn(shape) / (1 if k in (0, 2) else shape[1] ** 0.5) for k, shape in enumerate(shapes)]
+    values = [torch.randn(shape) / (1 if k in (0, 2) else shape[1] ** 0.5) for k, shape in enumerate(shapes)]
     kinds = [dtype, dtype, torch.float32, dtype]
-    return [t.to(HERE, kind).requires_grad_() for t, kind in zip(made, kinds, strict=True)]
+    return [t.to(HERE, kind).requires_grad_() for t, kind in zip(values, kinds, strict=True)]
 
 
 @needs_kernels

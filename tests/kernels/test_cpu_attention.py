@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polytask.kernels.cpu_attention import LONGEST, LONGEST_FORWARD, attend_on_cpu, products_fit
+from polytask.kernels.cpu_attention import MAX_LENGTH, MAX_LENGTH_FORWARD, attend_on_cpu, products_fit
 
 LENGTHS = (3, 1, 16, 15, 2, 8, 1)
 
@@ -80,10 +80,10 @@ def test_dropout_drops_weights_and_keeps_the_mean() -> None:
 
 def test_long_sequences_are_left_to_torchs_kernel_unless_weights_are_dropped() -> None:
     q = torch.zeros(1, 1, 1, requires_grad=True)
-    assert products_fit(q, LONGEST, 0.0)
-    assert not products_fit(q, LONGEST + 1, 0.0)
-    assert products_fit(q, LONGEST + 1, 0.1)
+    assert products_fit(q, MAX_LENGTH, 0.0)
+    assert not products_fit(q, MAX_LENGTH + 1, 0.0)
+    assert products_fit(q, MAX_LENGTH + 1, 0.1)
     with torch.no_grad():
-        assert products_fit(q, LONGEST_FORWARD, 0.0)
-        assert not products_fit(q, LONGEST_FORWARD + 1, 0.0)
+        assert products_fit(q, MAX_LENGTH_FORWARD, 0.0)
+        assert not products_fit(q, MAX_LENGTH_FORWARD + 1, 0.0)
     assert not products_fit(q.to("meta"), 1, 0.1)

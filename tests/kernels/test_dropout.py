@@ -1,4 +1,4 @@
-"""Masks made of random bits: their share, their mean, their independence, and what becomes of the gradient."""
+"""Dropout masks from random bits: their rate, mean and independence, and the gradient."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_the_share_and_the_mean(dtype: torch.dtype, share: float) -> None:
+def test_the_rate_and_the_mean(dtype: torch.dtype, share: float) -> None:
     torch.manual_seed(0)
     mask = dropout_mask((400, 1000), share, dtype).double()
     scale = torch.tensor(1 / (1 - round(share * 2**15) / 2**15), dtype=dtype).double()

@@ -54,8 +54,8 @@ def layout_of(lengths: list[int], device: str = "cpu") -> Layout:
 
 def random_qkv(lengths: list[int], size: int, heads: int = 2, seed: int = 0, **options: Any) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    made = [torch.randn(sum(lengths), heads, size, generator=generator) for _ in range(4)]
-    return [t.to(**options).requires_grad_(i < 3) for i, t in enumerate(made)]
+    values = [torch.randn(sum(lengths), heads, size, generator=generator) for _ in range(4)]
+    return [t.to(**options).requires_grad_(i < 3) for i, t in enumerate(values)]
 
 
 def with_gradients(out: Tensor, weights: Tensor, inputs: list[Tensor]) -> list[Tensor]:

@@ -1,19 +1,19 @@
-"""AdamW's update of many tensors in one pass over them, as Triton kernels.
+"""AdamW's update of many tensors in one pass, as Triton kernels.
 
-torch's fused AdamW reads float32 gradients and leaves float32 weights. Steps in bf16 have bf16 gradients, and copies of
-the weights to compute with: around torch's update, all are cast once more, by kernels of their own. Here a program
-takes a piece of one tensor, reads the gradient as it is, moves weight and moments, and writes the copy of the weight,
-all in the same pass. The numbers, and the optimizer's state, are torch's own.
+torch's fused AdamW reads float32 gradients and writes float32 weights. Steps in bf16 have bf16 gradients and bf16
+copies of the weights, so torch's update needs more kernels around it that cast all of them. Here a program reads a
+piece of one tensor's gradient in its own precision, updates weight and moments, and writes the copy of the weight, in
+one pass. The formula and the optimizer's state are torch's own.
 
-Nothing is waited for, and what changes from step to step (rates, the divisor of the gradients, whether anything is to
-move) is read on the device: launches can be captured in a CUDA graph.
+The host waits for nothing, and what changes from step to step (learning rates, the divisor of the gradients, whether to
+skip the update) is read on the device, so launches can be captured in a CUDA graph.
 
-Knows torch's AdamW and tensors; without Triton it can be imported, not called.
+Without Triton this module can be imported, but its kernels cannot be called.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
-# (What a kernel takes and makes are Triton's own values, which have no types in Python.)
+# (The values inside a kernel are Triton's own, which have no types in Python.)
 
-from __future__ import annotations  # kernels name Triton's types, which may not be there
+from __future__ import annotations  # kernels name Triton's types, and Triton may be missing
 
 import math
 from collections.abc import Sequence
@@ -24,26 +24,28 @@ from torch import Tensor
 
 from polytask.kernels.triton_support import TRITON, jit, kernels_run, tl
 
-# What a program takes, and with how many warps. Attributes of the module, so that a benchmark can try others.
-PIECE = 1024
+# Of a program. Module attributes, so that a benchmark can try other values.
+PIECE = 1024  # elements
 WARPS = 4
-TILE = 512  # of a tensor whose elements cannot be loaded four at a time
-ROWS = 128  # tensors of a program that counts steps
-COLUMNS = 10  # of a table
-NUMBERS = 9  # that all elements of a tensor share
-OPTIONS = 6  # of a group
+TILE = 512  # elements of a tensor that cannot be loaded four at a time
+ROWS = 128  # tensors of a program of `_adamw_count`
+COLUMNS = 10  # of `Table`
+NUMBERS = 9  # shared by all elements of a tensor
+OPTIONS = 6  # of a parameter group
 
 
 def declared(thing: object, name: str) -> bool:
-    """Whether the object's own class says `name = True`. A base class that says so does not count: the class below it
-    may override what this was said of."""
+    """Whether the object's own class sets `name = True`.
+
+    A base class that sets it does not count: the subclass may override what the declaration is about.
+    """
     return vars(type(thing)).get(name) is True
 
 
 def update_fits(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether `Update` can take the steps of this optimizer where its parameters are.
+    """Whether `Update` can replace the step of this optimizer on the device of its parameters.
 
-    A subclass of torch's AdamW may have a step of its own, so it has to declare that it has not.
+    A subclass of torch's AdamW may override `step`; one that does not declares `plain_adamw = True`.
     """
     if type(optimizer) is not torch.optim.AdamW and not declared(optimizer, "plain_adamw"):
         return False
@@ -58,20 +60,20 @@ def update_fits(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class Learned(NamedTuple):
-    """A tensor that a step moves."""
+    """A tensor that a step updates."""
 
     weight: Tensor
     gradient: Tensor
     """In float32 or bf16."""
     copy: Tensor | None = None
-    """In bf16: becomes what the weight becomes."""
+    """A bf16 copy of the weight, which is updated too."""
 
 
 class Table:
-    """Where the tensors of a step are; a graph knows the table's own address, so whoever replays it keeps the table."""
+    """The addresses of a step's tensors. A graph reads the table at its address, so keep the table with the graph."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
-        # From pinned memory the copy is not waited for.
+        # From pinned memory the copy is asynchronous.
         self._host = torch.zeros(rows, COLUMNS, dtype=torch.int64, pin_memory=device.type == "cuda")
         self.rows = torch.zeros(rows, COLUMNS, dtype=torch.int64, device=device)
 
@@ -79,12 +81,12 @@ class Table:
         self._host[: len(rows)] = torch.tensor(rows)
 
     def send(self) -> None:
-        """What is written becomes what the device reads. Once only: the copy may be under way long afterwards."""
+        """Copies the table to the device. Call it once: the asynchronous copy may read the host's memory much later."""
         self.rows.copy_(self._host, non_blocking=True)
 
 
 class Update:
-    """Moves the weights of an AdamW optimizer as its own `step` would, with rates that are on the device.
+    """Updates the weights of an AdamW optimizer as its own `step` would, with learning rates on the device.
 
     m = beta1 m + (1 - beta1) g              m^ = m / (1 - beta1^t)
     v = beta2 v + (1 - beta2) g^2            v^ = v / (1 - beta2^t)
@@ -96,7 +98,7 @@ class Update:
         self._group = {p: k for k, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self._number = {p: number for number, p in enumerate(self._group)}
         self._device: torch.device = next(iter(self._group)).device
-        # In float64, and with logarithms: 1 - beta^t of a beta in float32 is off in its fifth digit.
+        # In float64 and as logarithms: with a float32 beta, 1 - beta^t has an error in its fifth digit.
         options = [
             [*group["betas"], *map(_log, group["betas"]), group["eps"], group["weight_decay"]]
             for group in optimizer.param_groups
@@ -105,7 +107,7 @@ class Update:
         self._pieces: dict[tuple[int, ...], Tensor] = {}
 
     def table(self) -> Table:
-        """Room for all tensors. For a graph it is made before capturing, and sent when that is done."""
+        """A table with room for all tensors. For a graph, create it before the capture and send it afterwards."""
         return Table(len(self._group), self._device)
 
     @torch.no_grad()
@@ -113,13 +115,13 @@ class Update:
         self,
         learned: Sequence[Learned],
         rates: Tensor,
-        found: Tensor,
+        found_inf: Tensor,
         divisor: Tensor | None = None,
         table: Table | None = None,
     ) -> None:
-        """One step with a rate for each group and gradients over `divisor`; if `found` is not 0, nothing moves.
+        """One step with a learning rate per group and gradients / `divisor`; skipped if `found_inf` is not 0.
 
-        Into a graph it is captured with a table; otherwise it makes its own.
+        A captured step needs a table; other steps create their own.
         """
         assert TRITON, "the update in one pass needs Triton"
         capturing = self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
@@ -134,7 +136,8 @@ class Update:
         numbers = torch.empty(len(rows), NUMBERS, device=self._device)
         with torch.cuda.device_of(numbers):
             _adamw_count[(-(-len(rows) // ROWS),)](
-                *(table.rows, self._options, rates, found if divisor is None else divisor, found, numbers, len(rows)),
+                *(table.rows, self._options, rates, found_inf if divisor is None else divisor),
+                *(found_inf, numbers, len(rows)),
                 DIVIDES=divisor is not None,
                 COLUMNS=COLUMNS,
                 NUMBERS=NUMBERS,
@@ -142,7 +145,7 @@ class Update:
                 ROWS=ROWS,
             )
             _adamw_move[(len(pieces),)](
-                *(pieces, table.rows, numbers, found),
+                *(pieces, table.rows, numbers, found_inf),
                 COLUMNS=COLUMNS,
                 NUMBERS=NUMBERS,
                 PIECE=PIECE,
@@ -151,11 +154,11 @@ class Update:
             )
 
     def _cut(self, weights: list[Tensor], capturing: bool) -> Tensor:
-        """[pieces, 2]: the number of a piece's tensor, and its own in that tensor. Steps of the same tasks share it."""
+        """[pieces, 2]: the index of a piece's tensor, and the piece's index in it. Steps of the same tasks share it."""
         key = tuple(self._number[weight] for weight in weights)
         if key not in self._pieces:
-            if capturing:  # the optimizer's state, too, would be made anew in each replay
-                raise RuntimeError("the step to be captured is the first to move just these tensors")
+            if capturing:  # each replay would also create the optimizer's state anew
+                raise RuntimeError("a step cannot be captured before a step that updates the same tensors has run")
             counts = torch.tensor([-(-weight.numel() // PIECE) for weight in weights])
             tensors = torch.repeat_interleave(counts)
             firsts = (counts.cumsum(0) - counts)[tensors]
@@ -165,7 +168,7 @@ class Update:
 
     def _row(self, weight: Tensor, gradient: Tensor, copy: Tensor | None) -> list[int]:
         state: dict[str, Tensor] = self.optimizer.state[weight]
-        if not state:  # as torch makes it
+        if not state:  # as torch creates it
             state["step"] = torch.zeros((), device=self._device)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
         full = [weight, state["exp_avg"], state["exp_avg_sq"]]
@@ -181,8 +184,8 @@ class Update:
 
 
 def norm_of(tensors: list[Tensor]) -> Tensor:
-    """Of all of them as one vector, in float32 also where they are not."""
-    by_dtype: dict[torch.dtype, list[Tensor]] = {}  # because one of several dtypes would be a launch for each tensor
+    """The norm of all tensors as one vector, computed in float32."""
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}  # a list of several dtypes would need one launch per tensor
     for tensor in tensors:
         by_dtype.setdefault(tensor.dtype, []).append(tensor)
     norms = [norm for same in by_dtype.values() for norm in torch._foreach_norm(same, 2, dtype=torch.float32)]
@@ -194,7 +197,7 @@ def _log(beta: float) -> float:
     return math.log(beta) if beta else -math.inf
 
 
-_jit = jit("rates", "divisor", "found", "tensors")
+_jit = jit("rates", "divisor", "found_inf", "tensors")
 
 
 # A row of the table has the addresses of weight, gradient, exp_avg, exp_avg_sq, copy (0: none) and step, the number of
@@ -207,7 +210,7 @@ def _adamw_count(
     chosen,
     rates,
     divisor,
-    found,
+    found_inf,
     numbers,
     tensors,
     DIVIDES: tl.constexpr,
@@ -216,15 +219,15 @@ def _adamw_count(
     OPTIONS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Counts the step of each tensor, and works out the numbers that all of its elements share."""
+    """Increments the step of each tensor, and computes the numbers that all of its elements share."""
     tensor = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     here = tensor < tensors
     row = table + tensor * COLUMNS
     counter = tl.load(row + 5, mask=here, other=0).to(tl.pointer_type(tl.float32))
     step = tl.load(counter, mask=here, other=1.0)
-    step = tl.where(tl.load(found) == 0, step + 1, step)
+    step = tl.where(tl.load(found_inf) == 0, step + 1, step)
     tl.store(counter, step, mask=here)
-    t = tl.maximum(step, 1.0).to(tl.float64)  # 0 only where nothing moves
+    t = tl.maximum(step, 1.0).to(tl.float64)  # 0 only if the update is skipped
     group = tl.load(row + 7, mask=here, other=0)
     option = chosen + group * OPTIONS
     beta1 = tl.load(option)
@@ -253,7 +256,7 @@ def _adamw_move(
     pieces,
     table,
     numbers,
-    found,
+    found_inf,
     COLUMNS: tl.constexpr,
     NUMBERS: tl.constexpr,
     PIECE: tl.constexpr,
@@ -261,8 +264,8 @@ def _adamw_move(
 ):
     tensor = tl.load(pieces + tl.program_id(0) * 2).to(tl.int64)
     start = tl.load(pieces + tl.program_id(0) * 2 + 1).to(tl.int64) * PIECE
-    stays = tl.load(found) != 0
-    # All at once, because each round trip to memory counts where a program is so short.
+    skip = tl.load(found_inf) != 0
+    # All loads together: in such a short program every round trip to memory counts.
     row = table + tensor * COLUMNS
     weight, gradient, mean, square = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
     addresses = (weight, gradient, mean, square, tl.load(row + 4))
@@ -272,7 +275,7 @@ def _adamw_move(
     scale, kept, rate = tl.load(number), tl.load(number + 1), tl.load(number + 2)
     beta1, rest1, beta2, rest2 = tl.load(number + 3), tl.load(number + 4), tl.load(number + 5), tl.load(number + 6)
     shared = (scale, kept, rate, beta1, rest1, beta2, rest2, tl.load(number + 7), tl.load(number + 8))
-    if stays:
+    if skip:
         return
     if wide:
         _adamw_tile(addresses, in_bf16, shared, start, length, True, PIECE)
@@ -285,7 +288,7 @@ def _adamw_move(
 
 @_jit
 def _adamw_tile(addresses, in_bf16, shared, start, length, WIDE: tl.constexpr, TILE: tl.constexpr):
-    """The elements from `start` on. WIDE ones are loaded four at a time."""
+    """Updates the elements from `start` on; WIDE: loaded four at a time."""
     scale, kept, rate, beta1, rest1, beta2, rest2, correction, eps = shared
     inside = tl.arange(0, TILE) < length
     if WIDE:
@@ -296,7 +299,7 @@ def _adamw_tile(addresses, in_bf16, shared, start, length, WIDE: tl.constexpr, T
     weight = tl.load(weights, mask=inside, other=0.0)
     mean = tl.load(means, mask=inside, other=0.0)
     square = tl.load(squares, mask=inside, other=0.0)
-    # Last, because the branch waits for it; all else is on its way by then.
+    # Last, because the branch waits for it; the other loads are under way by then.
     if in_bf16:
         gradients = _elements(addresses[1], start, tl.bfloat16, WIDE, TILE)
         gradient = tl.load(gradients, mask=inside, other=0.0).to(tl.float32)
@@ -315,10 +318,10 @@ def _adamw_tile(addresses, in_bf16, shared, start, length, WIDE: tl.constexpr, T
 
 @_jit
 def _elements(address, start, DTYPE: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr):
-    """Where the elements of a tensor are, of which this is the address."""
+    """The addresses of the elements of the tensor at `address`."""
     elements = address.to(tl.pointer_type(DTYPE)) + start + tl.arange(0, TILE)
     if WIDE:
-        # Of bf16, half of what holds: threads then have four elements of every tensor. With eight of some, numbers
-        # would move between threads.
+        # For bf16 this is half of the true alignment: every thread then has four elements of each tensor. With eight
+        # of some tensors, values would have to move between threads.
         elements = tl.multiple_of(elements, 4 * DTYPE.primitive_bitwidth // 8)
     return elements

@@ -1,17 +1,16 @@
-"""What stands between a sublayer and the next one, as Triton kernels: bias, dropout, residual sum and layer norm.
+"""Bias, dropout, residual sum and layer norm between two sublayers, as one Triton kernel each way.
 
-One by one these are six kernels forward and a dozen backward, over numbers in float32. Here they are one each way (and
-one for sums over tokens): a program reads a token's row once. The normed row is written twice, in float32 for the next
-residual sum and in the precision of the next product, and the two gradients that come back are added up on the way.
-Dropout's masks are not kept but drawn again. Sums over tokens are made in a fixed order: the same input gives the same
-bits.
+Separately these are six kernels forward and a dozen backward, on float32 tensors. Here a program reads the row of a
+token once. It writes the normalized row twice, in float32 for the next residual sum and in the precision of the next
+product; the backward pass adds the two gradients on its way. Dropout masks are not stored but drawn again. Sums over
+tokens are computed in a fixed order by one more kernel, so the same input gives bit-identical results.
 
-Knows tensors only; without Triton it can be imported, not called.
+Without Triton this module can be imported, but its kernels cannot be called.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
-# (What a kernel takes and makes are Triton's own values, which have no types in Python.)
+# (The values inside a kernel are Triton's own, which have no types in Python.)
 
-from __future__ import annotations  # kernels name Triton's types, which may not be there
+from __future__ import annotations  # kernels name Triton's types, and Triton may be missing
 
 from typing import Any
 
@@ -22,10 +21,10 @@ from polytask.kernels.column_sums import column_sums
 from polytask.kernels.side_stream import current_side_stream, defer_gradients
 from polytask.kernels.triton_support import TRITON, jit, tl
 
-WIDEST = 4096
-# Attributes of the module, so that a benchmark can try others.
-PROGRAMS = 660  # of a backward pass at most: five on each of an H200's 132 multiprocessors, as registers allow
-ROWS = 4  # of a program at least
+MAX_WIDTH = 4096
+# Module attributes, so that a benchmark can try other values.
+PROGRAMS = 660  # at most, in a backward pass: registers allow five on each of the 132 multiprocessors of an H200
+ROWS = 4  # at least, of a program
 LANE = 256  # columns of a warp
 
 
@@ -43,10 +42,10 @@ def add_and_norm(
 ) -> tuple[Tensor, Tensor]:
     """LN(residual + Drop(y + bias) + branch) in float32, and the same in y's precision.
 
-    A seed is good for several draws, told apart by their `site`.
+    `site` tells draws from the same seed apart.
     """
-    assert TRITON, "the norm in one kernel needs Triton"
-    assert residual_TD.shape[-1] <= WIDEST
+    assert TRITON, "add_and_norm needs Triton"
+    assert residual_TD.shape[-1] <= MAX_WIDTH
     assert dropout == 0.0 or seed_1 is not None
     if branch_TD is not None:
         branch_TD = branch_TD.to(y_TD.dtype)
@@ -125,7 +124,7 @@ class _AddAndNorm(torch.autograd.Function):
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
-    """A kernel takes a tensor in every place, also where it will not look."""
+    """The tensor, or another one for an argument that the kernel does not read: an argument cannot be None."""
     return other if tensor is None else tensor
 
 
@@ -146,8 +145,8 @@ _jit = jit("rows", "site")
 
 @_jit
 def _row(matrix, row, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """The addresses of a row's elements, of which a thread has four in a row whatever their precision: with eight of
-    some, numbers would move between threads."""
+    """The addresses of a row's elements. A thread has four consecutive ones in every precision: with eight of some
+    tensors, values would have to move between threads."""
     start = matrix + row.to(tl.int64) * SIZE + tl.arange(0, WIDTH)
     if SIZE % 4 == 0:
         start = tl.multiple_of(start, 4 * matrix.dtype.element_ty.primitive_bitwidth // 8)
@@ -168,9 +167,9 @@ def _write(matrix, row, x, SIZE: tl.constexpr, WIDTH: tl.constexpr):
 
 @_jit
 def _kept(seed, row, site, dropout, WIDTH: tl.constexpr):
-    """1 / (1 - dropout) where a number is kept, else 0. A draw is named by its row, column and site."""
-    # The generator makes four numbers at a time: here for four columns in a row. Seven of its rounds are the fewest
-    # known to pass all tests of randomness (Salmon et al. 2011).
+    """1 / (1 - dropout) for elements that are kept, else 0; depends on the seed, the row, the column and the site."""
+    # The generator draws four numbers at a time, here for four consecutive columns. Seven rounds are the fewest that
+    # are known to pass all tests of randomness (Salmon et al. 2011).
     zero = tl.zeros([WIDTH // 4], tl.int32)
     a, b, c, d = tl.philox(tl.load(seed), zero + row.to(tl.int32), tl.arange(0, WIDTH // 4), zero + site, zero, 7)
     drawn = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [WIDTH])

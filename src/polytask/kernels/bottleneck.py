@@ -1,40 +1,40 @@
-"""`W_D gelu(W_E x + b_E)`, through few dimensions and back, as one Triton kernel each way.
+"""The bottleneck `W_D gelu(W_E x + b_E)` as one Triton kernel each way.
 
-One by one these are three kernels forward, two of them products of which each fills a corner of a GPU, and four
-backward. Here a program takes some tokens through all of it; what it needs of the weights comes from the cache. The
-backward one adds up the bias's gradient on its way. Knows tensors only; without Triton it can be imported, not called.
+Separately these are three kernels forward and four backward, of which the products fill only a small part of a GPU.
+Here a program computes all of it for a few tokens and reads the weights from the cache. The backward kernel also
+computes the sums for the bias's gradient. Without Triton this module can be imported, but its kernels cannot be called.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
-# (What a kernel takes and makes are Triton's own values, which have no types in Python.)
+# (The values inside a kernel are Triton's own, which have no types in Python.)
 
-from __future__ import annotations  # kernels name Triton's types, which may not be there
+from __future__ import annotations  # kernels name Triton's types, and Triton may be missing
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from polytask.kernels.bias_gelu import _below
+from polytask.kernels.bias_gelu import _normal_cdf
 from polytask.kernels.column_sums import column_sums
 from polytask.kernels.side_stream import Grads, current_side_stream, defer_gradients
 from polytask.kernels.triton_support import TRITON, jit, shared_memory, tl
 
-WIDEST = 256  # dimensions inside
-MOST_ROWS = 4096  # more tokens fill a GPU with products one by one
-ROWS, WARPS = 16, 4  # tokens of a program
+MAX_WIDTH = 256  # of the bottleneck
+MAX_ROWS = 4096  # with more tokens, separate products fill a GPU
+ROWS, WARPS = 16, 4  # tokens and warps of a program
 STEPS = (256, 128, 64, 32)
-"""Outer dimensions at a time: as many as fit, for each time waits for memory once."""
+"""Hidden dimensions per iteration: as many as fit into shared memory, because each iteration waits for memory once."""
 STAGES = 3
-SPARED = 8192  # bytes of shared memory for all else
+SPARED = 8192  # bytes of shared memory for everything else
 
 
 def bottleneck_fits(x_TD: Tensor, down_sD: Tensor) -> bool:
-    return len(x_TD) <= MOST_ROWS and len(down_sD) <= WIDEST
+    return len(x_TD) <= MAX_ROWS and len(down_sD) <= MAX_WIDTH
 
 
 def bottleneck(x_TD: Tensor, down_sD: Tensor, bias_s: Tensor, up_Ds: Tensor) -> tuple[Tensor, Tensor]:
-    """x as it is, and what belongs to be added to it: x comes back so that both gradients are added up on the way."""
-    assert TRITON, "the bottleneck in one kernel needs Triton"
+    """x itself and `W_D gelu(W_E x + b_E)`. x is returned so that the kernel adds the gradients of both."""
+    assert TRITON, "bottleneck needs Triton"
     same_TD, change_TD = _Bottleneck.apply(x_TD, down_sD, bias_s, up_Ds)  # type: ignore[no-untyped-call]
     return same_TD, change_TD
 
@@ -91,7 +91,7 @@ def _launch(kernel: Any, hidden_Ts: Tensor, *tensors: Tensor) -> None:
 
 
 def step_of(width: int, element: int, memory: int) -> int:
-    """One step's tokens and weights are computed with while those of the next are on their way."""
+    """The largest step that fits: while one step is computed, the data of the next ones is loaded."""
     waiting = STAGES - 1
     fits = [step for step in STEPS if waiting * (ROWS + width) * step * element + SPARED <= memory]
     return fits[0] if fits else STEPS[-1]
@@ -102,7 +102,7 @@ _jit = jit("rows")
 
 @_jit
 def _places(rows, SIZE: tl.constexpr, INNER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """A program's rows of matrices with SIZE and with INNER columns, which of them are there, and the inner columns."""
+    """Addresses of a program's rows in matrices of SIZE and of INNER columns, masks for both, and the inner columns."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inner = tl.arange(0, WIDTH)
     there = (row < rows)[:, None]
@@ -138,7 +138,7 @@ def _bottleneck_forward(
         hidden_Ts = tl.dot(x_TS, down_Ss, hidden_Ts, input_precision=PRECISION)
     hidden_Ts += tl.load(bias + inner, mask=known, other=0.0).to(tl.float32)[None, :]
     tl.store(hidden + inner_places, hidden_Ts.to(hidden.dtype.element_ty), mask=inside)
-    active_Ts = (hidden_Ts * _below(hidden_Ts, tl.exp(-0.5 * hidden_Ts * hidden_Ts))).to(active.dtype.element_ty)
+    active_Ts = (hidden_Ts * _normal_cdf(hidden_Ts, tl.exp(-0.5 * hidden_Ts * hidden_Ts))).to(active.dtype.element_ty)
     tl.store(active + inner_places, active_Ts, mask=inside)
     for start in range(0, SIZE, STEP):
         columns = start + tl.arange(0, STEP)
@@ -177,8 +177,8 @@ def _bottleneck_backward(
         up_Ss = tl.load(up + columns[:, None] * INNER + inner[None, :], mask=mask_Ss, other=0.0)
         grad_Ts = tl.dot(grad_TS, up_Ss, grad_Ts, input_precision=PRECISION)
     hidden_Ts = tl.load(hidden + inner_places, mask=inside, other=0.0).to(tl.float32)
-    bell_Ts = tl.exp(-0.5 * hidden_Ts * hidden_Ts)
-    grad_Ts *= _below(hidden_Ts, bell_Ts) + hidden_Ts * bell_Ts * 0.3989422804014327
+    density_Ts = tl.exp(-0.5 * hidden_Ts * hidden_Ts)
+    grad_Ts *= _normal_cdf(hidden_Ts, density_Ts) + hidden_Ts * density_Ts * 0.3989422804014327
     half_Ts = grad_Ts.to(hidden_grad.dtype.element_ty)
     tl.store(hidden_grad + inner_places, half_Ts, mask=inside)
     tl.store(parts + tl.program_id(0) * INNER + inner, tl.sum(grad_Ts, 0), mask=known)

@@ -1,24 +1,24 @@
-"""Sums over the rows of matrices, as a Triton kernel. Knows tensors only; without Triton it cannot be called.
+"""Sums over the rows of matrices, as a Triton kernel.
 
-They are gradients of vectors that all rows share. A kernel whose programs each take some rows of a gradient adds those
-up as it goes, and leaves a row of partial sums; here all rows are added up, in an order that never changes: the same
-input gives the same bits.
+They are the gradients of vectors that all rows share. Each program of another kernel sums some rows of a gradient and
+writes a row of partial sums; here these rows are summed in a fixed order, so the same input gives bit-identical
+results. Without Triton this module can be imported, but its kernel cannot be called.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
-# (What a kernel takes and makes are Triton's own values, which have no types in Python.)
+# (The values inside a kernel are Triton's own, which have no types in Python.)
 
-from __future__ import annotations  # kernels name Triton's types, which may not be there
+from __future__ import annotations  # kernels name Triton's types, and Triton may be missing
 
 import torch
 from torch import Tensor
 
 from polytask.kernels.triton_support import jit, tl
 
-# Of a program. Attributes of the module, so that a benchmark can try others.
-BYTES = 32  # of a row: the least that is read from memory at once, so that there are many programs
+# Of a program. Module attributes, so that a benchmark can try other values.
+BYTES = 32  # of a row: the smallest unit of memory access, so that there are many programs
 ROWS, WARPS = 512, 4
 CHUNK = 1024
-"""With more rows than this, programs take so many each, and what they leave is added up again."""
+"""More rows than this are summed in two rounds: first chunks of this many rows, then their sums."""
 
 
 _jit = jit("rows")
@@ -66,7 +66,7 @@ def _column_sums(
 
 
 def column_sums(rows_PMD: Tensor, *dtypes: torch.dtype) -> list[Tensor]:
-    """The sums over P of each of at most four matrices, in precisions of their own."""
+    """The sums over P of each of at most four matrices, in the given precisions."""
     matrices, size = rows_PMD.shape[1:]
     assert len(dtypes) == matrices <= 4
     if len(rows_PMD) > CHUNK:
@@ -83,7 +83,7 @@ def _launch(rows_PMD: Tensor, outs: list[Tensor], last: bool) -> None:
     columns = BYTES // rows_PMD.element_size()
     with torch.cuda.device_of(rows_PMD):
         _column_sums[(-(-size // columns), matrices, 1 if last else -(-rows // CHUNK))](
-            *(rows_PMD, *(outs * 4)[:4], rows),  # those that are not there are not written to
+            *(rows_PMD, *(outs * 4)[:4], rows),  # the kernel does not write to missing ones
             SIZE=size,
             MATRICES=matrices,
             CHUNK=2**30 if last else CHUNK,

@@ -1,34 +1,34 @@
 """The encoder's embeddings as Triton kernels: three lookups, their sum, layer norm and dropout.
 
-One kernel forward: a program is a token, and its row is written twice, in float32 for the first residual sum and in the
-precision of the first product. Backward, one kernel makes the sum's gradient and adds up what comes in fixed places:
-the norm's vectors, and the segments, of which there are one or two. A position's gradient is then the sum of one row
-of each sequence that is long enough; only words need a sort, which is torch's. Every sum is made in a fixed order: the
-same input gives the same bits. Nothing depends on lengths the host would have to know: all of it can be captured in a
-CUDA graph, with sequences of no tokens in it.
+Forward, one kernel: a program computes one token and writes its row twice, in float32 for the first residual sum and in
+the precision of the first product. Backward, one kernel computes the gradient of the sum, and the partial sums of
+gradients that have few rows: the norm's vectors, and the one or two segments. The gradient of a position is then the
+sum of one row of each sequence that is long enough; only words need a sort, which torch does. Every sum is computed in
+a fixed order, so the same input gives bit-identical results. Nothing depends on lengths that the host would have to
+know, so all of it can be captured in a CUDA graph, also with empty sequences.
 
-Knows tensors only; without Triton it can be imported, not called.
+Without Triton this module can be imported, but its kernels cannot be called.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
-# (What a kernel takes and makes are Triton's own values, which have no types in Python.)
+# (The values inside a kernel are Triton's own, which have no types in Python.)
 
-from __future__ import annotations  # kernels name Triton's types, which may not be there
+from __future__ import annotations  # kernels name Triton's types, and Triton may be missing
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from polytask.kernels.add_and_norm import WIDEST, _kept, _or, _read, _write
+from polytask.kernels.add_and_norm import MAX_WIDTH, _kept, _or, _read, _write
 from polytask.kernels.column_sums import column_sums
 from polytask.kernels.triton_support import TRITON, jit, tl
 
-SUMMED_SEGMENTS = 2  # of a table at most, if the norm's backward pass is to add up their gradients
-# Attributes of the module, so that a benchmark can try others.
-PROGRAMS = 660  # of a backward pass at most: five on each of an H200's 132 multiprocessors, as registers allow
-ROWS = 4  # of a program at least
+SUMMED_SEGMENTS = 2  # at most, for the norm's backward kernel to sum their gradients
+# Module attributes, so that a benchmark can try other values.
+PROGRAMS = 660  # at most, in a backward pass: registers allow five on each of the 132 multiprocessors of an H200
+ROWS = 4  # at least, of a program
 LANE = 256  # columns of a warp
-SEQUENCES, COLUMNS, WARPS = 32, 128, 4  # that a program for one position looks at at once
+SEQUENCES, COLUMNS, WARPS = 32, 128, 4  # of one iteration of a program for one position
 
 
 def embed_and_norm(
@@ -48,11 +48,11 @@ def embed_and_norm(
 ) -> tuple[Tensor, Tensor]:
     """Drop(LN(words + segments + positions)) in float32, and the same in `half`.
 
-    Positions have to count from 0 in each sequence: the backward pass takes that for granted. Tokens behind the last
-    sequence may have any.
+    Positions must count from 0 in each sequence: the backward pass relies on it. Tokens behind the last sequence may
+    have any position.
     """
-    assert TRITON, "embeddings in one kernel need Triton"
-    assert words_VD.shape[-1] <= WIDEST
+    assert TRITON, "embed_and_norm needs Triton"
+    assert words_VD.shape[-1] <= MAX_WIDTH
     assert dropout == 0.0 or seed_1 is not None
     tables = (words_VD, segments_GD, positions_PD)
     ids = (token_ids_T, segment_ids_T, position_ids_T)
@@ -124,20 +124,22 @@ class _EmbedAndNorm(torch.autograd.Function):
                 **ctx.options,
             )
             if matrices:
-                # As one matrix with long rows: what comes out needs no copy to be a table.
+                # As one matrix with long rows, so that the sums are a table without a copy.
                 sums_MD = column_sums(parts_PMD.flatten(1)[:, None], torch.float32)[0].view(matrices, size)
                 scale_grad, shift_grad = sums_MD[0].to(scale_D.dtype), sums_MD[1].to(shift_D.dtype)
                 segments_grad = sums_MD[2:].to(segments_GD.dtype) if summed else None
             if positions_learn:
-                positions_grad = _of_positions(x_grad_TD, position_ids_T, cu_seqlens_S1, positions_PD)
+                positions_grad = _position_gradient(x_grad_TD, position_ids_T, cu_seqlens_S1, positions_PD)
         if words_learn:
-            words_grad = _by_torch(x_grad_TD, token_ids_T, words_VD)
+            words_grad = _embedding_gradient(x_grad_TD, token_ids_T, words_VD)
         if segments_learn and not summed:
-            segments_grad = _by_torch(x_grad_TD, segment_ids_T, segments_GD)
+            segments_grad = _embedding_gradient(x_grad_TD, segment_ids_T, segments_GD)
         return words_grad, segments_grad, positions_grad, scale_grad, shift_grad, *(None,) * 8
 
 
-def _of_positions(x_grad_TD: Tensor, position_ids_T: Tensor, cu_seqlens_S1: Tensor, positions_PD: Tensor) -> Tensor:
+def _position_gradient(
+    x_grad_TD: Tensor, position_ids_T: Tensor, cu_seqlens_S1: Tensor, positions_PD: Tensor
+) -> Tensor:
     grad_PD = torch.empty_like(positions_PD)
     (rows, size), sequences = x_grad_TD.shape, len(cu_seqlens_S1) - 1
     _embed_positions[(-(-size // COLUMNS), len(positions_PD))](
@@ -150,7 +152,7 @@ def _of_positions(x_grad_TD: Tensor, position_ids_T: Tensor, cu_seqlens_S1: Tens
     return grad_PD
 
 
-def _by_torch(x_grad_TD: Tensor, ids_T: Tensor, table: Tensor) -> Tensor:
+def _embedding_gradient(x_grad_TD: Tensor, ids_T: Tensor, table: Tensor) -> Tensor:
     grad: Tensor = torch.ops.aten.embedding_dense_backward(x_grad_TD, ids_T, len(table), -1, False)
     return grad.to(table.dtype)
 
@@ -174,7 +176,7 @@ def _sum(
     SIZE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    # In the order of transformers' BertModel, for the same rounding.
+    # The order of transformers' BertModel, for the same rounding.
     x_D = _read(words, word, SIZE, WIDTH) + _read(segments, segment, SIZE, WIDTH)
     return x_D + _read(positions, position, SIZE, WIDTH)
 
@@ -285,7 +287,7 @@ def _embed_backward(
 
 @_jit
 def _rows(matrix, row_N, columns, SIZE: tl.constexpr):
-    """Zeros for row -1."""
+    """Rows of a matrix; zeros for row -1."""
     places = row_N.to(tl.int64)[:, None] * SIZE + columns[None, :]
     return tl.load(matrix + places, mask=(row_N >= 0)[:, None] & (columns < SIZE)[None, :], other=0.0)
 

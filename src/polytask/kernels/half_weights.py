@@ -1,7 +1,7 @@
-"""bf16 copies of the weights of linear maps. Knows modules and parameters; knows no method.
+"""bf16 copies of the weights of linear maps.
 
-Under autocast each weight is cast by a kernel of its own, and so is its gradient: hundreds of launches a step. Here all
-are cast by a few, or by the update that moves the weights, and the same numbers come out.
+Under autocast each weight is cast by a kernel of its own, and so is its gradient: hundreds of launches per step. Here a
+few kernels cast all of them, or the optimizer's update does, with the same values.
 """
 
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-ALIGNED = 64  # numbers, so that products can load every copy in wide pieces
+ALIGNMENT = 64  # elements, so that products can load every copy with wide accesses
 
 
 class HalfWeights:
-    """Stands in for the weights of every linear map of a module; the optimizer keeps the float32 ones.
+    """Copies that replace the weights of every linear map of a module; the optimizer keeps the float32 weights.
 
-    Those are `nn.Linear`'s, and the matrices in parameter lists, which are the tasks' own.
+    Linear maps are `nn.Linear` modules, and the matrices in parameter lists, which belong to single tasks.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -32,7 +32,7 @@ class HalfWeights:
 
     @contextmanager
     def standing_in(self, cast: bool = True) -> Iterator[None]:
-        """Inside, the module computes with the copies; those that learn are cast before, unless they are right."""
+        """Makes the module compute with the copies. With `cast`, the trainable ones are cast first."""
         if cast:
             self._cast([full for full in self.copies if full.requires_grad])
         for module, name, full in self.places:
@@ -44,11 +44,11 @@ class HalfWeights:
                 module._parameters[name] = full
 
     def refresh(self) -> None:
-        """Casts those weights anew that were changed by others than an update that writes the copies too.
+        """Casts the weights that were changed by anything but an update that writes the copies too.
 
-        Whatever torch does to a tensor in place, loading a checkpoint for example, counts its version up; graphs and
-        kernels of our own do not. Fused optimizers do not either: after a step of theirs, `forget`. What is written
-        through `.data` would not be seen.
+        Every in-place operation of torch, such as loading a checkpoint, increments a tensor's version; graphs and our
+        own kernels do not. Fused optimizers do not either: call `forget` after their step. Writes through `.data` are
+        not noticed.
         """
         marks = self._marks()
         if marks != self._seen:
@@ -57,7 +57,7 @@ class HalfWeights:
             self._seen = [*marks]
 
     def forget(self) -> None:
-        """No copy is right any more."""
+        """Marks every copy as outdated."""
         self._seen = [None] * len(self.copies)
 
     def _marks(self) -> list[tuple[int, int]]:
@@ -68,7 +68,7 @@ class HalfWeights:
         torch._foreach_copy_([self.copies[full] for full in weights], tuple(weights))
 
     def move_gradients(self) -> None:
-        """The copies' gradients become those of the weights."""
+        """Moves the gradients of the copies to the weights, in float32."""
         moved = [(full, half, half.grad) for full, half in self.copies.items() if half.grad is not None]
         gradients = [torch.empty_like(full) for full, _, _ in moved]
         torch._foreach_copy_(gradients, [gradient for _, _, gradient in moved])
@@ -81,10 +81,10 @@ class HalfWeights:
 
 
 def _copied(weights: list[nn.Parameter]) -> dict[nn.Parameter, nn.Parameter]:
-    """In one piece of memory, matrices before vectors: neighbouring maps can then be one product as they are
-    (encoder/one_product.py)."""
+    """The copies in one block of memory, matrices before vectors, so that adjacent maps can be one product without a
+    copy (one_product.py)."""
     order = sorted(dict.fromkeys(weights), key=lambda weight: -weight.ndim)
-    sizes = [-(-weight.numel() // ALIGNED) * ALIGNED for weight in order]
+    sizes = [-(-weight.numel() // ALIGNMENT) * ALIGNMENT for weight in order]
     device = order[0].device if order else None
     pieces = torch.empty(sum(sizes), dtype=torch.bfloat16, device=device).split(sizes)
     copies = {}

@@ -1,4 +1,4 @@
-"""Triton where it is there, and whether its kernels can be compiled. Knows nothing of polytask."""
+"""Triton if it is installed, and whether its kernels can be compiled and run."""
 
 import os
 import shutil
@@ -19,26 +19,26 @@ __all__ = ["TRITON", "jit", "kernels_run", "shared_memory", "tl"]
 
 
 def jit(*changing: str) -> Callable[[Any], Any]:
-    """Makes a function a kernel; where there is no Triton it stays what it is, and must not be called.
+    """A decorator that makes a function a kernel. Without Triton the function stays as it is and must not be called.
 
-    `changing` are arguments that are other numbers from step to step: without being told, Triton compiles a kernel anew
-    where one of them is a multiple of 16, possibly in a step that is being captured.
+    `changing` names the integer arguments that differ from step to step. Otherwise Triton would compile a kernel again
+    when one of them is a multiple of 16, possibly while a step is captured.
     """
     return lambda function: triton.jit(function, do_not_specialize=list(changing)) if TRITON else function
 
 
 @cache
 def kernels_run(device: torch.device) -> bool:
-    """Triton is there, the C compiler that it needs for what launches a kernel (many containers have none), and a GPU
-    of the kind that it compiles for."""
+    """Whether Triton is installed, with a C compiler for its launchers (many containers have none) and a GPU that it
+    supports."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    there = TRITON and compiler is not None and device.type == "cuda"
-    return there and torch.cuda.get_device_capability(device) >= (8, 0)
+    usable = TRITON and compiler is not None and device.type == "cuda"
+    return usable and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 @cache
 def shared_memory(device: torch.device) -> int:
-    """Bytes that a program may have."""
+    """The bytes of shared memory that a program may use."""
     if device.type != "cuda":
         return 0
     properties: Any = torch.cuda.get_device_properties(device)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from polytask.adapters.base import Adapter, LinearSite, SublayerSite
 from polytask.encoders.bert import Bert, Layer
 from polytask.fused_forms import definition_of, fuses
-from polytask.kernels.add_and_norm import WIDEST, add_and_norm
+from polytask.kernels.add_and_norm import MAX_WIDTH, add_and_norm
 from polytask.kernels.bias_gelu import bias_gelu
 from polytask.kernels.embed_and_norm import embed_and_norm
 from polytask.kernels.fused.adapter import FusedAdapter, fused_adapter
@@ -44,7 +44,7 @@ def fused_layer_fits(h_TD: Tensor) -> bool:
     """Whether the kernels can run: on CUDA, under bf16 autocast, with rows that fit into one program."""
     return (
         kernels_run(h_TD.device)
-        and h_TD.shape[-1] <= WIDEST
+        and h_TD.shape[-1] <= MAX_WIDTH
         and torch.is_autocast_enabled("cuda")
         and torch.get_autocast_dtype("cuda") == torch.bfloat16
     )
