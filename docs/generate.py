@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from polytask import types
-from polytask.recipe import records
+from polytask import recipe, types
 
 PAGE = Path(__file__).parent / "recipes.md"
 PARTS = [
     (
         "The recipe",
-        records,
+        recipe,
         "Recipe",
         "Everything has a default but `tasks`. Relative files are looked for beside the recipe.",
     ),
@@ -62,7 +61,7 @@ def fields(module: object, name: str) -> Iterator[tuple[str, str, str, str]]:
             default = ast.unparse(node.value) if node.value else "needed"
             said = ""
             if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                said = " ".join(str(following.value.value).split())
+                said = str(following.value.value)
             field = ast.unparse(node.target)
             yield field, bounded(hints[field]) or ast.unparse(node.annotation), default, said
 
