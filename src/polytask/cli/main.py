@@ -3,44 +3,66 @@
 import errno
 import os
 import sys
-from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 import typer
 
 import polytask
+from polytask.cli import (
+    add_task,
+    check,
+    combine,
+    compare,
+    encoder,
+    evaluate,
+    export,
+    init,
+    interference,
+    methods,
+    predict,
+    pretrain,
+    report,
+    train,
+)
 from polytask.cli.console import VisibleGroup, echo, guard_terminal
 from polytask.cli.stopping import handled_by, leave
 
 USER_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors of the operating system about a path that the user chose. Others may be bugs."""
-COMMANDS = (
-    *("init", "check", "pretrain", "train", "interference", "add-task", "evaluate", "predict", "compare"),
-    *("export", "combine", "report", "methods", "encoder"),
+
+app = typer.Typer(
+    name="polytask",
+    cls=VisibleGroup,
+    help="One encoder for many text tasks: train, evaluate and use them with one recipe file.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
 )
-"""In the order in which `--help` lists them. Each is the function `run` of the module of the same name."""
+
+COMMANDS = (
+    init,
+    check,
+    pretrain,
+    train,
+    interference,
+    add_task,
+    evaluate,
+    predict,
+    compare,
+    export,
+    combine,
+    report,
+    methods,
+    encoder,
+)
+for command in COMMANDS:
+    app.command(name=command.__name__.rpartition(".")[2].replace("_", "-"))(command.run)
 
 
-def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
-    """The command line. If the arguments name a command, only that one is imported, which saves time."""
-    app = typer.Typer(
-        name="polytask",
-        cls=VisibleGroup,
-        help="One encoder for many text tasks: train, evaluate and use them with one recipe file.",
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode="rich",
-        pretty_exceptions_enable=False,
-    )
-    for name in [name for name in COMMANDS if name in arguments[:1]] or COMMANDS:
-        app.command(name)(import_module(f"polytask.cli.{name.replace('-', '_')}").run)
-
-    @app.callback(epilog="`polytask --version` shows the version.")
-    def options() -> None:
-        """Exists for the epilog; `main` handles `--version`, because an option here would cost every command 0.1 s."""
-
-    return app
+@app.callback(epilog="`polytask --version` shows the version.")
+def options() -> None:
+    """Exists for the epilog; `main` handles `--version`, because an option here would cost every command 0.1 s."""
 
 
 def main() -> None:
@@ -55,7 +77,7 @@ def main() -> None:
     guard_terminal()
     try:
         with handled_by(leave):
-            make_app(sys.argv[1:])()
+            app()
     except SystemExit:
         raise  # the usual end; comparing it with the names below would import them
     except polytask.UserError as error:

@@ -87,7 +87,7 @@ def _check_task(task: TaskSpec, where: str) -> None:
 
 def _check_add(add: AddSettings, where: str) -> None:
     if add.distill and add.guarantee == "frozen":
-        raise UserError(f"{where}.distill: requires `guarantee: measured`: with a frozen encoder nothing is forgotten")
+        raise UserError(f"{where}.distill: needs `guarantee: measured`: with a frozen encoder nothing is forgotten")
 
 
 def _check_plain_text(task: TaskSpec, where: str) -> None:
