@@ -126,7 +126,7 @@ def test_runs_that_cannot_be_compared(small_study: Done, tiny_run: Finished, tmp
     with pytest.raises(UserError, match=r"task question was scored on .* cannot be compared"):
         compare_runs([run, other], tmp_path / "c")
     path.unlink()
-    with pytest.raises(UserError, match=r"environment\.json: what the run was scored on cannot be read"):
+    with pytest.raises(UserError, match=r"environment\.json: cannot read which dev files the run was scored on"):
         compare_runs([run, other], tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
