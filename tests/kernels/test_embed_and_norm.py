@@ -164,9 +164,9 @@ def test_only_what_is_asked_for(learning: tuple[int, ...], which: int, monkeypat
     for k, tensor in enumerate(given):
         tensor.requires_grad_(k in learning)
     if 0 not in learning:
-        monkeypatch.setattr(module, "_by_torch", None)
+        monkeypatch.setattr(module, "_embedding_gradient", None)
     if 2 not in learning:
-        monkeypatch.setattr(module, "_of_positions", None)
+        monkeypatch.setattr(module, "_position_gradient", None)
     if learning in [(0,), (2,), (0, 2)]:
         monkeypatch.setattr(module, "column_sums", None)
     check_gradients((run(given, of)[which],), written_out(given, of), [given[k] for k in learning], NEAR)
