@@ -44,7 +44,7 @@ from polytask.machine import environment, multiplies_bf16
 from polytask.pretrained.weights import load_encoder
 from polytask.runs.bundle import Bundle
 from polytask.tasks.reading import open_source
-from polytask.tasks.source import BrokenRow
+from polytask.tasks.sources.source import BrokenRow
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import LabelSpace, MethodChoice, TaskSpec

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from polytask import Finished
-from polytask.tasks.lines import LONGEST_LINE
+from polytask.tasks.sources.lines import LONGEST_LINE
 
 TINY = "encoder={layers: 1, hidden: 16, heads: 2, ffn: 16, positions: 128}"
 ROWS = "".join(f"row number {i},{i % 2}\n" for i in range(20))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from polytask.tasks import caching
-from polytask.tasks.source import BrokenRow
+from polytask.tasks.sources.source import BrokenRow
 from polytask.tasks.task import read_tasks
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import TaskSpec, UserError

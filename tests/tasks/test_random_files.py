@@ -17,7 +17,7 @@ from polytask.tasks.guess import guess_task
 from polytask.tasks.labels import LabelReader
 from polytask.tasks.reading import Format, open_source
 from polytask.tasks.rows import labelled_rows
-from polytask.tasks.source import BrokenRow
+from polytask.tasks.sources.source import BrokenRow
 from polytask.types import LabelKind, TaskSpec, UserError
 
 FORMATS: list[Format] = ["csv", "tsv", "jsonl", "parquet", "xlsx"]

@@ -7,7 +7,7 @@ import pytest
 from polytask.tasks.labels import LabelReader
 from polytask.tasks.reading import open_source
 from polytask.tasks.rows import labelled_rows
-from polytask.tasks.source import BrokenRow
+from polytask.tasks.sources.source import BrokenRow
 from polytask.types import TaskSpec, UserError
 
 Write = Callable[[str, str | bytes], str]

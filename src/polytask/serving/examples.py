@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from polytask.tasks.rows import EMPTY_TEXT, text_problem
-from polytask.tasks.source import shortened
+from polytask.tasks.sources.source import shortened
 from polytask.types import UserError
 
 Text = str | None

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from polytask.tasks.delimited import DelimitedSource
-from polytask.tasks.jsonl import JsonLinesSource
-from polytask.tasks.parquet import ParquetSource
 from polytask.tasks.rows import EMPTY_TEXT, text_problem
-from polytask.tasks.source import BrokenRow, Source, no_column, shortened
+from polytask.tasks.sources.delimited import DelimitedSource
+from polytask.tasks.sources.jsonl import JsonLinesSource
+from polytask.tasks.sources.parquet import ParquetSource
+from polytask.tasks.sources.source import BrokenRow, Source, no_column, shortened
 from polytask.types import UserError
 
 Record = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Literal
 
 from polytask.tasks.labels import LabelReader
 from polytask.tasks.rows import LabelledRow, labelled_rows
-from polytask.tasks.source import BrokenRow, Source
+from polytask.tasks.sources.source import BrokenRow, Source
 from polytask.text.store import DamagedStore, StoreWriter, TokenStore
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import TaskSpec, UserError

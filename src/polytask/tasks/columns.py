@@ -10,7 +10,7 @@ from typing import Any
 
 from polytask.tasks.dates import are_dates
 from polytask.tasks.labels import class_name
-from polytask.tasks.source import BrokenRow, Row, Source
+from polytask.tasks.sources.source import BrokenRow, Row, Source
 from polytask.types import UserError
 
 ROWS = 1_000

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from polytask.tasks.encoding import WINDOWS
 from polytask.tasks.finding import ROWS_NAMED, Finding, Severity, rows_that
 from polytask.tasks.reading import encoding_of, open_for
+from polytask.tasks.sources.encoding import WINDOWS
 from polytask.tasks.task import Split
 from polytask.types import Example, UserError
 

@@ -6,15 +6,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from polytask.tasks.delimited import DelimitedSource
-from polytask.tasks.dialect import NO_DELIMITER, Quoting, delimiter_name
-from polytask.tasks.encoding import WINDOWS
-from polytask.tasks.hub import HubSource
-from polytask.tasks.jsonl import JsonLinesSource
-from polytask.tasks.lines import checked_encoding
-from polytask.tasks.parquet import ParquetSource
-from polytask.tasks.sheets import SheetSource
-from polytask.tasks.source import Source
+from polytask.tasks.sources.delimited import DelimitedSource
+from polytask.tasks.sources.dialect import NO_DELIMITER, Quoting, delimiter_name
+from polytask.tasks.sources.encoding import WINDOWS
+from polytask.tasks.sources.hub import HubSource
+from polytask.tasks.sources.jsonl import JsonLinesSource
+from polytask.tasks.sources.lines import checked_encoding
+from polytask.tasks.sources.parquet import ParquetSource
+from polytask.tasks.sources.sheets import SheetSource
+from polytask.tasks.sources.source import Source
 from polytask.types import TaskSpec, UserError
 
 log = logging.getLogger(__name__)

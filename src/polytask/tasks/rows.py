@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from polytask.tasks.labels import LabelProblem, LabelReader
-from polytask.tasks.source import BrokenRow, Source, no_column, shortened
+from polytask.tasks.sources.source import BrokenRow, Source, no_column, shortened
 from polytask.types import TaskSpec, UserError
 
 EMPTY_TEXT = "the text is empty"

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from polytask.tasks.reading import open_source, split_sheet
-from polytask.tasks.sheets import SheetSource
-from polytask.tasks.source import no_column
+from polytask.tasks.sources.sheets import SheetSource
+from polytask.tasks.sources.source import no_column
 from polytask.types import UserError
 
 DEV_NAMES = ("dev", "validation", "valid", "val", "test")

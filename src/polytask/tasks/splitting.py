@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from polytask.disk.atomic import atomic_file
 from polytask.tasks.labels import class_name
 from polytask.tasks.reading import open_for
-from polytask.tasks.source import BrokenRow
+from polytask.tasks.sources.source import BrokenRow
 from polytask.types import TaskSpec, UserError
 
 

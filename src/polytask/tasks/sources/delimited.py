@@ -8,9 +8,9 @@ from itertools import islice
 from pathlib import Path
 
 from polytask.disk.hashing import sha256
-from polytask.tasks.dialect import DECLARED, DELIMITERS, Quoting, describe_dialect, find_dialect, parse
-from polytask.tasks.lines import read_lines
-from polytask.tasks.source import BrokenRow, Row, Unit, checked_columns
+from polytask.tasks.sources.dialect import DECLARED, DELIMITERS, Quoting, describe_dialect, find_dialect, parse
+from polytask.tasks.sources.lines import read_lines
+from polytask.tasks.sources.source import BrokenRow, Row, Unit, checked_columns
 from polytask.types import UserError
 
 LONE_RETURN = re.compile(r"\r(?!\n)")

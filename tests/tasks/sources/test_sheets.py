@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polytask.tasks import sheets
 from polytask.tasks.reading import open_source
-from polytask.tasks.source import BrokenRow
+from polytask.tasks.sources import sheets
+from polytask.tasks.sources.source import BrokenRow
 from polytask.tasks.task import read_tasks
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import TaskSpec, UserError

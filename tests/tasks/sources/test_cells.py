@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 
-from polytask.tasks.cells import MOST_EXPLAINED, as_text, column_letters, explained_cells
+from polytask.tasks.sources.cells import MOST_EXPLAINED, as_text, column_letters, explained_cells
 
 
 @pytest.mark.parametrize(

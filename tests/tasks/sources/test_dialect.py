@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from polytask.tasks.delimited import DelimitedSource
 from polytask.tasks.reading import open_source
-from polytask.tasks.source import BrokenRow
+from polytask.tasks.sources.delimited import DelimitedSource
+from polytask.tasks.sources.source import BrokenRow
 
 Write = Callable[[str, str | bytes], str]
 Read = Callable[..., list[object]]

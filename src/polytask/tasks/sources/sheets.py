@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from polytask.disk.hashing import sha256
-from polytask.tasks.cells import ERRORS, as_text, column_letters, explained_cells, is_empty
-from polytask.tasks.encoding import OLD_OFFICE
-from polytask.tasks.source import BATCH, BrokenRow, Row, Unit, checked_columns, shortened
+from polytask.tasks.sources.cells import ERRORS, as_text, column_letters, explained_cells, is_empty
+from polytask.tasks.sources.encoding import OLD_OFFICE
+from polytask.tasks.sources.source import BATCH, BrokenRow, Row, Unit, checked_columns, shortened
 from polytask.types import UserError
 
 LARGEST_CONTENT = 2 * 2**30  # bytes of unpacked XML: several times a full sheet of long texts

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from polytask.tasks.source import BATCH, BrokenRow, Row, Unit, numbered
+from polytask.tasks.sources.source import BATCH, BrokenRow, Row, Unit, numbered
 from polytask.types import UserError
 
 

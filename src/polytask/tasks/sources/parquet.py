@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from polytask.disk.hashing import sha256
-from polytask.tasks.source import BATCH, BrokenRow, Row, Unit, checked_columns, numbered
+from polytask.tasks.sources.source import BATCH, BrokenRow, Row, Unit, checked_columns, numbered
 from polytask.types import UserError
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polytask.tasks.reading import open_source
-from polytask.tasks.source import BrokenRow
+from polytask.tasks.sources.source import BrokenRow
 from polytask.types import UserError
 
 Write = Callable[[str, str | bytes], str]

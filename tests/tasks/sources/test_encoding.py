@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from polytask.tasks.encoding import CHUNK, find_encoding
 from polytask.tasks.reading import detected_fields, open_source
+from polytask.tasks.sources.encoding import CHUNK, find_encoding
 from polytask.types import UserError
 
 Write = Callable[[str, str | bytes], str]

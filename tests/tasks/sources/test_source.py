@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from polytask.tasks.reading import open_source
-from polytask.tasks.source import no_column
+from polytask.tasks.sources.source import no_column
 
 Write = Callable[[str, str | bytes], str]
 

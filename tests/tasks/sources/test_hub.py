@@ -7,8 +7,8 @@ from pathlib import Path
 import datasets
 import pytest
 
-from polytask.tasks.hub import hub_names
 from polytask.tasks.reading import open_source
+from polytask.tasks.sources.hub import hub_names
 from polytask.types import UserError
 
 

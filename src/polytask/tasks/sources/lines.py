@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from polytask.tasks.encoding import MARKS, find_encoding
+from polytask.tasks.sources.encoding import MARKS, find_encoding
 from polytask.types import UserError
 
 LONGEST_LINE = 16 * 2**20  # characters: longer than any document, but little memory

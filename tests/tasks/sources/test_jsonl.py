@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from polytask.tasks.reading import open_source
-from polytask.tasks.source import BrokenRow
+from polytask.tasks.sources.source import BrokenRow
 from polytask.types import UserError
 
 Write = Callable[[str, str | bytes], str]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from polytask.disk.hashing import sha256
-from polytask.tasks.lines import read_lines
-from polytask.tasks.source import BrokenRow, Row, Unit, shortened
+from polytask.tasks.sources.lines import read_lines
+from polytask.tasks.sources.source import BrokenRow, Row, Unit, shortened
 from polytask.text.tokenizer import without_lone_surrogates
 from polytask.types import UserError
 
