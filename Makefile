@@ -3,12 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test faults check format docs bench clean chromium
+.PHONY: help demo quick test slow check format docs bench clean chromium
 
 help:
 	@echo "make demo    train three tasks on the built-in sample data (a few minutes) and try the model"
-	@echo "make test    run every test"
-	@echo "make faults  a hundred kills, every point at which a run touches a file, a full disk, every kernel under Triton's interpreter (some minutes)"
+	@echo "make quick   the tests to run while writing code: no whole runs (about a minute)"
+	@echo "make test    all tests that make a change land (some minutes)"
+	@echo "make slow    a hundred kills, kills at every point at which a run touches a file, long simulations (many minutes)"
 	@echo "make check   ruff, mypy and the import rules"
 	@echo "make format  let ruff put the code in its form"
 	@echo "make docs    build the documentation site into site/"
@@ -43,8 +44,14 @@ chromium:
 test: .venv/.dev chromium
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-faults: .venv/.dev
-	OMP_NUM_THREADS=1 POLYTASK_LONG_FAULTS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/faults tests/experiments/test_runner.py tests/trunk
+QUICK := $(addprefix tests/,adapters disk encoders heads losses optim policies recipe regularizers samplers tasks text \
+  test_build.py test_imports.py test_model.py test_seeds.py test_stream.py)
+quick: .venv/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal $(QUICK)
+
+slow: .venv/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	OMP_NUM_THREADS=1 POLYTASK_SLOW_TESTS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/faults
 
 check: .venv/.dev
 	$(BIN)/ruff check

@@ -20,8 +20,8 @@ from polytask import read_recipe, start_training
 from polytask.disk.lock import let_go
 from polytask.training.checkpoint import newest
 
-LONG = bool(os.environ.get("POLYTASK_LONG_FAULTS"))
-"""`make faults`: many more kills, and every point at which a run touches a file."""
+LONG = bool(os.environ.get("POLYTASK_SLOW_TESTS"))
+"""`make slow`: many more kills, and every point at which a run touches a file."""
 STEPS = 8
 RECIPE: dict[str, Any] = {
     "name": "tiny",

@@ -77,7 +77,7 @@ cp -r "$1/run" "$4"
 """
 
 
-@pytest.mark.skipif(not LONG, reason="takes two whole starts: make faults")
+@pytest.mark.slow
 def test_a_real_disk_that_is_too_small(recipe: Path, straight: dict[str, Any], tmp_path: Path) -> None:
     mount = tmp_path / "small"
     mount.mkdir()

@@ -20,7 +20,7 @@ WORDS, POSITIONS = 20, 9
 needs_kernels = pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs a CUDA device")
 
 
-@pytest.mark.skipif(not os.environ.get("POLYTASK_LONG_FAULTS"), reason="half a minute of interpreting: make faults")
+@pytest.mark.slow
 def test_under_the_interpreter(under_interpreter: Any) -> None:
     under_interpreter(__file__)
 

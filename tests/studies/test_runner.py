@@ -52,7 +52,7 @@ def test_a_failed_cell_is_moved_and_tried_again(tmp_path: Path, tiny_settings: l
     assert "two" in {cell.variant for cell in again.waiting}
 
 
-@pytest.mark.skipif(not os.environ.get("POLYTASK_LONG_FAULTS"), reason="starts whole cells three times: make faults")
+@pytest.mark.slow
 def test_a_cell_that_is_killed_goes_on_where_it_was(tmp_path: Path, tiny_settings: list[str]) -> None:
     more = [*tiny_settings, "train.save_every=1", "train.steps_per_epoch=40"]
     running = StudyRunning(read_study(study_file(tmp_path, more, seeds=[0])), tmp_path / "out")
@@ -90,7 +90,7 @@ def test_a_cell_runs_no_code_of_the_working_directory(
     assert reports[-1].state == "done", reports[-1].error
 
 
-@pytest.mark.skipif(not os.environ.get("POLYTASK_LONG_FAULTS"), reason="half a minute of whole studies: make faults")
+@pytest.mark.slow
 def test_a_killed_study_goes_on(tmp_path: Path, tiny_settings: list[str]) -> None:
     path = study_file(tmp_path, [*tiny_settings, "train.save_every=2"], seeds=[0])
     command = [sys.executable, "-m", "polytask", "compare", str(path), "--study", str(tmp_path / "out")]

@@ -329,7 +329,12 @@ def false_claims(skill: float, seed_noise: tuple[float, ...], seeds: int, studie
 
 @pytest.mark.parametrize(
     ("skill", "seed_noise", "seeds"),
-    [(0.9, HIGH, 1), (0.9, HIGH, 2), (0.9, LOW, 3), (0.0, UNSTABLE, 3)],
+    [
+        (0.9, HIGH, 1),
+        pytest.param(0.9, HIGH, 2, marks=pytest.mark.slow),
+        pytest.param(0.9, LOW, 3, marks=pytest.mark.slow),
+        (0.0, UNSTABLE, 3),
+    ],
 )
 def test_at_most_5_percent_of_studies_without_a_difference_claim_one(
     skill: float, seed_noise: tuple[float, ...], seeds: int
@@ -341,6 +346,7 @@ def test_at_most_5_percent_of_studies_without_a_difference_claim_one(
         assert without_swaps == 0
 
 
+@pytest.mark.slow
 def test_seeds_that_sometimes_collapse_are_a_known_limit() -> None:
     """Scores with a long lower tail break the t distribution: 7.3 % false claims in 1,500 such studies, not 5 %."""
     claims, _ = false_claims(0.9, UNSTABLE, 5)
@@ -374,6 +380,7 @@ def claimed(seed: int, n: int, seeds: int, gap: float = 0.25, studies: int = 100
     return hits / studies
 
 
+@pytest.mark.slow
 def test_power_rises_with_seeds_and_with_examples() -> None:
     by_seeds = [claimed(0, 400, seeds) for seeds in (2, 3, 5, 10)]
     by_size = [claimed(1, n, 5) for n in (50, 200, 800)]
@@ -383,6 +390,7 @@ def test_power_rises_with_seeds_and_with_examples() -> None:
     assert claimed(2, 1600, 1) == 0  # however many examples: seed noise is unknown
 
 
+@pytest.mark.slow
 def test_a_difference_of_the_detectable_size_is_mostly_claimed() -> None:
     rng = np.random.default_rng(9)
     first = judge([simulated(rng, "accuracy", 1000, (1.0, 1.0), (0.05, 0.05), 8)[0]], "v1").comparisons[0]

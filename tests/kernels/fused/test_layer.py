@@ -22,7 +22,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 SHAPE = BertShape(layers=2, hidden=32, heads=2, ffn=48, vocabulary=50, positions=32, dropout=0.3, attention_dropout=0.0)
 
 
-@pytest.mark.skipif(not os.environ.get("POLYTASK_LONG_FAULTS"), reason="half a minute of interpreting: make faults")
+@pytest.mark.slow
 def test_under_the_interpreter(under_interpreter: Any) -> None:
     under_interpreter(__file__)
 
