@@ -44,8 +44,8 @@ def norm_ways(tokens: int, size: int) -> dict[str, Run]:
     compiled = torch.compile(torchs_norm)
 
     def ours() -> Any:
-        seed = torch.randint(2**62, (1,), device="cuda")
-        outs = add_and_norm_module.add_and_norm(residual, y, bias, None, scale, shift, 1e-12, 0.1, seed)
+        dropout = add_and_norm_module.Draw(0.1, torch.randint(2**62, (1,), device="cuda"))
+        outs = add_and_norm_module.add_and_norm(residual, y, bias, None, (scale, shift), 1e-12, dropout)
         return torch.autograd.grad(outs, learning, grads)
 
     return {

@@ -30,7 +30,7 @@ from polytask.build import TABLES, make_adapter, options_of
 from polytask.encoders.attention import attend
 from polytask.encoders.bert import Attention, Bert, BertShape, Dropout
 from polytask.fused_forms import FUSED_FORMS, definition_of, fused_form
-from polytask.kernels.add_and_norm import add_and_norm
+from polytask.kernels.add_and_norm import Draw, add_and_norm
 from polytask.kernels.bias_gelu import bias_gelu
 from polytask.kernels.bottleneck import bottleneck
 from polytask.kernels.embed_and_norm import embed_and_norm
@@ -267,21 +267,16 @@ def compare(choice: MethodChoice, tasks: tuple[str, ...], static_shape: bool, sh
 
 # --- the kernels' formulas in torch -----------------------------------------------------------------------------------
 def embed_and_norm_formula(
-    words_VD: Tensor,
-    segments_GD: Tensor,
-    positions_PD: Tensor,
-    token_ids_T: Tensor,
-    segment_ids_T: Tensor,
-    position_ids_T: Tensor,
+    tables: tuple[Tensor, ...],
+    ids: tuple[Tensor, ...],
     cu_seqlens_S1: Tensor,
-    scale_D: Tensor,
-    shift_D: Tensor,
+    affine: tuple[Tensor, Tensor],
     eps: float,
     half: torch.dtype,
-    *dropout: Any,
+    dropout: Draw,
 ) -> tuple[Tensor, Tensor]:
-    sum_TD = words_VD[token_ids_T] + segments_GD[segment_ids_T] + positions_PD[position_ids_T]
-    out_TD = F.layer_norm(sum_TD, scale_D.shape, scale_D, shift_D, eps)
+    words_TD, segments_TD, positions_TD = (table[rows] for table, rows in zip(tables, ids, strict=True))
+    out_TD = F.layer_norm(words_TD + segments_TD + positions_TD, affine[0].shape, *affine, eps)
     return out_TD, out_TD.to(half)
 
 
@@ -290,14 +285,13 @@ def add_and_norm_formula(
     y_TD: Tensor,
     bias_D: Tensor | None,
     branch_TD: Tensor | None,
-    scale_D: Tensor,
-    shift_D: Tensor,
+    affine: tuple[Tensor, Tensor],
     eps: float,
-    *dropout: Any,
+    dropout: Draw,
 ) -> tuple[Tensor, Tensor]:
     for term in (y_TD, bias_D, branch_TD):
         residual_TD = residual_TD if term is None else residual_TD + term
-    out_TD = F.layer_norm(residual_TD, scale_D.shape, scale_D, shift_D, eps)
+    out_TD = F.layer_norm(residual_TD, affine[0].shape, *affine, eps)
     return out_TD, out_TD.to(y_TD.dtype)
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.kernels import add_and_norm as module
-from polytask.kernels.add_and_norm import add_and_norm
+from polytask.kernels.add_and_norm import NO_DROPOUT, Draw, add_and_norm
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = "cpu" if INTERPRETED else "cuda"
@@ -26,6 +26,11 @@ def test_under_the_interpreter(under_interpreter: Any) -> None:
 def random(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
     values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     return values.to(HERE, dtype).requires_grad_()
+
+
+def run_kernel(given: list[Tensor | None], dropout: Draw = NO_DROPOUT) -> tuple[Tensor, Tensor]:
+    *terms, scale, shift = given
+    return add_and_norm(*terms, (scale, shift), 1e-12, dropout)  # type: ignore[arg-type]
 
 
 def inputs(rows: int, size: int, dtype: torch.dtype, biased: bool, branched: bool) -> list[Tensor | None]:
@@ -61,7 +66,7 @@ def written_out(given: list[Tensor | None], kept: Tensor | float = 1.0) -> Tenso
 @pytest.mark.parametrize(("rows", "size"), [(1, 16), (9, 48), (5, 384), (3, 17)])
 def test_values_and_gradients(rows: int, size: int, biased: bool, branched: bool, dtype: torch.dtype) -> None:
     given = inputs(rows, size, dtype, biased, branched)
-    full, half = add_and_norm(*given, 1e-12)  # type: ignore[arg-type]
+    full, half = run_kernel(given)
     exact = written_out(given)
     assert (full.dtype, half.dtype) == (torch.float32, dtype)
     torch.testing.assert_close(full.double(), exact, **NEAR[dtype])
@@ -76,9 +81,9 @@ def test_values_and_gradients(rows: int, size: int, biased: bool, branched: bool
 @needs_kernels
 def test_more_rows_than_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     given = inputs(23, 16, torch.float32, True, False)
-    few = gradients(add_and_norm(*given, 1e-12), given, torch.float32)  # type: ignore[arg-type]
+    few = gradients(run_kernel(given), given, torch.float32)
     monkeypatch.setattr(module, "PROGRAMS", 2)
-    for one, two in zip(few, gradients(add_and_norm(*given, 1e-12), given, torch.float32), strict=True):  # type: ignore[arg-type]
+    for one, two in zip(few, gradients(run_kernel(given), given, torch.float32), strict=True):
         torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-5)
 
 
@@ -89,7 +94,7 @@ def test_dropout() -> None:
     seed = torch.tensor([77], device=HERE)
 
     def run(seed: Tensor, site: int) -> tuple[Tensor, list[Tensor]]:
-        outs = add_and_norm(*given, 1e-12, 0.25, seed, site)  # type: ignore[arg-type]
+        outs = run_kernel(given, Draw(0.25, seed, site))
         return outs[0], gradients(outs, given, torch.float32)
 
     full, found = run(seed, 0)
@@ -121,7 +126,7 @@ def test_only_what_is_asked_for() -> None:
             vector.requires_grad_(False)
         learning = [t for t in given[:2] if t is not None]
         weights = random(6, 32, seed=9).detach()
-        ours = torch.autograd.grad(add_and_norm(*given, 1e-12)[which], learning, weights)  # type: ignore[arg-type]
+        ours = torch.autograd.grad(run_kernel(given)[which], learning, weights)
         theirs = torch.autograd.grad(written_out(given), learning, weights.double())
         for one, two in zip(ours, theirs, strict=True):
             torch.testing.assert_close(one, two, **NEAR[torch.float32])

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.kernels import embed_and_norm as module
+from polytask.kernels.add_and_norm import Draw
 from polytask.kernels.embed_and_norm import embed_and_norm
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -62,7 +63,9 @@ def run(
     seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     words, segments, positions, scale, shift = given
-    return embed_and_norm(words, segments, positions, *of, scale, shift, 1e-12, half, dropout, seed)
+    *ids, borders = of
+    tables = (words, segments, positions)
+    return embed_and_norm(tables, tuple(ids), borders, (scale, shift), 1e-12, half, Draw(dropout, seed))
 
 
 def written_out(given: list[Tensor], of: Batch, kept: Tensor | float = 1.0) -> Tensor:

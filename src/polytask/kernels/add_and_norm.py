@@ -12,7 +12,7 @@ Without Triton this module can be imported, but its kernels cannot be called.
 
 from __future__ import annotations  # kernels name Triton's types, and Triton may be missing
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,30 +28,35 @@ ROWS = 4  # at least, of a program
 LANE = 256  # columns of a warp
 
 
+class Draw(NamedTuple):
+    """The draw of a dropout mask."""
+
+    rate: float = 0.0
+    seed_1: Tensor | None = None
+    site: int = 0
+    """Tells draws from the same seed apart."""
+
+
+NO_DROPOUT = Draw()
+
+
 def add_and_norm(
     residual_TD: Tensor,
     y_TD: Tensor,
     bias_D: Tensor | None,
     branch_TD: Tensor | None,
-    scale_D: Tensor,
-    shift_D: Tensor,
+    affine: tuple[Tensor, Tensor],
     eps: float,
-    dropout: float = 0.0,
-    seed_1: Tensor | None = None,
-    site: int = 0,
+    dropout: Draw = NO_DROPOUT,
 ) -> tuple[Tensor, Tensor]:
-    """LN(residual + Drop(y + bias) + branch) in float32, and the same in y's precision.
-
-    `site` tells draws from the same seed apart.
-    """
+    """LN(residual + Drop(y + bias) + branch) in float32, and the same in y's precision."""
     assert TRITON, "add_and_norm needs Triton"
     assert residual_TD.shape[-1] <= MAX_WIDTH
-    assert dropout == 0.0 or seed_1 is not None
+    assert dropout.rate == 0.0 or dropout.seed_1 is not None
     if branch_TD is not None:
         branch_TD = branch_TD.to(y_TD.dtype)
-    full_TD, half_TD = _AddAndNorm.apply(  # type: ignore[no-untyped-call]
-        residual_TD, y_TD, bias_D, branch_TD, scale_D, shift_D, seed_1, eps, dropout, site
-    )
+    terms = residual_TD, y_TD, bias_D, branch_TD
+    full_TD, half_TD = _AddAndNorm.apply(*terms, *affine, dropout.seed_1, eps, dropout.rate, dropout.site)  # type: ignore[no-untyped-call]
     return full_TD, half_TD
 
 

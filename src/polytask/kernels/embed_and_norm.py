@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polytask.kernels.add_and_norm import MAX_WIDTH, _kept, _or, _read, _write
+from polytask.kernels.add_and_norm import MAX_WIDTH, NO_DROPOUT, Draw, _kept, _or, _read, _write
 from polytask.kernels.column_sums import column_sums
 from polytask.kernels.triton_support import TRITON, jit, tl
 
@@ -32,32 +32,24 @@ SEQUENCES, COLUMNS, WARPS = 32, 128, 4  # of one iteration of a program for one 
 
 
 def embed_and_norm(
-    words_VD: Tensor,
-    segments_GD: Tensor,
-    positions_PD: Tensor,
-    token_ids_T: Tensor,
-    segment_ids_T: Tensor,
-    position_ids_T: Tensor,
+    tables: tuple[Tensor, Tensor, Tensor],
+    ids: tuple[Tensor, Tensor, Tensor],
     cu_seqlens_S1: Tensor,
-    scale_D: Tensor,
-    shift_D: Tensor,
+    affine: tuple[Tensor, Tensor],
     eps: float,
     half: torch.dtype,
-    dropout: float = 0.0,
-    seed_1: Tensor | None = None,
+    dropout: Draw = NO_DROPOUT,
 ) -> tuple[Tensor, Tensor]:
     """Drop(LN(words + segments + positions)) in float32, and the same in `half`.
 
-    Positions must count from 0 in each sequence: the backward pass relies on it. Tokens behind the last sequence may
-    have any position.
+    `tables` and `ids` are those of words, segments and positions. Positions must count from 0 in each
+    sequence: the backward pass relies on it. Tokens behind the last sequence may have any position.
     """
     assert TRITON, "embed_and_norm needs Triton"
-    assert words_VD.shape[-1] <= MAX_WIDTH
-    assert dropout == 0.0 or seed_1 is not None
-    tables = (words_VD, segments_GD, positions_PD)
-    ids = (token_ids_T, segment_ids_T, position_ids_T)
+    assert tables[0].shape[-1] <= MAX_WIDTH
+    assert dropout.rate == 0.0 or dropout.seed_1 is not None
     full_TD, half_TD = _EmbedAndNorm.apply(  # type: ignore[no-untyped-call]
-        *tables, scale_D, shift_D, *ids, cu_seqlens_S1, seed_1, eps, half, dropout
+        *tables, *affine, *ids, cu_seqlens_S1, dropout.seed_1, eps, half, dropout.rate
     )
     return full_TD, half_TD
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from polytask.adapters.base import Adapter, LinearSite, SublayerSite
 from polytask.encoders.bert import Bert, Layer
 from polytask.fused_forms import definition_of, fuses
-from polytask.kernels.add_and_norm import MAX_WIDTH, add_and_norm
+from polytask.kernels.add_and_norm import MAX_WIDTH, NO_DROPOUT, Draw, add_and_norm
 from polytask.kernels.bias_gelu import bias_gelu
 from polytask.kernels.embed_and_norm import embed_and_norm
 from polytask.kernels.fused.adapter import FusedAdapter, fused_adapter
@@ -80,9 +80,10 @@ def fused_embed(encoder: Bert, stream: Stream, adapter: Adapter) -> Hidden | Non
         return None
     rate = encoder.dropout.p if encoder.training else 0.0
     seed_1 = torch.randint(2**62, (1,), device=words_VD.device) if rate else None
-    ids = stream.token_ids_T, stream.segment_ids_T, stream.position_ids_T, stream.layout.cu_seqlens_S1
     tables = words_VD, encoder.segments.weight, encoder.positions.weight
-    return Hidden(*embed_and_norm(*tables, *ids, *vectors, norm.eps, product_type(words_VD), rate, seed_1))
+    ids = stream.token_ids_T, stream.segment_ids_T, stream.position_ids_T
+    borders_S1, half = stream.layout.cu_seqlens_S1, product_type(words_VD)
+    return Hidden(*embed_and_norm(tables, ids, borders_S1, vectors, norm.eps, half, Draw(rate, seed_1)))
 
 
 def fused_layers(encoder: Bert, h: Hidden, layout: Layout, adapter: Adapter, start: int = 0) -> Iterator[Tensor]:
@@ -134,14 +135,13 @@ class FusedLayer:
         vectors = adapter.affine(site, norm.weight, norm.bias, layout)
         by_kernel = vectors is not None and not adapter.changes_sublayer(site)
         y_TD, bias_D = self.product(OUTPUT_MAPS[site], base, x_TD, add_bias=not by_kernel)
-        rate = self.rate
+        dropout = Draw(self.rate, self.seed_1, SITES[site])
         if not by_kernel:
             y_TD, change_TD, bias_D = adapter.sublayer_terms(site, layer.dropout(y_TD), layout)
-            rate, branch_TD = 0.0, _add(branch_TD, change_TD)
+            dropout, branch_TD = NO_DROPOUT, _add(branch_TD, change_TD)
         if vectors is not None:
-            y_TD, seed_1 = y_TD.to(product_type(x_TD)), self.seed_1
-            terms = residual_TD, y_TD, bias_D, branch_TD
-            return Hidden(*add_and_norm(*terms, *vectors, norm.eps, rate, seed_1, SITES[site]))
+            terms = residual_TD, y_TD.to(product_type(x_TD)), bias_D, branch_TD
+            return Hidden(*add_and_norm(*terms, vectors, norm.eps, dropout))
         y_TD = y_TD if bias_D is None else y_TD + bias_D
         total_TD = residual_TD + y_TD if branch_TD is None else residual_TD + y_TD + branch_TD
         full_TD = adapter.adapter.norm(site, norm, total_TD, layout)
