@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 import polytask
 from polytask import read_recipe, start_training
 from polytask.build import TABLES, make, option, options_of
-from polytask.disk.lock import let_go
 from polytask.encoders.bert import Bert, BertShape
 from polytask.pretrained.weights import save_encoder
 from polytask.samplers.base import SamplerContext
@@ -77,6 +76,6 @@ def test_a_run_says_which_revision_of_its_encoder_it_used(tmp_path: Path, monkey
         weights = load_file(repo / "snapshots" / commit / "model.safetensors")["embeddings.word_embeddings.weight"]
         assert torch.equal(running.prepared.model.encoder.words.weight, weights)
         list(running.steps())
-        let_go(running.folder)
+        running.lock.release()
     summary = running.finish().summary
     assert (summary.encoder, summary.encoder_revision) == (f"me/tiny@{second}", second)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from polytask.disk import lock
-from polytask.disk.lock import LOCK, FolderLock, hold, let_go
+from polytask.disk.lock import LOCK, FolderLock
 from polytask.types import UserError
 
 
@@ -56,12 +56,3 @@ def test_a_disk_without_locks_is_a_warning(
     monkeypatch.setattr(fcntl, "flock", refuse)
     with FolderLock(tmp_path):
         assert "this disk does not support locks" in caplog.text
-
-
-def test_a_process_holds_a_folder_until_it_lets_go(tmp_path: Path) -> None:
-    assert not hold(tmp_path)
-    assert hold(tmp_path)
-    assert is_locked(tmp_path)
-    let_go(tmp_path)
-    let_go(tmp_path)  # a second time: nothing happens
-    assert not is_locked(tmp_path)

@@ -17,7 +17,6 @@ import yaml
 from safetensors.torch import load_file
 
 from polytask import read_recipe, start_training
-from polytask.disk.lock import let_go
 from polytask.training.checkpoint import newest
 
 LONG = bool(os.environ.get("POLYTASK_SLOW_TESTS"))
@@ -201,5 +200,5 @@ def stopped(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("stopped") / "run"
     running = start_training(read_recipe(recipe), run)
     list(itertools.islice(running.steps(), 6))
-    let_go(run)
+    running.lock.release()
     return run

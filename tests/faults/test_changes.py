@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from polytask import UserError, read_recipe, start_training
-from polytask.disk.lock import hold, let_go
 from polytask.runs.folder import RunFolder
 from polytask.runs.resume import recipe_changes
 
@@ -116,7 +115,6 @@ def test_a_second_process_is_refused(starter: Starter, recipe: Path, straight: d
     child.continues()
     assert child.wait() == 0, child.said  # nothing happened to it
     assert ending(run) == straight
-    let_go(run)
     assert start_training(read_recipe(recipe), run, resume=True).session.step == STEPS  # the lock went with its process
 
 
@@ -141,7 +139,6 @@ def test_a_process_may_start_its_own_run_anew(recipe: Path, tmp_path: Path) -> N
     """As in a notebook, where nothing says that the first one is not wanted any more."""
     first = start_training(read_recipe(recipe), tmp_path / "run")
     next(first.steps())
-    assert hold(tmp_path / "run")
     assert start_training(read_recipe(recipe), tmp_path / "run", resume=True).session.step == 1
 
 

@@ -13,7 +13,6 @@ from transformers import AutoModel, AutoTokenizer, BertForMaskedLM
 
 import polytask
 from polytask import Finished, UserError, evaluate_run, prepare, read_recipe, rehearse, start_training, train
-from polytask.disk.lock import let_go
 from polytask.runs.score import score_split
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
@@ -350,16 +349,16 @@ def test_a_resumed_run_keeps_the_precision_and_threads_it_chose(
     running = start_training(recipe, tmp_path / "run")
     next(running.steps())
     running.save()
-    let_go(running.folder)
+    running.lock.release()
     assert read_recipe(tmp_path / "run" / "recipe.yaml").train.precision == "bf16"
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     environment["threads"] = 1
     (tmp_path / "run" / "environment.json").write_text(json.dumps(environment))
 
     monkeypatch.setattr("polytask.machine.multiplies_bf16", lambda device: False)  # another machine
-    monkeypatch.setattr("polytask.runs.start.pick_threads", lambda device: pytest.fail("the run has chosen already"))
+    monkeypatch.setattr("polytask.machine.pick_threads", lambda device: pytest.fail("the run has chosen already"))
     resumed = start_training(recipe, tmp_path / "run", resume=True)
     assert resumed.recipe.train.precision == "bf16"
     assert resumed.changes == []
     assert torch.get_num_threads() == 1
-    let_go(resumed.folder)
+    resumed.lock.release()

@@ -139,6 +139,7 @@ def test_the_same_losses_and_weights_as_plain_steps(
         )
 
 
+@pytest.mark.slow
 def test_under_the_interpreter(under_interpreter: Any) -> None:
     under_interpreter(__file__, "-k", "with_the_update")
 

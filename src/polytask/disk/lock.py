@@ -21,28 +21,6 @@ RELEASE_SECONDS = 5.0
 log = logging.getLogger(__name__)
 
 
-_held: dict[Path, "FolderLock"] = {}
-"""The locks of `hold`, by folder: they belong to the process, as the kernel's locks do."""
-
-
-def hold(folder: Path) -> bool:
-    """Locks a folder until `let_go` or the end of the process. Returns whether this process held it already."""
-    folder = folder.resolve()
-    if folder in _held:
-        return True
-    lock = FolderLock(folder)
-    lock.acquire()
-    _held[folder] = lock
-    return False
-
-
-def let_go(folder: Path) -> None:
-    """Releases the lock of `hold`, if there is one."""
-    lock = _held.pop(folder.resolve(), None)
-    if lock is not None:
-        lock.release()
-
-
 class FolderLock:
     """The lock of one folder. Use it as a context manager, or call `acquire` and `release`.
 

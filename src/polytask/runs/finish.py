@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from polytask.disk.hidden_folder import hidden_name
-from polytask.disk.lock import let_go
 from polytask.evaluation.baselines import remarks, report_from
 from polytask.evaluation.interference import read_interference
 from polytask.evaluation.own_metrics import primary_of
@@ -80,7 +79,6 @@ def finish(
         write_card(folder, summary)
     write_report(folder.path)
     removed = remove_checkpoints(folder) if summary.saved and not keep_checkpoints else 0
-    let_go(folder.path)
     return Finished(folder.path, evaluations, summary, removed)
 
 
@@ -92,7 +90,6 @@ def finish_again(folder: RunFolder, summary: Summary) -> Finished:
         for split, tasks in summary.evaluations.items()
     }
     write_report(folder.path)
-    let_go(folder.path)
     return Finished(folder.path, evaluations, summary)
 
 

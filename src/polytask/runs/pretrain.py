@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polytask.disk.atomic import atomic_file
-from polytask.disk.lock import hold
+from polytask.disk.lock import FolderLock
 from polytask.disk.writable import make_folder
 from polytask.evaluation.baselines import report_from
 from polytask.recipe.reading import read_recipe
@@ -92,11 +92,12 @@ def start_pretraining(
     folder = RunFolder(Path(run) if run is not None else Path("runs") / f"{recipe.name}-pretrained")
     use_own = not texts if own is None else own
     given = [_given(text) for text in texts]
+    lock = FolderLock(folder.path)
     if not resume:
         check_free(folder)
     if not resume or (folder.path.exists() and not folder.recipe.exists()):  # stopped while it collected texts
-        _collect(recipe, given, use_own, folder)
-    return start_training(_of_texts(recipe, folder), folder.path, resume, allow_change, keep_checkpoints)
+        _collect(recipe, given, use_own, folder, lock)
+    return start_training(_of_texts(recipe, folder), folder.path, resume, allow_change, keep_checkpoints, lock=lock)
 
 
 def _of_texts(recipe: Recipe, folder: RunFolder) -> Recipe:
@@ -120,7 +121,7 @@ def _file(folder: RunFolder, split: str) -> Path:
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
-def _collect(recipe: Recipe, given: Sequence[Texts], own: bool, folder: RunFolder) -> None:
+def _collect(recipe: Recipe, given: Sequence[Texts], own: bool, folder: RunFolder, lock: FolderLock) -> None:
     """Writes train.jsonl and dev.jsonl: each text once, in one of the two. Memory holds only a key of each text."""
     specs = recipe.tasks.values() if own else ()
     train = [*given, *(_of_task(spec, spec.train) for spec in specs)]
@@ -132,7 +133,7 @@ def _collect(recipe: Recipe, given: Sequence[Texts], own: bool, folder: RunFolde
     if not learned - held:
         raise UserError(f"pretrain: {len(learned)} different texts are too few to train on some and hold out others")
     make_folder(folder.texts)
-    hold(folder.path)
+    lock.acquire()
     _write(_file(folder, "train"), train, learned - held)
     _write(_file(folder, "dev"), dev, held)
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from polytask.build import encoder_origin
-from polytask.machine import pick_threads
+from polytask.disk.lock import FolderLock
+from polytask.machine import set_threads
 from polytask.recipe.reading import read_recipe, recipe_from
 from polytask.recipe.records import Recipe
 from polytask.runs.bundle import load_bundle
@@ -46,15 +47,17 @@ def start_training(
     resume: bool = False,
     allow_change: bool = False,
     keep_checkpoints: bool = False,
+    *,
+    lock: FolderLock | None = None,
 ) -> "Running":
     """Prepares a run, or a stopped one with `resume`: iterate its `steps()`, then call `finish()`.
 
     A resumed run continues from its newest whole checkpoint. It is refused if the recipe or the data has changed,
     unless `allow_change` is given. When a run has finished its checkpoints are removed, unless `keep_checkpoints` is
-    given.
+    given. `lock` is that of the folder, if the caller has locked it already.
     """
     folder = RunFolder(Path(run) if run is not None else Path("runs") / recipe.name)
-    with open_run(folder, recipe, resume, allow_change) as start:
+    with open_run(folder, recipe, resume, allow_change, lock) as start:
         prepared = prepare(start.recipe)
         origin = encoder_origin(recipe.encoder)
         start.check_data(prepared, origin)
@@ -72,6 +75,7 @@ class Running:
     prepared: Prepared
     session: Session
     device: torch.device
+    lock: FolderLock
     changes: list[str] = field(default_factory=list)
     """What has changed since the run was started."""
     keep_checkpoints: bool = False
@@ -105,8 +109,11 @@ class Running:
         """Loads the best weights, scores and predicts every split, and writes the model, the summary and the report."""
         folder = RunFolder(self.folder)
         if self.summary is not None:
-            return finish_again(folder, self.summary)
-        return finish(folder, self.prepared, self.session, self.gate, self.keep_checkpoints)
+            finished = finish_again(folder, self.summary)
+        else:
+            finished = finish(folder, self.prepared, self.session, self.gate, self.keep_checkpoints)
+        self.lock.release()
+        return finished
 
     def complete(self) -> Finished:
         """Trains to the last step and finishes the run."""
@@ -123,7 +130,15 @@ def running_from(
         session.model.load_state_dict(load_bundle(start.folder.model.path).model.state_dict())
         session.progress.step = start.finished.steps
     return Running(
-        start.folder.path, prepared, session, start.device, start.changes, keep_checkpoints, gate, start.finished
+        start.folder.path,
+        prepared,
+        session,
+        start.device,
+        start.lock,
+        changes=start.changes,
+        keep_checkpoints=keep_checkpoints,
+        gate=gate,
+        summary=start.finished,
     )
 
 
@@ -134,7 +149,7 @@ def rehearse(recipe: Recipe) -> Prepared:
     """
     check_teachers(recipe)
     device = torch.device("cpu")
-    torch.set_num_threads(recipe.train.threads or pick_threads(device))
+    set_threads(device, recipe.train.threads)
     prepared = prepare(replace(recipe, teachers={}))
     make_session(prepared, RunFolder(Path()), device)
     return prepared

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from polytask.disk.atomic import write_atomically
-from polytask.disk.lock import hold, let_go
+from polytask.disk.lock import FolderLock
 from polytask.disk.writable import check_target, make_folder
-from polytask.machine import environment, keep_freed_memory, pick_device, pick_precision, pick_threads
+from polytask.machine import environment, keep_freed_memory, pick_device, pick_precision, set_threads
 from polytask.recipe.reading import write_recipe
 from polytask.recipe.records import Recipe
 from polytask.runs.folder import RunFolder
@@ -49,6 +49,8 @@ class Start:
     recipe: Recipe
     """The recipe with everything decided that it leaves to the machine."""
     device: torch.device
+    lock: FolderLock
+    """Of the folder, from the moment at which the folder exists."""
     resume: bool
     allow_change: bool
     checkpoint: Path | None = None
@@ -57,11 +59,6 @@ class Start:
     """Set if the run has finished and its checkpoints were removed: there is nothing left to train."""
     changes: list[str] = field(default_factory=list)
     """What has changed since the run was started."""
-    locked: bool = False
-    """This start has locked the folder."""
-
-    def lock(self) -> None:
-        self.locked = not hold(self.folder.path) or self.locked
 
     def accept(self, what: str, changes: list[str]) -> None:
         """Refuses changes, unless `allow_change` was given."""
@@ -84,7 +81,7 @@ class Start:
                 note_changes(self.folder, step_of(self.checkpoint), self.changes, prepared.tasks)
             return
         make_folder(self.folder.path)
-        self.lock()
+        self.lock.acquire()
         if not self.resume:
             check_free(self.folder)  # again: another process may have been faster
         write_recipe(self.recipe, self.folder.recipe)
@@ -95,10 +92,16 @@ class Start:
 
 
 @contextmanager
-def open_run(folder: RunFolder, recipe: Recipe, resume: bool = False, allow_change: bool = False) -> Iterator[Start]:
+def open_run(
+    folder: RunFolder,
+    recipe: Recipe,
+    resume: bool = False,
+    allow_change: bool = False,
+    lock: FolderLock | None = None,
+) -> Iterator[Start]:
     """Checks the folder and decides where the run starts. Unlocks the folder if the block fails."""
     check_target(folder.path, folder=True)
-    start = Start(folder, recipe, torch.device("cpu"), resume, allow_change)
+    start = Start(folder, recipe, torch.device("cpu"), lock or FolderLock(folder.path), resume, allow_change)
     try:
         if resume:
             _resume(start)
@@ -107,23 +110,18 @@ def open_run(folder: RunFolder, recipe: Recipe, resume: bool = False, allow_chan
             start.recipe, start.device = on_this_machine(recipe)
         yield start
     except CheckpointMismatch as error:
-        _unlock(start)
+        start.lock.release()
         raise _explained(start, error) from error
     except BaseException:
-        _unlock(start)
+        start.lock.release()
         raise
-
-
-def _unlock(start: Start) -> None:
-    if start.locked:
-        let_go(start.folder.path)
 
 
 def _resume(start: Start) -> None:
     folder = start.folder
     if not folder.path.exists():
         raise UserError(f"{folder.path}: there is no run to resume; leave out --resume to start one")
-    start.lock()
+    start.lock.acquire()
     recipe, threads = as_started(folder, start.recipe)
     start.recipe, start.device = on_this_machine(recipe, threads)
     changes = recipe_changes(folder, start.recipe)
@@ -153,7 +151,7 @@ def on_this_machine(recipe: Recipe, threads: int | None = None) -> tuple[Recipe,
     settings = recipe.train
     device = pick_device(settings.device)
     precision = pick_precision(settings.precision, device)
-    torch.set_num_threads(settings.threads or threads or pick_threads(device))
+    set_threads(device, settings.threads or threads)
     if device.type == "cpu":
         keep_freed_memory()
     return replace(recipe, train=replace(settings, precision=precision)), device
