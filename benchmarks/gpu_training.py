@@ -88,7 +88,8 @@ def session_of(
         task: TaskSpec(task, space.kind, ("text",), "label", "", "", head=MethodChoice("linear"))
         for task, space in SPACES.items()
     }
-    recipe = Recipe(tasks=specs, max_length=128, sampler=MethodChoice(sampler), train=train)
+    optimizer = MethodChoice("fused_adamw", {"lr": 1e-5})
+    recipe = Recipe(tasks=specs, max_length=128, sampler=MethodChoice(sampler), optimizer=optimizer, train=train)
     model = make_model(specs, SPACES, MethodChoice(adapter), lambda: Bert(SHAPES[shape]))
     freeze(model, train)
     packer = Packer(tuple(SPACES), 101, 102, 128)
