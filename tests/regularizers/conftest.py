@@ -10,6 +10,7 @@ from torch import Tensor
 
 from polytask.adapters import ADAPTERS
 from polytask.adapters.base import AdapterContext
+from polytask.encoders.attention import attend
 from polytask.encoders.bert import Bert, BertShape
 from polytask.heads import HEADS
 from polytask.model import MultiTaskModel
@@ -53,7 +54,8 @@ def tiny_model() -> MakeModel:
             attention_dropout=dropout,
             initializer_range=0.2,  # with BERT's 0.02 the outputs of so small a model hardly depend on its input
         )
-        context = AdapterContext(tuple(SPACES), shape.layers, shape.hidden, shape.heads, shape.ffn, dropout)
+        sizes = (shape.layers, shape.hidden, shape.heads, shape.ffn)
+        context = AdapterContext(tuple(SPACES), *sizes, dropout, attend=attend)
         given: dict[str, Any] = {name: {} if name == "cosine" else {"dropout": dropout} for name in heads.values()}
         built = {
             task: HEADS[heads[task]](task, space, shape.hidden, **given[heads[task]]) for task, space in SPACES.items()
