@@ -84,6 +84,7 @@ TINY = {
     "train.epochs": "2",
     "optimizer.lr": "3e-3",
     "train.precision": "float32",  # whatever this machine multiplies
+    "train.device": "cpu",  # also on a machine with a GPU: tests that are about GPUs choose one themselves
 }
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
 

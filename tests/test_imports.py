@@ -39,7 +39,7 @@ MAY: dict[str, set[str]] = {
         *BASES,
     },
     "serving": {"encoders", "machine", "runs.bundle", "tasks", "text"},
-    "export": {"build", "encoders", "model", "pretrained", "recipe", "runs.bundle", "text"},
+    "export": {"build", "encoders", "model", "pretrained", "recipe", "runs.bundle", "runs.folder", "text"},
     "studies": {"build", "evaluation", "machine", "recipe", "reports", "runs", "text"},
     "__main__": {"cli"},
 }

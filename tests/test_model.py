@@ -11,7 +11,7 @@ from polytask.text.packing import Part
 
 
 def test_answers_come_back_in_order_whatever_the_batches(tiny_run: Finished) -> None:
-    bundle = load(tiny_run.folder).bundle
+    bundle = load(tiny_run.folder, "cpu").bundle
     rng = np.random.default_rng(0)
     texts = [(rng.integers(5, 1000, n), rng.integers(5, 1000, m)) for n, m in rng.integers(1, 60, (40, 2))]
     model, packer = bundle.model, bundle.packer
@@ -21,14 +21,14 @@ def test_answers_come_back_in_order_whatever_the_batches(tiny_run: Finished) -> 
 
 
 def test_answering_leaves_the_model_as_it_was(tiny_run: Finished) -> None:
-    bundle = load(tiny_run.folder).bundle
+    bundle = load(tiny_run.folder, "cpu").bundle
     bundle.model.train()
     bundle.model.answer("opinion", [(np.array([7, 8]),)], bundle.packer)
     assert bundle.model.training
 
 
 def test_one_pass_answers_all_tasks(tiny_run: Finished) -> None:
-    bundle = load(tiny_run.folder).bundle
+    bundle = load(tiny_run.folder, "cpu").bundle
     pair = (np.array([7, 8, 9]), np.array([10]))
     apart = {task: bundle.model.head(task).separate_texts for task in bundle.model.tasks}
     parts = [Part(task, [pair], apart[task]) for task in ("similarity", "question")]
@@ -42,7 +42,7 @@ def test_one_pass_answers_all_tasks(tiny_run: Finished) -> None:
 
 
 def test_word_vectors_can_be_given(tiny_run: Finished) -> None:
-    bundle = load(tiny_run.folder).bundle
+    bundle = load(tiny_run.folder, "cpu").bundle
     stream = bundle.packer.pack([Part("opinion", [(np.array([7, 8, 9]),)])])
     words = bundle.model.encoder.words(stream.token_ids_T)
     with torch.inference_mode():
@@ -51,14 +51,14 @@ def test_word_vectors_can_be_given(tiny_run: Finished) -> None:
 
 
 def test_budget_adds_up(tiny_run: Finished) -> None:
-    budget = load(tiny_run.folder).bundle.model.budget()
+    budget = load(tiny_run.folder, "cpu").bundle.model.budget()
     assert budget["encoder"] + budget["adapter_shared"] + sum(budget["per_task"].values()) == budget["total"]
     assert budget["per_task"] == {"opinion": 5 * 32 + 5, "question": 2, "similarity": 0}  # two are cosines
 
 
 @pytest.mark.parametrize("heights", [range(4)])
 def test_parts_cover_every_parameter_once_from_bottom_to_top(tiny_run: Finished, heights: range) -> None:
-    model = load(tiny_run.folder).bundle.model
+    model = load(tiny_run.folder, "cpu").bundle.model
     parts = list(model.parts())
     names = [f"{name}.{key}" for name, _, module in parts for key, _ in module.named_parameters()]
     assert sorted(names) == sorted(name for name, _ in model.named_parameters())

@@ -318,6 +318,6 @@ def test_what_moves_for_the_first_time_is_not_captured() -> None:
     moves = Update(optimizer)
     (grads,) = gradients("cuda", 1)
     rates, found, table = rates_of(optimizer, "cuda"), of("cuda", 0.0), moves.table()
-    with pytest.raises(RuntimeError, match="the first to move"):
+    with pytest.raises(RuntimeError, match="before a step that updates the same tensors"):
         recorded(lambda: moves.step(take(weights, grads), rates, found + 0, None, table))
     assert not optimizer.state

@@ -54,7 +54,7 @@ def test_transformers_opens_the_model(tiny_run: Finished) -> None:
     assert not said["missing_keys"]
     assert not said["unexpected_keys"]
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    predictor = polytask.load(tiny_run.folder)
+    predictor = polytask.load(tiny_run.folder, "cpu")
     text = "Not bad at all, but far too long."
     batch = tokenizer(text, return_tensors="pt")
     with torch.inference_mode():
@@ -205,7 +205,7 @@ def test_refused_folders(tmp_path: Path, tiny_run: Finished, tiny_settings: list
         ("tasks.opinion.head=cross", "cross does not support 1 text.s.; choose one of: linear"),
         ("tasks.question.head.form=concat", "there is no option of cosine 'form'. Valid: map, pooling"),
         ("tasks.opinion.head.dropout=0.1", "must be a name, or"),
-        ("train.parts=heads", "the head of similarity has no parameters"),
+        ("train.parts=heads", "the head of task similarity has no parameters"),
         ("tasks.question.head={name: bi, form: sum}", "must be one of concat, difference, product; found 'sum'"),
         ("train.select=opinion.pearson", "train.select: there is no metric for labels of kind classes 'pearson'"),
         (
@@ -246,7 +246,7 @@ def test_heads_only_learns_on_a_frozen_encoder(tmp_path: Path, tiny_settings: li
     )
     before = {k: v.clone() for k, v in prepare(recipe).model.encoder.state_dict().items()}
     train(recipe, tmp_path / "run")
-    after: dict[str, Any] = polytask.load(tmp_path / "run").bundle.model.encoder.state_dict()
+    after: dict[str, Any] = polytask.load(tmp_path / "run", "cpu").bundle.model.encoder.state_dict()
     assert all(torch.equal(before[key], after[key]) for key in before)
 
 

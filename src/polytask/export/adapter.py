@@ -23,6 +23,7 @@ from polytask.disk.writable import writing
 from polytask.pretrained.header import FLOATS, check_finite, read_header
 from polytask.pretrained.weights import fingerprints
 from polytask.runs.bundle import Bundle, Method, TaskEntry, load_bundle, no_model, task_tensors
+from polytask.runs.folder import ModelFolder, RunFolder, find_model
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import MaxLength, UserError, unknown
 
@@ -63,10 +64,10 @@ class AdapterFile:
 # --- writing ----------------------------------------------------------------------------------------------------------
 def export_adapter(run: str | Path, task: str, output: str | Path | None = None) -> Path:
     """Writes one task's adapter and head to a file (default: TASK.adapter.safetensors in the current folder)."""
-    folder = model_folder(Path(run))
-    if folder is None:
+    model = find_model(Path(run))
+    if model is None:
         raise no_model(Path(run)) if Path(run).is_dir() else UserError(f"{run}: there is no such run")
-    bundle = load_bundle(folder)
+    bundle = load_bundle(model.path)
     if task not in bundle.specs:
         raise UserError(unknown(str(run), task, bundle.specs, "task"))
     if bundle.specs[task].kind == "text":
@@ -76,26 +77,21 @@ def export_adapter(run: str | Path, task: str, output: str | Path | None = None)
         raise UserError(
             f"{run}: the tasks share parameters of the adapter {bundle.adapter.name}, so one task cannot be exported"
         )
-    about = json.dumps(asdict(_about(bundle, folder, task)), ensure_ascii=False)
+    about = json.dumps(asdict(_about(bundle, model, task)), ensure_ascii=False)
     tensors = {name: tensor.detach().contiguous() for name, tensor in task_tensors(bundle.model, task).items()}
     with atomic_file(target) as file:
         save_file(tensors, file, metadata={KEY: about})
     return target
 
 
-def model_folder(run: Path) -> Path | None:
-    """The model folder of a run, or the folder itself if it is a model folder; None if there is none."""
-    return next((folder for folder in (run / "model", run) if (folder / "tasks.json").is_file()), None)
-
-
-def _about(bundle: Bundle, folder: Path, task: str) -> About:
+def _about(bundle: Bundle, model: ModelFolder, task: str) -> About:
     fingerprint, pooler = fingerprints(bundle.model.encoder)
-    run, encoder = _origin(folder)
+    run, encoder = _origin(model.path.resolve())
     return About(
         FORMAT,
         task,
         TaskEntry.of(bundle.specs[task], bundle.labels[task]),
-        Method(**vars(complete(bundle.adapter, f"{folder / 'tasks.json'}: adapter"))),
+        Method(**vars(complete(bundle.adapter, f"{model.tasks}: adapter"))),
         bundle.packer.max_length,
         fingerprint,
         pooler if bundle.model.head(task).pooling == "pooler" else None,
@@ -107,11 +103,10 @@ def _about(bundle: Bundle, folder: Path, task: str) -> About:
 
 def _origin(folder: Path) -> tuple[str, str]:
     """Names of the run and its encoder, for information. Of a path only the last part is used: paths are private."""
-    folder = folder.resolve()
-    summary = folder.parent / "summary.json"
-    if folder.name != "model" or not summary.is_file():
+    run = RunFolder(folder.parent)
+    if folder != run.model.path or not run.summary.is_file():
         return folder.name, "unknown"
-    content = read_json(summary)
+    content = read_json(run.summary)
     name, encoder = (str(content.get(key, "unknown")) for key in ("name", "encoder"))
     return name, Path(encoder).name if Path(encoder).is_absolute() else encoder
 

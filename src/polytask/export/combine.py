@@ -13,7 +13,6 @@ from polytask.encoders.bert import Bert
 from polytask.export.adapter import (
     AdapterFile,
     check_new,
-    model_folder,
     read_adapter,
     tokenizer_fingerprint,
 )
@@ -22,6 +21,7 @@ from polytask.pretrained.find import find_encoder
 from polytask.pretrained.weights import fingerprints, load_encoder
 from polytask.recipe.records import check_task_name
 from polytask.runs.bundle import SPARE, Bundle, no_model, save_bundle, task_tensors
+from polytask.runs.folder import RunFolder, find_model
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import MethodChoice, UserError
@@ -113,10 +113,10 @@ def _choose_length(parts: Mapping[str, AdapterFile], asked: int | None, position
 
 def _encoder_folder(encoder: str | Path) -> Path:
     """The folder with the encoder's files. `minilm` is the encoder, as in recipes; a folder can be `./minilm`."""
-    folder = None if encoder == "minilm" else model_folder(Path(encoder))
-    if folder is None and (Path(encoder) / "recipe.yaml").is_file():
+    model = None if encoder == "minilm" else find_model(Path(encoder))
+    if model is None and RunFolder(Path(encoder)).recipe.is_file():
         raise no_model(Path(encoder))
-    return folder or find_encoder(str(encoder))
+    return find_encoder(str(encoder)) if model is None else model.path
 
 
 def _load_checked_encoder(folder: Path, tokenizer: TextTokenizer, parts: Iterable[AdapterFile]) -> Bert:

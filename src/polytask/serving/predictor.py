@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from polytask.machine import multiplies_bf16, pick_device, threads
-from polytask.runs.bundle import Bundle, load_bundle, no_model
+from polytask.runs.bundle import Bundle, load_run
 from polytask.serving.examples import Example, Text, Texts, examples_from, has_text
 from polytask.serving.plain import PlainEncoder
 from polytask.types import Prediction, TaskSpec, UserError, unknown
@@ -45,14 +45,7 @@ class Predictor:
 
         `few` is for a handful of texts: the first prediction is faster, because the encoder is not optimized first.
         """
-        folder = Path(run)
-        if not folder.is_dir():
-            raise UserError(f"{folder}: there is no such run")
-        if (folder / "model").is_dir():
-            folder = folder / "model"
-        elif not (folder / "tasks.json").is_file():
-            raise no_model(folder)
-        bundle = load_bundle(folder)
+        bundle = load_run(Path(run))
         bundle.model.to(pick_device(device))
         return cls(bundle, precision, few)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from polytask.disk.json_files import read_json, read_json_lines
 from polytask.evaluation.comparison.records import MARGIN, TaskData, Verdict
 from polytask.evaluation.comparison.verdict import judge
+from polytask.runs.folder import RunFolder
 from polytask.studies.cells import Cell, summary_of
 from polytask.studies.sentences import sentence
 from polytask.types import UserError
@@ -88,7 +89,7 @@ def check_same_dev(runs: Sequence[FinishedRun]) -> None:
 
 
 def _dev_files(run: Path) -> dict[str, Any]:
-    path = run / "environment.json"
+    path = RunFolder(run).environment
     try:
         data = read_json(path)["data"]
         return {task: {key: splits["dev"][key] for key in ("sha256", "source")} for task, splits in data.items()}
@@ -106,7 +107,7 @@ def _task_data(task: str, about: Mapping[str, Any], runs: Mapping[str, Sequence[
 
 def _predicted(run: FinishedRun, task: str, about: Mapping[str, Any]) -> tuple[Array, Array]:
     """Reads the true and the predicted labels of a run, as numbers, in the order of the dev file."""
-    path = run.folder / "predictions" / f"{task}-dev.jsonl"
+    path = RunFolder(run.folder).predictions(task, "dev")
     try:
         lines = list(read_json_lines(path))
     except UserError as error:
@@ -158,7 +159,7 @@ def curves_json(runs: Sequence[FinishedRun]) -> dict[str, Any]:
 
 def _curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
     curves: dict[str, list[tuple[int, float]]] = {}
-    for line in read_json_lines(folder / "metrics.jsonl"):
+    for line in read_json_lines(RunFolder(folder).metrics):
         if line["kind"] == "evaluation":
             for task, score in line["tasks"].items():
                 curves.setdefault(task, []).append((line["step"], score["metrics"][score["primary"]]["value"]))

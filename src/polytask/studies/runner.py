@@ -16,6 +16,7 @@ from typing import IO, Literal
 from polytask.disk.writable import make_folder, open_in_place
 from polytask.machine import python_module
 from polytask.recipe.reading import write_recipe
+from polytask.runs.folder import RunFolder
 from polytask.studies.cells import Cell
 
 State = Literal["started", "running", "done", "failed"]
@@ -87,7 +88,7 @@ def _start(cell: Cell, study: Path, workers: int) -> _Process:
 def _count_steps(child: _Process) -> bool:
     """Counts the steps that the run has written since the last call; returns whether there were any."""
     try:
-        with (child.cell.folder / "metrics.jsonl").open("rb") as file:
+        with RunFolder(child.cell.folder).metrics.open("rb") as file:
             if child.bytes_read == 0:
                 child.step = 0
             file.seek(child.bytes_read)
@@ -105,8 +106,6 @@ def _finish(child: _Process, study: Path) -> CellReport:
     """Tidies up after a process that has ended, and reports whether its cell is done or failed."""
     child.log.close()
     if child.process.returncode == 0 and child.cell.done:
-        # A finished run has its model; the checkpoints of a hundred runs would fill a disk.
-        shutil.rmtree(child.cell.folder / "checkpoints", ignore_errors=True)
         return CellReport(child.cell, "done", child.cell.steps)
     error = last_lines(Path(child.log.name))
     # A failed run is moved, so that its files can be inspected and the next start of the study tries it again.
