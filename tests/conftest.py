@@ -16,7 +16,7 @@ from torch import Tensor
 from polytask import Finished, train
 from polytask.kernels.triton_support import TRITON
 from polytask.pretrained.find import find_encoder
-from polytask.reports import report
+from polytask.reports import plots, report
 from polytask.stream import Layout, Stream
 from polytask.types import UserError
 
@@ -104,6 +104,12 @@ def placeholder_plots(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     """
     if not {"reports", "e2e", "docs"} & set(request.path.parts):
         monkeypatch.setattr(report, "plots", PlaceholderPlots())
+
+
+@pytest.fixture
+def real_plots(placeholder_plots: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For single tests that write a report whose plots matter."""
+    monkeypatch.setattr(report, "plots", plots)
 
 
 @pytest.fixture(scope="session")

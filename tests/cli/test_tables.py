@@ -1,6 +1,7 @@
 """The tables commands print."""
 
 import io
+from types import SimpleNamespace
 from typing import Any
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from polytask.types import MetricValue, TaskScore
 
 def shown(report: EvalReport, summary: dict[str, Any] | None = None, width: int = 140) -> str:
     said = io.StringIO()
-    Console(file=said, width=width).print(scores_table(report, summary))
+    Console(file=said, width=width).print(scores_table(report, SimpleNamespace(**summary or {})))  # type: ignore[arg-type]
     return said.getvalue()
 
 

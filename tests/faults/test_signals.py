@@ -45,7 +45,7 @@ def test_a_second_interrupt_leaves_at_once(starter: Starter, rarely: Path, tmp_p
         child.wait_until_halted()
         child.goes_on_with(signal.SIGINT)
     assert child.wait() == 130, child.said
-    assert "Ctrl-C again leaves at once" in child.said
+    assert "press Ctrl-C again to exit at once" in child.said
     assert {path.name for path in run.glob("checkpoints/*")} == {"best-3"}
     assert not list(run.glob("checkpoints/.*"))  # nor half of it
     assert "Traceback" not in child.said

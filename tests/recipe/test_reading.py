@@ -113,7 +113,7 @@ def test_resolved_copy_means_the_same(tmp_path: Path) -> None:
         ({"tasks": {"one": {**TASK, "label": None}}}, "tasks.one.label: must have a value, found nothing"),
         (
             {"tasks": {"one": {**TASK, "kind": "text"}}},
-            "tasks.one.label: must be left out for kind text 'l'",
+            "tasks.one.label: must be left out for kind text, which has no labels; found 'l'",
         ),
         (
             {"tasks": {"one": {**PLAIN, "range": [0, 5]}}},

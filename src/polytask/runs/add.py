@@ -15,6 +15,7 @@ import torch
 from polytask import seeds
 from polytask.build import TABLES, encoder_folder, make_model, make_packer, start_heads
 from polytask.disk.cache import cache_folder
+from polytask.disk.lock import FolderLock
 from polytask.model import MultiTaskModel
 from polytask.pretrained.weights import load_encoder
 from polytask.recipe.records import Recipe
@@ -63,7 +64,7 @@ def start_adding(
     old = read_old_run(Path(run))
     whole = join_recipes(old, recipe, settings)
     target = RunFolder(Path(folder) if folder is not None else Path("runs") / whole.name)
-    with open_run(target, whole, resume, allow_change) as start:
+    with open_run(target, whole, FolderLock(target.path), resume, allow_change) as start:
         prepared = prepare_added(start.recipe, old)
         start.check_data(prepared, old.origin)
         teachers = {} if start.finished else {**load_teachers(prepared), **_old_model_as_teacher(prepared, old)}

@@ -17,7 +17,7 @@ from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe
 from polytask.runs.finish import Finished
 from polytask.runs.folder import RunFolder
-from polytask.runs.run import Running, start_training
+from polytask.runs.run import Running, start_run
 from polytask.runs.start import check_free
 from polytask.tasks.reading import open_for, open_source
 from polytask.tasks.rows import plain_texts
@@ -97,7 +97,7 @@ def start_pretraining(
         check_free(folder)
     if not resume or (folder.path.exists() and not folder.recipe.exists()):  # stopped while it collected texts
         _collect(recipe, given, use_own, folder, lock)
-    return start_training(_of_texts(recipe, folder), folder.path, resume, allow_change, keep_checkpoints, lock=lock)
+    return start_run(_of_texts(recipe, folder), folder, lock, resume, allow_change, keep_checkpoints)
 
 
 def _of_texts(recipe: Recipe, folder: RunFolder) -> Recipe:

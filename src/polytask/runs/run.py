@@ -47,17 +47,22 @@ def start_training(
     resume: bool = False,
     allow_change: bool = False,
     keep_checkpoints: bool = False,
-    *,
-    lock: FolderLock | None = None,
 ) -> "Running":
     """Prepares a run, or a stopped one with `resume`: iterate its `steps()`, then call `finish()`.
 
     A resumed run continues from its newest whole checkpoint. It is refused if the recipe or the data has changed,
     unless `allow_change` is given. When a run has finished its checkpoints are removed, unless `keep_checkpoints` is
-    given. `lock` is that of the folder, if the caller has locked it already.
+    given.
     """
     folder = RunFolder(Path(run) if run is not None else Path("runs") / recipe.name)
-    with open_run(folder, recipe, resume, allow_change, lock) as start:
+    return start_run(recipe, folder, FolderLock(folder.path), resume, allow_change, keep_checkpoints)
+
+
+def start_run(
+    recipe: Recipe, folder: RunFolder, lock: FolderLock, resume: bool, allow_change: bool, keep_checkpoints: bool
+) -> "Running":
+    """`start_training` in a folder that the caller may have locked already."""
+    with open_run(folder, recipe, lock, resume, allow_change) as start:
         prepared = prepare(start.recipe)
         origin = encoder_origin(recipe.encoder)
         start.check_data(prepared, origin)

@@ -1,6 +1,6 @@
 """Starting and resuming a run: its folder and lock, what the machine decides, and whether it is still the same run.
 
-with open_run(folder, recipe, resume, allow_change) as start:
+with open_run(folder, recipe, FolderLock(folder.path), resume, allow_change) as start:
     prepared = prepare(start.recipe)
     start.check_data(prepared, origin)
     session = make_session(prepared, start.folder, start.device, checkpoint=start.checkpoint)
@@ -93,15 +93,11 @@ class Start:
 
 @contextmanager
 def open_run(
-    folder: RunFolder,
-    recipe: Recipe,
-    resume: bool = False,
-    allow_change: bool = False,
-    lock: FolderLock | None = None,
+    folder: RunFolder, recipe: Recipe, lock: FolderLock, resume: bool = False, allow_change: bool = False
 ) -> Iterator[Start]:
     """Checks the folder and decides where the run starts. Unlocks the folder if the block fails."""
     check_target(folder.path, folder=True)
-    start = Start(folder, recipe, torch.device("cpu"), lock or FolderLock(folder.path), resume, allow_change)
+    start = Start(folder, recipe, torch.device("cpu"), lock, resume, allow_change)
     try:
         if resume:
             _resume(start)
