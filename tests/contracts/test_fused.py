@@ -397,7 +397,13 @@ def is_interpreted(item: Any) -> bool:
     return getattr(item, "originalname", None) == test_kernels_under_the_interpreter.__name__
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
+# Interpreting takes seconds for each adapter. These use every kernel; the others use some of them again.
+EVERY_KERNEL = {"none", "houlsby", "pal", "stack"}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in EVERY_KERNEL else pytest.param(name, marks=pytest.mark.slow) for name in ADAPTERS]
+)
 def test_kernels_under_the_interpreter(name: str, interpreted: dict[str, str | None]) -> None:
     assert interpreted[name] is None, interpreted[name]
 
