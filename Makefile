@@ -45,7 +45,7 @@ test: .venv/.dev chromium
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 QUICK := $(addprefix tests/,adapters disk encoders heads losses optim policies recipe regularizers samplers tasks text \
-  test_build.py test_imports.py test_model.py test_seeds.py test_stream.py)
+  test_imports.py test_seeds.py test_stream.py)
 quick: .venv/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal $(QUICK)
 

@@ -102,7 +102,7 @@ def placeholder_plots(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
     Runs that several tests share, like `tiny_run`, are made before this fixture and have real plots.
     """
-    if not {"reports", "e2e", "docs"} & set(request.path.parts):
+    if not {"reports", "e2e"} & set(request.path.parts):
         monkeypatch.setattr(report, "plots", PlaceholderPlots())
 
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 NEW = '''
 import torch
@@ -71,6 +73,7 @@ SAMPLERS["stranger"] = Backwards
 '''
 
 
+@pytest.mark.slow
 def test_a_method_nobody_knows_goes_through_its_contract(tmp_path: Path) -> None:
     (tmp_path / "new_methods.py").write_text(NEW, encoding="utf-8")
     files = [f"test_{table}.py" for table in ("optimizers", "policies", "regularizers", "samplers")]

@@ -66,7 +66,7 @@ def test_at_every_point_at_which_it_touches_a_file(starter: Starter, tmp_path: P
     points = range(1, len(seen) + 1) if LONG else [*range(1, first), *range(third, last + 2)]
     assert first < third < last
     assert len(points) > 35
-    for point in points if LONG else points[::8]:
+    for point in points if LONG else points[::16]:
         run = tmp_path / f"run-{point}"
         killed_at(starter, recipe, run, point)
         starter.goes_on(recipe, run)
@@ -138,7 +138,7 @@ def test_at_every_point_of_going_on(starter: Starter, recipe: Path, straight: di
     seen = events(starter, recipe, tmp_path / "listed", resume=True)
     last = next(n for n, event in enumerate(seen, 1) if event.startswith("os.rename") and event.endswith("/step-5"))
     assert any("damaged-step-5" in event for event in seen[:last])
-    for point in range(1, last + 2) if LONG else range(1, last + 2, 16):
+    for point in range(1, last + 2) if LONG else range(1, last + 2, 32):
         run = tmp_path / f"run-{point}"
         shutil.copytree(stopped, run)
         killed_at(starter, recipe, run, point, resume=True)

@@ -62,7 +62,7 @@ def test_sigterm_after_it_does_not(starter: Starter, rarely: Path, tmp_path: Pat
     assert (run / "checkpoints" / "step-3").is_dir()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_before_the_first_step_there_is_nothing_to_save(
     starter: Starter, rarely: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

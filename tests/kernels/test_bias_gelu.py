@@ -18,6 +18,7 @@ DTYPES = [torch.float32] if INTERPRETED else [torch.float32, torch.bfloat16]
 needs_kernels = pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs a CUDA device")
 
 
+@pytest.mark.slow
 def test_under_the_interpreter(under_interpreter: Any) -> None:
     under_interpreter(__file__)
 

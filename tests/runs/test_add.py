@@ -78,10 +78,22 @@ def weights(run: Path) -> bytes:
     return b"".join((run / "model" / f"{name}.safetensors").read_bytes() for name in ("model", "parts"))
 
 
+QUICK = ("none", "pal", "stack")
+
+
 # --- frozen -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("adapter", "precision"),
-    [*((name, "float32") for name in ADAPTERS), ("houlsby", "bf16"), ("own_encoder", "bf16"), ("stack", "bf16")],
+    [
+        *((name, "float32") for name in ("none", "pal", "stack")),
+        ("houlsby", "bf16"),
+        *(
+            pytest.param(name, "float32", marks=pytest.mark.slow)
+            for name in ADAPTERS
+            if name not in ("none", "pal", "stack")
+        ),
+        *(pytest.param(name, "bf16", marks=pytest.mark.slow) for name in ("own_encoder", "stack")),
+    ],
 )
 def test_frozen_leaves_every_old_answer_as_it_was(
     adapter: str, precision: str, tmp_path: Path, make_first: MakeFirst

@@ -70,7 +70,12 @@ def test_a_comparison_of_sequences_says_what_was_forgotten(runs: dict[str, Finis
 
 
 @pytest.mark.parametrize(
-    "against", ["policy=gem", "policy=a_gem", "policy=replay", "regularizers=[ewc]", "regularizers=[lwf]"]
+    "against",
+    [
+        "policy=gem",
+        "regularizers=[ewc]",
+        *(pytest.param(m, marks=pytest.mark.slow) for m in ("policy=a_gem", "policy=replay", "regularizers=[lwf]")),
+    ],
 )
 def test_every_method_runs_beside_half_precision_and_accumulation(
     against: str, tmp_path: Path, tiny_settings: list[str]
