@@ -131,7 +131,7 @@ class Way:
 
     def _captured(self) -> list[bool]:
         captured = self.session.captured
-        return [] if captured is None else [graph.graph is not None for graph in captured._graphs.values()]
+        return [] if captured is None else [graph.graph is not None for graph in captured.graphs.entries.values()]
 
     def close(self) -> None:
         if self.session.captured is not None and self.session.captured.reason is not None:

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,18 @@ def pack(parts: Parts, *tasks: str) -> Stream:
     return PACKER.pack([parts[task] for task in tasks])
 
 
+def together(stream: Stream) -> Batch:
+    return Batch(lambda: stream)
+
+
+def separate(stream: Stream, by_task: Sequence[Stream], remembered: Sequence[Stream] = ()) -> Batch:
+    return Batch(lambda: stream, *([partial(_same, one) for one in streams] for streams in (by_task, remembered)))
+
+
+def _same(stream: Stream) -> Stream:
+    return stream
+
+
 class Ways:
     """Steps of one model, since their cost does not depend on how it was trained."""
 
@@ -116,24 +129,24 @@ class Ways:
             return pack(parts, new)
 
         return {
-            "plain": self.step("sum", lambda p: [Batch(own(p))]),
-            "two passes": self.step("sum", lambda p: [Batch(own(p)), Batch(pack(p, *old))]),
-            "three passes": self.step("sum", lambda p: [Batch(own(p)), *(Batch(pack(p, task)) for task in old)]),
-            "gem": self.step("gem", lambda p: [Batch(own(p), (own(p),), tuple(pack(p, task) for task in old))]),
-            "a_gem": self.step("a_gem", lambda p: [Batch(own(p), (own(p),), (pack(p, *old),))]),
+            "plain": self.step("sum", lambda p: [together(own(p))]),
+            "two passes": self.step("sum", lambda p: [together(own(p)), together(pack(p, *old))]),
+            "three passes": self.step("sum", lambda p: [together(own(p)), *(together(pack(p, task)) for task in old)]),
+            "gem": self.step("gem", lambda p: [separate(own(p), [own(p)], [pack(p, task) for task in old])]),
+            "a_gem": self.step("a_gem", lambda p: [separate(own(p), [own(p)], [pack(p, *old)])]),
         }
 
     def mixed(self) -> dict[str, Step]:
         """All three tasks in each step."""
 
-        def apart(parts: Parts) -> list[Batch]:
-            return [Batch(pack(parts, *SPACES), tuple(pack(parts, task) for task in SPACES))]
+        def task_by_task(parts: Parts) -> list[Batch]:
+            return [separate(pack(parts, *SPACES), [pack(parts, task) for task in SPACES])]
 
         return {
-            "plain": self.step("sum", lambda p: [Batch(pack(p, *SPACES))]),
-            "three passes": self.step("sum", lambda p: [Batch(pack(p, task)) for task in SPACES]),
-            "pcgrad": self.step("pcgrad", apart),
-            "upgrad": self.step("upgrad", apart),
+            "plain": self.step("sum", lambda p: [together(pack(p, *SPACES))]),
+            "three passes": self.step("sum", lambda p: [together(pack(p, task)) for task in SPACES]),
+            "pcgrad": self.step("pcgrad", task_by_task),
+            "upgrad": self.step("upgrad", task_by_task),
         }
 
 

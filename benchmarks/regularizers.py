@@ -85,7 +85,7 @@ def steps_of(adapter: str, ways: Sequence[Sequence[str]], device: torch.device) 
             regularizer.start(model)
 
         def step(stream: Stream) -> None:
-            take_step(model, optimizer, objective, settings, lambda: Batch(stream))
+            take_step(model, optimizer, objective, settings, lambda: Batch(lambda: stream))
             for regularizer in regularizers.values():
                 regularizer.after_step(model, 50)
             if device.type == "cuda":

@@ -24,7 +24,7 @@ MAY: dict[str, set[str]] = {
     "machine": set(),
     "adapters": set(),
     "encoders": {"adapters.base"},
-    "kernels": {"adapters", "encoders", "optim"},
+    "kernels": {"adapters", "encoders", "optim", "regularizers"},
     "pretrained": {"encoders", "machine"},
     "model": {"adapters.base", "encoders", "heads.base", "text"},
     "regularizers": {"losses.base", "model"},

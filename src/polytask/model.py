@@ -45,6 +45,19 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
+@contextmanager
+def without_gradients(module: nn.Module) -> Iterator[None]:
+    """Inside the context, passes compute no gradients of the module's parameters; those of its input remain."""
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    for parameter in trainable:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+
+
 class MultiTaskModel(nn.Module):
     """Computes the outputs of every task in a stream with one pass of the encoder."""
 

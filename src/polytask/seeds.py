@@ -6,7 +6,9 @@ repeated, resumed or checked without saving the state of a generator. Knows noth
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -36,11 +38,16 @@ class RandomState:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.state = self._get()
+        self.graph_states = _graph_states.get()
+        self.state = self._get() if self.graph_states is None else self.graph_states.snapshot()
 
     @contextmanager
     def replay(self) -> Iterator[None]:
         """Inside the context, draw the numbers that followed the snapshot; afterwards, restore the current state."""
+        if self.graph_states is not None:
+            with self.graph_states.replay(self.state):
+                yield
+            return
         current = self._get()
         self._set(self.state)
         try:
@@ -56,3 +63,24 @@ class RandomState:
             torch.cuda.set_rng_state(state, self.device)
         else:
             torch.set_rng_state(state)
+
+
+class GraphStates(Protocol):
+    """What replaces snapshots of the random state while a step is captured (`kernels/graphs.py`)."""
+
+    def snapshot(self) -> torch.Tensor: ...
+
+    def replay(self, state: torch.Tensor) -> AbstractContextManager[None]: ...
+
+
+_graph_states: ContextVar[GraphStates | None] = ContextVar("graph states", default=None)
+
+
+@contextmanager
+def drawing_from(states: GraphStates) -> Iterator[None]:
+    """Inside the context, every `RandomState` is one of `states`."""
+    token = _graph_states.set(states)
+    try:
+        yield
+    finally:
+        _graph_states.reset(token)

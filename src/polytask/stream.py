@@ -88,6 +88,13 @@ class Layout:
         """The number of tokens without filler."""
         return sum(sum(self.lengths[first:last]) for first, last in self.sequence_ranges)
 
+    @property
+    def is_real_T(self) -> Tensor:
+        """Which tokens of a stream of static shape are not filler."""
+        places_T = torch.arange(max(end for _, end in self.token_ranges), device=self.cu_seqlens_S1.device)
+        ends = [(self.token_ranges[k][0], self.cu_seqlens_S1[self.sequence_ranges[k][1]]) for k in self.tasks]
+        return torch.stack([(places_T >= start) & (places_T < end) for start, end in ends]).any(0)
+
     def to(self, device: torch.device) -> "Layout":
         return replace(self, cu_seqlens_S1=self.cu_seqlens_S1.to(device, non_blocking=True))
 
@@ -192,7 +199,8 @@ class Stream:
     segment_ids_T: Tensor
     layout: Layout
     labels: Mapping[str, Tensor] = field(default_factory=dict)
-    """For each task of the stream, the labels of its examples in order; for masked text, the labels of its tokens."""
+    """For each task of the stream, the labels of its examples in order; for masked text, [2, M]:
+    the place of each masked token among the task's tokens, and its original id."""
     taught: Mapping[str, Tensor] = field(default_factory=dict)
     """For each task with a teacher, the teacher's outputs for its examples."""
 

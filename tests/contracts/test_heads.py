@@ -47,7 +47,7 @@ def part_of(head: Head, gold: Any = None) -> Part:
     rng = np.random.default_rng(0)
     texts = [tuple(rng.integers(5, 100, rng.integers(1, 12)) for _ in range(head.texts[-1])) for _ in range(12)]
     if head.mask_share is not None:
-        return Part.masked("t", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts])
+        return Part.masked("t", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts], head.mask_share)
     return Part("t", [text * head.copies for text in texts], head.separate_texts, gold)
 
 

@@ -94,7 +94,7 @@ def use_head(choice: MethodChoice) -> None:
     part = Part("one", texts, head.separate_texts)
     if head.mask_share is not None:
         rng = np.random.default_rng(0)
-        part = Part.masked("one", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts])
+        part = Part.masked("one", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts], head.mask_share)
     stream = PACKER.pack([part])
     head.loss(model(stream)["one"], torch.ones(2, dtype=torch.long if kind == "classes" else torch.float))
 

@@ -30,7 +30,7 @@ def model_of(encoder: Bert, labels: LabelSpace = TEXT) -> MultiTaskModel:
 
 
 def masked_stream(texts: list[np.ndarray] = TEXTS) -> Stream:
-    return PACKER.pack([Part.masked("t", [PACKER.mask(t, 0.3, np.random.default_rng(9)) for t in texts])])
+    return PACKER.pack([Part.masked("t", [PACKER.mask(t, 0.3, np.random.default_rng(9)) for t in texts], 0.3)])
 
 
 @pytest.fixture(params=[1e-12, 1e-2])
@@ -61,7 +61,9 @@ def test_loss_and_gradients_are_those_of_transformers(theirs: BertForMaskedLM, t
     model.head("t").load_state_dict(load_tensors(tmp_path, MlmHead.pretrained))
     stream = masked_stream()
     rows = stream.token_ids_T.split(stream.layout.lengths)
-    labels = stream.labels["t"].split(stream.layout.lengths)
+    labels_T = torch.full_like(stream.token_ids_T, -100)
+    labels_T[stream.labels["t"][0]] = stream.labels["t"][1]
+    labels = labels_T.split(stream.layout.lengths)
     padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     wanted = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=-100)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from polytask.text.masking import IGNORED, Masker, token_labels
+from polytask.text.masking import IGNORED, Masker
 from polytask.text.packing import Packer, Part
 
 MASK, VOCABULARY, SPECIAL = 4, 50, (0, 1, 2, 3, 4, 17)
@@ -70,13 +70,34 @@ def test_labels_lie_where_their_tokens_lie_in_the_stream() -> None:
     packer = Packer(("other", "t"), cls_id=2, sep_id=3, max_length=8, masker=MASKER)
     texts = [np.arange(20, 20 + length) for length in (2, 9, 6)]  # the second is truncated by three tokens
     masked = [packer.mask(text, 0.5, rng(n)) for n, text in enumerate(texts)]
-    stream = packer.pack([Part.masked("t", masked), Part("other", [(np.array([30, 31]),)])], token_budget=40)
-    first, last = stream.layout.token_ranges[1]
-    labels = stream.labels["t"].numpy()
-    assert labels.tolist() == token_labels(masked).tolist()
-    assert len(labels) == last - first == 4 + 8 + 8
+    parts = [Part.masked("t", masked, 0.5), Part("other", [(np.array([30, 31]),)])]
+    stream = packer.pack(parts, token_budget=40)
+    places, ids = stream.labels["t"].numpy()
     whole = packer.pack([Part("t", [(text,) for text in texts])])
-    asked = labels != IGNORED
-    np.testing.assert_array_equal(labels[asked], whole.token_ids_T.numpy()[asked])
-    assert not asked[[0, 3, 4, 11, 12, 19]].any()  # [CLS] and [SEP] of each text
-    assert asked.sum() == 1 + 3 + 3
+    np.testing.assert_array_equal(ids, whole.token_ids_T.numpy()[places])
+    assert not set(places) & {0, 3, 4, 11, 12, 19}  # [CLS] and [SEP] of each text
+    assert len(places) == 1 + 3 + 3
+
+
+def test_in_a_stream_of_static_shape_the_number_of_labels_depends_on_the_number_of_tokens() -> None:
+    packer = Packer(("t",), cls_id=2, sep_id=3, max_length=32, masker=MASKER)
+    shapes = set()
+    for seed in range(20):
+        lengths = rng(seed).permutation(np.arange(5, 21))
+        masked = [packer.mask(np.full(length, 30), 0.15, rng(n)) for n, length in enumerate(lengths)]
+        part = Part.masked("t", masked, 0.15)
+        stream = packer.pack([part], static_shape=True)
+        labels = stream.labels["t"]
+        shapes.add(labels.shape)
+        assert part.labels is not None
+        chosen = labels[1] != IGNORED
+        assert labels[:, chosen].tolist() == part.labels.tolist()
+        assert labels.shape[1] < 2 * part.labels.shape[1]
+    assert len(shapes) == 1
+
+
+def test_more_masked_tokens_than_usual_are_all_kept() -> None:
+    packer = Packer(("t",), cls_id=2, sep_id=3, max_length=32, masker=MASKER)
+    masked = [packer.mask(np.array([30]), 0.01, rng(n)) for n in range(300)]  # at least one of every text
+    stream = packer.pack([Part.masked("t", masked, 0.01)], static_shape=True)
+    assert int((stream.labels["t"][1] != IGNORED).sum()) == 300

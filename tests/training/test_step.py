@@ -167,7 +167,7 @@ def test_gem_keeps_the_gradient_from_going_against_the_memory(make_session: Any)
     feed.memory.observe("two", [0, 1, 2, 3])
     feed._orders["one"] = (0, np.arange(40))
     batch = feed.next_batch([Draw("one", 4)], True)
-    (memory,) = batch.remembered
+    (memory,) = batch.remembered()
     shared = [p for p in model.encoder.parameters() if p.requires_grad]
     loss = model.head("two").loss(model.run(memory).outputs["two"], memory.labels["two"])
     reference = torch.autograd.grad(loss, shared, allow_unused=True)

@@ -53,14 +53,14 @@ class MlmHead(TextHead):
         assert encoded.labels is not None, "the text of this task was not masked"
         assert encoded.words_VD is not None
         first, last = encoded.layout.sequence_ranges[encoded.task_index]
-        masked_M = (encoded.labels >= 0).nonzero().squeeze(-1)
+        masked_M, ids_M = encoded.labels
         h_MD = self.norm(F.gelu(self.dense(encoded.hidden_TD[encoded.tokens][masked_M])))
         # The encoder's embedding matrix may have more rows than the tokenizer has tokens.
         logits_MV = F.linear(h_MD, encoded.words_VD[: len(self.bias)], self.bias)
-        nll_M = F.cross_entropy(logits_MV.float(), encoded.labels[masked_M], reduction="none")
+        nll_M = F.cross_entropy(logits_MV.float(), ids_M, reduction="none")  # 0 for rows that are ignored
         ends_S = encoded.layout.cu_seqlens_S1[first + 1 : last + 1].long() - encoded.tokens.start
         text_M = torch.bucketize(masked_M, ends_S, right=True)
-        nll_and_one_M2 = torch.stack((nll_M, torch.ones_like(nll_M)), dim=-1)
+        nll_and_one_M2 = torch.stack((nll_M, (ids_M >= 0).to(nll_M)), dim=-1)
         return nll_and_one_M2.new_zeros(last - first, 2).index_add(0, text_M, nll_and_one_M2)
 
     def surprise(self, outputs: Tensor) -> Tensor:

@@ -59,6 +59,10 @@ def update_fits(optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
+def update_for(optimizer: torch.optim.Optimizer) -> Update | None:
+    return Update(optimizer) if update_fits(optimizer) else None
+
+
 class Learned(NamedTuple):
     """A tensor that a step updates."""
 

@@ -68,12 +68,13 @@ class HalfWeights:
         torch._foreach_copy_([self.copies[full] for full in weights], tuple(weights))
 
     def move_gradients(self) -> None:
-        """Moves the gradients of the copies to the weights, in float32."""
+        """Moves the gradients of the copies to the weights, in float32; adds them to gradients that are there."""
         moved = [(full, half, half.grad) for full, half in self.copies.items() if half.grad is not None]
         gradients = [torch.empty_like(full) for full, _, _ in moved]
         torch._foreach_copy_(gradients, [gradient for _, _, gradient in moved])
         for (full, half, _), gradient in zip(moved, gradients, strict=True):
-            full.grad, half.grad = gradient, None
+            full.grad = gradient if full.grad is None else full.grad + gradient
+            half.grad = None
 
     def drop_gradients(self) -> None:
         for half in self.copies.values():

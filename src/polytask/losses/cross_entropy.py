@@ -34,7 +34,17 @@ class CrossEntropy(Loss):
         outputs = at_least_float32(outputs)
         self.weights_C = self.weights_C.to(outputs)  # copies only in the first call
         if self.labels.kind == "classes":
-            return F.cross_entropy(outputs, labels, weight=self.weights_C, label_smoothing=self.smoothing)
+            return self._of_classes(outputs, labels)
         targets_B = labels.to(outputs) * (1 - self.smoothing) + self.smoothing / 2
         losses_B = F.binary_cross_entropy_with_logits(outputs, targets_B, reduction="none")
         return weighted_mean(losses_B, self.weights_C, labels)
+
+    def _of_classes(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
+        if not self.smoothing:
+            return F.cross_entropy(outputs_BC, labels_B, weight=self.weights_C)
+        # torch's cross_entropy computes the same, but waits for the device if it has both weights and smoothing.
+        log_p_BC, classes = outputs_BC.log_softmax(-1), len(self.weights_C)
+        weights_B = self.weights_C[labels_B]
+        given_B = weights_B * log_p_BC.gather(-1, labels_B[:, None]).squeeze(-1)
+        uniform_B = (self.weights_C * log_p_BC).sum(-1) / classes
+        return -((1 - self.smoothing) * given_B + self.smoothing * uniform_B).sum() / weights_B.sum()

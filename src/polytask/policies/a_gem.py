@@ -15,6 +15,8 @@ class AGem(GradientPolicy):
     Paper: Chaudhry et al., "Efficient Lifelong Learning with A-GEM", 2019.
     """
 
+    capturable = True
+
     def __init__(
         self, context: PolicyContext, *, size: Count = 256, keep: Keep = "reservoir", batch: Count | None = None
     ) -> None:

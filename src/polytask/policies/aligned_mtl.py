@@ -13,6 +13,8 @@ class AlignedMtl(StepPolicy):
     Paper: Senushkin et al., "Independent Component Alignment for Multi-Task Learning", 2023.
     """
 
+    capturable = True
+
     def solve(self, gram_KK: Floats) -> Floats:
         values_K, vectors_KK = np.linalg.eigh(gram_KK)
         kept_K = values_K > values_K.max() * len(values_K) * np.finfo(np.float64).eps

@@ -57,8 +57,9 @@ class Policy(nn.Module, ABC):
     """Whether it needs the gradient of each task, and `combine` is called. If not, one backward pass is enough."""
     capturable: ClassVar[bool] = False
     """Whether `weigh` can be captured in a CUDA graph. It must run the same tensor operations in every step: it reads
-    no number from a tensor, uses no Python number that changes from step to step, and has no `observe`. Each class
-    declares this for itself; a subclass does not inherit it, because it may override `weigh`."""
+    no number from a tensor, and uses no Python number that changes from step to step; `observe` may change buffers in
+    place. (`combine` and `observe` run between graphs and may do anything.) Each class declares this for itself; a
+    subclass does not inherit it, because it may override `weigh`."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__()

@@ -23,6 +23,8 @@ class CaGrad(StepPolicy):
     not divide d by 1 + c^2 as the authors' code does by default.
     """
 
+    capturable = True
+
     def __init__(self, context: PolicyContext, *, c: NonNegative = 0.5) -> None:
         super().__init__(context)
         self.c = c

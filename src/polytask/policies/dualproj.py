@@ -15,6 +15,8 @@ class DualProj(StepPolicy):
     Paper: Lopez-Paz & Ranzato, "Gradient Episodic Memory for Continual Learning", 2017, equation 11.
     """
 
+    capturable = True
+
     def solve(self, gram_KK: Floats) -> Floats:
         mean_K = np.full(len(gram_KK), 1 / len(gram_KK))
         return mean_K + solve_dual(gram_KK, gram_KK @ mean_K, 0.0, RIDGE)

@@ -21,6 +21,7 @@ class DynamicWeightAverage(Policy):
     Paper: Liu, Johns & Davison, "End-to-End Multi-Task Learning with Attention", 2019.
     """
 
+    capturable = True
     earlier_K: Tensor
     last_K: Tensor
     sums_K: Tensor

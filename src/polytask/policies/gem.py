@@ -25,6 +25,8 @@ class Gem(GradientPolicy):
     Paper: Lopez-Paz & Ranzato, "Gradient Episodic Memory for Continual Learning", 2017 (margin 0.5).
     """
 
+    capturable = True
+
     def __init__(
         self,
         context: PolicyContext,

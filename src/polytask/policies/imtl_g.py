@@ -14,6 +14,8 @@ class ImtlG(StepPolicy):
     "Jacobian Descent for Multi-Objective Optimization", 2024.
     """
 
+    capturable = True
+
     def solve(self, gram_KK: Floats) -> Floats:
         rounding = len(gram_KK) * np.finfo(np.float64).eps
         inverse_KK: Floats = np.linalg.pinv(gram_KK, rcond=rounding, hermitian=True).astype(np.float64)

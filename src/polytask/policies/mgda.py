@@ -15,6 +15,8 @@ class Mgda(StepPolicy):
     Difference: solved exactly; with more than a few tasks, the paper's Frank-Wolfe steps stop before the optimum.
     """
 
+    capturable = True
+
     def solve(self, gram_KK: Floats) -> Floats:
         return shortest_combination(gram_KK)
 

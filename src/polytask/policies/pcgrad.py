@@ -13,6 +13,7 @@ class PcGrad(StepPolicy):
     together.
     """
 
+    capturable = True
     averages = False
 
     def solve(self, gram_KK: Floats) -> Floats:

@@ -16,6 +16,8 @@ class UpGrad(StepPolicy):
     Paper: Quinton & Rey, "Jacobian Descent for Multi-Objective Optimization", 2024.
     """
 
+    capturable = True
+
     def solve(self, gram_KK: Floats) -> Floats:
         units_KK = np.eye(len(gram_KK))
         weights_KK = np.array([unit_K + solve_dual(gram_KK, gram_KK @ unit_K, 0.0, RIDGE) for unit_K in units_KK])

@@ -49,6 +49,17 @@ class RegularizerContext:
 class Regularizer(ABC):
     """Adds a penalty to a step's loss, and may read the model after the step."""
 
+    capturable: ClassVar[bool] = False
+    """Whether `penalty` can be captured in a CUDA graph. It must run the same tensor operations in every step: it reads
+    no number from a tensor, no lengths from the layout, and uses no Python number that changes from step to step. Each
+    class declares this for itself; a subclass does not inherit it, because it may override `penalty`."""
+    not_capturable: str | None = None
+    """Why `penalty` with these options cannot be captured although the class is capturable."""
+    phase: int = 0
+    """Changes when `penalty` starts to run other operations or to read other tensors, so that captured steps of the
+    phase before are not replayed."""
+    of_weights: ClassVar[bool] = False
+    """Whether the penalty is a function of the weights themselves, which must then be the float32 ones."""
     needs_examples: ClassVar[bool] = False
     """Whether it needs examples of the tasks in `context.learned`, whose training files must then exist."""
 

@@ -21,6 +21,8 @@ class Bregman(Regularizer):
     Paper: Jiang et al., "SMART", 2019 (the momentum form), whose mu is `weight`. Cost: 4/3 of a plain step.
     """
 
+    capturable = True
+
     def __init__(
         self, context: RegularizerContext, *, weight: NonNegative = 1.0, beta: Share = 0.99, late_beta: Share = 0.999
     ) -> None:

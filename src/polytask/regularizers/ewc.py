@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from polytask.fused_forms import fusible
 from polytask.model import MultiTaskModel, Pass, eval_mode
 from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.types import Count, NonNegative, Share
@@ -27,6 +28,8 @@ class Ewc(Regularizer):
     forward and backward pass for each sample.
     """
 
+    capturable = True
+    of_weights = True
     needs_examples = True
 
     def __init__(
@@ -43,8 +46,10 @@ class Ewc(Regularizer):
         """theta*. Both are empty before the first stage has ended."""
 
     def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
-        parts = [(f * (self.encoder[n] - self.centre[n]).square()).sum() for n, f in self.fisher.items()]
-        return self.weight / 2 * torch.stack(parts).sum() if parts else torch.zeros((), device=model.device)
+        if not self.fisher:
+            return torch.zeros((), device=model.device)
+        weights, centres = [self.encoder[n] for n in self.fisher], [self.centre[n] for n in self.fisher]
+        return self.weight / 2 * weighted_distance(weights, centres, list(self.fisher.values()))
 
     def start(self, model: MultiTaskModel) -> None:
         self._consolidate(model, self.context.learned)
@@ -61,6 +66,7 @@ class Ewc(Regularizer):
             for name, f in self.fisher_information(model, task).items():
                 self.fisher[name] = self.fisher[name] + f if name in self.fisher else f
         self.centre = {name: p.detach().clone() for name, p in self.encoder.items()}
+        self.phase += 1
 
     def fisher_information(self, model: MultiTaskModel, task: str) -> dict[str, Tensor]:
         """The diagonal of the task's Fisher information for each of the encoder's weights."""
@@ -89,3 +95,11 @@ class Ewc(Regularizer):
             {n: state[f"{part}/{n}"].to(p.device, copy=True) for n, p in self.encoder.items() if f"{part}/{n}" in state}
             for part in ("fisher", "centre")
         )
+        self.phase += 1
+
+
+@fusible
+def weighted_distance(weights: Sequence[Tensor], centres: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
+    """`sum_i f_i (w_i - c_i)^2` over all elements of all tensors."""
+    terms = zip(weights, centres, factors, strict=True)
+    return torch.stack([(f * (w - c).square()).sum() for w, c, f in terms]).sum()

@@ -30,6 +30,8 @@ class InBatchNegatives(Regularizer):
     pairs and leaves no candidate out. Cost: negligible.
     """
 
+    capturable = True
+
     def __init__(
         self,
         context: RegularizerContext,

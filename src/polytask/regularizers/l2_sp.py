@@ -1,9 +1,12 @@
 """L2-SP: weight decay towards the pretrained weights."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polytask.fused_forms import fusible
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.types import NonNegative
@@ -21,6 +24,9 @@ class L2Sp(Regularizer):
     (alpha 0.1 and beta 0.01 in the authors' code). Cost: reading the weights, whatever the batch size; about a tenth
     of a small step.
     """
+
+    capturable = True
+    of_weights = True
 
     def __init__(self, context: RegularizerContext, *, alpha: NonNegative = 0.1, beta: NonNegative = 0.01) -> None:
         super().__init__(context)
@@ -40,7 +46,13 @@ class L2Sp(Regularizer):
         ]
         pretrained = [*self._encoder, *(p for p in own if p in self._start)]
         new = [p for p in own if p.requires_grad and p not in self._start]
-        zero = torch.zeros((), device=model.device)
-        distance = sum((F.mse_loss(p, self._start[p], reduction="sum") for p in pretrained), zero)
-        size = sum((p.square().sum() for p in new), zero)
+        distance = squared_distance(pretrained, [self._start[p] for p in pretrained], model.device)
+        size = sum((p.square().sum() for p in new), torch.zeros((), device=model.device))
         return self.alpha / 2 * distance + self.beta / 2 * size
+
+
+@fusible
+def squared_distance(weights: Sequence[Tensor], centres: Sequence[Tensor], device: torch.device) -> Tensor:
+    """`sum_i (w_i - c_i)^2` over all elements of all tensors."""
+    parts = (F.mse_loss(w, c, reduction="sum") for w, c in zip(weights, centres, strict=True))
+    return sum(parts, torch.zeros((), device=device))

@@ -10,6 +10,7 @@ from torch import Tensor
 from polytask.losses.base import at_least_float32
 from polytask.model import MultiTaskModel, Pass, eval_mode
 from polytask.regularizers.base import Regularizer, RegularizerContext
+from polytask.stream import Layout
 from polytask.types import NonNegative, UserError
 
 Dropout = Literal["same", "off"]
@@ -28,6 +29,8 @@ class Lnsr(Regularizer):
     Paper: Hua et al., "Noise Stability Regularization for Improving BERT Fine-tuning", 2021.
     Difference: the paper's second kind of noise, towards the vectors of other words, is not implemented.
     """
+
+    capturable = True
 
     def __init__(
         self,
@@ -55,10 +58,11 @@ class Lnsr(Regularizer):
         self.dropout = dropout
 
     def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
-        real = max(last for _, last in forward.stream.layout.token_ranges)
+        layout = forward.stream.layout
+        real = max(last for _, last in layout.token_ranges)
         states = self._with_same_dropout if self.dropout == "same" else self._without_dropout
         parts = [
-            factor * (at_least_float32(noisy_TD[:real]) - at_least_float32(clean_TD[:real])).square().mean()
+            factor * mean_square(at_least_float32(noisy_TD[:real]) - at_least_float32(clean_TD[:real]), layout)
             for factor, clean_TD, noisy_TD in zip(self.lambdas, *states(model, forward, real), strict=True)
         ]
         return self.weight * torch.stack(parts).sum()
@@ -99,3 +103,11 @@ class Lnsr(Regularizer):
             x_TD = clean[self.layer]
             noisy = list(encoder.states(x_TD + self.noise(x_TD, real), layout, adapter, self.layer))
         return clean[self.layer + 1 :], noisy
+
+
+def mean_square(x_TD: Tensor, layout: Layout) -> Tensor:
+    """Mean of the squares over the real tokens. Only streams of static shape have filler among these tokens."""
+    if not layout.static_shape:
+        return x_TD.square().mean()
+    real_T = layout.is_real_T
+    return (x_TD.square().mean(-1) * real_T).sum() / real_T.sum()

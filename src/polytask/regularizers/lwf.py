@@ -35,6 +35,8 @@ class Lwf(Regularizer):
     4/3 more for every earlier task. The copy is in every checkpoint.
     """
 
+    capturable = True
+
     def __init__(self, context: RegularizerContext, *, weight: NonNegative = 1.0, temperature: Positive = 2.0) -> None:
         super().__init__(context)
         context.check_stages("lwf")
@@ -83,12 +85,16 @@ class Lwf(Regularizer):
         )
 
     def start(self, model: MultiTaskModel) -> None:
+        self._keep_copy(model)
+
+    def _keep_copy(self, model: MultiTaskModel) -> None:
         self.copy = frozen_copy(model)
+        self.phase += 1
 
     def after_step(self, model: MultiTaskModel, step: int) -> None:
         if self.context.finished_task(step) is not None:
             self.finished += 1
-            self.copy = frozen_copy(model)
+            self._keep_copy(model)
 
     def state_dict(self) -> dict[str, Tensor]:
         if self.copy is None:
@@ -97,6 +103,7 @@ class Lwf(Regularizer):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self.finished, self.copy = 0, None
+        self.phase += 1
         if state:
             self.finished, self.copy = int(state[FINISHED]), frozen_copy(self.context.model)
             weights = {name.removeprefix("copy/"): tensor for name, tensor in state.items() if name != FINISHED}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import accumulate
 
 from polytask.model import MultiTaskModel
 from polytask.stream import Layout
@@ -12,28 +11,27 @@ def readable_layouts(model: MultiTaskModel, layout: Layout, task: str) -> Iterat
     """Yield a layout for each part of the stream that the task's head can read; in it that part belongs to the task.
 
     A head that reads one sequence per example can read the whole stream. A head that encodes the texts of a pair
-    separately can read the pairs of other such heads.
+    separately can read the pairs of other such heads. In a stream of static shape there is filler between the tasks'
+    sequences, so each of them is a part of its own.
     """
-    k = model.tasks.index(task)
-    whole = as_task(layout, k)
-    if not model.head(task).separate_texts:
-        yield whole
+    k, separate = model.tasks.index(task), model.head(task).separate_texts
+    if not separate and not layout.static_shape:
+        yield as_task(layout, k)
         return
-    for other, sequences in enumerate(layout.sequence_ranges):
-        if sequences[0] < sequences[1] and model.head(model.tasks[other]).separate_texts:
-            yield _with_range(whole, k, sequences)
+    for other in layout.tasks:
+        if not separate or model.head(model.tasks[other]).separate_texts:
+            yield _with_range(layout, k, layout.sequence_ranges[other], layout.token_ranges[other])
 
 
 def as_task(layout: Layout, k: int) -> Layout:
-    """Assign all sequences except filler to task k."""
-    return _with_range(layout, k, (0, max(last for _, last in layout.sequence_ranges)))
+    """Assign all sequences to task k, except filler behind the last one."""
+    sequences = 0, max(last for _, last in layout.sequence_ranges)
+    return _with_range(layout, k, sequences, (0, max(last for _, last in layout.token_ranges)))
 
 
-def _with_range(layout: Layout, k: int, sequences: tuple[int, int]) -> Layout:
-    """Assign these sequences to task k, and none to the other tasks."""
-    ends = [0, *accumulate(layout.lengths)]
-    tokens, nothing = (ends[sequences[0]], ends[sequences[1]]), (0, 0)
-    tasks = range(len(layout.sequence_ranges))
+def _with_range(layout: Layout, k: int, sequences: tuple[int, int], tokens: tuple[int, int]) -> Layout:
+    """Assign these sequences and tokens to task k, and none to the other tasks."""
+    nothing, tasks = (0, 0), range(len(layout.sequence_ranges))
     return replace(
         layout,
         sequence_ranges=tuple(sequences if task == k else nothing for task in tasks),

@@ -19,6 +19,8 @@ class RDrop(Regularizer):
     Difference: the paper takes half the sum of the two KLs, so its alpha is 2 * `weight`.
     """
 
+    capturable = True
+
     def __init__(self, context: RegularizerContext, *, weight: NonNegative = 1.0, both_losses: bool = False) -> None:
         super().__init__(context)
         self.weight = weight

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from polytask.losses.base import symmetric_distance
-from polytask.model import MultiTaskModel, Pass
+from polytask.model import MultiTaskModel, Pass, without_gradients
 from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.stream import Layout
 from polytask.types import Bounds, NonNegative, Positive
@@ -40,6 +40,8 @@ class Smart(Regularizer):
     Paper: Jiang et al., "SMART", 2019: steps 1, sigma and epsilon 1e-5, eta 1e-3, weight 1 to 5. Cost: 8/3 of a plain
     step.
     """
+
+    capturable = True
 
     def __init__(
         self,
@@ -77,7 +79,8 @@ class Smart(Regularizer):
         d_TD[:real] = self.sigma * torch.randn_like(x_TD[:real])
         for _ in range(self.steps):
             d_TD.requires_grad_()
-            perturbed = model.rerun(forward, x_TD + d_TD).outputs
+            with without_gradients(model):  # of the weights, which this pass does not need
+                perturbed = model.rerun(forward, x_TD + d_TD).outputs
             (g_TD,) = torch.autograd.grad(_summed_distance(model, perturbed, clean), d_TD)
             d_TD = self._ascend(d_TD.detach(), g_TD, layout)
         return d_TD

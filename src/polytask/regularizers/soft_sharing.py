@@ -29,6 +29,9 @@ class SoftSharing(Regularizer):
     Multi-Task Learning", 2017 (trace: its last-axis flattening). Cost: reading all tasks' weights, and no forward pass.
     """
 
+    capturable = True
+    of_weights = True
+
     def __init__(self, context: RegularizerContext, *, form: Form = "l2", weight: NonNegative = 0.01) -> None:
         super().__init__(context)
         model = context.model
@@ -41,6 +44,8 @@ class SoftSharing(Regularizer):
             raise UserError("recipe: tasks: soft_sharing requires at least two tasks, found 1")
         self.form = form
         self.weight = weight
+        if form == "trace":
+            self.not_capturable = "form trace waits for the device (torch.linalg.eigh)"
 
     def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
         weights = [

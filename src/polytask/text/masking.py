@@ -55,7 +55,16 @@ class Masker:
         return drawn
 
 
-def token_labels(texts: Sequence[MaskedText]) -> Ids:
-    """The labels of the texts' sequences, concatenated; `[CLS]` and `[SEP]` around each text are ignored."""
+def masked_tokens(texts: Sequence[MaskedText]) -> Ids:
+    """[2, M]: the place and the original id of each chosen token, in the texts' sequences `[CLS] text [SEP]`."""
     edge = np.array([IGNORED])
-    return np.concatenate([part for text in texts for part in (edge, text.labels, edge)])
+    labels = np.concatenate([part for text in texts for part in (edge, text.labels, edge)])
+    places = np.flatnonzero(labels != IGNORED)
+    return np.stack([places, labels[places]])
+
+
+def padded(masked_2M: npt.NDArray[np.generic], room: int) -> Ids:
+    """The masked tokens, filled up to `room` of them with some that are ignored."""
+    columns = np.repeat(np.array([[0], [IGNORED]]), room, 1)
+    columns[:, : masked_2M.shape[1]] = masked_2M
+    return columns

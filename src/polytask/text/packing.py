@@ -5,6 +5,7 @@ if each text is encoded separately. A pair whose second text has no tokens stays
 are truncated to `max_length` here and nowhere else.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,9 +15,9 @@ import numpy.typing as npt
 import torch
 
 from polytask.stream import Layout, Stream
-from polytask.text.filler import filler_lengths, longest_class, static_rooms
+from polytask.text.filler import Room, filler_lengths, longest_class, size_class, static_rooms
 from polytask.text.masking import Ids as Ids
-from polytask.text.masking import MaskedText, Masker, token_labels
+from polytask.text.masking import MaskedText, Masker, masked_tokens, padded
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,13 @@ class Part:
     separate_texts: bool = False
     """The two texts of a pair become two sequences."""
     labels: npt.NDArray[np.generic] | None = None
+    mask_share: float | None = None
+    """The share of the tokens that is masked; the labels are then those of the masked tokens (`masked_tokens`)."""
 
     @classmethod
-    def masked(cls, task: str, texts: Sequence[MaskedText]) -> "Part":
+    def masked(cls, task: str, texts: Sequence[MaskedText], share: float) -> "Part":
         """Single texts whose labels are their masked tokens."""
-        return cls(task, [(text.ids,) for text in texts], labels=token_labels(texts))
+        return cls(task, [(text.ids,) for text in texts], labels=masked_tokens(texts), mask_share=share)
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,8 @@ class Packer:
     ) -> Part:
         """Put examples into the format that the task's head asks for. Masking uses one generator per example."""
         if form.mask_share is not None:
-            return Part.masked(
-                task, [self.mask(text[0], form.mask_share, rng) for text, rng in zip(texts, rngs, strict=True)]
-            )
+            masked = [self.mask(text[0], form.mask_share, rng) for text, rng in zip(texts, rngs, strict=True)]
+            return Part.masked(task, masked, form.mask_share)
         return Part(task, [text * form.copies for text in texts], form.separate_texts, labels)
 
     def pack(self, parts: Sequence[Part], token_budget: int | None = None, static_shape: bool = False) -> Stream:
@@ -117,8 +119,22 @@ class Packer:
             token_ranges=tuple(token_ranges),
             length_bound=longest_class(max(rows.lengths)) if static_shape else None,
         )
-        labels = {p.task: torch.from_numpy(np.ascontiguousarray(p.labels)) for p in ordered if p.labels is not None}
+        labels = {
+            part.task: torch.from_numpy(np.ascontiguousarray(self._labels(part, room)))
+            for part, room in zip(ordered, rooms, strict=True)
+            if part.labels is not None
+        }
         return Stream(token_ids, positions, segments, layout, labels)
+
+    def _labels(self, part: Part, room: Room | None) -> npt.NDArray[np.generic]:
+        """The labels of a part. In a stream of static shape the number of masked tokens is static too: those that are
+        missing are filled up."""
+        assert part.labels is not None
+        if part.mask_share is None or room is None:
+            return part.labels
+        chosen = part.labels.shape[1]
+        usual = math.ceil(part.mask_share * room.tokens + len(part.texts) / 2)  # each text's share is rounded
+        return padded(part.labels, usual if chosen <= usual else size_class(chosen))
 
     def sequences(self, texts: tuple[Ids, ...], separate_texts: bool) -> Iterator[tuple[list[Ids], int]]:
         """Yield each sequence of an example as a list of pieces, and the position where its second segment starts."""

@@ -1,67 +1,65 @@
-"""Whole training steps as CUDA graphs: forward, backward, clipping and update, replayed with one launch.
+"""Training steps as CUDA graphs: forward, backward, clipping and update, replayed with one launch.
 
-A GPU computes a small step in less time than the CPU needs to launch its thousand kernels. Steps on streams of static
-shape (`Packer.pack`) with equal shapes run the same kernels on other data: the first such step runs normally, the
-second is captured, and from then on a step is a copy of its tokens and a replay. A step's losses are read after the
-next step is launched, so the GPU never waits.
+Steps on streams of static shape (`Packer.pack`) with equal shapes run the same kernels on other data: the first such
+step runs normally, the second is captured, and from then on a step is a copy of its tokens and a replay. A step's
+losses are read after the next step is launched, so the GPU never waits.
+
+A step with one forward pass is one graph. A step with several (gradient policies, accumulation) is one graph per pass,
+each of which writes its gradient into a row of a matrix, and one that combines the rows and updates the weights.
 
 Knows interfaces; knows no concrete method.
 """
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from polytask import seeds
-from polytask.kernels.adamw_update import Learned, Table, Update, declared, norm_of, update_fits
+from polytask.kernels.adamw_update import Learned, Table, declared, norm_of, update_for
+from polytask.kernels.graphs import Graphs
 from polytask.kernels.half_weights import HalfWeights
 from polytask.kernels.side_stream import SideStream
-from polytask.model import MultiTaskModel
-from polytask.policies.base import Policy
+from polytask.kernels.static_tensors import StaticTensors, as_stream, shape_of, tensors_of
+from polytask.model import MultiTaskModel, Pass
 from polytask.stream import Stream
-from polytask.training.feed import Feed
+from polytask.training.feed import Batch
+from polytask.training.gradient_rows import GradientRows, RowSource
 from polytask.training.objective import Objective
-from polytask.training.static_tensors import StaticTensors, shape_of, tensors_of
-from polytask.training.step import StepOutcome, check_finite, half_precision, set_training_mode
+from polytask.training.step import (
+    StepOutcome,
+    by_share_of_examples,
+    check_finite,
+    half_precision,
+    set_training_mode,
+)
 from polytask.types import TrainSettings
 
-log = logging.getLogger(__name__)
-MAX_GRAPHS = 128
 SIDE_STREAM_TOKENS = 16384
 """Up to this many tokens, gradients of weights are computed on a side stream; larger steps fill the GPU anyway."""
+Values = list[tuple[str, str]]
+"""What the numbers of a pass are: ("losses" or "penalties", name)."""
 
 
 def reason_not_capturable(
-    device: torch.device, optimizer: torch.optim.Optimizer, objective: Objective, settings: TrainSettings, feed: Feed
+    device: torch.device, optimizer: torch.optim.Optimizer, objective: Objective, settings: TrainSettings
 ) -> str | None:
     """Return why the steps of a run cannot be captured; None if they can."""
-    policy = type(objective.policy)
     if device.type != "cuda":
         return f"the run is on {device.type}, and only CUDA has graphs"
     if not settings.capture:
         return "train.capture is false"
-    if not declared(optimizer, "capturable") or not all(group.get("fused") for group in optimizer.param_groups):
-        return f"the optimizer {type(optimizer).__name__} does not declare capturable = True; fused_adamw does"
-    if policy.needs_task_gradients:
-        return f"the policy {policy.__name__} needs per-task gradients"
-    if policy.observe is not Policy.observe:
-        return f"the policy {policy.__name__} changes its weights from step to step"
+    if not declared(optimizer, "capturable") or not all(group.get("fused", True) for group in optimizer.param_groups):
+        return f"the optimizer {type(optimizer).__name__} does not declare capturable = True"
     if not declared(objective.policy, "capturable"):
-        return f"the policy {policy.__name__} does not declare capturable = True"
-    if objective.regularizers:
-        return f"regularizers run forward passes of their own ({', '.join(objective.regularizers)})"
-    if feed.teacher_outputs:
-        return "the weight of teachers changes from step to step"
-    masked = [task for task, form in feed.formats.items() if form.mask_share is not None]
-    if masked:
-        return f"the number of masked tokens changes from step to step ({', '.join(masked)})"
-    if settings.accumulate > 1:
-        return "a step has several forward passes (train.accumulate)"
+        return f"the policy {type(objective.policy).__name__} does not declare capturable = True"
+    for name, regularizer in objective.regularizers.items():
+        if not declared(regularizer, "capturable"):
+            return f"the regularizer {name} does not declare capturable = True"
+        if regularizer.not_capturable:
+            return f"the regularizer {name}: {regularizer.not_capturable}"
     return None
 
 
@@ -78,95 +76,99 @@ class CapturedSteps:
         self.model, self.optimizer, self.objective, self.settings = model, optimizer, objective, settings
         self.device = model.device
         self.half = HalfWeights(model) if settings.precision == "bf16" else None
-        self.update = Update(optimizer) if update_fits(optimizer) else None
+        self.update = update_for(optimizer)
         """Replaces the optimizer's step if possible; it also writes the half-precision weights."""
-        self.reason: str | None = None
-        """Why capturing failed, if it did; steps then run normally."""
+        self.graphs = Graphs(self.device, lambda: self.update.table() if self.update else None)
         self.side_stream = SideStream(self.device)
-        self._rates = StaticTensors([torch.zeros(len(optimizer.param_groups))], self.device)
+        self._numbers = StaticTensors([torch.zeros(len(optimizer.param_groups)), torch.zeros(())], self.device)
+        """The learning rate of each group, and the share of the run's steps that is done."""
+        self._bad = torch.zeros((), device=self.device)
+        """NaN as soon as a loss of the running step is NaN or infinite, else 0."""
         self._stopped = torch.zeros((), device=self.device)
-        self._graphs: dict[Any, _Graph] = {}
-        self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        """1 after a NaN or infinite value with `on_nan: stop`: nothing is updated any more."""
+        self._values: dict[Any, Values] = {}
+        self._examples: dict[Any, int] = {}
+        self._phase = self._current_phase()
+        self._rows: GradientRows | None = None
         for group in optimizer.param_groups:
             group["capturable"] = True
         if self.half and self.update:
             half = self.half
             optimizer.register_step_post_hook(lambda *_: half.forget())
 
-    def begin(self, stream: Stream) -> Callable[[], StepOutcome]:
+    @property
+    def reason(self) -> str | None:
+        """Why capturing failed, if it did; steps then run normally."""
+        return self.graphs.reason
+
+    def begin(self, batches: Iterable[Batch], progress: float = 0.0) -> Callable[[], StepOutcome]:
         """Launch a step, and return a function that waits for its end and returns its outcome.
 
         If a loss or the gradient is NaN or infinite, nothing is updated; with `on_nan: stop`, later steps update
         nothing either.
         """
-        key = shape_of(stream)
+        if self._phase != (phase := self._current_phase()):
+            self._phase = phase
+            self.graphs.clear()
         if self.half and self.update:
             self.half.refresh()
-        graph = self._graphs.get(key)
-        self._rates.fill([torch.tensor([group["lr"] for group in self.optimizer.param_groups])])
-        if graph is None:
-            graph = self._graphs[key] = _Graph(StaticTensors(tensors_of(stream), self.device))
-            graph.inputs.fill(tensors_of(stream))
-            results = self._run(graph.inputs.stream(stream))
-        else:
-            graph.inputs.fill(tensors_of(stream))
-            if graph.graph is None and self.reason is None and len(self._graphs) <= MAX_GRAPHS:
-                self._capture(graph, stream)
-            if graph.graph is None:
-                results = self._run(graph.inputs.stream(stream))
-            else:
-                assert graph.results is not None
-                graph.graph.replay()
-                results = graph.results
-        return self._outcome(results, stream)
+        rates = torch.tensor([group["lr"] for group in self.optimizer.param_groups])
+        self._numbers.fill([rates, torch.tensor(progress)])
+        if self.objective.policy.needs_task_gradients or self.settings.accumulate > 1:
+            return self._begin_in_parts(batches)
+        (batch,) = batches
+        stream = batch.together
+        key = "step", shape_of(stream)
 
-    def _capture(self, graph: "_Graph", stream: Stream) -> None:
-        if self.device.type != "cuda":
-            return
-        static = graph.inputs.stream(stream)
-        static = replace(static, layout=static.layout.for_capture())
-        captured = torch.cuda.CUDAGraph()
-        table = self.update.table() if self.update else None
-        try:
-            with torch.cuda.graph(captured, pool=self._pool):
-                graph.results = self._run(static, table)
-            graph.graph, graph.table = captured, table
-            if table is not None:
-                table.send()
-        except (RuntimeError, ValueError, IndexError) as error:
-            self._stop_capturing(str(error).splitlines()[0])
+        def body(inputs: list[Tensor], table: Table | None, capturing: bool) -> Tensor:
+            values = self._differentiate(key, self._static(inputs, stream, capturing))
+            return self._clip_and_update(self._learned(), values, table)
+
+        numbers = self.graphs.run(key, tensors_of(stream), body)
         self._drop_gradients()
-        seeds.seed_torch(torch.initial_seed(), self.device)  # capturing has advanced the generator
+        return self._outcome([(numbers, self._values[key])], self._examples[key], stream.layout.real_tokens)
 
-    def _stop_capturing(self, reason: str) -> None:
-        self.reason = reason
-        log.warning("steps are not captured: %s", reason)
-        # The generator is still in capture mode, and the graphs captured before would use its old state.
-        index = torch.cuda.current_device() if self.device.index is None else self.device.index
-        generator = torch.cuda.default_generators[index]
-        generator.graphsafe_set_state(generator.clone_state())
-        for graph in self._graphs.values():
-            graph.graph = None
+    # --- a step of one pass -------------------------------------------------------------------------------------------
+    def _static(self, inputs: list[Tensor], like: Stream, capturing: bool) -> Stream:
+        stream = as_stream(inputs, like)
+        return replace(stream, layout=stream.layout.for_capture()) if capturing else stream
 
-    def _run(self, stream: Stream, table: Table | None = None) -> Tensor:
-        """Run the step. Returns [K + 1]: the losses of the stream's tasks and the gradient's norm."""
-        model, settings = self.model, self.settings
+    def _differentiate(self, key: Any, stream: Stream, only: str = "all", weight: float = 1.0) -> Tensor:
+        """Compute the gradient of `weight` times the losses and penalties. Returns them as one vector.
+
+        `only`: all, losses (of a task), memory (losses by their share of the examples) or penalties.
+        """
+        model, objective, settings = self.model, self.objective, self.settings
         self._drop_gradients()
         set_training_mode(model, settings)
-        with (
-            self.half.standing_in(self.update is None) if self.half else nullcontext(),
-            self.side_stream.open(len(stream.token_ids_T) <= SIDE_STREAM_TOKENS),
-        ):
-            with half_precision(model, settings):
-                losses = self.objective.task_losses(model, stream, model(stream), 0.0)
-            self.objective.policy.weigh(losses).backward()
+        losses: Mapping[str, Tensor] = {}
+        penalties: dict[str, Tensor] = {}
+        forward: Pass | None = None
+        half = self.half.standing_in(self.update is None) if self.half else nullcontext()
+        with self.side_stream.open(len(stream.token_ids_T) <= SIDE_STREAM_TOKENS):
+            with half, half_precision(model, settings):
+                if objective.regularizers and only in ("all", "penalties"):
+                    forward = model.run(stream)
+                    outputs = forward.outputs
+                    penalties = objective.penalties(model, forward, of_weights=False)
+                else:
+                    outputs = model(stream)
+                if only != "penalties":
+                    losses = objective.task_losses(model, stream, outputs, self._numbers.tensors[1])
+            if forward is not None:
+                penalties |= objective.penalties(model, forward, of_weights=True)
+            total = torch.zeros((), device=self.device)
+            if losses:
+                total = objective.policy.weigh(by_share_of_examples(outputs, losses) if only == "memory" else losses)
+            for penalty in penalties.values():
+                total = total + penalty
+            if total.requires_grad:
+                (total if weight == 1.0 else total * weight).backward()
         if self.half and self.update is None:
             self.half.move_gradients()
-        learned = self._learned()
-        norm = norm_of([parameter.gradient for parameter in learned])
-        results = torch.stack([*(loss.detach().float() for loss in losses.values()), norm])
-        self._update(learned, norm, (results * 0).sum() != 0, table)  # 0 times NaN or infinity is NaN
-        return results
+        self._values[key] = [("losses", name) for name in losses] + [("penalties", name) for name in penalties]
+        self._examples[key] = sum(map(len, outputs.values())) if only in ("all", "losses") else 0
+        return torch.stack([value.detach().float() for value in (*losses.values(), *penalties.values())])
 
     def _drop_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -174,29 +176,45 @@ class CapturedSteps:
             self.half.drop_gradients()
 
     def _learned(self) -> list[Learned]:
+        """The parameters that have a gradient. That of a linear map belongs to its half-precision copy; a penalty that
+        reads the weight itself adds a second one."""
         copies = self.half.copies if self.half else {}
-        learned = []
+        learned, both = [], []
         for weight in (p for group in self.optimizer.param_groups for p in group["params"]):
             copy = copies.get(weight)
-            gradient = weight.grad if copy is None or copy.grad is None else copy.grad
+            half_gradient = None if copy is None else copy.grad
+            if weight.grad is not None and half_gradient is not None:
+                both.append((weight.grad, half_gradient))
+            gradient = half_gradient if weight.grad is None else weight.grad
             if gradient is not None:
                 learned.append(Learned(weight, gradient, copy))
+        if both:
+            full = [torch.empty_like(gradient) for gradient, _ in both]
+            torch._foreach_copy_(full, [half for _, half in both])
+            torch._foreach_add_([gradient for gradient, _ in both], full)
         return learned
 
-    def _update(self, learned: list[Learned], norm: Tensor, not_finite: Tensor, table: Table | None) -> None:
-        """Clip the gradients and update the weights, unless a value of the step is not finite."""
-        found_inf = not_finite.float()
+    def _clip_and_update(self, learned: list[Learned], values: Tensor, table: Table | None) -> Tensor:
+        """Clip the gradients and update the weights, unless a value of the step is not finite.
+
+        Returns the values and the gradient's norm.
+        """
+        norm = norm_of([parameter.gradient for parameter in learned])
+        results = torch.cat([values, norm[None]])
+        found_inf = ((results * 0).sum() + self._bad != 0).float()  # 0 times NaN or infinity is NaN
         if self.settings.on_nan == "stop":
             found_inf = torch.maximum(self._stopped, found_inf, out=self._stopped)
         divisor = None if self.settings.clip is None else (norm / self.settings.clip).clamp(min=1.0)
-        rates = self._rates.tensors[0]
+        rates = self._numbers.tensors[0]
         if self.update is not None:
             self.update.step(learned, rates, found_inf, divisor, table)
-            return
+            return results
         optimizer: Any = self.optimizer
         optimizer.found_inf = found_inf
         if divisor is not None:
             optimizer.grad_scale = divisor
+        for one in learned:
+            one.weight.grad = one.gradient
         numbers = [group["lr"] for group in optimizer.param_groups]
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
@@ -205,31 +223,92 @@ class CapturedSteps:
         finally:
             for group, rate in zip(optimizer.param_groups, numbers, strict=True):
                 group["lr"] = rate
+        return results
 
-    def _outcome(self, results: Tensor, stream: Stream) -> Callable[[], StepOutcome]:
+    def _current_phase(self) -> tuple[int, ...]:
+        return tuple(regularizer.phase for regularizer in self.objective.regularizers.values())
+
+    # --- a step of several passes -------------------------------------------------------------------------------------
+    def _begin_in_parts(self, batches: Iterable[Batch]) -> Callable[[], StepOutcome]:
+        """Each pass writes its gradient into a row; then the rows are combined. A pass is packed while the one before
+        it runs."""
+        rows = self._rows = self._rows or GradientRows(self.model, self.optimizer, self.objective.policy)
+        rows.start_step()
+        parts, examples, tokens = [], 0, 0
+        for batch in batches:
+            for only, stream in self._passes(batch):
+                source = rows.source(only, stream, self.model.tasks)
+                key = only, source.row, source.first, shape_of(stream)
+                numbers = self.graphs.run(key, tensors_of(stream), self._row_body(key, stream, only, source))
+                rows.reached(source, key)
+                parts.append((numbers, self._values[key] if only != "memory" else []))
+                examples += self._examples[key]
+                tokens += stream.layout.real_tokens if only in ("all", "losses") else 0
+        self._drop_gradients()
+        return self._combine(rows, parts, examples, tokens)
+
+    def _passes(self, batch: Batch) -> Iterator[tuple[str, Stream]]:
+        if not self.objective.policy.needs_task_gradients:
+            yield "all", batch.together
+            return
+        for stream in batch.by_task():
+            yield "losses", stream
+        for stream in batch.remembered():
+            yield "memory", stream
+        if self.objective.regularizers:
+            yield "penalties", batch.together
+
+    def _row_body(self, key: Any, stream: Stream, only: str, source: RowSource) -> Any:
+        def body(inputs: list[Tensor], table: Table | None, capturing: bool) -> Tensor:
+            static = self._static(inputs, stream, capturing)
+            values = self._differentiate(key, static, only, 1 / self.settings.accumulate)
+            assert self._rows is not None
+            self._rows.write(source, key, self._learned())
+            self._bad += (values * 0).sum()
+            return values.clone()
+
+        return body
+
+    def _combine(
+        self, rows: GradientRows, parts: list[tuple[Tensor, Values]], examples: int, tokens: int
+    ) -> Callable[[], StepOutcome]:
+        bad_rows = rows.solve(self.graphs)
+        numbers = None
+        if not bad_rows:
+
+            def body(inputs: list[Tensor], table: Table | None, capturing: bool) -> Tensor:
+                copies = self.half.copies if self.half else {}
+                nothing = torch.zeros(0, device=self.device)
+                return self._clip_and_update(rows.combined(inputs[0], copies), nothing, table)
+
+            numbers = self.graphs.run(("update", rows.pattern), [torch.tensor(rows.weights)], body)
+            parts = [*parts, (numbers, [])]
+        self._bad.zero_()
+        return self._outcome(parts, examples, tokens, bad_rows)
+
+    # --- its outcome --------------------------------------------------------------------------------------------------
+    def _outcome(
+        self, parts: list[tuple[Tensor, Values]], examples: int, tokens: int, bad_rows: list[str] | None = None
+    ) -> Callable[[], StepOutcome]:
         on_gpu = self.device.type == "cuda"
+        results = torch.cat([numbers for numbers, _ in parts]) if len(parts) > 1 else parts[0][0]
         host = torch.empty(len(results), pin_memory=on_gpu).copy_(results, non_blocking=True)
         event = torch.cuda.Event() if on_gpu else None
         if event is not None:
             event.record()
-        tasks = [t for t, (a, b) in zip(self.model.tasks, stream.layout.sequence_ranges, strict=True) if a < b]
 
         def outcome() -> StepOutcome:
             if event is not None:
                 event.synchronize()
-            *losses, norm = host.tolist()
-            examples = sum(len(stream.labels[task]) for task in tasks)
-            named = dict(zip(tasks, losses, strict=True))
-            return check_finite(StepOutcome(named, {}, norm, examples, stream.layout.real_tokens), self.settings)
+            numbers = iter(host.tolist())
+            sums: dict[str, dict[str, list[float]]] = {"losses": {}, "penalties": {}}
+            for tensor, names in parts:
+                own = [next(numbers) for _ in range(len(tensor))]
+                for (kind, name), value in zip(names, own, strict=False):
+                    sums[kind].setdefault(name, []).append(value)
+            norm = host[-1].item() if not bad_rows else float("nan")
+            means = {kind: {n: sum(v) / len(v) for n, v in values.items()} for kind, values in sums.items()}
+            found = StepOutcome(means["losses"], means["penalties"], norm, examples, tokens)
+            return check_finite(found, self.settings, bad_rows or ())
 
         return outcome
-
-
-@dataclass
-class _Graph:
-    """A step of given shapes; it is captured the second time it runs."""
-
-    inputs: "StaticTensors"
-    graph: "torch.cuda.CUDAGraph | None" = None
-    results: Tensor | None = None
-    table: Table | None = None

@@ -4,8 +4,9 @@ Each task goes through its examples in an order that depends on (seed, task, epo
 the number of examples drawn per task, and the memory.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,32 @@ from polytask.training.memory import Memory
 from polytask.types import Draw, TokenizedExamples
 
 
-@dataclass(frozen=True)
 class Batch:
-    """The streams of one forward pass of a step, or of one pass per task if per-task gradients are needed."""
+    """The streams of one forward pass of a step, or of one pass per task if per-task gradients are needed.
 
-    together: Stream
-    """All tasks of the step, and the examples from memory that are trained on."""
-    by_task: tuple[Stream, ...] = ()
-    """Each task of the step in a stream of its own, without memory; empty if per-task gradients are not needed."""
-    remembered: tuple[Stream, ...] = ()
-    """Examples from memory that only constrain the step's gradient, one stream per gradient."""
+    A stream is packed when it is first used, so that it can be packed while a GPU computes the one before it.
+    """
+
+    def __init__(
+        self,
+        together: Callable[[], Stream],
+        by_task: Sequence[Callable[[], Stream]] = (),
+        remembered: Sequence[Callable[[], Stream]] = (),
+    ) -> None:
+        self._together, self._by_task, self._remembered = together, by_task, remembered
+
+    @cached_property
+    def together(self) -> Stream:
+        """All tasks of the step, and the examples from memory that are trained on."""
+        return self._together()
+
+    def by_task(self) -> Iterator[Stream]:
+        """Each task of the step in a stream of its own, without memory; empty if one gradient is enough."""
+        return (pack() for pack in self._by_task)
+
+    def remembered(self) -> Iterator[Stream]:
+        """Examples from memory that only constrain the step's gradient, one stream per gradient."""
+        return (pack() for pack in self._remembered)
 
 
 @dataclass(frozen=True)
@@ -78,14 +95,15 @@ class Feed:
         if self.memory is not None:
             for chosen in own:
                 self.memory.observe(chosen.task, chosen.indices)
-        together = self._stream([*own, *remembered] if plan is not None and plan.trained else own, static_shape)
+        together = [*own, *remembered] if plan is not None and plan.trained else own
+        pack = partial(self._stream, static_shape=static_shape)
         if not per_task_gradients:
-            return Batch(together)
+            return Batch(partial(pack, together))
         groups = [remembered] if plan is not None and plan.one_gradient else [[chosen] for chosen in remembered]
         return Batch(
-            together,
-            tuple(self._stream([chosen]) for chosen in own),
-            tuple(self._stream(group) for group in groups if group),
+            partial(pack, together),
+            [partial(pack, [chosen]) for chosen in own],
+            [partial(pack, group) for group in groups if group],
         )
 
     def _draw_memory(self, tasks: Sequence[str], count: int, number: int) -> list[_Chosen]:

@@ -5,7 +5,7 @@ The caller (command line, notebook, test) decides what to show, and may stop aft
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +15,10 @@ from typing import Any
 import torch
 
 from polytask import seeds
+from polytask.policies.base import Policy
+from polytask.regularizers.base import Regularizer
 from polytask.training import checkpoint as ckpt
+from polytask.training.feed import Batch
 from polytask.training.probe import probe
 from polytask.training.schedules import factor
 from polytask.training.state import TrainingState
@@ -27,18 +30,28 @@ MOST_SKIPPED = 10
 
 
 @dataclass(frozen=True)
-class StartedStep:
-    """A step that has been started, and whose outcome has not been read."""
+class DrawnStep:
+    """The batches of the next step, which has not been started."""
 
     step: int
-    outcome: Callable[[], StepOutcome]
-    """Takes the step, or waits for its end."""
-    learning_rates: dict[str, float]
+    batches: Sequence[Callable[[], Batch]]
     started: float
     before: tuple[dict[str, Any], dict[str, Any]]
     """The states of sampler and feed before the step."""
-    read_later: bool = False
-    """The outcome may be read after the next step is launched."""
+
+
+@dataclass(frozen=True)
+class StartedStep:
+    """A step that has been started, and whose outcome has not been read."""
+
+    drawn: DrawnStep
+    outcome: Callable[[], StepOutcome]
+    """Takes the step, or waits for its end."""
+    learning_rates: dict[str, float]
+
+    @property
+    def step(self) -> int:
+        return self.drawn.step
 
 
 @dataclass
@@ -102,10 +115,13 @@ class Session(TrainingState):
     def _next_reports(self) -> list[StepReport]:
         """Starts a step, and returns the reports of the steps that have ended since the last call."""
         try:
-            started = self._start()
+            drawn = self._draw()
+            if not self._read_later():
+                self.wait()
+            started = self._start(drawn)
             self.wait()
             self.running_step = started
-            if not started.read_later or self._something_due():
+            if self.captured is None or self._something_due():
                 self.running_step = None
                 self.pending_reports.append(self._after_step(self._end(started)))
         except (RuntimeError, MemoryError) as error:
@@ -119,29 +135,51 @@ class Session(TrainingState):
         return reports
 
     # --- one step -----------------------------------------------------------------------------------------------------
-    def _start(self) -> StartedStep:
-        """Draws the step's tasks and examples; launches it if it is captured."""
+    def _draw(self) -> DrawnStep:
+        """Draws the next step's tasks and examples; packs them if the step is captured: the GPU is busy meanwhile."""
         now = time.perf_counter()
         before = self.sampler.state_dict(), self.feed.state_dict()
         self.progress.step += 1
-        # Dropout and all other random draws of a step come from (seed, step), so there is no generator to save.
-        seeds.seed_torch(seeds.derive(self.seed, "step", self.step), self.model.device)
         draws = self.sampler.next_step()
-        scale = factor(self.step, self.steps, self.settings.warmup, self.settings.schedule)
+        static_shape, several = self.captured is not None, self.objective.policy.needs_task_gradients
+        next_batch = partial(self.feed.next_batch, draws, several, static_shape)
+        if self.captured is None or several or self.settings.accumulate > 1:
+            return DrawnStep(self.step, [next_batch] * self.settings.accumulate, now, before)
+        batch = next_batch()
+        assert batch.together is not None
+        return DrawnStep(self.step, [lambda: batch], now, before)
+
+    def _read_later(self) -> bool:
+        """Whether a step may be launched before the outcome of the one before it is known.
+
+        Not if something changes between the two: a moving average and some regularizers need the weights of every step,
+        some policies its losses, and a skipped step must be known before the next.
+        """
+        observed = type(self.objective.policy).observe is not Policy.observe
+        hooks = any(type(r).after_step is not Regularizer.after_step for r in self.objective.regularizers.values())
+        return self.average is None and self.settings.on_nan == "stop" and not observed and not hooks
+
+    def _start(self, drawn: DrawnStep) -> StartedStep:
+        """Launches the step if it is captured; otherwise it is taken when its outcome is read."""
+        # Dropout and all other random draws of a step come from (seed, step), so there is no generator to save.
+        seeds.seed_torch(seeds.derive(self.seed, "step", drawn.step), self.model.device)
+        scale = factor(drawn.step, self.steps, self.settings.warmup, self.settings.schedule)
         for group in self.optimizer.param_groups:
             group["lr"] = group["base_lr"] * scale
-        rates = learning_rates(self.optimizer)
+        rates, done = learning_rates(self.optimizer), self._done(drawn.step)
         if self.captured is not None:
-            outcome = self.captured.begin(self.feed.next_batch(draws, static_shape=True).together)
-            # A moving average needs the weights of every step, and a skipped step must be known before the next.
-            read_later = self.average is None and self.settings.on_nan == "stop"
-            return StartedStep(self.step, outcome, rates, now, before, read_later)
-        per_task_gradients = self.objective.policy.needs_task_gradients
-        next_batch = partial(self.feed.next_batch, draws, per_task_gradients)
+            return StartedStep(drawn, self.captured.begin((batch() for batch in drawn.batches), done), rates)
+        batches = iter(drawn.batches)
         outcome = partial(
-            take_step, self.model, self.optimizer, self.objective, self.settings, next_batch, self._done(self.step)
+            take_step,
+            self.model,
+            self.optimizer,
+            self.objective,
+            self.settings,
+            lambda: next(batches)(),
+            done,
         )
-        return StartedStep(self.step, outcome, rates, now, before)
+        return StartedStep(drawn, outcome, rates)
 
     def _done(self, step: int) -> float:
         """The share of the run's steps that come before this one."""
@@ -154,15 +192,15 @@ class Session(TrainingState):
             self._count_skipped(outcome)
         except StepFailed as error:
             self.progress.step = started.step - 1
-            self.sampler.load_state_dict(started.before[0])
-            self.feed.load_state_dict(started.before[1])
+            self.sampler.load_state_dict(started.drawn.before[0])
+            self.feed.load_state_dict(started.drawn.before[1])
             raise self._stopped(error) from error
         for regularizer in self.objective.regularizers.values():
             regularizer.after_step(self.model, started.step)
         if self.average is not None:
             self.average.update(self.model, started.step)
         now = time.perf_counter()
-        seconds = now - max(started.started, self.last_end)
+        seconds = now - max(started.drawn.started, self.last_end)
         self.last_end = now
         self.progress.step_seconds += seconds
         self.progress.seconds += seconds

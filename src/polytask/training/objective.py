@@ -28,23 +28,29 @@ class Objective:
     """The weight of the teacher, from 0 (labels only) to 1, for tasks where it is constant over the run."""
 
     def task_losses(
-        self, model: MultiTaskModel, stream: Stream, outputs: Mapping[str, Tensor], progress: float
+        self, model: MultiTaskModel, stream: Stream, outputs: Mapping[str, Tensor], progress: float | Tensor
     ) -> dict[str, Tensor]:
         """Return the loss of each task in the stream; `progress` is the share of the run's steps that is done."""
         return {task: self._task_loss(model, stream, task, outputs[task], progress) for task in outputs}
 
-    def _task_loss(self, model: MultiTaskModel, stream: Stream, task: str, outputs: Tensor, progress: float) -> Tensor:
+    def _task_loss(
+        self, model: MultiTaskModel, stream: Stream, task: str, outputs: Tensor, progress: float | Tensor
+    ) -> Tensor:
         head, labels = model.head(task), stream.labels[task]
         loss = self.losses[task](outputs, labels) if task in self.losses else head.loss(outputs, labels)
         if task not in stream.taught:
             return loss
         teacher = stream.taught[task]
         distilled = distillation_loss(outputs, teacher, head.labels.kind, self.temperature, "cross_entropy")
-        label_weight = progress if self.annealed else 0.5
+        label_weight: float | Tensor = progress if self.annealed else 0.5
         if task in self.teacher_weights:
             label_weight = 1 - self.teacher_weights[task]
         return label_weight * loss + (1 - label_weight) * distilled
 
-    def penalties(self, model: MultiTaskModel, forward: Pass) -> dict[str, Tensor]:
-        """Return the penalty of each regularizer."""
-        return {name: regularizer.penalty(model, forward) for name, regularizer in self.regularizers.items()}
+    def penalties(self, model: MultiTaskModel, forward: Pass, of_weights: bool | None = None) -> dict[str, Tensor]:
+        """Return the penalty of each regularizer; of those only that have this value of `of_weights`, if given."""
+        return {
+            name: regularizer.penalty(model, forward)
+            for name, regularizer in self.regularizers.items()
+            if of_weights is None or regularizer.of_weights == of_weights
+        }

@@ -43,14 +43,12 @@ def take_step(
     """
     set_training_mode(model, settings)
     optimizer.zero_grad(set_to_none=True)
-    largest = 0
+    drawn: list[Batch] = []
 
     def batches() -> Iterator[Batch]:
-        nonlocal largest
         for _ in range(settings.accumulate):
-            batch = next_batch()
-            largest = max(largest, len(batch.together.token_ids_T))
-            yield batch
+            drawn.append(next_batch())
+            yield drawn[-1]
 
     differentiate = per_task_gradients if objective.policy.needs_task_gradients else summed_gradient
     try:
@@ -58,6 +56,7 @@ def take_step(
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
+        largest = max(len(batch.together.token_ids_T) for batch in drawn)
         raise StepFailed(
             f"out of memory on {model.device} with a batch of {largest:,} tokens; lower train.batch_size (it is "
             f"{settings.batch_size}) and raise train.accumulate (it is {settings.accumulate}), or lower max_length"
@@ -166,15 +165,16 @@ def per_task_gradients(
     for batch in batches:
         passes = []
         with half_precision(model, settings):  # one context for all passes, so that they share the cast weights
-            for stream in (*batch.by_task, *batch.remembered):
+            own, remembered = list(batch.by_task()), list(batch.remembered())
+            for stream in (*own, *remembered):
                 cut = cut_pass(model, stream.to(model.device))
                 passes.append((cut, objective.task_losses(model, cut.forward.stream, cut.forward.outputs, progress)))
-        for cut, losses in passes[: len(batch.by_task)]:
+        for cut, losses in passes[: len(own)]:
             (task,) = losses
             tasks.setdefault(task, []).append((cut, objective.policy.weigh(losses) / settings.accumulate))
             totals.add(cut.forward, losses)
-        for cut, losses in passes[len(batch.by_task) :]:
-            loss = objective.policy.weigh(_by_share_of_examples(cut, losses))
+        for cut, losses in passes[len(own) :]:
+            loss = objective.policy.weigh(by_share_of_examples(cut.forward.outputs, losses))
             memories.setdefault(" ".join(losses), []).append((cut, loss / settings.accumulate))
         if objective.regularizers:
             totals.add_penalties(_penalty_gradient(model, objective, settings, batch))
@@ -189,9 +189,9 @@ def per_task_gradients(
     return totals
 
 
-def _by_share_of_examples(cut: CutPass, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def by_share_of_examples(outputs: Mapping[str, Tensor], losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Scale each task's loss by the task's share of the pass's examples."""
-    counts = {task: len(outputs) for task, outputs in cut.forward.outputs.items()}
+    counts = {task: len(own) for task, own in outputs.items()}
     shares = {task: count / sum(counts.values()) for task, count in counts.items()}
     return {task: shares[task] * loss for task, loss in losses.items()}
 

@@ -16,12 +16,21 @@ def shape_of(stream: Stream) -> tuple[Any, ...]:
     """Return a key that is equal for two streams of static shape if their steps run the same kernels."""
     layout = stream.layout
     shapes = tuple((tuple(t.shape), t.dtype) for t in tensors_of(stream))
-    return shapes, tuple(stream.labels), layout.sequence_ranges, layout.token_ranges, layout.length_bound
+    named = tuple(stream.labels), tuple(stream.taught)
+    return shapes, named, layout.sequence_ranges, layout.token_ranges, layout.length_bound
 
 
 def tensors_of(stream: Stream) -> list[Tensor]:
     own = [stream.token_ids_T, stream.position_ids_T, stream.segment_ids_T, stream.layout.cu_seqlens_S1]
-    return own + list(stream.labels.values())
+    return [*own, *stream.labels.values(), *stream.taught.values()]
+
+
+def as_stream(tensors: list[Tensor], like: Stream) -> Stream:
+    """Return tensors in the order of `tensors_of` as a stream like the given one."""
+    tokens, positions, segments, cu, *rest = tensors
+    labels = dict(zip(like.labels, rest, strict=False))
+    taught = dict(zip(like.taught, rest[len(labels) :], strict=True))
+    return Stream(tokens, positions, segments, replace(like.layout, cu_seqlens_S1=cu), labels, taught)
 
 
 class StaticTensors:
@@ -43,12 +52,6 @@ class StaticTensors:
         for view, tensor in zip(views, tensors, strict=True):
             view.copy_(tensor)
         self._bytes.copy_(host, non_blocking=True)
-
-    def stream(self, like: Stream) -> Stream:
-        """Return these tensors as a stream like the given one."""
-        tokens, positions, segments, cu, *labels = self.tensors
-        layout = replace(like.layout, cu_seqlens_S1=cu)
-        return Stream(tokens, positions, segments, layout, dict(zip(like.labels, labels, strict=True)))
 
 
 def _views(flat: Tensor, starts: list[int], like: list[Tensor]) -> list[Tensor]:

@@ -1,0 +1,157 @@
+"""The gradients of a step's passes as the rows of one matrix, for steps that are captured pass by pass.
+
+`training/gradients.py` computes the same layer by layer, with less memory. Here a row has a column for each element of
+every trainable parameter, at a fixed address, so that graphs can write it. Knows no policy.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from polytask.kernels.adamw_update import Learned
+from polytask.kernels.graphs import Graphs
+from polytask.model import MultiTaskModel
+from polytask.policies.base import Policy
+from polytask.stream import Stream
+from polytask.training.gradients import CHUNK, own_parameters
+
+ALIGNMENT = 64  # elements, so that every parameter's columns can be loaded with wide accesses
+
+
+class RowSource(NamedTuple):
+    """A pass of a step."""
+
+    row: int
+    first: bool
+    """Whether it is the first pass of the step that writes the row; later ones add to it."""
+    kind: str
+    """all, losses, memory or penalties."""
+    name: str
+
+
+class GradientRows:
+    """One row for each task, one for memories that share a gradient, and one for penalties."""
+
+    weights: list[float]
+    """The weight of each row in the update."""
+
+    def __init__(self, model: MultiTaskModel, optimizer: torch.optim.Optimizer, policy: Policy) -> None:
+        self.policy, self.tasks = policy, model.tasks
+        own = [p for task in model.tasks for p in own_parameters(model, task)]
+        parameters: list[nn.Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
+        ordered = [p for p in parameters if p not in set(own)] + own
+        starts = [0]
+        for parameter in ordered:
+            starts.append(starts[-1] + -(-parameter.numel() // ALIGNMENT) * ALIGNMENT)
+        self.start = dict(zip(ordered, starts, strict=False))
+        self.own = {task: own_parameters(model, task) for task in model.tasks}
+        shared = starts[len(ordered) - len(own)]
+        self.shared = -(-shared // CHUNK) * CHUNK
+        """The number of columns of shared parameters, up to a multiple of CHUNK; own ones come behind."""
+        self.start |= {p: self.start[p] - shared + self.shared for p in own}
+        self.flat_RP = torch.zeros(len(model.tasks) + 2, self.shared + starts[-1] - shared, device=model.device)
+        self._host_RR = torch.zeros(len(self.flat_RP), len(self.flat_RP), dtype=torch.float64)
+        if model.device.type == "cuda":
+            self._host_RR = self._host_RR.pin_memory()
+        self._by_key: dict[Hashable, frozenset[nn.Parameter]] = {}
+        self.start_step()
+
+    def start_step(self) -> None:
+        self.sources: dict[int, RowSource] = {}
+        self._reached: dict[int, frozenset[nn.Parameter]] = {}
+
+    def source(self, kind: str, stream: Stream, tasks: Sequence[str]) -> RowSource:
+        """The row that a pass over this stream writes."""
+        here = [tasks[k] for k in stream.layout.tasks]
+        row = 0
+        if kind == "penalties":
+            row = len(tasks) + 1
+        elif kind in ("losses", "memory"):
+            row = tasks.index(here[0]) if len(here) == 1 else len(tasks)
+        source = RowSource(row, row not in self.sources, kind, " ".join(here))
+        self.sources.setdefault(row, source)
+        return source
+
+    def write(self, source: RowSource, key: Hashable, learned: Sequence[Learned]) -> None:
+        """Write the gradient of a pass into its row, or add it."""
+        row_P = self.flat_RP[source.row]
+        if source.first:
+            row_P.zero_()
+        places = [self._place(row_P, one.weight) for one in learned]
+        gradients = [one.gradient for one in learned]
+        if source.first:
+            torch._foreach_copy_(places, gradients)
+        else:
+            full = [torch.empty_like(place) for place in places]
+            torch._foreach_copy_(full, gradients)
+            torch._foreach_add_(places, full)
+        self._by_key[key] = frozenset(one.weight for one in learned)  # type: ignore[misc]
+
+    def reached(self, source: RowSource, key: Hashable) -> None:
+        """Note which parameters have a gradient in the row; a replayed pass has those that it was captured with."""
+        known = self._by_key[key]
+        before = self._reached.get(source.row, known)
+        self._reached[source.row] = before if before >= known else before | known
+
+    def solve(self, graphs: Graphs) -> list[str]:
+        """Ask the policy for the rows' weights. Returns the names of rows that are not finite, if there are any."""
+        weights = [0.0] * len(self.flat_RP)
+        compared = [source for kind in ("losses", "memory") for source in self.sources.values() if source.kind == kind]
+        for row, source in self.sources.items():
+            weights[row] = 1.0 if source.kind != "memory" else 0.0
+        if compared:
+            gram_RR = graphs.run(("gram",), [], lambda *_: self._gram())
+            self._host_RR.copy_(gram_RR, non_blocking=True)
+            if gram_RR.is_cuda:
+                torch.cuda.current_stream(gram_RR.device).synchronize()
+            index = [source.row for source in compared]
+            gram_KK = self._host_RR[index][:, index]
+            bad = [s.name for s, square in zip(compared, gram_KK.diag(), strict=True) if not square.isfinite()]
+            if bad:
+                return bad
+            own = sum(source.kind == "losses" for source in compared)
+            for row, weight in zip(index, self.policy.combine(gram_KK, own).tolist(), strict=True):
+                weights[row] = weight
+        self.weights = weights
+        return []
+
+    def _gram(self) -> Tensor:
+        """[R, R]: inner products on shared parameters, summed over chunks in float64."""
+        shared_RP = self.flat_RP[:, : self.shared]
+        chunks_CRP = shared_RP.unflatten(1, (self.shared // CHUNK, CHUNK)).transpose(0, 1)
+        return torch.bmm(chunks_CRP, chunks_CRP.mT).sum(0, dtype=torch.float64)
+
+    @property
+    def pattern(self) -> tuple[Any, ...]:
+        """What the operations of `combined` depend on."""
+        rows = sorted(self.sources.items())
+        return tuple((row, source.kind, self._reached[row], self.weights[row] != 0) for row, source in rows)
+
+    def combined(self, weights_R: Tensor, copies: Mapping[nn.Parameter, nn.Parameter]) -> list[Learned]:
+        """The sum of the rows with their weights: each parameter that a row of nonzero weight reaches.
+
+        Heads and adapters get the gradients of their own task and of penalties; memories do not train them.
+        """
+        live = [row for row in sorted(self.sources) if self.weights[row] != 0]
+        flat_P = torch.zeros(self.shared, device=self.flat_RP.device)
+        for row in live:
+            flat_P.addcmul_(self.flat_RP[row, : self.shared], weights_R[row])
+        shared = frozenset().union(*(self._reached[row] for row in live))
+        total: dict[nn.Parameter, Tensor] = {}
+        for parameter, start in self.start.items():
+            if start < self.shared and parameter in shared:
+                total[parameter] = self._place(flat_P, parameter)
+        for row, source in sorted(self.sources.items()):
+            if source.kind == "memory":
+                continue
+            tasks = [source.name] if source.kind == "losses" else self.tasks
+            for parameter in (p for task in tasks for p in self.own[task] if p in self._reached[row]):
+                own = self._place(self.flat_RP[row], parameter)
+                total[parameter] = total[parameter] + own if parameter in total else own
+        return [Learned(parameter, gradient, copies.get(parameter)) for parameter, gradient in total.items()]
+
+    def _place(self, row_P: Tensor, parameter: Tensor) -> Tensor:
+        start = self.start[parameter]  # type: ignore[index]
+        return row_P[start : start + parameter.numel()].view(parameter.shape)
