@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -55,6 +55,10 @@ class RandomState:
         finally:
             self._set(current)
 
+    def restore(self) -> None:
+        """Go back to the snapshot."""
+        self._set(self.state)
+
     def _get(self) -> torch.Tensor:
         return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
 
@@ -68,9 +72,9 @@ class RandomState:
 class GraphStates(Protocol):
     """What replaces snapshots of the random state while a step is captured (`kernels/graphs.py`)."""
 
-    def snapshot(self) -> torch.Tensor: ...
+    def snapshot(self) -> Any: ...
 
-    def replay(self, state: torch.Tensor) -> AbstractContextManager[None]: ...
+    def replay(self, state: Any) -> AbstractContextManager[None]: ...
 
 
 _graph_states: ContextVar[GraphStates | None] = ContextVar("graph states", default=None)

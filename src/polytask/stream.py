@@ -15,6 +15,8 @@ from torch import Tensor
 MANY_TASKS = 4
 """In a stream of static shape with this many tasks or more, every task has the same number of tokens."""
 Pooling = Literal["first", "pooler", "mean"]
+Ranges = tuple[tuple[int, int], ...]
+"""For each task its first element and the one after its last."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,10 @@ class Layout:
         """The same layout, with lengths that cannot be read."""
         return CapturedLayout(self.cu_seqlens_S1, (), self.sequence_ranges, self.token_ranges, self.length_bound)
 
+    def with_ranges(self, sequence_ranges: Ranges, token_ranges: Ranges) -> "Layout":
+        """The same sequences, assigned to other tasks."""
+        return replace(self, sequence_ranges=sequence_ranges, token_ranges=token_ranges)
+
     def with_prefix(self, length: int) -> "Layout":
         """The layout of the same sequences after `length` more positions are put before each of them."""
         sequences = len(self.cu_seqlens_S1) - 1
@@ -168,6 +174,9 @@ class CapturedLayout(Layout):
     @lengths.setter
     def lengths(self, given: tuple[int, ...]) -> None:
         """Ignores the lengths of the stream that the step is captured with."""
+
+    def with_ranges(self, sequence_ranges: Ranges, token_ranges: Ranges) -> "Layout":
+        return replace(self, lengths=(), sequence_ranges=sequence_ranges, token_ranges=token_ranges)
 
     def _lengths_with_prefix(self, length: int) -> tuple[int, ...]:
         return ()

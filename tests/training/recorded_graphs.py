@@ -81,13 +81,13 @@ class RecordedStates(SecondPassStates):
     recording: Recording | None = None
 
     @contextmanager
-    def replay(self, state: Tensor) -> Iterator[None]:
+    def replay(self, state: Any) -> Iterator[None]:
         recording = self.recording
         if not self.capturing or recording is None:
             with super().replay(state):
                 yield
             return
-        assert int(state) == 1, "only the first pass of a captured step can be repeated with the same dropout"
+        assert state == 1, "only the first pass of a captured step can be repeated with the same dropout"
         saved: list[Tensor] = []
 
         def back() -> None:

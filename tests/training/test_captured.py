@@ -28,7 +28,7 @@ from polytask.optim.fused_adamw import FusedAdamW
 from polytask.policies import POLICIES
 from polytask.policies.base import PolicyContext
 from polytask.policies.sum import WeightedSum
-from polytask.stream import Layout, Stream
+from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
 from polytask.training.averages import RunningAverage
 from polytask.training.captured import CapturedSteps, reason_not_capturable
@@ -38,6 +38,7 @@ from polytask.training.loop import Session
 from polytask.training.objective import Objective
 from polytask.types import YES_NO, Draw, MethodChoice, UserError
 
+from .attention_by_borders import attend_by_borders
 from .recorded_graphs import RecordedGraphs
 
 DEVICES = [
@@ -55,18 +56,6 @@ CONTEXT = PolicyContext({"one": 1.0, "two": 1.0}, {"one": "classes", "two": "yes
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 WITH_THE_UPDATE = DEVICES[:1] if INTERPRETED else DEVICES[1:]
 """The update in one pass is for CUDA; on the CPU Triton's interpreter runs it, in a process of its own."""
-
-
-def attend_by_borders(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, *_: Any) -> Tensor:
-    """The CPU's own attention reads the lengths; CUDA's kernels read the tensor of sequence borders, as this does."""
-    queries_T, keys_T = (
-        torch.bucketize(torch.arange(len(t)), layout.cu_seqlens_S1[1:].long(), right=True) for t in (q_THd, k_THd)
-    )
-    mask_TT = torch.where(queries_T[:, None] == keys_T, 0.0, -torch.inf).to(q_THd.dtype)
-    q_HTd, k_HTd, v_HTd = (t.transpose(0, 1) for t in (q_THd, k_THd, v_THd))
-    return (
-        (q_HTd @ k_HTd.mT * q_THd.shape[-1] ** -0.5 + mask_TT).softmax(-1).to(v_HTd.dtype).matmul(v_HTd).transpose(0, 1)
-    )
 
 
 @pytest.fixture(autouse=True)

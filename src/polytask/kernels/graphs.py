@@ -79,6 +79,7 @@ class Graphs:
         if graph is None:
             return
         table = self.new_table()
+        random = seeds.RandomState(self.device)
         self._states.register(graph, entry.second_passes)
         try:
             with self._recording(graph), self._states.open(capturing=True):
@@ -88,7 +89,7 @@ class Graphs:
                 table.send()
         except (RuntimeError, ValueError, IndexError) as error:
             self._stop(str(error).splitlines()[0])
-        seeds.seed_torch(torch.initial_seed(), self.device)  # capturing has advanced the generator
+        random.restore()  # capturing has advanced the generator
 
     def _new_graph(self) -> Any:
         return torch.cuda.CUDAGraph() if self.device.type == "cuda" else None
@@ -148,15 +149,12 @@ class SecondPassStates:
         for state in self._states[:count]:
             state.set_state(start)
 
-    def snapshot(self) -> Tensor:
+    def snapshot(self) -> Any:
         self._snapshots += 1
-        if self.capturing:
-            return torch.tensor(self._snapshots)
-        state: Tensor = self._generator.get_state()
-        return state
+        return self._snapshots if self.capturing else self._generator.get_state()
 
     @contextmanager
-    def replay(self, state: Tensor) -> Iterator[None]:
+    def replay(self, state: Any) -> Iterator[None]:
         self.used += 1
         generator = self._generator
         if not self.capturing:
@@ -167,7 +165,7 @@ class SecondPassStates:
             finally:
                 generator.set_state(current)
             return
-        if int(state) != 1:
+        if state != 1:
             raise RuntimeError("only the first pass of a captured step can be repeated with the same dropout")
         current = generator.graphsafe_get_state()
         generator.graphsafe_set_state(self._states[self.used - 1])

@@ -1,7 +1,6 @@
 """Layouts that assign the sequences of a stream to another task, so that its head can read them."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from polytask.model import MultiTaskModel
 from polytask.stream import Layout
@@ -32,8 +31,7 @@ def as_task(layout: Layout, k: int) -> Layout:
 def _with_range(layout: Layout, k: int, sequences: tuple[int, int], tokens: tuple[int, int]) -> Layout:
     """Assign these sequences and tokens to task k, and none to the other tasks."""
     nothing, tasks = (0, 0), range(len(layout.sequence_ranges))
-    return replace(
-        layout,
-        sequence_ranges=tuple(sequences if task == k else nothing for task in tasks),
-        token_ranges=tuple(tokens if task == k else nothing for task in tasks),
+    return layout.with_ranges(
+        tuple(sequences if task == k else nothing for task in tasks),
+        tuple(tokens if task == k else nothing for task in tasks),
     )
