@@ -30,9 +30,10 @@ from polytask.pretrained.find import find_encoder, hub_revision
 from polytask.pretrained.limits import AtMost, check_parameters, most_parameters
 from polytask.pretrained.weights import load_encoder, load_tensors, weight_files
 from polytask.recipe.records import Recipe
+from polytask.settings import MethodChoice, TaskSpec
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import LabelSpace, MethodChoice, TaskSpec, UserError, unknown
+from polytask.types import LabelSpace, UserError, unknown
 
 
 class Tables(Mapping[str, Mapping[str, Callable[..., Any]]]):

@@ -13,8 +13,9 @@ from polytask.adapters.own_encoder import OwnEncoder
 from polytask.adapters.stack import Stack
 from polytask.build import make_model
 from polytask.encoders.bert import Bert, BertShape
+from polytask.settings import MethodChoice, TaskSpec
 from polytask.text.packing import Packer, Part
-from polytask.types import YES_NO, MethodChoice, TaskSpec, UserError
+from polytask.types import YES_NO, UserError
 
 SHAPE = BertShape(layers=2, hidden=8, heads=2, ffn=16, vocabulary=40, positions=16, initializer_range=0.3)
 PACKER = Packer(("a", "b"), 2, 3, 16)

@@ -14,9 +14,10 @@ from polytask.adapters.stack import Stack
 from polytask.build import options_of
 from polytask.encoders.attention import attend
 from polytask.encoders.bert import Bert, BertShape
+from polytask.settings import MethodChoice
 from polytask.stream import Layout, Stream
 from polytask.text.packing import Packer, Part
-from polytask.types import MethodChoice, UserError
+from polytask.types import UserError
 
 SHAPE = BertShape(layers=3, hidden=32, heads=4, ffn=64, vocabulary=100, positions=32)
 CONTEXT = AdapterContext(

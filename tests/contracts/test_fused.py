@@ -38,9 +38,10 @@ from polytask.kernels.fused.adapter import FusedAdapter, fused_adapter
 from polytask.kernels.fused.attention import one_product_mix
 from polytask.kernels.fused.layer import fused_layer_fits
 from polytask.kernels.triton_support import TRITON
+from polytask.settings import MethodChoice
 from polytask.stream import Layout, Stream
 from polytask.text.packing import Packer, Part
-from polytask.types import MethodChoice, UserError
+from polytask.types import UserError
 
 ADAPTERS = TABLES["adapter"]
 TASKS = ("one", "two", "three")

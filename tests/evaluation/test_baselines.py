@@ -12,9 +12,10 @@ from polytask.encoders.bert import Bert, BertShape
 from polytask.evaluation.baselines import MOST_ROWS, against, remarks, report_from, untrained_baseline
 from polytask.heads import HEADS
 from polytask.model import MultiTaskModel
+from polytask.settings import TaskSpec
 from polytask.text.packing import Packer
 from polytask.training.journal import evaluation_line
-from polytask.types import YES_NO, EvalReport, LabelSpace, MetricValue, TaskScore, TaskSpec
+from polytask.types import YES_NO, EvalReport, LabelSpace, MetricValue, TaskScore
 
 SHAPE = BertShape(vocabulary=40, layers=1, hidden=16, heads=2, ffn=32, positions=32)
 SCORES = LabelSpace("score", low=0.0, high=5.0)

@@ -27,6 +27,7 @@ from polytask.optim.fused_adamw import FusedAdamW
 from polytask.policies import POLICIES
 from polytask.policies.base import PolicyContext
 from polytask.policies.sum import WeightedSum
+from polytask.settings import MethodChoice
 from polytask.stream import Layout
 from polytask.text.packing import Packer, Part
 from polytask.training.averages import RunningAverage
@@ -35,7 +36,7 @@ from polytask.training.checkpoint import newest
 from polytask.training.loop import Session
 from polytask.training.objective import Objective
 from polytask.training.static_tensors import tensors_of
-from polytask.types import YES_NO, Draw, MethodChoice, UserError
+from polytask.types import YES_NO, Draw, UserError
 
 DEVICES = [
     "cpu",

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.fused_forms import fusible
+from polytask.settings import MethodChoice
 from polytask.stream import Layout
-from polytask.types import MethodChoice, UserError
+from polytask.types import UserError
 
 LinearSite = Literal["query", "key", "value", "attention_output", "up", "down"]
 NormSite = Literal["embedding", "attention", "ffn"]

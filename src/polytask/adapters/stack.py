@@ -17,8 +17,9 @@ from polytask.adapters.base import (
     NormSite,
     SublayerSite,
 )
+from polytask.settings import MethodChoice
 from polytask.stream import Layout
-from polytask.types import MethodChoice, UserError
+from polytask.types import UserError
 
 
 class StackLayer(LayerAdapter):

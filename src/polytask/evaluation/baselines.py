@@ -15,9 +15,10 @@ from polytask import seeds
 from polytask.evaluation.own_metrics import primary_of
 from polytask.evaluation.scoring import Predictions
 from polytask.model import MultiTaskModel
+from polytask.settings import TaskSpec
 from polytask.stream import Encoded
 from polytask.text.packing import Packer, Part, batches_by_length
-from polytask.types import EvalReport, LabelSpace, MetricValue, TaskScore, TaskSpec, TokenizedExamples
+from polytask.types import EvalReport, LabelSpace, MetricValue, TaskScore, TokenizedExamples
 
 Json = Mapping[str, Any]
 NEIGHBOURS = 10

@@ -13,8 +13,9 @@ from polytask.evaluation.own_metrics import own_metrics
 from polytask.evaluation.scoring import Predictions, score
 from polytask.heads.base import Head, TextHead
 from polytask.model import MultiTaskModel
+from polytask.settings import TaskSpec
 from polytask.text.packing import Packer
-from polytask.types import EvalReport, Example, LabelSpace, Prediction, TaskScore, TaskSpec, TokenizedExamples
+from polytask.types import EvalReport, Example, LabelSpace, Prediction, TaskScore, TokenizedExamples
 
 
 def split_outputs(

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from polytask.policies.base import GradientPolicy, Keep, MemoryPlan, PolicyContext
-from polytask.types import Count
+from polytask.settings import Count
 
 
 class AGem(GradientPolicy):

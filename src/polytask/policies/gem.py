@@ -7,7 +7,7 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from polytask.policies.base import Floats, GradientPolicy, Keep, MemoryPlan, PolicyContext
-from polytask.types import Count, NonNegative
+from polytask.settings import Count, NonNegative
 
 
 class Gem(GradientPolicy):

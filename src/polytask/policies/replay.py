@@ -1,7 +1,7 @@
 """Experience replay: past examples are trained on again together with the new ones."""
 
 from polytask.policies.base import Keep, MemoryPlan, Policy, PolicyContext
-from polytask.types import Count
+from polytask.settings import Count
 
 
 class Replay(Policy):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polytask.model import MultiTaskModel, Pass, eval_mode
 from polytask.regularizers.base import Regularizer, RegularizerContext
-from polytask.types import Count, NonNegative, Share
+from polytask.settings import Count, NonNegative, Share
 
 
 class Ewc(Regularizer):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
-from polytask.types import NonNegative
+from polytask.settings import NonNegative
 
 
 class L2Sp(Regularizer):

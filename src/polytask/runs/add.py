@@ -29,10 +29,11 @@ from polytask.runs.run import Running, running_from
 from polytask.runs.session import make_policy, make_session
 from polytask.runs.start import open_run
 from polytask.runs.teachers import Teacher, load_teachers
+from polytask.settings import AddSettings
 from polytask.tasks.task import Split, Task, read_split, read_tasks
 from polytask.training.groups import freeze
 from polytask.training.loop import Session
-from polytask.types import AddSettings, LabelSpace, UserError
+from polytask.types import LabelSpace, UserError
 
 
 def add_task(

@@ -25,9 +25,10 @@ from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import check_task_name
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
+from polytask.settings import MaxLength, MethodChoice, TaskSpec
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import YES_NO, LabelKind, LabelSpace, MaxLength, MethodChoice, TaskSpec, UserError
+from polytask.types import YES_NO, LabelKind, LabelSpace, UserError
 
 FORMAT = 1
 AGAIN = "train again, or restore it from a copy"

@@ -19,10 +19,11 @@ from polytask.runs.finish import Finished
 from polytask.runs.folder import RunFolder
 from polytask.runs.run import Running, start_run
 from polytask.runs.start import check_free
+from polytask.settings import MethodChoice, TaskSpec
 from polytask.tasks.reading import open_for, open_source
 from polytask.tasks.rows import plain_texts
 from polytask.tasks.splitting import text_key
-from polytask.types import MethodChoice, MetricValue, TaskSpec, UserError
+from polytask.types import MetricValue, UserError
 
 TASK = "texts"
 HELD_OUT, MOST_HELD_OUT = 0.05, 2_000

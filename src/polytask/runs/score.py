@@ -17,8 +17,9 @@ from polytask.recipe.records import Recipe
 from polytask.runs.bundle import load_run
 from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared
+from polytask.settings import TaskSpec
 from polytask.tasks.task import Split, read_split
-from polytask.types import EvalReport, TaskSpec, UserError, unknown
+from polytask.types import EvalReport, UserError, unknown
 
 SPLITS = ("train", "dev", "test")
 

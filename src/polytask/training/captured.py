@@ -23,12 +23,12 @@ from polytask.kernels.half_weights import HalfWeights
 from polytask.kernels.side_stream import SideStream
 from polytask.model import MultiTaskModel
 from polytask.policies.base import Policy
+from polytask.settings import TrainSettings
 from polytask.stream import Stream
 from polytask.training.feed import Feed
 from polytask.training.objective import Objective
 from polytask.training.static_tensors import StaticTensors, shape_of, tensors_of
 from polytask.training.step import StepOutcome, check_finite, half_precision, set_training_mode
-from polytask.types import TrainSettings
 
 log = logging.getLogger(__name__)
 MAX_GRAPHS = 128

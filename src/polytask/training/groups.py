@@ -7,7 +7,8 @@ from torch import nn
 
 from polytask.model import MultiTaskModel
 from polytask.policies.base import Policy
-from polytask.types import TrainSettings, UserError
+from polytask.settings import TrainSettings
+from polytask.types import UserError
 
 
 def freeze(model: MultiTaskModel, settings: TrainSettings, kept: Collection[str] = ()) -> None:
