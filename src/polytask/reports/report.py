@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polytask.disk.json_files import read_json_lines
-from polytask.evaluation.baselines import against
 from polytask.evaluation.interference import curve, moving, summarize
 from polytask.evaluation.metrics import per_class
 from polytask.reports import plots
+from polytask.reports.interference import with_sentences
+from polytask.reports.remarks import compare_with
 from polytask.text.controls import visible
 from polytask.types import UserError
 
@@ -83,7 +84,7 @@ class RunRecord:
             "no training": simple if simple.get("metric") == metric else {},
         }
         return {
-            name: {**entry, "verdict": against(value, entry["value"], greater)}
+            name: {**entry, "verdict": compare_with(value, entry["value"], greater)}
             for name, entry in references.items()
             if entry
         }
@@ -198,7 +199,7 @@ def _interference(run: RunRecord) -> Json | None:
     """The results of the probes, with the strongest conflict first."""
     if not run.probes:
         return None
-    found = summarize(run.probes)
+    found = with_sentences(summarize(run.probes))
     if found["note"]:
         return found
     pairs = sorted(found["pairs"], key=lambda pair: pair["cosine"]["value"] or 0.0)
