@@ -41,7 +41,7 @@ def one_pass(adapter_name: str, num_tasks: int, device: torch.device) -> Callabl
     def run() -> None:
         encoder.zero_grad(set_to_none=True)
         adapter.zero_grad(set_to_none=True)
-        with half.standing_in() if half else nullcontext():
+        with half.swapped_in() if half else nullcontext():
             with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
                 loss = encoder.encode(stream, adapter).float().square().mean()
             loss.backward()

@@ -193,7 +193,7 @@ class Stream:
     layout: Layout
     labels: Mapping[str, Tensor] = field(default_factory=dict)
     """For each task of the stream, the labels of its examples in order; for masked text, the labels of its tokens."""
-    taught: Mapping[str, Tensor] = field(default_factory=dict)
+    teacher_outputs: Mapping[str, Tensor] = field(default_factory=dict)
     """For each task with a teacher, the teacher's outputs for its examples."""
 
     def to(self, device: torch.device) -> "Stream":
@@ -203,7 +203,7 @@ class Stream:
             self.segment_ids_T.to(device, non_blocking=True),
             self.layout.to(device),
             {task: labels.to(device, non_blocking=True) for task, labels in self.labels.items()},
-            {task: outputs.to(device, non_blocking=True) for task, outputs in self.taught.items()},
+            {task: outputs.to(device, non_blocking=True) for task, outputs in self.teacher_outputs.items()},
         )
 
 

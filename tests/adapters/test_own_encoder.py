@@ -86,7 +86,7 @@ def test_only_what_is_shared_gets_the_encoders_gradient(context: AdapterContext)
     got = {name for name, p in bert.named_parameters() if p.grad is not None}
     shared = {name for name, _ in bert.named_parameters() if not name.startswith(("layers.1.", "pooler."))}
     assert got == shared
-    assert list(adapter.stand_ins()) == [1]
+    assert list(adapter.replacements()) == [1]
 
 
 def test_a_model_is_made_with_copies() -> None:

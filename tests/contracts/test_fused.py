@@ -195,7 +195,7 @@ def choices(kind: Any) -> list[Any]:
 def must_be_first(name: str) -> bool:
     """Whether it can only be the first of a stack, or is a stack itself."""
     options = {option.kind for option in options_of(ADAPTERS[name])}
-    return tuple[MethodChoice, ...] in options or bool(made_adapter(MethodChoice(name, small(name))).stand_ins())
+    return tuple[MethodChoice, ...] in options or bool(made_adapter(MethodChoice(name, small(name))).replacements())
 
 
 def made_adapter(choice: MethodChoice) -> Adapter:

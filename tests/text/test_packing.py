@@ -132,11 +132,11 @@ def test_batches_hold_every_example_once_inside_the_budget(lengths: list[int], b
 def test_static_streams_of_one_size_class_have_the_same_shapes(lengths: list[int], other: int) -> None:
     """For any texts, if each task has as many and their tokens are in the same size class."""
 
-    def steady(lengths: list[int]) -> Stream:
+    def static(lengths: list[int]) -> Stream:
         parts = [Part("a", [(np.ones(n, dtype=np.uint16),) for n in lengths]), Part("c", [(ids(1), ids(2, 3))])]
         return packer(64).pack(parts, static_shape=True)
 
-    one, two = steady(lengths), steady([other, *lengths[1:]])
+    one, two = static(lengths), static([other, *lengths[1:]])
     real = sum(n + 2 for n in lengths)
     first, last = one.layout.token_ranges[0]
     assert (first, last) == (0, size_class(real, tasks=2))

@@ -123,7 +123,7 @@ class Adapter(nn.Module):
         for index in range(len(self.layers)):
             self.layer(index).start_from(encoder, index)
 
-    def stand_ins(self) -> dict[int, LayerAdapter]:
+    def replacements(self) -> dict[int, LayerAdapter]:
         """The layer adapters that replace the maps and norms of their layer, by the layer's index."""
         return {
             index: part

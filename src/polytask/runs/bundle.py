@@ -15,7 +15,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from polytask.build import check_vocabulary, complete, head_swap, make_model
+from polytask.build import check_vocabulary, complete, head_choice, make_model
 from polytask.disk.atomic import atomic_file, write_atomically
 from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
@@ -67,7 +67,7 @@ class TaskEntry:
 
     @classmethod
     def of(cls, spec: TaskSpec, labels: LabelSpace) -> "TaskEntry":
-        head, score_range = Method.of(head_swap(spec)), (labels.low, labels.high)
+        head, score_range = Method.of(head_choice(spec)), (labels.low, labels.high)
         classes = tuple(labels.classes)
         return cls(spec.kind, spec.text, spec.label, classes, score_range, spec.metric, head, spec.encoding)
 

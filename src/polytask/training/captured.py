@@ -154,7 +154,7 @@ class CapturedSteps:
         self._drop_gradients()
         set_training_mode(model, settings)
         with (
-            self.half.standing_in(self.update is None) if self.half else nullcontext(),
+            self.half.swapped_in(self.update is None) if self.half else nullcontext(),
             self.side_stream.open(len(stream.token_ids_T) <= SIDE_STREAM_TOKENS),
         ):
             with half_precision(model, settings):

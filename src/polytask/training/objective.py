@@ -36,9 +36,9 @@ class Objective:
     def _task_loss(self, model: MultiTaskModel, stream: Stream, task: str, outputs: Tensor, progress: float) -> Tensor:
         head, labels = model.head(task), stream.labels[task]
         loss = self.losses[task](outputs, labels) if task in self.losses else head.loss(outputs, labels)
-        if task not in stream.taught:
+        if task not in stream.teacher_outputs:
             return loss
-        teacher = stream.taught[task]
+        teacher = stream.teacher_outputs[task]
         distilled = distillation_loss(outputs, teacher, head.labels.kind, self.temperature, "cross_entropy")
         label_weight = progress if self.annealed else 0.5
         if task in self.teacher_weights:
