@@ -37,11 +37,7 @@ class Gem(GradientPolicy):
     ) -> None:
         super().__init__(context)
         self.margin, self.ridge = margin, ridge
-        self.plan = MemoryPlan(size, keep, batch)
-
-    @property
-    def memory(self) -> MemoryPlan:
-        return self.plan
+        self.memory = MemoryPlan(size, keep, batch)
 
     def combine(self, gram_KK: Tensor, own: int) -> Tensor:
         gram = gram_KK.numpy()
