@@ -8,6 +8,8 @@ are truncated to `max_length` here and nowhere else.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +48,14 @@ class Part:
     def masked(cls, task: str, texts: Sequence[MaskedText]) -> "Part":
         """Single texts whose labels are their masked tokens."""
         return cls(task, [(text.ids,) for text in texts], labels=token_labels(texts))
+
+
+class PackedBatch(NamedTuple):
+    """Some examples of a task as a stream."""
+
+    indices: npt.NDArray[np.int64]
+    """Which examples they are."""
+    stream: Stream
 
 
 @dataclass(frozen=True)
@@ -93,16 +103,13 @@ class Packer:
         """
         ordered = sorted(parts, key=lambda part: self.tasks.index(part.task))
         assert len({part.task for part in ordered}) == len(ordered), "a task has one part in a stream"
-        sequences = [
-            [s for texts in part.texts for s in self.sequences(texts, part.separate_texts)] for part in ordered
-        ]
-        lengths = [[sum(map(len, pieces)) for pieces, _ in own] for own in sequences]
-        rooms = static_rooms([sum(own) for own in lengths]) if static_shape else [None] * len(ordered)
+        sequences = [self._sequences(part) for part in ordered]
+        rooms = static_rooms([len(own.ids) for own in sequences]) if static_shape else [None] * len(ordered)
         sequence_ranges, token_ranges = [(0, 0)] * len(self.tasks), [(0, 0)] * len(self.tasks)
         rows = _Rows()
-        for part, own, own_lengths, room in zip(ordered, sequences, lengths, rooms, strict=True):
+        for part, own, room in zip(ordered, sequences, rooms, strict=True):
             k, first, start = self.tasks.index(part.task), len(rows.lengths), rows.tokens
-            rows.add(own, own_lengths)
+            rows.add(own)
             sequence_ranges[k] = (first, len(rows.lengths))
             if room is not None:
                 rows.add_filler(room.filler_lengths(rows.tokens - start))
@@ -131,11 +138,65 @@ class Packer:
             a, b = truncate_pair(texts[0], texts[1], self.max_length - 3)
             yield [cls, a, sep, b, sep], len(a) + 2
 
+    def _sequences(self, part: Part) -> "_Sequences":
+        """The same for all examples of a part, as arrays: one operation of numpy instead of one per example."""
+        if not part.texts:
+            return _Sequences(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
+        texts = [*chain.from_iterable(part.texts)]
+        lengths_NW = _lengths(part.texts)
+        joined = lengths_NW.shape[1] == 2 and not part.separate_texts
+        kept_NW = self._kept(lengths_NW, joined)
+        ids = np.concatenate(texts, dtype=np.int64)
+        if (kept_NW < lengths_NW).any():
+            ids = ids[_places(lengths_NW.ravel()) < np.repeat(kept_NW, lengths_NW.ravel())]
+        ends_NW = np.cumsum(kept_NW).reshape(kept_NW.shape)
+        starts_NW = ends_NW - kept_NW
+        if joined:
+            borders, special = np.column_stack((starts_NW[:, 0], ends_NW)), [self.cls_id, self.sep_id, self.sep_id]
+            lengths, second_starts = kept_NW.sum(1) + 3, kept_NW[:, 0] + 2
+        else:
+            borders, special = np.stack((starts_NW, ends_NW), axis=-1), [self.cls_id, self.sep_id]
+            lengths = second_starts = kept_NW.ravel() + 2
+        # Where a text is empty, borders are equal; `insert` keeps their order.
+        ids = np.insert(ids, borders.ravel(), np.tile(special, borders.size // len(special)))
+        return _Sequences(ids, lengths, second_starts)
+
+    def _kept(self, lengths_NW: npt.NDArray[np.int64], joined: bool) -> npt.NDArray[np.int64]:
+        """How many tokens remain of texts of these lengths; `truncate_pair` for all pairs at once."""
+        if not joined:
+            return np.minimum(lengths_NW, self.max_length - 2)
+        room = self.max_length - 3
+        shorter_N = np.minimum(lengths_NW.min(1), room // 2)
+        first_is_longer_N = lengths_NW[:, 0] > lengths_NW[:, 1]
+        first_N = np.where(first_is_longer_N, room - shorter_N, shorter_N)
+        truncated_NW = np.column_stack((first_N, room - first_N))
+        return np.where(lengths_NW.sum(1, keepdims=True) > room, truncated_NW, lengths_NW)
+
+    def lengths(self, texts: Sequence[tuple[Ids, ...]], form: InputFormat) -> npt.NDArray[np.int64]:
+        """The number of tokens that each example takes in a stream."""
+        if not texts:
+            return np.zeros(0, dtype=np.int64)
+        lengths_NW = np.tile(_lengths(texts), form.copies)
+        joined = lengths_NW.shape[1] == 2 and not form.separate_texts
+        special = 3 if joined else 2 * lengths_NW.shape[1]
+        lengths_N: npt.NDArray[np.int64] = self._kept(lengths_NW, joined).sum(1) + special
+        return lengths_N
+
     def length(self, lengths: tuple[int, ...], separate_texts: bool) -> int:
         """The number of tokens that an example with texts of these lengths takes in a stream."""
         if len(lengths) == 1 or separate_texts:
             return sum(min(length, self.max_length - 2) + 2 for length in lengths)
         return min(sum(lengths), self.max_length - 3) + 3
+
+
+class _Sequences(NamedTuple):
+    """The sequences of one task in a stream."""
+
+    ids: Ids
+    """The ids of all of them, including special tokens."""
+    lengths: npt.NDArray[np.int64]
+    second_starts: npt.NDArray[np.int64]
+    """For each sequence the position at which its second segment starts; its length if it has none."""
 
 
 @dataclass
@@ -145,29 +206,38 @@ class _Rows:
     pieces: list[Ids] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     second_starts: list[int] = field(default_factory=list)
-    """For each sequence the position at which its second segment starts; its length if it has none."""
     tokens: int = 0
 
-    def add(self, sequences: Sequence[tuple[list[Ids], int]], lengths: Sequence[int]) -> None:
-        for pieces, second_start in sequences:
-            self.pieces += pieces
-            self.second_starts.append(second_start)
-        self.lengths += lengths
-        self.tokens += sum(lengths)
+    def add(self, sequences: _Sequences) -> None:
+        self.pieces.append(sequences.ids)
+        self.lengths += sequences.lengths.tolist()
+        self.second_starts += sequences.second_starts.tolist()
+        self.tokens += len(sequences.ids)
 
     def add_filler(self, lengths: Sequence[int]) -> None:
-        self.pieces.append(np.zeros(sum(lengths), dtype=np.int64))
-        self.second_starts += lengths
-        self.lengths += lengths
-        self.tokens += sum(lengths)
+        filler = np.array(lengths, dtype=np.int64)
+        self.add(_Sequences(np.zeros(filler.sum(), dtype=np.int64), filler, filler))
 
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Token ids, positions and segments."""
         ids = np.concatenate(self.pieces, dtype=np.int64)
-        starts = np.cumsum(self.lengths) - self.lengths
-        positions = np.arange(len(ids)) - np.repeat(starts, self.lengths)
+        positions = _places(np.array(self.lengths))
         segments = (positions >= np.repeat(self.second_starts, self.lengths)).astype(np.int64)
         return torch.from_numpy(ids), torch.from_numpy(positions), torch.from_numpy(segments)
+
+
+def _lengths(texts: Sequence[tuple[Ids, ...]]) -> npt.NDArray[np.int64]:
+    """The number of tokens of each text: [N, texts of an example]."""
+    width = len(texts[0])
+    assert all(len(example) == width for example in texts), "examples of one task have the same number of texts"
+    lengths = np.fromiter(map(len, chain.from_iterable(texts)), np.int64, width * len(texts))
+    return lengths.reshape(-1, width)
+
+
+def _places(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """For rows of these lengths, one after another: the place of each element in its row."""
+    places: npt.NDArray[np.int64] = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return places
 
 
 def truncate_pair(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
@@ -183,15 +253,14 @@ def truncate_pair(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
     return (a[:longer], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:longer])
 
 
-def batches_by_length(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
-    """Yield lists of indices that together contain every example once, sorted by length, each within the budget."""
-    batch: list[int] = []
-    tokens = 0
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batch and tokens + lengths[i] > token_budget:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(i)
-        tokens += lengths[i]
-    if batch:
-        yield batch
+def batches_by_length(lengths: npt.ArrayLike, token_budget: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield arrays of indices that together contain every example once, longest first, each within the budget."""
+    lengths_N = np.asarray(lengths, dtype=np.int64)
+    order_N = np.argsort(-lengths_N, kind="stable")
+    ends_N = np.cumsum(lengths_N[order_N])
+    first = 0
+    while first < len(order_N):
+        used = ends_N[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends_N, used + token_budget, side="right")))
+        yield order_N[first:last]
+        first = last
