@@ -8,7 +8,6 @@ are truncated to `max_length` here and nowhere else.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -108,24 +107,26 @@ class Packer:
         sequence_ranges, token_ranges = [(0, 0)] * len(self.tasks), [(0, 0)] * len(self.tasks)
         rows = _Rows()
         for part, own, room in zip(ordered, sequences, rooms, strict=True):
-            k, first, start = self.tasks.index(part.task), len(rows.lengths), rows.tokens
+            k, first, start = self.tasks.index(part.task), rows.count, rows.tokens
             rows.add(own)
-            sequence_ranges[k] = (first, len(rows.lengths))
+            sequence_ranges[k] = (first, rows.count)
             if room is not None:
                 rows.add_filler(room.filler_lengths(rows.tokens - start))
             token_ranges[k] = (start, rows.tokens)
         if token_budget is not None:
             rows.add_filler(filler_lengths(token_budget - rows.tokens))
-        token_ids, positions, segments = rows.tensors()
+        ids, lengths, second_starts = rows.joined()
+        ends, positions = np.cumsum(lengths), _places(lengths)
+        segments = (positions >= np.repeat(second_starts, lengths)).astype(np.int64)
         layout = Layout(
-            cu_seqlens_S1=torch.from_numpy(np.concatenate([[0], np.cumsum(rows.lengths)]).astype(np.int32)),
-            lengths=tuple(rows.lengths),
+            cu_seqlens_S1=torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)),
+            lengths=tuple(lengths.tolist()),
             sequence_ranges=tuple(sequence_ranges),
             token_ranges=tuple(token_ranges),
-            length_bound=longest_class(max(rows.lengths)) if static_shape else None,
+            length_bound=longest_class(int(lengths.max())) if static_shape else None,
         )
         labels = {p.task: torch.from_numpy(np.ascontiguousarray(p.labels)) for p in ordered if p.labels is not None}
-        return Stream(token_ids, positions, segments, layout, labels)
+        return Stream(*map(torch.from_numpy, (ids, positions, segments)), layout, labels)
 
     def sequences(self, texts: tuple[Ids, ...], separate_texts: bool) -> Iterator[tuple[list[Ids], int]]:
         """Yield each sequence of an example as a list of pieces, and the position where its second segment starts."""
@@ -139,47 +140,32 @@ class Packer:
             yield [cls, a, sep, b, sep], len(a) + 2
 
     def _sequences(self, part: Part) -> "_Sequences":
-        """The same for all examples of a part, as arrays: one operation of numpy instead of one per example."""
-        if not part.texts:
-            return _Sequences(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
-        texts = [*chain.from_iterable(part.texts)]
-        lengths_NW = _lengths(part.texts)
-        joined = lengths_NW.shape[1] == 2 and not part.separate_texts
-        kept_NW = self._kept(lengths_NW, joined)
-        ids = np.concatenate(texts, dtype=np.int64)
-        if (kept_NW < lengths_NW).any():
-            ids = ids[_places(lengths_NW.ravel()) < np.repeat(kept_NW, lengths_NW.ravel())]
-        ends_NW = np.cumsum(kept_NW).reshape(kept_NW.shape)
-        starts_NW = ends_NW - kept_NW
+        """The sequences of all examples of a part, with few operations however many examples there are."""
+        texts, lengths_NW = part.texts, _lengths(part.texts)
+        joined = _joined(texts, part.separate_texts)
+        if joined and lengths_NW.sum(1).max() > self.max_length - 3:
+            texts = [truncate_pair(a, b, self.max_length - 3) for a, b in texts]
+            lengths_NW = _lengths(texts)
+        elif not joined and lengths_NW.max(initial=0) > self.max_length - 2:
+            texts = [tuple(text[: self.max_length - 2] for text in example) for example in texts]
+            lengths_NW = _lengths(texts)
+        # Pieces of one type are concatenated several times faster.
+        dtype = texts[0][0].dtype if texts else np.int64
+        cls, sep = (token.astype(dtype) for token in self._special_tokens)
         if joined:
-            borders, special = np.column_stack((starts_NW[:, 0], ends_NW)), [self.cls_id, self.sep_id, self.sep_id]
-            lengths, second_starts = kept_NW.sum(1) + 3, kept_NW[:, 0] + 2
+            pieces = [piece for a, b in texts for piece in (cls, a, sep, b, sep)]
+            lengths_S, second_starts_S = lengths_NW.sum(1) + 3, lengths_NW[:, 0] + 2
         else:
-            borders, special = np.stack((starts_NW, ends_NW), axis=-1), [self.cls_id, self.sep_id]
-            lengths = second_starts = kept_NW.ravel() + 2
-        # Where a text is empty, borders are equal; `insert` keeps their order.
-        ids = np.insert(ids, borders.ravel(), np.tile(special, borders.size // len(special)))
-        return _Sequences(ids, lengths, second_starts)
-
-    def _kept(self, lengths_NW: npt.NDArray[np.int64], joined: bool) -> npt.NDArray[np.int64]:
-        """How many tokens remain of texts of these lengths; `truncate_pair` for all pairs at once."""
-        if not joined:
-            return np.minimum(lengths_NW, self.max_length - 2)
-        room = self.max_length - 3
-        shorter_N = np.minimum(lengths_NW.min(1), room // 2)
-        first_is_longer_N = lengths_NW[:, 0] > lengths_NW[:, 1]
-        first_N = np.where(first_is_longer_N, room - shorter_N, shorter_N)
-        truncated_NW = np.column_stack((first_N, room - first_N))
-        return np.where(lengths_NW.sum(1, keepdims=True) > room, truncated_NW, lengths_NW)
+            pieces = [piece for example in texts for text in example for piece in (cls, text, sep)]
+            lengths_S = second_starts_S = lengths_NW.ravel() + 2
+        return _Sequences(np.concatenate(pieces or [cls[:0]]), lengths_S, second_starts_S)
 
     def lengths(self, texts: Sequence[tuple[Ids, ...]], form: InputFormat) -> npt.NDArray[np.int64]:
         """The number of tokens that each example takes in a stream."""
-        if not texts:
-            return np.zeros(0, dtype=np.int64)
-        lengths_NW = np.tile(_lengths(texts), form.copies)
-        joined = lengths_NW.shape[1] == 2 and not form.separate_texts
-        special = 3 if joined else 2 * lengths_NW.shape[1]
-        lengths_N: npt.NDArray[np.int64] = self._kept(lengths_NW, joined).sum(1) + special
+        lengths_NW = _lengths(texts)
+        if _joined(texts, form.separate_texts):
+            return np.minimum(lengths_NW.sum(1), self.max_length - 3) + 3
+        lengths_N: npt.NDArray[np.int64] = (np.minimum(lengths_NW, self.max_length - 2) + 2).sum(1) * form.copies
         return lengths_N
 
     def length(self, lengths: tuple[int, ...], separate_texts: bool) -> int:
@@ -203,35 +189,34 @@ class _Sequences(NamedTuple):
 class _Rows:
     """The sequences of a stream while it is packed."""
 
-    pieces: list[Ids] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
-    second_starts: list[int] = field(default_factory=list)
+    parts: list[_Sequences] = field(default_factory=list)
+    count: int = 0
     tokens: int = 0
 
     def add(self, sequences: _Sequences) -> None:
-        self.pieces.append(sequences.ids)
-        self.lengths += sequences.lengths.tolist()
-        self.second_starts += sequences.second_starts.tolist()
+        self.parts.append(sequences)
+        self.count += len(sequences.lengths)
         self.tokens += len(sequences.ids)
 
     def add_filler(self, lengths: Sequence[int]) -> None:
         filler = np.array(lengths, dtype=np.int64)
         self.add(_Sequences(np.zeros(filler.sum(), dtype=np.int64), filler, filler))
 
-    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Token ids, positions and segments."""
-        ids = np.concatenate(self.pieces, dtype=np.int64)
-        positions = _places(np.array(self.lengths))
-        segments = (positions >= np.repeat(self.second_starts, self.lengths)).astype(np.int64)
-        return torch.from_numpy(ids), torch.from_numpy(positions), torch.from_numpy(segments)
+    def joined(self) -> _Sequences:
+        return _Sequences(*(np.concatenate(arrays, dtype=np.int64) for arrays in zip(*self.parts, strict=True)))
+
+
+def _joined(texts: Sequence[tuple[Ids, ...]], separate_texts: bool) -> bool:
+    """Whether both texts of an example are in one sequence."""
+    return not separate_texts and len(texts) > 0 and len(texts[0]) == 2
 
 
 def _lengths(texts: Sequence[tuple[Ids, ...]]) -> npt.NDArray[np.int64]:
     """The number of tokens of each text: [N, texts of an example]."""
-    width = len(texts[0])
-    assert all(len(example) == width for example in texts), "examples of one task have the same number of texts"
-    lengths = np.fromiter(map(len, chain.from_iterable(texts)), np.int64, width * len(texts))
-    return lengths.reshape(-1, width)
+    flat = [len(text) for example in texts for text in example]
+    width = len(texts[0]) if texts else 1
+    assert len(flat) == width * len(texts), "examples of one task must have the same number of texts"
+    return np.array(flat, dtype=np.int64).reshape(-1, width)
 
 
 def _places(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
