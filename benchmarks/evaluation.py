@@ -85,8 +85,8 @@ def untrained(folder: Path) -> Path:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(WORDS.split()))]
     tokens += [f"unused{number}" for number in range(30522 - len(tokens))]
     (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
-    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
-    transformers.BertModel(transformers.BertConfig(**shape)).save_pretrained(folder)
+    shape: dict[str, Any] = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12}
+    transformers.BertModel(transformers.BertConfig(intermediate_size=1536, **shape)).save_pretrained(folder)
     return folder
 
 

@@ -126,7 +126,8 @@ class Packer:
             length_bound=longest_class(int(lengths.max())) if static_shape else None,
         )
         labels = {p.task: torch.from_numpy(np.ascontiguousarray(p.labels)) for p in ordered if p.labels is not None}
-        return Stream(*map(torch.from_numpy, (ids, positions, segments)), layout, labels)
+        token_ids_T, position_ids_T, segment_ids_T = map(torch.from_numpy, (ids, positions, segments))
+        return Stream(token_ids_T, position_ids_T, segment_ids_T, layout, labels)
 
     def sequences(self, texts: tuple[Ids, ...], separate_texts: bool) -> Iterator[tuple[list[Ids], int]]:
         """Yield each sequence of an example as a list of pieces, and the position where its second segment starts."""
@@ -163,9 +164,11 @@ class Packer:
     def lengths(self, texts: Sequence[tuple[Ids, ...]], form: InputFormat) -> npt.NDArray[np.int64]:
         """The number of tokens that each example takes in a stream."""
         lengths_NW = _lengths(texts)
+        lengths_N: npt.NDArray[np.int64]
         if _joined(texts, form.separate_texts):
-            return np.minimum(lengths_NW.sum(1), self.max_length - 3) + 3
-        lengths_N: npt.NDArray[np.int64] = (np.minimum(lengths_NW, self.max_length - 2) + 2).sum(1) * form.copies
+            lengths_N = np.minimum(lengths_NW.sum(1), self.max_length - 3) + 3
+        else:
+            lengths_N = (np.minimum(lengths_NW, self.max_length - 2) + 2).sum(1) * form.copies
         return lengths_N
 
     def length(self, lengths: tuple[int, ...], separate_texts: bool) -> int:
