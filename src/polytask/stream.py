@@ -197,13 +197,20 @@ class Stream:
     """For each task with a teacher, the teacher's outputs for its examples."""
 
     def to(self, device: torch.device) -> "Stream":
+        return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> "Stream":
+        """The same stream in pinned memory, from which a GPU copies while the CPU goes on."""
+        return self._with_tensors(Tensor.pin_memory)
+
+    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> "Stream":
         return Stream(
-            self.token_ids_T.to(device, non_blocking=True),
-            self.position_ids_T.to(device, non_blocking=True),
-            self.segment_ids_T.to(device, non_blocking=True),
-            self.layout.to(device),
-            {task: labels.to(device, non_blocking=True) for task, labels in self.labels.items()},
-            {task: outputs.to(device, non_blocking=True) for task, outputs in self.teacher_outputs.items()},
+            change(self.token_ids_T),
+            change(self.position_ids_T),
+            change(self.segment_ids_T),
+            replace(self.layout, cu_seqlens_S1=change(self.layout.cu_seqlens_S1)),
+            {task: change(labels) for task, labels in self.labels.items()},
+            {task: change(outputs) for task, outputs in self.teacher_outputs.items()},
         )
 
 

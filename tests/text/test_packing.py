@@ -12,7 +12,7 @@ from transformers import BertTokenizerFast
 
 from polytask.stream import Stream
 from polytask.text.filler import FILLER_LENGTH, filler_lengths, size_class, static_rooms
-from polytask.text.packing import Packer, Part, batches_by_length
+from polytask.text.packing import InputFormat, Packer, Part, batches_by_length
 
 CLS, SEP = 101, 102
 WORDS = string.ascii_lowercase[:20]
@@ -117,6 +117,25 @@ def test_length_is_what_packing_takes(lengths: list[int], apart: bool, max_lengt
     made = [np.concatenate(sequence) for sequence, _ in packer(max_length).sequences(texts, apart)]
     assert sum(map(len, made)) == packer(max_length).length(tuple(lengths), apart)
     assert all(len(sequence) <= max_length for sequence in made)
+
+
+@given(
+    st.integers(1, 2).flatmap(lambda width: st.lists(st.tuples(*[st.integers(0, 30)] * width), min_size=1, max_size=8)),
+    st.booleans(),
+    st.integers(5, 40),
+)
+def test_many_examples_are_packed_as_each_of_them(lengths: list[tuple[int, ...]], apart: bool, max_length: int) -> None:
+    """Truncation included."""
+    rng = np.random.default_rng(0)
+    texts = [tuple(rng.integers(5, 99, n).astype(np.uint16) for n in example) for example in lengths]
+    stream = packer(max_length).pack([Part("b", texts, apart)])
+    each = [sequence for example in texts for sequence in packer(max_length).sequences(example, apart)]
+    assert stream.token_ids_T.tolist() == [token for pieces, _ in each for piece in pieces for token in piece.tolist()]
+    assert stream.layout.lengths == tuple(sum(map(len, pieces)) for pieces, _ in each)
+    segments = [int(place >= second) for pieces, second in each for place in range(sum(map(len, pieces)))]
+    assert stream.segment_ids_T.tolist() == segments
+    expected = [packer(max_length).length(example, apart) for example in lengths]
+    assert packer(max_length).lengths(texts, InputFormat(separate_texts=apart)).tolist() == expected
 
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 100))

@@ -14,10 +14,10 @@ from torch import Tensor
 from polytask import seeds
 from polytask.evaluation.own_metrics import primary_of
 from polytask.evaluation.scoring import Predictions
-from polytask.model import MultiTaskModel
+from polytask.model import MultiTaskModel, eval_mode
 from polytask.settings import TaskSpec
 from polytask.stream import Encoded
-from polytask.text.packing import Packer, Part, batches_by_length
+from polytask.text.packing import InputFormat, Packer
 from polytask.types import EvalReport, LabelSpace, MetricValue, TaskScore, TokenizedExamples
 
 Json = Mapping[str, Any]
@@ -80,22 +80,16 @@ def _vectors(
 ) -> Tensor:
     """Returns unit vectors [N, D], or [N, 2, D] for pairs: the mean of the encoder's last hidden states per text."""
     texts = [split.tokens(int(row)) for row in rows]
-    lengths = [packer.length(tuple(map(len, ids)), spec.is_pair) for ids in texts]
     vectors, order = [], []
-    was_training = model.training
-    model.eval()
-    try:
-        for batch in batches_by_length(lengths, 8192):
-            stream = packer.pack([Part(spec.name, [texts[i] for i in batch], spec.is_pair)]).to(model.device)
+    with eval_mode(model):
+        for batch in model.batches(spec.name, texts, packer, InputFormat(separate_texts=spec.is_pair)):
             with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-                hidden_TD = model.encoder.encode(stream, model.adapter)
-            encoded = Encoded(hidden_TD, stream.layout, model.tasks.index(spec.name), model.encoder.pool)
-            pooled = torch.nn.functional.normalize(encoded.pool("mean").float(), dim=-1).cpu()
+                hidden_TD = model.encoder.encode(batch.stream, model.adapter)
+            encoded = Encoded(hidden_TD, batch.stream.layout, model.tasks.index(spec.name), model.encoder.pool)
+            pooled = torch.nn.functional.normalize(encoded.pool("mean").float(), dim=-1)
             vectors.append(pooled.unflatten(0, (-1, 2)) if spec.is_pair else pooled)
-            order += batch
-    finally:
-        model.train(was_training)
-    return torch.cat(vectors)[torch.from_numpy(np.argsort(order))]
+            order.append(batch.indices)
+    return torch.cat(vectors).cpu()[torch.from_numpy(np.argsort(np.concatenate(order)))]
 
 
 def _joined(vectors: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class SplitScores:
 def score_split(prepared: Prepared, split: str, step: int, tasks: Collection[str] | None = None) -> SplitScores:
     """Scores the model on a split of some tasks; left out: of all tasks that have it."""
     splits = {name: data for name, data in prepared.splits(split).items() if tasks is None or name in tasks}
-    outputs = split_outputs(prepared.model, splits, prepared.packer, prepared.bf16)
+    outputs = split_outputs(prepared.model, splits, prepared.packer, prepared.bf16, prepared.packed)
     report = evaluate(prepared.model, outputs, splits, prepared.recipe.tasks, split, step)
     return SplitScores(report, outputs)
 
