@@ -35,9 +35,10 @@ import torch
 
 from polytask import describe_task, find_encoder, recipe_from, rehearse, start_training
 from polytask.machine import environment
+from polytask.settings import TaskSpec
 from polytask.tasks.task import read_split
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import LabelSpace, TaskSpec
+from polytask.types import LabelSpace
 
 CLASSES, DEV_SHARE, STEPS = 5, 100, 20
 LABELS = LabelSpace("classes", tuple(map(str, range(CLASSES))))

@@ -42,12 +42,13 @@ from polytask.recipe.records import Recipe
 from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared
 from polytask.runs.session import make_session
+from polytask.settings import MethodChoice, TaskSpec, TrainSettings
 from polytask.tasks.task import Task
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.training.groups import freeze
 from polytask.training.loop import Session
-from polytask.types import YES_NO, LabelSpace, MethodChoice, StepReport, TaskSpec, TrainSettings
+from polytask.types import YES_NO, LabelSpace, StepReport
 
 SHAPES = {
     "bert-base": BertShape(attention_dropout=0.0),

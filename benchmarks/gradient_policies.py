@@ -31,13 +31,14 @@ from polytask.encoders.bert import Bert, BertShape
 from polytask.machine import environment, pick_device
 from polytask.model import MultiTaskModel
 from polytask.policies.base import PolicyContext
+from polytask.settings import MethodChoice, TaskSpec, TrainSettings
 from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
 from polytask.training.feed import Batch
 from polytask.training.groups import parameter_groups
 from polytask.training.objective import Objective
 from polytask.training.step import take_step
-from polytask.types import YES_NO, LabelSpace, MethodChoice, TaskSpec, TrainSettings
+from polytask.types import YES_NO, LabelSpace
 
 SHAPE = BertShape(layers=6, hidden=384, heads=12, ffn=1536, attention_dropout=0.0)
 SPACES = {"topic": LabelSpace("classes", ("a", "b", "c", "d", "e")), "same": YES_NO, "alike": LabelSpace("score")}

@@ -43,11 +43,12 @@ from polytask.build import make_model
 from polytask.machine import environment, multiplies_bf16
 from polytask.pretrained.weights import load_encoder
 from polytask.runs.bundle import Bundle
+from polytask.settings import MethodChoice, TaskSpec
 from polytask.tasks.reading import open_source
 from polytask.tasks.sources.source import BrokenRow
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import LabelSpace, MethodChoice, TaskSpec
+from polytask.types import LabelSpace
 
 BATCH, LONGEST = 32, 128
 CLASSES = ("one", "two", "three", "four", "five")

@@ -20,8 +20,8 @@ from polytask.build import TABLES, make_adapter
 from polytask.encoders.bert import Bert, BertShape
 from polytask.kernels.half_weights import HalfWeights
 from polytask.machine import environment, pick_device
+from polytask.settings import MethodChoice
 from polytask.text.packing import Packer, Part
-from polytask.types import MethodChoice
 
 SHAPE = BertShape(layers=6, hidden=384, heads=12, ffn=1536, dropout=0.0, attention_dropout=0.0)
 SEQUENCES, LENGTH = 128, 24
@@ -41,7 +41,7 @@ def one_pass(adapter_name: str, num_tasks: int, device: torch.device) -> Callabl
     def run() -> None:
         encoder.zero_grad(set_to_none=True)
         adapter.zero_grad(set_to_none=True)
-        with half.standing_in() if half else nullcontext():
+        with half.swapped_in() if half else nullcontext():
             with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
                 loss = encoder.encode(stream, adapter).float().square().mean()
             loss.backward()

@@ -16,7 +16,7 @@ from torch import Tensor
 from polytask import Finished, train
 from polytask.kernels.triton_support import TRITON
 from polytask.pretrained.find import find_encoder
-from polytask.reports import plots, report
+from polytask.reports import interference, plots, report
 from polytask.stream import Layout, Stream
 from polytask.types import UserError
 
@@ -103,13 +103,15 @@ def placeholder_plots(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     Runs that several tests share, like `tiny_run`, are made before this fixture and have real plots.
     """
     if not {"reports", "e2e"} & set(request.path.parts):
-        monkeypatch.setattr(report, "plots", PlaceholderPlots())
+        for module in (interference, report):
+            monkeypatch.setattr(module, "plots", PlaceholderPlots())
 
 
 @pytest.fixture
 def real_plots(placeholder_plots: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """For single tests that write a report whose plots matter."""
-    monkeypatch.setattr(report, "plots", plots)
+    for module in (interference, report):
+        monkeypatch.setattr(module, "plots", plots)
 
 
 @pytest.fixture(scope="session")

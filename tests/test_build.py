@@ -16,7 +16,8 @@ from polytask.build import TABLES, make, option, options_of
 from polytask.encoders.bert import Bert, BertShape
 from polytask.pretrained.weights import save_encoder
 from polytask.samplers.base import SamplerContext
-from polytask.types import MethodChoice, UserError
+from polytask.settings import MethodChoice
+from polytask.types import UserError
 
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
 

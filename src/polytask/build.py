@@ -30,9 +30,10 @@ from polytask.pretrained.find import find_encoder, hub_revision
 from polytask.pretrained.limits import AtMost, check_parameters, most_parameters
 from polytask.pretrained.weights import load_encoder, load_tensors, weight_files
 from polytask.recipe.records import Recipe
+from polytask.settings import MethodChoice, TaskSpec
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import LabelSpace, MethodChoice, TaskSpec, UserError, unknown
+from polytask.types import LabelSpace, UserError, unknown
 
 
 class Tables(Mapping[str, Mapping[str, Callable[..., Any]]]):
@@ -192,14 +193,14 @@ def make_packer(recipe: Recipe, tokenizer: TextTokenizer) -> Packer:
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
-def head_swap(spec: TaskSpec) -> MethodChoice:
+def head_choice(spec: TaskSpec) -> MethodChoice:
     """The recipe's head, or the default: mlm for plain text, linear for one text, cross for a pair."""
     return spec.head or MethodChoice("mlm" if spec.kind == "text" else "cross" if spec.is_pair else "linear")
 
 
 def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
     where = f"recipe: tasks.{spec.name}.head"
-    choice = head_swap(spec)
+    choice = head_choice(spec)
     method, problem = HEADS.get(choice.name), None  # None: unknown, which is an error of `make`
     if method is not None and labels.kind not in method.kinds:
         problem = f"{choice.name} does not support kind {labels.kind}"

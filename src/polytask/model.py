@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,13 @@ from polytask.encoders.bert import Bert
 from polytask.heads.base import Head
 from polytask.seeds import RandomState
 from polytask.stream import Encoded, Stream
-from polytask.text.packing import Ids, InputFormat, Packer, batches_by_length
+from polytask.text.packing import Ids, InputFormat, PackedBatch, Packer, batches_by_length
+
+TOKENS = 8192
+"""The tokens of a batch of `answers`, except on a GPU with memory for more."""
+MAX_TOKENS = 65536
+"""The most tokens of such a batch. A GPU then computes for longer than the CPU needs to launch its kernels."""
+BATCHES_PER_COPY = 64
 
 
 @dataclass(frozen=True)
@@ -113,41 +119,90 @@ class MultiTaskModel(nn.Module):
         return InputFormat(head.separate_texts, head.copies, head.mask_share)
 
     def answer(
-        self, task: str, texts: Sequence[tuple[Ids, ...]], packer: Packer, token_budget: int = 8192, bf16: bool = False
+        self,
+        task: str,
+        texts: Sequence[tuple[Ids, ...]],
+        packer: Packer,
+        token_budget: int | None = None,
+        bf16: bool = False,
     ) -> Tensor:
-        """Return one task's outputs for many tokenized examples, in their order.
+        """Return one task's outputs for many tokenized examples, in their order and on the CPU.
 
         If the head needs masked tokens, the same text at the same index always has the same tokens masked.
         """
         return self.answers([task], texts, packer, token_budget, bf16)[task]
 
-    @torch.inference_mode()
     def answers(
         self,
         tasks: Sequence[str],
         texts: Sequence[tuple[Ids, ...]],
         packer: Packer,
-        token_budget: int = 8192,
+        token_budget: int | None = None,
         bf16: bool = False,
     ) -> dict[str, Tensor]:
         """Return the outputs of tasks that share one pass of the encoder (see `passes`), for the same examples."""
         assert len(self.passes(tasks)) == 1
-        form = self.input_format(tasks[0])
-        lengths = [packer.length(tuple(map(len, ids)) * form.copies, form.separate_texts) for ids in texts]
-        pieces: dict[str, list[Tensor]] = {task: [] for task in tasks}
+        batches = self.batches(tasks[0], texts, packer, token_budget=token_budget)
+        return self.answer_batches(tasks, batches, bf16)
+
+    def batches(
+        self,
+        task: str,
+        texts: Sequence[tuple[Ids, ...]],
+        packer: Packer,
+        form: InputFormat | None = None,
+        token_budget: int | None = None,
+    ) -> Iterator[PackedBatch]:
+        """Pack a task's examples into batches on the model's device, the longest examples first.
+
+        By default in the format that the task's head needs, with the task's `token_budget`. On a GPU, a batch is packed
+        while the batches before it are computed.
+        """
+        device, form = self.device, form or self.input_format(task)
+        for indices in batches_by_length(packer.lengths(texts, form), token_budget or self.token_budget(task)):
+            rngs = (seeds.generator(0, "mask", i) for i in indices.tolist())
+            stream = packer.pack([packer.part(task, [texts[i] for i in indices.tolist()], form, rngs=rngs)])
+            # There is no filler and no other task, so whatever is fast for a single task may be used.
+            layout = replace(stream.layout, length_bound=stream.layout.max_length)
+            stream = replace(stream, layout=layout)
+            yield PackedBatch(indices, stream.pin_memory().to(device) if device.type == "cuda" else stream)
+
+    def token_budget(self, task: str) -> int:
+        """Return the tokens of a batch of `answers`: as many as a sixteenth of a GPU's memory certainly holds.
+
+        It depends on the kind of GPU only, so that the same batches are computed in every evaluation.
+        """
+        if self.device.type != "cuda":
+            return TOKENS
+        logits = (self.head(task).mask_share or 0.0) * self.encoder.shape.vocabulary
+        bytes_per_token = 80 * self.encoder.shape.hidden + 16 * logits
+        memory = torch.cuda.get_device_properties(self.device).total_memory
+        return min(max(TOKENS, int(memory / 16 / bytes_per_token)), MAX_TOKENS)
+
+    @torch.inference_mode()
+    def answer_batches(
+        self, tasks: Sequence[str], batches: Iterable[PackedBatch], bf16: bool = False
+    ) -> dict[str, Tensor]:
+        """Return the outputs of `answers` for batches of the first task.
+
+        Outputs are copied to the CPU after many batches: each copy waits until the GPU has finished.
+        """
+        waiting: dict[str, list[Tensor]] = {task: [] for task in tasks}
+        copied: dict[str, list[Tensor]] = {task: [] for task in tasks}
         order: list[int] = []
-        with eval_mode(self):
-            for batch in batches_by_length(lengths, token_budget):
-                rngs = (seeds.generator(0, "mask", i) for i in batch)
-                part = packer.part(tasks[0], [texts[i] for i in batch], form, rngs=rngs)
-                stream = packer.pack([part]).to(self.device)
-                with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
-                    hidden_TD = self.encoder.encode(stream, self.adapter)
-                    for task in tasks:
-                        pieces[task].append(self._output(task, tasks[0], hidden_TD, stream).float().cpu())
-                order += batch
+        with eval_mode(self), torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
+            for number, batch in enumerate(batches, start=1):
+                hidden_TD = self.encoder.encode(batch.stream, self.adapter)
+                for task in tasks:
+                    waiting[task].append(self._output(task, tasks[0], hidden_TD, batch.stream))
+                order += batch.indices.tolist()
+                if number % BATCHES_PER_COPY == 0:
+                    _copy_to_cpu(waiting, copied)
+        if not order:
+            return {task: self.head(task).squeeze(torch.zeros(0, self.head(task).num_outputs)) for task in tasks}
+        _copy_to_cpu(waiting, copied)
         inverse = torch.from_numpy(np.argsort(order))
-        return {task: torch.cat(outputs)[inverse] for task, outputs in pieces.items()}
+        return {task: torch.cat(outputs)[inverse] for task, outputs in copied.items()}
 
     def _output(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Tensor:
         """Return a task's outputs for the sequences that the stream holds for the task `packed_as`."""
@@ -203,6 +258,14 @@ class MultiTaskModel(nn.Module):
             "total": _count(self.parameters()),
             "trainable": _count(p for p in self.parameters() if p.requires_grad),
         }
+
+
+def _copy_to_cpu(waiting: Mapping[str, list[Tensor]], copied: Mapping[str, list[Tensor]]) -> None:
+    """Move each task's outputs, which are on the model's device, to the end of those on the CPU."""
+    for task, outputs in waiting.items():
+        if outputs:
+            copied[task].append(torch.cat(outputs).float().cpu())
+            outputs.clear()
 
 
 def _count(parameters: Iterable[nn.Parameter]) -> int:

@@ -210,17 +210,24 @@ class Stream:
     labels: Mapping[str, Tensor] = field(default_factory=dict)
     """For each task of the stream, the labels of its examples in order; for masked text, [2, M]:
     the place of each masked token among the task's tokens, and its original id."""
-    taught: Mapping[str, Tensor] = field(default_factory=dict)
+    teacher_outputs: Mapping[str, Tensor] = field(default_factory=dict)
     """For each task with a teacher, the teacher's outputs for its examples."""
 
     def to(self, device: torch.device) -> "Stream":
+        return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> "Stream":
+        """The same stream in pinned memory, from which a GPU copies while the CPU goes on."""
+        return self._with_tensors(Tensor.pin_memory)
+
+    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> "Stream":
         return Stream(
-            self.token_ids_T.to(device, non_blocking=True),
-            self.position_ids_T.to(device, non_blocking=True),
-            self.segment_ids_T.to(device, non_blocking=True),
-            self.layout.to(device),
-            {task: labels.to(device, non_blocking=True) for task, labels in self.labels.items()},
-            {task: outputs.to(device, non_blocking=True) for task, outputs in self.taught.items()},
+            change(self.token_ids_T),
+            change(self.position_ids_T),
+            change(self.segment_ids_T),
+            replace(self.layout, cu_seqlens_S1=change(self.layout.cu_seqlens_S1)),
+            {task: change(labels) for task, labels in self.labels.items()},
+            {task: change(outputs) for task, outputs in self.teacher_outputs.items()},
         )
 
 

@@ -13,8 +13,9 @@ from polytask.adapters.own_encoder import OwnEncoder
 from polytask.adapters.stack import Stack
 from polytask.build import make_model
 from polytask.encoders.bert import Bert, BertShape
+from polytask.settings import MethodChoice, TaskSpec
 from polytask.text.packing import Packer, Part
-from polytask.types import YES_NO, MethodChoice, TaskSpec, UserError
+from polytask.types import YES_NO, UserError
 
 SHAPE = BertShape(layers=2, hidden=8, heads=2, ffn=16, vocabulary=40, positions=16, initializer_range=0.3)
 PACKER = Packer(("a", "b"), 2, 3, 16)
@@ -85,7 +86,7 @@ def test_only_what_is_shared_gets_the_encoders_gradient(context: AdapterContext)
     got = {name for name, p in bert.named_parameters() if p.grad is not None}
     shared = {name for name, _ in bert.named_parameters() if not name.startswith(("layers.1.", "pooler."))}
     assert got == shared
-    assert list(adapter.stand_ins()) == [1]
+    assert list(adapter.replacements()) == [1]
 
 
 def test_a_model_is_made_with_copies() -> None:

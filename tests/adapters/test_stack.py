@@ -12,9 +12,10 @@ from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, Linear
 from polytask.adapters.stack import Stack
 from polytask.encoders.attention import attend
 from polytask.encoders.bert import Bert, BertShape
+from polytask.settings import MethodChoice
 from polytask.stream import Layout
 from polytask.text.packing import Packer, Part
-from polytask.types import MethodChoice, UserError
+from polytask.types import UserError
 
 SHAPE = BertShape(layers=2, hidden=8, heads=2, ffn=16, vocabulary=40, positions=16)
 PLAIN = AdapterContext(("a",), 2, 8, 2, 16, 0.1, attend=attend)

@@ -14,9 +14,10 @@ from polytask.adapters.stack import Stack
 from polytask.build import options_of
 from polytask.encoders.attention import attend
 from polytask.encoders.bert import Bert, BertShape
+from polytask.settings import MethodChoice
 from polytask.stream import Layout, Stream
 from polytask.text.packing import Packer, Part
-from polytask.types import MethodChoice, UserError
+from polytask.types import UserError
 
 SHAPE = BertShape(layers=3, hidden=32, heads=4, ffn=64, vocabulary=100, positions=32)
 CONTEXT = AdapterContext(
@@ -261,7 +262,7 @@ def test_in_a_stack_every_parameter_gets_a_gradient_in_both_orders(name: str) ->
     for other, partner in others.items():
         adapter = shaken(make(name))
         for order in ((adapter, partner), (partner, adapter)):
-            if order[1].stand_ins():
+            if order[1].replacements():
                 with pytest.raises(UserError, match="must come first in a stack"):
                     stacked(*order)
                 continue

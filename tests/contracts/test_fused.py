@@ -30,17 +30,19 @@ from polytask.build import TABLES, make_adapter, options_of
 from polytask.encoders.attention import attend
 from polytask.encoders.bert import Attention, Bert, BertShape, Dropout
 from polytask.fused_forms import FUSED_FORMS, definition_of, fused_form
-from polytask.kernels.add_and_norm import Draw, add_and_norm
+from polytask.kernels.add_and_norm import add_and_norm
 from polytask.kernels.bias_gelu import bias_gelu
 from polytask.kernels.bottleneck import bottleneck
 from polytask.kernels.embed_and_norm import embed_and_norm
 from polytask.kernels.fused.adapter import FusedAdapter, fused_adapter
 from polytask.kernels.fused.attention import one_product_mix
 from polytask.kernels.fused.layer import fused_layer_fits
+from polytask.kernels.row_norm import Draw
 from polytask.kernels.triton_support import TRITON
+from polytask.settings import MethodChoice
 from polytask.stream import Layout, Stream
 from polytask.text.packing import Packer, Part
-from polytask.types import MethodChoice, UserError
+from polytask.types import UserError
 
 ADAPTERS = TABLES["adapter"]
 TASKS = ("one", "two", "three")
@@ -194,7 +196,7 @@ def choices(kind: Any) -> list[Any]:
 def must_be_first(name: str) -> bool:
     """Whether it can only be the first of a stack, or is a stack itself."""
     options = {option.kind for option in options_of(ADAPTERS[name])}
-    return tuple[MethodChoice, ...] in options or bool(made_adapter(MethodChoice(name, small(name))).stand_ins())
+    return tuple[MethodChoice, ...] in options or bool(made_adapter(MethodChoice(name, small(name))).replacements())
 
 
 def made_adapter(choice: MethodChoice) -> Adapter:

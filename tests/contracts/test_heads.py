@@ -15,10 +15,11 @@ from polytask.encoders.bert import Bert, BertShape
 from polytask.heads import HEADS
 from polytask.heads.base import Head
 from polytask.model import MultiTaskModel
+from polytask.settings import MethodChoice, TaskSpec
 from polytask.stream import Encoded, Stream
 from polytask.text.masking import Masker
 from polytask.text.packing import Packer, Part
-from polytask.types import YES_NO, LabelKind, LabelSpace, MethodChoice, TaskSpec, UserError
+from polytask.types import YES_NO, LabelKind, LabelSpace, UserError
 
 SPACES = {
     "classes": LabelSpace("classes", ("a", "b", "c")),

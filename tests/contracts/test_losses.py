@@ -9,7 +9,8 @@ from torch import Tensor
 from polytask.build import make_loss
 from polytask.losses import LOSSES
 from polytask.losses.base import Loss
-from polytask.types import YES_NO, LabelKind, LabelSpace, MethodChoice, TaskSpec, UserError
+from polytask.settings import MethodChoice, TaskSpec
+from polytask.types import YES_NO, LabelKind, LabelSpace, UserError
 
 SPACES: dict[LabelKind, LabelSpace] = {
     "classes": LabelSpace("classes", ("a", "b", "c", "d")),

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from polytask.build import option, options_of
 from polytask.optim import OPTIMIZERS
+from polytask.settings import MethodChoice
 from polytask.training import checkpoint as ckpt
-from polytask.types import MethodChoice, UserError
+from polytask.types import UserError
 
 SHAPES: list[tuple[int, ...]] = [(7, 5), (11,), (3, 2, 2), ()]
 # In addition to the defaults: options that change the formula.

@@ -21,9 +21,10 @@ from polytask.model import MultiTaskModel
 from polytask.policies.base import PolicyContext
 from polytask.regularizers.base import RegularizerContext
 from polytask.samplers.base import SamplerContext
+from polytask.settings import Bounds, MethodChoice, TaskSpec
 from polytask.text.masking import Masker
 from polytask.text.packing import Packer, Part
-from polytask.types import YES_NO, Bounds, LabelSpace, MethodChoice, Stage, TaskSpec, UserError
+from polytask.types import YES_NO, LabelSpace, Stage, UserError
 
 VALUES = [-1, 0, 10**12, math.nan, math.inf, -math.inf]
 SHAPE = BertShape(layers=1, hidden=12, heads=2, ffn=12, vocabulary=40, positions=16)

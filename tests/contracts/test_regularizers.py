@@ -14,9 +14,10 @@ from polytask.model import MultiTaskModel
 from polytask.regularizers import REGULARIZERS
 from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.runs.prepare import Prepared
+from polytask.settings import MethodChoice
 from polytask.stream import Stream
 from polytask.training.feed import Feed
-from polytask.types import Draw, MethodChoice, Stage
+from polytask.types import Draw, Stage
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 SMALL = {

@@ -9,7 +9,8 @@ import pytest
 from polytask.disk.json_files import read_json, read_json_lines, read_text
 from polytask.disk.records import convert
 from polytask.recipe.yaml_files import load_yaml
-from polytask.types import MethodChoice, NonNegative, Positive, Rate, Share, Size, UserError, unknown
+from polytask.settings import MethodChoice, NonNegative, Positive, Rate, Share, Size
+from polytask.types import UserError, unknown
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,20 @@
-"""The baseline without training equals that computed by hand; sentences about the start of a run."""
+"""The baseline without training equals that computed by hand."""
 
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from polytask.adapters import ADAPTERS
 from polytask.adapters.base import AdapterContext
 from polytask.encoders.bert import Bert, BertShape
-from polytask.evaluation.baselines import MOST_ROWS, against, remarks, report_from, untrained_baseline
+from polytask.evaluation.baselines import MOST_ROWS, report_from, untrained_baseline
 from polytask.heads import HEADS
 from polytask.model import MultiTaskModel
+from polytask.settings import TaskSpec
 from polytask.text.packing import Packer
 from polytask.training.journal import evaluation_line
-from polytask.types import YES_NO, EvalReport, LabelSpace, MetricValue, TaskScore, TaskSpec
+from polytask.types import YES_NO, EvalReport, LabelSpace, MetricValue, TaskScore
 
 SHAPE = BertShape(vocabulary=40, layers=1, hidden=16, heads=2, ffn=32, positions=32)
 SCORES = LabelSpace("score", low=0.0, high=5.0)
@@ -70,38 +70,8 @@ def test_large_splits_are_sampled() -> None:
     assert nearest["what"] == "the 10 nearest of 2,000 training rows, untrained encoder, on 2,000 dev rows"
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "greater", "expected"),
-    [
-        (0.6, 0.8, True, "better"),
-        (0.6, 0.8, False, "worse"),
-        (0.1, 0.3, True, "worse"),
-        (0.1, 0.3, False, "better"),
-        (0.4, 0.6, True, "no clear difference"),
-    ],
-)
-def test_a_verdict_needs_the_whole_interval(low: float, high: float, greater: bool, expected: str) -> None:
-    assert against({"low": low, "high": high}, 0.5, greater) == expected
-
-
 def report(step: int, value: float, low: float, high: float, **baselines: Any) -> EvalReport:
     return EvalReport(step, "dev", {"t": TaskScore(0.3, {"f1": MetricValue(value, low, high)}, "f1", 90)}, baselines)
-
-
-def test_remarks_say_what_training_did_not_improve() -> None:
-    simple = {"metric": "f1", "value": 0.6, "what": "the 10 nearest"}
-    start = report(0, 0.751, 0.7, 0.8, t=simple)
-    (sentence,) = remarks(report(80, 0.773, 0.71, 0.83), start, "mean")
-    assert sentence == ("t: f1 0.773 [0.710, 0.830] is not clearly better than the untrained model at step 0 (0.751).")
-    better, worse, unclear = remarks(report(80, 0.6, 0.55, 0.65), start, "mean")
-    assert better == (
-        "The untrained model scored better on dev, by the mean of the tasks, than the best checkpoint (step 80): "
-        "0.751 before training, 0.600 after."
-    )
-    assert worse.startswith("t: f1 0.600 [0.550, 0.650] is worse than the untrained model at step 0 (0.751).")
-    assert unclear.endswith("is not clearly better than the 10 nearest (0.600).")
-    assert not remarks(report(80, 0.9, 0.88, 0.92), start, "mean")
-    assert len(remarks(report(80, 0.6, 0.55, 0.65), start, "last")) == 2  # no best checkpoint to speak of
 
 
 def test_a_line_of_the_journal_gives_its_report_back() -> None:

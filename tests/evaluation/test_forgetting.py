@@ -13,8 +13,9 @@ from polytask.evaluation.forgetting import OldTask, before_and_after
 from polytask.evaluation.metrics import metrics_for
 from polytask.evaluation.scoring import Predictions, score
 from polytask.heads.base import Head, TextHead
+from polytask.settings import TaskSpec
 from polytask.stream import Encoded
-from polytask.types import YES_NO, EvalReport, LabelSpace, MetricValue, TaskSpec
+from polytask.types import YES_NO, EvalReport, LabelSpace, MetricValue
 
 CLASSES = LabelSpace("classes", ("a", "b", "c"))
 SCORE = LabelSpace("score", low=0.0, high=5.0)

@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 from polytask.evaluation.interference import (
-    NOTHING_SHARED,
     curve,
     jackknife,
     moving,
@@ -18,6 +17,7 @@ from polytask.evaluation.interference import (
     read_interference,
     summarize,
 )
+from polytask.reports.interference import NOTHING_SHARED, with_sentences
 from polytask.runs.report import write_report
 
 
@@ -38,7 +38,7 @@ APART = [line(10 * n, c, {"layer 1": c - 0.1, "layer 0": c}) for n, c in enumera
 
 
 def test_a_mean_has_its_usual_interval_and_words() -> None:
-    found = summarize(APART)
+    found = with_sentences(summarize(APART))
     cosines = [-0.1, -0.3, -0.2, 0.05, -0.2]
     (pair,) = found["pairs"]
     assert (found["probes"], found["first_step"], found["last_step"], found["seconds"]) == (5, 10, 50, 2.5)
@@ -69,7 +69,7 @@ def test_a_mean_has_its_usual_interval_and_words() -> None:
 def test_the_sentence_names_the_strongest_layer(sign: int, words: str) -> None:
     cosines = [sign * c for c in (0.18, 0.2, 0.22, 0.21, 0.17, 0.22)]
     probes = [line(n, c, {"pooler": None, "layer 0": c / 2, "embeddings": 2 * c}) for n, c in enumerate(cosines, 1)]
-    found = summarize(probes)
+    found = with_sentences(summarize(probes))
     (pair,) = found["pairs"]
     assert pair["sentence"].startswith(words[:40])
     assert re.sub(r"\[[^]]*\]", "[]", pair["sentence"]) == (
@@ -137,7 +137,7 @@ def test_transfer_is_in_steps_of_the_tasks_own() -> None:
 
 
 def test_one_probe_has_no_interval_and_none_has_no_summary(tmp_path: Path) -> None:
-    found = summarize(APART[:1])
+    found = with_sentences(summarize(APART[:1]))
     (pair,) = found["pairs"]
     assert pair["cosine"] == {"value": -0.1, "low": None, "high": None}
     assert pair["verdict"] == "unclear"
@@ -160,7 +160,7 @@ def test_tasks_that_have_no_gradient_somewhere_are_left_out() -> None:
     assert (pair["cosine"]["value"], pair["conflict"]) == (0.5, 0.0)
     assert curve(probes, "quora", "sst") == [(2, 0.5)]
     for never in (probes[0], {**probes[0], "layers": {}, "norms": {}}):
-        nothing = summarize([never])
+        nothing = with_sentences(summarize([never]))
         assert (nothing["note"], nothing["pairs"], nothing["layers"]) == (NOTHING_SHARED, [], [])
 
 
@@ -171,7 +171,7 @@ def test_tasks_that_share_no_parameters() -> None:
         cosines = [[1.0, 0.1 * step, None], [0.1 * step, 1.0, None], [None, None, None]]
         content = {"layers": {"all": cosines, "layer 0": cosines}, "norms": {"all": [1.0, 1.0, 0.0]}}
         probes.append({"step": step, "tasks": ["a", "b", "c"], "seconds": 0.1, **content})
-    found = summarize(probes)
+    found = with_sentences(summarize(probes))
     assert [pair["cosine"]["value"] for pair in found["pairs"]] == [pytest.approx(0.2), None, None]
     assert found["pairs"][1]["sentence"] == "a and c share no trainable parameters."
     assert found["transfer"][0][2]["value"] is None  # c has no step of its own to measure by
@@ -212,7 +212,7 @@ def test_the_page_shows_every_pair(tmp_path: Path, size: int) -> None:
     tasks = [f"task<{k}>" for k in range(size)]
     probes = probes_of(tasks)
     page = page_of(tmp_path, probes)
-    found = summarize(probes)
+    found = with_sentences(summarize(probes))
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page)).replace("&lt;", "<").replace("&gt;", ">")
     for pair in found["pairs"]:
         assert pair["sentence"] in text

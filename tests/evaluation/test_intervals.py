@@ -57,6 +57,17 @@ def test_one_class_only() -> None:
     assert found["f1"].high > 0.5  # no row says how well yes is found
 
 
+@pytest.mark.parametrize("rows", [150, 999])
+def test_the_size_of_the_jackknifes_arrays_changes_nothing(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    gold = rng.integers(0, 26, rows) / 5
+    predictions = Predictions(gold, np.clip(gold + rng.normal(size=rows), 0, 5))
+    usual = score(predictions, SCORES, 0.0)
+    for numbers in (1, 10**6):
+        monkeypatch.setattr(intervals, "CACHED_NUMBERS", numbers)
+        assert score(predictions, SCORES, 0.0) == usual
+
+
 def coverage(name: str, labels: LabelSpace, truth: float, draw, trials: int) -> float:
     rng, covered = np.random.default_rng(1), 0
     for trial in range(trials):

@@ -11,7 +11,8 @@ from polytask.evaluation.own_metrics import own_metrics, primary_of
 from polytask.evaluation.scoring import Predictions, score
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import recipe_to_mapping
-from polytask.types import LabelSpace, MetricValue, TaskScore, TaskSpec, UserError
+from polytask.settings import TaskSpec
+from polytask.types import LabelSpace, MetricValue, TaskScore, UserError
 
 MODULE = """
 import numpy as np

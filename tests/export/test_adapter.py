@@ -20,7 +20,7 @@ from polytask.encoders.bert import Bert, BertShape
 from polytask.export.adapter import KEY, read_adapter
 from polytask.pretrained.weights import fingerprints, load_encoder, save_encoder
 from polytask.runs.bundle import load_bundle, save_bundle
-from polytask.types import MethodChoice
+from polytask.settings import MethodChoice
 
 SMALL = {"pal": "{name: pal, size: 12, heads: 3}", "stack": "{name: stack, adapters: [low_rank, lora, lhuc]}"}
 

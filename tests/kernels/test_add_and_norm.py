@@ -9,7 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.kernels import add_and_norm as module
-from polytask.kernels.add_and_norm import NO_DROPOUT, Draw, add_and_norm
+from polytask.kernels import row_norm
+from polytask.kernels.add_and_norm import add_and_norm
+from polytask.kernels.row_norm import NO_DROPOUT, Draw
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = "cpu" if INTERPRETED else "cuda"
@@ -82,7 +84,7 @@ def test_values_and_gradients(rows: int, size: int, biased: bool, branched: bool
 def test_more_rows_than_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     given = inputs(23, 16, torch.float32, True, False)
     few = gradients(run_kernel(given), given, torch.float32)
-    monkeypatch.setattr(module, "PROGRAMS", 2)
+    monkeypatch.setattr(row_norm, "PROGRAMS", 2)
     for one, two in zip(few, gradients(run_kernel(given), given, torch.float32), strict=True):
         torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-5)
 
@@ -147,7 +149,7 @@ KINDS = {
 def test_they_compile_and_move_rows_in_wide_pieces(ptx: Any, size: int) -> None:
     """No device is needed for that."""
     shape = module._options(size, torch.empty(0), None, 0.1)
-    pieces = module.LANE // 128  # of four columns, that a thread has
+    pieces = row_norm.LANE // 128  # of four columns, that a thread has
     code = ptx(module._norm_forward, KINDS, **shape)
     assert code.count("st.global.v4.b32") == pieces  # the sums
     assert code.count("st.global.v2.b32") == pieces  # the same in bf16

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.kernels import embed_and_norm as module
-from polytask.kernels.add_and_norm import Draw
+from polytask.kernels import row_norm
 from polytask.kernels.embed_and_norm import embed_and_norm
+from polytask.kernels.row_norm import Draw
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = "cpu" if INTERPRETED else "cuda"
@@ -123,7 +124,7 @@ def test_segments_of_any_number_and_sizes_that_are_no_multiple(segments: int, dt
 
 @needs_kernels
 def test_rows_wider_than_a_block_of_columns_and_more_than_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PROGRAMS", 2)
+    monkeypatch.setattr(row_norm, "PROGRAMS", 2)
     of, given = batch([3, 0, 8, 2]), learned(200)
     check_gradients(run(given, of), written_out(given, of), given, NEAR)
 
@@ -188,13 +189,13 @@ def test_they_compile_and_move_rows_in_wide_pieces(ptx: Any, size: int) -> None:
     ids = dict.fromkeys(["token_ids", "segment_ids", "position_ids", "seed"], "*i64")
     kinds = {**numbers, **ids, "cu_seqlens": "*i32", "half": "*bf16", "half_grad": "*bf16"}
 
-    pieces = module.LANE // 128  # of four columns, that a thread has
-    code = ptx(module._embed_forward, kinds, **module._options(size, 0.1))
+    pieces = row_norm.LANE // 128  # of four columns, that a thread has
+    code = ptx(module._embed_forward, kinds, **row_norm.row_options(size, 0.1))
     assert code.count("ld.global.v4.b32") == 5 * pieces  # of three tables and two vectors
     assert code.count("st.global.v4.b32") == pieces  # in float32
     assert code.count("st.global.v2.b32") == pieces  # the same in bf16
     backward = {"FULL": True, "HALF": True, "WANTED": True, "MATRICES": 4}
-    code = ptx(module._embed_backward, kinds, **backward, **module._options(size, 0.1))
+    code = ptx(module._embed_backward, kinds, **backward, **row_norm.row_options(size, 0.1))
     assert code.count("ld.global.v4.b32") == 5 * pieces  # the scale, a gradient and three tables
     assert code.count("ld.global.v2.b32") == pieces
     assert code.count("st.global.v4.b32") == 5 * pieces  # the sum's gradient and four sums

@@ -10,8 +10,8 @@ from polytask.adapters.per_task import TaskLinear
 from polytask.build import make_adapter
 from polytask.encoders.bert import Bert, BertShape
 from polytask.kernels.grouped import grouped_linear, vector_rows
+from polytask.settings import MethodChoice
 from polytask.text.packing import Packer, Part
-from polytask.types import MethodChoice
 
 
 @pytest.mark.parametrize(("features", "outputs"), [(16, 8), (12, 17)])

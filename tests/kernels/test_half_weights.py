@@ -17,7 +17,7 @@ def test_the_numbers_are_autocasts_own() -> None:
     gradients = [p.grad for p in model.parameters()]
     model.zero_grad(set_to_none=True)
     half = HalfWeights(model)
-    with half.standing_in(), torch.autocast("cpu", torch.bfloat16):
+    with half.swapped_in(), torch.autocast("cpu", torch.bfloat16):
         found = model(x)
         found.square().mean().backward()
     half.move_gradients()
@@ -51,10 +51,10 @@ def test_copies_are_cast_anew_where_torch_has_changed_the_weights() -> None:
     half.forget()
     assert all(right())
     half.copies[first].detach().zero_()
-    with average.standing_in(model):
+    with average.swapped_in(model):
         pass
     assert right() == [False, True, True, True], "an average stands in for them, and they are what they were"
-    with average.standing_in(model):
+    with average.swapped_in(model):
         assert all(right())
     assert all(right())
 
@@ -69,7 +69,7 @@ def test_a_weight_in_two_places_has_one_copy_and_all_of_its_gradient() -> None:
     wanted = model[0].weight.grad
     model.zero_grad(set_to_none=True)
     half = HalfWeights(model)
-    with half.standing_in(), torch.autocast("cpu", torch.bfloat16):
+    with half.swapped_in(), torch.autocast("cpu", torch.bfloat16):
         model(x).square().mean().backward()
     half.move_gradients()
     torch.testing.assert_close(model[0].weight.grad, wanted, rtol=2e-2, atol=1e-4)

@@ -44,7 +44,7 @@ def test_neighbouring_copies_in_bf16_are_one_matrix_and_gradients_come_in_bf16()
     assert joined(weights[::-1]).data_ptr() != weights[2].data_ptr()
     assert torch.equal(joined(weights[::-1]), torch.cat(weights[::-1]))
     x = torch.randn(7, 64).bfloat16()
-    with half.standing_in(), torch.autocast("cpu", torch.bfloat16):
+    with half.swapped_in(), torch.autocast("cpu", torch.bfloat16):
         one, apart = of_maps(x.float(), maps), torch.cat([m(x) for m in maps], 1)
     torch.testing.assert_close(one, apart)
     one.float().sum().backward()

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from polytask.recipe.reading import read_recipe, write_recipe
 from polytask.recipe.records import Recipe, recipe_to_mapping
-from polytask.types import TaskSpec, TrainSettings, UserError
+from polytask.settings import TaskSpec, TrainSettings
+from polytask.types import UserError
 
 PIECES = [
     *(

@@ -7,7 +7,8 @@ import pytest
 
 from polytask.recipe.reading import read_recipe, recipe_from, write_recipe
 from polytask.recipe.records import recipe_to_mapping
-from polytask.types import MethodChoice, UserError
+from polytask.settings import MethodChoice
+from polytask.types import UserError
 
 TASK = {"kind": "yes_no", "text": "t", "label": "l", "train": "a.csv", "dev": "b.csv"}
 PLAIN = {"kind": "text", "text": "t", "train": "a.csv", "dev": "b.csv"}

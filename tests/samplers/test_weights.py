@@ -7,7 +7,8 @@ import pytest
 from polytask.build import make
 from polytask.samplers.base import SamplerContext
 from polytask.samplers.weights import Weights
-from polytask.types import MethodChoice, UserError
+from polytask.settings import MethodChoice
+from polytask.types import UserError
 
 CONTEXT = SamplerContext({"sst": 10, "quora": 10_000, "sts": 300}, 4, 0, 100, 1)
 

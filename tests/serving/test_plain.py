@@ -16,7 +16,8 @@ from polytask.heads.base import TextHead
 from polytask.machine import multiplies_bf16
 from polytask.serving import plain as module
 from polytask.serving.plain import PlainEncoder
-from polytask.types import YES_NO, LabelSpace, MethodChoice, TaskSpec
+from polytask.settings import MethodChoice, TaskSpec
+from polytask.types import YES_NO, LabelSpace
 
 POOLINGS = ("first", "pooler", "mean")
 SPECS = {

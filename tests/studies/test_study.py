@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
+from polytask.settings import MethodChoice
 from polytask.studies.study import differences, read_study, shown
-from polytask.types import MethodChoice, UserError
+from polytask.types import UserError
 
 BASE = {"tasks": {"one": {"kind": "yes_no", "text": ["a", "b"], "label": "l", "train": "t.csv", "dev": "d.csv"}}}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from polytask.settings import TaskSpec
 from polytask.tasks.reading import open_source
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import TaskSpec
 
 Write = Callable[[str, str | bytes], str]
 Read = Callable[..., list[object]]

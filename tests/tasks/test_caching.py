@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from polytask.settings import TaskSpec
 from polytask.tasks import caching
 from polytask.tasks.sources.source import BrokenRow
 from polytask.tasks.task import read_tasks
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import TaskSpec, UserError
+from polytask.types import UserError
 
 Write = Callable[[str, str | bytes], str]
 

@@ -9,11 +9,11 @@ import pytest
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from polytask.evaluation.metrics import chosen_metric
+from polytask.settings import TaskSpec
 from polytask.tasks.describe import SHOWN_BROKEN_ROWS, baseline, describe_split, label_balance
 from polytask.tasks.task import Task, read_tasks
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import TaskSpec
 
 Write = Callable[[str, str | bytes], str]
 MakeTask = Callable[..., Task]

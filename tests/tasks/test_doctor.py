@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polytask.settings import TaskSpec
 from polytask.tasks.doctor import examine
 from polytask.tasks.finding import SEVERITIES, Finding
 from polytask.tasks.task import Task, read_tasks
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import TaskSpec
 
 Write = Callable[[str, str | bytes], str]
 Make = Callable[..., Task]

@@ -7,8 +7,9 @@ from pathlib import Path
 import openpyxl
 import pytest
 
+from polytask.settings import TaskSpec
 from polytask.tasks.guess import guess_task
-from polytask.types import TaskSpec, UserError
+from polytask.types import UserError
 
 Table = Callable[..., str]
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polytask.settings import TaskSpec
 from polytask.tasks.labels import (
     MOST_CLASSES,
     LabelProblem,
@@ -17,7 +18,7 @@ from polytask.tasks.labels import (
     label_space,
     sorted_classes,
 )
-from polytask.types import YES_NO, LabelKind, LabelSpace, TaskSpec, UserError
+from polytask.types import YES_NO, LabelKind, LabelSpace, UserError
 
 
 def spec(kind: LabelKind, classes: tuple[str, ...] | None = None, range: tuple[float, float] | None = None) -> TaskSpec:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from polytask.settings import TaskSpec
 from polytask.tasks.finding import Finding
 from polytask.tasks.odd_labels import odd_labels
 from polytask.tasks.task import read_tasks
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import TaskSpec
 
 Table = Callable[..., str]
 Look = Callable[..., dict[tuple[str, str], Finding]]

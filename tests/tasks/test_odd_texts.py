@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from polytask.settings import TaskSpec
 from polytask.tasks import odd_texts as module
 from polytask.tasks.finding import Finding
 from polytask.tasks.odd_texts import odd_texts
 from polytask.tasks.task import Split, read_tasks
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import TaskSpec
 
 Table = Callable[..., str]
 Look = Callable[..., dict[str, Finding]]

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polytask.serving.input import InputFile
+from polytask.settings import TaskSpec
 from polytask.tasks.guess import guess_task
 from polytask.tasks.labels import LabelReader
 from polytask.tasks.reading import Format, open_source
 from polytask.tasks.rows import labelled_rows
 from polytask.tasks.sources.source import BrokenRow
-from polytask.types import LabelKind, TaskSpec, UserError
+from polytask.types import LabelKind, UserError
 
 FORMATS: list[Format] = ["csv", "tsv", "jsonl", "parquet", "xlsx"]
 

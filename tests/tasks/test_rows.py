@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
+from polytask.settings import TaskSpec
 from polytask.tasks.labels import LabelReader
 from polytask.tasks.reading import open_source
 from polytask.tasks.rows import labelled_rows
 from polytask.tasks.sources.source import BrokenRow
-from polytask.types import TaskSpec, UserError
+from polytask.types import UserError
 
 Write = Callable[[str, str | bytes], str]
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from polytask.settings import TaskSpec
 from polytask.tasks.reading import open_source
 from polytask.tasks.splitting import split_file
-from polytask.types import TaskSpec, UserError
+from polytask.types import UserError
 
 Table = Callable[..., str]
 

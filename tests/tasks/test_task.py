@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from polytask.settings import TaskSpec
 from polytask.tasks.task import read_split, read_tasks
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import Example, LabelSpace, TaskSpec, UserError
+from polytask.types import Example, LabelSpace, UserError
 
 Write = Callable[[str, str | bytes], str]
 

@@ -12,7 +12,7 @@ from transformers import BertTokenizerFast
 
 from polytask.stream import Stream
 from polytask.text.filler import FILLER_LENGTH, filler_lengths, size_class, static_rooms
-from polytask.text.packing import Packer, Part, batches_by_length
+from polytask.text.packing import InputFormat, Packer, Part, batches_by_length
 
 CLS, SEP = 101, 102
 WORDS = string.ascii_lowercase[:20]
@@ -119,6 +119,25 @@ def test_length_is_what_packing_takes(lengths: list[int], apart: bool, max_lengt
     assert all(len(sequence) <= max_length for sequence in made)
 
 
+@given(
+    st.integers(1, 2).flatmap(lambda width: st.lists(st.tuples(*[st.integers(0, 30)] * width), min_size=1, max_size=8)),
+    st.booleans(),
+    st.integers(5, 40),
+)
+def test_many_examples_are_packed_as_each_of_them(lengths: list[tuple[int, ...]], apart: bool, max_length: int) -> None:
+    """Truncation included."""
+    rng = np.random.default_rng(0)
+    texts = [tuple(rng.integers(5, 99, n).astype(np.uint16) for n in example) for example in lengths]
+    stream = packer(max_length).pack([Part("b", texts, apart)])
+    each = [sequence for example in texts for sequence in packer(max_length).sequences(example, apart)]
+    assert stream.token_ids_T.tolist() == [token for pieces, _ in each for piece in pieces for token in piece.tolist()]
+    assert stream.layout.lengths == tuple(sum(map(len, pieces)) for pieces, _ in each)
+    segments = [int(place >= second) for pieces, second in each for place in range(sum(map(len, pieces)))]
+    assert stream.segment_ids_T.tolist() == segments
+    expected = [packer(max_length).length(example, apart) for example in lengths]
+    assert packer(max_length).lengths(texts, InputFormat(separate_texts=apart)).tolist() == expected
+
+
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 100))
 def test_batches_hold_every_example_once_inside_the_budget(lengths: list[int], budget: int) -> None:
     batches = list(batches_by_length(lengths, budget))
@@ -132,11 +151,11 @@ def test_batches_hold_every_example_once_inside_the_budget(lengths: list[int], b
 def test_static_streams_of_one_size_class_have_the_same_shapes(lengths: list[int], other: int) -> None:
     """For any texts, if each task has as many and their tokens are in the same size class."""
 
-    def steady(lengths: list[int]) -> Stream:
+    def static(lengths: list[int]) -> Stream:
         parts = [Part("a", [(np.ones(n, dtype=np.uint16),) for n in lengths]), Part("c", [(ids(1), ids(2, 3))])]
         return packer(64).pack(parts, static_shape=True)
 
-    one, two = steady(lengths), steady([other, *lengths[1:]])
+    one, two = static(lengths), static([other, *lengths[1:]])
     real = sum(n + 2 for n in lengths)
     first, last = one.layout.token_ranges[0]
     assert (first, last) == (0, size_class(real, tasks=2))

@@ -19,13 +19,14 @@ from polytask.policies import WeightedSum
 from polytask.policies.base import PolicyContext
 from polytask.samplers import SAMPLERS
 from polytask.samplers.base import SamplerContext
+from polytask.settings import MethodChoice, TaskSpec, TrainSettings
 from polytask.text.packing import Packer
 from polytask.training.feed import Feed
 from polytask.training.groups import freeze, parameter_groups
 from polytask.training.journal import Journal
 from polytask.training.loop import Session
 from polytask.training.objective import Objective
-from polytask.types import YES_NO, LabelSpace, MethodChoice, TaskSpec, TrainSettings
+from polytask.types import YES_NO, LabelSpace
 
 SHAPE = BertShape(layers=2, hidden=32, heads=4, ffn=64, vocabulary=60, positions=32)
 

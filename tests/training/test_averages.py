@@ -57,21 +57,21 @@ def test_frozen_weights_stay_exactly_what_they_are() -> None:
     assert torch.equal(average.weights["weight"], before)
 
 
-def test_standing_in_and_the_very_same_weights_back() -> None:
+def test_swapped_in_and_the_very_same_weights_back() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     average = RunningAverage(model, 0.9)
     for tensor in average.weights.values():
         tensor.fill_(7.0)
     parameters = list(model.parameters())
     places, values = [p.data_ptr() for p in parameters], [p.detach().clone() for p in parameters]
-    with average.standing_in(model):
+    with average.swapped_in(model):
         assert all((p == 7).all() for p in model.parameters())
         assert all((t == 7).all() for t in model.state_dict().values())
     for _ in range(2):
         assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
         assert [p.data_ptr() for p in model.parameters()] == places
         assert all(torch.equal(p, value) for p, value in zip(model.parameters(), values, strict=True))
-        with pytest.raises(RuntimeError, match="in between"), average.standing_in(model):  # and after an error too
+        with pytest.raises(RuntimeError, match="in between"), average.swapped_in(model):  # and after an error too
             raise RuntimeError("in between")
 
 

@@ -28,6 +28,7 @@ from polytask.optim.fused_adamw import FusedAdamW
 from polytask.policies import POLICIES
 from polytask.policies.base import PolicyContext
 from polytask.policies.sum import WeightedSum
+from polytask.settings import MethodChoice
 from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
 from polytask.training.averages import RunningAverage
@@ -36,7 +37,7 @@ from polytask.training.checkpoint import newest
 from polytask.training.feed import Batch
 from polytask.training.loop import Session
 from polytask.training.objective import Objective
-from polytask.types import YES_NO, Draw, MethodChoice, UserError
+from polytask.types import YES_NO, Draw, UserError
 
 from .attention_by_borders import attend_by_borders
 from .recorded_graphs import RecordedGraphs

@@ -11,10 +11,11 @@ from polytask.adapters import ADAPTERS
 from polytask.build import make_model
 from polytask.encoders.bert import Bert, BertShape
 from polytask.model import MultiTaskModel
+from polytask.settings import MethodChoice, TaskSpec
 from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
 from polytask.training.gradients import Gradients, Source, cut_pass, own_parameters, shared_by_layer
-from polytask.types import YES_NO, LabelSpace, MethodChoice, TaskSpec
+from polytask.types import YES_NO, LabelSpace
 
 SHAPE = BertShape(layers=3, hidden=24, heads=3, ffn=32, vocabulary=60, positions=32)
 LABELS = {"one": LabelSpace("classes", ("a", "b", "c")), "two": YES_NO, "three": LabelSpace("score", low=0, high=5)}

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from polytask.settings import TrainSettings
 from polytask.training.groups import parameter_groups
-from polytask.types import TrainSettings
 
 
 def rates(model: Any, **settings: Any) -> dict[str, tuple[float, float]]:

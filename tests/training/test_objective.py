@@ -15,11 +15,11 @@ from polytask.regularizers.base import Regularizer
 from polytask.types import YES_NO, Draw
 
 
-def a_pass(session: Any, **taught: Tensor) -> Pass:
+def a_pass(session: Any, **teacher_outputs: Tensor) -> Pass:
     """A pass over four examples of each task, without dropout."""
     session.model.eval()
     stream = session.feed.next_batch([Draw("one", 4), Draw("two", 4)]).together
-    return session.model.run(replace(stream, taught=taught))
+    return session.model.run(replace(stream, teacher_outputs=teacher_outputs))
 
 
 def test_a_named_loss_for_its_task_and_the_heads_own_for_the_others(make_session: Any) -> None:
@@ -63,7 +63,7 @@ def test_a_named_loss_is_combined_with_a_teacher(make_session: Any) -> None:
     objective = replace(session.objective, losses={"two": focal}, temperature=2.0)
     outputs = forward.outputs["two"]
     gold = focal(outputs, forward.stream.labels["two"]).item()
-    distilled = distillation_loss(outputs, forward.stream.taught["two"], "yes_no", 2.0, "cross_entropy").item()
+    distilled = distillation_loss(outputs, forward.stream.teacher_outputs["two"], "yes_no", 2.0, "cross_entropy").item()
     found = objective.task_losses(session.model, forward.stream, forward.outputs, 0.25)["two"].item()
     assert found == pytest.approx(0.25 * gold + 0.75 * distilled, rel=1e-5)
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from polytask import read_recipe, start_training
-from polytask.evaluation.interference import NOTHING_SHARED, summarize
+from polytask.evaluation.interference import summarize
+from polytask.reports.interference import NOTHING_SHARED, with_sentences
 from polytask.training.checkpoint import newest, optimizer_tensors, step_of
 from polytask.training.gradients import shared_by_layer
 from polytask.training.loop import Session
@@ -146,7 +147,7 @@ def test_where_nothing_is_shared_it_is_said(tmp_path: Path, tiny_settings: list[
     frozen = ["train.parts=adapters", "adapter=houlsby"]
     found = probed(session_of(tmp_path / "a", tiny_settings, *frozen))
     assert (dict(found.layers), dict(found.norms)) == ({}, {})
-    told = summarize([json.loads(json.dumps({"kind": "interference", **vars(found)}))])
+    told = with_sentences(summarize([json.loads(json.dumps({"kind": "interference", **vars(found)}))]))
     assert told["note"] == NOTHING_SHARED
     assert told["pairs"] == []
     norms = probed(session_of(tmp_path / "b", tiny_settings, *frozen, "train.norms=true"))

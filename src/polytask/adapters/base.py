@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.fused_forms import fusible
+from polytask.settings import MethodChoice
 from polytask.stream import Layout
-from polytask.types import MethodChoice, UserError
+from polytask.types import UserError
 
 LinearSite = Literal["query", "key", "value", "attention_output", "up", "down"]
 NormSite = Literal["embedding", "attention", "ffn"]
@@ -122,7 +123,7 @@ class Adapter(nn.Module):
         for index in range(len(self.layers)):
             self.layer(index).start_from(encoder, index)
 
-    def stand_ins(self) -> dict[int, LayerAdapter]:
+    def replacements(self) -> dict[int, LayerAdapter]:
         """The layer adapters that replace the maps and norms of their layer, by the layer's index."""
         return {
             index: part

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, SublayerSite, on_layers
 from polytask.adapters.per_task import TaskLinear
+from polytask.settings import Size
 from polytask.stream import Layout
-from polytask.types import Size
 
 Position = Literal["after_ffn", "after_norm", "both_sublayers"]
 

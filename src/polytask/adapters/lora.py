@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, Linear, LinearSite, on_layers
 from polytask.adapters.per_task import TaskLinear
+from polytask.settings import Positive, Size
 from polytask.stream import Layout
-from polytask.types import Positive, Size
 
 
 def as_linear(weight: Tensor) -> None:

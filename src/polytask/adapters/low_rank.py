@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, chosen_layers, on_layers
 from polytask.adapters.per_task import Projections
+from polytask.settings import Size
 from polytask.stream import Layout
-from polytask.types import Size
 
 
 class LowRankLayer(LayerAdapter):

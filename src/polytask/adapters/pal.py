@@ -5,8 +5,9 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, chosen_layers, on_layers
 from polytask.adapters.per_task import Projections, TaskLinear, normal
+from polytask.settings import Size
 from polytask.stream import Layout
-from polytask.types import Size, UserError
+from polytask.types import UserError
 
 
 class PalLayer(LayerAdapter):

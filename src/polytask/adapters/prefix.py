@@ -5,8 +5,8 @@ from torch import Tensor
 
 from polytask.adapters.base import Adapter, AdapterContext, Attend, LayerAdapter, on_layers
 from polytask.adapters.per_task import TaskVectors, normal
+from polytask.settings import Size
 from polytask.stream import Layout
-from polytask.types import Size
 
 
 class PrefixLayer(LayerAdapter):

@@ -17,8 +17,9 @@ from polytask.adapters.base import (
     NormSite,
     SublayerSite,
 )
+from polytask.settings import MethodChoice
 from polytask.stream import Layout
-from polytask.types import MethodChoice, UserError
+from polytask.types import UserError
 
 
 class StackLayer(LayerAdapter):
@@ -88,7 +89,7 @@ class Stack(Adapter):
             raise UserError("recipe: adapter: a stack needs two or more adapters, as in `adapters: [pal, lhuc]`")
         parts = [context.make(choice) for choice in adapters]
         for choice, part in list(zip(adapters, parts, strict=True))[1:]:
-            if part.stand_ins():
+            if part.replacements():
                 raise UserError(
                     f"recipe: adapter: {choice.name} must come first in a stack: it replaces the layers' own maps, "
                     "so changes that an earlier adapter makes to them would be lost"

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from polytask.types import Bounds, MethodChoice, UserError, unknown
+from polytask.settings import Bounds, MethodChoice
+from polytask.types import UserError, unknown
 
 MAX_LEVELS = 20
 EARLIER_NAMES = {"own_trunk": "own_encoder"}

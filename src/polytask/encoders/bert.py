@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from polytask.adapters.base import Adapter, LayerAdapter
 from polytask.encoders.attention import attend
 from polytask.fused_forms import fusible
+from polytask.settings import Bounds, Rate, Size
 from polytask.stream import Layout, Stream
-from polytask.types import Bounds, Rate, Size
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

@@ -14,10 +14,11 @@ from torch import Tensor
 from polytask import seeds
 from polytask.evaluation.own_metrics import primary_of
 from polytask.evaluation.scoring import Predictions
-from polytask.model import MultiTaskModel
+from polytask.model import MultiTaskModel, eval_mode
+from polytask.settings import TaskSpec
 from polytask.stream import Encoded
-from polytask.text.packing import Packer, Part, batches_by_length
-from polytask.types import EvalReport, LabelSpace, MetricValue, TaskScore, TaskSpec, TokenizedExamples
+from polytask.text.packing import InputFormat, Packer
+from polytask.types import EvalReport, LabelSpace, MetricValue, TaskScore, TokenizedExamples
 
 Json = Mapping[str, Any]
 NEIGHBOURS = 10
@@ -79,22 +80,16 @@ def _vectors(
 ) -> Tensor:
     """Returns unit vectors [N, D], or [N, 2, D] for pairs: the mean of the encoder's last hidden states per text."""
     texts = [split.tokens(int(row)) for row in rows]
-    lengths = [packer.length(tuple(map(len, ids)), spec.is_pair) for ids in texts]
     vectors, order = [], []
-    was_training = model.training
-    model.eval()
-    try:
-        for batch in batches_by_length(lengths, 8192):
-            stream = packer.pack([Part(spec.name, [texts[i] for i in batch], spec.is_pair)]).to(model.device)
+    with eval_mode(model):
+        for batch in model.batches(spec.name, texts, packer, InputFormat(separate_texts=spec.is_pair)):
             with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-                hidden_TD = model.encoder.encode(stream, model.adapter)
-            encoded = Encoded(hidden_TD, stream.layout, model.tasks.index(spec.name), model.encoder.pool)
-            pooled = torch.nn.functional.normalize(encoded.pool("mean").float(), dim=-1).cpu()
+                hidden_TD = model.encoder.encode(batch.stream, model.adapter)
+            encoded = Encoded(hidden_TD, batch.stream.layout, model.tasks.index(spec.name), model.encoder.pool)
+            pooled = torch.nn.functional.normalize(encoded.pool("mean").float(), dim=-1)
             vectors.append(pooled.unflatten(0, (-1, 2)) if spec.is_pair else pooled)
-            order += batch
-    finally:
-        model.train(was_training)
-    return torch.cat(vectors)[torch.from_numpy(np.argsort(order))]
+            order.append(batch.indices)
+    return torch.cat(vectors).cpu()[torch.from_numpy(np.argsort(np.concatenate(order)))]
 
 
 def _joined(vectors: Tensor) -> Tensor:
@@ -118,17 +113,6 @@ def _vote(
     return shares.argmax(1), shares
 
 
-# --- in words ---------------------------------------------------------------------------------------------------------
-
-
-def against(metric: Json, reference: float, greater_is_better: bool) -> str:
-    """Returns `better` or `worse` where the whole interval lies on one side of the reference."""
-    above, below = metric["low"] > reference, metric["high"] < reference
-    if above or below:
-        return "better" if above == greater_is_better else "worse"
-    return "no clear difference"
-
-
 def report_from(line: Json) -> EvalReport:
     """Returns the evaluation that a line of metrics.jsonl holds."""
     tasks = {
@@ -136,31 +120,3 @@ def report_from(line: Json) -> EvalReport:
         for task, score in line["tasks"].items()
     }
     return EvalReport(line["step"], line["split"], tasks, line.get("baselines", {}))
-
-
-def remarks(trained: EvalReport, start: EvalReport, select: str) -> list[str]:
-    """Says in sentences what training did not improve; none where every task is clearly better than at the start."""
-    sentences = []
-    if select != "last" and start.chosen(select) > trained.chosen(select):
-        by = "the mean of the tasks" if select == "mean" else select
-        sentences.append(
-            f"The untrained model scored better on dev, by {by}, than the best checkpoint (step {trained.step}): "
-            f"{abs(start.chosen(select)):.3f} before training, {abs(trained.chosen(select)):.3f} after."
-        )
-    for task, score in trained:
-        value, name = score.metrics[score.primary], score.primary
-        references = {}
-        if task in start.tasks and name in start.tasks[task].metrics:
-            references["the untrained model at step 0"] = start.tasks[task].metrics[name].value
-        if (simple := start.baselines.get(task)) and simple["metric"] == name:
-            references[simple["what"]] = simple["value"]
-        kinds = (("worse", "worse", " and than "), ("no clear difference", "not clearly better", " or than "))
-        for verdict, words, joint in kinds:
-            named = [
-                f"{what} ({reference:.3f})"
-                for what, reference in references.items()
-                if against(vars(value), reference, score.greater_is_better) == verdict
-            ]
-            if named:
-                sentences.append(f"{task}: {name} {value} is {words} than {joint.join(named)}.")
-    return sentences

@@ -10,19 +10,26 @@ from torch import Tensor
 
 from polytask.disk.atomic import atomic_file
 from polytask.evaluation.own_metrics import own_metrics
+from polytask.evaluation.packed_splits import PackedSplits
 from polytask.evaluation.scoring import Predictions, score
 from polytask.heads.base import Head, TextHead
 from polytask.model import MultiTaskModel
+from polytask.settings import TaskSpec
 from polytask.text.packing import Packer
-from polytask.types import EvalReport, Example, LabelSpace, Prediction, TaskScore, TaskSpec, TokenizedExamples
+from polytask.types import EvalReport, Example, LabelSpace, Prediction, TaskScore, TokenizedExamples
 
 
 def split_outputs(
-    model: MultiTaskModel, splits: Mapping[str, TokenizedExamples], packer: Packer, bf16: bool = False
+    model: MultiTaskModel,
+    splits: Mapping[str, TokenizedExamples],
+    packer: Packer,
+    bf16: bool = False,
+    packed: PackedSplits | None = None,
 ) -> dict[str, Tensor]:
-    """Returns each task's outputs for every example of its split, in order."""
+    """Returns each task's outputs for every example of its split, in order. `packed` keeps what was packed before."""
+    packed = PackedSplits(max_tokens=0) if packed is None else packed
     return {
-        task: model.answer(task, [examples.tokens(i) for i in range(len(examples))], packer, bf16=bf16)
+        task: model.answer_batches([task], packed.batches(model, task, examples, packer), bf16)[task]
         for task, examples in splits.items()
     }
 

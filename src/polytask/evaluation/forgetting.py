@@ -16,7 +16,8 @@ from polytask.evaluation.intervals import CONFIDENCE, FEWER_RESAMPLES, RESAMPLES
 from polytask.evaluation.metrics import Metric, metrics_for
 from polytask.evaluation.own_metrics import primary_of
 from polytask.heads.base import Head
-from polytask.types import EvalReport, MetricValue, TaskSpec, TokenizedExamples, UserError
+from polytask.settings import TaskSpec
+from polytask.types import EvalReport, MetricValue, TokenizedExamples, UserError
 
 Array = NDArray[Any]
 ROUNDING = 1e-9  # a drop of exactly `max_drop` is allowed

@@ -21,7 +21,7 @@ this form costs nothing.
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,6 @@ LEVEL = 0.05
 WINDOW = 5
 """The fewest probes of a moving mean."""
 
-NOTHING_SHARED = (
-    "No trainable parameter is shared by two tasks (the encoder is frozen, or each task has its own), so their "
-    "gradients cannot conflict."
-)
-
 
 def read_interference(path: Path) -> Json | None:
     """Summarizes the probes in a run's metrics.jsonl; None if there are none."""
@@ -54,7 +49,7 @@ def read_interference(path: Path) -> Json | None:
 
 
 def summarize(lines: Sequence[Json]) -> Json:
-    """Summarizes a run's probes (at least one) as JSON types."""
+    """Summarizes a run's probes (at least one) as JSON types; no pairs if no two tasks share parameters."""
     probes = _Probes(lines)
     summary: Json = {
         "probes": len(probes.steps_P),
@@ -65,17 +60,15 @@ def summarize(lines: Sequence[Json]) -> Json:
         "layers": list(probes.layers),
         "pairs": [],
         "transfer": [],
-        "note": None,
     }
     pairs = [_pair(probes, i, j) for i, j in itertools.combinations(range(len(probes.tasks)), 2)]
     if all(pair["cosine"]["value"] is None for pair in pairs):
-        return {**summary, "layers": [], "note": NOTHING_SHARED}
+        return {**summary, "layers": []}
     adjusted = statistics.holm([pair["p"] for pair in pairs])
     for pair, p in zip(pairs, adjusted, strict=True):
         value = pair["cosine"]["value"]
         pair["verdict"] = "unclear" if value is None or p > LEVEL else "apart" if value < 0 else "together"
         pair["p"] = p
-        pair["sentence"] = sentence(pair, summary["probes"])
     shared = [name for name in probes.layers if any(name in pair["layers"] for pair in pairs)]
     return {**summary, "layers": shared, "pairs": pairs, "transfer": _transfer(probes)}
 
@@ -123,26 +116,6 @@ def _mean_cosine(cosines_P: Floats) -> Json:
     if degrees:
         low, high = statistics.interval(value, float(stats.t.ppf(1 - LEVEL / 2, degrees)) * error, -1.0, 1.0)
     return {"value": value, "low": low, "high": high}
-
-
-def sentence(pair: Mapping[str, Any], probes: int) -> str:
-    """Describes a pair of tasks in words."""
-    one, other = pair["tasks"]
-    cosine = pair["cosine"]
-    if cosine["value"] is None:
-        return f"{one} and {other} share no trainable parameters."
-    interval = f" [{cosine['low']:.3f}, {cosine['high']:.3f}]" if cosine["low"] is not None else ""
-    numbers = (
-        f"mean cosine {cosine['value']:.3f}{interval}, below 0 in {100 * pair['conflict']:.0f} % of {probes} "
-        f"{'probe' if probes == 1 else 'probes'}"
-    )
-    if pair["verdict"] == "unclear":
-        return f"The gradients of {one} and {other} show no clear sign: {numbers}."
-    conflict = pair["verdict"] == "apart"
-    values = {name: layer["value"] for name, layer in pair["layers"].items()}
-    most = (min if conflict else max)(values, key=lambda name: values[name])
-    place = f"; most in {'the ' if not most.startswith('layer') else ''}{most} ({values[most]:.3f})"
-    return f"The gradients of {one} and {other} {'conflict' if conflict else 'agree'}: {numbers}{place}."
 
 
 # --- the effect of a step on one task for another ---------------------------------------------------------------------

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from polytask.evaluation.metrics import Array, Floats, Metric, all_metrics_for, chosen_metric
-from polytask.types import TaskSpec, UserError
+from polytask.settings import TaskSpec
+from polytask.types import UserError
 
 
 def own_metrics(spec: TaskSpec) -> tuple[Metric, ...]:

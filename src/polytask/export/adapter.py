@@ -24,8 +24,9 @@ from polytask.pretrained.header import FLOATS, check_finite, read_header
 from polytask.pretrained.weights import fingerprints
 from polytask.runs.bundle import Bundle, Method, TaskEntry, load_bundle, no_model, task_tensors
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
+from polytask.settings import MaxLength
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import MaxLength, UserError, unknown
+from polytask.types import UserError, unknown
 
 FORMAT = 1
 KEY = "polytask_adapter"  # a single key, because safetensors writes several keys in a random order

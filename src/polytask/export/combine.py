@@ -22,9 +22,10 @@ from polytask.pretrained.weights import fingerprints, load_encoder
 from polytask.recipe.records import check_task_name
 from polytask.runs.bundle import SPARE, Bundle, no_model, save_bundle, task_tensors
 from polytask.runs.folder import RunFolder, find_model
+from polytask.settings import MethodChoice
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import MethodChoice, UserError
+from polytask.types import UserError
 
 
 def combine(

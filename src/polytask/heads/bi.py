@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from polytask.heads.base import PooledHead
+from polytask.settings import Rate
 from polytask.stream import Encoded, Pooling
-from polytask.types import LabelSpace, Rate
+from polytask.types import LabelSpace
 
 Form = Literal["concat", "difference", "product"]
 NUM_PARTS: dict[Form, int] = {"concat": 2, "difference": 3, "product": 4}

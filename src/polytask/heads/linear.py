@@ -3,8 +3,9 @@
 from typing import ClassVar
 
 from polytask.heads.base import PooledHead
+from polytask.settings import Rate
 from polytask.stream import Pooling
-from polytask.types import LabelSpace, Rate
+from polytask.types import LabelSpace
 
 
 class LinearHead(PooledHead):

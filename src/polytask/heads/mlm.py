@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.heads.base import TextHead
+from polytask.settings import Bounds
 from polytask.stream import Encoded
-from polytask.types import Bounds, LabelSpace
+from polytask.types import LabelSpace
 
 
 class MlmHead(TextHead):

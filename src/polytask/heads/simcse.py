@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.heads.base import TextHead
+from polytask.settings import Positive
 from polytask.stream import Encoded, Pooling
-from polytask.types import LabelSpace, Positive
+from polytask.types import LabelSpace
 
 MAX_BLOCK = 1024
 """The largest number of texts that are compared with each other: a split is divided into equal blocks of at most this

@@ -19,15 +19,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polytask.kernels.add_and_norm import MAX_WIDTH, NO_DROPOUT, Draw, _kept, _or, _read, _write
 from polytask.kernels.column_sums import column_sums
+from polytask.kernels.row_norm import (
+    MAX_WIDTH,
+    NO_DROPOUT,
+    Draw,
+    dropout_factors,
+    either,
+    normalize,
+    normalize_backward,
+    num_programs,
+    output_gradient,
+    read_row,
+    row_options,
+    write_row,
+)
 from polytask.kernels.triton_support import TRITON, jit, tl
 
 SUMMED_SEGMENTS = 2  # at most, for the norm's backward kernel to sum their gradients
 # Module attributes, so that a benchmark can try other values.
-PROGRAMS = 660  # at most, in a backward pass: registers allow five on each of the 132 multiprocessors of an H200
-ROWS = 4  # at least, of a program
-LANE = 256  # columns of a warp
 SEQUENCES, COLUMNS, WARPS = 32, 128, 4  # of one iteration of a program for one position
 
 
@@ -79,11 +89,11 @@ class _EmbedAndNorm(torch.autograd.Function):
         full_TD = torch.empty(rows, size, dtype=torch.float32, device=words_VD.device)
         half_TD = torch.empty_like(full_TD, dtype=half)
         stats_T2 = full_TD.new_empty(rows, 2)
-        ctx.options = _options(size, dropout)
+        ctx.options = row_options(size, dropout)
         ctx.dropout = dropout
         with torch.cuda.device_of(words_VD):
             _embed_forward[(rows,)](
-                *(*tables, *ids, scale_D, shift_D, _or(seed_1, stats_T2), full_TD, half_TD, stats_T2, eps, dropout),
+                *(*tables, *ids, scale_D, shift_D, either(seed_1, stats_T2), full_TD, half_TD, stats_T2, eps, dropout),
                 **ctx.options,
             )
         ctx.save_for_backward(*tables, *ids, cu_seqlens_S1, scale_D, shift_D, seed_1, stats_T2)
@@ -101,14 +111,14 @@ class _EmbedAndNorm(torch.autograd.Function):
         matrices = 2 + summed if summed or any(norm_learns) else 0
         wanted = words_learn or positions_learn or (segments_learn and not summed)
         rows, size = len(token_ids_T), words_VD.shape[-1]
-        programs = min(PROGRAMS, -(-rows // ROWS)) if matrices else rows
+        programs = num_programs(rows, sums=matrices > 0)
         x_grad_TD = stats_T2.new_empty(rows if wanted else 0, size)
         parts_PMD = stats_T2.new_empty(programs if matrices else 0, matrices, size)
         words_grad = segments_grad = positions_grad = scale_grad = shift_grad = None
         with torch.cuda.device_of(words_VD):
             _embed_backward[(programs,)](
-                *(*known, _or(full_TD, stats_T2), _or(half_TD, stats_T2), scale_D, _or(seed_1, stats_T2), stats_T2),
-                *(x_grad_TD, parts_PMD, rows, ctx.dropout),
+                *(*known, either(full_TD, stats_T2), either(half_TD, stats_T2), scale_D, either(seed_1, stats_T2)),
+                *(stats_T2, x_grad_TD, parts_PMD, rows, ctx.dropout),
                 FULL=full_TD is not None,
                 HALF=half_TD is not None,
                 WANTED=wanted,
@@ -149,11 +159,6 @@ def _embedding_gradient(x_grad_TD: Tensor, ids_T: Tensor, table: Tensor) -> Tens
     return grad.to(table.dtype)
 
 
-def _options(size: int, dropout: float) -> dict[str, Any]:
-    width = max(16, 1 << (size - 1).bit_length())
-    return {"SIZE": size, "WIDTH": width, "DROPS": dropout > 0, "num_warps": max(1, width // LANE)}
-
-
 _jit = jit("rows", "sequences")
 
 
@@ -169,8 +174,8 @@ def _sum(
     WIDTH: tl.constexpr,
 ):
     # The order of transformers' BertModel, for the same rounding.
-    x_D = _read(words, word, SIZE, WIDTH) + _read(segments, segment, SIZE, WIDTH)
-    return x_D + _read(positions, position, SIZE, WIDTH)
+    x_D = read_row(words, word, SIZE, WIDTH) + read_row(segments, segment, SIZE, WIDTH)
+    return x_D + read_row(positions, position, SIZE, WIDTH)
 
 
 @_jit
@@ -195,19 +200,13 @@ def _embed_forward(
 ):
     row = tl.program_id(0)
     first = row * 0
-    inside = tl.arange(0, WIDTH) < SIZE
     word, segment, position = tl.load(token_ids + row), tl.load(segment_ids + row), tl.load(position_ids + row)
     x_D = _sum(words, segments, positions, word, segment, position, SIZE, WIDTH)
-    mean = tl.sum(x_D, 0) / SIZE
-    x_D = tl.where(inside, x_D - mean, 0.0)
-    over = 1.0 / tl.sqrt(tl.sum(x_D * x_D, 0) / SIZE + eps)
-    out_D = x_D * over * _read(scale, first, SIZE, WIDTH) + _read(shift, first, SIZE, WIDTH)
+    out_D = normalize(x_D, row, scale, shift, stats, eps, SIZE, WIDTH)
     if DROPS:
-        out_D *= _kept(seed, row, first, dropout, WIDTH)
-    _write(full, row, out_D, SIZE, WIDTH)
-    _write(half, row, out_D, SIZE, WIDTH)
-    tl.store(stats + row * 2, mean)
-    tl.store(stats + row * 2 + 1, over)
+        out_D *= dropout_factors(seed, row, first, dropout, WIDTH)
+    write_row(full, row, out_D, SIZE, WIDTH)
+    write_row(half, row, out_D, SIZE, WIDTH)
 
 
 @_jit
@@ -238,28 +237,18 @@ def _embed_backward(
     program = tl.program_id(0)
     row = program
     first = row * 0
-    inside = tl.arange(0, WIDTH) < SIZE
     zero_D = tl.zeros([WIDTH], tl.float32)
     scale_sum_D, shift_sum_D, first_sum_D, second_sum_D = zero_D, zero_D, zero_D, zero_D
-    scale_D = _read(scale, first, SIZE, WIDTH)
+    scale_D = read_row(scale, first, SIZE, WIDTH)
     while row < rows:
         word, segment, position = tl.load(token_ids + row), tl.load(segment_ids + row), tl.load(position_ids + row)
-        grad_D = zero_D
-        if FULL:
-            grad_D += _read(full_grad, row, SIZE, WIDTH)
-        if HALF:
-            grad_D += _read(half_grad, row, SIZE, WIDTH)
+        grad_D = output_gradient(full_grad, half_grad, row, FULL, HALF, SIZE, WIDTH)
         if DROPS:
-            grad_D *= _kept(seed, row, first, dropout, WIDTH)
+            grad_D *= dropout_factors(seed, row, first, dropout, WIDTH)
         x_D = _sum(words, segments, positions, word, segment, position, SIZE, WIDTH)
-        mean, over = tl.load(stats + row * 2), tl.load(stats + row * 2 + 1)
-        x_D = tl.where(inside, (x_D - mean) * over, 0.0)
-        scaled_D = grad_D * scale_D
-        along = tl.sum(scaled_D * x_D, 0) / SIZE
-        level = tl.sum(scaled_D, 0) / SIZE
-        x_grad_D = (scaled_D - x_D * along - level) * over
+        x_D, x_grad_D = normalize_backward(x_D, grad_D, scale_D, stats, row, SIZE, WIDTH)
         if WANTED:
-            _write(x_grad, row, x_grad_D, SIZE, WIDTH)
+            write_row(x_grad, row, x_grad_D, SIZE, WIDTH)
         if MATRICES > 0:
             scale_sum_D += grad_D * x_D
             shift_sum_D += grad_D
@@ -269,12 +258,12 @@ def _embed_backward(
             second_sum_D += tl.where(segment == 1, x_grad_D, 0.0)
         row += tl.num_programs(0)
     if MATRICES > 0:
-        _write(parts, program * MATRICES, scale_sum_D, SIZE, WIDTH)
-        _write(parts, program * MATRICES + 1, shift_sum_D, SIZE, WIDTH)
+        write_row(parts, program * MATRICES, scale_sum_D, SIZE, WIDTH)
+        write_row(parts, program * MATRICES + 1, shift_sum_D, SIZE, WIDTH)
     if MATRICES > 2:
-        _write(parts, program * MATRICES + 2, first_sum_D, SIZE, WIDTH)
+        write_row(parts, program * MATRICES + 2, first_sum_D, SIZE, WIDTH)
     if MATRICES > 3:
-        _write(parts, program * MATRICES + 3, second_sum_D, SIZE, WIDTH)
+        write_row(parts, program * MATRICES + 3, second_sum_D, SIZE, WIDTH)
 
 
 @_jit

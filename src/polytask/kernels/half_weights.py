@@ -31,7 +31,7 @@ class HalfWeights:
         self._seen: list[tuple[int, int] | None] = [*self._marks()]
 
     @contextmanager
-    def standing_in(self, cast: bool = True) -> Iterator[None]:
+    def swapped_in(self, cast: bool = True) -> Iterator[None]:
         """Makes the module compute with the copies. With `cast`, the trainable ones are cast first."""
         if cast:
             self._cast([full for full in self.copies if full.requires_grad])

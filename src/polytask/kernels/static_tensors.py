@@ -16,21 +16,21 @@ def shape_of(stream: Stream) -> tuple[Any, ...]:
     """Return a key that is equal for two streams of static shape if their steps run the same kernels."""
     layout = stream.layout
     shapes = tuple((tuple(t.shape), t.dtype) for t in tensors_of(stream))
-    named = tuple(stream.labels), tuple(stream.taught)
+    named = tuple(stream.labels), tuple(stream.teacher_outputs)
     return shapes, named, layout.sequence_ranges, layout.token_ranges, layout.length_bound
 
 
 def tensors_of(stream: Stream) -> list[Tensor]:
     own = [stream.token_ids_T, stream.position_ids_T, stream.segment_ids_T, stream.layout.cu_seqlens_S1]
-    return [*own, *stream.labels.values(), *stream.taught.values()]
+    return [*own, *stream.labels.values(), *stream.teacher_outputs.values()]
 
 
 def as_stream(tensors: list[Tensor], like: Stream) -> Stream:
     """Return tensors in the order of `tensors_of` as a stream like the given one."""
     tokens, positions, segments, cu, *rest = tensors
     labels = dict(zip(like.labels, rest, strict=False))
-    taught = dict(zip(like.taught, rest[len(labels) :], strict=True))
-    return Stream(tokens, positions, segments, replace(like.layout, cu_seqlens_S1=cu), labels, taught)
+    teacher_outputs = dict(zip(like.teacher_outputs, rest[len(labels) :], strict=True))
+    return Stream(tokens, positions, segments, replace(like.layout, cu_seqlens_S1=cu), labels, teacher_outputs)
 
 
 class StaticTensors:

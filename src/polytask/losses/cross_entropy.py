@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.losses.base import ClassWeights, Loss, at_least_float32, class_weights_tensor, weighted_mean
-from polytask.types import LabelKind, LabelSpace, Rate
+from polytask.settings import Rate
+from polytask.types import LabelKind, LabelSpace
 
 
 class CrossEntropy(Loss):

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.losses.base import ClassWeights, Loss, at_least_float32, class_weights_tensor, weighted_mean
-from polytask.types import LabelKind, LabelSpace, NonNegative
+from polytask.settings import NonNegative
+from polytask.types import LabelKind, LabelSpace
 
 
 class Focal(Loss):

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.losses.base import Loss, at_least_float32
-from polytask.types import LabelKind, LabelSpace, Positive
+from polytask.settings import Positive
+from polytask.types import LabelKind, LabelSpace
 
 
 class Ordinal(Loss):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from polytask.policies.base import GradientPolicy, Keep, MemoryPlan, PolicyContext
-from polytask.types import Count
+from polytask.settings import Count
 
 
 class AGem(GradientPolicy):
@@ -21,11 +21,7 @@ class AGem(GradientPolicy):
         self, context: PolicyContext, *, size: Count = 256, keep: Keep = "reservoir", batch: Count | None = None
     ) -> None:
         super().__init__(context)
-        self.plan = MemoryPlan(size, keep, batch, one_gradient=True)
-
-    @property
-    def memory(self) -> MemoryPlan:
-        return self.plan
+        self.memory = MemoryPlan(size, keep, batch, one_gradient=True)
 
     def combine(self, gram_KK: Tensor, own: int) -> Tensor:
         weights_K = torch.ones(len(gram_KK), dtype=gram_KK.dtype)

@@ -60,15 +60,12 @@ class Policy(nn.Module, ABC):
     no number from a tensor, and uses no Python number that changes from step to step; `observe` may change buffers in
     place. (`combine` and `observe` run between graphs and may do anything.) Each class declares this for itself; a
     subclass does not inherit it, because it may override `weigh`."""
+    memory: MemoryPlan | None = None
+    """The memory that the policy needs, if any."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__()
         self.context = context
-
-    @property
-    def memory(self) -> MemoryPlan | None:
-        """The memory it needs, if any."""
-        return None
 
     def weigh(self, losses: Mapping[str, Tensor]) -> Tensor:
         """Return one loss for the losses of the step's tasks: by default their sum with the recipe's weights."""

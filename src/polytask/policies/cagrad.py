@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 
 from polytask.policies.base import Floats, PolicyContext, StepPolicy
 from polytask.policies.mgda import shortest_combination
-from polytask.types import NonNegative
+from polytask.settings import NonNegative
 
 CANCELLED = 1e-6
 """A combination shorter than this share of its parts is rounding error: gradients are in float32."""

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from polytask.losses.base import weighted_sum
 from polytask.policies.base import Policy, PolicyContext
-from polytask.types import Positive, StepReport
+from polytask.settings import Positive
+from polytask.types import StepReport
 
 
 class DynamicWeightAverage(Policy):

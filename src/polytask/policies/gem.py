@@ -7,7 +7,7 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from polytask.policies.base import Floats, GradientPolicy, Keep, MemoryPlan, PolicyContext
-from polytask.types import Count, NonNegative
+from polytask.settings import Count, NonNegative
 
 
 class Gem(GradientPolicy):
@@ -39,11 +39,7 @@ class Gem(GradientPolicy):
     ) -> None:
         super().__init__(context)
         self.margin, self.ridge = margin, ridge
-        self.plan = MemoryPlan(size, keep, batch)
-
-    @property
-    def memory(self) -> MemoryPlan:
-        return self.plan
+        self.memory = MemoryPlan(size, keep, batch)
 
     def combine(self, gram_KK: Tensor, own: int) -> Tensor:
         gram = gram_KK.numpy()

@@ -1,7 +1,7 @@
 """Experience replay: past examples are trained on again together with the new ones."""
 
 from polytask.policies.base import Keep, MemoryPlan, Policy, PolicyContext
-from polytask.types import Count
+from polytask.settings import Count
 
 
 class Replay(Policy):
@@ -17,8 +17,4 @@ class Replay(Policy):
         self, context: PolicyContext, *, size: Count = 256, keep: Keep = "reservoir", batch: Count | None = None
     ) -> None:
         super().__init__(context)
-        self.plan = MemoryPlan(size, keep, batch, trained=True)
-
-    @property
-    def memory(self) -> MemoryPlan:
-        return self.plan
+        self.memory = MemoryPlan(size, keep, batch, trained=True)

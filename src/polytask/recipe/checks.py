@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from polytask.recipe.records import SELECT_WORDS, Recipe
-from polytask.types import AddSettings, TaskSpec, UserError, unknown
+from polytask.settings import AddSettings, TaskSpec
+from polytask.types import UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 REQUIRED = {

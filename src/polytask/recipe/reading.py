@@ -17,7 +17,8 @@ from polytask.recipe.checks import check_blanks, check_recipe
 from polytask.recipe.paths import locate_function, with_absolute_files
 from polytask.recipe.records import Recipe, check_task_name, recipe_to_mapping
 from polytask.recipe.yaml_files import load_yaml
-from polytask.types import MethodChoice, UserError, unknown
+from polytask.settings import MethodChoice
+from polytask.types import UserError, unknown
 
 
 def read_recipe(path: str | Path, settings: Iterable[str] = ()) -> Recipe:

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from polytask.types import AddSettings, MaxLength, MethodChoice, Rate, TaskSpec, TrainSettings, UserError
+from polytask.settings import AddSettings, MaxLength, MethodChoice, Rate, TaskSpec, TrainSettings
+from polytask.types import UserError
 
 TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 SELECT_WORDS = ("mean", "last")

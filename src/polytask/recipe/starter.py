@@ -8,9 +8,10 @@ from pathlib import Path
 import yaml
 
 from polytask.recipe.records import check_task_name
+from polytask.settings import TaskSpec
 from polytask.tasks.guess import Guess, guess_task
 from polytask.tasks.splitting import Parts, plan_split, write_parts
-from polytask.types import TaskSpec, UserError, unknown
+from polytask.types import UserError, unknown
 
 HEADER = """\
 # Written by `polytask init`. Check each task: the comments above it say what was guessed and why.

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext, frozen_copy
-from polytask.types import NonNegative, Share
+from polytask.settings import NonNegative, Share
 
 
 class Bregman(Regularizer):

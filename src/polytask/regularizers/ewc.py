@@ -8,7 +8,7 @@ from torch import Tensor
 from polytask.fused_forms import fusible
 from polytask.model import MultiTaskModel, Pass, eval_mode
 from polytask.regularizers.base import Regularizer, RegularizerContext
-from polytask.types import Count, NonNegative, Share
+from polytask.settings import Count, NonNegative, Share
 
 
 class Ewc(Regularizer):

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
+from polytask.settings import Bounds, NonNegative, Positive
 from polytask.stream import Encoded, Stream
-from polytask.types import Bounds, NonNegative, Positive, UserError, unknown
+from polytask.types import UserError, unknown
 
 WHERE = "recipe: regularizers: in_batch_negatives"
 MULTIPLIER = 6364136223846793005  # odd, so that no power of it is 0 modulo 2^64

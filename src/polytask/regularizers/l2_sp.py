@@ -9,7 +9,7 @@ from torch import Tensor
 from polytask.fused_forms import fusible
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
-from polytask.types import NonNegative
+from polytask.settings import NonNegative
 
 
 class L2Sp(Regularizer):
@@ -32,10 +32,10 @@ class L2Sp(Regularizer):
         super().__init__(context)
         self.alpha = alpha
         self.beta = beta
-        encoder, stand_ins = context.model.encoder, context.model.adapter.stand_ins()
-        unused = {p for index in stand_ins for p in encoder.layers[index].parameters()}
+        encoder, replacements = context.model.encoder, context.model.adapter.replacements()
+        unused = {p for index in replacements for p in encoder.layers[index].parameters()}
         self._encoder = [p for p in encoder.parameters() if p.requires_grad and p not in unused]
-        copies = [p for layer in stand_ins.values() for p in layer.parameters() if p.requires_grad]
+        copies = [p for layer in replacements.values() for p in layer.parameters() if p.requires_grad]
         self._start = {p: p.detach().clone() for p in [*self._encoder, *copies]}
 
     def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:

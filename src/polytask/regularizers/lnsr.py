@@ -10,8 +10,9 @@ from torch import Tensor
 from polytask.losses.base import at_least_float32
 from polytask.model import MultiTaskModel, Pass, eval_mode
 from polytask.regularizers.base import Regularizer, RegularizerContext
+from polytask.settings import NonNegative
 from polytask.stream import Layout
-from polytask.types import NonNegative, UserError
+from polytask.types import UserError
 
 Dropout = Literal["same", "off"]
 

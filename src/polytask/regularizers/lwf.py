@@ -10,8 +10,8 @@ from polytask.losses.base import distillation_loss
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext, frozen_copy
 from polytask.regularizers.other_task import as_task, readable_layouts
+from polytask.settings import NonNegative, Positive
 from polytask.stream import Encoded, Layout
-from polytask.types import NonNegative, Positive
 
 FINISHED = "finished"
 

@@ -5,7 +5,7 @@ from torch import Tensor
 from polytask.losses.base import weighted_sum
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
-from polytask.types import NonNegative
+from polytask.settings import NonNegative
 
 
 class RDrop(Regularizer):

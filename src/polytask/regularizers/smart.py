@@ -9,8 +9,8 @@ from torch import Tensor
 from polytask.losses.base import symmetric_distance
 from polytask.model import MultiTaskModel, Pass, without_gradients
 from polytask.regularizers.base import Regularizer, RegularizerContext
+from polytask.settings import Bounds, NonNegative, Positive
 from polytask.stream import Layout
-from polytask.types import Bounds, NonNegative, Positive
 
 Mode = Literal["paper", "mtdnn"]
 MTDNN_EPS = 1e-6

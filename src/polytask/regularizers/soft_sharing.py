@@ -10,7 +10,8 @@ from torch import Tensor
 from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.regularizers.trace_norm import trace_norms
-from polytask.types import NonNegative, UserError
+from polytask.settings import NonNegative
+from polytask.types import UserError
 
 Form = Literal["l2", "trace"]
 

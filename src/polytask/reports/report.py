@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polytask.disk.json_files import read_json_lines
-from polytask.evaluation.baselines import against
-from polytask.evaluation.interference import curve, moving, summarize
 from polytask.evaluation.metrics import per_class
 from polytask.reports import plots
+from polytask.reports.interference import interference_section
+from polytask.reports.remarks import compare_with
 from polytask.text.controls import visible
 from polytask.types import UserError
 
@@ -83,7 +83,7 @@ class RunRecord:
             "no training": simple if simple.get("metric") == metric else {},
         }
         return {
-            name: {**entry, "verdict": against(value, entry["value"], greater)}
+            name: {**entry, "verdict": compare_with(value, entry["value"], greater)}
             for name, entry in references.items()
             if entry
         }
@@ -101,7 +101,7 @@ def report_page(run: RunRecord) -> str:
             overview=_overview(run),
             transfer=_transfer(run),
             training=_training(run),
-            interference=_interference(run),
+            interference=interference_section(run.probes),
             tasks=[_task(run, task, f"task-{at}") for at, task in enumerate(run.tasks, 1)],
         )
     except (KeyError, IndexError, TypeError, AttributeError, jinja2.TemplateError) as error:
@@ -192,53 +192,6 @@ def _training(run: RunRecord) -> list[str]:
             rates.setdefault(part, []).append((line["step"], rate))
     drawn = [plots.rate_curves("training-rates", "Learning rate", rates)] if rates else []
     return drawn + [plots.small_curve(f"training-{at}", *curve) for at, curve in enumerate(curves.items()) if curve[1]]
-
-
-def _interference(run: RunRecord) -> Json | None:
-    """The results of the probes, with the strongest conflict first."""
-    if not run.probes:
-        return None
-    found = summarize(run.probes)
-    if found["note"]:
-        return found
-    pairs = sorted(found["pairs"], key=lambda pair: pair["cosine"]["value"] or 0.0)
-    curves = {" and ".join(pair["tasks"]): curve(run.probes, *pair["tasks"]) for pair in pairs}
-    # One scale for all pairs, so that they can be compared; one probe in a hundred may be outside.
-    seen = np.abs([cosine for points in curves.values() for _, cosine in points])
-    reach = max(0.05, 1.1 * float(np.quantile(seen, 0.99))) if len(seen) else 1.0
-    drawn = [
-        plots.cosine_curve(f"interference-{at}", name, points, moving(points), reach)
-        for at, (name, points) in enumerate(curves.items())
-        if points
-    ]
-    columns = [*found["layers"], "", "all layers"]
-    cells = [
-        [_cell(pair["layers"].get(layer)) for layer in found["layers"]] + [None, _cell(pair["cosine"])]
-        for pair in pairs
-    ]
-    transfer = [
-        [None if i == j else _cell(value, True) for j, value in enumerate(row)]
-        for i, row in enumerate(found["transfer"])
-    ]
-    tasks = found["tasks"]
-    title = "A step on the row's task: what it does for the column's task"
-    return {
-        **found,
-        "pairs": pairs,
-        "map": plots.signed_matrix("interference-map", "Mean cosine by layer", cells, list(curves), columns),
-        "curves": drawn,
-        "matrix": plots.signed_matrix("interference-transfer", title, transfer, tasks, tasks),
-    }
-
-
-def _cell(found: Json | None, interval: bool = False) -> tuple[float, str] | None:
-    if found is None or found["value"] is None:
-        return None
-    value, low, high = (x if x is None else f"{round(x, 2) + 0.0:.2f}" for x in found.values())  # never -0.00
-    if not interval or low is None:
-        return found["value"], f"{value}"
-    shade = found["value"] if found["low"] * found["high"] > 0 else 0.0  # no colour if the interval contains 0
-    return shade, f"{value}\n{low} to {high}"
 
 
 def _task(run: RunRecord, task: str, anchor: str) -> Json:

@@ -29,10 +29,11 @@ from polytask.runs.run import Running, running_from
 from polytask.runs.session import make_policy, make_session
 from polytask.runs.start import open_run
 from polytask.runs.teachers import Teacher, load_teachers
+from polytask.settings import AddSettings
 from polytask.tasks.task import Split, Task, read_split, read_tasks
 from polytask.training.groups import freeze
 from polytask.training.loop import Session
-from polytask.types import AddSettings, LabelSpace, UserError
+from polytask.types import LabelSpace, UserError
 
 
 def add_task(
@@ -46,7 +47,8 @@ def add_task(
 ) -> Finished:
     """Adds the tasks of a recipe (a file or a mapping) to a finished run; the result is a run of its own in `folder`.
 
-    `finished.refused` says why no model was saved, if an old task dropped by more than `add.max_drop`.
+    `finished.refused` says why no model was saved, if an old task dropped by more than `add.max_drop`. `resume`,
+    `allow_change` and `keep_checkpoints` are those of `start_training`.
     """
     return start_adding(run, recipe, folder, settings, resume, allow_change, keep_checkpoints).complete()
 
@@ -60,7 +62,7 @@ def start_adding(
     allow_change: bool = False,
     keep_checkpoints: bool = False,
 ) -> Running:
-    """Prepares a run that adds tasks: iterate its `steps()`, then call `finish()`."""
+    """Prepares the run of `add_task`, with the same arguments: iterate its `steps()`, then call `finish()`."""
     old = read_old_run(Path(run))
     whole = join_recipes(old, recipe, settings)
     target = RunFolder(Path(folder) if folder is not None else Path("runs") / whole.name)

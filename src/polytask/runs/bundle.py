@@ -15,7 +15,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from polytask.build import check_vocabulary, complete, head_swap, make_model
+from polytask.build import check_vocabulary, complete, head_choice, make_model
 from polytask.disk.atomic import atomic_file, write_atomically
 from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
@@ -25,9 +25,10 @@ from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import check_task_name
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
+from polytask.settings import MaxLength, MethodChoice, TaskSpec
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import YES_NO, LabelKind, LabelSpace, MaxLength, MethodChoice, TaskSpec, UserError
+from polytask.types import YES_NO, LabelKind, LabelSpace, UserError
 
 FORMAT = 1
 AGAIN = "train again, or restore it from a copy"
@@ -66,7 +67,7 @@ class TaskEntry:
 
     @classmethod
     def of(cls, spec: TaskSpec, labels: LabelSpace) -> "TaskEntry":
-        head, score_range = Method.of(head_swap(spec)), (labels.low, labels.high)
+        head, score_range = Method.of(head_choice(spec)), (labels.low, labels.high)
         classes = tuple(labels.classes)
         return cls(spec.kind, spec.text, spec.label, classes, score_range, spec.metric, head, spec.encoding)
 

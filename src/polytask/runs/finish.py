@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from polytask.disk.hidden_folder import hidden_name
-from polytask.evaluation.baselines import remarks, report_from
+from polytask.evaluation.baselines import report_from
 from polytask.evaluation.interference import read_interference
 from polytask.evaluation.own_metrics import primary_of
 from polytask.evaluation.transfer import read_transfer
 from polytask.machine import peak_memory
+from polytask.reports.interference import with_sentences
+from polytask.reports.remarks import remarks
 from polytask.runs.bundle import load_bundle, save_bundle
 from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared, describe_task
@@ -124,6 +126,7 @@ def summarize(
     start = read_start(folder.metrics)
     before = None if start is None else report_from(start)
     stages = session.sampler.stages
+    probes = None if recipe.train.interference_every is None else read_interference(folder.metrics)
     refused = None if verdict is None else verdict.refused
     return Summary(
         name=recipe.name,
@@ -146,7 +149,7 @@ def summarize(
         start=None if before is None else asdict(before)["tasks"],
         untrained={} if before is None else before.baselines,
         remarks=() if before is None else tuple(remarks(evaluations["dev"], before, recipe.train.select)),
-        interference=None if recipe.train.interference_every is None else read_interference(folder.metrics),
+        interference=None if probes is None else with_sentences(probes),
         transfer=read_transfer(folder.metrics, stages) if stages else None,
         added=None if verdict is None else verdict.added,
         refused=refused,

@@ -13,7 +13,8 @@ from polytask.runs.joining import OldRun
 from polytask.runs.prepare import Prepared
 from polytask.runs.score import SplitScores
 from polytask.runs.summary import Added
-from polytask.types import AddSettings, UserError
+from polytask.settings import AddSettings
+from polytask.types import UserError
 
 
 def judge_old_tasks(old: OldRun, prepared: Prepared, scores: Mapping[str, SplitScores]) -> Verdict:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from polytask.build import encoder_folder, make_encoder, make_model, make_packer
 from polytask.disk.cache import cache_folder
 from polytask.evaluation.metrics import chosen_metric
 from polytask.evaluation.own_metrics import own_metrics, primary_of
+from polytask.evaluation.packed_splits import PackedSplits
 from polytask.model import MultiTaskModel
 from polytask.recipe.records import Recipe
 from polytask.runs.bundle import Bundle, no_model
@@ -42,6 +43,8 @@ class Prepared:
     """The tasks that evaluations during training score."""
     remembered: tuple[str, ...] = ()
     """Tasks that an earlier run has learned, whose examples fill the policy's memory from the start."""
+    packed: PackedSplits = field(default_factory=PackedSplits)
+    """The packed batches of the splits that evaluations score."""
 
     @property
     def steps_per_epoch(self) -> int:

@@ -19,10 +19,11 @@ from polytask.runs.finish import Finished
 from polytask.runs.folder import RunFolder
 from polytask.runs.run import Running, start_run
 from polytask.runs.start import check_free
+from polytask.settings import MethodChoice, TaskSpec
 from polytask.tasks.reading import open_for, open_source
 from polytask.tasks.rows import plain_texts
 from polytask.tasks.splitting import text_key
-from polytask.types import MethodChoice, MetricValue, TaskSpec, UserError
+from polytask.types import MetricValue, UserError
 
 TASK = "texts"
 HELD_OUT, MOST_HELD_OUT = 0.05, 2_000
@@ -67,7 +68,7 @@ def pretrain(
     allow_change: bool = False,
     keep_checkpoints: bool = False,
 ) -> Pretrained:
-    """Trains a recipe's encoder further on plain text: see `start_pretraining`."""
+    """Trains a recipe's encoder further on plain text, with the arguments of `start_pretraining`."""
     if not isinstance(recipe, Recipe):
         recipe = read_recipe(recipe, settings)
     running = start_pretraining(recipe, run, texts, own, resume, allow_change, keep_checkpoints)
@@ -87,7 +88,8 @@ def start_pretraining(
 
     Encoder, optimizer and train settings are the recipe's; its adapter, regularizers, sampler, policy and teachers are
     not used. The texts are those of the tasks' training files, or of `texts`, given as FILE:COLUMN; both with
-    `own=True`. Held out are texts of the tasks' dev files, or 5 % of the texts if no dev file is used.
+    `own=True`. Held out are texts of the tasks' dev files, or 5 % of the texts if no dev file is used. `resume`,
+    `allow_change` and `keep_checkpoints` are those of `start_training`.
     """
     folder = RunFolder(Path(run) if run is not None else Path("runs") / f"{recipe.name}-pretrained")
     use_own = not texts if own is None else own

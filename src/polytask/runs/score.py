@@ -17,8 +17,9 @@ from polytask.recipe.records import Recipe
 from polytask.runs.bundle import load_run
 from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared
+from polytask.settings import TaskSpec
 from polytask.tasks.task import Split, read_split
-from polytask.types import EvalReport, TaskSpec, UserError, unknown
+from polytask.types import EvalReport, UserError, unknown
 
 SPLITS = ("train", "dev", "test")
 
@@ -35,7 +36,7 @@ class SplitScores:
 def score_split(prepared: Prepared, split: str, step: int, tasks: Collection[str] | None = None) -> SplitScores:
     """Scores the model on a split of some tasks; left out: of all tasks that have it."""
     splits = {name: data for name, data in prepared.splits(split).items() if tasks is None or name in tasks}
-    outputs = split_outputs(prepared.model, splits, prepared.packer, prepared.bf16)
+    outputs = split_outputs(prepared.model, splits, prepared.packer, prepared.bf16, prepared.packed)
     report = evaluate(prepared.model, outputs, splits, prepared.recipe.tasks, split, step)
     return SplitScores(report, outputs)
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask.samplers.base import RandomSampler, SamplerContext, power_shares
-from polytask.types import Share
+from polytask.settings import Share
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,8 @@ import numpy as np
 
 from polytask import seeds
 from polytask.samplers.base import SamplerContext, StepSampler, power_shares
-from polytask.types import Draw, Share
+from polytask.settings import Share
+from polytask.types import Draw
 
 
 class Mixed(StepSampler):

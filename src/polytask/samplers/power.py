@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask.samplers.base import RandomSampler, SamplerContext, power_shares
-from polytask.types import Share
+from polytask.settings import Share
 
 
 class Power(RandomSampler):

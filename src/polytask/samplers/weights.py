@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask.samplers.base import RandomSampler, SamplerContext
-from polytask.types import NonNegative, UserError, unknown
+from polytask.settings import NonNegative
+from polytask.types import UserError, unknown
 
 
 class Weights(RandomSampler):

@@ -13,7 +13,8 @@ from polytask.machine import multiplies_bf16, pick_device, threads
 from polytask.runs.bundle import Bundle, load_run
 from polytask.serving.examples import Example, Text, Texts, examples_from, has_text
 from polytask.serving.plain import PlainEncoder
-from polytask.types import Prediction, TaskSpec, UserError, unknown
+from polytask.settings import TaskSpec
+from polytask.types import Prediction, UserError, unknown
 
 WINDOW = 4096  # examples that are tokenized and sorted by length together, whatever the size of the input
 WINDOW_CHARACTERS = 16_000_000  # a window of long documents has fewer examples, to limit its memory

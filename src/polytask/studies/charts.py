@@ -1,4 +1,4 @@
-"""The plots of a study as inline SVG, in the style of reports/plots.py. Knows names and numbers, not files.
+"""The plots of a study as inline SVG, in the style of reports/figures.py. Knows names and numbers, not files.
 
 Scores are fractions and are styles in points (hundredths). NaN and infinite values are left out.
 """
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
-from polytask.reports.plots import (
+from polytask.reports.figures import (
     BLUE,
     DASHED,
     GREEN,

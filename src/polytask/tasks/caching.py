@@ -8,12 +8,13 @@ import json
 from pathlib import Path
 from typing import Literal
 
+from polytask.settings import TaskSpec
 from polytask.tasks.labels import LabelReader
 from polytask.tasks.rows import LabelledRow, labelled_rows
 from polytask.tasks.sources.source import BrokenRow, Source
 from polytask.text.store import DamagedStore, StoreWriter, TokenStore
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import TaskSpec, UserError
+from polytask.types import UserError
 
 CACHE_FORMAT = 2  # to be increased if files are read or tokenized in another way
 BATCH_ROWS = 2_000

@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from polytask.settings import TaskSpec
 from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, first_pair, likeness, rank
 from polytask.tasks.labels import NO, NUMBER, YES, class_name, sorted_classes
 from polytask.tasks.reading import detected_fields, open_for, open_source
@@ -11,7 +12,7 @@ from polytask.tasks.siblings import find_dev
 from polytask.tasks.sources.encoding import WINDOWS
 from polytask.tasks.sources.sheets import SheetSource
 from polytask.tasks.sources.source import BrokenRow, Source, no_column
-from polytask.types import LabelKind, TaskSpec, UserError
+from polytask.types import LabelKind, UserError
 
 NAMED = 8  # columns listed in a reason
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from polytask.types import YES_NO, LabelSpace, TaskSpec, UserError
+from polytask.settings import TaskSpec
+from polytask.types import YES_NO, LabelSpace, UserError
 
 YES = frozenset({"1", "true", "yes", "y"})
 NO = frozenset({"0", "false", "no", "n"})

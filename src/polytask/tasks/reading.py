@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
+from polytask.settings import TaskSpec
 from polytask.tasks.sources.delimited import DelimitedSource
 from polytask.tasks.sources.dialect import NO_DELIMITER, Quoting, delimiter_name
 from polytask.tasks.sources.encoding import WINDOWS
@@ -15,7 +16,7 @@ from polytask.tasks.sources.lines import checked_encoding
 from polytask.tasks.sources.parquet import ParquetSource
 from polytask.tasks.sources.sheets import SheetSource
 from polytask.tasks.sources.source import Source
-from polytask.types import TaskSpec, UserError
+from polytask.types import UserError
 
 log = logging.getLogger(__name__)
 

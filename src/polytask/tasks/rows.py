@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from polytask.settings import TaskSpec
 from polytask.tasks.labels import LabelProblem, LabelReader
 from polytask.tasks.sources.source import BrokenRow, Source, no_column, shortened
-from polytask.types import TaskSpec, UserError
+from polytask.types import UserError
 
 EMPTY_TEXT = "the text is empty"
 

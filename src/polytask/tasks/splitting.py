@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from polytask.disk.atomic import atomic_file
+from polytask.settings import TaskSpec
 from polytask.tasks.labels import class_name
 from polytask.tasks.reading import open_for
 from polytask.tasks.sources.source import BrokenRow
-from polytask.types import TaskSpec, UserError
+from polytask.types import UserError
 
 
 class Parts(NamedTuple):

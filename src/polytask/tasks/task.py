@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from polytask.settings import TaskSpec
 from polytask.tasks.caching import broken_rows, cached_store
 from polytask.tasks.labels import LabelReader, as_label, as_targets, label_space
 from polytask.tasks.reading import open_for, warn_of_guess
 from polytask.tasks.sources.source import BrokenRow
 from polytask.text.store import TokenStore
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import Example, LabelSpace, TaskSpec, UserError
+from polytask.types import Example, LabelSpace, UserError
 
 BROKEN_SHOWN = 20
 

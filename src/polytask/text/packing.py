@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +50,14 @@ class Part:
     def masked(cls, task: str, texts: Sequence[MaskedText], share: float) -> "Part":
         """Single texts whose labels are their masked tokens."""
         return cls(task, [(text.ids,) for text in texts], labels=masked_tokens(texts), mask_share=share)
+
+
+class PackedBatch(NamedTuple):
+    """Some examples of a task as a stream."""
+
+    indices: npt.NDArray[np.int64]
+    """Which examples they are."""
+    stream: Stream
 
 
 @dataclass(frozen=True)
@@ -95,36 +104,36 @@ class Packer:
         """
         ordered = sorted(parts, key=lambda part: self.tasks.index(part.task))
         assert len({part.task for part in ordered}) == len(ordered), "a task has one part in a stream"
-        sequences = [
-            [s for texts in part.texts for s in self.sequences(texts, part.separate_texts)] for part in ordered
-        ]
-        lengths = [[sum(map(len, pieces)) for pieces, _ in own] for own in sequences]
-        rooms = static_rooms([sum(own) for own in lengths]) if static_shape else [None] * len(ordered)
+        sequences = [self._sequences(part) for part in ordered]
+        rooms = static_rooms([len(own.ids) for own in sequences]) if static_shape else [None] * len(ordered)
         sequence_ranges, token_ranges = [(0, 0)] * len(self.tasks), [(0, 0)] * len(self.tasks)
         rows = _Rows()
-        for part, own, own_lengths, room in zip(ordered, sequences, lengths, rooms, strict=True):
-            k, first, start = self.tasks.index(part.task), len(rows.lengths), rows.tokens
-            rows.add(own, own_lengths)
-            sequence_ranges[k] = (first, len(rows.lengths))
+        for part, own, room in zip(ordered, sequences, rooms, strict=True):
+            k, first, start = self.tasks.index(part.task), rows.count, rows.tokens
+            rows.add(own)
+            sequence_ranges[k] = (first, rows.count)
             if room is not None:
                 rows.add_filler(room.filler_lengths(rows.tokens - start))
             token_ranges[k] = (start, rows.tokens)
         if token_budget is not None:
             rows.add_filler(filler_lengths(token_budget - rows.tokens))
-        token_ids, positions, segments = rows.tensors()
+        ids, lengths, second_starts = rows.joined()
+        ends, positions = np.cumsum(lengths), _places(lengths)
+        segments = (positions >= np.repeat(second_starts, lengths)).astype(np.int64)
         layout = Layout(
-            cu_seqlens_S1=torch.from_numpy(np.concatenate([[0], np.cumsum(rows.lengths)]).astype(np.int32)),
-            lengths=tuple(rows.lengths),
+            cu_seqlens_S1=torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)),
+            lengths=tuple(lengths.tolist()),
             sequence_ranges=tuple(sequence_ranges),
             token_ranges=tuple(token_ranges),
-            length_bound=longest_class(max(rows.lengths)) if static_shape else None,
+            length_bound=longest_class(int(lengths.max())) if static_shape else None,
         )
         labels = {
             part.task: torch.from_numpy(np.ascontiguousarray(self._labels(part, room)))
             for part, room in zip(ordered, rooms, strict=True)
             if part.labels is not None
         }
-        return Stream(token_ids, positions, segments, layout, labels)
+        token_ids_T, position_ids_T, segment_ids_T = map(torch.from_numpy, (ids, positions, segments))
+        return Stream(token_ids_T, position_ids_T, segment_ids_T, layout, labels)
 
     def _labels(self, part: Part, room: Room | None) -> npt.NDArray[np.generic]:
         """The labels of a part. In a stream of static shape the number of masked tokens is static too: those that are
@@ -147,6 +156,37 @@ class Packer:
             a, b = truncate_pair(texts[0], texts[1], self.max_length - 3)
             yield [cls, a, sep, b, sep], len(a) + 2
 
+    def _sequences(self, part: Part) -> "_Sequences":
+        """The sequences of all examples of a part, with few operations however many examples there are."""
+        texts, lengths_NW = part.texts, _lengths(part.texts)
+        joined = _joined(texts, part.separate_texts)
+        if joined and lengths_NW.sum(1).max() > self.max_length - 3:
+            texts = [truncate_pair(a, b, self.max_length - 3) for a, b in texts]
+            lengths_NW = _lengths(texts)
+        elif not joined and lengths_NW.max(initial=0) > self.max_length - 2:
+            texts = [tuple(text[: self.max_length - 2] for text in example) for example in texts]
+            lengths_NW = _lengths(texts)
+        # Pieces of one type are concatenated several times faster.
+        dtype = texts[0][0].dtype if texts else np.int64
+        cls, sep = (token.astype(dtype) for token in self._special_tokens)
+        if joined:
+            pieces = [piece for a, b in texts for piece in (cls, a, sep, b, sep)]
+            lengths_S, second_starts_S = lengths_NW.sum(1) + 3, lengths_NW[:, 0] + 2
+        else:
+            pieces = [piece for example in texts for text in example for piece in (cls, text, sep)]
+            lengths_S = second_starts_S = lengths_NW.ravel() + 2
+        return _Sequences(np.concatenate(pieces or [cls[:0]]), lengths_S, second_starts_S)
+
+    def lengths(self, texts: Sequence[tuple[Ids, ...]], form: InputFormat) -> npt.NDArray[np.int64]:
+        """The number of tokens that each example takes in a stream."""
+        lengths_NW = _lengths(texts)
+        lengths_N: npt.NDArray[np.int64]
+        if _joined(texts, form.separate_texts):
+            lengths_N = np.minimum(lengths_NW.sum(1), self.max_length - 3) + 3
+        else:
+            lengths_N = (np.minimum(lengths_NW, self.max_length - 2) + 2).sum(1) * form.copies
+        return lengths_N
+
     def length(self, lengths: tuple[int, ...], separate_texts: bool) -> int:
         """The number of tokens that an example with texts of these lengths takes in a stream."""
         if len(lengths) == 1 or separate_texts:
@@ -154,36 +194,54 @@ class Packer:
         return min(sum(lengths), self.max_length - 3) + 3
 
 
+class _Sequences(NamedTuple):
+    """The sequences of one task in a stream."""
+
+    ids: Ids
+    """The ids of all of them, including special tokens."""
+    lengths: npt.NDArray[np.int64]
+    second_starts: npt.NDArray[np.int64]
+    """For each sequence the position at which its second segment starts; its length if it has none."""
+
+
 @dataclass
 class _Rows:
     """The sequences of a stream while it is packed."""
 
-    pieces: list[Ids] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
-    second_starts: list[int] = field(default_factory=list)
-    """For each sequence the position at which its second segment starts; its length if it has none."""
+    parts: list[_Sequences] = field(default_factory=list)
+    count: int = 0
     tokens: int = 0
 
-    def add(self, sequences: Sequence[tuple[list[Ids], int]], lengths: Sequence[int]) -> None:
-        for pieces, second_start in sequences:
-            self.pieces += pieces
-            self.second_starts.append(second_start)
-        self.lengths += lengths
-        self.tokens += sum(lengths)
+    def add(self, sequences: _Sequences) -> None:
+        self.parts.append(sequences)
+        self.count += len(sequences.lengths)
+        self.tokens += len(sequences.ids)
 
     def add_filler(self, lengths: Sequence[int]) -> None:
-        self.pieces.append(np.zeros(sum(lengths), dtype=np.int64))
-        self.second_starts += lengths
-        self.lengths += lengths
-        self.tokens += sum(lengths)
+        filler = np.array(lengths, dtype=np.int64)
+        self.add(_Sequences(np.zeros(filler.sum(), dtype=np.int64), filler, filler))
 
-    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Token ids, positions and segments."""
-        ids = np.concatenate(self.pieces, dtype=np.int64)
-        starts = np.cumsum(self.lengths) - self.lengths
-        positions = np.arange(len(ids)) - np.repeat(starts, self.lengths)
-        segments = (positions >= np.repeat(self.second_starts, self.lengths)).astype(np.int64)
-        return torch.from_numpy(ids), torch.from_numpy(positions), torch.from_numpy(segments)
+    def joined(self) -> _Sequences:
+        return _Sequences(*(np.concatenate(arrays, dtype=np.int64) for arrays in zip(*self.parts, strict=True)))
+
+
+def _joined(texts: Sequence[tuple[Ids, ...]], separate_texts: bool) -> bool:
+    """Whether both texts of an example are in one sequence."""
+    return not separate_texts and len(texts) > 0 and len(texts[0]) == 2
+
+
+def _lengths(texts: Sequence[tuple[Ids, ...]]) -> npt.NDArray[np.int64]:
+    """The number of tokens of each text: [N, texts of an example]."""
+    flat = [len(text) for example in texts for text in example]
+    width = len(texts[0]) if texts else 1
+    assert len(flat) == width * len(texts), "examples of one task must have the same number of texts"
+    return np.array(flat, dtype=np.int64).reshape(-1, width)
+
+
+def _places(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """For rows of these lengths, one after another: the place of each element in its row."""
+    places: npt.NDArray[np.int64] = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return places
 
 
 def truncate_pair(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
@@ -199,15 +257,14 @@ def truncate_pair(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
     return (a[:longer], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:longer])
 
 
-def batches_by_length(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
-    """Yield lists of indices that together contain every example once, sorted by length, each within the budget."""
-    batch: list[int] = []
-    tokens = 0
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batch and tokens + lengths[i] > token_budget:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(i)
-        tokens += lengths[i]
-    if batch:
-        yield batch
+def batches_by_length(lengths: npt.ArrayLike, token_budget: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield arrays of indices that together contain every example once, longest first, each within the budget."""
+    lengths_N = np.asarray(lengths, dtype=np.int64)
+    order_N = np.argsort(-lengths_N, kind="stable")
+    ends_N = np.cumsum(lengths_N[order_N])
+    first = 0
+    while first < len(order_N):
+        used = ends_N[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends_N, used + token_budget, side="right")))
+        yield order_N[first:last]
+        first = last

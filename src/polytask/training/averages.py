@@ -24,7 +24,7 @@ class RunningAverage:
         torch._foreach_lerp_(list(self.weights.values()), [p.detach() for p in model.parameters()], 1 - decay)
 
     @contextmanager
-    def standing_in(self, model: nn.Module) -> Iterator[None]:
+    def swapped_in(self, model: nn.Module) -> Iterator[None]:
         """Inside the context, the model has the averaged weights; afterwards its own again."""
         own = [parameter.data for parameter in model.parameters()]
         try:

@@ -24,6 +24,7 @@ from polytask.kernels.half_weights import HalfWeights
 from polytask.kernels.side_stream import SideStream
 from polytask.kernels.static_tensors import StaticTensors, as_stream, shape_of, tensors_of
 from polytask.model import MultiTaskModel, Pass
+from polytask.settings import TrainSettings
 from polytask.stream import Stream
 from polytask.training.feed import Batch
 from polytask.training.gradient_rows import GradientRows, RowSource
@@ -35,7 +36,6 @@ from polytask.training.step import (
     half_precision,
     set_training_mode,
 )
-from polytask.types import TrainSettings
 
 SIDE_STREAM_TOKENS = 16384
 """Up to this many tokens, gradients of weights are computed on a side stream; larger steps fill the GPU anyway."""
@@ -144,7 +144,7 @@ class CapturedSteps:
         losses: Mapping[str, Tensor] = {}
         penalties: dict[str, Tensor] = {}
         forward: Pass | None = None
-        half = self.half.standing_in(self.update is None) if self.half else nullcontext()
+        half = self.half.swapped_in(self.update is None) if self.half else nullcontext()
         with self.side_stream.open(len(stream.token_ids_T) <= SIDE_STREAM_TOKENS):
             with half, half_precision(model, settings):
                 if objective.regularizers and only in ("all", "penalties"):

@@ -115,8 +115,12 @@ class Feed:
 
     def _stream(self, chosen: Sequence[_Chosen], static_shape: bool = False) -> Stream:
         stream = self.packer.pack([self._part(one) for one in chosen], static_shape=static_shape)
-        taught = [one for one in chosen if one.task in self.teacher_outputs]
-        return replace(stream, taught={c.task: self.teacher_outputs[c.task][list(c.indices)] for c in taught})
+        outputs = {
+            one.task: self.teacher_outputs[one.task][list(one.indices)]
+            for one in chosen
+            if one.task in self.teacher_outputs
+        }
+        return replace(stream, teacher_outputs=outputs)
 
     def _part(self, chosen: _Chosen) -> Part:
         task, examples = chosen.task, self.examples[chosen.task]

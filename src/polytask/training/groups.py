@@ -7,7 +7,8 @@ from torch import nn
 
 from polytask.model import MultiTaskModel
 from polytask.policies.base import Policy
-from polytask.types import TrainSettings, UserError
+from polytask.settings import TrainSettings
+from polytask.types import UserError
 
 
 def freeze(model: MultiTaskModel, settings: TrainSettings, kept: Collection[str] = ()) -> None:
@@ -17,7 +18,7 @@ def freeze(model: MultiTaskModel, settings: TrainSettings, kept: Collection[str]
     """
     model.encoder.requires_grad_(settings.parts == "all")
     model.adapter.requires_grad_(settings.parts != "heads")
-    for index in model.adapter.stand_ins():
+    for index in model.adapter.replacements():
         model.encoder.layers[index].requires_grad_(False)  # replaced by the adapter, so it is not used
     if settings.norms:
         for module in model.encoder.modules():

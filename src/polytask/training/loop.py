@@ -248,7 +248,7 @@ class Session(TrainingState):
             interference = probe(self.model, self.feed, self.objective, self.settings, step, done)
             report = replace(report, interference=interference)
         if self._evaluation_due():
-            with self.average.standing_in(self.model) if self.average is not None else nullcontext():
+            with self.average.swapped_in(self.model) if self.average is not None else nullcontext():
                 evaluation = self.evaluate(self.step)
                 report = replace(report, evaluation=evaluation, best=self.keep_if_best(evaluation))
         self.progress.seconds += time.perf_counter() - started

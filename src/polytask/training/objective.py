@@ -38,9 +38,9 @@ class Objective:
     ) -> Tensor:
         head, labels = model.head(task), stream.labels[task]
         loss = self.losses[task](outputs, labels) if task in self.losses else head.loss(outputs, labels)
-        if task not in stream.taught:
+        if task not in stream.teacher_outputs:
             return loss
-        teacher = stream.taught[task]
+        teacher = stream.teacher_outputs[task]
         distilled = distillation_loss(outputs, teacher, head.labels.kind, self.temperature, "cross_entropy")
         label_weight: float | Tensor = progress if self.annealed else 0.5
         if task in self.teacher_weights:

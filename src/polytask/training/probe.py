@@ -11,11 +11,12 @@ from torch import Tensor
 
 from polytask.model import MultiTaskModel, eval_mode
 from polytask.seeds import RandomState
+from polytask.settings import TrainSettings
 from polytask.training.feed import Feed
 from polytask.training.gradients import Gradients, Source, cut_pass, shared_by_layer
 from polytask.training.objective import Objective
 from polytask.training.step import half_precision
-from polytask.types import Interference, TrainSettings
+from polytask.types import Interference
 
 ALL = "all"
 

@@ -9,13 +9,14 @@ import torch
 
 from polytask.model import MultiTaskModel
 from polytask.samplers.base import Sampler
+from polytask.settings import TrainSettings
 from polytask.training import checkpoint as ckpt
 from polytask.training.averages import RunningAverage, mean_weights
 from polytask.training.captured import CapturedSteps
 from polytask.training.feed import Feed
 from polytask.training.journal import Journal
 from polytask.training.objective import Objective
-from polytask.types import EvalReport, TrainSettings
+from polytask.types import EvalReport
 
 
 @dataclass

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from polytask.model import MultiTaskModel, Pass
+from polytask.settings import TrainSettings
 from polytask.training.feed import Batch
 from polytask.training.gradients import CutPass, Gradients, Source, cut_pass
 from polytask.training.objective import Objective
-from polytask.types import TrainSettings, UserError
+from polytask.types import UserError
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from polytask.build import make_adapter
 from polytask.encoders.bert import Bert, BertShape
 from polytask.kernels.fused.adapter import fused_adapter
 from polytask.kernels.fused.layer import FusedLayer, Hidden
+from polytask.settings import MethodChoice
 from polytask.text.packing import Packer, Part
-from polytask.types import MethodChoice
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 SHAPE = BertShape(layers=2, hidden=32, heads=2, ffn=48, vocabulary=50, positions=32, dropout=0.3, attention_dropout=0.0)

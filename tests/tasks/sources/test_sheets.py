@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polytask.settings import TaskSpec
 from polytask.tasks.reading import open_source
 from polytask.tasks.sources import sheets
 from polytask.tasks.sources.source import BrokenRow
 from polytask.tasks.task import read_tasks
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import TaskSpec, UserError
+from polytask.types import UserError
 
 Read = Callable[..., list[object]]
 Workbook = Callable[..., str]

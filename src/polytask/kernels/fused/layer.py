@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from polytask.adapters.base import Adapter, LinearSite, SublayerSite
 from polytask.encoders.bert import Bert, Layer
 from polytask.fused_forms import definition_of, fuses
-from polytask.kernels.add_and_norm import MAX_WIDTH, NO_DROPOUT, Draw, add_and_norm
+from polytask.kernels.add_and_norm import add_and_norm
 from polytask.kernels.bias_gelu import bias_gelu
 from polytask.kernels.embed_and_norm import embed_and_norm
 from polytask.kernels.fused.adapter import FusedAdapter, fused_adapter
 from polytask.kernels.grouped import product_type
 from polytask.kernels.one_product import one_product
 from polytask.kernels.pass_cache import start_pass
+from polytask.kernels.row_norm import MAX_WIDTH, NO_DROPOUT, Draw
 from polytask.kernels.side_stream import Branch
 from polytask.kernels.triton_support import kernels_run
 from polytask.stream import Layout, Stream

@@ -1,0 +1,72 @@
+"""Packed batches of the splits that a run evaluates again and again. Knows models and splits, no files."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from polytask.model import MultiTaskModel
+from polytask.text.packing import InputFormat, PackedBatch, Packer
+from polytask.types import TokenizedExamples
+
+MAX_TOKENS = 2**22
+"""Tokens that are kept, of all tasks together: about 100 MB."""
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A packed split, and everything that its batches depend on."""
+
+    examples: TokenizedExamples
+    form: InputFormat
+    packer: Packer
+    device: torch.device
+    batches: tuple[PackedBatch, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(batch.stream.token_ids_T) for batch in self.batches)
+
+    def is_for(self, model: MultiTaskModel, task: str, examples: TokenizedExamples, packer: Packer) -> bool:
+        """Whether these are the batches of the same examples. Examples never change, so the same object suffices."""
+        same = self.examples is examples and self.form == model.input_format(task)
+        return same and self.packer == packer and self.device == model.device
+
+
+@dataclass
+class PackedSplits:
+    """Keeps the packed batches of the split of each task that was evaluated last, on the model's device."""
+
+    max_tokens: int = MAX_TOKENS
+    """Larger splits are packed again in every evaluation, batch by batch."""
+    _kept: dict[str, _Packed] = field(default_factory=dict)
+
+    def batches(
+        self, model: MultiTaskModel, task: str, examples: TokenizedExamples, packer: Packer
+    ) -> Iterable[PackedBatch]:
+        """The batches of all examples in the format of the task's head."""
+        kept = self._kept.get(task)
+        if kept is not None and kept.is_for(model, task, examples, packer):
+            return kept.batches
+        self._kept.pop(task, None)
+        texts = [examples.tokens(i) for i in range(len(examples))]
+        tokens = int(packer.lengths(texts, model.input_format(task)).sum())
+        batches = model.batches(task, texts, packer)
+        if tokens + sum(packed.tokens for packed in self._kept.values()) > self.max_tokens:
+            return batches
+        return self._keep(batches, model, task, examples, packer)
+
+    def _keep(
+        self,
+        batches: Iterable[PackedBatch],
+        model: MultiTaskModel,
+        task: str,
+        examples: TokenizedExamples,
+        packer: Packer,
+    ) -> Iterator[PackedBatch]:
+        """Yields each batch as soon as it is packed, so that a GPU starts at once; keeps them after the last one."""
+        yielded = []
+        for batch in batches:
+            yielded.append(batch)
+            yield batch
+        self._kept[task] = _Packed(examples, model.input_format(task), packer, model.device, tuple(yielded))

@@ -1,0 +1,179 @@
+"""What a recipe can set: tasks, methods and how to train, as records, and the bounds of their numbers."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from polytask.types import LabelKind
+
+
+# --- numbers with bounds ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Bounds:
+    """The interval that a number must be in. `convert` checks `Annotated[float, Bounds(0, 1, "[)")]`."""
+
+    low: float
+    high: float = math.inf
+    ends: Literal["[]", "[)", "(]", "()"] = "[]"
+    """Closed or open ends, in the usual notation."""
+
+    def __contains__(self, value: float) -> bool:
+        above = value >= self.low if self.ends[0] == "[" else value > self.low
+        below = value <= self.high if self.ends[1] == "]" else value < self.high
+        return above and below
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"{'at least' if self.ends[0] == '[' else 'above'} {self.low:g}"
+        return f"in {self.ends[0]}{self.low}, {self.high}{self.ends[1]}"
+
+
+Positive = Annotated[float, Bounds(0, ends="()")]
+NonNegative = Annotated[float, Bounds(0)]
+Share = Annotated[float, Bounds(0, 1)]
+Rate = Annotated[float, Bounds(0, 1, "[)")]
+Count = Annotated[int, Bounds(1, 10**9)]
+Size = Annotated[int, Bounds(1, 2**16)]
+MaxLength = Annotated[int, Bounds(4, 10**6)]
+"""At least 4: a pair has three special tokens."""
+
+
+# --- parts of a recipe ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class MethodChoice:
+    """A method by name, with options for its constructor."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One task of a recipe."""
+
+    name: str
+    kind: LabelKind
+    """classes (two or more), yes_no, score (a number in a range), or text (plain text without labels)."""
+    text: tuple[str, ...]
+    """Column with the text, or the two columns of a pair."""
+    label: str | None
+    """Column with the label. Kind text has none."""
+    train: str
+    """Training data: a csv, tsv, jsonl, parquet or xlsx[#SHEET] file; sample:NAME; or
+    hub:DATASET[/CONFIG][@REVISION]#SPLIT."""
+    dev: str
+    """Data that is evaluated during training, to choose the best checkpoint."""
+    test: str | None = None
+    """Data that is evaluated once, after training."""
+    classes: tuple[str, ...] | None = None
+    """Class names in order. Default: the labels of the training data, sorted."""
+    range: tuple[float, float] | None = None
+    """Lowest and highest score. Required for kind score."""
+    metric: str | None = None
+    """Primary metric, which chooses the best checkpoint. Default: accuracy; pearson for scores; perplexity for text.
+    data.md lists the others."""
+    metrics: tuple[str, ...] = ()
+    """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder."""
+    weight: Positive = 1.0
+    """Weight of the task's loss."""
+    head: MethodChoice | None = None
+    """Default: linear for one text, cross for a pair, mlm for plain text."""
+    loss: MethodChoice | None = None
+    """Default: cross-entropy for classes, binary cross-entropy for yes_no, squared error for scores."""
+    broken_rows: Literal["stop", "skip"] = "stop"
+    """stop: list all broken rows and train nothing. skip: ignore them; the report shows their number."""
+    format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx"] | None = None
+    """File format. Default: by the file's extension. csv and tsv differ only in the delimiter that is tried first."""
+    delimiter: str | None = None
+    """comma, semicolon, tab, pipe, or any one character. Default: detected."""
+    quoting: Literal["minimal", "none"] | None = None
+    """Whether quotation marks around a field are removed (minimal) or belong to the text (none). Default: detected."""
+    encoding: str | None = None
+    """Encoding of csv, tsv and jsonl files. Default: detected (UTF-8, UTF-16 or Windows-1252)."""
+
+    @property
+    def is_pair(self) -> bool:
+        return len(self.text) == 2
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How to train: the recipe's `train` field."""
+
+    epochs: Count = 3
+    """Number of epochs, each of `steps_per_epoch` steps."""
+    steps_per_epoch: Count | None = None
+    """Steps per epoch. Default: as many as contain all tasks' training examples once."""
+    batch_size: Size = 32
+    """Examples per forward pass."""
+    accumulate: Size = 1
+    """Number of forward passes whose gradients are accumulated for one step."""
+    parts: Literal["all", "adapters", "heads"] = "all"
+    """What is trained: all parameters, adapters and heads, or heads only. The rest is frozen."""
+    norms: bool = False
+    """Whether to train the layer norms of a frozen encoder."""
+    head_lr: Positive | None = None
+    """Learning rate of the heads. Default: the optimizer's lr."""
+    layer_decay: Positive = 1.0
+    """Factor between the learning rates of an encoder layer and the layer above it. The embeddings are the lowest
+    layer."""
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    """Learning rate schedule after the warm-up."""
+    warmup: Annotated[float, Bounds(0, 10**9)] = 0.1
+    """Warm-up of the learning rate: a fraction of all steps if below 1, otherwise a number of steps."""
+    clip: Positive | None = 1.0
+    """Maximum norm of the gradient. null: no clipping."""
+    ema: Annotated[float, Bounds(0, 1, "()")] | None = None
+    """Decay of an exponential moving average of the weights, such as 0.999. The average is evaluated and saved instead
+    of the weights. Default: none."""
+    average_best: Size = 1
+    """The final weights are the mean of the weights at this many best evaluations."""
+    teacher_annealing: bool = True
+    """Whether the weight of the teachers' outputs decreases linearly from 1 to 0 (Clark et al. 2019). false: always
+    0.5."""
+    teacher_temperature: Positive = 1.0
+    """Softmax temperature for the teachers' class probabilities."""
+    precision: Literal["auto", "float32", "bf16"] = "float32"
+    """bf16: mixed precision with float32 weights. auto: bf16 if the device supports it natively."""
+    evaluate_every: Count | None = None
+    """Steps between evaluations. Default: one epoch."""
+    save_every: Count | None = None
+    """Steps between checkpoints. Default: one epoch."""
+    keep: Annotated[int, Bounds(2, 10**9)] = 2
+    """Number of recent checkpoints to keep during training, together with the best models they refer to. At least 2,
+    so that a damaged checkpoint can be replaced by the one before it."""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """What to do if a loss or gradient is NaN or infinite. stop: stop before the weights change. skip: skip the step,
+    up to 10 times in a row."""
+    select: str = "mean"
+    """Which evaluation has the best weights: by mean (of the primary metrics, without tasks of kind text), TASK or
+    TASK.METRIC. last: the final weights."""
+    patience: Count | None = None
+    """Stop after this many evaluations without improvement. Default: never."""
+    interference_every: Count | None = None
+    """Steps between probes that compare the tasks' gradients. Default: no probes. Probes do not change the weights."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1 ..."""
+    threads: Annotated[int, Bounds(1, 1024)] | None = None
+    """Number of CPU threads. Default: all usable cores, or fewer if a short measurement shows that fewer are faster."""
+    capture: bool = True
+    """Whether to replay whole steps as CUDA graphs, if all chosen methods support it. Otherwise a message says why
+    not."""
+
+
+@dataclass(frozen=True)
+class AddSettings:
+    """How tasks are added to a finished run: the recipe's `add` field."""
+
+    guarantee: Literal["frozen", "measured"] = "frozen"
+    """frozen: only the new tasks' parameters are trained, so the old tasks' predictions stay bit-identical. measured:
+    all parameters are trained, and the old tasks are evaluated before and after."""
+    max_drop: NonNegative = 1.0
+    """For measured: how many points (hundredths) an old task's primary metric on dev may drop. If one drops more, no
+    model is saved."""
+    distill: Share = 0.0
+    """For measured: weight of the old model's outputs in the loss of remembered examples. 0: labels only. 1: outputs
+    only."""
+    run: str | None = None
+    """The finished run. `polytask add-task` sets it."""
