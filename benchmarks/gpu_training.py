@@ -24,7 +24,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ from polytask.runs.prepare import Prepared
 from polytask.runs.session import make_session
 from polytask.settings import MethodChoice, TaskSpec, TrainSettings
 from polytask.tasks.task import Task
+from polytask.text.masking import Masker
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.training.groups import freeze
@@ -62,11 +63,13 @@ MOST_WINDOWS = 20
 
 
 class Examples:
-    """Random ids of random lengths."""
+    """Random ids of random lengths; two texts each if `pairs`."""
 
-    def __init__(self, task: str, count: int) -> None:
+    def __init__(self, task: str, count: int, pairs: bool = False) -> None:
         rng = np.random.default_rng(len(task))
-        self._tokens = [(ids[1:-1],) for ids in make_examples(count, len(task))]
+        self._tokens: list[tuple[npt.NDArray[np.integer], ...]] = [
+            (ids[1:-1],) * (2 if pairs else 1) for ids in make_examples(count, len(task))
+        ]
         classes = task == "topic"
         self.labels: npt.NDArray[Any] = rng.integers(0, 5 if classes else 2, count)
         self.labels = self.labels if classes else self.labels.astype(np.float32)
@@ -79,26 +82,48 @@ class Examples:
 
 
 def session_of(
-    shape: str, batch: int, folder: Path, adapter: str = "none", sampler: str = "proportional", **settings: Any
+    shape: str,
+    batch: int,
+    folder: Path,
+    adapter: str = "none",
+    sampler: str = "proportional",
+    *,
+    methods: Mapping[str, Any] | None = None,
+    heads: Mapping[str, str] | None = None,
+    **settings: Any,
 ) -> Session:
-    """A session of a recipe whose tasks have random ids instead of texts."""
+    """A session of a recipe whose tasks have random ids instead of texts.
+
+    `methods`: further fields of the recipe. `heads`: the heads of some tasks; those of pairs make pairs of the texts,
+    and a task `text` is plain text.
+    """
     train = TrainSettings(
         batch_size=batch, precision="bf16", save_every=MANY, evaluate_every=MANY, steps_per_epoch=MANY, **settings
     )
+    heads = heads or {}
+    spaces = SPACES | ({"text": LabelSpace("text", vocabulary=SHAPES[shape].vocabulary)} if "text" in heads else {})
+    pairs = {task for task, head in heads.items() if head in ("bi", "cosine", "cross")}
     specs = {
-        task: TaskSpec(task, space.kind, ("text",), "label", "", "", head=MethodChoice("linear"))
-        for task, space in SPACES.items()
+        task: TaskSpec(
+            *(task, space.kind, ("text",) * (1 + (task in pairs)), "label", "", ""),
+            head=MethodChoice(heads.get(task, "linear")),
+        )
+        for task, space in spaces.items()
     }
-    optimizer = MethodChoice("fused_adamw", {"lr": 1e-5})
-    recipe = Recipe(tasks=specs, max_length=128, sampler=MethodChoice(sampler), optimizer=optimizer, train=train)
-    model = make_model(specs, SPACES, MethodChoice(adapter), lambda: Bert(SHAPES[shape]))
+    fields = {"optimizer": MethodChoice("fused_adamw", {"lr": 1e-5}), **(methods or {})}
+    recipe = Recipe(tasks=specs, max_length=128, sampler=MethodChoice(sampler), train=train, **fields)
+    model = make_model(specs, spaces, MethodChoice(adapter), lambda: Bert(SHAPES[shape]))
     freeze(model, train)
-    packer = Packer(tuple(SPACES), 101, 102, 128)
+    packer = Packer(tuple(spaces), 101, 102, 128, Masker(103, SHAPES[shape].vocabulary, tuple(range(999))))
     tasks: Any = {
-        task: Task(spec, SPACES[task], {"train": Examples(task, 4096), "dev": Examples(task, 64)})  # type: ignore[dict-item]
+        task: Task(
+            spec,
+            spaces[task],
+            {name: Examples(task, count, task in pairs) for name, count in (("train", 4096), ("dev", 64))},  # type: ignore[misc]
+        )
         for task, spec in specs.items()
     }
-    names, tokenizer = tuple(SPACES), cast(TextTokenizer, None)  # ids need no tokenizer
+    names, tokenizer = tuple(spaces), cast(TextTokenizer, None)  # ids need no tokenizer
     prepared = Prepared(recipe, tokenizer, tasks, packer, model, drawn=names, evaluated=names)
     folder.mkdir(parents=True)
     return make_session(prepared, RunFolder(folder), torch.device("cuda"))
@@ -118,8 +143,17 @@ class Way:
 
     def rate(self, steps: int) -> float:
         """Examples a second, of windows of 50 steps in which no shape was met for the first or the second time."""
-        examples, seconds, left = 0, 0.0, MOST_WINDOWS
-        while examples < steps * self.session.settings.batch_size:
+        _, examples, seconds = self._measured(steps)
+        return examples / seconds
+
+    def steps_rate(self, steps: int) -> float:
+        """Steps a second of the same windows."""
+        taken, _, seconds = self._measured(steps)
+        return taken / seconds
+
+    def _measured(self, steps: int) -> tuple[int, int, float]:
+        taken, examples, seconds, left = 0, 0, 0.0, MOST_WINDOWS
+        while taken < steps:
             before = self._captured()
             torch.cuda.synchronize()
             started = time.perf_counter()
@@ -127,8 +161,8 @@ class Way:
             torch.cuda.synchronize()
             left -= 1
             if self._captured() == before or left < 0:
-                examples, seconds = examples + found, seconds + time.perf_counter() - started
-        return examples / seconds
+                taken, examples, seconds = taken + WINDOW, examples + found, seconds + time.perf_counter() - started
+        return taken, examples, seconds
 
     def _captured(self) -> list[bool]:
         captured = self.session.captured
