@@ -13,9 +13,10 @@ from polytask.encoders.bert import Bert, BertShape
 from polytask.evaluation.evaluate import split_outputs
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.model import MultiTaskModel
+from polytask.settings import MethodChoice, TaskSpec
 from polytask.text.masking import Masker
 from polytask.text.packing import Packer
-from polytask.types import YES_NO, LabelSpace, MethodChoice, TaskSpec
+from polytask.types import YES_NO, LabelSpace
 
 SHAPE = BertShape(vocabulary=90, layers=2, hidden=32, heads=4, ffn=64, positions=48)
 HEAD_OF = {"joined": "cross", "separate": "bi", "single": "linear", "masked": "mlm", "copied": "simcse"}

@@ -2,11 +2,28 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
+from polytask.kernels import attention
 from polytask.kernels.cpu_attention import attend_on_cpu
 from polytask.stream import Layout
+
+
+def use_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the CPU's own attention, which reads the lengths, and dropout, whose masks read a constant."""
+    fits, attend = attention.varlen_fits, attention.attend_varlen
+
+    def fits_here(q_THd: Tensor, dropout: float) -> bool:
+        return not q_THd.is_cuda or fits(q_THd, dropout)
+
+    def attend_here(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout) -> Tensor:
+        return (attend if q_THd.is_cuda else attend_by_borders)(q_THd, k_THd, v_THd, layout)
+
+    monkeypatch.setattr("polytask.kernels.attention.varlen_fits", fits_here)
+    monkeypatch.setattr("polytask.kernels.attention.attend_varlen", attend_here)
+    monkeypatch.setattr("polytask.kernels.dropout.AS_INTEGERS", {})
 
 
 def attend_by_borders(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, *_: Any) -> Tensor:
@@ -18,6 +35,5 @@ def attend_by_borders(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layou
     )
     mask_TT = torch.where(queries_T[:, None] == keys_T, 0.0, -torch.inf).to(q_THd.dtype)
     q_HTd, k_HTd, v_HTd = (t.transpose(0, 1) for t in (q_THd, k_THd, v_THd))
-    return (
-        (q_HTd @ k_HTd.mT * q_THd.shape[-1] ** -0.5 + mask_TT).softmax(-1).to(v_HTd.dtype).matmul(v_HTd).transpose(0, 1)
-    )
+    weights_HTT = (q_HTd @ k_HTd.mT * q_THd.shape[-1] ** -0.5 + mask_TT).softmax(-1)
+    return (weights_HTT.to(v_HTd.dtype) @ v_HTd).transpose(0, 1)

@@ -39,7 +39,7 @@ from polytask.training.loop import Session
 from polytask.training.objective import Objective
 from polytask.types import YES_NO, Draw, UserError
 
-from .attention_by_borders import attend_by_borders
+from .attention_by_borders import use_on_cpu
 from .recorded_graphs import RecordedGraphs
 
 DEVICES = [
@@ -61,9 +61,8 @@ WITH_THE_UPDATE = DEVICES[:1] if INTERPRETED else DEVICES[1:]
 
 @pytest.fixture(autouse=True)
 def attention_that_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not torch.cuda.is_available() and not INTERPRETED:
-        monkeypatch.setattr("polytask.kernels.attention.varlen_fits", lambda *_: True)
-        monkeypatch.setattr("polytask.kernels.attention.attend_varlen", attend_by_borders)
+    if not INTERPRETED:
+        use_on_cpu(monkeypatch)
 
 
 def captured(session: Session) -> Session:

@@ -21,7 +21,7 @@ from polytask.training.captured import CapturedSteps, reason_not_capturable
 from polytask.training.loop import Session
 from polytask.types import StepReport
 
-from .attention_by_borders import attend_by_borders
+from .attention_by_borders import use_on_cpu
 from .recorded_graphs import RecordedGraphs
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
@@ -54,10 +54,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def attention_that_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    if DEVICE == "cpu":
-        monkeypatch.setattr("polytask.kernels.attention.varlen_fits", lambda *_: True)
-        monkeypatch.setattr("polytask.kernels.attention.attend_varlen", attend_by_borders)
-        monkeypatch.setattr("polytask.kernels.dropout.AS_INTEGERS", {})  # the CPU's own masks read a constant
+    use_on_cpu(monkeypatch)
 
 
 def session_of(folder: Path, tiny: list[str], case: str, captured: bool, dropout: bool) -> Session:

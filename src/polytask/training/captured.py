@@ -239,7 +239,8 @@ class CapturedSteps:
             for only, stream in self._passes(batch):
                 source = rows.source(only, stream, self.model.tasks)
                 key = only, source.row, source.first, shape_of(stream)
-                numbers = self.graphs.run(key, tensors_of(stream), self._row_body(key, stream, only, source))
+                # Copied, because the graphs share their memory: the next one may write where this result is.
+                numbers = self.graphs.run(key, tensors_of(stream), self._row_body(key, stream, only, source)).clone()
                 rows.reached(source, key)
                 parts.append((numbers, self._values[key] if only != "memory" else []))
                 examples += self._examples[key]
@@ -265,7 +266,7 @@ class CapturedSteps:
             assert self._rows is not None
             self._rows.write(source, key, self._learned())
             self._bad += (values * 0).sum()
-            return values.clone()
+            return values
 
         return body
 
