@@ -38,6 +38,8 @@ from polytask.kernels.fused.adapter import FusedAdapter, fused_adapter
 from polytask.kernels.fused.attention import one_product_mix
 from polytask.kernels.fused.layer import fused_layer_fits
 from polytask.kernels.triton_support import TRITON
+from polytask.optim.base import ListOptimizer, TensorLists
+from polytask.optim.lion import Lion
 from polytask.stream import Layout, Stream
 from polytask.text.packing import Packer, Part
 from polytask.types import MethodChoice, UserError
@@ -118,6 +120,7 @@ ELSEWHERE = {
     Dropout.forward: "test_dropout_has_the_distribution_of_the_definition",
     Bert.encode: "test_fused_layers_are_the_definition",
     Bert.states: "test_fused_states_are_the_definition",
+    ListOptimizer.update_lists: "test_optimizers_update_as_their_definitions",
 }
 
 
@@ -169,6 +172,22 @@ def test_dropout_has_the_distribution_of_the_definition(device: str) -> None:
         torch.testing.assert_close(slope.unique(), torch.tensor([0.0, 4 / 3], device=device), atol=1e-4, rtol=0)
         assert abs(float((slope == 0).float().mean()) - 0.25) < 0.004
         assert torch.equal(function(Dropout(0.25).eval(), x), x)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_optimizers_update_as_their_definitions(device: str) -> None:
+    """For every optimizer: tests/kernels/test_cpu_update.py."""
+    grads = [torch.randn(5, 3, device=device), torch.randn(7, device=device)]
+    ends = []
+    for function in (fused_form(ListOptimizer.update_lists), definition_of(ListOptimizer.update_lists)):
+        params = [torch.ones_like(grad) for grad in grads]
+        lists = TensorLists(params, grads, {"exp_avg": [torch.zeros_like(grad) for grad in grads]}, [1.0, 1.0])
+        optimizer = Lion(params)
+        function(optimizer, lists, optimizer.defaults)
+        ends.append(params)
+    for one, two in zip(*ends, strict=True):
+        assert torch.equal(one, two)
+        assert not torch.equal(one, torch.ones_like(one))
 
 
 # --- the forms of adapters, by their options --------------------------------------------------------------------------
