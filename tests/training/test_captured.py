@@ -406,7 +406,7 @@ def test_a_state_that_takes_the_fused_kernel_away_ends_capturing(make_session: A
 
 def test_the_step_of_a_subclass_is_its_own(make_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the update in one pass could run."""
-    monkeypatch.setattr("polytask.kernels.adamw_update.kernels_run", lambda _: True)
+    monkeypatch.setattr("polytask.kernels.updates.kernels_run", lambda _: True)
     session = make_session(optimizer="fused_adamw")
     assert captured(session).captured.update is not None  # type: ignore[union-attr]
     session.optimizer = Counting(session.optimizer.param_groups)
