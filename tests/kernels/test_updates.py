@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from polytask.kernels.triton_support import TRITON
 from polytask.kernels.updates import UPDATES, Learned, adamax, adamw, kernel, lamb, lion, norm_of, one_pass, update_for
@@ -310,6 +312,59 @@ def test_the_other_kernels_compile(ptx: Any) -> None:
     sizes = {"OPTIONS": one_pass.OPTIONS, "EXTRAS": one_pass.EXTRAS, "ROWS": one_pass.ROWS}
     ptx(kernel.count_steps, KINDS, num_warps=4, DIVIDES=True, **sizes, **SHAPE)
     ptx(lamb.ratios, KINDS, num_warps=8, BLOCK=lamb.BLOCK, **SHAPE)
+
+
+class Recording(TorchDispatchMode):
+    """Records operations on the CPU, and repeats them on the same memory without running any Python of the step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert function is not torch.ops.aten._local_scalar_dense.default, "a value is read"
+        result = function(*args, **(kwargs or {}))
+        self.calls.append((function, args, kwargs or {}, result))
+        return result
+
+    def replay(self) -> None:
+        for function, args, kwargs, result in self.calls:
+            again = function(*args, **kwargs)
+            for old, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
+                if old is not new:
+                    old.copy_(new)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_recorded_plain_update_follows_rates_and_found_inf(name: str) -> None:
+    ends = []
+    for record in (False, True):
+        weights = [torch.linspace(-1, 1, 12).view(3, 4).requires_grad_(), torch.ones(5, requires_grad=True)]
+        optimizer = OPTIMIZERS[name]([{"params": weights[:1]}, {"params": weights[1:]}])
+        update = update_for(optimizer, kernels=False)
+        assert update is not None
+        learned = [Learned(weight, torch.zeros_like(weight), weight.detach().bfloat16()) for weight in weights]
+        rates, found_inf, divisor = torch.zeros(2), torch.tensor(0.0), torch.tensor(1.0)
+        recording = Recording()
+        generator = torch.Generator().manual_seed(0)
+        for step in range(6):
+            for one in learned:
+                one.gradient.copy_(torch.randn(one.gradient.shape, generator=generator))
+            rates.copy_(torch.tensor([0.1, 0.2]) / (step + 1))
+            found_inf.fill_(step == 4)
+            divisor.fill_(1 + step / 2)
+            if recording.calls:
+                with torch.no_grad():
+                    recording.replay()
+            elif record and step == 1:
+                with recording:
+                    update.step(learned, rates, found_inf, divisor, update.table())
+            else:
+                update.step(learned, rates, found_inf, divisor)
+        ends.append([*weights, *(one.copy for one in learned), *(optimizer.state[w]["step"] for w in weights)])
+    assert float(ends[0][-1]) == 5
+    for one, two in zip(*ends, strict=True):
+        assert torch.equal(one, two)
 
 
 def recorded(run: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -36,10 +36,22 @@ def lamb_weights(theta, unused, m, v, n):
     return theta - n.lr * ratio * direction(theta, m, v, n), m, v
 
 
-@jit("count")
-def ratios(firsts, table, numbers, sums, count, COLUMNS: tl.constexpr, NUMBERS: tl.constexpr, BLOCK: tl.constexpr):
+@jit("found_inf", "count")
+def ratios(
+    firsts,
+    table,
+    numbers,
+    found_inf,
+    sums,
+    count,
+    COLUMNS: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Adds up the squares of one tensor's pieces, and writes min(|theta|, clamp) / |r| to its numbers."""
     tensor = tl.program_id(0)
+    if tl.load(found_inf) != 0:  # there are no sums
+        return
     piece, end = tl.load(firsts + tensor), tl.load(firsts + tensor + 1)
     sizes = tl.zeros([BLOCK], tl.float32)
     ways = tl.zeros([BLOCK], tl.float32)
@@ -52,8 +64,8 @@ def ratios(firsts, table, numbers, sums, count, COLUMNS: tl.constexpr, NUMBERS: 
     is_matrix = tl.load(table + tensor * COLUMNS + 10) != 0
     size = tl.minimum(tl.sqrt(tl.sum(sizes, 0)), clamp)
     way = tl.sqrt(tl.sum(ways, 0))
-    ratio = tl.where(is_matrix & (size > 0) & (way > 0), size / way, 1.0)
-    tl.store(numbers + tensor * NUMBERS + 11, ratio)
+    has_ratio = is_matrix & (size > 0) & (way > 0)
+    tl.store(numbers + tensor * NUMBERS + 11, tl.where(has_ratio, size / tl.where(way > 0, way, 1.0), 1.0))
 
 
 class LambUpdate(OnePass):
@@ -65,7 +77,7 @@ class LambUpdate(OnePass):
         sums = torch.empty(2, len(places), device=self.device)
         self.update_pieces(work, lamb_moments, sums)
         ratios[(len(firsts) - 1,)](
-            *(firsts, work.table, work.numbers, sums, len(places)),
+            *(firsts, work.table, work.numbers, work.found_inf, sums, len(places)),
             COLUMNS=COLUMNS,
             NUMBERS=NUMBERS,
             BLOCK=BLOCK,
