@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from polytask.build import option, options_of
-from polytask.kernels.updates import UPDATES, Learned, Update, update_for
+from polytask.kernels.updates import UPDATES, Learned, Table, Update, update_for
 from polytask.optim import OPTIMIZERS
 from polytask.training import checkpoint as ckpt
 from polytask.types import MethodChoice, UserError
@@ -280,6 +280,7 @@ LARGER: list[tuple[int, ...]] = [(35, 40), (11,), (3, 2, 2), (), (8,), (4, 4)]
 """More than one piece; numbers of elements that are multiples of four and not; the last has no gradient, ever."""
 
 
+@pytest.mark.slow
 def test_updates_in_one_pass_under_the_interpreter(under_interpreter: Any) -> None:
     under_interpreter(__file__, "-k", "an_update_is_the_definition")
 
@@ -404,6 +405,40 @@ def test_steps_and_updates_take_turns(
         ours.step(given)
         definition.step(given)
         ours.compare(definition)
+
+
+@on_cuda
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+@pytest.mark.parametrize("form", ["one pass", "plain"])
+def test_a_graph_replays_an_update(name: str, options: dict[str, Any], form: str) -> None:
+    """With the rates, divisor and found_inf of each step, which the graph reads on the device."""
+    ours, definition = (Captured(kind, "cuda", name, options) for kind in (form, "definition"))
+    update = ours.update
+    assert update is not None
+    rates, found_inf, divisor = torch.zeros(2, device="cuda"), torch.zeros((), device="cuda"), torch.ones(1).cuda()[0]
+    static = [torch.zeros_like(parameter) for parameter in ours.params]
+
+    def step(table: Table | None = None) -> None:
+        # Gradients exist in a graph only, as in training.
+        learned = [Learned(p, g * 1, c) for p, g, c in zip(ours.params, static, ours.copies, strict=True)]
+        update.step(learned, rates, found_inf, divisor, table)
+
+    graph, table = torch.cuda.CUDAGraph(), update.table()
+    for number, given in enumerate(inputs(20, "cuda")):
+        given.grads = [torch.full_like(p, 0.01) if g is None else g for p, g in zip(static, given.grads, strict=True)]
+        for into, grad in zip(static, given.grads, strict=True):
+            into.copy_(grad)
+        rates.copy_(torch.tensor([1e-2, 3e-3]) * given.schedule)
+        found_inf.fill_(given.found_inf)
+        divisor.fill_(given.divisor or 1.0)
+        if number == 1:
+            with torch.cuda.graph(graph):
+                step(table)
+            table.send()
+        step() if number == 0 else graph.replay()
+        definition.step(given)
+        ours.compare(definition)
+    ours.check_copies()
 
 
 def test_every_optimizer_that_declares_it_has_an_update() -> None:

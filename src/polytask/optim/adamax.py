@@ -17,9 +17,9 @@ class Adamax(ListOptimizer):
 
     Paper: Kingma and Ba, "Adam", 2015, section 7.
 
-    Differences: as in torch, whose steps it takes. Unlike the other optimizers here, its weight decay is part of the
-    gradient (L2): it passes through m / u, and dominates gradients that are much smaller than wd theta, so the default
-    is 0. eps is torch's; the paper has none.
+    Differences: those of torch's Adamax. Unlike the other optimizers here, its weight decay is part of the gradient
+    (L2): it passes through m / u, and dominates gradients that are much smaller than wd theta, so the default is 0. The
+    paper has no eps.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_inf")

@@ -106,7 +106,7 @@ def update_pieces(
     """Updates one piece of one tensor.
 
     An update in two passes updates the state first (MOMENTS without WEIGHT): its formula returns the direction of the
-    weight's step, and the squares of weight and direction are added up. Then it updates the weight (WEIGHT without
+    weight's step, and the squares of weight and direction are summed. Then it updates the weight (WEIGHT without
     MOMENTS), without reading the gradient.
     """
     piece = tl.program_id(0)
@@ -122,20 +122,22 @@ def update_pieces(
     shared = load_numbers(numbers + tensor * NUMBERS)
     if skip:
         return
-    size = tl.full((), 0.0, tl.float32)
-    way = tl.full((), 0.0, tl.float32)
+    weight_squares = tl.full((), 0.0, tl.float32)
+    result_squares = tl.full((), 0.0, tl.float32)
     if wide:
-        size, way = _tile(addresses, in_bf16, shared, start, length, FORMULA, STATES, MOMENTS, WEIGHT, True, PIECE)
+        weight_squares, result_squares = _tile(
+            addresses, in_bf16, shared, start, length, FORMULA, STATES, MOMENTS, WEIGHT, True, PIECE
+        )
     else:
         while length > 0:
             more = _tile(addresses, in_bf16, shared, start, length, FORMULA, STATES, MOMENTS, WEIGHT, False, TILE)
-            size += more[0]
-            way += more[1]
+            weight_squares += more[0]
+            result_squares += more[1]
             start += TILE
             length -= TILE
     if not WEIGHT:
-        tl.store(sums + piece, size)
-        tl.store(sums + count + piece, way)
+        tl.store(sums + piece, weight_squares)
+        tl.store(sums + count + piece, result_squares)
 
 
 @_jit
@@ -198,16 +200,16 @@ def _tile(
         tl.store(firsts, first, mask=inside)
         if STATES == 2:
             tl.store(seconds, second, mask=inside)
-    size = tl.full((), 0.0, tl.float32)
-    way = tl.full((), 0.0, tl.float32)
+    weight_squares = tl.full((), 0.0, tl.float32)
+    result_squares = tl.full((), 0.0, tl.float32)
     if WEIGHT:
         tl.store(weights, result, mask=inside)
         if addresses[4] != 0:
             tl.store(_elements(addresses[4], start, tl.bfloat16, WIDE, TILE), result.to(tl.bfloat16), mask=inside)
     else:
-        size = tl.sum(weight * weight, 0)
-        way = tl.sum(tl.where(inside, result * result, 0.0), 0)
-    return size, way
+        weight_squares = tl.sum(weight * weight, 0)
+        result_squares = tl.sum(tl.where(inside, result * result, 0.0), 0)
+    return weight_squares, result_squares
 
 
 @_jit

@@ -53,19 +53,20 @@ def ratios(
     if tl.load(found_inf) != 0:  # there are no sums
         return
     piece, end = tl.load(firsts + tensor), tl.load(firsts + tensor + 1)
-    sizes = tl.zeros([BLOCK], tl.float32)
-    ways = tl.zeros([BLOCK], tl.float32)
+    theta_squares = tl.zeros([BLOCK], tl.float32)
+    r_squares = tl.zeros([BLOCK], tl.float32)
     while piece < end:
         pieces = piece + tl.arange(0, BLOCK)
-        sizes += tl.load(sums + pieces, mask=pieces < end, other=0.0)
-        ways += tl.load(sums + count + pieces, mask=pieces < end, other=0.0)
+        theta_squares += tl.load(sums + pieces, mask=pieces < end, other=0.0)
+        r_squares += tl.load(sums + count + pieces, mask=pieces < end, other=0.0)
         piece += BLOCK
-    clamp = tl.load(numbers + tensor * NUMBERS + 10)
+    clamp = tl.load(numbers + tensor * NUMBERS + 10)  # extra0
     is_matrix = tl.load(table + tensor * COLUMNS + 10) != 0
-    size = tl.minimum(tl.sqrt(tl.sum(sizes, 0)), clamp)
-    way = tl.sqrt(tl.sum(ways, 0))
-    has_ratio = is_matrix & (size > 0) & (way > 0)
-    tl.store(numbers + tensor * NUMBERS + 11, tl.where(has_ratio, size / tl.where(way > 0, way, 1.0), 1.0))
+    theta_norm = tl.minimum(tl.sqrt(tl.sum(theta_squares, 0)), clamp)
+    r_norm = tl.sqrt(tl.sum(r_squares, 0))
+    has_ratio = is_matrix & (theta_norm > 0) & (r_norm > 0)
+    ratio = tl.where(has_ratio, theta_norm / tl.where(r_norm > 0, r_norm, 1.0), 1.0)
+    tl.store(numbers + tensor * NUMBERS + 11, ratio)  # extra1
 
 
 class LambUpdate(OnePass):

@@ -28,7 +28,7 @@ class PlainUpdate(Update):
         table: Table | None = None,
     ) -> None:
         skip = found_inf != 0
-        for k, rate in enumerate(rates.double().unbind()):
+        for k, rate in enumerate(rates.unbind()):
             group = [one for one in learned if self.group_of[one.weight] == k]
             if group:
                 self._update(group, {**self.optimizer.param_groups[k], "lr": rate}, skip, divisor)
