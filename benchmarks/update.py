@@ -27,9 +27,10 @@ package.__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "polyta
 sys.modules.setdefault("polytask", package)
 
 from polytask.encoders.bert import Bert, BertShape  # noqa: E402
-from polytask.kernels import adamw_update as update  # noqa: E402
-from polytask.kernels.adamw_update import Learned, Table, Update, norm_of  # noqa: E402
 from polytask.kernels.half_weights import HalfWeights  # noqa: E402
+from polytask.kernels.updates import Learned, Table, norm_of  # noqa: E402
+from polytask.kernels.updates import one_pass as update  # noqa: E402
+from polytask.kernels.updates.adamw import AdamWUpdate as Update  # noqa: E402
 
 SHAPES = {"BERT-base": BertShape(), "MiniLM": BertShape(layers=6, hidden=384, heads=12, ffn=1536)}
 BANDWIDTH = 4.3e12  # bytes a second, as a copy on an H200 was seen to move

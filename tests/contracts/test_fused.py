@@ -39,6 +39,11 @@ from polytask.kernels.fused.attention import one_product_mix
 from polytask.kernels.fused.layer import fused_layer_fits
 from polytask.kernels.row_norm import Draw
 from polytask.kernels.triton_support import TRITON
+from polytask.kernels.weight_distance import distance
+from polytask.optim.base import ListOptimizer, TensorLists
+from polytask.optim.lion import Lion
+from polytask.regularizers.ewc import weighted_distance
+from polytask.regularizers.l2_sp import squared_distance
 from polytask.settings import MethodChoice
 from polytask.stream import Layout, Stream
 from polytask.text.packing import Packer, Part
@@ -109,17 +114,36 @@ def without_adapter(attention: Attention, x_TD: Tensor, layout: Layout, adapter:
     return one_product_mix(attention, x_TD, layout)
 
 
+def squared_distance_case(layout: Layout, device: str) -> Case:
+    weights, centres, _ = distance_case(device)
+    return (lambda one, two, _: distance(one, two)), (weights, centres, torch.device(device)), weights
+
+
+def weighted_distance_case(layout: Layout, device: str) -> Case:
+    weights, centres, factors = distance_case(device)
+    return distance, (weights, centres, factors), weights
+
+
+def distance_case(device: str) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    weights = [random(5, 3, device=device), random(7, device=device)]
+    return weights, [torch.randn_like(w) for w in weights], [torch.rand_like(w) for w in weights]
+
+
 CASES: Mapping[Any, Callable[[Layout, str], Case]] = {
     attend: attend_case,
     TaskLinear.forward: task_linear_case,
     TaskVector.forward: task_vector_case,
     LayerAdapter.norm: norm_case,
     Attention.mix: mix_case,
+    squared_distance: squared_distance_case,
+    weighted_distance: weighted_distance_case,
 }
 ELSEWHERE = {
     Dropout.forward: "test_dropout_has_the_distribution_of_the_definition",
     Bert.encode: "test_fused_layers_are_the_definition",
+    Bert.embed: "test_fused_embeddings_of_given_words_are_the_definition",
     Bert.states: "test_fused_states_are_the_definition",
+    ListOptimizer.update_lists: "test_optimizers_update_as_their_definitions",
 }
 
 
@@ -171,6 +195,22 @@ def test_dropout_has_the_distribution_of_the_definition(device: str) -> None:
         torch.testing.assert_close(slope.unique(), torch.tensor([0.0, 4 / 3], device=device), atol=1e-4, rtol=0)
         assert abs(float((slope == 0).float().mean()) - 0.25) < 0.004
         assert torch.equal(function(Dropout(0.25).eval(), x), x)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_optimizers_update_as_their_definitions(device: str) -> None:
+    """For every optimizer: tests/kernels/test_cpu_update.py."""
+    grads = [torch.randn(5, 3, device=device), torch.randn(7, device=device)]
+    ends = []
+    for function in (fused_form(ListOptimizer.update_lists), definition_of(ListOptimizer.update_lists)):
+        params = [torch.ones_like(grad) for grad in grads]
+        lists = TensorLists(params, grads, {"exp_avg": [torch.zeros_like(grad) for grad in grads]}, [1.0, 1.0])
+        optimizer = Lion(params)
+        function(optimizer, lists, optimizer.defaults)
+        ends.append(params)
+    for one, two in zip(*ends, strict=True):
+        assert torch.equal(one, two)
+        assert not torch.equal(one, torch.ones_like(one))
 
 
 # --- the forms of adapters, by their options --------------------------------------------------------------------------
@@ -270,14 +310,16 @@ def compare(choice: MethodChoice, tasks: tuple[str, ...], static_shape: bool, sh
 # --- the kernels' formulas in torch -----------------------------------------------------------------------------------
 def embed_and_norm_formula(
     tables: tuple[Tensor, ...],
-    ids: tuple[Tensor, ...],
+    ids: tuple[Tensor | None, ...],
     cu_seqlens_S1: Tensor,
     affine: tuple[Tensor, Tensor],
     eps: float,
     half: torch.dtype,
     dropout: Draw,
 ) -> tuple[Tensor, Tensor]:
-    words_TD, segments_TD, positions_TD = (table[rows] for table, rows in zip(tables, ids, strict=True))
+    words_TD, segments_TD, positions_TD = (
+        table if rows is None else table[rows] for table, rows in zip(tables, ids, strict=True)
+    )
     out_TD = F.layer_norm(words_TD + segments_TD + positions_TD, affine[0].shape, *affine, eps)
     return out_TD, out_TD.to(half)
 
@@ -328,6 +370,18 @@ def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("choice", FORMS)
 def test_fused_layers_are_the_definition(choice: MethodChoice, stream: str) -> None:
     compare(choice, *STREAMS[stream])
+
+
+@pytest.mark.usefixtures("without_kernels")
+def test_fused_embeddings_of_given_words_are_the_definition() -> None:
+    encoder, adapter = random_model(MethodChoice("conditional_norm"))
+    stream = stream_of(*STREAMS["one task"])
+    words_TD = torch.randn(len(stream.token_ids_T), SHAPE.hidden, requires_grad=True)
+
+    def run() -> Tensor:
+        return encoder.embed(stream, adapter, words_TD)
+
+    assert_same(*(results(encoder, adapter, run, fused) for fused in (True, False)))
 
 
 @pytest.mark.usefixtures("without_kernels")

@@ -90,6 +90,19 @@ def check_gradients(outs: tuple[Tensor, ...], exact: Tensor, given: list[Tensor]
         torch.testing.assert_close(one, two, **near)
 
 
+@needs_kernels
+def test_words_may_be_given_for_each_token() -> None:
+    of = batch([3, 0, 9, 1])
+    tables = [random(len(of.token_ids_T), 16, seed=0), *learned(16)[1:]]
+    words, segments, positions, scale, shift = tables
+    ids = None, of.segment_ids_T, of.position_ids_T
+    outs = embed_and_norm((words, segments, positions), ids, of.cu_seqlens_S1, (scale, shift), 1e-12, torch.float32)
+    numbered = of._replace(token_ids_T=torch.arange(len(words), device=words.device))
+    exact = written_out(tables, numbered)
+    torch.testing.assert_close(outs[0].double(), exact, **NEAR)
+    check_gradients(outs, exact, tables, NEAR)
+
+
 LENGTHS = [
     ([1], ()),
     ([3, 0, 9, 1, 0, 0, 4], ()),

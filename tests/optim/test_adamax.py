@@ -1,4 +1,4 @@
-"""Adamax against the formula in plain numbers and against pytorch-optimizer's."""
+"""Adamax against the formula in plain numbers, torch's and pytorch-optimizer's."""
 
 import math
 from typing import Any
@@ -24,6 +24,14 @@ def test_it_is_the_formula() -> None:
         u = max(beta2 * u, abs(g) + eps)
         theta = theta - lr / (1 - beta1**t) * m / u
         assert float(parameter.detach()) == pytest.approx(theta, abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_it_is_bit_identical_to_torchs(follow: Any, dtype: torch.dtype) -> None:
+    (ours, one), (theirs, two) = follow(Adamax, lambda groups: torch.optim.Adamax(groups, foreach=False), dtype=dtype)
+    for mine, reference in zip(ours, theirs, strict=True):
+        assert torch.equal(mine, reference)
+        assert all(torch.equal(one.state[mine][name], value) for name, value in two.state[reference].items())
 
 
 def test_as_in_pytorch_optimizer(follow: Any) -> None:

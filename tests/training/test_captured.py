@@ -164,7 +164,7 @@ def test_under_the_interpreter(under_interpreter: Any) -> None:
 
 def updated(session: Session, monkeypatch: pytest.MonkeyPatch, fits: bool = True) -> Session:
     """With and without the update in one pass."""
-    monkeypatch.setattr("polytask.kernels.adamw_update.update_fits", lambda _: fits)
+    monkeypatch.setattr("polytask.kernels.updates.kernels_run", lambda _: fits)
     session = captured(undropped(session))
     assert session.captured is not None
     assert (session.captured.update is not None) == fits
@@ -423,7 +423,7 @@ def test_a_state_that_takes_the_fused_kernel_away_ends_capturing(make_session: A
 
 def test_the_step_of_a_subclass_is_its_own(make_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the update in one pass could run."""
-    monkeypatch.setattr("polytask.kernels.adamw_update.kernels_run", lambda _: True)
+    monkeypatch.setattr("polytask.kernels.updates.kernels_run", lambda _: True)
     session = make_session(optimizer="fused_adamw")
     assert captured(session).captured.update is not None  # type: ignore[union-attr]
     session.optimizer = Counting(session.optimizer.param_groups)

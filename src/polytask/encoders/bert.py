@@ -124,6 +124,7 @@ class Bert(nn.Module):
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
 
+    @fusible
     def embed(self, stream: Stream, adapter: Adapter, words_TD: Tensor | None = None) -> Tensor:
         """The input of the first layer. `words_TD` replaces the word embeddings (a regularizer may perturb them)."""
         if words_TD is None:

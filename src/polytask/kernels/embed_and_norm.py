@@ -43,7 +43,7 @@ SEQUENCES, COLUMNS, WARPS = 32, 128, 4  # of one iteration of a program for one 
 
 def embed_and_norm(
     tables: tuple[Tensor, Tensor, Tensor],
-    ids: tuple[Tensor, Tensor, Tensor],
+    ids: tuple[Tensor | None, Tensor, Tensor],
     cu_seqlens_S1: Tensor,
     affine: tuple[Tensor, Tensor],
     eps: float,
@@ -52,8 +52,9 @@ def embed_and_norm(
 ) -> tuple[Tensor, Tensor]:
     """Drop(LN(words + segments + positions)) in float32, and the same in `half`.
 
-    `tables` and `ids` are those of words, segments and positions. Positions must count from 0 in each
-    sequence: the backward pass relies on it. Tokens behind the last sequence may have any position.
+    `tables` and `ids` are those of words, segments and positions; without ids, the table of words has one row for each
+    token. Positions must count from 0 in each sequence: the backward pass relies on it. Tokens behind the last sequence
+    may have any position.
     """
     assert TRITON, "embed_and_norm needs Triton"
     assert tables[0].shape[-1] <= MAX_WIDTH
@@ -73,7 +74,7 @@ class _EmbedAndNorm(torch.autograd.Function):
         positions_PD: Tensor,
         scale_D: Tensor,
         shift_D: Tensor,
-        token_ids_T: Tensor,
+        token_ids_T: Tensor | None,
         segment_ids_T: Tensor,
         position_ids_T: Tensor,
         cu_seqlens_S1: Tensor,
@@ -83,6 +84,9 @@ class _EmbedAndNorm(torch.autograd.Function):
         dropout: float,
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
+        ctx.row_per_token = token_ids_T is None
+        if token_ids_T is None:
+            token_ids_T = torch.arange(len(words_VD), device=words_VD.device)
         tables = [t.contiguous() for t in (words_VD, segments_GD, positions_PD)]
         ids = [t.contiguous() for t in (token_ids_T, segment_ids_T, position_ids_T)]
         rows, size = len(token_ids_T), words_VD.shape[-1]
@@ -133,7 +137,7 @@ class _EmbedAndNorm(torch.autograd.Function):
             if positions_learn:
                 positions_grad = _position_gradient(x_grad_TD, position_ids_T, cu_seqlens_S1, positions_PD)
         if words_learn:
-            words_grad = _embedding_gradient(x_grad_TD, token_ids_T, words_VD)
+            words_grad = x_grad_TD if ctx.row_per_token else _embedding_gradient(x_grad_TD, token_ids_T, words_VD)
         if segments_learn and not summed:
             segments_grad = _embedding_gradient(x_grad_TD, segment_ids_T, segments_GD)
         return words_grad, segments_grad, positions_grad, scale_grad, shift_grad, *(None,) * 8

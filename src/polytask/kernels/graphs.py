@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from polytask import seeds
-from polytask.kernels.adamw_update import Table
 from polytask.kernels.static_tensors import StaticTensors
+from polytask.kernels.updates import Table
 
 log = logging.getLogger(__name__)
 MAX_GRAPHS = 256

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from polytask.optim.base import ListOptimizer, TensorLists, check_options
+from polytask.optim.base import ListOptimizer, TensorLists, add_quotients, check_options
 from polytask.types import UserError
 
 Correction = Literal["exact", "efficient"]
@@ -27,6 +27,7 @@ class AdamW(ListOptimizer):
     parameter counts its own steps; one without a gradient is not updated, not decayed and not counted.
     """
 
+    capturable: ClassVar[bool] = True
     elementwise: ClassVar[bool] = True
 
     def __init__(
@@ -58,4 +59,4 @@ class AdamW(ListOptimizer):
         else:
             factors = [-lr * root / correction for root, correction in zip(roots2, corrections1, strict=True)]
         torch._foreach_add_(denominators, options["eps"])
-        torch._foreach_addcdiv_(lists.params, ms, denominators, factors)
+        add_quotients(lists.params, ms, denominators, factors)

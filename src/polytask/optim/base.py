@@ -1,35 +1,40 @@
-"""What the optimizers written here have in common: the loop over parameters, their state, and checks of options.
+"""What the optimizers have in common: the loop over parameters, their state, and checks of options.
 
 An optimizer's own file is its formula. Knows parameters and their gradients, nothing of tasks or of the model.
+
+The learning rate and the numbers of steps may be tensors, so that an update reads no value on the host. The operations
+of torch that scale a sum need numbers; `add_scaled`, `add_products` and `add_quotients` accept both.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from polytask.fused_forms import fusible
 from polytask.types import UserError
 
-CHUNK = 2**18
-"""Elements per thread that are updated at once on the CPU, so that they stay in the cache between operations."""
+Number = float | Tensor
+"""A tensor has one element and no dimensions."""
+Tensors = list[Tensor] | tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class TensorLists:
-    """Parameters that are updated together: all of a group on a GPU, which saves kernel launches; one on the CPU."""
+    """Parameters of one group that are updated together."""
 
     params: list[Tensor]
     grads: list[Tensor]
     state: Mapping[str, list[Tensor]]
     """The state tensors by name, in the parameters' order."""
-    steps: list[float]
+    steps: Sequence[Number]
     """The number of updates of each parameter, including this one."""
 
-    def bias_corrections(self, beta: float) -> list[float]:
+    def bias_corrections(self, beta: float) -> list[Any]:
         """`1 - beta^t` for each parameter."""
         return [1 - beta**t for t in self.steps]
 
@@ -41,13 +46,6 @@ class TensorLists:
         torch._foreach_addcmul_(vs, self.grads, self.grads, 1 - betas[1])
         return ms, vs
 
-    def chunks(self, size: int) -> Iterator["TensorLists"]:
-        """Split a single parameter into chunks of at most this many elements."""
-        tensors = [self.params[0], self.grads[0], *(tensors[0] for tensors in self.state.values())]
-        for parameter, grad, *state in zip(*(tensor.view(-1).split(size) for tensor in tensors), strict=True):
-            named = {name: [tensor] for name, tensor in zip(self.state, state, strict=True)}
-            yield TensorLists([parameter], [grad], named, self.steps)
-
 
 class ListOptimizer(Optimizer):
     """An optimizer that updates lists of parameters.
@@ -58,13 +56,20 @@ class ListOptimizer(Optimizer):
     state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     """The state tensors of each parameter; they have its shape and start at zero."""
     capturable: ClassVar[bool] = False
-    """See `FusedAdamW`: these optimizers count steps in Python, which a CUDA graph cannot."""
+    """Whether steps with this optimizer can be captured in a CUDA graph: kernels/updates has a one-pass form of its
+    update, or `step` itself can be captured (see `FusedAdamW`). Each class declares this for itself; a subclass does
+    not inherit it."""
     elementwise: ClassVar[bool] = False
     """Whether the update of an element depends on no other element, so that updating in chunks is bit-identical."""
 
     @abstractmethod
     def update(self, lists: TensorLists, options: Mapping[str, Any]) -> None:
         """Update the parameters and their state in place; `options` are those of their parameter group."""
+
+    @fusible
+    def update_lists(self, lists: TensorLists, options: Mapping[str, Any]) -> None:
+        """Update all parameters of a group that have a gradient."""
+        self.update(lists, options)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -75,11 +80,8 @@ class ListOptimizer(Optimizer):
         self._check_dense()
         for group in self.param_groups:
             params = [parameter for parameter in group["params"] if parameter.grad is not None]
-            on_gpu = all(parameter.is_cuda for parameter in params)
-            # torch allows a tensor as learning rate, but the operations on lists need a number.
-            options = {**group, "lr": float(group["lr"])}
-            for together in [params] if params and on_gpu else [[parameter] for parameter in params]:
-                self._update(self._lists(together), options)
+            if params:
+                self.update_lists(self._lists(params), {**group, "lr": float(group["lr"])})
         return loss
 
     def _check_dense(self) -> None:
@@ -91,7 +93,7 @@ class ListOptimizer(Optimizer):
             )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Called by `load_state_dict`. A state saved by torch's AdamW gets the options that it lacks."""
+        """Called by `load_state_dict`. A state saved by torch's own optimizer gets the options that it lacks."""
         for group in state["param_groups"]:
             for option in ("amsgrad", "maximize"):
                 if group.get(option):
@@ -115,23 +117,46 @@ class ListOptimizer(Optimizer):
             [state["step"].item() for state in states],
         )
 
-    def _update(self, lists: TensorLists, options: Mapping[str, Any]) -> None:
-        """Update in one call, or in chunks if it is one large parameter on the CPU."""
-        first = lists.params[0]
-        size = CHUNK * torch.get_num_threads()
-        tensors = [first, lists.grads[0], *(tensors[0] for tensors in lists.state.values())]
-        large = self.elementwise and not first.is_cuda and first.numel() > size
-        in_chunks = large and all(tensor.is_contiguous() for tensor in tensors)
-        for part in lists.chunks(size) if in_chunks else [lists]:
-            self.update(part, options)
-
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+        """Return the state of a parameter; create it before the first step."""
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
-            state["step"] = torch.tensor(0.0)  # on the CPU, so that reading it does not wait for a device
+            state["step"] = torch.tensor(0.0)  # on the CPU, because `step` reads it
             for name in self.state_names:
                 state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
         return state
+
+
+def add_scaled(sums: Tensors, tensors: Tensors, factor: Number) -> None:
+    """sums += factor * tensors, in place."""
+    if isinstance(factor, Tensor):
+        torch._foreach_add_(sums, torch._foreach_mul(tensors, factor))
+    else:
+        torch._foreach_add_(sums, tensors, alpha=factor)
+
+
+def add_products(sums: Tensors, ones: Tensors, others: Tensors, factors: Sequence[Number]) -> None:
+    """sums += factors * ones * others, in place."""
+    if isinstance(factors[0], Tensor):
+        torch._foreach_addcmul_(sums, torch._foreach_mul(ones, _tensors(factors)), others)
+    else:
+        torch._foreach_addcmul_(sums, ones, others, _floats(factors))
+
+
+def add_quotients(sums: Tensors, ones: Tensors, others: Tensors, factors: Sequence[Number]) -> None:
+    """sums += factors * ones / others, in place."""
+    if isinstance(factors[0], Tensor):
+        torch._foreach_addcdiv_(sums, torch._foreach_mul(ones, _tensors(factors)), others)
+    else:
+        torch._foreach_addcdiv_(sums, ones, others, _floats(factors))
+
+
+def _tensors(factors: Sequence[Number]) -> list[Tensor]:
+    return cast("list[Tensor]", factors)
+
+
+def _floats(factors: Sequence[Number]) -> list[float]:
+    return cast("list[float]", factors)
 
 
 def check_options(name: str, betas: tuple[float, float] | None = None, **numbers: float) -> None:

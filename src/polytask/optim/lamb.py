@@ -1,12 +1,12 @@
 """LAMB."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from polytask.optim.base import ListOptimizer, TensorLists, check_options
+from polytask.optim.base import ListOptimizer, TensorLists, add_scaled, check_options
 
 
 class Lamb(ListOptimizer):
@@ -26,6 +26,8 @@ class Lamb(ListOptimizer):
     the identity. Vectors have no ratio, as in the authors' settings for BERT, and what the paper calls a layer is one
     tensor.
     """
+
+    capturable: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Lamb(ListOptimizer):
         if options["weight_decay"]:
             torch._foreach_add_(rs, lists.params, alpha=options["weight_decay"])
         _scale_to_norm(rs, lists.params, options["clamp"])
-        torch._foreach_add_(lists.params, rs, alpha=-options["lr"])
+        add_scaled(lists.params, rs, -options["lr"])
 
 
 def _scale_to_norm(rs: tuple[Tensor, ...], params: list[Tensor], clamp: float) -> None:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from polytask.optim.base import ListOptimizer, TensorLists, check_options
+from polytask.optim.base import ListOptimizer, TensorLists, add_scaled, check_options
 
 
 class Lion(ListOptimizer):
@@ -23,6 +23,7 @@ class Lion(ListOptimizer):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("exp_avg",)
+    capturable: ClassVar[bool] = True
     elementwise: ClassVar[bool] = True
 
     def __init__(
@@ -41,5 +42,5 @@ class Lion(ListOptimizer):
         torch._foreach_mul_(lists.params, 1 - options["lr"] * options["weight_decay"])
         directions = torch._foreach_lerp(ms, lists.grads, 1 - beta1)
         torch._foreach_sign_(directions)
-        torch._foreach_add_(lists.params, directions, alpha=-options["lr"])
+        add_scaled(lists.params, directions, -options["lr"])
         torch._foreach_lerp_(ms, lists.grads, 1 - beta2)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from polytask.optim.base import ListOptimizer, TensorLists, check_options
+from polytask.optim.base import ListOptimizer, TensorLists, add_products, add_quotients, check_options
 from polytask.types import UserError
 
 
@@ -23,6 +23,7 @@ class QHAdam(ListOptimizer):
     Differences: decoupled weight decay, multiplied by lr, as in adamw; the paper has none.
     """
 
+    capturable: ClassVar[bool] = True
     elementwise: ClassVar[bool] = True
 
     def __init__(
@@ -53,8 +54,8 @@ class QHAdam(ListOptimizer):
             torch._foreach_add_(numerators, torch._foreach_mul(grads, [(1 - nu1) * c for c in corrections1]))
         if nu2 < 1:
             squares = list(torch._foreach_mul(vs, nu2))
-            torch._foreach_addcmul_(squares, grads, grads, [(1 - nu2) * c for c in corrections2])
+            add_products(squares, grads, grads, [(1 - nu2) * c for c in corrections2])
         denominators = torch._foreach_sqrt(squares)
         torch._foreach_div_(denominators, [c**0.5 for c in corrections2])
         torch._foreach_add_(denominators, options["eps"])
-        torch._foreach_addcdiv_(lists.params, numerators, denominators, [-lr / c for c in corrections1])
+        add_quotients(lists.params, numerators, denominators, [-lr / c for c in corrections1])

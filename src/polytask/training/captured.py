@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polytask.kernels.adamw_update import Learned, Table, declared, norm_of, update_for
 from polytask.kernels.graphs import Graphs
 from polytask.kernels.half_weights import HalfWeights
 from polytask.kernels.side_stream import SideStream
 from polytask.kernels.static_tensors import StaticTensors, as_stream, shape_of, tensors_of
+from polytask.kernels.updates import Learned, Table, declared, norm_of, update_for
 from polytask.model import MultiTaskModel, Pass
 from polytask.settings import TrainSettings
 from polytask.stream import Stream
@@ -78,6 +78,8 @@ class CapturedSteps:
         self.half = HalfWeights(model) if settings.precision == "bf16" else None
         self.update = update_for(optimizer)
         """Replaces the optimizer's step if possible; it also writes the half-precision weights."""
+        if self.update is None and not isinstance(optimizer, torch.optim.AdamW):  # which can be captured as it is
+            self.update = update_for(optimizer, kernels=False)
         self.graphs = Graphs(self.device, lambda: self.update.table() if self.update else None)
         self.side_stream = SideStream(self.device)
         self._numbers = StaticTensors([torch.zeros(len(optimizer.param_groups)), torch.zeros(())], self.device)
@@ -91,7 +93,8 @@ class CapturedSteps:
         self._phase = self._current_phase()
         self._rows: GradientRows | None = None
         for group in optimizer.param_groups:
-            group["capturable"] = True
+            if "capturable" in group:
+                group["capturable"] = True
         if self.half and self.update:
             half = self.half
             optimizer.register_step_post_hook(lambda *_: half.forget())

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from polytask.kernels.adamw_update import Learned
 from polytask.kernels.graphs import Graphs
+from polytask.kernels.updates import Learned
 from polytask.model import MultiTaskModel
 from polytask.policies.base import Policy
 from polytask.stream import Stream

@@ -22,7 +22,7 @@ from polytask.kernels.fused.adapter import FusedAdapter, fused_adapter
 from polytask.kernels.grouped import product_type
 from polytask.kernels.one_product import one_product
 from polytask.kernels.pass_cache import start_pass
-from polytask.kernels.row_norm import MAX_WIDTH, NO_DROPOUT, Draw
+from polytask.kernels.row_norm import MAX_WIDTH, NO_DROPOUT, Draw, either
 from polytask.kernels.side_stream import Branch
 from polytask.kernels.triton_support import kernels_run
 from polytask.stream import Layout, Stream
@@ -73,7 +73,14 @@ def fused_states(encoder: Bert, h_TD: Tensor, layout: Layout, adapter: Adapter, 
         yield from definition_of(Bert.states)(encoder, h_TD, layout, adapter, start)
 
 
-def fused_embed(encoder: Bert, stream: Stream, adapter: Adapter) -> Hidden | None:
+@fuses(Bert.embed)
+def fused_embedding(encoder: Bert, stream: Stream, adapter: Adapter, words_TD: Tensor | None = None) -> Tensor:
+    fits = fused_layer_fits(encoder.words.weight)
+    h = fused_embed(encoder, stream, adapter, words_TD) if fits else None
+    return definition_of(Bert.embed)(encoder, stream, adapter, words_TD) if h is None else h.full_TD
+
+
+def fused_embed(encoder: Bert, stream: Stream, adapter: Adapter, words_TD: Tensor | None = None) -> Hidden | None:
     """The input of the first layer, unless the adapter changes more there than the kernel can compute."""
     norm, words_VD = encoder.norm, encoder.words.weight
     vectors = fused_adapter(adapter.embedding).affine("embedding", norm.weight, norm.bias, stream.layout)
@@ -81,8 +88,8 @@ def fused_embed(encoder: Bert, stream: Stream, adapter: Adapter) -> Hidden | Non
         return None
     rate = encoder.dropout.p if encoder.training else 0.0
     seed_1 = torch.randint(2**62, (1,), device=words_VD.device) if rate else None
-    tables = words_VD, encoder.segments.weight, encoder.positions.weight
-    ids = stream.token_ids_T, stream.segment_ids_T, stream.position_ids_T
+    tables = either(words_TD, words_VD), encoder.segments.weight, encoder.positions.weight
+    ids = stream.token_ids_T if words_TD is None else None, stream.segment_ids_T, stream.position_ids_T
     borders_S1, half = stream.layout.cu_seqlens_S1, product_type(words_VD)
     return Hidden(*embed_and_norm(tables, ids, borders_S1, vectors, norm.eps, half, Draw(rate, seed_1)))
 

@@ -1,4 +1,7 @@
-"""The update in one pass against torch's AdamW: on the CPU under Triton's interpreter, and on CUDA."""
+"""Updates in one pass: AdamW's against torch's, under Triton's interpreter and on CUDA; and which optimizers have one.
+
+That every optimizer's update equals its definition: tests/contracts/test_optimizers.py.
+"""
 
 import os
 import re
@@ -8,10 +11,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from polytask.kernels import adamw_update as update
-from polytask.kernels.adamw_update import Learned, Update, norm_of, update_fits
 from polytask.kernels.triton_support import TRITON
+from polytask.kernels.updates import UPDATES, Learned, adamax, adamw, kernel, lamb, lion, norm_of, one_pass, update_for
+from polytask.kernels.updates import qhadam as qh
+from polytask.kernels.updates.adamw import AdamWUpdate
+from polytask.kernels.updates.plain import PlainUpdate
 from polytask.optim import OPTIMIZERS
 from polytask.optim.fused_adamw import FusedAdamW
 
@@ -98,7 +105,7 @@ def check_copies(weights: list[Tensor], copies: list[Tensor]) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_steps_are_torchs(device: str) -> None:
     ours, theirs = make(device), make(device, fused=device == "cuda")
-    moves, copies = Update(ours[1]), copies_of(ours[0])
+    moves, copies = AdamWUpdate(ours[1]), copies_of(ours[0])
     for step, grads in enumerate(gradients(device, 7)):
         for group in [*ours[1].param_groups, *theirs[1].param_groups]:
             group["lr"] *= 1 - 0.1 * step
@@ -117,14 +124,14 @@ def test_a_first_step_goes_as_far_as_the_rate(device: str, beta2: float) -> None
     weight = torch.zeros(5, device=device, requires_grad=True)
     optimizer = torch.optim.AdamW([weight], lr=0.5, betas=(0.9, beta2), eps=1e-30, fused=True)
     gradient = torch.tensor([1e-3, -2.0, 3e-8, 1.0, -70.0], device=device)
-    Update(optimizer).step([Learned(weight, gradient)], of(device, 0.5)[None], of(device, 0.0))
+    AdamWUpdate(optimizer).step([Learned(weight, gradient)], of(device, 0.5)[None], of(device, 0.0))
     torch.testing.assert_close(weight.detach(), -0.5 * gradient.sign(), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_gradients_over_a_divisor(device: str) -> None:
     ours, theirs = make(device), make(device, fused=False)
-    moves = Update(ours[1])
+    moves = AdamWUpdate(ours[1])
     for number, grads in enumerate(gradients(device, 2)):
         divisor = 1 + 2.7 * number
         before = [None if g is None else g.clone() for g in grads]
@@ -137,7 +144,7 @@ def test_gradients_over_a_divisor(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_with_found_nothing_moves(device: str) -> None:
     ours, theirs = make(device), make(device, fused=False)
-    moves, copies = Update(ours[1]), copies_of(ours[0])
+    moves, copies = AdamWUpdate(ours[1]), copies_of(ours[0])
     rates = rates_of(ours[1], device)
     first, second = gradients(device, 2)
     spoiled = [None if g is None else torch.full_like(g, torch.nan) for g in first]
@@ -168,7 +175,7 @@ def test_wherever_gradients_lie(device: str) -> None:
         shifted = torch.cat([gradient.flatten()[:1].repeat(1 + k % 3), gradient.flatten()])[1 + k % 3 :]
         odd.append(gradient.T.contiguous().T if gradient.ndim == 2 else shifted.view(gradient.shape))
     for (weights, optimizer), given in ((ours, odd), (theirs, grads)):
-        Update(optimizer).step(take(weights, given), rates_of(optimizer, device), of(device, 0.0))
+        AdamWUpdate(optimizer).step(take(weights, given), rates_of(optimizer, device), of(device, 0.0))
     for one, two in zip(ours[0], theirs[0], strict=True):
         torch.testing.assert_close(one, two, **NEAR)
 
@@ -177,12 +184,12 @@ def test_wherever_gradients_lie(device: str) -> None:
 def test_how_tensors_are_cut_changes_nothing(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = []
     for piece, tile, rows in ((2048, 512, 128), (256, 64, 2), (4096, 16, 4)):
-        monkeypatch.setattr(update, "PIECE", piece)
-        monkeypatch.setattr(update, "TILE", tile)
-        monkeypatch.setattr(update, "ROWS", rows)
+        monkeypatch.setattr(one_pass, "PIECE", piece)
+        monkeypatch.setattr(one_pass, "TILE", tile)
+        monkeypatch.setattr(one_pass, "ROWS", rows)
         weights, optimizer = make(device)
         (grads,) = gradients(device, 1)
-        Update(optimizer).step(take(weights, grads), rates_of(optimizer, device), of(device, 0.0))
+        AdamWUpdate(optimizer).step(take(weights, grads), rates_of(optimizer, device), of(device, 0.0))
         ends.append(weights)
     for other in ends[1:]:
         for one, two in zip(ends[0], other, strict=True):
@@ -193,7 +200,7 @@ def test_how_tensors_are_cut_changes_nothing(device: str, monkeypatch: pytest.Mo
 def test_torch_can_go_on_and_be_gone_on_from(device: str) -> None:
     """The state is torch's: through its `step` and back, and through a state dictionary into a new optimizer."""
     ours, theirs = make(device), make(device)
-    moves = Update(ours[1])
+    moves = AdamWUpdate(ours[1])
     for step, grads in enumerate(gradients(device, 6)):
         if step == 4:
             weights, optimizer = make(device)
@@ -201,7 +208,7 @@ def test_torch_can_go_on_and_be_gone_on_from(device: str) -> None:
             with torch.no_grad():
                 for new, old in zip(weights, ours[0], strict=True):
                     new.copy_(old)
-            ours, moves = (weights, optimizer), Update(optimizer)
+            ours, moves = (weights, optimizer), AdamWUpdate(optimizer)
         if step % 2:
             torchs_step(ours[1], ours[0], grads)
         else:
@@ -217,17 +224,20 @@ def test_the_norm_of_tensors_of_two_dtypes_is_in_float32() -> None:
     torch.testing.assert_close(norm_of(tensors).double(), wanted, rtol=1e-6, atol=0)
 
 
-def test_which_optimizers_fit() -> None:
+def test_which_optimizers_have_an_update() -> None:
     weights = [torch.zeros(3, requires_grad=True)]
-    assert not update_fits(torch.optim.AdamW(weights, fused=True)), "not on the CPU"
-    assert not update_fits(torch.optim.SGD(weights))
+    assert update_for(torch.optim.AdamW(weights, fused=True)) is None, "not on the CPU"
+    assert update_for(torch.optim.SGD(weights)) is None
     if torch.cuda.is_available() and not INTERPRETED:
         there = [torch.zeros(3, device="cuda", requires_grad=True)]
-        assert update_fits(torch.optim.AdamW(there, fused=True)) == TRITON
-        assert not update_fits(torch.optim.AdamW(there))
-        assert not update_fits(torch.optim.AdamW(there, fused=True, amsgrad=True))
-        assert not update_fits(torch.optim.Adam(there, fused=True))
-        assert not update_fits(torch.optim.AdamW([there[0].detach().double()], fused=True))
+        for name, make_optimizer in OPTIMIZERS.items():
+            assert (update_for(make_optimizer(there)) is not None) == TRITON, name
+        assert (update_for(torch.optim.AdamW(there, fused=True)) is not None) == TRITON
+        assert update_for(torch.optim.AdamW(there)) is None
+        assert update_for(torch.optim.AdamW(there, fused=True, amsgrad=True)) is None
+        assert update_for(torch.optim.Adam(there, fused=True)) is None
+        assert update_for(torch.optim.AdamW([there[0].detach().double()], fused=True)) is None
+        assert update_for(OPTIMIZERS["lion"]([there[0], torch.zeros(3)])) is None
 
 
 class Slower(FusedAdamW):
@@ -245,29 +255,116 @@ class Renamed(FusedAdamW):
     plain_adamw = True
 
 
-def test_a_subclass_with_a_step_of_its_own_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update, "kernels_run", lambda _: True)
+def test_a_subclass_does_not_inherit_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polytask.kernels.updates.kernels_run", lambda _: True)
     weights = [torch.zeros(3, requires_grad=True)]
-    assert update_fits(FusedAdamW(weights))
-    assert update_fits(torch.optim.AdamW(weights, fused=True))
-    assert update_fits(Renamed(weights))
-    assert not update_fits(Slower(weights))
-    assert not update_fits(OPTIMIZERS["adamw"](weights))
+    for optimizer in (FusedAdamW(weights), torch.optim.AdamW(weights, fused=True), Renamed(weights)):
+        assert isinstance(update_for(optimizer), AdamWUpdate)
+    assert update_for(Slower(weights)) is None
+    for method in OPTIMIZERS.values():
+        assert isinstance(method, type)
+        assert type(update_for(method(weights))) is UPDATES[method]
+        assert isinstance(update_for(method(weights), kernels=False), PlainUpdate)
+        subclass = type("Subclass", (method,), {})
+        assert update_for(subclass(weights)) is None
+        assert update_for(subclass(weights), kernels=False) is None
 
 
-def test_it_compiles_to_wide_loads(ptx: Any) -> None:
-    """No device is needed for that. The interpreter knows nothing of types, nor of what a hint is good for."""
-    kinds = {"table": "*i64", "chosen": "*fp64", "tensors": "i32", "pieces": "*i32"}
-    shape = {"COLUMNS": update.COLUMNS, "NUMBERS": update.NUMBERS, "num_warps": update.WARPS}
-    ptx(update._adamw_count, kinds, **shape, DIVIDES=True, OPTIONS=update.OPTIONS, ROWS=128)
-    code = ptx(update._adamw_move, kinds, **shape, PIECE=update.PIECE, TILE=update.TILE)
-    threads = 32 * update.WARPS
-    fours = update.PIECE // threads // 4
-    assert len(re.findall(r"ld\.global\.v4\.b32", code)) == 4 * fours  # weight, moments, gradient in float32
-    assert len(re.findall(r"ld\.global\.v2\.b32", code)) == fours  # gradient in bf16
-    assert len(re.findall(r"st\.global\.v4\.b32", code)) == 3 * fours
-    assert len(re.findall(r"st\.global\.v2\.b32", code)) == fours
-    assert "shared" not in code.replace(".shared::", ""), "no numbers move between threads"
+def test_adamw_keeps_its_update_when_it_loads_a_state_of_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`load_state_dict` replaces the groups' options: torch's own AdamW is not fused by default."""
+    monkeypatch.setattr("polytask.kernels.updates.kernels_run", lambda _: True)
+    weights = [torch.zeros(3, requires_grad=True)]
+    for name, fits in (("adamw", True), ("fused_adamw", False)):
+        optimizer = OPTIMIZERS[name](weights)
+        optimizer.load_state_dict(torch.optim.AdamW(weights).state_dict())
+        assert (update_for(optimizer) is not None) == fits
+
+
+FORMULAS: dict[str, tuple[Any, int, bool, bool]] = {
+    "adamw": (adamw.adamw, 2, True, True),
+    "adamax": (adamax.adamax, 2, True, True),
+    "qhadam": (qh.qhadam, 2, True, True),
+    "lion": (lion.lion, 1, True, True),
+    "lamb's moments": (lamb.lamb_moments, 2, True, False),
+    "lamb's weights": (lamb.lamb_weights, 2, False, True),
+}
+KINDS = {"table": "*i64", "chosen": "*fp64", "tensors": "i32", "pieces": "*i32", "firsts": "*i32", "count": "i32"}
+SHAPE = {"COLUMNS": one_pass.COLUMNS, "NUMBERS": one_pass.NUMBERS}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formulas_compile_to_wide_loads(ptx: Any, name: str) -> None:
+    """Needs no device. The interpreter ignores types and hints."""
+    formula, states, moments, weight = FORMULAS[name]
+    options = {"STATES": states, "MOMENTS": moments, "WEIGHT": weight, "PIECE": one_pass.PIECE, "TILE": one_pass.TILE}
+    code = ptx(kernel.update_pieces, KINDS, num_warps=one_pass.WARPS, FORMULA=formula, **options, **SHAPE)
+    fours = one_pass.PIECE // (32 * one_pass.WARPS) // 4
+    # Weight, states and the gradient in float32; the gradient in bf16.
+    assert len(re.findall(r"ld\.global\.v4\.b32", code)) == (1 + states + moments) * fours
+    assert len(re.findall(r"ld\.global\.v2\.b32", code)) == moments * fours
+    assert len(re.findall(r"st\.global\.v4\.b32", code)) == (weight + moments * states) * fours
+    assert len(re.findall(r"st\.global\.v2\.b32", code)) == weight * fours
+    moves_between_threads = "shared" in code.replace(".shared::", "")
+    assert moves_between_threads == (not weight), "only sums need the other threads' numbers"
+
+
+def test_the_other_kernels_compile(ptx: Any) -> None:
+    sizes = {"OPTIONS": one_pass.OPTIONS, "EXTRAS": one_pass.EXTRAS, "ROWS": one_pass.ROWS}
+    ptx(kernel.count_steps, KINDS, num_warps=4, DIVIDES=True, **sizes, **SHAPE)
+    ptx(lamb.ratios, KINDS, num_warps=8, BLOCK=lamb.BLOCK, **SHAPE)
+
+
+class Recording(TorchDispatchMode):
+    """Records operations on the CPU, and repeats them on the same memory without running any Python of the step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert function is not torch.ops.aten._local_scalar_dense.default, "a value is read"
+        result = function(*args, **(kwargs or {}))
+        self.calls.append((function, args, kwargs or {}, result))
+        return result
+
+    def replay(self) -> None:
+        for function, args, kwargs, result in self.calls:
+            again = function(*args, **kwargs)
+            for old, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
+                if old is not new:
+                    old.copy_(new)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_recorded_plain_update_follows_rates_and_found_inf(name: str) -> None:
+    ends = []
+    for record in (False, True):
+        weights = [torch.linspace(-1, 1, 12).view(3, 4).requires_grad_(), torch.ones(5, requires_grad=True)]
+        optimizer = OPTIMIZERS[name]([{"params": weights[:1]}, {"params": weights[1:]}])
+        update = update_for(optimizer, kernels=False)
+        assert update is not None
+        learned = [Learned(weight, torch.zeros_like(weight), weight.detach().bfloat16()) for weight in weights]
+        rates, found_inf, divisor = torch.zeros(2), torch.tensor(0.0), torch.tensor(1.0)
+        recording = Recording()
+        generator = torch.Generator().manual_seed(0)
+        for step in range(6):
+            for one in learned:
+                one.gradient.copy_(torch.randn(one.gradient.shape, generator=generator))
+            rates.copy_(torch.tensor([0.1, 0.2]) / (step + 1))
+            found_inf.fill_(step == 4)
+            divisor.fill_(1 + step / 2)
+            if recording.calls:
+                with torch.no_grad():
+                    recording.replay()
+            elif record and step == 1:
+                with recording:
+                    update.step(learned, rates, found_inf, divisor, update.table())
+            else:
+                update.step(learned, rates, found_inf, divisor)
+        ends.append([*weights, *(one.copy for one in learned), *(optimizer.state[w]["step"] for w in weights)])
+    assert float(ends[0][-1]) == 5
+    for one, two in zip(*ends, strict=True):
+        assert torch.equal(one, two)
 
 
 def recorded(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
@@ -280,7 +377,7 @@ def recorded(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
 @on_cuda
 def test_a_graph_replays_it_with_other_numbers() -> None:
     ours, theirs = make("cuda"), make("cuda")
-    moves, copies = Update(ours[1]), copies_of(ours[0])
+    moves, copies = AdamWUpdate(ours[1]), copies_of(ours[0])
     rates, found, divisor = rates_of(ours[1], "cuda"), of("cuda", 0.0), of("cuda", 1.0)
     steps = [grads for grads in gradients("cuda", 9) if grads[1] is not None]
     given = [torch.zeros_like(gradient) for gradient in steps[0] if gradient is not None]
@@ -315,7 +412,7 @@ def test_a_graph_replays_it_with_other_numbers() -> None:
 @on_cuda
 def test_what_moves_for_the_first_time_is_not_captured() -> None:
     weights, optimizer = make("cuda")
-    moves = Update(optimizer)
+    moves = AdamWUpdate(optimizer)
     (grads,) = gradients("cuda", 1)
     rates, found, table = rates_of(optimizer, "cuda"), of("cuda", 0.0), moves.table()
     with pytest.raises(RuntimeError, match="before a step that updates the same tensors"):
