@@ -19,7 +19,7 @@ import typer
 
 import polytask
 from polytask.cli import methods
-from polytask.cli.main import app
+from polytask.cli.main import make_app
 
 FOLDER = Path(__file__).parent / "reference"
 GENERATED = "<!-- Generated from the code by `python docs/generate.py`; do not edit. -->\n"
@@ -258,7 +258,7 @@ COMMANDS = """\
 
 def commands_page() -> str:
     lines = [GENERATED + COMMANDS]
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(make_app())
     for name, command in group.commands.items():
         context = typer.Context(command)
         usage = " ".join(piece for parameter in command.params for piece in parameter.get_usage_pieces(context))

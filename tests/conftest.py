@@ -13,6 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
+try:
+    import triton  # before polytask, which imports it only on machines with a GPU
+except ImportError:
+    triton = None
+
 from polytask import Finished, train
 from polytask.kernels.triton_support import TRITON
 from polytask.pretrained.find import find_encoder
@@ -60,7 +65,6 @@ def ptx() -> Callable[..., str]:
     (float32 addresses where nothing is said), its constants and its warps."""
     if not TRITON or os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("needs Triton's compiler")
-    import triton  # noqa: PLC0415
     from triton.backends.compiler import GPUTarget  # noqa: PLC0415
     from triton.compiler import ASTSource, make_backend  # noqa: PLC0415
     from triton.runtime.jit import create_function_from_signature  # noqa: PLC0415

@@ -1,18 +1,25 @@
-"""Triton if it is installed, and whether its kernels can be compiled and run."""
+"""Triton if it is installed and needed, and whether its kernels can be compiled and run.
+
+Importing Triton and preparing the kernels takes a third of a second, which a prediction on a machine without a GPU
+would wait for. It is imported if there is a GPU, for its interpreter, or if the program has imported it already.
+"""
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import torch
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = tl = None
+triton: Any = None
+tl: Any = None
+if "triton" in sys.modules or os.environ.get("TRITON_INTERPRET") == "1" or torch.cuda.device_count() > 0:
+    with suppress(ImportError):
+        import triton
+        import triton.language as tl
 
 TRITON = triton is not None
 __all__ = ["TRITON", "jit", "kernels_run", "shared_memory", "tl"]
