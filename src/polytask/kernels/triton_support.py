@@ -8,18 +8,18 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import torch
 
-triton: Any = None
-tl: Any = None
-if "triton" in sys.modules or os.environ.get("TRITON_INTERPRET") == "1" or torch.cuda.device_count() > 0:
-    with suppress(ImportError):
-        import triton
-        import triton.language as tl
+try:
+    if "triton" not in sys.modules and os.environ.get("TRITON_INTERPRET") != "1" and not torch.cuda.device_count():
+        raise ImportError
+    import triton
+    import triton.language as tl
+except ImportError:
+    triton = tl = None
 
 TRITON = triton is not None
 __all__ = ["TRITON", "jit", "kernels_run", "shared_memory", "tl"]
