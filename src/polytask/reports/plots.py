@@ -222,11 +222,12 @@ def signed_matrix(
     x, y = _cells(len(rows), len(columns))
     x.names, y.names = _named(heads), _named(labels)
     x.turn = -50 if widest > side - 4 else 0
-    above = (widest * 0.77 if x.turn else 10) + 36
-    width = max(max(map(text_width, labels), default=0.0) + side * len(columns) + 20 + (20 if x.turn else 0), 100)
+    above = (widest * 0.77 if x.turn else 10) + 40
+    beyond = max(10.0, widest * 0.65 - side / 2 + 6) if x.turn else 10.0  # the last name leans to the right
+    width = max(max(map(text_width, labels), default=0.0) + side * len(columns) + 10 + beyond, 100)
     height = above + (10 + 11.5 * tall) * len(rows)
     plot = Plot(title, max(width, text_width(title, 12)), height, x, y, frame=False, top=True)
-    plot.right = max(24.0 if x.turn else 0.0, plot.width - width)
+    plot.right = beyond + plot.width - width
     for row, column in np.ndindex(len(rows), len(columns)):
         cell = cells[row][column]
         if cell is not None:

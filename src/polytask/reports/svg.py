@@ -44,7 +44,7 @@ def number(value: float) -> str:
 
 def text_width(text: str, size: float = TEXT) -> float:
     """About how wide a text is; fonts differ."""
-    return size * sum(1.0 if ord(c) > 0x2E80 else 0.32 if c in "iljft.,:;'|!()[] " else 0.58 for c in text)
+    return size * sum(1.0 if ord(c) > 0x2E80 else 0.32 if c in "iljft.,:;'|!()[] " else 0.62 for c in text)
 
 
 def label(
