@@ -191,6 +191,19 @@ def _measure_seconds(count: int) -> float:
         return (time.perf_counter() - started) / rounds
 
 
+# --- imports ----------------------------------------------------------------------------------------------------------
+def skip_compiler_import() -> None:
+    """Lets torch's optimizers work without importing its compiler, which takes seconds and is not used here.
+
+    Some of their methods are wrapped so that the compiler leaves them alone, and the first call of a wrapper imports
+    it. A wrapper calls whatever is stored in this attribute; in a version of torch without it, nothing changes.
+    """
+    for method in vars(torch.optim.Optimizer).values():
+        inner = getattr(method, "__wrapped__", None)
+        if inner is not None and "torch._dynamo" not in sys.modules:
+            inner.__dynamo_disable = inner
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 def keep_freed_memory() -> bool:
     """Lets this process keep up to a gigabyte of freed memory for reuse. Returns whether it worked (glibc only).

@@ -18,7 +18,7 @@ from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared, describe_task
 from polytask.runs.report import write_card, write_report
 from polytask.runs.resume import read_environment
-from polytask.runs.score import SplitScores, predict_split, score_split
+from polytask.runs.score import DevScorer, SplitScores, predict_split, score_split
 from polytask.runs.summary import Added, Best, Parameters, Summary, write_summary
 from polytask.tasks.describe import baseline
 from polytask.training.journal import read_start
@@ -66,7 +66,10 @@ def finish(
 ) -> Finished:
     """Ends a run with its best weights. A model that the gate refuses is not saved, and keeps its checkpoints."""
     session.load_best()
-    scores = {s: score_split(prepared, s, session.best_step or 0) for s in ("dev", "test") if prepared.splits(s)}
+    step = session.best_step or 0
+    kept = _kept_scores(session, step)
+    scores = {} if kept is None else {"dev": kept}
+    scores |= {s: score_split(prepared, s, step) for s in ("dev", "test") if prepared.splits(s) and s not in scores}
     for split, scored in scores.items():
         predict_split(prepared, split, scored, folder)
     verdict = None if gate is None else gate(scores)
@@ -80,6 +83,12 @@ def finish(
     write_report(folder.path)
     removed = remove_checkpoints(folder) if summary.saved and not keep_checkpoints else 0
     return Finished(folder.path, evaluations, summary, removed)
+
+
+def _kept_scores(session: Session, step: int) -> SplitScores | None:
+    """The dev scores of the best weights, if they were the last to be evaluated and no others are mixed with them."""
+    one_best, scorer = len(session.progress.bests) == 1, session.evaluate
+    return scorer.kept(step) if one_best and isinstance(scorer, DevScorer) else None
 
 
 def finish_again(folder: RunFolder, summary: Summary) -> Finished:

@@ -1,7 +1,6 @@
 """A prepared recipe -> the session that trains it."""
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,7 +11,7 @@ from polytask.recipe.records import Recipe
 from polytask.regularizers.base import RegularizerContext
 from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared
-from polytask.runs.score import score_dev
+from polytask.runs.score import DevScorer
 from polytask.runs.teachers import Teacher, teacher_outputs
 from polytask.samplers.base import Sampler, SamplerContext
 from polytask.tasks.describe import class_counts
@@ -50,7 +49,7 @@ def make_session(
         settings=settings,
         steps_per_epoch=prepared.steps_per_epoch,
         seed=recipe.seed,
-        evaluate=partial(score_dev, prepared),
+        evaluate=DevScorer(prepared),
         journal=Journal(folder.metrics, folder.tensorboard),
         checkpoints=folder.checkpoints,
         average=None if settings.ema is None else RunningAverage(model, settings.ema),
