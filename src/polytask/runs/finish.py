@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from polytask.evaluation.transfer import read_transfer
 from polytask.machine import peak_memory
 from polytask.runs.bundle import load_bundle, save_bundle
 from polytask.runs.folder import RunFolder
+from polytask.runs.phases import Phases
 from polytask.runs.prepare import Prepared, describe_task
 from polytask.runs.report import write_card, write_report
 from polytask.runs.resume import read_environment
@@ -62,21 +63,32 @@ class Finished:
 
 
 def finish(
-    folder: RunFolder, prepared: Prepared, session: Session, gate: Gate | None = None, keep_checkpoints: bool = False
+    folder: RunFolder,
+    prepared: Prepared,
+    session: Session,
+    gate: Gate | None = None,
+    keep_checkpoints: bool = False,
+    phases: Phases | None = None,
 ) -> Finished:
     """Ends a run with its best weights. A model that the gate refuses is not saved, and keeps its checkpoints."""
+    phases = phases or Phases()
     session.load_best()
     step = session.best_step or 0
     kept = _kept_scores(session, step)
     scores = {} if kept is None else {"dev": kept}
     scores |= {s: score_split(prepared, s, step) for s in ("dev", "test") if prepared.splits(s) and s not in scores}
+    phases.end("final scores")
     for split, scored in scores.items():
         predict_split(prepared, split, scored, folder)
+    phases.end("predictions")
     verdict = None if gate is None else gate(scores)
     evaluations = {split: scored.report for split, scored in scores.items()}
     summary = summarize(folder, prepared, session, evaluations, verdict)
+    phases.end("data check")
     if summary.saved:
         save_bundle(prepared.bundle, folder.model.path)
+    phases.end("saving the model")
+    summary = replace(summary, phases=phases.seconds)
     write_summary(summary, folder.summary)
     if summary.saved:
         write_card(folder, summary)

@@ -1,5 +1,6 @@
 """Scores and predictions of a run's model on whole splits, during training and afterwards."""
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,12 +47,18 @@ class DevScorer:
 
     prepared: Prepared
     last: SplitScores | None = None
+    seconds: float = 0.0
+    """The time that all evaluations took."""
 
     def __call__(self, step: int) -> EvalReport:
         """The scores that choose the best checkpoint; at step 0 together with the scores of untrained methods."""
+        started = time.perf_counter()
         self.last = score_split(self.prepared, "dev", step, self.prepared.evaluated)
         report = self.last.report
-        return replace(report, baselines=untrained_baselines(self.prepared)) if step == 0 else report
+        if step == 0:
+            report = replace(report, baselines=untrained_baselines(self.prepared))
+        self.seconds += time.perf_counter() - started
+        return report
 
     def kept(self, step: int) -> SplitScores | None:
         """The scores of this step, if it was the last that was evaluated and all tasks were."""
