@@ -27,6 +27,7 @@ from polytask.machine import (
     pick_precision,
     set_threads,
     skip_compiler_import,
+    start_warm_up,
 )
 from polytask.recipe.reading import write_recipe
 from polytask.recipe.records import Recipe
@@ -156,6 +157,7 @@ def on_this_machine(recipe: Recipe, threads: int | None = None) -> tuple[Recipe,
     precision = pick_precision(settings.precision, device)
     set_threads(device, settings.threads or threads)
     skip_compiler_import()
+    start_warm_up(device)
     if device.type == "cpu":
         keep_freed_memory()
     return replace(recipe, train=replace(settings, precision=precision)), device
