@@ -216,10 +216,11 @@ def _measure_seconds(count: int) -> float:
 
 # --- imports ----------------------------------------------------------------------------------------------------------
 def skip_compiler_import() -> None:
-    """Lets torch's optimizers work without importing its compiler, which takes seconds and is not used here.
+    """Lets torch's optimizers be built without importing its compiler, which takes seconds and is not used here.
 
     Some of their methods are wrapped so that the compiler leaves them alone, and the first call of a wrapper imports
-    it. A wrapper calls whatever is stored in this attribute; in a version of torch without it, nothing changes.
+    it. A wrapper calls whatever is stored in this attribute; in a version of torch without it, nothing changes. The
+    `step` of torch's own optimizers still imports the compiler; the update kernels on a GPU do not call it.
     """
     for method in vars(torch.optim.Optimizer).values():
         inner = getattr(method, "__wrapped__", None)

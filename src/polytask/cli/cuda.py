@@ -14,7 +14,7 @@ def start_cuda(device: str) -> None:
     match = re.fullmatch(r"(?:auto|cuda(?::(\d+))?)", device)
     if match is not None:
         os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # as PyTorch does before it starts CUDA
-        threading.Thread(target=_start, args=(int(match[1] or 0),), daemon=True).start()
+        threading.Thread(target=_start, args=(int(match[1] or 0),), name="start-cuda", daemon=True).start()
 
 
 def _start(index: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from polytask.build import make, make_loss, option
-from polytask.machine import wait_for_warm_up
+from polytask.machine import skip_compiler_import, wait_for_warm_up
 from polytask.policies.base import Policy, PolicyContext
 from polytask.recipe.records import Recipe
 from polytask.regularizers.base import RegularizerContext
@@ -35,6 +35,7 @@ def make_session(
 ) -> Session:
     """Everything that trains a prepared recipe, from its first step or from a checkpoint."""
     wait_for_warm_up()
+    skip_compiler_import()
     recipe, model, settings = prepared.recipe, prepared.model.to(device), prepared.recipe.train
     sampler = make_sampler(prepared)
     policy = make_policy(recipe, prepared.steps_per_epoch).to(device)

@@ -26,7 +26,6 @@ from polytask.machine import (
     pick_device,
     pick_precision,
     set_threads,
-    skip_compiler_import,
     start_warm_up,
 )
 from polytask.recipe.reading import write_recipe
@@ -156,7 +155,6 @@ def on_this_machine(recipe: Recipe, threads: int | None = None) -> tuple[Recipe,
     device = pick_device(settings.device)
     precision = pick_precision(settings.precision, device)
     set_threads(device, settings.threads or threads)
-    skip_compiler_import()
     start_warm_up(device)
     if device.type == "cpu":
         keep_freed_memory()
