@@ -1,6 +1,5 @@
 """Fixtures for all tests: the real encoder, tiny runs, streams, Triton's interpreter and compiler."""
 
-import html
 import os
 import subprocess
 import sys
@@ -21,7 +20,6 @@ except ImportError:
 from polytask import Finished, train
 from polytask.kernels.triton_support import TRITON
 from polytask.pretrained.find import find_encoder
-from polytask.reports import plots, report
 from polytask.stream import Layout, Stream
 from polytask.types import UserError
 
@@ -91,29 +89,6 @@ TINY = {
     "train.device": "cpu",  # also on a machine with a GPU: tests that are about GPUs choose one themselves
 }
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
-
-
-class PlaceholderPlots:
-    """Replaces reports/plots.py: every plot is an empty SVG with the plot's title."""
-
-    def __getattr__(self, kind: str) -> Callable[..., str]:
-        return lambda name, title, *numbers: f'<svg role="img" aria-label="{html.escape(title)}"></svg>'
-
-
-@pytest.fixture(autouse=True)
-def placeholder_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes most of the time of a tiny run, so only tests that look at reports draw them.
-
-    Runs that several tests share, like `tiny_run`, are made before this fixture and have real plots.
-    """
-    if not {"reports", "e2e"} & set(request.path.parts):
-        monkeypatch.setattr(report, "plots", PlaceholderPlots())
-
-
-@pytest.fixture
-def real_plots(placeholder_plots: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For single tests that write a report whose plots matter."""
-    monkeypatch.setattr(report, "plots", plots)
 
 
 @pytest.fixture(scope="session")
