@@ -1,6 +1,5 @@
 """Fixtures for all tests: the real encoder, tiny runs, streams, Triton's interpreter and compiler."""
 
-import html
 import os
 import subprocess
 import sys
@@ -13,10 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
+try:
+    import triton  # before polytask, which imports it only on machines with a GPU
+except ImportError:
+    triton = None
+
 from polytask import Finished, train
 from polytask.kernels.triton_support import TRITON
 from polytask.pretrained.find import find_encoder
-from polytask.reports import interference, plots, report
 from polytask.stream import Layout, Stream
 from polytask.types import UserError
 
@@ -60,7 +63,6 @@ def ptx() -> Callable[..., str]:
     (float32 addresses where nothing is said), its constants and its warps."""
     if not TRITON or os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("needs Triton's compiler")
-    import triton  # noqa: PLC0415
     from triton.backends.compiler import GPUTarget  # noqa: PLC0415
     from triton.compiler import ASTSource, make_backend  # noqa: PLC0415
     from triton.runtime.jit import create_function_from_signature  # noqa: PLC0415
@@ -87,31 +89,6 @@ TINY = {
     "train.device": "cpu",  # also on a machine with a GPU: tests that are about GPUs choose one themselves
 }
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
-
-
-class PlaceholderPlots:
-    """Replaces reports/plots.py: every plot is an empty SVG with the plot's title."""
-
-    def __getattr__(self, kind: str) -> Callable[..., str]:
-        return lambda name, title, *numbers: f'<svg role="img" aria-label="{html.escape(title)}"></svg>'
-
-
-@pytest.fixture(autouse=True)
-def placeholder_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes most of the time of a tiny run, so only tests that look at reports draw them.
-
-    Runs that several tests share, like `tiny_run`, are made before this fixture and have real plots.
-    """
-    if not {"reports", "e2e"} & set(request.path.parts):
-        for module in (interference, report):
-            monkeypatch.setattr(module, "plots", PlaceholderPlots())
-
-
-@pytest.fixture
-def real_plots(placeholder_plots: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For single tests that write a report whose plots matter."""
-    for module in (interference, report):
-        monkeypatch.setattr(module, "plots", plots)
 
 
 @pytest.fixture(scope="session")

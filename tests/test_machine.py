@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from polytask import UserError
+from polytask import UserError, machine
 from polytask.machine import (
     commit,
     environment,
@@ -177,3 +177,23 @@ def test_every_child_is_started_that_way() -> None:
         p.name for p in source.rglob("*.py") if "sys.executable" in p.read_text() or "multiprocessing" in p.read_text()
     ]
     assert found == ["machine.py"]
+
+
+def test_building_an_optimizer_does_not_import_the_compiler() -> None:
+    program = (
+        "import sys, torch\n"
+        "from polytask.machine import skip_compiler_import\n"
+        "skip_compiler_import()\n"
+        "weight = torch.nn.Parameter(torch.ones(2))\n"
+        "optimizer = torch.optim.AdamW([weight], lr=0.1)\n"
+        "optimizer.zero_grad()\n"
+        "optimizer.load_state_dict(optimizer.state_dict())\n"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_warm_up_starts_nothing_on_the_cpu() -> None:
+    machine.start_warm_up(torch.device("cpu"))
+    machine.wait_for_warm_up()
+    assert machine._warm_up is None

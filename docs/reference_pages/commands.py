@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from reference_pages.markdown import markdown, table
 
-from polytask.cli.main import app
+from polytask.cli.main import make_app
 
 INTRO = """\
 # Commands
@@ -26,7 +26,7 @@ INTRO = """\
 
 def page() -> str:
     lines = [INTRO]
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(make_app())
     for name, command in group.commands.items():
         context = typer.Context(command)
         usage = " ".join(piece for parameter in command.params for piece in parameter.get_usage_pieces(context))

@@ -8,6 +8,7 @@ import platform
 import resource
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -93,6 +94,28 @@ def pick_device(name: str) -> torch.device:
         last = torch.cuda.device_count() - 1
         raise UserError(f"device {name}: the last CUDA device of this machine is cuda:{last}; use that, or cuda")
     return device
+
+
+_warm_up: threading.Thread | None = None
+
+
+def start_warm_up(device: torch.device) -> None:
+    """Loads cuBLAS and a first kernel on a CUDA device in a thread, while the data is read."""
+    global _warm_up
+
+    def load() -> None:
+        square = torch.ones(16, 16, device=device, dtype=torch.bfloat16)
+        (square @ square).sum().item()
+
+    if device.type == "cuda" and _warm_up is None:
+        _warm_up = threading.Thread(target=load, daemon=True)
+        _warm_up.start()
+
+
+def wait_for_warm_up() -> None:
+    """Waits for `start_warm_up`: no other thread may use the device while a step is captured."""
+    if _warm_up is not None:
+        _warm_up.join()
 
 
 # --- precision --------------------------------------------------------------------------------------------------------
@@ -189,6 +212,20 @@ def _measure_seconds(count: int) -> float:
             F.layer_norm(F.linear(F.gelu(F.linear(x_TD, up_FD)), down_DF), (384,))
             rounds += 1
         return (time.perf_counter() - started) / rounds
+
+
+# --- imports ----------------------------------------------------------------------------------------------------------
+def skip_compiler_import() -> None:
+    """Lets torch's optimizers be built without importing its compiler, which takes seconds and is not used here.
+
+    Some of their methods are wrapped so that the compiler leaves them alone, and the first call of a wrapper imports
+    it. A wrapper calls whatever is stored in this attribute; in a version of torch without it, nothing changes. The
+    `step` of torch's own optimizers still imports the compiler; the update kernels on a GPU do not call it.
+    """
+    for method in vars(torch.optim.Optimizer).values():
+        inner = getattr(method, "__wrapped__", None)
+        if inner is not None and "torch._dynamo" not in sys.modules:
+            inner.__dynamo_disable = inner
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def test_what_the_disk_refuses_is_a_message(
     def refuse() -> None:
         raise error
 
-    monkeypatch.setattr("polytask.cli.main.app", refuse)
+    monkeypatch.setattr("polytask.cli.main.make_app", lambda names: refuse)
     said = cli("report", "x")
     assert said.code == 1
     assert said.err.startswith(f"error: {message}")
@@ -77,7 +77,7 @@ def test_other_errors_of_the_system_may_be_bugs(cli: Any, monkeypatch: pytest.Mo
     def fail() -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file", "lost")
 
-    monkeypatch.setattr("polytask.cli.main.app", fail)
+    monkeypatch.setattr("polytask.cli.main.make_app", lambda names: fail)
     with pytest.raises(FileNotFoundError, match="lost"):
         cli("report", "x")
 

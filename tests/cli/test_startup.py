@@ -4,11 +4,15 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+from polytask import Finished
 from polytask.cli.main import COMMANDS
 
-HEAVY = {"datasets", "huggingface_hub", "jinja2", "matplotlib", "numpy", "pyarrow", "scipy", "tensorboard", "torch"}
-NAMES = [command.__name__.rpartition(".")[2].replace("_", "-") for command in COMMANDS]
+UNUSED_BY_PREDICTION = {
+    *("datasets", "jinja2", "matplotlib", "pandas", "pyarrow", "scipy", "sklearn", "tensorboard", "transformers")
+}
+HEAVY = {*UNUSED_BY_PREDICTION, "huggingface_hub", "numpy", "pydantic", "torch", "triton"}
 
 
 def imported(code: str) -> set[str]:
@@ -19,10 +23,20 @@ def imported(code: str) -> set[str]:
     return set(done.stderr.split())
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["--help"], *([name, "--help"] for name in NAMES)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join
+)
 def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
     code = f"import sys; sys.argv = ['polytask', *{arguments}]; from polytask.cli.main import main; main()"
     assert not imported(code) & HEAVY
+
+
+def test_prediction_imports_only_what_it_needs(tiny_run: Finished) -> None:
+    arguments = ["polytask", "predict", str(tiny_run.folder), "--text", "A fine day."]
+    found = imported(f"import sys; sys.argv = {arguments}; from polytask.cli.main import main; main()")
+    assert "torch" in found
+    assert not found & UNUSED_BY_PREDICTION
+    assert "triton" not in found or torch.cuda.is_available()
 
 
 def test_a_part_used_alone_imports_only_what_it_needs() -> None:

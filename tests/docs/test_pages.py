@@ -14,7 +14,7 @@ import yaml
 
 import polytask
 from polytask import TABLES, options_of, read_recipe, read_study, recipe_from
-from polytask.cli.main import app, main
+from polytask.cli.main import COMMANDS, main
 from polytask.disk.records import convert
 
 ROOT = Path(__file__).parent.parent.parent
@@ -167,7 +167,7 @@ def test_every_method_command_and_public_name_is_in_the_reference() -> None:
     reference = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md")}
     assert not [name for methods in TABLES.values() for name in methods if f"### {name}\n" not in reference["methods"]]
     assert not [name for name in polytask.__all__ if name not in reference["python"]]
-    assert not [c.name for c in app.registered_commands if f"## {c.name}\n" not in reference["commands"]]
+    assert not [name for name in COMMANDS if f"## {name}\n" not in reference["commands"]]
 
 
 def test_links_between_pages_lead_somewhere() -> None:

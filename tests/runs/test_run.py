@@ -362,3 +362,31 @@ def test_a_resumed_run_keeps_the_precision_and_threads_it_chose(
     assert resumed.changes == []
     assert torch.get_num_threads() == 1
     resumed.lock.release()
+
+
+def test_the_best_weights_are_scored_once(
+    tmp_path: Path, tiny_settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a run needs the dev scores of the best step: those of the last evaluation, if it was that step's."""
+    scored: list[tuple[str, int]] = []
+
+    def counted(prepared: Any, split: str, step: int, tasks: Any = None) -> Any:
+        scored.append((split, step))
+        return score_split(prepared, split, step, tasks)
+
+    for module in ("polytask.runs.score", "polytask.runs.finish"):
+        monkeypatch.setattr(f"{module}.score_split", counted)
+    last = train(QUICKSTART, tmp_path / "last", [*tiny_settings, "train.select=last"])
+    assert scored == [("dev", 0), ("dev", 10), ("dev", 20)]
+    assert last.evaluations["dev"].tasks == evaluate_run(last.folder).tasks
+    scored.clear()
+    mean = train(QUICKSTART, tmp_path / "mean", [*tiny_settings, "train.select=last", "train.average_best=2"])
+    assert scored == [("dev", 0), ("dev", 10), ("dev", 20), ("dev", 20)]
+    assert mean.evaluations["dev"].tasks == evaluate_run(mean.folder).tasks
+
+
+def test_a_run_records_where_its_time_goes(tiny_run: Finished) -> None:
+    phases = tiny_run.summary.phases
+    assert {"data", "model", "steps", "evaluations", "predictions"} <= phases.keys()
+    assert all(seconds >= 0 for seconds in phases.values())
+    assert "Where the time went" in tiny_run.report.read_text(encoding="utf-8")

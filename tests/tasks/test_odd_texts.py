@@ -110,5 +110,20 @@ def test_words_and_repeated_numbers_are_no_ids(look: Look) -> None:
 
 def test_a_file_that_has_changed_since_is_passed_over(split: Callable[..., Split]) -> None:
     read = split(["cafÃ©", *PLAIN])
-    Path(read.source).unlink()
+    file = Path(read.source)
+    content = file.read_bytes()
+    file.unlink()
     assert odd_texts("t", read) == []
+    file.write_bytes(content)
+    assert [finding.what for finding in odd_texts("t", read)] == ["mojibake"], "what was not read is not remembered"
+
+
+def test_findings_are_kept_in_the_cache(split: Callable[..., Split]) -> None:
+    read = split(["cafÃ©", *PLAIN])
+    found = odd_texts("t", read)
+    Path(read.source).unlink()
+    assert [(f.what, f.rows) for f in odd_texts("another", read)] == [(f.what, f.rows) for f in found]
+    assert {f.task for f in odd_texts("another", read)} == {"another"}
+    for kept in read.store.folder.glob("odd-texts-*.json"):
+        kept.write_text('{"findings": [1]}')
+    assert odd_texts("t", read) == [], "a damaged entry is not used, and the file cannot be read again"

@@ -3,66 +3,56 @@
 import errno
 import os
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import typer
 
 import polytask
-from polytask.cli import (
-    add_task,
-    check,
-    combine,
-    compare,
-    encoder,
-    evaluate,
-    export,
-    init,
-    interference,
-    methods,
-    predict,
-    pretrain,
-    report,
-    train,
-)
 from polytask.cli.console import VisibleGroup, echo, guard_terminal
 from polytask.cli.stopping import handled_by, leave
 
 USER_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors of the operating system about a path that the user chose. Others may be bugs."""
-
-app = typer.Typer(
-    name="polytask",
-    cls=VisibleGroup,
-    help="One encoder for many text tasks: train, evaluate and use them with one recipe file.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-
 COMMANDS = (
-    init,
-    check,
-    pretrain,
-    train,
-    interference,
-    add_task,
-    evaluate,
-    predict,
-    compare,
-    export,
-    combine,
-    report,
-    methods,
-    encoder,
+    "init",
+    "check",
+    "pretrain",
+    "train",
+    "interference",
+    "add-task",
+    "evaluate",
+    "predict",
+    "compare",
+    "export",
+    "combine",
+    "report",
+    "methods",
+    "encoder",
 )
-for command in COMMANDS:
-    app.command(name=command.__name__.rpartition(".")[2].replace("_", "-"))(command.run)
+"""The commands in the order of the help page; each has a module in polytask/cli."""
 
 
-@app.callback(epilog="`polytask --version` shows the version.")
-def options() -> None:
-    """Exists for the epilog; `main` handles `--version`, because an option here would cost every command 0.1 s."""
+def make_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
+    """The command line with these commands; their modules are imported."""
+    app = typer.Typer(
+        name="polytask",
+        cls=VisibleGroup,
+        help="One encoder for many text tasks: train, evaluate and use them with one recipe file.",
+        no_args_is_help=True,
+        add_help_option=len(commands) > 1,  # parsing this option imports pydantic, also for `polytask train --help`
+        add_completion=False,
+        rich_markup_mode=None,  # with "rich", help pages take twice as long
+        pretty_exceptions_enable=False,
+        context_settings={"max_content_width": 120},
+    )
+    # The callback exists for its epilog; `main` handles `--version`: an option here would cost every command 0.1 s.
+    app.callback(epilog="`polytask --version` shows the version.")(lambda: None)
+    for name in commands:
+        module = import_module(f"polytask.cli.{name.replace('-', '_')}")
+        app.command(name=name)(module.run)
+    return app
 
 
 def main() -> None:
@@ -77,7 +67,8 @@ def main() -> None:
     guard_terminal()
     try:
         with handled_by(leave):
-            app()
+            name = sys.argv[1] if len(sys.argv) > 1 else ""
+            make_app((name,) if name in COMMANDS else COMMANDS)()
     except SystemExit:
         raise  # the usual end; comparing it with the names below would import them
     except polytask.UserError as error:

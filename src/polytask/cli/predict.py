@@ -8,6 +8,7 @@ import typer
 
 import polytask
 from polytask.cli.console import plain_console
+from polytask.cli.cuda import start_cuda
 from polytask.cli.options import RunFolder
 
 
@@ -71,6 +72,7 @@ def run(
         raise typer.BadParameter("--input and --output must be used together")
     if probabilities not in ("top", "all", "none"):
         raise typer.BadParameter(f"--probabilities must be top, all or none, found {probabilities!r}")
+    start_cuda("auto")
     predictor = polytask.load(folder, precision=precision, few=text is not None)
     console = plain_console()
     if text is not None:

@@ -1,6 +1,9 @@
 """polytask train: trains a recipe and writes a run folder."""
 
+import time
+
 import polytask
+from polytask.cli.cuda import start_cuda
 from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, RecipeFile, Resume, Settings
 from polytask.cli.progress import follow
 from polytask.cli.tables import print_finished
@@ -26,8 +29,12 @@ def run(
 
         polytask train recipe.yaml --resume
     """
-    running = polytask.start_training(
-        polytask.read_recipe(recipe, setting), folder, resume, allow_change, keep_checkpoints
-    )
+    began = time.perf_counter()
+    content = polytask.read_recipe(recipe, setting)
+    start_cuda(content.train.device)
+    start = polytask.start_training  # imports PyTorch
+    imports = time.perf_counter() - began
+    running = start(content, folder, resume, allow_change, keep_checkpoints)
+    running.phases.seconds = {"imports": imports, **running.phases.seconds}
     follow(running)
     print_finished(running.finish())

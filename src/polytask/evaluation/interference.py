@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special  # has what scipy.stats computes with, which takes a second to import
 
 from polytask.disk.json_files import read_json_lines
 from polytask.evaluation.comparison import statistics
@@ -87,7 +87,7 @@ def moving(points: Sequence[tuple[int, float]]) -> list[tuple[float, float, floa
         return []
     around = np.lib.stride_tricks.sliding_window_view(np.array(points, np.float64), width, axis=0)
     steps, cosines = around[:, 0], around[:, 1]
-    half = stats.t.ppf(1 - LEVEL / 2, width - 1) * cosines.std(axis=1, ddof=1) / math.sqrt(width)
+    half = special.stdtrit(width - 1, 1 - LEVEL / 2) * cosines.std(axis=1, ddof=1) / math.sqrt(width)
     means = cosines.mean(axis=1)
     ends = np.clip([means - half, means + half], -1, 1)
     return [tuple(row) for row in np.stack([steps.mean(axis=1), means, *ends], axis=1).tolist()]
@@ -114,7 +114,7 @@ def _mean_cosine(cosines_P: Floats) -> Json:
     value, error, degrees = jackknife(seen_P, np.ones(len(seen_P)))
     low, high = None, None
     if degrees:
-        low, high = statistics.interval(value, float(stats.t.ppf(1 - LEVEL / 2, degrees)) * error, -1.0, 1.0)
+        low, high = statistics.interval(value, float(special.stdtrit(degrees, 1 - LEVEL / 2)) * error, -1.0, 1.0)
     return {"value": value, "low": low, "high": high}
 
 
@@ -133,7 +133,7 @@ def _affinity(probes: "_Probes", i: int, j: int) -> Json:
     value, error, degrees = jackknife(np.nan_to_num(products_P[seen]), own_P[seen])
     if not degrees:
         return {"value": value, "low": None, "high": None}
-    half = float(stats.t.ppf(1 - LEVEL / 2, degrees)) * error
+    half = float(special.stdtrit(degrees, 1 - LEVEL / 2)) * error
     return {"value": value, "low": value - half, "high": value + half}
 
 
@@ -159,7 +159,7 @@ def p_value(cosines_P: Floats) -> float:
     if len(cosines_P) < 2:
         return 1.0
     value, error, degrees = jackknife(cosines_P, np.ones(len(cosines_P)))
-    return float(2 * stats.t.sf(abs(value) / error, degrees)) if error > 0 else float(value == 0)
+    return float(2 * special.stdtr(degrees, -abs(value) / error)) if error > 0 else float(value == 0)
 
 
 class _Probes:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special  # has what scipy.stats computes with, which takes a second to import
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -54,8 +54,8 @@ LOG_BELOW_ONE = Scale(lambda v: np.log(1 - v), lambda v: 1 - np.exp(v), (-np.inf
 
 def of_share(count: int, rows: int) -> Ends:
     """Returns Clopper & Pearson's exact interval, which covers at least 95 % for any rate and number of rows."""
-    low = float(stats.beta.ppf(TAIL, count, rows - count + 1)) if count else 0.0
-    high = float(stats.beta.ppf(1 - TAIL, count + 1, rows - count)) if count < rows else 1.0
+    low = float(special.betaincinv(count, rows - count + 1, TAIL)) if count else 0.0
+    high = float(special.betaincinv(count + 1, rows - count, 1 - TAIL)) if count < rows else 1.0
     return low, high
 
 
@@ -147,7 +147,7 @@ def by_jackknife(
         size = max(1, rows // GROUPS)  # rows in a group
         spread = float(np.sqrt((rows - size) / size * np.var(left_out)))
     if np.isfinite(spread) and np.isfinite(centre) and spread > 1e-12 * max(1.0, abs(centre)):
-        half = float(stats.t.ppf(1 - TAIL, len(left_out) - 1)) * spread
+        half = float(special.stdtrit(len(left_out) - 1, 1 - TAIL)) * spread
         return _inside(scale.back(np.array([centre - half, centre + half])), value, scale)
     return _with_one_more(function, columns, other, seed) if other is not None else (value, value)
 
@@ -157,7 +157,7 @@ def by_influence(value: float, influence_N: Floats, scale: Scale) -> Ends:
     rows = len(influence_N)
     if rows < FEWEST_ROWS:
         return _whole_range(value, scale)
-    half = float(stats.t.ppf(1 - TAIL, rows - 1)) * float(np.sqrt((influence_N**2).sum())) / rows
+    half = float(special.stdtrit(rows - 1, 1 - TAIL)) * float(np.sqrt((influence_N**2).sum())) / rows
     low, high = value - half, value + half
     if 0 < value < 1 and scale is LOG_ODDS:
         reach = half / (value * (1 - value))

@@ -1,7 +1,12 @@
-"""Triton if it is installed, and whether its kernels can be compiled and run."""
+"""Triton if it is installed and needed, and whether its kernels can be compiled and run.
+
+Importing Triton and preparing the kernels takes a third of a second, which a prediction on a machine without a GPU
+would wait for. It is imported if there is a GPU, for its interpreter, or if the program has imported it already.
+"""
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -9,6 +14,8 @@ from typing import Any
 import torch
 
 try:
+    if "triton" not in sys.modules and os.environ.get("TRITON_INTERPRET") != "1" and not torch.cuda.device_count():
+        raise ImportError
     import triton
     import triton.language as tl
 except ImportError:

@@ -2,8 +2,6 @@
 
 import numpy as np
 import torch
-from scipy.linalg import solve_triangular
-from scipy.optimize import nnls
 from torch import Tensor
 
 from polytask.policies.base import Floats, GradientPolicy, Keep, MemoryPlan, PolicyContext
@@ -68,6 +66,9 @@ def solve_dual(gram_MM: Floats, dots_M: Floats, margin: float, ridge: float) -> 
         factor = np.linalg.cholesky(units)
     except np.linalg.LinAlgError:  # dependent gradients, and rounding errors larger than the ridge
         return solve_dual(gram_MM, dots_M, margin, max(10 * ridge, 1e-9))
+    from scipy.linalg import solve_triangular  # not for runs without this policy: it takes 0.3 s  # noqa: PLC0415
+    from scipy.optimize import nnls  # noqa: PLC0415
+
     # The right-hand side is divided by its size, because the solver's tolerance is absolute.
     solution = nnls(factor.T, -solve_triangular(factor, shifted / size, lower=True), maxiter=100 * len(factor))[0]
     weights_M[nonzero] += size * solution / lengths

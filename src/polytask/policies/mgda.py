@@ -1,7 +1,6 @@
 """MGDA: the shortest convex combination of the tasks' gradients."""
 
 import numpy as np
-from scipy.optimize import nnls
 
 from polytask.policies.base import Floats, StepPolicy
 
@@ -37,6 +36,8 @@ def shortest_combination(gram_KK: Floats) -> Floats:
         system = np.vstack([units_KK, lengths_K.min() / lengths_K])
         target = np.zeros(len(system))
         target[-1] = 1.0
+        from scipy.optimize import nnls  # not for runs without this policy: it takes 0.3 s  # noqa: PLC0415
+
         solution_K = nnls(system, target, maxiter=100 * len(system))[0] / lengths_K
     weights_K: Floats = solution_K / solution_K.sum()
     return weights_K

@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from polytask.reports.interference import with_sentences
 from polytask.reports.remarks import remarks
 from polytask.runs.bundle import load_bundle, save_bundle
 from polytask.runs.folder import RunFolder
+from polytask.runs.phases import Phases
 from polytask.runs.prepare import Prepared, describe_task
 from polytask.runs.report import write_card, write_report
 from polytask.runs.resume import read_environment
-from polytask.runs.score import SplitScores, predict_split, score_split
+from polytask.runs.score import DevScorer, SplitScores, predict_split, score_split
 from polytask.runs.summary import Added, Best, Parameters, Summary, write_summary
 from polytask.tasks.describe import baseline
 from polytask.training.journal import read_start
@@ -64,24 +65,44 @@ class Finished:
 
 
 def finish(
-    folder: RunFolder, prepared: Prepared, session: Session, gate: Gate | None = None, keep_checkpoints: bool = False
+    folder: RunFolder,
+    prepared: Prepared,
+    session: Session,
+    gate: Gate | None = None,
+    keep_checkpoints: bool = False,
+    phases: Phases | None = None,
 ) -> Finished:
     """Ends a run with its best weights. A model that the gate refuses is not saved, and keeps its checkpoints."""
+    phases = phases or Phases()
     session.load_best()
-    scores = {s: score_split(prepared, s, session.best_step or 0) for s in ("dev", "test") if prepared.splits(s)}
+    step = session.best_step or 0
+    kept = _kept_scores(session, step)
+    scores = {} if kept is None else {"dev": kept}
+    scores |= {s: score_split(prepared, s, step) for s in ("dev", "test") if prepared.splits(s) and s not in scores}
+    phases.end("final scores")
     for split, scored in scores.items():
         predict_split(prepared, split, scored, folder)
+    phases.end("predictions")
     verdict = None if gate is None else gate(scores)
     evaluations = {split: scored.report for split, scored in scores.items()}
     summary = summarize(folder, prepared, session, evaluations, verdict)
+    phases.end("data check")
     if summary.saved:
         save_bundle(prepared.bundle, folder.model.path)
+    phases.end("saving the model")
+    summary = replace(summary, phases=phases.seconds)
     write_summary(summary, folder.summary)
     if summary.saved:
         write_card(folder, summary)
     write_report(folder.path)
     removed = remove_checkpoints(folder) if summary.saved and not keep_checkpoints else 0
     return Finished(folder.path, evaluations, summary, removed)
+
+
+def _kept_scores(session: Session, step: int) -> SplitScores | None:
+    """The dev scores of the best weights, if they were the last to be evaluated and no others are mixed with them."""
+    one_best, scorer = len(session.progress.bests) == 1, session.evaluate
+    return scorer.kept(step) if one_best and isinstance(scorer, DevScorer) else None
 
 
 def finish_again(folder: RunFolder, summary: Summary) -> Finished:

@@ -15,6 +15,7 @@ from polytask.model import MultiTaskModel
 from polytask.recipe.records import Recipe
 from polytask.runs.bundle import Bundle, no_model
 from polytask.runs.folder import find_model
+from polytask.runs.phases import Phases
 from polytask.runs.summary import TaskSummary
 from polytask.tasks.describe import describe_split
 from polytask.tasks.doctor import examine
@@ -71,8 +72,9 @@ class Prepared:
         return Bundle(self.model, self.tokenizer, self.packer, self.recipe.tasks, labels, self.recipe.adapter)
 
 
-def prepare(recipe: Recipe) -> Prepared:
+def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     """Finds the encoder, reads and tokenizes the data, and builds the model."""
+    phases = phases or Phases()
     if recipe.add is not None:
         raise UserError("recipe: add: this recipe adds tasks to a finished run; use polytask add-task RUN RECIPE")
     check_teachers(recipe)
@@ -80,6 +82,7 @@ def prepare(recipe: Recipe) -> Prepared:
     tokenizer = TextTokenizer.load(folder, recipe.max_length)
     check_metrics(recipe)
     tasks = {task.spec.name: task for task in read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder())}
+    phases.end("data")
     labels = {name: task.labels for name, task in tasks.items()}
     model = make_model(
         recipe.tasks, labels, recipe.adapter, lambda: make_encoder(recipe, folder, tokenizer), seed=recipe.seed
@@ -87,6 +90,7 @@ def prepare(recipe: Recipe) -> Prepared:
     if isinstance(recipe.encoder, str):
         start_heads(model, folder)
     freeze(model, recipe.train)
+    phases.end("model")
     names = tuple(tasks)
     prepared = Prepared(recipe, tokenizer, tasks, make_packer(recipe, tokenizer), model, drawn=names, evaluated=names)
     check_warmup(prepared)

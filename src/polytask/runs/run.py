@@ -15,8 +15,9 @@ from polytask.recipe.records import Recipe
 from polytask.runs.bundle import load_bundle
 from polytask.runs.finish import Finished, Gate, finish, finish_again
 from polytask.runs.folder import RunFolder
+from polytask.runs.phases import Phases
 from polytask.runs.prepare import Prepared, check_teachers, prepare
-from polytask.runs.score import score_split
+from polytask.runs.score import DevScorer, score_split
 from polytask.runs.session import make_session
 from polytask.runs.start import Start, open_run
 from polytask.runs.summary import Summary
@@ -62,14 +63,17 @@ def start_run(
     recipe: Recipe, folder: RunFolder, lock: FolderLock, resume: bool, allow_change: bool, keep_checkpoints: bool
 ) -> "Running":
     """`start_training` in a folder that the caller may have locked already."""
+    phases = Phases()
     with open_run(folder, recipe, lock, resume, allow_change) as start:
-        prepared = prepare(start.recipe)
+        phases.end("device")
+        prepared = prepare(start.recipe, phases)
         origin = encoder_origin(recipe.encoder)
         start.check_data(prepared, origin)
         teachers = {} if start.finished else load_teachers(prepared)
         session = make_session(prepared, folder, start.device, teachers, start.checkpoint)
         start.write(prepared, origin)
-        return running_from(start, prepared, session, keep_checkpoints)
+        phases.end("session")
+        return replace(running_from(start, prepared, session, keep_checkpoints), phases=phases)
 
 
 @dataclass
@@ -88,6 +92,8 @@ class Running:
     """Compares the old tasks before and after, where tasks are added to a run."""
     summary: Summary | None = None
     """Of a run that had finished before, and has nothing left to train."""
+    phases: Phases = field(default_factory=Phases)
+    """Where the time goes, in this process."""
 
     @property
     def recipe(self) -> Recipe:
@@ -100,7 +106,12 @@ class Running:
 
     def steps(self) -> Iterator[StepReport]:
         if self.summary is None:
+            before = self.session.progress.step_seconds
             yield from self.session.fit()
+            parts = {"steps": self.session.progress.step_seconds - before}
+            if isinstance(self.session.evaluate, DevScorer):
+                parts["evaluations"] = self.session.evaluate.seconds
+            self.phases.end("checkpoints and records", parts)
 
     def save(self) -> Path:
         """Writes a checkpoint of the current step, from which `resume` continues."""
@@ -116,7 +127,7 @@ class Running:
         if self.summary is not None:
             finished = finish_again(folder, self.summary)
         else:
-            finished = finish(folder, self.prepared, self.session, self.gate, self.keep_checkpoints)
+            finished = finish(folder, self.prepared, self.session, self.gate, self.keep_checkpoints, self.phases)
         self.lock.release()
         return finished
 

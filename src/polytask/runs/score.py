@@ -1,5 +1,6 @@
 """Scores and predictions of a run's model on whole splits, during training and afterwards."""
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,10 +42,30 @@ def score_split(prepared: Prepared, split: str, step: int, tasks: Collection[str
     return SplitScores(report, outputs)
 
 
-def score_dev(prepared: Prepared, step: int) -> EvalReport:
-    """The scores that choose the best checkpoint; at step 0 together with the scores of methods without training."""
-    report = score_split(prepared, "dev", step, prepared.evaluated).report
-    return replace(report, baselines=untrained_baselines(prepared)) if step == 0 else report
+@dataclass
+class DevScorer:
+    """Scores dev during training, and keeps the last result: the end of a run needs that of the best step again."""
+
+    prepared: Prepared
+    last: SplitScores | None = None
+    seconds: float = 0.0
+    """The time that all evaluations took."""
+
+    def __call__(self, step: int) -> EvalReport:
+        """The scores that choose the best checkpoint; at step 0 together with the scores of untrained methods."""
+        started = time.perf_counter()
+        self.last = score_split(self.prepared, "dev", step, self.prepared.evaluated)
+        report = self.last.report
+        if step == 0:
+            report = replace(report, baselines=untrained_baselines(self.prepared))
+        self.seconds += time.perf_counter() - started
+        return report
+
+    def kept(self, step: int) -> SplitScores | None:
+        """The scores of this step, if it was the last that was evaluated and all tasks were."""
+        tasks = self.prepared.splits("dev").keys()
+        last = self.last
+        return last if last is not None and last.report.step == step and last.outputs.keys() == tasks else None
 
 
 def untrained_baselines(prepared: Prepared) -> dict[str, dict[str, Any]]:

@@ -1,18 +1,18 @@
 """A prepared recipe -> the session that trains it."""
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from polytask.build import make, make_loss, option
+from polytask.machine import skip_compiler_import, wait_for_warm_up
 from polytask.policies.base import Policy, PolicyContext
 from polytask.recipe.records import Recipe
 from polytask.regularizers.base import RegularizerContext
 from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared
-from polytask.runs.score import score_dev
+from polytask.runs.score import DevScorer
 from polytask.runs.teachers import Teacher, teacher_outputs
 from polytask.samplers.base import Sampler, SamplerContext
 from polytask.tasks.describe import class_counts
@@ -34,6 +34,8 @@ def make_session(
     checkpoint: Path | None = None,
 ) -> Session:
     """Everything that trains a prepared recipe, from its first step or from a checkpoint."""
+    wait_for_warm_up()
+    skip_compiler_import()
     recipe, model, settings = prepared.recipe, prepared.model.to(device), prepared.recipe.train
     sampler = make_sampler(prepared)
     policy = make_policy(recipe, prepared.steps_per_epoch).to(device)
@@ -50,7 +52,7 @@ def make_session(
         settings=settings,
         steps_per_epoch=prepared.steps_per_epoch,
         seed=recipe.seed,
-        evaluate=partial(score_dev, prepared),
+        evaluate=DevScorer(prepared),
         journal=Journal(folder.metrics, folder.tensorboard),
         checkpoints=folder.checkpoints,
         average=None if settings.ema is None else RunningAverage(model, settings.ema),

@@ -20,7 +20,14 @@ import torch
 from polytask.disk.atomic import write_atomically
 from polytask.disk.lock import FolderLock
 from polytask.disk.writable import check_target, make_folder
-from polytask.machine import environment, keep_freed_memory, pick_device, pick_precision, set_threads
+from polytask.machine import (
+    environment,
+    keep_freed_memory,
+    pick_device,
+    pick_precision,
+    set_threads,
+    start_warm_up,
+)
 from polytask.recipe.reading import write_recipe
 from polytask.recipe.records import Recipe
 from polytask.runs.folder import RunFolder
@@ -148,6 +155,7 @@ def on_this_machine(recipe: Recipe, threads: int | None = None) -> tuple[Recipe,
     device = pick_device(settings.device)
     precision = pick_precision(settings.precision, device)
     set_threads(device, settings.threads or threads)
+    start_warm_up(device)
     if device.type == "cpu":
         keep_freed_memory()
     return replace(recipe, train=replace(settings, precision=precision)), device

@@ -1,19 +1,17 @@
-"""The plots of a study as inline SVG, in the style of reports/figures.py. Knows names and numbers, not files.
+"""The plots of a study as inline SVG, drawn with reports/svg.py. Knows names and numbers, not files.
 
-Scores are fractions and are styles in points (hundredths). NaN and infinite values are left out.
+Scores are fractions and are shown in points (hundredths). NaN and infinite values are left out.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
-from polytask.reports.figures import (
+from polytask.reports.svg import (
     BLUE,
     DASHED,
     GREEN,
@@ -22,10 +20,14 @@ from polytask.reports.figures import (
     ORANGE,
     PAGE,
     PURPLE,
-    new_figure,
-    render,
+    Axis,
+    Box,
+    Plot,
+    Scale,
+    label,
+    marker,
+    path,
     shorten,
-    style,
 )
 from polytask.studies.table import is_finite
 
@@ -35,7 +37,7 @@ Curve = Sequence[tuple[int, float]]
 # The colours of a run's report come first. A variant also has a marker and a line style, not only a colour.
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#c4503f", "#8f8a1f", "#4aa3b8", "#8d6bd1", "#8a6a45", "#6f8f3a", "#7c8894")
 MARKERS = "osD^vPX<>"
-DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)))
+DASHES = (None, "5 2", "2 1.5")
 CLAIMS = {
     "better": (GREEN, ">", 1.0),
     "worse": (ORANGE, "<", 1.0),
@@ -43,6 +45,8 @@ CLAIMS = {
     "undecided": (INK, "o", 0.6),
 }
 NAME, LINE = 20, 13.0  # characters of a variant's name, and its height in typographic points
+INCH = 72.0
+NAMES_WIDTH = 130.0
 MAX_EVALUATIONS = 150
 
 
@@ -52,13 +56,13 @@ class Look:
 
     colour: str
     marker: str
-    dash: Any
+    dash: str | None
 
 
 def looks(variants: Iterable[str], reference: str) -> dict[str, Look]:
     """Gives the reference the colour of the text, and every other variant its own colour."""
     others = [variant for variant in variants if variant != reference]
-    styles = {reference: Look(INK, "o", "-")}
+    styles = {reference: Look(INK, "o", None)}
     for i, variant in enumerate(others):
         dash = DASHES[i // len(COLOURS) % len(DASHES)]
         styles[variant] = Look(COLOURS[i % len(COLOURS)], MARKERS[(i + 1) % len(MARKERS)], dash)
@@ -77,23 +81,21 @@ def pareto(points: Mapping[str, tuple[float, float]]) -> list[str]:
 def forest(name: str, title: str, comparisons: Sequence[Mapping[str, Any]]) -> str:
     """Draws differences to the reference with intervals, coloured by claim; a band shows undetectable differences."""
     rows = [c for c in comparisons if _finite(c["difference"], c["low"], c["high"])]
-    with style(name):
-        figure, axes = new_figure(5.4, 0.95 + 0.3 * len(rows))
-        for row, c in enumerate(rows):
-            colour, marker, alpha = CLAIMS[c["claim"]]
-            if _finite(c.get("detectable")):
-                size = 100 * c["detectable"]
-                axes.barh(row, 2 * size, left=-size, height=0.66, color=GRID, alpha=0.45, linewidth=0)
-            axes.hlines(row, 100 * c["low"], 100 * c["high"], color=colour, linewidth=2.2, alpha=alpha)
-            axes.plot(100 * c["difference"], row, marker, color=colour, markersize=6.5, markeredgewidth=0)
-        axes.axvline(0, color=INK, linewidth=1)
-        axes.set_yticks(range(len(rows)), [shorten(c["variant"], 24) for c in rows])
-        edge = _forest_edge(rows)
-        axes.set(xlim=(-edge, edge), ylim=(len(rows) - 0.5, -0.5), xlabel="points")
-        axes.grid(False, axis="y")
-        axes.tick_params(axis="y", length=0)
-        axes.xaxis.set_major_locator(MaxNLocator(6))
-        return _titled(figure, name, title)
+    plot = Plot(title, 5.4 * INCH, (0.95 + 0.3 * len(rows)) * INCH)
+    for row, c in enumerate(rows):
+        if _finite(c.get("detectable")):
+            size = 100 * c["detectable"]
+            plot.rectangle(-size, size, row - 0.33, row + 0.33, GRID, 0.45)
+    plot.moment(0, INK, 1)
+    for row, c in enumerate(rows):
+        colour, shape, opacity = CLAIMS[c["claim"]]
+        plot.line([100 * c["low"], 100 * c["high"]], [row, row], colour, 2.2, opacity=opacity)
+        plot.markers([100 * c["difference"]], [row], colour, shape, 7)
+    edge = _forest_edge(rows)
+    plot.x = Axis("points", limits=(-edge, edge))
+    names = [(float(row), shorten(c["variant"], 24)) for row, c in enumerate(rows)]
+    plot.y = Axis(limits=(len(rows) - 0.5, -0.5), names=names, grid=False)
+    return plot.render(name)
 
 
 def tradeoff(
@@ -108,52 +110,43 @@ def tradeoff(
     known = {variant: point for variant, point in points.items() if _finite(*point)}
     sign = 1 if greater_is_better else -1
     front = pareto({variant: (cost, sign * score) for variant, (cost, score, *_) in known.items()})
-    with style(name):
-        figure, axes = new_figure(5.4, _height(len(known)))
-        for variant, (cost, score, low, high) in known.items():
-            look = styles[variant]
-            axes.vlines(cost, 100 * low, 100 * high, color=look.colour, linewidth=1.2, alpha=0.55)
-            face = look.colour if variant in front else PAGE
-            shape: Any = {"marker": look.marker, "color": look.colour, "markerfacecolor": face, "markersize": 7}
-            axes.plot(cost, 100 * score, linestyle="none", zorder=3, **shape)
-        if len(front) > 1:
-            x, y = np.array([known[variant][:2] for variant in front], np.float64).T
-            axes.step(x, 100 * y, where="post", color=INK, linewidth=0.9, linestyle=DASHED, alpha=0.7)
-        _cost_axis(axes, [point[0] for point in known.values()])
-        axes.set(xlabel=xlabel, ylabel="points")
-        _names(figure, axes, {variant: point[:2] for variant, point in known.items()}, styles)
-        return _titled(figure, name, title)
+    plot = Plot(title, 5.4 * INCH, _height(len(known)), right=NAMES_WIDTH)
+    plot.x, plot.y = _cost_axis(xlabel, [point[0] for point in known.values()]), Axis("points")
+    for variant, (cost, _, low, high) in known.items():
+        plot.line([cost, cost], [100 * low, 100 * high], styles[variant].colour, 1.2, opacity=0.55)
+    corners = [(known[v][0], 100 * known[v][1]) for v in front]
+    steps = [corner for (_, y), (x, after) in pairwise(corners) for corner in ((x, y), (x, after))]
+    if steps:
+        steps = corners[:1] + steps
+        plot.line([x for x, _ in steps], [y for _, y in steps], INK, 0.9, DASHED, 0.7)
+    for variant, (cost, score, *_) in known.items():
+        look = styles[variant]
+        plot.markers([cost], [100 * score], look.colour, look.marker, 7, face=look.colour if variant in front else PAGE)
+    _names(plot, {variant: point[:2] for variant, point in known.items()}, styles)
+    return plot.render(name)
 
 
 def overlay(name: str, title: str, curves: Mapping[str, Sequence[Curve]], styles: Mapping[str, Look]) -> str:
     """Draws each variant's curves: every seed faint, and the mean over the steps that all seeds have bold."""
-    with style(name):
-        figure, axes = new_figure(5.4, max(3.1, _height(len(curves))))
-        ends = dict[str, tuple[float, float]]()
-        for variant, seeds in curves.items():
-            look, known = styles[variant], [_known(curve) for curve in seeds]
-            known = [curve for curve in known if curve]
-            for curve in known if len(known) > 1 else []:
-                axes.plot(*_xy(curve), color=look.colour, linewidth=0.8, alpha=0.4)
-            mean = _mean(known)
-            if mean:
-                line: Any = {"markevery": [-1], "marker": look.marker, "markersize": 5, "linestyle": look.dash}
-                axes.plot(*_xy(mean), color=look.colour, linewidth=2, **line)
-                step, value = next(reversed(mean.items()))
-                ends[variant] = (step, value)
-        axes.set(xlabel="step", ylabel="points")
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        _names(figure, axes, ends, styles)
-        return _titled(figure, name, title)
+    plot = Plot(title, 5.4 * INCH, max(3.1 * INCH, _height(len(curves))), right=NAMES_WIDTH)
+    plot.x, plot.y = Axis("step", most_ticks=5, integer=True), Axis("points")
+    ends = dict[str, tuple[float, float]]()
+    for variant, seeds in curves.items():
+        look, known = styles[variant], [_known(curve) for curve in seeds]
+        known = [curve for curve in known if curve]
+        for curve in known if len(known) > 1 else []:
+            plot.line(*_xy(curve), look.colour, 0.8, opacity=0.4)
+        mean = _mean(known)
+        if mean:
+            plot.line(*_xy(mean), look.colour, 2, look.dash)
+            step, value = next(reversed(mean.items()))
+            plot.markers([step], [100 * value], look.colour, look.marker, 5)
+            ends[variant] = (step, value)
+    _names(plot, ends, styles)
+    return plot.render(name)
 
 
 # --- the parts of a plot ----------------------------------------------------------------------------------------------
-
-
-def _titled(figure: Figure, name: str, title: str) -> str:
-    """Puts the title over the whole figure, because long names on the right make the plot itself narrow."""
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return render(figure, name, title)
 
 
 def _finite(*values: Any) -> bool:
@@ -161,8 +154,8 @@ def _finite(*values: Any) -> bool:
 
 
 def _height(names: int) -> float:
-    """Returns the figure's height in inches, with room for the names on the right."""
-    return max(2.9, 1.0 + names * LINE / 72)
+    """Returns the plot's height, with room for the names on the right."""
+    return max(2.9 * INCH, INCH + names * LINE)
 
 
 def _forest_edge(rows: Sequence[Mapping[str, Any]]) -> float:
@@ -172,46 +165,36 @@ def _forest_edge(rows: Sequence[Mapping[str, Any]]) -> float:
     return max(1.08 * interval, min(1.08 * band, 1.6 * interval)) or 1.0
 
 
-def _cost_axis(axes: Axes, costs: Sequence[float]) -> None:
+def _cost_axis(name: str, costs: Sequence[float]) -> Axis:
     """Uses a logarithmic scale if the costs differ widely, and short numbers: 22M instead of 22000000."""
     if costs and min(costs) > 0 and max(costs) > 15 * min(costs):
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    else:
-        axes.set_xlim(left=0, right=1.1 * max(costs, default=1.0) or 1.0)
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(_short))
+        return Axis(name, log=True, format=_short)
+    return Axis(name, limits=(0, 1.1 * max(costs, default=1.0) or 1.0), most_ticks=5, format=_short)
 
 
-def _short(value: float, _: int | None = None) -> str:
+def _short(value: float) -> str:
     unit, letter = next(
         (unit, letter) for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0, "")) if value >= unit
     )
     return f"{value / (unit or 1):g}{letter}"
 
 
-def _names(figure: Figure, axes: Axes, points: Mapping[str, tuple[float, float]], styles: Mapping[str, Look]) -> None:
+def _names(plot: Plot, points: Mapping[str, tuple[float, float]], styles: Mapping[str, Look]) -> None:
     """Writes every variant's name to the right of the plot, near its point's height, with a thin line to the point."""
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high)
-    inner_height = float(figure.get_size_inches()[1]) * 72 - 68  # about the height of the axes
-    heights = _spread([(100 * y - low) / (high - low) for _, y in points.values()], LINE / inner_height)
-    for (variant, (x, y)), height in zip(points.items(), heights, strict=True):
-        look = styles[variant]
-        mark: Any = {"marker": look.marker, "color": look.colour, "markersize": 5, "transform": axes.transAxes}
-        axes.plot(1.045, height, clip_on=False, **mark)
-        line = {"arrowstyle": "-", "color": look.colour, "linewidth": 0.6, "alpha": 0.35}
-        axes.annotate(
-            shorten(variant, NAME),
-            (x, 100 * y),
-            (1.075, height),
-            textcoords="axes fraction",
-            va="center",
-            fontsize=9,
-            arrowprops={**line, "shrinkA": 12, "shrinkB": 4, "relpos": (0, 0.5)},
-            annotation_clip=False,
-        )
+    low, high = plot.y.range()
+
+    def draw(box: Box, x: Scale, y: Scale) -> str:
+        _, top, right, bottom = box
+        heights = _spread([(100 * value - low) / (high - low) for _, value in points.values()], LINE / (bottom - top))
+        parts = []
+        for (variant, (step, value)), height in zip(points.items(), heights, strict=True):
+            look, at = styles[variant], bottom - height * (bottom - top)
+            parts.append(path([(x(step) + 4, y(100 * value)), (right + 5, at)], look.colour, 0.6, opacity=0.35))
+            parts.append(marker(right + 11, at, look.marker, 5, look.colour))
+            parts.append(label(right + 18, at, shorten(variant, NAME), 9))
+        return "".join(parts)
+
+    plot.outside.append(draw)
 
 
 def _spread(wanted: Sequence[float], gap: float) -> list[float]:
@@ -236,8 +219,8 @@ def _mean(curves: Sequence[Mapping[int, float]]) -> dict[int, float]:
     return {step: float(np.mean([curve[step] for curve in curves])) for step in common}
 
 
-def _xy(curve: Mapping[int, float]) -> tuple[Floats, Floats]:
+def _xy(curve: Mapping[int, float]) -> tuple[list[float], list[float]]:
     """Returns steps and points to draw; of very many evaluations only every n-th, counted back from the last."""
     steps, values = np.array(list(curve.items()), np.float64).T
     every = -(-len(steps) // MAX_EVALUATIONS)
-    return steps[::-every][::-1], 100 * values[::-every][::-1]
+    return steps[::-every][::-1].tolist(), (100 * values[::-every][::-1]).tolist()

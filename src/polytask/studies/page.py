@@ -16,7 +16,7 @@ import jinja2
 
 from polytask.disk.atomic import write_atomically
 from polytask.evaluation.comparison.records import MEAN
-from polytask.reports.figures import shorten
+from polytask.reports.svg import shorten
 from polytask.studies import charts, table
 from polytask.studies.sentences import in_points
 from polytask.studies.table import ABSENT, Json, cells, main_score, scored

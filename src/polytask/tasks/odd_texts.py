@@ -3,18 +3,24 @@
 Token ids cannot show these, because the tokenizer drops or replaces such characters.
 """
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 
+from polytask.disk.atomic import write_atomically
+from polytask.disk.json_files import read_json
+from polytask.disk.records import convert
 from polytask.tasks.finding import ROWS_NAMED, Finding, Severity, rows_that
 from polytask.tasks.reading import encoding_of, open_for
 from polytask.tasks.sources.encoding import WINDOWS
 from polytask.tasks.task import Split
-from polytask.types import Example, UserError
+from polytask.types import UserError
 
+CHECK_FORMAT = 1  # to be increased if something else is searched for
 TEXTS_READ = 20_000  # a file is written by one program, so that its faults show in the first rows
 CHARACTERS_READ = 2_000  # of one text, so that long documents take no longer
 FEWEST_IDS = 20  # among fewer values, single words or numbers may be texts
@@ -87,10 +93,27 @@ ID = re.compile(
 
 
 def odd_texts(task: str, split: Split) -> list[Finding]:
-    """Returns the findings about the texts in the first rows of the split's file; none if the file has changed."""
+    """Returns the findings about the texts in the first rows of the split's file; none if the file has changed.
+
+    They are kept in the cache, beside the tokens, which depend on the same file and columns.
+    """
+    cached = split.store.folder / f"odd-texts-{CHECK_FORMAT}.json"
+    try:
+        kept = [convert(found, Finding, str(cached)) for found in read_json(cached)["findings"]]
+    except (UserError, KeyError, TypeError):  # missing, or damaged
+        try:
+            kept = _find_odd_texts(task, split)
+        except UserError:
+            return []
+        with suppress(OSError, UserError):  # a cache that cannot be written
+            write_atomically(cached, json.dumps({"findings": [asdict(found) for found in kept]}))
+    return [replace(found, task=task, split=split.name) for found in kept]
+
+
+def _find_odd_texts(task: str, split: Split) -> list[Finding]:
     read, seen = 0, defaultdict[str, list[int]](list)
     columns = [_Column(name) for name in split.spec.text]
-    for example in _read(split):
+    for example in islice(split.examples(), TEXTS_READ):
         read += 1
         for text in example.texts:
             for oddity in _in(text[:CHARACTERS_READ]):
@@ -157,10 +180,3 @@ def _in(text: str) -> Iterator[Oddity]:
     for oddity in ODDITIES:
         if (oddity.in_ascii or not plain) and oddity.pattern.search(text):
             yield oddity
-
-
-def _read(split: Split) -> Iterator[Example]:
-    try:
-        yield from islice(split.examples(), TEXTS_READ)
-    except UserError:
-        return

@@ -13,7 +13,6 @@ from polytask.tasks.sources.encoding import WINDOWS
 from polytask.tasks.sources.hub import HubSource
 from polytask.tasks.sources.jsonl import JsonLinesSource
 from polytask.tasks.sources.lines import checked_encoding
-from polytask.tasks.sources.parquet import ParquetSource
 from polytask.tasks.sources.sheets import SheetSource
 from polytask.tasks.sources.source import Source
 from polytask.types import UserError
@@ -62,6 +61,8 @@ def open_source(
     if kind is None:
         raise UserError(f"{source}: unknown extension {file.suffix!r}; expected {', '.join(ENDINGS)}, or set `format`")
     if kind == "parquet":
+        from polytask.tasks.sources.parquet import ParquetSource  # imports pyarrow  # noqa: PLC0415
+
         return ParquetSource(source, file)
     if kind == "xlsx":
         return SheetSource(source, file, sheet)

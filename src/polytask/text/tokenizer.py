@@ -7,6 +7,7 @@ letters.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,14 @@ class TextTokenizer:
         self.unk_id = self._special_id("unk_token")
         special = {self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id}
         self.masker = Masker(self.mask_id, self.vocabulary, tuple(sorted(special)))
-        self.fingerprint = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        self._content = content
         lowercase = (content["normalizer"] or {}).get("lowercase", False)
         self._words = WordCache(self._encode, lowercase) if encodes_words_separately(content) else None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies what the tokenizer computes, in the token cache. Only computed if asked for: it takes a while."""
+        return hashlib.sha256(json.dumps(self._content, sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def load(cls, folder: Path, max_length: int = MAX_TOKENS) -> "TextTokenizer":

@@ -38,10 +38,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import special
 
 from polytask.evaluation.intervals import BATCH_NUMBERS
-from polytask.evaluation.metrics import Metric, margins
+from polytask.evaluation.metrics import Metric, margins, ranks
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -105,7 +105,7 @@ def _correlation_influence(gold: Array, predicted: Array, ranked: bool) -> Float
     n = len(gold)
     columns = [np.asarray(column, np.float64) for column in (gold, predicted)]
     if ranked:
-        columns = [stats.rankdata(column) / n for column in columns]
+        columns = [ranks(column) / n for column in columns]
     if any(np.ptp(column) <= 1e-13 * np.abs(column).max() for column in columns):
         return np.zeros(n)
     x, y = (column - column.mean() for column in columns)
@@ -174,6 +174,8 @@ def p_where(half_width: Callable[[float], float], difference: float) -> float:
         return 1.0
     if half_width(SMALLEST_P) <= size:
         return SMALLEST_P
+    from scipy import optimize  # takes a while to import, and few commands test  # noqa: PLC0415
+
     log_p = optimize.brentq(lambda log: half_width(float(np.exp(log))) - size, np.log(SMALLEST_P), 0.0)
     return float(np.exp(log_p))
 
