@@ -154,11 +154,10 @@ def _calibrated(cell: Cell, planned: Plan) -> float:
         reports = list(itertools.islice(running.steps(), CALIBRATION_STEPS))
     step = median(report.seconds for report in reports[1:])
     per_token = sum(report.seconds for report in reports[1:]) / sum(report.tokens for report in reports[1:])
-    prepared = planned.prepared[cell.variant]
-    dev_tokens = sum(int(split.store.lengths().sum()) + 3 * len(split) for split in prepared.splits("dev").values())
-    evaluations = cell.steps // (cell.recipe.train.evaluate_every or prepared.steps_per_epoch) + 1
+    settings = cell.recipe.train
+    evaluations = cell.steps // (settings.evaluate_every or cell.steps // settings.epochs) + 1
     evaluations += len(running.session.sampler.stages)
-    return cell.steps * step + evaluations * dev_tokens * per_token / 3
+    return cell.steps * step + evaluations * planned.dev_tokens[cell.variant] * per_token / 3
 
 
 def study_json(study: Study, runs: Sequence[FinishedRun], cells: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:

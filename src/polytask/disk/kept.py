@@ -1,0 +1,41 @@
+"""What a process has read from files and keeps in memory between its runs, such as an encoder's weights.
+
+Nothing is kept outside `keeping_values`. A study trains many runs on the same encoder and data, one after another in
+one process; a notebook that trains once should not hold a second copy of the weights.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+MOST_VALUES = 4
+"""Of one kind; the one that was used least recently is dropped."""
+_values: ContextVar[dict[str, dict[Hashable, Any]] | None] = ContextVar("kept values", default=None)
+
+
+@contextmanager
+def keeping_values() -> Iterator[None]:
+    """Keeps values inside the context."""
+    before = _values.set({})
+    try:
+        yield
+    finally:
+        _values.reset(before)
+
+
+def kept(kind: str, key: Hashable, make: Callable[[], Value]) -> Value:
+    """Returns the value that was kept under this key, or makes it. Nobody may change it.
+
+    The key must contain everything that the value depends on: the hashes of files, not only their names.
+    """
+    kinds = _values.get()
+    if kinds is None:
+        return make()
+    values = kinds.setdefault(kind, {})
+    value: Value = values.pop(key) if key in values else make()
+    values[key] = value  # last, that is, most recently used
+    while len(values) > MOST_VALUES:
+        values.pop(next(iter(values)))
+    return value
