@@ -20,7 +20,7 @@ import torch
 from polytask.disk.atomic import write_atomically
 from polytask.disk.lock import FolderLock
 from polytask.disk.writable import check_target, make_folder
-from polytask.machine import environment, keep_freed_memory, pick_device, pick_precision, set_threads
+from polytask.machine import environment, keep_freed_memory, pick_device, pick_precision, reset_peak_memory, set_threads
 from polytask.recipe.reading import write_recipe
 from polytask.recipe.records import Recipe
 from polytask.runs.folder import RunFolder
@@ -150,6 +150,7 @@ def on_this_machine(recipe: Recipe, threads: int | None = None) -> tuple[Recipe,
     set_threads(device, settings.threads or threads)
     if device.type == "cpu":
         keep_freed_memory()
+    reset_peak_memory(device)
     return replace(recipe, train=replace(settings, precision=precision)), device
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -42,7 +42,7 @@ class CellReport:
     """The last lines of its log if it failed."""
 
 
-def run_cells(cells: Sequence[Cell], study: Path, workers: int) -> Iterator[CellReport]:
+def run_cells(cells: Sequence[Cell], study: Path, workers: int) -> Generator[CellReport]:
     """Runs the unfinished cells, `workers` at a time, and yields their reports. Closing the iterator stops them."""
     waiting = [cell for cell in cells if not cell.done]
     running: list[_Worker] = []
