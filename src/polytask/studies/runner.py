@@ -7,12 +7,12 @@ knows no statistics.
 
 import json
 import os
+import selectors
 import shutil
 import subprocess
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,9 +53,9 @@ def run_cells(cells: Sequence[Cell], study: Path, workers: int) -> Generator[Cel
                 cell = waiting.pop(0)
                 running.append(_start(cell, study, idle, workers))
                 yield CellReport(cell, "started")
-            answered = wait([worker.answers for worker in running], POLL_SECONDS)
+            answered = _wait(running)
             for worker in list(running):
-                if worker.answers in answered:
+                if worker in answered:
                     running.remove(worker)
                     exit_code = worker.exit_code()
                     if exit_code == 0 and not _has_own_code(worker.cell):
@@ -70,6 +70,14 @@ def run_cells(cells: Sequence[Cell], study: Path, workers: int) -> Generator[Cel
             worker.process.terminate()
         for worker in running + idle:
             worker.end()
+
+
+def _wait(workers: "Sequence[_Worker]") -> "list[_Worker]":
+    """Waits until workers have answered or ended, or for a moment; returns those workers."""
+    with selectors.DefaultSelector() as selector:
+        for worker in workers:
+            selector.register(worker.answers, selectors.EVENT_READ, worker)
+        return [key.data for key, _ in selector.select(POLL_SECONDS)]
 
 
 def _has_own_code(cell: Cell) -> bool:
