@@ -133,6 +133,7 @@ def test_kept_weights_are_copied(minilm: Path) -> None:
     assert torch.equal(load_encoder(minilm).words.weight, before)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_nothing_that_a_run_starts_can_read_the_requests(tmp_path: Path, tiny_settings: list[str]) -> None:
     """Standard input is /dev/null inside a run."""

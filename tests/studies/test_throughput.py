@@ -57,3 +57,4 @@ def test_a_study_that_was_cut_off_has_a_page(small_study: Done, tmp_path: Path, 
 def test_a_study_without_any_run_has_a_page(small_study: Done, tmp_path: Path) -> None:
     StudyRunning(read_study(small_study.path), tmp_path / "new").finish()
     assert "No run has finished" in (tmp_path / "new" / "report.html").read_text()
+    assert len(StudyRunning(read_study(small_study.path), tmp_path / "new").waiting) == 4  # the folder is its own

@@ -85,7 +85,7 @@ class StudyRunning:
 
     def reports(self) -> Generator[CellReport]:
         """Runs every cell that has not finished."""
-        write_atomically(self.folder / "study-plan.json", json.dumps(self._identity(), indent=1))
+        self._write_plan()
         clock = Clock(self.folder, self.workers)
         with closing(run_cells(self.plan.cells, self.folder, self.workers)) as reports:
             for report in reports:
@@ -100,6 +100,7 @@ class StudyRunning:
 
         Can be called at any time, also for a study that was interrupted or killed: unfinished runs are named as such.
         """
+        self._write_plan()
         runs = finished_runs(self.plan.cells)
         cells = {variant: [c for c in self.plan.cells if c.variant == variant] for variant in self.study.recipes}
         content = study_json(self.study, runs, {v: [self._cell_json(c) for c in own] for v, own in cells.items()})
@@ -140,6 +141,10 @@ class StudyRunning:
         """Returns what identifies a study: name, variants and reference (seeds may be added)."""
         recipes = {name: recipe_to_mapping(replace(r, seed=0)) for name, r in self.study.recipes.items()}
         return {"name": self.study.name, "reference": self.study.reference, "recipes": recipes}
+
+    def _write_plan(self) -> None:
+        """Writes which study the folder belongs to."""
+        write_atomically(self.folder / "study-plan.json", json.dumps(self._identity(), indent=1))
 
     def _check_folder(self) -> None:
         check_target(self.folder, folder=True)
