@@ -51,8 +51,8 @@ def results(run: Path) -> dict[str, Any]:
 
 
 def test_a_run_after_another_is_bit_identical_to_the_run_alone(tmp_path: Path, tiny_settings: list[str]) -> None:
-    """The first run has another adapter, policy, head and seed, and another number of threads."""
-    other = ["adapter=pal", "policy=pcgrad", "seed=5", "train.threads=2", "tasks.question.head=bi"]
+    """The first run has another adapter, policy, head and seed."""
+    other = ["adapter=pal", "policy=pcgrad", "seed=5", "tasks.question.head=bi"]
     short = [*tiny_settings, "train.epochs=1", "train.steps_per_epoch=5"]
     first = arguments(tmp_path / "first", [*short, *other])
     log = tmp_path / "log.txt"

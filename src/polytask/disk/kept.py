@@ -6,35 +6,36 @@ one process; a notebook that trains once should not hold a second copy of the we
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 MOST_VALUES = 4
 """Of one kind; the one that was used least recently is dropped."""
-_values: ContextVar[dict[str, dict[Hashable, Any]] | None] = ContextVar("kept values", default=None)
+_values: list[dict[str, dict[Hashable, Any]]] = []
+"""By kind and key; an entry for each `keeping_values` that is open. Threads share them."""
 
 
 @contextmanager
 def keeping_values() -> Iterator[None]:
     """Keeps values inside the context."""
-    before = _values.set({})
+    _values.append({})
     try:
         yield
     finally:
-        _values.reset(before)
+        _values.pop()
 
 
 def kept(kind: str, key: Hashable, make: Callable[[], Value]) -> Value:
-    """Returns the value that was kept under this key, or makes it. Nobody may change it.
+    """Returns the value that was kept under this key, or makes it. Nobody may change it, and it may not be None.
 
     The key must contain everything that the value depends on: the hashes of files, not only their names.
     """
-    kinds = _values.get()
-    if kinds is None:
+    if not _values:
         return make()
-    values = kinds.setdefault(kind, {})
-    value: Value = values.pop(key) if key in values else make()
+    values = _values[-1].setdefault(kind, {})
+    value: Value | None = values.pop(key, None)
+    if value is None:
+        value = make()
     values[key] = value  # last, that is, most recently used
     while len(values) > MOST_VALUES:
         values.pop(next(iter(values)))
