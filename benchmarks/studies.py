@@ -15,6 +15,7 @@ Every result is a line of JSON, written to `--out` at once: one per run, then on
 import argparse
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -37,6 +38,13 @@ class Results:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self.cpu_before = 0.0
+
+    def cpu_seconds(self) -> float:
+        """The processor time of the processes that have ended since the last call."""
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        before, self.cpu_before = self.cpu_before, used.ru_utime + used.ru_stime
+        return self.cpu_before - before
 
     def write(self, **content: Any) -> None:
         line = json.dumps(content)
@@ -142,6 +150,7 @@ def report(
         train_seconds=trained,
         overhead_seconds=round(seconds * at_a_time / len(runs) - trained, 2) if trained is not None else None,
         examples_per_second=median(s["examples_per_second"] for s in summaries) if summaries else None,
+        cpu_seconds=round(results.cpu_seconds(), 2),
         **more,
     )
 
@@ -171,7 +180,8 @@ def main() -> None:
     results = Results(options.out)
     started = time.monotonic()
     subprocess.run([sys.executable, "-P", "-c", PREPARE, str(options.recipe), *settings_of(options)], check=True)
-    results.write(way="tokenize", seconds=round(time.monotonic() - started, 2), cores=os.cpu_count())
+    seconds, cpu = round(time.monotonic() - started, 2), round(results.cpu_seconds(), 2)
+    results.write(way="tokenize", seconds=seconds, cpu_seconds=cpu, cores=os.cpu_count())
     for folder in folders(options):
         if options.separate_runs:
             separate(options, folder, results)
