@@ -130,6 +130,7 @@ def test_a_worker_that_dies_is_replaced(tmp_path: Path, tiny_settings: list[str]
             os.kill(pid_of(report.cell), signal.SIGKILL)
         if report.state == "done" and list(ends.values()) == ["failed", "done"]:
             os.kill(pid_of(report.cell), signal.SIGKILL)  # the next run has not been started
+            os.waitid(os.P_PID, pid_of(report.cell), os.WEXITED | os.WNOWAIT)
     assert list(ends.values()) == ["failed", "done", "done", "done"]
     processes = [pid_of(cell) for cell in running.plan.cells]
     assert len({*processes}) == 3
