@@ -17,6 +17,7 @@ from polytask.machine import (
     pick_precision,
     pick_threads,
     python_module,
+    reset_peak_memory,
     usable_cores,
 )
 
@@ -39,7 +40,7 @@ def test_no_commit_is_asked_for_outside_of_a_checkout(tmp_path: Path, monkeypatc
     installed = tmp_path / ".venv" / "lib" / "site-packages" / "polytask" / "environment.py"
     monkeypatch.setattr("polytask.machine.__file__", str(installed))
     monkeypatch.setattr(subprocess, "run", start)
-    assert commit() is None
+    assert commit.__wrapped__() is None
 
 
 def test_peak_memory_grows_with_what_is_held() -> None:
@@ -47,6 +48,15 @@ def test_peak_memory_grows_with_what_is_held() -> None:
     held = torch.ones(60_000_000)  # 240 MB
     assert peak_memory(torch.device("cpu")) >= before
     assert peak_memory(torch.device("cpu")) > held.numel() * 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can measure again")
+def test_the_peak_of_an_earlier_run_is_forgotten() -> None:
+    held = torch.ones(60_000_000)
+    before = peak_memory(torch.device("cpu"))
+    del held
+    reset_peak_memory(torch.device("cpu"))
+    assert peak_memory(torch.device("cpu")) < before - 200_000_000
 
 
 def test_devices() -> None:

@@ -17,7 +17,7 @@ import torch
 import polytask.kernels  # noqa: F401  (registers the fused forms of the definitions)
 from polytask import seeds
 from polytask.adapters.base import Adapter, AdapterContext
-from polytask.disk.hashing import sha256
+from polytask.disk.hashing import remembered_sha256
 from polytask.disk.records import convert
 from polytask.encoders.attention import attend
 from polytask.encoders.bert import ACTIVATIONS, Bert, BertShape
@@ -150,14 +150,14 @@ def encoder_origin(encoder: str | Mapping[str, Any]) -> dict[str, str | None]:
     if not isinstance(encoder, str):
         return {"encoder_sha256": "untrained", "encoder_revision": None}
     folder = find_encoder(encoder)
-    weights = " ".join(sha256(path) for path in weight_files(folder))
+    weights = " ".join(remembered_sha256(path) for path in weight_files(folder))
     return {"encoder_sha256": weights, "encoder_revision": hub_revision(folder)}
 
 
 def make_encoder(recipe: Recipe, folder: Path, tokenizer: TextTokenizer) -> Bert:
     """Loads the recipe's pretrained encoder, or creates an untrained one of the recipe's shape."""
     if isinstance(recipe.encoder, str):
-        encoder = load_encoder(folder, recipe.dropout, recipe.attention_dropout)
+        encoder = load_encoder(folder, recipe.dropout, recipe.attention_dropout, keep=True)
     else:
         rates = {"dropout": recipe.dropout, "attention_dropout": recipe.attention_dropout}
         defaults = {"vocabulary": tokenizer.vocabulary} | {k: v for k, v in rates.items() if v is not None}

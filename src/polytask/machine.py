@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -63,6 +64,7 @@ def _cpu_line(*names: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(names)), "")
 
 
+@cache
 def commit() -> str | None:
     """The commit of polytask's source if it runs from a git checkout."""
     checkout = Path(__file__).parents[2]
@@ -243,10 +245,25 @@ def keep_freed_memory() -> bool:
     return all([mallopt(M_MMAP_THRESHOLD, KEPT_BYTES), mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)])
 
 
+def reset_peak_memory(device: torch.device) -> None:
+    """Starts the measurement of `peak_memory` again: an earlier run of the process may have used more."""
+    if device.type == "cuda":
+        if torch.cuda.is_initialized():
+            torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(AttributeError, OSError, TypeError):  # Linux only
+        ctypes.CDLL(None).malloc_trim(0)  # returns memory that `keep_freed_memory` has kept
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+
+
 def peak_memory(device: torch.device) -> int:
-    """Peak memory in bytes: of the GPU on CUDA, of the process on the CPU."""
+    """Peak memory in bytes since `reset_peak_memory`: of the GPU on CUDA, of the process on the CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    with suppress(OSError):
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        if "VmHWM:" in status:
+            return int(status.partition("VmHWM:")[2].split()[0]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

@@ -1,4 +1,4 @@
-"""Cells run in separate processes: a failed one is moved, and a killed study resumes."""
+"""Cells run in worker processes: a failed one is moved, a dead worker is replaced, and a killed study resumes."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from polytask.studies.cells import Cell
 from polytask.studies.compare import StudyRunning
 from polytask.studies.runner import last_lines, run_cells
 from polytask.studies.study import read_study
@@ -68,6 +69,7 @@ def test_a_cell_that_is_killed_goes_on_where_it_was(tmp_path: Path, tiny_setting
     assert killed is not None
     done = json.loads((killed.folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     assert (killed.folder / "checkpoints").is_dir()
+    assert (tmp_path / "out" / "failed" / killed.key / "error.txt").read_text() == report.error
     list(run_cells([killed], tmp_path / "out", 1))
     assert killed.done
     log = (tmp_path / "out" / "logs" / f"{killed.key}.log").read_text()
@@ -91,21 +93,53 @@ def test_a_cell_runs_no_code_of_the_working_directory(
 
 
 @pytest.mark.slow
-def test_a_killed_study_goes_on(tmp_path: Path, tiny_settings: list[str]) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_study_has_a_page_and_goes_on(tmp_path: Path, tiny_settings: list[str], stop: signal.Signals) -> None:
     path = study_file(tmp_path, [*tiny_settings, "train.save_every=2"], seeds=[0])
     command = [sys.executable, "-m", "polytask", "compare", str(path), "--study", str(tmp_path / "out")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("done"):
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, stop)
             break
-    process.wait()
-    process.stdout.close()
+    said, _ = process.communicate()
+    if stop == signal.SIGTERM:
+        assert process.returncode == 143
+    else:
+        said = subprocess.run([*command, "--page-only"], capture_output=True, text=True, check=True).stdout
+    assert "1 of 2 runs have finished; the page shows these" in said
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "This study has not finished: 1 of 2 runs is missing." in page
+    assert "1 worker finished 1 run in " in page
     running = StudyRunning(read_study(path), tmp_path / "out")
     assert len(running.waiting) == 1
     assert [r.state for r in running.reports() if r.state != "running"] == ["started", "done"]
     assert all(cell["state"] == "done" for v in running.finish()["variants"].values() for cell in v["cells"])
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_replaced(tmp_path: Path, tiny_settings: list[str]) -> None:
+    """Killed while it trains, it fails its own run only; killed while it is idle, nobody notices."""
+    running = StudyRunning(read_study(study_file(tmp_path, tiny_settings)), tmp_path / "out")
+    ends: dict[str, str] = {}
+    for report in running.reports():
+        if report.state in ("done", "failed"):
+            ends[report.cell.key] = report.state
+        if report.state == "running" and not ends:
+            os.kill(pid_of(report.cell), signal.SIGKILL)
+        if report.state == "done" and list(ends.values()) == ["failed", "done"]:
+            os.kill(pid_of(report.cell), signal.SIGKILL)  # the next run has not been started
+            os.waitid(os.P_PID, pid_of(report.cell), os.WEXITED | os.WNOWAIT)
+    assert list(ends.values()) == ["failed", "done", "done", "done"]
+    processes = [pid_of(cell) for cell in running.plan.cells]
+    assert len({*processes}) == 3
+    assert processes[2] == processes[3]
+
+
+def pid_of(cell: Cell) -> int:
+    """The process that has locked the cell's folder, or did so last."""
+    return int((cell.folder / ".lock").read_text().split()[1])
 
 
 def test_closing_the_iterator_stops_the_processes(tmp_path: Path, tiny_settings: list[str]) -> None:

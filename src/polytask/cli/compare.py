@@ -1,6 +1,7 @@
 """polytask compare: trains several recipes and tests which one is better."""
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,11 +21,14 @@ def run(
         Path | None, typer.Option("--study", metavar="DIR", help="The study's folder. Default: studies/NAME.")
     ] = None,
     workers: Annotated[
-        int, typer.Option(help="Number of parallel runs, each in its own process; they can share a GPU.")
+        int, typer.Option(help="Number of parallel runs, each in a worker process; workers can share a GPU.")
     ] = 1,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show the plan, its cost and which differences it could detect; run nothing."),
+    ] = False,
+    page_only: Annotated[
+        bool, typer.Option("--page-only", help="Write the page of what has finished so far; run nothing.")
     ] = False,
     margin: Annotated[
         float | None,
@@ -36,7 +40,8 @@ def run(
 ) -> None:
     """Train the variants of a study with several seeds, and test statistically which one is better.
 
-    An interrupted study continues where it stopped; finished runs are not repeated.
+    An interrupted study continues where it stopped; finished runs are not repeated. After Ctrl-C or SIGTERM it writes
+    its page with what has finished; `--page-only` does the same for a study that was killed or is still running.
 
     Examples:
 
@@ -44,12 +49,15 @@ def run(
 
         polytask compare recipes/studies/quickstart.yaml --dry-run
 
+        polytask compare recipes/studies/quickstart.yaml --page-only
+
         polytask compare runs/first runs/second
     """
     console = plain_console()
     if len(what) > 1 or what[0].is_dir():
-        if dry_run:
-            raise typer.BadParameter("--dry-run requires a study file; these runs have finished")
+        if dry_run or page_only:
+            option = "--dry-run" if dry_run else "--page-only"
+            raise typer.BadParameter(f"{option} requires a study file; these runs have finished")
         target = folder or Path("comparison")
         show(polytask.compare_runs(what, target, margin), target, console)
         return
@@ -57,13 +65,26 @@ def run(
     if dry_run:
         show_plan(running, console)
         return
-    follow(running, console)
-    content = running.finish()
-    show(content, running.folder, console)
+    if page_only:
+        show_page(running, console)
+        return
+    try:
+        follow(running, console)
+    except SystemExit:  # Ctrl-C or SIGTERM; the runs have saved their checkpoints
+        show_page(running, console)
+        raise
+    show(running.finish(), running.folder, console)
     if running.errors:
         raise polytask.UserError(
             f"{len(running.errors)} of {len(running.plan.cells)} runs failed; run the command again to retry them"
         )
+
+
+def show_page(running: "polytask.StudyRunning", console: Console) -> None:
+    """Writes and shows the results so far."""
+    left, runs = len(running.waiting), len(running.plan.cells)
+    console.print(f"{runs - left} of {runs} runs have finished; the page shows these", highlight=False)
+    show(running.finish(), running.folder, console)
 
 
 def show_plan(running: "polytask.StudyRunning", console: Console) -> None:
@@ -106,9 +127,12 @@ def follow(running: "polytask.StudyRunning", console: Console) -> None:
         TextColumn("{task.percentage:.0f} %"),
     ]
     columns += [TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()]
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with (
+        Progress(*columns, console=console, disable=not console.is_terminal) as bar,
+        closing(running.reports()) as reports,
+    ):
         line = bar.add_task(f"{done}/{len(steps)} runs", total=total, completed=before)
-        for report in running.reports():
+        for report in reports:
             steps[report.cell.key] = report.step
             done += report.state == "done"
             bar.update(line, completed=sum(steps.values()), description=f"{done}/{len(steps)} runs")

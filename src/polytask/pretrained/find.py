@@ -13,7 +13,7 @@ import huggingface_hub as hub  # imports its modules on first use
 
 from polytask.disk.atomic import atomic_folder
 from polytask.disk.cache import cache_folder
-from polytask.disk.hashing import sha256
+from polytask.disk.hashing import remembered_sha256, sha256
 from polytask.pretrained.config import CONFIG, NEEDED, read_shape
 from polytask.pretrained.limits import num_parameters
 from polytask.pretrained.weights import INDEX, WEIGHTS, pickle_refused, weight_files
@@ -121,7 +121,7 @@ def _verified(folder: Path, delete: Path) -> Path:
     except UserError as error:
         raise UserError(f"{error}; {remedy}") from None
     for name, expected in MINILM_SHA256.items():
-        actual = sha256(folder / name) if (folder / name).is_file() else "(the file does not exist)"
+        actual = remembered_sha256(folder / name) if (folder / name).is_file() else "(the file does not exist)"
         if actual != expected:
             raise UserError(
                 f"{folder / name} is not minilm's file and is not used: its SHA-256 must be\n"

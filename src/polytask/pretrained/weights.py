@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from polytask.disk.atomic import atomic_file
+from polytask.disk.hashing import remembered_sha256
 from polytask.disk.json_files import read_json
+from polytask.disk.kept import kept
 from polytask.disk.records import mapping
 from polytask.encoders.bert import Bert, BertShape
 from polytask.pretrained.config import CONFIG, NEEDED, config_of, read_shape
@@ -102,19 +104,26 @@ def pickle_refused(where: str) -> UserError:
     )
 
 
-def load_encoder(folder: Path, dropout: float | None = None, attention_dropout: float | None = None) -> Bert:
-    """Loads the folder's encoder in float32. If the files have no pooler, it is initialized randomly with a warning."""
+def load_encoder(
+    folder: Path, dropout: float | None = None, attention_dropout: float | None = None, keep: bool = False
+) -> Bert:
+    """Loads the folder's encoder in float32. If the files have no pooler, it is initialized randomly with a warning.
+
+    `keep`: a process that keeps values between runs (kept.py) reads the files once, and copies the weights.
+    """
     shape = read_shape(folder)
     shape = replace(
         shape,
         dropout=shape.dropout if dropout is None else dropout,
         attention_dropout=shape.attention_dropout if attention_dropout is None else attention_dropout,
     )
-    headers = {path: read_header(path) for path in weight_files(folder)}
-    expected = _expected_tensors(shape, headers)  # checks the files' shapes before memory is allocated
-    tensors: dict[str, Tensor] = {}
-    for path, header in headers.items():
-        tensors.update(_read_file(path, header, expected))
+    expected = tensor_shapes(shape)
+    if keep:
+        files = tuple((str(path.resolve()), remembered_sha256(path)) for path in weight_files(folder))
+        own = kept("weights", (files, tuple(expected.items())), lambda: _read_tensors(folder, expected))
+        tensors = {name: tensor.clone() for name, tensor in own.items()}
+    else:
+        tensors = _read_tensors(folder, expected)
     missing = sorted(expected.keys() - tensors.keys())
     if missing == ["pooler.dense.bias", "pooler.dense.weight"]:
         log.warning("%s has no pooler: it is initialized randomly", folder)
@@ -184,16 +193,24 @@ def tensor_shapes(shape: BertShape) -> dict[str, tuple[int, ...]]:
     return {hugging_face_name(name): size for name, size in shapes.items()}
 
 
-def _expected_tensors(shape: BertShape, headers: Mapping[Path, Mapping[str, Entry]]) -> dict[str, tuple[int, ...]]:
-    """The tensors of an encoder of this shape; raises a UserError if the files do not fit the shape."""
-    expected = tensor_shapes(shape)
+def _read_tensors(folder: Path, expected: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Reads the expected tensors that the folder's files have, after a check of all shapes."""
+    headers = {path: read_header(path) for path in weight_files(folder)}
+    _check_headers(headers, expected)  # before memory is allocated
+    tensors: dict[str, Tensor] = {}
+    for path, header in headers.items():
+        tensors.update(_read_file(path, header, expected))
+    return tensors
+
+
+def _check_headers(headers: Mapping[Path, Mapping[str, Entry]], expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises a UserError if the files do not have the expected shapes."""
     for path, header in headers.items():
         for key, name in _names(header).items():
             if name in expected:
                 _check_entry(path, key, header[key], expected[name])
             elif name.startswith(("embeddings.", "encoder.layer.")) and name not in BUFFERS:
                 raise UserError(f"{path}: tensor {key} does not fit {CONFIG}; download the encoder again")
-    return expected
 
 
 def _names(header: Mapping[str, Entry]) -> dict[str, str]:

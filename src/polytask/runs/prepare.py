@@ -8,10 +8,13 @@ from typing import Any
 
 from polytask.build import encoder_folder, make_encoder, make_model, make_packer, start_heads
 from polytask.disk.cache import cache_folder
+from polytask.disk.hashing import remembered_sha256
+from polytask.disk.kept import kept
 from polytask.evaluation.metrics import chosen_metric
 from polytask.evaluation.own_metrics import own_metrics, primary_of
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.model import MultiTaskModel
+from polytask.pretrained.find import TOKENIZER_FILES
 from polytask.recipe.records import Recipe
 from polytask.runs.bundle import Bundle, no_model
 from polytask.runs.folder import find_model
@@ -64,7 +67,9 @@ class Prepared:
     def findings(self) -> list[Finding]:
         """What the data check finds, most severe first."""
         apart = [name for name in self.tasks if self.model.head(name).separate_texts]
-        return examine(self.tasks, self.packer.max_length, apart, self.tokenizer.unk_id)
+        options = self.packer.max_length, tuple(apart), self.tokenizer.unk_id
+        key = tuple(task.fingerprint for task in self.tasks.values()), self.tokenizer.fingerprint, *options
+        return list(kept("findings", key, lambda: examine(self.tasks, *options)))
 
     @property
     def bundle(self) -> Bundle:
@@ -79,7 +84,7 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
         raise UserError("recipe: add: this recipe adds tasks to a finished run; use polytask add-task RUN RECIPE")
     check_teachers(recipe)
     folder = encoder_folder(recipe.encoder)
-    tokenizer = TextTokenizer.load(folder, recipe.max_length)
+    tokenizer = load_tokenizer(folder, recipe.max_length)
     check_metrics(recipe)
     tasks = {task.spec.name: task for task in read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder())}
     phases.end("data")
@@ -95,6 +100,13 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     prepared = Prepared(recipe, tokenizer, tasks, make_packer(recipe, tokenizer), model, drawn=names, evaluated=names)
     check_warmup(prepared)
     return prepared
+
+
+def load_tokenizer(folder: Path, max_length: int) -> TextTokenizer:
+    """Loads an encoder's tokenizer; a process that keeps values between runs loads it once."""
+    files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    hashes = tuple((file.name, remembered_sha256(file)) for file in files)
+    return kept("tokenizer", (hashes, max_length), lambda: TextTokenizer.load(folder, max_length))
 
 
 def check_teachers(recipe: Recipe) -> None:

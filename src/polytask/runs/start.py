@@ -25,6 +25,7 @@ from polytask.machine import (
     keep_freed_memory,
     pick_device,
     pick_precision,
+    reset_peak_memory,
     set_threads,
     start_warm_up,
 )
@@ -158,6 +159,7 @@ def on_this_machine(recipe: Recipe, threads: int | None = None) -> tuple[Recipe,
     start_warm_up(device)
     if device.type == "cpu":
         keep_freed_memory()
+    reset_peak_memory(device)
     return replace(recipe, train=replace(settings, precision=precision)), device
 
 

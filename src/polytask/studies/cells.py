@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from polytask.build import encoder_origin
+from polytask.disk.kept import keeping_values
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared, prepare
@@ -43,24 +44,31 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every cell of a study, and its prepared variants."""
+    """Every cell of a study, and the data that it scores."""
 
     cells: tuple[Cell, ...]
-    prepared: Mapping[str, Prepared]
-    """For each variant, its prepared recipe."""
+    dev_examples: Mapping[str, Mapping[str, int]]
+    """For each variant, the number of dev examples of each task."""
+    dev_tokens: Mapping[str, int]
+    """For each variant, the number of tokens of all its dev examples."""
 
 
 def plan(study: Study, folder: Path) -> Plan:
     """Prepares each variant once, so that errors in any of them are raised before anything runs."""
-    prepared = {variant: prepare(recipe) for variant, recipe in study.recipes.items()}
-    cells = []
-    for variant, ready in prepared.items():
-        steps = ready.recipe.train.epochs * ready.steps_per_epoch
-        for seed in study.seeds:
-            recipe = study.recipe(variant, seed)
-            key = cell_key(recipe, ready)
-            cells.append(Cell(variant, seed, recipe, key, folder / "cells" / key, steps))
-    return Plan(tuple(cells), prepared)
+    cells: list[Cell] = []
+    examples, tokens = {}, {}
+    with keeping_values():  # most variants have the same encoder and data
+        for variant, variant_recipe in study.recipes.items():
+            ready = prepare(variant_recipe)
+            steps = ready.recipe.train.epochs * ready.steps_per_epoch
+            dev = ready.splits("dev")
+            examples[variant] = {task: len(split) for task, split in dev.items()}
+            tokens[variant] = sum(int(split.store.lengths().sum()) + 3 * len(split) for split in dev.values())
+            for seed in study.seeds:
+                recipe = study.recipe(variant, seed)
+                key = cell_key(recipe, ready)
+                cells.append(Cell(variant, seed, recipe, key, folder / "cells" / key, steps))
+    return Plan(tuple(cells), examples, tokens)
 
 
 def cell_key(recipe: Recipe, prepared: Prepared) -> str:

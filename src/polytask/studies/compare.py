@@ -4,7 +4,8 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,9 +37,10 @@ from polytask.studies.results import (
     values_json,
     verdict_of,
 )
-from polytask.studies.runner import CellReport, run_cells
+from polytask.studies.runner import CellReport, error_of, run_cells
 from polytask.studies.study import Study, check_margin, differences
 from polytask.studies.table import FORMAT, write_table
+from polytask.studies.throughput import Clock, throughput
 from polytask.types import UserError
 
 CALIBRATION_STEPS = 4
@@ -81,20 +83,28 @@ class StudyRunning:
     def waiting(self) -> list[Cell]:
         return [cell for cell in self.plan.cells if not cell.done]
 
-    def reports(self) -> Iterator[CellReport]:
+    def reports(self) -> Generator[CellReport]:
         """Runs every cell that has not finished."""
-        write_atomically(self.folder / "study-plan.json", json.dumps(self._identity(), indent=1))
-        for report in run_cells(self.plan.cells, self.folder, self.workers):
-            if report.error is not None:
-                self.errors[report.cell.key] = report.error
-            yield report
+        self._write_plan()
+        clock = Clock(self.folder, self.workers)
+        with closing(run_cells(self.plan.cells, self.folder, self.workers)) as reports:
+            for report in reports:
+                if report.error is not None:
+                    self.errors[report.cell.key] = report.error
+                if report.state == "done":
+                    clock.record(report.cell)
+                yield report
 
     def finish(self) -> dict[str, Any]:
-        """Compares the finished runs, and writes study.json, study.md and report.html into the study's folder."""
+        """Compares the runs that have finished, and writes study.json, study.md and report.html into the folder.
+
+        Can be called at any time, also for a study that was interrupted or killed: unfinished runs are named as such.
+        """
+        self._write_plan()
         runs = finished_runs(self.plan.cells)
         cells = {variant: [c for c in self.plan.cells if c.variant == variant] for variant in self.study.recipes}
         content = study_json(self.study, runs, {v: [self._cell_json(c) for c in own] for v, own in cells.items()})
-        return write_study(self.folder, {**content, "workers": self.workers})
+        return write_study(self.folder, {**content, "workers": self.workers, "throughput": throughput(self.folder)})
 
     def costs(self) -> list[Cost]:
         """Estimates the time of each unfinished cell from finished cells of its variant, or from a few steps."""
@@ -117,12 +127,13 @@ class StudyRunning:
 
     def _cell_json(self, cell: Cell) -> dict[str, Any]:
         summary = summary_of(cell.folder)
-        state = "done" if summary else "failed" if cell.key in self.errors else "missing"
+        error = None if summary else self.errors.get(cell.key) or error_of(cell, self.folder)
+        state = "done" if summary else "failed" if error else "missing"
         return {
             "seed": cell.seed,
             "run": cell.folder.relative_to(self.folder).as_posix(),
             "state": state,
-            "error": self.errors.get(cell.key),
+            "error": error,
             "values": values_json(summary) if summary else {},
         }
 
@@ -130,6 +141,10 @@ class StudyRunning:
         """Returns what identifies a study: name, variants and reference (seeds may be added)."""
         recipes = {name: recipe_to_mapping(replace(r, seed=0)) for name, r in self.study.recipes.items()}
         return {"name": self.study.name, "reference": self.study.reference, "recipes": recipes}
+
+    def _write_plan(self) -> None:
+        """Writes which study the folder belongs to."""
+        write_atomically(self.folder / "study-plan.json", json.dumps(self._identity(), indent=1))
 
     def _check_folder(self) -> None:
         check_target(self.folder, folder=True)
@@ -154,11 +169,10 @@ def _calibrated(cell: Cell, planned: Plan) -> float:
         reports = list(itertools.islice(running.steps(), CALIBRATION_STEPS))
     step = median(report.seconds for report in reports[1:])
     per_token = sum(report.seconds for report in reports[1:]) / sum(report.tokens for report in reports[1:])
-    prepared = planned.prepared[cell.variant]
-    dev_tokens = sum(int(split.store.lengths().sum()) + 3 * len(split) for split in prepared.splits("dev").values())
-    evaluations = cell.steps // (cell.recipe.train.evaluate_every or prepared.steps_per_epoch) + 1
+    settings = cell.recipe.train
+    evaluations = cell.steps // (settings.evaluate_every or cell.steps // settings.epochs) + 1
     evaluations += len(running.session.sampler.stages)
-    return cell.steps * step + evaluations * dev_tokens * per_token / 3
+    return cell.steps * step + evaluations * planned.dev_tokens[cell.variant] * per_token / 3
 
 
 def study_json(study: Study, runs: Sequence[FinishedRun], cells: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ def write_page(folder: Path) -> Path:
         verdict=verdict(study),
         states={state: len(list(cells(study, state))) for state in ("done", "failed", "missing")},
         claims={claim: [c["sentence"] for c in table.ordered(study) if c["claim"] == claim] for claim in table.CLAIMS},
+        pace=table.pace(study),
         seed_noise=table.seed_noise(study),
         views=scored(study),
         forgotten=table.FORGOTTEN if table.forgets(study) else "",

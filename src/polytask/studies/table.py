@@ -42,7 +42,7 @@ def read_study(folder: Path) -> Json:
 
 def study_markdown(study: Json) -> str:
     """Returns the page: title, date and hardware, the table of variants, the sentences, and the failed runs."""
-    parts = [f"# {escaped(study['name'])}", escaped(_circumstances(study)), _table(study)]
+    parts = [f"# {escaped(study['name'])}", escaped(_circumstances(study)), *pace(study), _table(study)]
     parts.append(f"{SCALE} {_noise(study)}{f' {FORGOTTEN}' if forgets(study) else ''}")
     sentences = [f"- {escaped(comparison['sentence'])}" for comparison in ordered(study)]
     parts += ["\n".join(sentences)] if sentences else []
@@ -121,6 +121,19 @@ def scored(study: Json) -> dict[str, str]:
 def metric_name(task: Json) -> str:
     """Returns the metric's name, and its direction if lower is better."""
     return str(task["metric"]) if task.get("greater_is_better", True) else f"{task['metric']}, lower is better"
+
+
+def pace(study: Json) -> list[str]:
+    """Returns a sentence for each number of workers: its runs per minute, as measured."""
+    return [
+        f"{_workers(one['workers'])} finished {one['runs']:,} {'run' if one['runs'] == 1 else 'runs'} in "
+        f"{seconds(one['seconds'])}: {one['runs_per_minute']:.3g} runs per minute."
+        for one in study.get("throughput") or []
+    ]
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
 
 
 def forgets(study: Json) -> bool:

@@ -5,7 +5,7 @@ The faults in all rows of all tasks are collected and raised as one error, befor
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +70,12 @@ class Task:
     spec: TaskSpec
     labels: LabelSpace
     splits: Mapping[str, Split]
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the task's data: the content of its files, and how they are read."""
+        reading = replace(self.spec, weight=1.0, head=None, loss=None, metric=None, metrics=())
+        return repr((reading, self.labels, {name: split.fingerprint for name, split in self.splits.items()}))
 
 
 @dataclass
