@@ -7,13 +7,14 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 help:
 	@echo "make demo    train three tasks on the built-in sample data (a few minutes) and try the model"
-	@echo "make quick   the tests to run while writing code: no whole runs (about a minute)"
-	@echo "make test    all tests that make a change land (some minutes)"
-	@echo "make slow    a hundred kills, kills at every point at which a run touches a file, long simulations (many minutes)"
+	@echo "make quick   a fast subset of the tests, for use while writing code (about a minute)"
+	@echo "make test    all tests but the slow ones (about ten minutes)"
+	@echo "make slow    the slow tests: long simulations, and runs killed a hundred times and at every file access"
 	@echo "make check   ruff, mypy and the import rules"
-	@echo "make format  let ruff put the code in its form"
+	@echo "make format  format the code with ruff"
 	@echo "make docs    build the documentation site into site/"
-	@echo "make bench   run the benchmarks of this machine"
+	@echo "make bench   run the CPU benchmarks"
+	@echo "make clean   remove .venv, build, dist and site"
 
 .venv/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -1,11 +1,11 @@
-"""What attention takes on CUDA: the kernels for short sequences beside torch's varlen kernel and padded rows.
+"""Measures attention on CUDA: the kernels for short sequences, torch's varlen kernel and padded rows.
 
     PYTHONPATH=src python benchmarks/attention.py [ROUNDS]
 
-Packed streams of sequences of 29 tokens on average and 128 at most, bf16, 12 heads. Each way is captured as a CUDA
-graph, forward alone and with its backward pass; the ways take turns, and reported are medians and their ratios, beside
-the time the bytes alone would take. Then the same for other launches of the short kernels, and what a call without a
-graph takes of the host. Needs torch, Triton and numpy alone.
+Packed streams of sequences of 29 tokens on average and 128 at most, bf16, 12 heads. Each implementation is captured as
+a CUDA graph, once the forward pass and once forward and backward; the implementations take turns. Prints medians, their
+ratios, and the time that moving the bytes would take. Then compares other launch plans of the short kernels, and
+measures the host time of a call without a graph. Needs only torch, Triton and numpy.
 """
 
 import sys
@@ -21,7 +21,7 @@ import torch
 from graph_times import Run, captured, microseconds
 from torch import Tensor
 
-# The package without its __init__, which imports all of it and what that needs.
+# The package without its __init__, which imports every module and their dependencies.
 package = types.ModuleType("polytask")
 package.__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "polytask")]
 sys.modules.setdefault("polytask", package)
@@ -37,7 +37,7 @@ attend_padded = definition_of(attend)
 
 SHAPES = [(16384, 64), (16384, 32), (928, 64), (928, 32)]
 HEADS = 12
-BANDWIDTH = 4.3e12  # bytes a second, as a copy on an H200 was seen to move
+BANDWIDTH = 4.3e12  # bytes per second, measured with a copy on an H200
 FORWARDS: list[Launches] = [
     ((128, 4),),
     ((128, 8),),
@@ -74,29 +74,29 @@ def make_layout(tokens: int) -> Layout:
     return Layout(cu, tuple(lengths), ((0, len(lengths)),), ((0, tokens),))
 
 
-def make_ways(layout: Layout, size: int, dropout: float) -> dict[str, tuple[Run, Run]]:
-    """By name: a forward pass, and one with its backward pass."""
+def make_variants(layout: Layout, size: int, dropout: float) -> dict[str, tuple[Run, Run]]:
+    """Return, by name, a forward pass and a forward pass with its backward pass."""
     shape = (sum(layout.lengths), HEADS, size)
     q, k, v, weights = (torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(4))
-    ways: dict[str, Callable[[], Tensor]] = {
+    variants: dict[str, Callable[[], Tensor]] = {
         "short": lambda: attend_short(q, k, v, layout.cu_seqlens_S1, dropout),
         "padded": lambda: attend_padded(q, k, v, layout, dropout),
     }
     if not dropout:
-        ways["varlen"] = lambda: attend_varlen(q, k, v, layout)
+        variants["varlen"] = lambda: attend_varlen(q, k, v, layout)
 
-    def passes(way: Callable[[], Tensor]) -> tuple[Run, Run]:
+    def passes(variant: Callable[[], Tensor]) -> tuple[Run, Run]:
         @torch.no_grad()
         def forward() -> Tensor:
-            return way()
+            return variant()
 
-        return forward, lambda: torch.autograd.grad(way(), (q, k, v), weights.detach())
+        return forward, lambda: torch.autograd.grad(variant(), (q, k, v), weights.detach())
 
-    return {name: passes(way) for name, way in ways.items()}
+    return {name: passes(variant) for name, variant in variants.items()}
 
 
 def as_graph(run: Run) -> Run:
-    """Where it cannot be one, it is taken as it is."""
+    """Capture `run` as a CUDA graph; return it unchanged if that fails."""
     try:
         return captured(run)
     except RuntimeError as error:
@@ -106,47 +106,47 @@ def as_graph(run: Run) -> Run:
 
 
 def check(layout: Layout, size: int) -> None:
-    """How far the short and the varlen kernels are from padded attention in float32, so that no wrong one is timed."""
+    """Print the errors of the short and varlen kernels against padded attention in float32: a wrong kernel shows."""
     shape = (sum(layout.lengths), HEADS, size)
     q, k, v, weights = (torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(4))
     full = [t.detach().float().requires_grad_() for t in (q, k, v)]
     exact = attend_padded(full[0], full[1], full[2], layout)
     expected = [exact, *torch.autograd.grad(exact, full, weights.detach().float())]
-    ways = {"short": attend_short(q, k, v, layout.cu_seqlens_S1), "varlen": attend_varlen(q, k, v, layout)}
-    for name, out in ways.items():
-        found = [out, *torch.autograd.grad(out, (q, k, v), weights.detach())]
-        off = [
+    variants = {"short": attend_short(q, k, v, layout.cu_seqlens_S1), "varlen": attend_varlen(q, k, v, layout)}
+    for name, out in variants.items():
+        results = [out, *torch.autograd.grad(out, (q, k, v), weights.detach())]
+        errors = [
             float((a.detach().float() - b.detach()).norm() / b.detach().norm())
-            for a, b in zip(found, expected, strict=True)
+            for a, b in zip(results, expected, strict=True)
         ]
-        print(f"  {name} is off by {', '.join(f'{x:.1e}' for x in off)} (out, dq, dk, dv)")
+        print(f"  {name}: relative error {', '.join(f'{x:.1e}' for x in errors)} (out, dq, dk, dv)")
 
 
 def compare(layout: Layout, size: int, dropout: float, rounds: int) -> None:
-    ways = make_ways(layout, size, dropout)
-    forward = microseconds({name: as_graph(run) for name, (run, _) in ways.items()}, rounds)
-    both = microseconds({name: as_graph(run) for name, (_, run) in ways.items()}, rounds)
+    variants = make_variants(layout, size, dropout)
+    forward = microseconds({name: as_graph(run) for name, (run, _) in variants.items()}, rounds)
+    both = microseconds({name: as_graph(run) for name, (_, run) in variants.items()}, rounds)
     piece = sum(layout.lengths) * HEADS * size * 2
-    print(f"  dropout {dropout:<5} forward us  over short  forward+backward us  over short")
-    for name in ways:
+    print(f"  dropout {dropout:<5} forward us  / short     forward+backward us  / short")
+    for name in variants:
         ratios = [times[name] / times["short"] for times in (forward, both)]
         print(f"  {name:13} {forward[name]:10.1f}  {ratios[0]:10.2f}  {both[name]:19.1f}  {ratios[1]:10.2f}")
-    print(f"  {'bytes alone':13} {4 * piece / BANDWIDTH * 1e6:10.1f}  {11 * piece / BANDWIDTH * 1e6:31.1f}", flush=True)
+    print(f"  {'bytes only':13} {4 * piece / BANDWIDTH * 1e6:10.1f}  {11 * piece / BANDWIDTH * 1e6:31.1f}", flush=True)
 
 
 def tune(layout: Layout, size: int, rounds: int) -> None:
-    """Other launches: a list of (up to which length, warps)."""
-    forward, both = make_ways(layout, size, 0.0)["short"]
+    """Time other launch plans; a plan is a list of (longest sequence, warps)."""
+    forward, both = make_variants(layout, size, 0.0)["short"]
     own = short_attention.FORWARD, short_attention.BACKWARD
     few, short_attention.FEW = short_attention.FEW, 0
     forwards, backwards = {}, {}
     for plan in FORWARDS:
         short_attention.FORWARD = plan
-        forwards[f"{plan}{'  <- now' if plan == own[0] else ''}"] = as_graph(forward)
+        forwards[f"{plan}{'  <- current' if plan == own[0] else ''}"] = as_graph(forward)
     short_attention.FORWARD = own[0]
     for plan in BACKWARDS:
         short_attention.BACKWARD = plan
-        backwards[f"{plan}{'  <- now' if plan == own[1] else ''}"] = as_graph(both)
+        backwards[f"{plan}{'  <- current' if plan == own[1] else ''}"] = as_graph(both)
     short_attention.BACKWARD = own[1]
     short_attention.FEW = few
     for name, graphs in (("forward", forwards), ("forward+backward, backward by", backwards)):
@@ -155,8 +155,8 @@ def tune(layout: Layout, size: int, rounds: int) -> None:
 
 
 def host(layout: Layout, size: int) -> None:
-    """What the host takes to start a pass, graph or none."""
-    for name, (forward, both) in make_ways(layout, size, 0.0).items():
+    """Print the host time needed to launch a pass without a graph."""
+    for name, (forward, both) in make_variants(layout, size, 0.0).items():
         taken = []
         for run in (forward, both):
             for _ in range(5):
@@ -167,7 +167,7 @@ def host(layout: Layout, size: int) -> None:
                 run()
             taken.append((time.perf_counter() - started) / 50 * 1e6)
             torch.cuda.synchronize()
-        print(f"  {name:8} forward {taken[0]:7.1f} us, forward+backward {taken[1]:7.1f} us of the host")
+        print(f"  {name:8} forward {taken[0]:7.1f} us, forward+backward {taken[1]:7.1f} us of host time")
 
 
 def main(rounds: int) -> None:

@@ -1,9 +1,9 @@
-"""Training steps on this CPU: polytask's packed step beside a plain padded transformers loop on the same batches.
+"""Compares training steps on this CPU: polytask's packed step and a plain padded transformers loop, same batches.
 
     python benchmarks/cpu_step.py [STEPS]
 
-Same MiniLM weights, same texts (the built-in opinions, 16 a step), same optimizer (torch's fused AdamW), float32,
-dropout on. The two take turns inside one process; reported is the ratio of their times over the rounds, and its spread.
+Same MiniLM weights, same texts (the built-in opinions, 16 per step), same optimizer (torch's fused AdamW), float32,
+with dropout. The two take turns in one process. Prints the median ratio of their times over the rounds, and its spread.
 """
 
 import statistics
@@ -31,7 +31,7 @@ RECIPE = "recipes/quickstart.yaml"
 BATCH = 16
 
 
-def ours() -> Callable[[], object]:
+def polytask_step() -> Callable[[], object]:
     prepared = prepare(read_recipe(RECIPE))
     model, settings = prepared.model, prepared.recipe.train
     feed = Feed(
@@ -44,8 +44,8 @@ def ours() -> Callable[[], object]:
     return lambda: take_step(model, optimizer, objective, settings, lambda: feed.next_batch(draw))
 
 
-def plain() -> Callable[[], object]:
-    """What a first script does: pad to the longest text of the batch, mean-pool under the mask, one linear layer."""
+def plain_step() -> Callable[[], object]:
+    """Return a step as in a first script: pad to the longest text, mean-pool under the mask, one linear layer."""
     prepared = prepare(read_recipe(RECIPE))
     feed = Feed(prepared.splits("train"), prepared.packer, seed=0)
     encoder = AutoModel.from_pretrained(find_encoder("minilm")).train()
@@ -69,12 +69,12 @@ def plain() -> Callable[[], object]:
 
 
 def main(rounds: int) -> None:
-    ways = {"polytask": ours(), "plain padded loop": plain()}
-    for step in ways.values():
+    variants = {"polytask": polytask_step(), "plain padded loop": plain_step()}
+    for step in variants.values():
         step()
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
-        for name, step in ways.items():
+        for name, step in variants.items():
             started = time.perf_counter()
             step()
             seconds[name].append(time.perf_counter() - started)
@@ -84,7 +84,7 @@ def main(rounds: int) -> None:
     )
     for name, times in seconds.items():
         median = statistics.median(times)
-        print(f"{name:20} {median * 1000:7.1f} ms a step  {BATCH / median:6.1f} examples/s")
+        print(f"{name:20} {median * 1000:7.1f} ms per step  {BATCH / median:6.1f} examples/s")
     ratios = sorted(b / a for a, b in zip(*seconds.values(), strict=True))
     low, high = ratios[len(ratios) // 10], ratios[-len(ratios) // 10]
     print(f"plain / polytask: {statistics.median(ratios):.2f} (middle 80 % of rounds: {low:.2f} to {high:.2f})")

@@ -1,20 +1,19 @@
-"""Training on a GPU: polytask's step beside Hugging Face's Trainer on the same shapes, lengths and batch sizes.
+"""Compares training on a GPU with Hugging Face's Trainer: the same shapes, lengths and batch sizes.
 
     python benchmarks/gpu_training.py [speed] [adapters] [rate] [profile] [--steps N] [--rounds N]
         [--shape SHAPE] [--batch N] [--out FILE.json]
 
-Untrained weights of BERT-base's and of MiniLM's shape (speed does not depend on their values) and the texts of
-trainer_gpu.py (random ids, 4 to 128 of them, 29 on average); polytask has three tasks, of which each step draws one.
-Its rows are the training loop as users run it (`Session.fit`, reports and journal included), in bf16 with fused AdamW,
-dropout .1 on hidden states and none on attention weights. The steps in which graphs are captured are not counted: each
-shape costs about a tenth of a second once. All ways take turns, `--rounds` times; a ratio is that of the
-same round.
+Untrained weights with the shapes of BERT-base and MiniLM (speed does not depend on their values), and the texts of
+trainer_gpu.py (4 to 128 random ids, 29 on average). polytask has three tasks, and each step draws one of them. It runs
+the training loop of `polytask train` (`Session.fit`, with reports and journal), in bf16 with fused AdamW, dropout 0.1
+on hidden states and none on attention weights. Steps that capture a graph are not counted: each shape costs about a
+tenth of a second once. All variants take turns, `--rounds` times; a ratio compares rates of the same round.
 
-speed     Trainer with its defaults (float32) and tuned (bf16, sdpa, grouped by length, fused AdamW, six workers) beside
+speed     Trainer with its defaults (float32) and tuned (bf16, sdpa, grouped by length, fused AdamW, six workers);
           polytask's step launched kernel by kernel, and captured
-adapters  steps with adapters, heads alone and frozen encoders beside the plain step, all captured; peft's LoRA beside
-rate      how much of the card's matrix rate a step of 16k tokens reaches
-profile   where the time of a step goes, by kind of kernel
+adapters  steps with adapters, with heads only and with frozen encoders, all captured; peft's LoRA for comparison
+rate      the share of the GPU's matmul rate that a step of 16k tokens reaches
+profile   the time of a step by kind of kernel
 """
 
 import argparse
@@ -129,8 +128,8 @@ def session_of(
     return make_session(prepared, RunFolder(folder), torch.device("cuda"))
 
 
-class Way:
-    """A session that goes on from round to round."""
+class Variant:
+    """A session that continues from round to round."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -157,11 +156,11 @@ class Way:
             before = self._captured()
             torch.cuda.synchronize()
             started = time.perf_counter()
-            found = sum(next(self.steps).examples for _ in range(WINDOW))
+            count = sum(next(self.steps).examples for _ in range(WINDOW))
             torch.cuda.synchronize()
             left -= 1
             if self._captured() == before or left < 0:
-                taken, examples, seconds = taken + WINDOW, examples + found, seconds + time.perf_counter() - started
+                taken, examples, seconds = taken + WINDOW, examples + count, seconds + time.perf_counter() - started
         return taken, examples, seconds
 
     def _captured(self) -> list[bool]:
@@ -174,19 +173,19 @@ class Way:
         self.session.running_step = None
 
 
-def in_turns(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """The rates of each round. Before them is one that does not count: Trainer's first, with workers, is slow."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
+def in_turns(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Return the rates of each round. An extra first round is not counted: Trainer starts its workers in it."""
+    all_rates: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(rounds + 1):
-        for name, rate in ways.items():
+        for name, rate in variants.items():
             took = rate()
             if number:
-                found[name].append(took)
-    return found
+                all_rates[name].append(took)
+    return all_rates
 
 
-def ratios(found: dict[str, list[float]], one: str, other: str) -> str:
-    each = sorted(a / b for a, b in zip(found[one], found[other], strict=True))
+def ratios(all_rates: dict[str, list[float]], one: str, other: str) -> str:
+    each = sorted(a / b for a, b in zip(all_rates[one], all_rates[other], strict=True))
     return f"{statistics.median(each):.2f} ({each[0]:.2f} to {each[-1]:.2f})"
 
 
@@ -195,30 +194,31 @@ def speed(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
     for shape in SHAPES:
         for batch in BATCHES:
             own = {
-                "kernel by kernel": Way(session_of(shape, batch, folder / f"{shape}-{batch}-a", capture=False)),
-                "captured": Way(session_of(shape, batch, folder / f"{shape}-{batch}-b")),
+                "kernel by kernel": Variant(session_of(shape, batch, folder / f"{shape}-{batch}-a", capture=False)),
+                "captured": Variant(session_of(shape, batch, folder / f"{shape}-{batch}-b")),
             }
-            for name, way in own.items():
-                way.warm_up(10 if name == "kernel by kernel" else 120)
+            for name, variant in own.items():
+                variant.warm_up(10 if name == "kernel by kernel" else 120)
             examples = make_examples(4 * CYCLE * batch)
-            ways: dict[str, Callable[[], float]] = {
+            variants: dict[str, Callable[[], float]] = {
                 "Trainer, default": partial(trainer_rate, shape, batch, False, steps, examples),
                 "Trainer, tuned": partial(trainer_rate, shape, batch, True, steps, examples),
             }
-            ways |= {
-                name: partial(way.rate, steps if name == "kernel by kernel" else 4 * steps) for name, way in own.items()
+            variants |= {
+                name: partial(variant.rate, steps if name == "kernel by kernel" else 4 * steps)
+                for name, variant in own.items()
             }
-            found = in_turns(ways, rounds)
-            results[f"{shape}, {batch}"] = found
-            best = max(("Trainer, default", "Trainer, tuned"), key=lambda name: statistics.median(found[name]))
-            print(f"{shape}, {batch} examples a step:")
-            for name, rates in found.items():
-                beside = f"{ratios(found, name, best)} x {best}" if name in own else ""
+            all_rates = in_turns(variants, rounds)
+            results[f"{shape}, {batch}"] = all_rates
+            best = max(("Trainer, default", "Trainer, tuned"), key=lambda name: statistics.median(all_rates[name]))
+            print(f"{shape}, {batch} examples per step:")
+            for name, rates in all_rates.items():
+                ratio = f"{ratios(all_rates, name, best)} x {best}" if name in own else ""
                 middle = statistics.median(rates)
-                print(f"    {name:20} {middle:9,.0f} examples/s {batch / middle * 1000:8.2f} ms a step  {beside}")
-            for way in own.values():
-                way.close()
-            del own, ways
+                print(f"    {name:20} {middle:9,.0f} examples/s {batch / middle * 1000:8.2f} ms per step  {ratio}")
+            for variant in own.values():
+                variant.close()
+            del own, variants
             torch.cuda.empty_cache()
     return results
 
@@ -230,7 +230,7 @@ def adapters(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
         "houlsby": {"adapter": "houlsby"},
         "conditional_norm": {"adapter": "conditional_norm"},
         "lora": {"adapter": "lora"},
-        "heads alone": {"parts": "heads"},
+        "heads only": {"parts": "heads"},
         "houlsby, frozen encoder": {"adapter": "houlsby", "parts": "adapters"},
         "lora, frozen encoder": {"adapter": "lora", "parts": "adapters"},
     }
@@ -239,26 +239,30 @@ def adapters(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
         for batch in BATCHES:
             own = {}
             for at, (name, options) in enumerate(rows.items()):
-                own[name] = Way(session_of(shape, batch, folder / f"{shape}-{batch}-ad{at}", **options))
+                own[name] = Variant(session_of(shape, batch, folder / f"{shape}-{batch}-ad{at}", **options))
                 own[name].warm_up(60)
-            ways: dict[str, Callable[[], float]] = {n: partial(way.rate, 2 * steps) for n, way in own.items()}
+            variants: dict[str, Callable[[], float]] = {
+                n: partial(variant.rate, 2 * steps) for n, variant in own.items()
+            }
             examples = make_examples(4 * CYCLE * batch)
-            ways["peft's lora, Trainer tuned"] = partial(trainer_rate, shape, batch, True, steps, examples, lora=True)
-            found = in_turns(ways, rounds)
-            results[f"{shape}, {batch}"] = found
-            print(f"{shape}, {batch} examples a step, captured; time beside the plain step:")
-            for name, rates in found.items():
-                print(f"    {name:28} {statistics.median(rates):9,.0f} examples/s  {ratios(found, 'plain', name)}")
-            print(f"    lora, frozen encoder / peft: {ratios(found, 'lora, frozen encoder', list(ways)[-1])}")
-            for way in own.values():
-                way.close()
+            variants["peft's lora, Trainer tuned"] = partial(
+                trainer_rate, shape, batch, True, steps, examples, lora=True
+            )
+            all_rates = in_turns(variants, rounds)
+            results[f"{shape}, {batch}"] = all_rates
+            print(f"{shape}, {batch} examples per step, captured; time / plain step:")
+            for name, rates in all_rates.items():
+                print(f"    {name:28} {statistics.median(rates):9,.0f} examples/s  {ratios(all_rates, 'plain', name)}")
+            print(f"    lora, frozen encoder / peft: {ratios(all_rates, 'lora, frozen encoder', list(variants)[-1])}")
+            for variant in own.values():
+                variant.close()
             del own
             torch.cuda.empty_cache()
     return results
 
 
-def matrix_rate() -> float:
-    """Floating-point operations a second of large products in bf16."""
+def matmul_rate() -> float:
+    """Return the floating-point operations per second of large matmuls in bf16."""
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     for _ in range(5):
         a @ b
@@ -271,7 +275,7 @@ def matrix_rate() -> float:
 
 
 def operations(shape: BertShape, lengths: npt.NDArray[np.int64]) -> float:
-    """Of the matrix products of a step on sequences of these lengths, forward and backward."""
+    """Return the operations of the matmuls of a step, forward and backward, for sequences of these lengths."""
     per_token = 2 * (4 * shape.hidden**2 + 2 * shape.hidden * shape.ffn)
     attention = 4 * shape.hidden * float((lengths**2).sum())
     return 3 * shape.layers * (per_token * float(lengths.sum()) + attention)
@@ -281,32 +285,32 @@ def rate(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
     results = {}
     for shape in SHAPES:
         batch = 16384 // 29
-        way = Way(session_of(shape, batch, folder / f"{shape}-rate"))
-        way.warm_up(60)
+        variant = Variant(session_of(shape, batch, folder / f"{shape}-rate"))
+        variant.warm_up(60)
         shares, examples = [], []
         for _ in range(rounds):
-            largest = matrix_rate()
-            got = way.rate(steps)
+            largest = matmul_rate()
+            got = variant.rate(steps)
             each = operations(SHAPES[shape], np.array([len(ids) for ids in make_examples(4096)])) / 4096
             shares.append(got * each / largest)
             examples.append(got)
-        results[shape] = {"share": shares, "examples": examples, "matrix rate": largest}
+        results[shape] = {"share": shares, "examples": examples, "matmul rate": largest}
         print(
-            f"{shape}: {batch} examples a step, about 16k tokens: {statistics.median(examples):,.0f} examples/s, "
+            f"{shape}: {batch} examples per step, about 16k tokens: {statistics.median(examples):,.0f} examples/s, "
             f"{statistics.median(shares):.3f} of {largest / 1e12:.0f} TFLOP/s ({min(shares):.3f} to {max(shares):.3f})"
         )
-        way.close()
-        del way
+        variant.close()
+        del variant
         torch.cuda.empty_cache()
     return results
 
 
-KINDS = {  # the first that has a word of the kernel's name
+KINDS = {  # the first kind with a word that occurs in the kernel's name
     "attention": ("_attend", "flash", "fmha"),
     "norms, dropout, residual sums": ("_norm_forward", "_norm_backward"),
     "activations": ("_gelu",),
     "sums over tokens": ("_column_sums",),
-    "matrix products": ("gemm", "cutlass", "nvjet", "cublas", "sm90_xmma", "splitk"),
+    "matmuls": ("gemm", "cutlass", "nvjet", "cublas", "sm90_xmma", "splitk"),
     "update": ("_adamw", "multi_tensor", "foreach"),
     "embeddings": ("embed", "indexselect", "index_select"),
     "copies": ("memcpy", "memset", "copy", "cat"),
@@ -316,10 +320,10 @@ KINDS = {  # the first that has a word of the kernel's name
 def profile(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
     results = {}
     for shape, batch in [(shape, batch) for batch in (32, 565) for shape in SHAPES]:
-        way = Way(session_of(shape, batch, folder / f"{shape}-{batch}-profile"))
-        way.rate(WINDOW)  # until there is a window in which nothing is captured
+        variant = Variant(session_of(shape, batch, folder / f"{shape}-{batch}-profile"))
+        variant.rate(WINDOW)  # until a window without capturing
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-            way.warm_up(10)
+            variant.warm_up(10)
         kinds: dict[str, float] = defaultdict(float)
         launches = 0
         longest: list[tuple[float, str]] = []
@@ -330,14 +334,14 @@ def profile(steps: int, rounds: int, folder: Path) -> dict[str, Any]:
             launches += event.count
             longest.append((each, event.key[:90]))
         total = sum(kinds.values())
-        print(f"{shape}, {batch} examples a step: {total:.2f} ms in {launches / 10:.0f} kernels")
+        print(f"{shape}, {batch} examples per step: {total:.2f} ms in {launches / 10:.0f} kernels")
         for kind, each in sorted(kinds.items(), key=lambda item: -item[1]):
             print(f"    {kind:28} {each:7.3f} ms  {each / total:5.0%}")
         for each, name in sorted(longest, reverse=True)[:12]:
             print(f"        {each:7.3f} ms  {name}")
         results[f"{shape}, {batch}"] = {**kinds, "kernels": launches / 10}
-        way.close()
-        del way
+        variant.close()
+        del variant
         torch.cuda.empty_cache()
     return results
 
@@ -346,28 +350,28 @@ PARTS = {"speed": speed, "adapters": adapters, "rate": rate, "profile": profile}
 
 
 def main() -> None:
-    given = argparse.ArgumentParser()
-    given.add_argument("parts", nargs="*", choices=[*PARTS, []])
-    given.add_argument("--steps", type=int, default=60)
-    given.add_argument("--rounds", type=int, default=3)
-    given.add_argument("--shape", choices=SHAPES)
-    given.add_argument("--batch", type=int, choices=BATCHES)
-    given.add_argument("--out", type=Path)
-    options = given.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--shape", choices=SHAPES)
+    parser.add_argument("--batch", type=int, choices=BATCHES)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
     for name in [*SHAPES]:
         if options.shape not in (None, name):
             del SHAPES[name]
     BATCHES[:] = [options.batch] if options.batch else BATCHES
     machine = environment(torch.device("cuda"))
     print(f"{torch.cuda.get_device_name()}, torch {machine['torch']}")
-    found: dict[str, Any] = {"environment": machine, "shapes": {n: asdict(s) for n, s in SHAPES.items()}}
+    results: dict[str, Any] = {"environment": machine, "shapes": {n: asdict(s) for n, s in SHAPES.items()}}
     with tempfile.TemporaryDirectory() as folder:
         for part in options.parts or PARTS:
             started = time.perf_counter()
-            found[part] = PARTS[part](options.steps, options.rounds, Path(folder) / part)
+            results[part] = PARTS[part](options.steps, options.rounds, Path(folder) / part)
             print(f"  ({part}: {math.ceil(time.perf_counter() - started)} s)", flush=True)
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1, default=str))
+        options.out.write_text(json.dumps(results, indent=1, default=str))
 
 
 if __name__ == "__main__":

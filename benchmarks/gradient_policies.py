@@ -1,17 +1,17 @@
-"""What it costs to tell the tasks' gradients apart: steps of gradient policies beside plain steps on the same streams.
+"""Measures what gradient policies cost: their steps and plain steps on the same streams.
 
     python benchmarks/gradient_policies.py [ROUNDS] [EXAMPLES]
 
-MiniLM's shape (untrained), three tasks (one text, two of pairs), EXAMPLES of each (16) of about 29 tokens, whole steps
-with torch's fused AdamW. Float32 on the CPU, bf16 on CUDA where there is one; attention drops nothing, so that CUDA has
-its varlen kernel. In a sequence of tasks at its last stage, gem and a_gem take a batch of the last task and as many
-remembered examples of each other one; pcgrad and upgrad take a mixed step of all three. All take turns; reported are
-ratios of the same round, their median and their spread:
+MiniLM's shape (untrained), three tasks (one with single texts, two with pairs), EXAMPLES of each (16) of about 29
+tokens, whole steps with torch's fused AdamW. float32 on the CPU, bf16 on a GPU if there is one; no attention dropout,
+so that the GPU uses its varlen kernel. At the last stage of a sequence of tasks, gem and a_gem use a batch of the last
+task and as many remembered examples of every other task; pcgrad and upgrad use a mixed step of all three. All take
+turns. Prints ratios within a round, their median and their spread:
 
-- to the plain step: what the policy costs. It sees the last task's batch alone, or all three tasks in one stream.
-- to its passes: the same streams one by one, their gradients only added up. What is above 1 is the telling apart.
+- to the plain step (the last task's batch only, or all three tasks in one stream): what the policy costs;
+- to its passes (the same streams one by one, with their gradients added up): what keeping the gradients separate costs.
 
-`ops` are a step's tensor operations, views and allocations aside: what a GPU has to launch, whatever its size.
+`ops` is the number of tensor operations of a step without views and allocations: what a GPU has to launch.
 """
 
 import statistics
@@ -43,7 +43,7 @@ from polytask.types import YES_NO, LabelSpace
 SHAPE = BertShape(layers=6, hidden=384, heads=12, ffn=1536, attention_dropout=0.0)
 SPACES = {"topic": LabelSpace("classes", ("a", "b", "c", "d", "e")), "same": YES_NO, "alike": LabelSpace("score")}
 TEXTS = {"topic": [27], "same": [13, 13], "alike": [13, 13]}
-"""Their tokens on average, 29 in all with special ones."""
+"""Average number of tokens; with special tokens, 29 in total."""
 PACKER = Packer(tuple(SPACES), 101, 102, 64)
 NO_KERNEL = {
     *("alias", "as_strided", "detach", "empty", "empty_like", "empty_strided", "expand", "lift_fresh", "permute"),
@@ -51,14 +51,14 @@ NO_KERNEL = {
     *("_reshape_alias", "_unsafe_view"),
 }
 PASSES = {"gem": "three passes", "a_gem": "two passes", "pcgrad": "three passes", "upgrad": "three passes"}
-"""What each policy's step is made of."""
+"""The passes that each policy's step consists of."""
 
 Parts = Mapping[str, Part]
 Step = Callable[[Parts], None]
 
 
 class Ops(TorchDispatchMode):
-    """Counts what is computed inside."""
+    """Counts the tensor operations inside the `with` block."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -95,8 +95,8 @@ def _same(stream: Stream) -> Stream:
     return stream
 
 
-class Ways:
-    """Steps of one model, since their cost does not depend on how it was trained."""
+class Variants:
+    """Steps that all train one model, because their cost does not depend on the weights."""
 
     def __init__(self, device: torch.device) -> None:
         specs = {
@@ -110,20 +110,20 @@ class Ways:
         self.context = PolicyContext(dict.fromkeys(SPACES, 1.0), {t: s.kind for t, s in SPACES.items()}, 100)
 
     def step(self, policy: str, batches: Callable[[Parts], Sequence[Batch]]) -> Step:
-        """One of as many passes as there are batches."""
+        """Return a step with as many passes as `batches` returns."""
         objective = Objective(make("policy", MethodChoice(policy), "benchmark", self.context))
 
         def take(parts: Parts) -> None:
-            given = batches(parts)
-            settings = replace(self.settings, accumulate=len(given))
-            take_step(self.model, self.optimizer, objective, settings, iter(given).__next__)
+            passes = batches(parts)
+            settings = replace(self.settings, accumulate=len(passes))
+            take_step(self.model, self.optimizer, objective, settings, iter(passes).__next__)
             if self.model.device.type == "cuda":
                 torch.cuda.synchronize()
 
         return take
 
     def in_sequence(self) -> dict[str, Step]:
-        """The last of three tasks, with what is remembered of the first two."""
+        """Return steps of the last of three tasks, with memories of the first two."""
         old, new = ("topic", "same"), "alike"
 
         def own(parts: Parts) -> Stream:
@@ -138,7 +138,7 @@ class Ways:
         }
 
     def mixed(self) -> dict[str, Step]:
-        """All three tasks in each step."""
+        """Return steps of all three tasks."""
 
         def task_by_task(parts: Parts) -> list[Batch]:
             return [separate(pack(parts, *SPACES), [pack(parts, task) for task in SPACES])]
@@ -151,14 +151,14 @@ class Ways:
         }
 
 
-def measure(ways: Mapping[str, Step], rounds: int, examples: int) -> None:
+def measure(variants: Mapping[str, Step], rounds: int, examples: int) -> None:
     rng = np.random.default_rng(0)
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
     ops: dict[str, int] = {}
     for number in range(rounds + 2):
         parts = next_parts(rng, examples)
-        for name, step in ways.items():
-            if number == 1:  # the first makes the optimizer's state
+        for name, step in variants.items():
+            if number == 1:  # the first creates the optimizer's state
                 with Ops() as counted:
                     step(parts)
                 ops[name] = counted.count
@@ -180,11 +180,11 @@ def main(rounds: int, examples: int) -> None:
     device = pick_device("auto")
     machine = environment(device)
     print(f"{machine['cpu']}, {machine['device']}, {machine['threads']} threads, torch {machine['torch']}")
-    ways = Ways(device)
+    variants = Variants(device)
     print(f"one task after another, the last of three: {examples} examples of it and of each memory")
-    measure(ways.in_sequence(), rounds, examples)
+    measure(variants.in_sequence(), rounds, examples)
     print(f"three tasks in each step: {examples} examples of each")
-    measure(ways.mixed(), rounds, examples)
+    measure(variants.mixed(), rounds, examples)
 
 
 if __name__ == "__main__":

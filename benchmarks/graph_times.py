@@ -1,4 +1,4 @@
-"""What CUDA graphs take: for benchmarks of single kernels, which launches would hide."""
+"""Times CUDA graphs, for benchmarks of single kernels whose time the launches would hide."""
 
 import statistics
 from collections.abc import Callable
@@ -9,9 +9,10 @@ Run = Callable[[], object]
 
 
 def captured(run: Run, ready: Run = lambda: None) -> Run:
-    """The same as a graph, which knows addresses only: whoever replays it keeps `run`, and with it what that reads.
+    """Capture `run` as a CUDA graph and return its replay.
 
-    `ready` is called when all is warm, before it is captured.
+    A graph holds only addresses, so the replay keeps `run` alive, and with it the tensors that it reads. `ready` is
+    called after the warm-up, before capturing.
     """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -32,7 +33,7 @@ def captured(run: Run, ready: Run = lambda: None) -> Run:
 
 
 def microseconds(runs: dict[str, Run], rounds: int, repeats: int = 20) -> dict[str, float]:
-    """The median over rounds, in which all take turns; a round is the mean of several runs in a row."""
+    """Return the median over rounds, in which all take turns; a round is the mean of `repeats` runs."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, run in runs.items():

@@ -1,23 +1,22 @@
-"""Answers on this CPU: polytask beside transformers, sentence-transformers and ONNX Runtime, with the same weights.
+"""Compares prediction on this CPU: polytask, transformers, sentence-transformers and ONNX Runtime, same weights.
 
     python benchmarks/inference.py [ROUNDS] [TEXTS]
 
-Everything is timed from a list of strings to answers: tokenizing, the encoder, and labels (or vectors) at the end. The
-ways take turns inside one process, on the same texts; reported are texts a second, and for each way the ratio of its
-time to polytask's over the rounds (the median, and the middle 80 %). On a machine that others use too, threads that
-wait for each other wait for the others as well: run it with OMP_NUM_THREADS=1 there, and look at the processor time.
+Everything is timed from a list of strings to predictions: tokenizing, the encoder, and labels (or vectors) at the end.
+The programs take turns in one process, on the same texts. Prints texts per second, and the ratio of each program's time
+to polytask's (the median over the rounds, and the middle 80 %). On a shared machine, threads also wait for other
+processes: run it with OMP_NUM_THREADS=1 there, and look at the processor time.
 
 - labels: MiniLM with its pooler and a linear layer of 5 classes. `pipeline` is transformers' text-classification
-  pipeline as it comes (one text at a time, float32); `tuned` is what a careful script does (sorted by length, batches
-  of 32 padded to their longest, sdpa, inference_mode), in float32 and in bf16; ONNX Runtime has the exported model in
-  float32, sorted and padded in the same way.
-- vectors: MiniLM with mean pooling. sentence-transformers' `encode` as it comes (sorted, batches of 32, float32), and
-  in bf16, beside a polytask task whose head pools by the mean.
-- tasks: three tasks that share the encoder beside one of them.
+  pipeline with default settings (one text at a time, float32); `tuned` is a careful script (sorted by length, batches
+  of 32 padded to their longest text, sdpa, inference_mode), in float32 and in bf16; ONNX Runtime runs the exported
+  model in float32, sorted and padded in the same program.
+- vectors: MiniLM with mean pooling. sentence-transformers' `encode` with default settings (sorted, batches of 32), in
+  float32 and in bf16, and a polytask task whose head uses mean pooling.
+- tasks: three tasks that share the encoder, and one of them.
 
-The texts are different from each other. With POLYTASK_DATA set to a folder that has them: SST sentences and Quora
-questions; else the built-in samples. sentence-transformers, onnx, onnxruntime and onnxscript are compared with where
-they are installed.
+All texts are different: SST sentences and Quora questions from the folder POLYTASK_DATA, or the built-in samples if it
+is not set. sentence-transformers, onnx, onnxruntime and onnxscript are compared if they are installed.
 """
 
 import csv
@@ -52,22 +51,22 @@ from polytask.types import LabelSpace
 
 BATCH, LONGEST = 32, 128
 CLASSES = ("one", "two", "three", "four", "five")
-Way = Callable[[Sequence[str]], Any]
+Program = Callable[[Sequence[str]], Any]
 
 
 def texts(count: int) -> list[str]:
-    """As many different ones, in no order."""
+    """Return `count` different texts in random order."""
     folder = os.environ.get("POLYTASK_DATA")
     if folder:
         sources = [(Path(folder) / "cs224n/ids-sst-dev.csv", "\t", 2), (Path(folder) / "quora-train.tsv", "\t", 0)]
-        found = [[row[at] for row in rows(file, delimiter)[:count]] for file, delimiter, at in sources]
+        parts = [[row[at] for row in rows(file, delimiter)[:count]] for file, delimiter, at in sources]
     else:
         names = {"opinions-train": "text", "questions-train": "question1", "similarity-train": "sentence1"}
-        found = [
+        parts = [
             [str(row[1][0]) for row in open_source(f"sample:{name}").rows([column]) if not isinstance(row, BrokenRow)]
             for name, column in names.items()
         ]
-    different = sorted({text for part in found for text in part})
+    different = sorted({text for part in parts for text in part})
     random.Random(0).shuffle(different)
     return different[:count]
 
@@ -78,7 +77,7 @@ def rows(file: Path, delimiter: str) -> list[list[str]]:
 
 
 def polytask(folder: Path, classifier: torch.nn.Linear, precision: str) -> Predictor:
-    """One task by the pooler, with the classifier's weights, and three by the mean."""
+    """Return a model with one task that uses the pooler, with the classifier's weights, and three that use the mean."""
     tokenizer = TextTokenizer.load(folder, LONGEST)
     heads = {"pooled": "pooler", "one": "mean", "two": "mean", "three": "mean"}
     specs = {
@@ -93,13 +92,13 @@ def polytask(folder: Path, classifier: torch.nn.Linear, precision: str) -> Predi
 
 
 class Tuned:
-    """Sorted by length, padded to the longest of 32: a careful script with transformers, or with an exported model."""
+    """A careful script with transformers or an exported model: sorted by length, padded to the longest of 32."""
 
     def __init__(self, tokenizer: Any, run: Callable[[dict[str, Tensor]], Tensor]) -> None:
         self.tokenizer, self.run = tokenizer, run
 
     def __call__(self, asked: Sequence[str]) -> list[str]:
-        found: list[str] = [""] * len(asked)
+        labels: list[str] = [""] * len(asked)
         ids = self.tokenizer(list(asked), truncation=True, max_length=LONGEST)["input_ids"]
         order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
         for start in range(0, len(order), BATCH):
@@ -112,8 +111,8 @@ class Tuned:
             with torch.inference_mode():
                 scores_BC = self.run({"input_ids": ids_BL, "attention_mask": mask_BL.long()}).float().softmax(-1)
             for i, best in zip(batch, scores_BC.argmax(-1).tolist(), strict=True):
-                found[i] = CLASSES[best]
-        return found
+                labels[i] = CLASSES[best]
+        return labels
 
 
 def onnx(model: torch.nn.Module, folder: Path) -> Callable[[dict[str, Tensor]], Tensor]:
@@ -137,36 +136,36 @@ def onnx(model: torch.nn.Module, folder: Path) -> Callable[[dict[str, Tensor]], 
     return lambda inputs: torch.from_numpy(session.run(None, {name: t.numpy() for name, t in inputs.items()})[0])
 
 
-def ways_to_labels(folder: Path, models: dict[str, Predictor], beside: Path) -> dict[str, Way]:
+def programs_for_labels(folder: Path, models: dict[str, Predictor], onnx_folder: Path) -> dict[str, Program]:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     plain = reference(folder)
     pipeline = transformers.pipeline("text-classification", model=plain, tokenizer=tokenizer)
-    ways: dict[str, Way] = {
+    programs: dict[str, Program] = {
         "polytask float32": lambda asked: [p.label for p in models["float32"].predict("pooled", asked)],
         "pipeline": lambda asked: [answer["label"] for answer in pipeline(list(asked))],
         "tuned float32": Tuned(tokenizer, lambda inputs: plain(**inputs).logits),
     }
     if importlib.util.find_spec("onnxruntime"):
-        ways["onnxruntime float32"] = Tuned(tokenizer, onnx(plain, beside))
+        programs["onnxruntime float32"] = Tuned(tokenizer, onnx(plain, onnx_folder))
     if "bf16" in models:
         half = reference(folder).bfloat16()
-        ways["polytask bf16"] = lambda asked: [p.label for p in models["bf16"].predict("pooled", asked)]
-        ways["tuned bf16"] = Tuned(tokenizer, lambda inputs: half(**inputs).logits)
-    return ways
+        programs["polytask bf16"] = lambda asked: [p.label for p in models["bf16"].predict("pooled", asked)]
+        programs["tuned bf16"] = Tuned(tokenizer, lambda inputs: half(**inputs).logits)
+    return programs
 
 
-def ways_to_vectors(folder: Path, models: dict[str, Predictor]) -> dict[str, Way]:
-    ways: dict[str, Way] = {}
+def programs_for_vectors(folder: Path, models: dict[str, Predictor]) -> dict[str, Program]:
+    programs: dict[str, Program] = {}
     for precision, model in models.items():
-        ways[f"polytask {precision}"] = partial(model.predict, "one")
+        programs[f"polytask {precision}"] = partial(model.predict, "one")
         if importlib.util.find_spec("sentence_transformers"):
-            ways[f"sentence-transformers {precision}"] = sentence_transformers(folder, precision)
-    return ways
+            programs[f"sentence-transformers {precision}"] = sentence_transformers(folder, precision)
+    return programs
 
 
-def sentence_transformers(folder: Path, precision: str) -> Way:
+def sentence_transformers(folder: Path, precision: str) -> Program:
     library = importlib.import_module("sentence_transformers")
     modules = importlib.import_module("sentence_transformers.sentence_transformer.modules")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -183,22 +182,22 @@ def reference(folder: Path) -> Any:
     ).eval()
 
 
-def measure(ways: dict[str, Way], asked: Sequence[str], rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Seconds that passed, and seconds that processors worked, of each round."""
-    for way in ways.values():
-        way(asked[:BATCH])
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+def measure(programs: dict[str, Program], asked: Sequence[str], rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Return the wall-clock seconds and the processor seconds of each round."""
+    for program in programs.values():
+        program(asked[:BATCH])
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
     for number in range(rounds):
-        names = list(ways)
+        names = list(programs)
         for name in names[number % len(names) :] + names[: number % len(names)]:
             started, worked = time.perf_counter(), time.process_time()
-            ways[name](asked)
+            programs[name](asked)
             seconds[name].append((time.perf_counter() - started, time.process_time() - worked))
     return seconds
 
 
 def report(title: str, seconds: dict[str, list[tuple[float, float]]], count: int, *ours: str) -> None:
-    """Every way beside each of ours."""
+    """Print the time of every program, and its ratio to each of polytask's."""
     heading = " | ".join(f"time / {name}'s | processor time / {name}'s" for name in ours)
     print(f"\n{title}\n\n| | texts/s | {heading} |\n|---|---|{'---|---|' * len(ours)}")
     for name, times in seconds.items():
@@ -224,15 +223,17 @@ def main(rounds: int, count: int) -> None:
         f"{statistics.mean(lengths):.1f} tokens on average, {max(lengths)} at most; load {os.getloadavg()[0]:.1f}"
     )
     ours = [f"polytask {precision}" for precision in models]
-    with tempfile.TemporaryDirectory() as beside:
-        ways = ways_to_labels(folder, models, Path(beside))
-        said = {name: way(asked) for name, way in ways.items()}
-        for name, labels in said.items():
-            same = np.mean([a == b for a, b in zip(labels, said["tuned float32"], strict=True)])
-            print(f"{name}: {same:.2%} of labels as with transformers in float32")
-        report("Labels, by the pooler", measure(ways, asked, rounds), len(asked), *ours)
-    report("Vectors, by the mean", measure(ways_to_vectors(folder, models), asked, rounds), len(asked), *ours)
-    tasks: dict[str, Way] = {
+    with tempfile.TemporaryDirectory() as place:
+        programs = programs_for_labels(folder, models, Path(place))
+        answers = {name: program(asked) for name, program in programs.items()}
+        for name, labels in answers.items():
+            same = np.mean([a == b for a, b in zip(labels, answers["tuned float32"], strict=True)])
+            print(f"{name}: {same:.2%} of labels equal to those of transformers in float32")
+        report("Labels, with the pooler", measure(programs, asked, rounds), len(asked), *ours)
+    report(
+        "Vectors, with mean pooling", measure(programs_for_vectors(folder, models), asked, rounds), len(asked), *ours
+    )
+    tasks: dict[str, Program] = {
         "one task": lambda asked: models["float32"].predict_tasks(asked, tasks=["one"]),
         "three tasks": lambda asked: models["float32"].predict_tasks(asked, tasks=["one", "two", "three"]),
     }

@@ -1,12 +1,12 @@
-"""What probes of interference cost at the interval that `polytask interference` chooses by itself.
+"""Measures what probes of interference cost at the interval that `polytask interference` chooses by default.
 
     python benchmarks/interference.py [ROUNDS] [FIELD=VALUE ...]
 
-The quickstart recipe: three tasks of the built-in data and the real MiniLM, on this machine's device, through the
-training loop, journal included, without evaluations and checkpoints. A round is as many steps as there are from one
-probe to the next, with the probe. Steps and probes take turns, so each round is compared with itself without its probe:
-with / without = whole time / (whole time - probe's time). Reported: the median over the rounds and their spread. Fields
-of the recipe can be set, as in `sampler=proportional`.
+Trains the quickstart recipe (three tasks on built-in data, the real MiniLM) on this machine's device, in the training
+loop with its journal, but without evaluations and checkpoints. A round is the steps from one probe to the next, with
+the probe. Each round is compared with itself without its probe: with / without = time of the round / (time of the round
+- time of the probe). Prints the median over the rounds and their spread. Recipe fields can be set, for example
+`sampler=proportional`.
 """
 
 import statistics
@@ -21,11 +21,11 @@ from polytask.machine import environment
 
 RECIPE = "recipes/quickstart.yaml"
 STEPS_ONLY = ["train.epochs=1000", "train.evaluate_every=1000000", "train.save_every=1000000"]
-WANTED = 1.1
+TARGET = 1.1
 
 
 def measure(running: Running, every: int, rounds: int) -> list[tuple[float, float]]:
-    """For each round, the seconds it took, and those of them that its probe took."""
+    """Return, for each round, its seconds and the seconds of its probe."""
     times = []
     started = time.perf_counter()
     for report in running.steps():
@@ -51,10 +51,10 @@ def main(rounds: int, settings: Sequence[str]) -> None:
     probe = statistics.median(probe for _, probe in times)
     ratios = sorted(whole / (whole - probe) for whole, probe in times)
     print(f"{len(recipe.tasks)} tasks, a probe every {every} steps, {rounds} rounds")
-    print(f"a step: {step * 1000:.1f} ms   a probe: {probe * 1000:.1f} ms, as long as {probe / step:.2f} steps")
+    print(f"a step: {step * 1000:.1f} ms   a probe: {probe * 1000:.1f} ms, {probe / step:.2f} steps")
     print(
         f"training with probes / without: {statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})   "
-        f"wanted: {WANTED} at most"
+        f"target: at most {TARGET}"
     )
 
 

@@ -1,8 +1,8 @@
-"""How often the 95 % intervals of scores cover the truth: `python benchmarks/interval_coverage.py`.
+"""Measures how often the 95 % intervals of scores cover the truth: `python benchmarks/interval_coverage.py`.
 
 Splits are drawn from known distributions, so that the truth is known: confusion matrices with an accuracy of `rate`;
-probabilities whose AUC is `rate`; scores whose correlation with the truth is `rate`. For comparison the coverage of the
-percentiles of a plain bootstrap of the rows. One core, under two minutes with the default number of splits.
+probabilities whose AUC is `rate`; scores whose correlation with the truth is `rate`. Also prints the coverage of the
+percentiles of a plain bootstrap of the rows. Takes under two minutes on one core with the default number of splits.
 """
 
 import argparse
@@ -30,8 +30,8 @@ Drawn = tuple[Array, Array, Array | None]
 Draw = Callable[[np.random.Generator, int, float], Drawn]
 
 
-def drawn_answers(rng: np.random.Generator, rows: int, rate: float) -> Drawn:
-    """Yes and no with probabilities: scores that are 2.5 times as sure as they should be, with an AUC of `rate`."""
+def draw_answers(rng: np.random.Generator, rows: int, rate: float) -> Drawn:
+    """Draw yes and no with probabilities: logits 2.5 times too large (overconfident), with an AUC of `rate`."""
     gold = (rng.random(rows) < 0.35).astype(np.int64)
     distance = 9.0 if rate == 1.0 else np.sqrt(2) * stats.norm.ppf(rate)
     logits = 2.5 * (rng.normal(size=rows) + distance * (gold - 0.5))
@@ -39,40 +39,40 @@ def drawn_answers(rng: np.random.Generator, rows: int, rate: float) -> Drawn:
     return gold, (yes > 0.5).astype(np.int64), np.stack([1 - yes, yes], axis=1)
 
 
-def drawn_classes(rng: np.random.Generator, rows: int, rate: float) -> Drawn:
-    """Four classes of different sizes, a share `rate` of the rows right, the others anything else."""
+def draw_classes(rng: np.random.Generator, rows: int, rate: float) -> Drawn:
+    """Draw four classes of different sizes: a share `rate` of the rows is right, the others are any other class."""
     gold = rng.choice(4, rows, p=SHARES)
     other = (gold + rng.integers(1, 4, rows)) % 4
     return gold, np.where(rng.random(rows) < rate, gold, other), None
 
 
-def drawn_scores(rng: np.random.Generator, rows: int, rate: float) -> Drawn:
-    """Normal scores with a correlation of `rate`."""
+def draw_scores(rng: np.random.Generator, rows: int, rate: float) -> Drawn:
+    """Draw normal scores with a correlation of `rate`."""
     gold = rng.normal(size=rows)
     return gold, rate * gold + np.sqrt(1 - rate**2) * rng.normal(size=rows), None
 
 
 FAMILIES: dict[str, tuple[LabelSpace, Draw, tuple[str, ...]]] = {
-    "4 classes": (MOODS, drawn_classes, ("accuracy", "f1", "f1_weighted", "matthews")),
-    "yes or no": (YES_NO, drawn_answers, ("f1", "matthews", "auc", "log_loss", "calibration_error")),
-    "scores": (SCORES, drawn_scores, ("pearson", "spearman", "mae", "rmse", "r2")),
+    "4 classes": (MOODS, draw_classes, ("accuracy", "f1", "f1_weighted", "matthews")),
+    "yes or no": (YES_NO, draw_answers, ("f1", "matthews", "auc", "log_loss", "calibration_error")),
+    "scores": (SCORES, draw_scores, ("pearson", "spearman", "mae", "rmse", "r2")),
 }
 
 
 @cache
 def truths(family: str, rate: float) -> dict[str, float]:
-    """The metrics over so many rows that their noise does not matter."""
+    """Return the metrics over so many rows that their noise does not matter."""
     labels, draw, _ = FAMILIES[family]
     gold, predicted, probabilities = draw(np.random.default_rng(99), MANY, rate)
-    found = {}
+    values = {}
     for metric in all_metrics_for(labels.kind):
         if metric.columns is None:
-            found[metric.name] = float(metric.function(gold, predicted))
+            values[metric.name] = float(metric.function(gold, predicted))
         elif probabilities is not None:
-            found[metric.name] = float(metric.function(*metric.columns(gold, probabilities)))
+            values[metric.name] = float(metric.function(*metric.columns(gold, probabilities)))
     if labels.kind == "classes":
-        found["accuracy"] = rate
-    return found
+        values["accuracy"] = rate
+    return values
 
 
 def plain_bootstrap(kind: LabelKind, name: str, gold: Array, predicted: Array, rng: np.random.Generator) -> Array:
@@ -83,23 +83,24 @@ def plain_bootstrap(kind: LabelKind, name: str, gold: Array, predicted: Array, r
 
 
 def coverage(family: str, rows: int, rate: float, splits: int) -> dict[str, tuple[float, float, float | None]]:
-    """For each metric the share of splits whose interval covers the truth, its mean width, and the old share."""
+    """Return, for each metric, the share of splits whose interval covers the truth, its mean width, and the share for
+    the plain bootstrap."""
     labels, draw, names = FAMILIES[family]
     truth = truths(family, rate)
     rng = np.random.default_rng([rows, round(1000 * rate)])
-    covered, width, before = (dict.fromkeys(names, 0.0) for _ in range(3))
+    covered, width, plain = (dict.fromkeys(names, 0.0) for _ in range(3))
     for split in range(splits):
         gold, predicted, probabilities = draw(rng, rows, rate)
-        found = score(Predictions(gold, predicted, probabilities), labels, 0.0, seed=split).metrics
+        metrics = score(Predictions(gold, predicted, probabilities), labels, 0.0, seed=split).metrics
         for name in names:
-            low, high = found[name].low, found[name].high
+            low, high = metrics[name].low, metrics[name].high
             covered[name] += low - 1e-9 <= truth[name] <= high + 1e-9
             width[name] += high - low
             if name in ("accuracy", "f1", "matthews", "pearson") and rows < 1000:
                 ends = plain_bootstrap(labels.kind, name, gold, predicted, rng)
-                before[name] += ends[0] - 1e-9 <= truth[name] <= ends[1] + 1e-9
+                plain[name] += ends[0] - 1e-9 <= truth[name] <= ends[1] + 1e-9
     known = ("accuracy", "f1", "matthews", "pearson") if rows < 1000 else ()
-    return {n: (covered[n] / splits, width[n] / splits, before[n] / splits if n in known else None) for n in names}
+    return {n: (covered[n] / splits, width[n] / splits, plain[n] / splits if n in known else None) for n in names}
 
 
 def main() -> None:
@@ -111,14 +112,14 @@ def main() -> None:
     for family, (_, _, names) in FAMILIES.items():
         print(f"| {family}: metric | rows | " + " | ".join(f"rate {rate:g}" for rate in RATES) + " |")
         print("|---|---|" + "---|" * len(RATES))
-        found = {(rows, rate): coverage(family, rows, rate, splits) for rows in ROWS for rate in RATES}
+        results = {(rows, rate): coverage(family, rows, rate, splits) for rows in ROWS for rate in RATES}
         for name in names:
             for rows in ROWS:
                 cells = []
                 for rate in RATES:
-                    share, width, before = found[rows, rate][name]
-                    old = "" if before is None else f" [{100 * before:.0f}]"
-                    cells.append(f"{100 * share:.0f} ({width:.3f}){old}")
+                    share, width, plain = results[rows, rate][name]
+                    bootstrap = "" if plain is None else f" [{100 * plain:.0f}]"
+                    cells.append(f"{100 * share:.0f} ({width:.3f}){bootstrap}")
                 print(f"| {name} | {rows} | " + " | ".join(cells) + " |")
         print(flush=True)
     print(f"{time.process_time() - started:.0f} seconds of processor time")

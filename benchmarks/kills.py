@@ -1,14 +1,13 @@
-"""Killed again and again: polytask's runs beside Hugging Face's `Trainer`, by the same loop.
+"""Kills training runs again and again: polytask's and those of Hugging Face's `Trainer`, with the same loop.
 
     python benchmarks/kills.py [KILLS]
 
 Both train a masked language model of the same size on the built-in opinions, from the same seed, saving every 2 steps
 and keeping 2 checkpoints. A process is killed by SIGKILL at a random moment after its first step, and the next one
-resumes from what is there, as each library's own command does. Where that fails, the newest checkpoint is deleted by
-hand and the one before is tried. Counted: newest checkpoints that are not whole after a kill, resumes that failed,
-resumes that went on without optimizer state or from step 0, and finished runs whose weights are those of a run that was
-never killed. The masks are drawn at random by both: that is what a collator does. Batches are small, so that saving
-takes a good share of the time, as it does where models are large.
+resumes in the way each library documents. If that fails, the newest checkpoint is deleted and the one before it is
+tried. Counts incomplete newest checkpoints after a kill, resumes that failed, resumes that continued without optimizer
+state or from step 0, and finished runs whose weights equal those of a run that was never killed. Both draw the masked
+tokens at random. Batches are small, so that saving takes a good share of the time, as it does with large models.
 """
 
 import csv
@@ -53,12 +52,12 @@ STEPS, SAVE_EVERY, KEEP, BATCH, LENGTH = 60, 2, 2, 4, 32
 LAYERS, HIDDEN, HEADS, FFN = 4, 256, 4, 1024
 THEIR_FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 
-Tell = Callable[[str], None]
-"""Called by a process that trains: `resumed STEP OPTIMIZER`, then `stepping`."""
+Send = Callable[[str], None]
+"""Sends a message from the training process: `resumed STEP OPTIMIZER`, then `stepping`."""
 
 
 # --- the two trainers -------------------------------------------------------------------------------------------------
-def train_ours(folder: Path, tell: Tell) -> None:
+def train_ours(folder: Path, send: Send) -> None:
     task = {"kind": "text", "text": "text", "train": "sample:opinions-train", "dev": "sample:opinions-dev"}
     size = {"layers": LAYERS, "hidden": HIDDEN, "heads": HEADS, "ffn": FFN, "positions": LENGTH}
     settings = {"epochs": 1, "steps_per_epoch": STEPS, "batch_size": BATCH, "save_every": SAVE_EVERY, "keep": KEEP}
@@ -72,17 +71,17 @@ def train_ours(folder: Path, tell: Tell) -> None:
         }
     )
     running = start_training(recipe, folder, resume=folder.exists())
-    tell(f"resumed {running.session.step} {int(bool(running.session.optimizer.state))}")
+    send(f"resumed {running.session.step} {int(bool(running.session.optimizer.state))}")
     for number, _ in enumerate(running.steps()):
         if number == 0:
-            tell("stepping")
+            send("stepping")
 
 
 def our_newest(folder: Path) -> Path | None:
     return next(reversed(numbered(folder / "checkpoints", "step-").values()), None)
 
 
-def ours_is_whole(checkpoint: Path) -> bool:
+def ours_is_complete(checkpoint: Path) -> bool:
     try:
         check(checkpoint)
     except Damaged:
@@ -98,23 +97,23 @@ def our_end(folder: Path) -> Path:
     return folder / "checkpoints" / f"step-{STEPS}" / "model.safetensors"
 
 
-class Telling(TrainerCallback):
-    """What the trainer has when it begins, and when it has made a step."""
+class SendProgress(TrainerCallback):
+    """Sends the state that training starts from, and the first step."""
 
-    def __init__(self, tell: Tell) -> None:
-        self.tell = tell
+    def __init__(self, send: Send) -> None:
+        self.send = send
         self.stepped = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self.tell(f"resumed {state.global_step} {int(bool(more['optimizer'].optimizer.state))}")
+        self.send(f"resumed {state.global_step} {int(bool(more['optimizer'].optimizer.state))}")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         if not self.stepped:
             self.stepped = True
-            self.tell("stepping")
+            self.send("stepping")
 
 
-def train_theirs(folder: Path, tell: Tell) -> None:
+def train_theirs(folder: Path, send: Send) -> None:
     vocabulary = resources.files("polytask.text") / "small_vocabulary" / "vocab.txt"
     tokenizer = BertTokenizer(vocab=str(vocabulary))
     with (resources.files("polytask.tasks") / "sample" / "opinions-train.csv").open(encoding="utf-8") as file:
@@ -147,7 +146,7 @@ def train_theirs(folder: Path, tell: Tell) -> None:
         args=arguments,
         train_dataset=[tokenizer(text, truncation=True, max_length=LENGTH) for text in texts],
         data_collator=DataCollatorForLanguageModeling(tokenizer),
-        callbacks=[Telling(tell)],
+        callbacks=[SendProgress(send)],
     )
     trainer.train(resume_from_checkpoint=their_newest(folder) is not None)
     trainer.save_model(str(folder / "end"))
@@ -158,8 +157,8 @@ def their_newest(folder: Path) -> Path | None:
     return None if found is None else Path(found)
 
 
-def theirs_is_whole(checkpoint: Path) -> bool:
-    """Every file is there, and those that say where they end are as long as they say."""
+def theirs_is_complete(checkpoint: Path) -> bool:
+    """Return whether every file is there, and has the length that its header declares."""
     if not all((checkpoint / name).is_file() for name in THEIR_FILES):
         return False
     try:
@@ -182,55 +181,56 @@ def their_end(folder: Path) -> Path:
 @dataclass(frozen=True)
 class Side:
     name: str
-    train: Callable[[Path, Tell], None]
+    train: Callable[[Path, Send], None]
     newest: Callable[[Path], Path | None]
-    is_whole: Callable[[Path], bool]
+    is_complete: Callable[[Path], bool]
     optimizer: Callable[[Path], Path]
     end: Callable[[Path], Path]
 
 
 SIDES = (
-    Side("polytask", train_ours, our_newest, ours_is_whole, our_optimizer, our_end),
-    Side("transformers.Trainer", train_theirs, their_newest, theirs_is_whole, their_optimizer, their_end),
+    Side("polytask", train_ours, our_newest, ours_is_complete, our_optimizer, our_end),
+    Side("transformers.Trainer", train_theirs, their_newest, theirs_is_complete, their_optimizer, their_end),
 )
 
 
 # --- the loop ---------------------------------------------------------------------------------------------------------
 @dataclass
-class Life:
-    """A process that trains until it is done, fails, or is killed."""
+class Process:
+    """A process that trains until it finishes, fails, or is killed."""
 
     pid: int
     pipe: int
-    said: str = ""
+    messages: str = ""
     seconds: float = 0.0
     """From its first step to its end."""
 
-    def hear(self, timeout: float | None) -> bool:
-        """Whether it said something; nothing more is to come when its end of the pipe is closed."""
+    def receive(self, timeout: float | None) -> bool:
+        """Read what the process has sent; return False after the timeout, or if its end of the pipe is closed."""
         if not select.select([self.pipe], [], [], timeout)[0]:
             return False
         new = os.read(self.pipe, 4096).decode()
-        self.said += new
+        self.messages += new
         return bool(new)
 
-    def ended(self) -> int:
+    def wait(self) -> int:
+        """Wait for the end of the process and return its exit code."""
         _, status = os.waitpid(self.pid, 0)
         os.close(self.pipe)
         return os.waitstatus_to_exitcode(status)
 
 
-def live(side: Side, folder: Path, log: Path, kill_after: float | None = None) -> tuple[int, Life]:
-    """One process; killed so many seconds after its first step. Its exit code, and what it said."""
+def run_process(side: Side, folder: Path, log: Path, kill_after: float | None = None) -> tuple[int, Process]:
+    """Train in a process that is killed `kill_after` seconds after its first step; return its exit code as well."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        code, said = 0, os.fdopen(writing, "w")
+        code, messages = 0, os.fdopen(writing, "w")
         try:
-            side.train(folder, lambda words: print(words, file=said, flush=True))
+            side.train(folder, lambda message: print(message, file=messages, flush=True))
         except BaseException:
             traceback.print_exc()
             code = 1
@@ -238,34 +238,34 @@ def live(side: Side, folder: Path, log: Path, kill_after: float | None = None) -
         sys.stderr.flush()
         os._exit(code)
     os.close(writing)
-    life = Life(pid, reading)
-    while "stepping" not in life.said and life.hear(None):
+    process = Process(pid, reading)
+    while "stepping" not in process.messages and process.receive(None):
         pass
     started = time.monotonic()
     if kill_after is not None:
         until = started + kill_after
-        while (left := until - time.monotonic()) > 0 and life.hear(left):
+        while (left := until - time.monotonic()) > 0 and process.receive(left):
             pass
         if time.monotonic() >= until:
             os.kill(pid, signal.SIGKILL)
-    code = life.ended()
-    life.seconds = time.monotonic() - started
-    return code, life
+    code = process.wait()
+    process.seconds = time.monotonic() - started
+    return code, process
 
 
 @dataclass
 class Counts:
     kills: int = 0
-    not_whole: int = 0
+    incomplete: int = 0
     failed: int = 0
     without_optimizer: int = 0
     from_the_start: int = 0
     finished: int = 0
     same: int = 0
     repeats: bool = False
-    """Two runs that were never killed end with the same weights."""
+    """Whether two runs that were never killed end with the same weights."""
     deleted: str = ""
-    """What became of a run whose newest checkpoint had lost its optimizer file."""
+    """How a run resumed after its newest checkpoint had lost its optimizer file."""
 
 
 def sha256(path: Path) -> str:
@@ -273,18 +273,18 @@ def sha256(path: Path) -> str:
 
 
 def without_optimizer_file(side: Side, folder: Path, log: Path, half: float) -> str:
-    """Killed in mid-run; then the optimizer's file is deleted from its newest whole checkpoint."""
-    live(side, folder, log, half)
+    """Kill a run halfway, delete the optimizer's file from its newest complete checkpoint, and resume."""
+    run_process(side, folder, log, half)
     newest = side.newest(folder)
-    while newest is not None and not side.is_whole(newest):
+    while newest is not None and not side.is_complete(newest):
         shutil.rmtree(newest)
         newest = side.newest(folder)
     assert newest is not None
     side.optimizer(newest).unlink()
-    _, life = live(side, folder, log, 0.0)
-    if "resumed" not in life.said:
+    _, process = run_process(side, folder, log, 0.0)
+    if "resumed" not in process.messages:
         return "refused"
-    step, optimizer = map(int, life.said.split()[1:3])
+    step, optimizer = map(int, process.messages.split()[1:3])
     return f"from step {step}, {'with' if optimizer else 'WITHOUT'} optimizer state ({newest.name} lost its file)"
 
 
@@ -297,35 +297,35 @@ def folders(place: Path) -> Iterator[Path]:
 
 def measure(side: Side, kills: int, place: Path) -> Counts:
     log = place / "log.txt"
-    counts, draw, names = Counts(), random.Random(0), folders(place)
-    for name in ("straight", "again"):
-        code, straight = live(side, place / name, log)
+    counts, rng, names = Counts(), random.Random(0), folders(place)
+    for name in ("unkilled", "again"):
+        code, unkilled = run_process(side, place / name, log)
         assert code == 0, log.read_text()
-    unkilled = sha256(side.end(place / "straight"))
-    counts.repeats = sha256(side.end(place / "again")) == unkilled
-    counts.deleted = without_optimizer_file(side, place / "deleted", log, straight.seconds / 2)
+    expected = sha256(side.end(place / "unkilled"))
+    counts.repeats = sha256(side.end(place / "again")) == expected
+    counts.deleted = without_optimizer_file(side, place / "deleted", log, unkilled.seconds / 2)
     folder = next(names)
     while counts.kills < kills or folder.exists():
-        had = side.newest(folder)
+        before = side.newest(folder)
         last = counts.kills >= kills
-        code, life = live(side, folder, log, None if last else draw.uniform(0, 2.5 * straight.seconds / kills))
-        if had is not None and "resumed" in life.said:
-            step, optimizer = map(int, life.said.split()[1:3])
+        code, process = run_process(side, folder, log, None if last else rng.uniform(0, 2.5 * unkilled.seconds / kills))
+        if before is not None and "resumed" in process.messages:
+            step, optimizer = map(int, process.messages.split()[1:3])
             counts.from_the_start += step == 0
             counts.without_optimizer += step > 0 and not optimizer
         if code == -signal.SIGKILL:
             counts.kills += 1
             newest = side.newest(folder)
-            counts.not_whole += newest is not None and not side.is_whole(newest)
+            counts.incomplete += newest is not None and not side.is_complete(newest)
         elif code == 0:
             counts.finished += 1
-            counts.same += sha256(side.end(folder)) == unkilled
+            counts.same += sha256(side.end(folder)) == expected
             folder = next(names)
         else:
             counts.failed += 1
             newest = side.newest(folder)
             assert newest is not None, log.read_text()
-            shutil.rmtree(newest)  # what a user does who has read the traceback
+            shutil.rmtree(newest)  # as a user would after reading the traceback
     return counts
 
 
@@ -339,7 +339,7 @@ def main(kills: int) -> None:
     print(f"{STEPS} steps, a checkpoint every {SAVE_EVERY}, {KEEP} kept, {LAYERS} layers of {HIDDEN}\n")
     rows = [
         "kills",
-        "not_whole",
+        "incomplete",
         "failed",
         "without_optimizer",
         "from_the_start",
@@ -350,22 +350,22 @@ def main(kills: int) -> None:
     ]
     titles = [
         "kills",
-        "newest checkpoint not whole after a kill",
-        "resumes that failed, and needed a checkpoint deleted by hand",
-        "resumes that silently had no optimizer state",
-        "resumes that silently began at step 0",
+        "newest checkpoint incomplete after a kill",
+        "resumes that failed until a checkpoint was deleted by hand",
+        "resumes that silently continued without optimizer state",
+        "resumes that silently started at step 0",
         "runs that finished",
         "of these, with the weights of a run that was never killed",
         "two runs that were never killed end with the same weights",
-        "optimizer file of the newest checkpoint deleted: the resume went on",
+        "optimizer file of the newest checkpoint deleted: the run resumed",
     ]
-    found = []
+    results = []
     for side in SIDES:
         with tempfile.TemporaryDirectory() as place:
-            found.append(measure(side, kills, Path(place)))
+            results.append(measure(side, kills, Path(place)))
     print(f"| | {' | '.join(side.name for side in SIDES)} |\n|---|---|---|")
     for row, title in zip(rows, titles, strict=True):
-        print(f"| {title} | {' | '.join(str(getattr(counts, row)) for counts in found)} |")
+        print(f"| {title} | {' | '.join(str(getattr(counts, row)) for counts in results)} |")
 
 
 if __name__ == "__main__":

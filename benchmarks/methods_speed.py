@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_training import SHAPES, Way, in_turns, session_of
+from gpu_training import SHAPES, in_turns, session_of
 
 from polytask.machine import environment
 from polytask.settings import MethodChoice
@@ -80,7 +80,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def way_of(shape: str, batch: int, folder: Path, options: dict[str, Any]) -> Way:
+def variant_of(shape: str, batch: int, folder: Path, options: dict[str, Any]) -> Variant:
     options = dict(options)
     teachers, times = options.pop("teachers", False), options.pop("times", 1)
     session = session_of(shape, batch * times, folder, **options)
@@ -90,7 +90,7 @@ def way_of(shape: str, batch: int, folder: Path, options: dict[str, Any]) -> Way
             for task, examples in session.feed.examples.items()
         }
     end_stage(session)
-    return Way(session)
+    return Variant(session)
 
 
 def end_stage(session: Session) -> None:
@@ -110,17 +110,19 @@ def end_stage(session: Session) -> None:
 def measure(shape: str, batch: int, name: str, steps: int, rounds: int) -> dict[str, Any]:
     base, options = METHODS[name]
     with tempfile.TemporaryDirectory() as folder:
-        ways = {
-            "plain": way_of(shape, batch, Path(folder) / "plain", PLAIN[base]),
-            name: way_of(shape, batch, Path(folder) / "method", options),
+        variants = {
+            "plain": variant_of(shape, batch, Path(folder) / "plain", PLAIN[base]),
+            name: variant_of(shape, batch, Path(folder) / "method", options),
         }
-        for way in ways.values():
-            way.warm_up(60)
-        found = in_turns({n: (lambda way=way: way.steps_rate(steps)) for n, way in ways.items()}, rounds)  # type: ignore[misc]
-        captured = ways[name].session.captured
-        reason = ways[name].session.not_captured if captured is None else captured.reason
-        for way in ways.values():
-            way.close()
+        for variant in variants.values():
+            variant.warm_up(60)
+        found = in_turns(
+            {n: (lambda variant=variant: variant.steps_rate(steps)) for n, variant in variants.items()}, rounds
+        )  # type: ignore[misc]
+        captured = variants[name].session.captured
+        reason = variants[name].session.not_captured if captured is None else captured.reason
+        for variant in variants.values():
+            variant.close()
     each = sorted(a / b for a, b in zip(found["plain"], found[name], strict=True))
     return {
         "shape": shape,

@@ -1,10 +1,10 @@
-"""What more tasks in one stream cost: a training pass with 64 tasks beside one with 3, the same tokens in both.
+"""Measures what more tasks in one stream cost: a training pass with 64 tasks and one with 3, on the same tokens.
 
     python benchmarks/mixed_tasks.py [ROUNDS]
 
-MiniLM's shape (untrained), 128 sequences of 24 tokens, forward and backward: float32 on the CPU; or, where there is
-CUDA, bf16 and captured as a graph, as training steps are. The two take turns; reported is the ratio of their times, for
-every adapter, with its spread.
+MiniLM's shape (untrained), 128 sequences of 24 tokens, forward and backward: float32 on the CPU, or bf16 captured as a
+CUDA graph, as training steps are. The two take turns. Prints the ratio of their times, for every adapter, with its
+spread.
 """
 
 import statistics
@@ -52,7 +52,7 @@ def one_pass(adapter_name: str, num_tasks: int, device: torch.device) -> Callabl
 
 
 def captured(run: Callable[[], None]) -> Callable[[], None]:
-    """A graph knows addresses only: whoever replays it keeps `run`, and with it the tensors it reads."""
+    """Capture `run` as a CUDA graph; the replay keeps `run` alive, because a graph holds only addresses."""
     run()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -70,10 +70,10 @@ def main(rounds: int) -> None:
     machine = environment(device)
     print(f"{machine['cpu']}, {machine['device']}, {machine['threads']} threads, torch {machine['torch']}")
     for name in TABLES["adapter"]:
-        ways = {count: one_pass(name, count, device) for count in (3, 64)}
-        seconds: dict[int, list[float]] = {count: [] for count in ways}
+        passes = {count: one_pass(name, count, device) for count in (3, 64)}
+        seconds: dict[int, list[float]] = {count: [] for count in passes}
         for number in range(rounds + 1):
-            for count, run in ways.items():
+            for count, run in passes.items():
                 started = time.perf_counter()
                 run()
                 if number:  # the first is a warm-up

@@ -1,8 +1,8 @@
-"""How much the demo's scores vary with the seed: trains recipes/quickstart.yaml with several seeds, prints the range.
+"""Measures how much the demo's scores vary: trains recipes/quickstart.yaml with several seeds, prints the range.
 
     python benchmarks/quickstart_seeds.py --seeds 10 --workers 5 --set train.device=cpu
 
-Each seed is one `polytask train` with one CPU thread; --set goes to all of them.
+Each seed is one `polytask train` with one CPU thread; --set applies to all of them.
 """
 
 import argparse
@@ -20,7 +20,7 @@ RECIPE = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
 
 
 def train(seed: int, folder: Path, settings: list[str]) -> dict[str, Any]:
-    """The summary of one run."""
+    """Train one run and return its summary."""
     sets = [word for setting in [f"seed={seed}", "train.threads=1", *settings] for word in ("--set", setting)]
     command = [sys.executable, "-P", "-m", "polytask", "train", str(RECIPE), "--run", str(folder), *sets]
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -31,14 +31,14 @@ def train(seed: int, folder: Path, settings: list[str]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--workers", type=int, default=1, help="Runs at a time.")
+    parser.add_argument("--workers", type=int, default=1, help="number of runs at the same time")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="FIELD=VALUE")
-    given = parser.parse_args()
+    options = parser.parse_args()
     scores: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.workers) as workers:
-        seeds = range(given.seeds)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.workers) as workers:
+        seeds = range(options.seeds)
         for seed, summary in zip(
-            seeds, workers.map(lambda s: train(s, Path(folder) / str(s), given.settings), seeds), strict=True
+            seeds, workers.map(lambda s: train(s, Path(folder) / str(s), options.settings), seeds), strict=True
         ):
             for task, score in summary["evaluations"]["dev"].items():
                 scores.setdefault(f"{task} {score['primary']}", []).append(score["metrics"][score["primary"]]["value"])

@@ -1,12 +1,12 @@
-"""What each regularizer costs: a training step with it beside a plain step on the same stream.
+"""Measures what each regularizer costs: a training step with it and a plain step on the same stream.
 
     python benchmarks/regularizers.py [ROUNDS]
 
 MiniLM's shape (untrained), three tasks (one text, a pair in one sequence, a pair in two) in one stream of 32 examples
-of about 29 tokens, whole steps with torch's fused AdamW and what follows a step. Float32 on the CPU, bf16 on CUDA where
-there is one; attention drops nothing, so that CUDA has its varlen kernel. All take turns; reported is the ratio to the
-plain step of the same round, its median and its spread. Soft sharing is for tasks with encoders of their own: beside a
-plain step of those.
+of about 29 tokens, whole steps with torch's fused AdamW and the regularizers' `after_step`. float32 on the CPU, bf16 on
+a GPU if there is one; no attention dropout, so that the GPU uses its varlen kernel. All take turns. Prints the ratio to
+the plain step of the same round, its median and its spread. Soft sharing needs tasks with encoders of their own, and is
+compared with a plain step of such a model.
 """
 
 import statistics
@@ -37,7 +37,7 @@ HEADS = {"topic": ("linear", 1), "same": ("cross", 2), "alike": ("bi", 2)}
 COUNTS = {"topic": 11, "same": 11, "alike": 10}
 PACKER = Packer(tuple(SPACES), 101, 102, 64)
 ADAPTERS = {"soft_sharing": "own_encoder"}
-"""What a regularizer's model needs; the others have a plain encoder."""
+"""The adapter that a regularizer needs; the others train a plain encoder."""
 TARGETS = {"smart": 2.8, "bregman": 1.5, "lnsr": 2.1, "r_drop": 2.1}
 
 Step = Callable[[Stream], None]
@@ -46,7 +46,7 @@ Step = Callable[[Stream], None]
 def next_stream(rng: np.random.Generator) -> Stream:
     parts = []
     for task, count in COUNTS.items():
-        # With their special tokens all come to 29 on average.
+        # With special tokens, 29 on average.
         around = {"topic": [27], "same": [13, 13], "alike": [12, 13]}[task]
         lengths = [[int(rng.integers(n - n // 2, n + n // 2 + 1)) for n in around] for _ in range(count)]
         texts = [tuple(rng.integers(1000, 30000, n) for n in pair) for pair in lengths]
@@ -56,14 +56,14 @@ def next_stream(rng: np.random.Generator) -> Stream:
 
 
 def some_topics(task: str, count: int) -> Iterator[Stream]:
-    """A few examples, each alone: how many there are makes no difference to a step's cost."""
+    """Yield a few examples, one per stream: their number does not change the cost of a step."""
     rng = np.random.default_rng(1)
     for _ in range(min(count, 4)):
         yield PACKER.pack([Part(task, [(rng.integers(1000, 30000, 27),)], labels=rng.integers(0, 5, 1))])
 
 
-def steps_of(adapter: str, ways: Sequence[Sequence[str]], device: torch.device) -> dict[str, Step]:
-    """A step for each way, a choice of regularizers; all train one model, since their cost does not depend on it."""
+def steps_of(adapter: str, choices: Sequence[Sequence[str]], device: torch.device) -> dict[str, Step]:
+    """Return a step for each choice of regularizers; all train one model, as costs do not depend on the weights."""
     specs = {
         task: TaskSpec(task, SPACES[task].kind, ("text",) * num_texts, "label", "", "", head=MethodChoice(head))
         for task, (head, num_texts) in HEADS.items()
@@ -76,10 +76,10 @@ def steps_of(adapter: str, ways: Sequence[Sequence[str]], device: torch.device) 
     optimizer = make(
         "optimizer", MethodChoice("fused_adamw"), "benchmark", parameter_groups(model, settings, 1e-5, 0.01)
     )
-    # Some hold what came before: here topic was learned before the first step.
+    # Some regularizers protect earlier tasks: here topic was learned before the first step.
     context = RegularizerContext(model, weights, 100, learned=("topic",), examples=some_topics)
 
-    def way(names: Sequence[str]) -> Step:
+    def step_with(names: Sequence[str]) -> Step:
         regularizers = {name: make("regularizer", MethodChoice(name), "benchmark", context) for name in names}
         objective = Objective(policy, regularizers)
         for regularizer in regularizers.values():
@@ -94,22 +94,22 @@ def steps_of(adapter: str, ways: Sequence[Sequence[str]], device: torch.device) 
 
         return step
 
-    return {" + ".join(names) or "plain": way(names) for names in ways}
+    return {" + ".join(names) or "plain": step_with(names) for names in choices}
 
 
-def measure(ways: Mapping[str, Step], rounds: int) -> None:
+def measure(steps: Mapping[str, Step], rounds: int) -> None:
     rng = np.random.default_rng(0)
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(rounds + 2):
         stream = next_stream(rng)
-        for name, step in ways.items():
+        for name, step in steps.items():
             started = time.perf_counter()
             step(stream)
             if number > 1:  # the first two are warm-ups
                 seconds[name].append(time.perf_counter() - started)
     for name, times in seconds.items():
         ratios = sorted(b / a for a, b in zip(seconds["plain"], times, strict=True))
-        target = f"   wanted: {TARGETS[name]} at most" if name in TARGETS else ""
+        target = f"   target: at most {TARGETS[name]}" if name in TARGETS else ""
         print(
             f"{name:20} {statistics.median(times) * 1000:8.1f} ms   / plain: "
             f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}){target}"

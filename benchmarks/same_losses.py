@@ -1,4 +1,4 @@
-"""Shows whether a change of the code changes what training computes, bit for bit.
+"""Shows whether a change of the code changes what training computes: losses and weights must be bit-identical.
 
     python benchmarks/same_losses.py before.json                       # before the change
     python benchmarks/same_losses.py after.json --compare before.json  # after it: names every recipe that differs
@@ -89,7 +89,7 @@ def without_times(value: Any) -> Any:
 
 
 def digest(run: Path) -> str:
-    """Of the journal and of the weights, whatever the names of the tensors are."""
+    """Return a hash of the journal and of the weights; the names of tensors do not matter."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     parts = [json.dumps(without_times(lines), sort_keys=True).encode()]
     tensors = [t for path in sorted((run / "model").glob("*.safetensors")) for t in load_file(path).values()]
@@ -100,21 +100,21 @@ def digest(run: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--compare", type=Path, help="a file that an earlier call has written")
+    parser.add_argument("--compare", type=Path, help="the output of an earlier call")
     parser.add_argument("--only", default="", help="train only the recipes whose name contains this")
     parser.add_argument("--device", default="cpu")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     digests: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for number, (name, train) in enumerate(runs(Path(folder), asked.device)):
-            if asked.only in name:
+        for number, (name, train) in enumerate(runs(Path(folder), options.device)):
+            if options.only in name:
                 run = Path(folder) / str(number)
                 train(run)
                 digests[name] = digest(run)
-                asked.output.write_text(json.dumps(digests, indent=1), encoding="utf-8")
+                options.output.write_text(json.dumps(digests, indent=1), encoding="utf-8")
     print(f"{len(digests)} recipes trained")
-    if asked.compare is not None:
-        before = json.loads(asked.compare.read_text(encoding="utf-8"))
+    if options.compare is not None:
+        before = json.loads(options.compare.read_text(encoding="utf-8"))
         differ = [name for name, value in digests.items() if name in before and before[name] != value]
         print(f"{len(digests.keys() & before.keys())} compared; different: {', '.join(differ) or 'none'}")
 

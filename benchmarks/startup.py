@@ -1,6 +1,6 @@
-"""How long a user waits for short commands, beside importing PyTorch and loading the same model by hand.
+"""Measures how long short commands take, compared with importing PyTorch and loading the same model by hand.
 
-    python benchmarks/startup.py RUN          # a finished run with a task that takes one text
+    python benchmarks/startup.py RUN [TASK]     # a finished run, and a task with one text (default: opinion)
 
 Every line is the median of several starts of a new process, in turns, with the files in the system's cache.
 """
@@ -40,10 +40,10 @@ def main() -> None:
             subprocess.run(command, check=True, capture_output=True)
             if turn:  # the first fills the system's cache
                 times[name].append(time.perf_counter() - started)
-    median = {name: statistics.median(found) for name, found in times.items()}
+    median = {name: statistics.median(own) for name, own in times.items()}
     print("| command | seconds, median | lowest | highest |\n|---|---:|---:|---:|")
-    for name, found in times.items():
-        print(f"| {name} | {median[name]:.2f} | {min(found):.2f} | {max(found):.2f} |")
+    for name, own in times.items():
+        print(f"| {name} | {median[name]:.2f} | {min(own):.2f} | {max(own):.2f} |")
     ratio = median["polytask predict --text"] / median["import torch, load the model's files"]
     print(f"\nOne prediction takes {ratio:.2f} times the time of importing PyTorch and loading the model's files.")
 

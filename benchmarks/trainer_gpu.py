@@ -1,12 +1,12 @@
-"""Hugging Face's `Trainer` by itself: examples/s, with its defaults and tuned.
+"""Measures Hugging Face's `Trainer`: examples/s with its defaults, and tuned.
 
     python benchmarks/trainer_gpu.py [FOLDER ...]
 
-BERT-base's and MiniLM's shapes with random weights (or the encoders in the folders given), 32 and 256 examples a step,
-token ids drawn at random in texts whose lengths are those of the three-task mix (29 tokens on average, 4 to 128): no
-data and no network are needed. Default: float32, random order. Tuned: bf16, group_by_length, fused AdamW, sdpa, TF32, 6
-workers. Both pad to the longest text of a batch. The time is that between two steps, so set-up is left out; the device
-is waited for at both ends only. `trainer_rate` is for programs that measure something else beside it.
+The shapes of BERT-base and MiniLM with random weights (or the encoders in the given folders), 32 and 256 examples per
+step, random token ids in texts with the lengths of the three-task mix (29 tokens on average, 4 to 128): needs no data
+and no network. Default: float32, random order. Tuned: bf16, group_by_length, fused AdamW, sdpa, TF32, 6 workers. Both
+pad to the longest text of a batch. Times are measured between two steps, without the set-up; the device is synchronized
+only at both ends. Other benchmarks call `trainer_rate`.
 """
 
 import dataclasses
@@ -41,21 +41,21 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 LABELS = 5
 SPREAD = 5.25
-"""(mean / deviation)^2 of the mix's lengths, measured."""
+"""(mean / standard deviation)^2 of the lengths of the three-task mix, measured."""
 WARM_UP = 10
 CYCLE = 50
-"""group_by_length sorts this many batches together: other numbers of steps see more long texts, or fewer."""
+"""group_by_length sorts this many batches together; other numbers of steps would see more or fewer long texts."""
 
 
 def make_examples(count: int, seed: int = 0) -> list[Ids]:
-    """Token ids of `count` texts, special tokens included."""
+    """Return the token ids of `count` texts, with special tokens."""
     rng = np.random.default_rng(seed)
     lengths = np.clip(np.rint(rng.gamma(SPREAD, 29 / SPREAD, count)), 4, 128).astype(int)
     return [np.concatenate([[101], rng.integers(1000, 30000, length - 2), [102]]) for length in lengths]
 
 
 def make_model(shape: str) -> BertForSequenceClassification:
-    """A shape by name, with random weights; or the encoder in a folder."""
+    """Return a model of the named shape with random weights, or the encoder in a folder."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if shape in SHAPES:
@@ -64,15 +64,15 @@ def make_model(shape: str) -> BertForSequenceClassification:
 
 
 def with_lora(model: BertForSequenceClassification) -> Any:
-    """peft's LoRA of rank 8 on queries and values; the rest of the encoder is frozen."""
-    import peft  # only where it is asked for: nothing else here needs it  # noqa: PLC0415
+    """Add peft's LoRA of rank 8 to queries and values; the rest of the encoder is frozen."""
+    import peft  # only needed here  # noqa: PLC0415
 
     config = peft.LoraConfig(peft.TaskType.SEQ_CLS, r=8, lora_alpha=8, target_modules=["query", "value"])
     return peft.get_peft_model(model, config)
 
 
 def trainer_rate(shape: str, batch: int, tuned: bool, steps: int, examples: Sequence[Ids], lora: bool = False) -> float:
-    """Examples/s of `Trainer.train` over `steps` steps, after a warm-up."""
+    """Return the examples/s of `Trainer.train` over `steps` steps, after a warm-up."""
     rows = [{"input_ids": ids, "labels": number % LABELS} for number, ids in enumerate(examples)]
     workers = min(6, os.cpu_count() or 1) if tuned else 0
     clock = Clock(WARM_UP, steps)
@@ -82,7 +82,7 @@ def trainer_rate(shape: str, batch: int, tuned: bool, steps: int, examples: Sequ
 
 
 class Clock(TrainerCallback):
-    """The time that `steps` steps take, from the end of the one before them to the end of the last."""
+    """Measures the time of `steps` steps after the warm-up."""
 
     def __init__(self, warm_up: int, steps: int) -> None:
         self.warm_up = warm_up
@@ -110,7 +110,7 @@ def train(
     workers: int = 0,
     seed: int = 0,
 ) -> None:
-    """`Trainer.train` until the clock has seen enough; rows have `input_ids`, `labels` and, maybe, `token_type_ids`."""
+    """Run `Trainer.train` for the clock's steps; rows have `input_ids`, `labels` and perhaps `token_type_ids`."""
     assert len(rows) >= 4 * CYCLE * batch, f"{len(rows)} examples: group_by_length would sort fewer batches together"
     settings: dict[str, Any] = {}
     if tuned:
@@ -142,14 +142,14 @@ def train(
 
 
 def grouped_by_length() -> dict[str, Any]:
-    """Its name is train_sampling_strategy in later versions."""
+    """Return the argument that groups by length; later versions call it train_sampling_strategy."""
     if "group_by_length" in {field.name for field in dataclasses.fields(TrainingArguments)}:
         return {"group_by_length": True}
     return {"train_sampling_strategy": "group_by_length"}
 
 
 def padded(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """One batch, padded to its longest text."""
+    """Return one batch, padded to its longest text."""
     lengths = np.array([len(row["input_ids"]) for row in rows])
     mask_BL = np.arange(lengths.max()) < lengths[:, None]
     batch = {"attention_mask": torch.from_numpy(mask_BL.astype(np.int64))}
@@ -166,11 +166,11 @@ def main(shapes: Sequence[str]) -> None:
     print(f"{device}, torch {torch.__version__}, transformers {transformers.__version__}")
     examples = make_examples(4 * CYCLE * 256)
     mean = np.mean([len(ids) for ids in examples])
-    print(f"{2 * CYCLE} steps after {WARM_UP}, {mean:.1f} tokens a text on average, examples/s:")
+    print(f"{2 * CYCLE} steps after {WARM_UP}, {mean:.1f} tokens per text on average, examples/s:")
     for shape in shapes:
         for batch in (32, 256):
             rates = [trainer_rate(shape, batch, tuned, 2 * CYCLE, examples) for tuned in (False, True)]
-            print(f"{shape:12} {batch:4} a step   default {rates[0]:8.0f}   tuned {rates[1]:8.0f}", flush=True)
+            print(f"{shape:12} {batch:4} per step   default {rates[0]:8.0f}   tuned {rates[1]:8.0f}", flush=True)
 
 
 if __name__ == "__main__":

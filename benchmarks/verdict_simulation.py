@@ -1,11 +1,11 @@
-"""How often a study's verdict is wrong, and how often it sees a gap: simulated studies whose truth is known.
+"""Measures how often a study's verdict is wrong, and how often it detects a gap, in simulated studies.
 
     OMP_NUM_THREADS=1 python benchmarks/verdict_simulation.py
 
-A run's score is truth + seed noise + example noise. The deviation of seed noise is 1 point unless the scenario says
-otherwise, and a dev set of 5,000 examples, of which two variants answer 15 % differently, adds 0.55 points to each
-difference. The rules are given these scores and the parts of 50 blocks of examples, through polytask's own functions.
-The swap test, which can only take claims back, is left out. Prints Markdown tables.
+A run's score is truth + seed noise + example noise. The standard deviation of seed noise is 1 point unless the scenario
+says otherwise, and a dev set of 5,000 examples, of which two variants answer 15 % differently, adds 0.55 points to each
+difference. polytask's own functions compute the verdicts from these scores and from 50 blocks of examples. The
+permutation test, which can only withdraw claims, is left out. Prints Markdown tables.
 """
 
 import argparse
@@ -32,7 +32,7 @@ BLOCKS = 50
 SEEDS = (1, 2, 3, 5, 10)
 GAPS = (1, 2, 5, 18)
 SAME = 5
-"""The margin in the table of those called the same, in points: wide enough for these studies to see."""
+"""The margin in the table of "the same", in points: wide enough for these studies to detect."""
 TIMES = 8
 """How many times as large the seed noise of an unstable recipe is."""
 
@@ -45,15 +45,15 @@ def normal(rng: np.random.Generator, shape: tuple[int, int, int]) -> Floats:
 
 
 def unequal(rng: np.random.Generator, shape: tuple[int, int, int]) -> Floats:
-    """Every variant has a deviation of its own, between a third of a point and three points."""
-    found: Floats = rng.normal(size=shape) * 3 ** rng.uniform(-1, 1, (shape[0], 1, 1))
-    return found
+    """Every variant has its own standard deviation, between a third of a point and three points."""
+    noise_VTS: Floats = rng.normal(size=shape) * 3 ** rng.uniform(-1, 1, (shape[0], 1, 1))
+    return noise_VTS
 
 
 def skewed(rng: np.random.Generator, shape: tuple[int, int, int]) -> Floats:
     """Some runs of every variant are much worse: minus a gamma variable with shape 1/2 (skewness -2.8)."""
-    found: Floats = (0.5 - rng.gamma(0.5, size=shape)) / np.sqrt(0.5)
-    return found
+    noise_VTS: Floats = (0.5 - rng.gamma(0.5, size=shape)) / np.sqrt(0.5)
+    return noise_VTS
 
 
 def unstable(rng: np.random.Generator, shape: tuple[int, int, int]) -> Floats:
@@ -92,7 +92,7 @@ LIMIT: dict[str, Scenario] = {"one recipe collapses": collapsing}
 def study(
     rng: np.random.Generator, scenario: Scenario, variants: int, tasks: int, seeds: int, gaps: Sequence[float]
 ) -> tuple[Floats, list[list[Noise]]]:
-    """The differences [G, W] to the reference and their noise; `gaps` in points, on every task, for the first of G."""
+    """Return the differences [G, W] to the reference and their noise; `gaps` are in points, for the first of G."""
     seed_VTS = POINT * scenario(rng, (variants, tasks, seeds))
     blocks_VTB = rng.normal(size=(variants, tasks, BLOCKS)) * EXAMPLE_ERROR * np.sqrt(BLOCKS / 2)
     differences, noises = [], []
@@ -112,7 +112,7 @@ def study(
 
 
 def claims(differences_GW: Floats, noises: Sequence[Sequence[AnyNoise]]) -> NDArray[np.bool_]:
-    """By Holm at 5 %. Where its first step claims nothing, no p is worked out."""
+    """Return the claims by Holm at 5 %. If its first step claims nothing, no p value is computed."""
     flat = [one for row in noises for one in row]
     pairs = list(zip(differences_GW.ravel().tolist(), flat, strict=True))
     if all(one.half_width(LEVEL / len(pairs)) > abs(d) for d, one in pairs):
@@ -122,7 +122,7 @@ def claims(differences_GW: Floats, noises: Sequence[Sequence[AnyNoise]]) -> NDAr
 
 
 def old_rule(differences: Floats, noises: list[list[Noise]]) -> NDArray[np.bool_]:
-    """Each comparison by its own seeds alone; by its examples alone where there is one seed."""
+    """Judge each comparison by its own seeds only, or by its examples only if there is one seed."""
     return claims(differences, noises)
 
 
@@ -133,7 +133,7 @@ def new_rule(differences: Floats, noises: list[list[Noise]]) -> NDArray[np.bool_
 
 
 def _moderated(differences: Floats, noises: list[list[Noise]], robust: bool) -> NDArray[np.bool_]:
-    """limma's eBayes: every variance drawn to the prior. `robust`: outliers (F test, 5 % among all) keep their own."""
+    """limma's eBayes: shrink every variance to the prior. `robust`: outliers (F test, 5 % among all) keep their own."""
     ((_, d),) = noises[0][0].seeds
     variances_GW = np.array([[one.seeds[0][0] * (d + 1) for one in row] for row in noises])
     prior = min(prior_degrees(variances_GW, np.full(len(noises), d)), d * (len(noises) - 1))
@@ -151,7 +151,7 @@ def _moderated(differences: Floats, noises: list[list[Noise]], robust: bool) -> 
 
 
 def pooled(differences: Floats, noises: list[list[Noise]]) -> NDArray[np.bool_]:
-    """The mean variance of all comparisons in a view, with the degrees of freedom of all."""
+    """Use the mean variance of all comparisons in a view, with all their degrees of freedom."""
     ((_, d),) = noises[0][0].seeds
     mean_W = np.mean([[one.seeds[0][0] for one in row] for row in noises], axis=0)
     together = [
@@ -180,7 +180,7 @@ ALL: dict[str, Rule] = {**OLD_AND_NEW, "pooled": pooled, "limma": limma, "robust
 def false_claims(
     rng: np.random.Generator, scenario: Scenario, size: tuple[int, int, int], studies: int
 ) -> dict[str, float]:
-    """Percent of studies with any claim where there is no difference; size is variants, tasks, seeds."""
+    """Return the percentage of studies with any claim if there is no difference; size is variants, tasks, seeds."""
     rules = ALL if size[2] > 1 and size[1] > 1 else OLD_AND_NEW
     found = dict.fromkeys(rules, 0)
     for _ in range(studies):
@@ -193,7 +193,7 @@ def false_claims(
 def power(
     rng: np.random.Generator, scenario: Scenario, size: tuple[int, int, int], studies: int
 ) -> dict[str, list[float]]:
-    """Percent of studies that claim each gap, on the first task; variants beyond those with a gap have none."""
+    """Return the percentage of studies that claim each gap, on the first task; other variants have no gap."""
     counts = {name: np.zeros(len(GAPS)) for name in OLD_AND_NEW}
     one_each = [[gap] for gap in GAPS] if size[0] == 2 else [list(GAPS)]
     for gaps in one_each:
@@ -207,7 +207,7 @@ def power(
 
 
 def false_same(rng: np.random.Generator, scenario: Scenario, size: tuple[int, int, int], studies: int) -> float:
-    """Percent of studies that call any variant the same where all differ by exactly the margin of SAME points."""
+    """Return the percentage of studies that call any variant the same if all differ by the margin, SAME points."""
     found, gaps = 0, [float(SAME)] * (size[0] - 1)
     for _ in range(studies):
         differences, noises = study(rng, scenario, *size, gaps)
@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=1000, help="simulated studies for each number")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
-    studies, rng, began = chosen.studies, np.random.default_rng(chosen.seed), time.process_time()
+    studies, rng, started = chosen.studies, np.random.default_rng(chosen.seed), time.process_time()
     at_5, at_50 = (100 * np.sqrt(share * (1 - share) / studies) for share in (0.05, 0.5))
     print(f"{environment(torch.device('cpu'))['cpu']}, one core. Random seed {chosen.seed}.")
     print(f"{studies:,} studies for each number: standard error {at_5:.1f} at 5 %, at most {at_50:.1f};")
@@ -269,7 +269,7 @@ def main() -> None:
     print_power(rng, 6, 3, studies // 4)
     print_power(rng, 2, 1, studies // 4)
     print_false_same(np.random.default_rng(chosen.seed + 1), studies)
-    print(f"{time.process_time() - began:.0f} s of processor time: python {' '.join(sys.argv)}")
+    print(f"{time.process_time() - started:.0f} s of processor time: python {' '.join(sys.argv)}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ And files that only look bad, which are read as they are meant.
 """
 
 import json
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -146,7 +147,7 @@ def test_scores_that_are_no_numbers(check: Check) -> None:
 def test_read_as_it_is_meant(check: Check, content: str | bytes, fields: dict[str, Any], rows: int) -> None:
     said = check("x.csv", content, **fields)
     assert said.code == 0, said.err
-    assert f"│ train │ {rows:>4} │" in said.out
+    assert re.search(rf" train +{rows} ", said.out)
 
 
 def test_half_a_surrogate_pair_becomes_the_replacement_character(check: Check) -> None:
@@ -164,7 +165,7 @@ def test_half_a_surrogate_pair_becomes_the_replacement_character(check: Check) -
 def test_a_text_of_a_million_characters_without_a_space(check: Check, letter: str) -> None:
     said = check("x.csv", f"text,label\na{letter * 1_000_000},1\n{ROWS}")
     assert said.code == 0, said.err
-    assert "│ train │   21 │" in said.out
+    assert re.search(r" train +21 ", said.out)
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])

@@ -17,6 +17,13 @@ def test_shows_data_parameters_and_steps(cli: Any, tiny_settings: list[str], tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_names_are_whole_in_a_terminal_of_80_characters(cli: Any, tiny_settings: list[str], monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = cli("check", QUICKSTART, *(w for s in tiny_settings for w in ("--set", s)))
+    assert re.search(r"similarity +score +train +270", said.out)
+    assert "similari\u2026" not in said.out
+
+
 def test_broken_data_is_listed_row_by_row(cli: Any, tmp_path: Path, tiny_settings: list[str]) -> None:
     (tmp_path / "t.csv").write_text("words,score\ngood,4\n,3\nfine,eleven\nbad,9\n")
     (tmp_path / "r.yaml").write_text(
@@ -35,7 +42,7 @@ def test_plain_text_has_no_labels(cli: Any, tiny_settings: list[str], tmp_path: 
     )
     said = cli("check", tmp_path / "r.yaml", *(w for s in tiny_settings for w in ("--set", s)))
     assert said.code == 0, said.err
-    assert re.search(r"words +│ text +│ train +│ +450 +│ +0 +│ none ", said.out)
+    assert re.search(r"words +text +train +450 +0 +none ", said.out)
 
 
 def test_findings_are_told_with_their_rows_and_only_strict_makes_them_an_error(

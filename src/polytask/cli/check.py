@@ -10,6 +10,7 @@ from rich.table import Table
 import polytask
 from polytask.cli.console import plain_console
 from polytask.cli.options import RecipeFile, Settings
+from polytask.cli.tables import new_table
 
 TITLES = {
     "problem": ("Problems: scores would mislead, or nothing can be learned", "bold red"),
@@ -66,9 +67,8 @@ def print_findings(findings: Sequence["polytask.Finding"], console: Console) -> 
 
 
 def data_table(prepared: "polytask.Prepared") -> Table:
-    table = Table(title="Data", title_justify="left")
-    for column in ("task", "kind", "split", "rows", "skipped", "labels", "tokens", "too long"):
-        table.add_column(column, justify="right" if column in ("rows", "skipped", "tokens", "too long") else "left")
+    columns = ("task", "kind", "split", "rows", "skipped", "labels", "tokens", "too long")
+    table = new_table("Data", columns, left=("task", "kind", "split", "labels"))
     for name, task in prepared.tasks.items():
         about = polytask.describe_task(task, prepared)
         for split, data in about.data.items():
@@ -93,9 +93,7 @@ def balance(labels: Mapping[str, Any]) -> str:
 
 def budget_table(prepared: "polytask.Prepared") -> Table:
     budget = prepared.model.budget()
-    table = Table(title="Parameters", title_justify="left")
-    table.add_column("part")
-    table.add_column("parameters", justify="right")
+    table = new_table("Parameters", ("part", "parameters"), left=("part",))
     table.add_row("shared: encoder", f"{budget['encoder']:,}")
     table.add_row("shared: adapter", f"{budget['adapter_shared']:,}")
     for task, count in budget["per_task"].items():

@@ -1,6 +1,6 @@
 """The tables commands print."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -15,23 +15,34 @@ MOST_METRICS = 3
 """Metrics per task in a table, without the user's own functions. The report shows all metrics."""
 
 
-def scores_table(report: "polytask.EvalReport", summary: "polytask.Summary | None" = None) -> Table:
-    """Each task's main metrics with their intervals and, from the run's summary, the scores of baselines."""
-    lowered = any(score.sign(name) < 0 for _, score in report for name in _main_metrics(score))
+def new_table(title: str, columns: Sequence[str], left: Sequence[str], caption: str | None = None) -> Table:
+    """An empty table that fits 80 characters; columns that are not in `left` hold numbers."""
     table = Table(
-        title=f"{report.split} scores, with 95 % intervals over examples",
+        title=title,
         title_justify="left",
-        caption=f"{LOWER}: lower is better" if lowered else None,
+        caption=caption,
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         collapse_padding=True,
         pad_edge=False,
     )
+    for column in columns:
+        table.add_column(column, justify="left" if column in left else "right", overflow="fold")
+    return table
+
+
+def scores_table(report: "polytask.EvalReport", summary: "polytask.Summary | None" = None) -> Table:
+    """Each task's main metrics with their intervals and, from the run's summary, the scores of baselines."""
+    lowered = any(score.sign(name) < 0 for _, score in report for name in _main_metrics(score))
     known = {key: getattr(summary, key, None) or {} for key in ("baselines", "start", "untrained")}
     heads = {"start": "step 0", "untrained": "untrained", "baselines": "guess"}
     shown = [key for key in heads if known[key]]
-    for column in ("task", "rows", "metric", "score", "interval", *(heads[key] for key in shown)):
-        table.add_column(column, justify="left" if column in ("task", "metric") else "right")
+    table = new_table(
+        f"{report.split} scores, with 95 % intervals over examples",
+        ("task", "rows", "metric", "score", "interval", *(heads[key] for key in shown)),
+        left=("task", "metric"),
+        caption=f"{LOWER}: lower is better" if lowered else None,
+    )
     for task, score in report:
         for name in _main_metrics(score):
             value, is_primary = score.metrics[name], name == score.primary
@@ -66,9 +77,11 @@ def _reference(score: Mapping[str, Any] | None, metric: str) -> str:
 
 def old_tasks_table(old_tasks: Mapping[str, Mapping[str, Any]]) -> Table:
     """The old tasks' scores before and after other tasks were added."""
-    table = Table(title="old tasks on dev, before and after", title_justify="left")
-    for column in ("task", "metric", "before", "after", "difference", "95 % interval", "predictions"):
-        table.add_column(column, justify="left" if column in ("task", "metric", "predictions") else "right")
+    table = new_table(
+        "old tasks on dev, before and after",
+        ("task", "metric", "before", "after", "difference", "95 % interval", "predictions"),
+        left=("task", "metric", "predictions"),
+    )
     for task, old in old_tasks.items():
         before, after, difference = (old[key] for key in ("before", "after", "difference"))
         table.add_row(
@@ -86,9 +99,8 @@ def old_tasks_table(old_tasks: Mapping[str, Mapping[str, Any]]) -> Table:
 def interference_table(interference: Mapping[str, Any]) -> Table:
     """The mean cosine of every pair of tasks, the strongest conflict first."""
     title = f"agreement of the tasks' gradients, over {interference['probes']} probes, with 95 % intervals"
-    table = Table(title=title, title_justify="left")
-    for column in ("tasks", "mean cosine", "interval", "below 0", "verdict"):
-        table.add_column(column, justify="left" if column in ("tasks", "verdict") else "right")
+    columns = ("tasks", "mean cosine", "interval", "below 0", "verdict")
+    table = new_table(title, columns, left=("tasks", "verdict"))
     words = {"apart": "conflict", "together": "agree", "unclear": "unclear"}
     for pair in sorted(interference["pairs"], key=lambda pair: pair["cosine"]["value"] or 0.0):
         cosine = pair["cosine"]

@@ -1,6 +1,7 @@
-"""Scores compared with those of the untrained model and of simple methods, in words."""
+"""Scores compared with those of the model at step 0 and of simple methods, in words."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from polytask.types import EvalReport
@@ -17,17 +18,19 @@ def compare_with(metric: Mapping[str, Any], reference: float, greater_is_better:
 def remarks(trained: EvalReport, start: EvalReport, select: str) -> list[str]:
     """Returns a sentence for everything that training did not clearly improve."""
     sentences = []
-    if select != "last" and start.chosen(select) > trained.chosen(select):
+    # A run that adds tasks with `guarantee: frozen` scores only the new ones at the start.
+    common = replace(trained, tasks={task: score for task, score in trained if task in start.tasks})
+    if select != "last" and start.chosen(select) > common.chosen(select):
         by = "the mean of the tasks" if select == "mean" else select
         sentences.append(
-            f"The untrained model scored better on dev, by {by}, than the best checkpoint (step {trained.step}): "
-            f"{abs(start.chosen(select)):.3f} before training, {abs(trained.chosen(select)):.3f} after."
+            f"The model at step 0 scored better on dev, by {by}, than the best checkpoint (step {trained.step}): "
+            f"{abs(start.chosen(select)):.3f} before training, {abs(common.chosen(select)):.3f} after."
         )
     for task, score in trained:
         value, name = score.metrics[score.primary], score.primary
         references = {}
         if task in start.tasks and name in start.tasks[task].metrics:
-            references["the untrained model at step 0"] = start.tasks[task].metrics[name].value
+            references["the model at step 0"] = start.tasks[task].metrics[name].value
         if (simple := start.baselines.get(task)) and simple["metric"] == name:
             references[simple["what"]] = simple["value"]
         kinds = (("worse", "worse", " and than "), ("no clear difference", "not clearly better", " or than "))

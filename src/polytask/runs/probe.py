@@ -39,7 +39,7 @@ def affordable(prepared: Prepared) -> int:
     if steps < FEWEST * every:
         raise UserError(
             f"recipe: train.interference_every: a tenth of the time of {steps} steps allows {steps // every} probes, "
-            f"and fewer than {FEWEST} show nothing; say how often to probe (for example --every 10), or train longer"
+            f"and fewer than {FEWEST} show nothing; pass --every (for example --every 10), or train longer"
         )
     return every
 
