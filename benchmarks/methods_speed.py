@@ -14,11 +14,12 @@ import gc
 import json
 import statistics
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_training import SHAPES, in_turns, session_of
+from gpu_training import SHAPES, Variant, in_turns, session_of
 
 from polytask.machine import environment
 from polytask.settings import MethodChoice
@@ -116,9 +117,7 @@ def measure(shape: str, batch: int, name: str, steps: int, rounds: int) -> dict[
         }
         for variant in variants.values():
             variant.warm_up(60)
-        found = in_turns(
-            {n: (lambda variant=variant: variant.steps_rate(steps)) for n, variant in variants.items()}, rounds
-        )  # type: ignore[misc]
+        found = in_turns({n: partial(variant.steps_rate, steps) for n, variant in variants.items()}, rounds)
         captured = variants[name].session.captured
         reason = variants[name].session.not_captured if captured is None else captured.reason
         for variant in variants.values():

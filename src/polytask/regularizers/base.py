@@ -79,6 +79,10 @@ class Regularizer(ABC):
     def after_step(self, model: MultiTaskModel, step: int) -> None:
         """Called after the optimizer's update of each step; `step` is counted from 1."""
 
+    def acts_after(self, step: int) -> bool:
+        """Whether `after_step` does something after this step, so that the next step cannot be launched before."""
+        return type(self).after_step is not Regularizer.after_step
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return what must be saved to resume exactly from here."""
         return {}

@@ -31,6 +31,7 @@ class Bregman(Regularizer):
         self.beta = beta
         self.late_beta = late_beta
         self.average = frozen_copy(context.model)
+        self._averages, self._weights = tuple(self.average.parameters()), tuple(context.model.parameters())
 
     def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
         with torch.no_grad():
@@ -40,8 +41,7 @@ class Bregman(Regularizer):
     @torch.no_grad()
     def after_step(self, model: MultiTaskModel, step: int) -> None:
         beta = self.beta if 10 * step <= self.context.steps else self.late_beta
-        weights = [parameter.detach() for parameter in model.parameters()]
-        torch._foreach_lerp_(list(self.average.parameters()), weights, 1 - beta)
+        torch._foreach_lerp_(self._averages, self._weights, 1 - beta)
 
     def state_dict(self) -> dict[str, Tensor]:
         return dict(self.average.state_dict())

@@ -54,6 +54,9 @@ class Ewc(Regularizer):
     def start(self, model: MultiTaskModel) -> None:
         self._consolidate(model, self.context.learned)
 
+    def acts_after(self, step: int) -> bool:
+        return self.context.finished_task(step) is not None
+
     def after_step(self, model: MultiTaskModel, step: int) -> None:
         task = self.context.finished_task(step)
         if task is not None:

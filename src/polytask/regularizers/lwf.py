@@ -91,6 +91,9 @@ class Lwf(Regularizer):
         self.copy = frozen_copy(model)
         self.phase += 1
 
+    def acts_after(self, step: int) -> bool:
+        return self.context.finished_task(step) is not None
+
     def after_step(self, model: MultiTaskModel, step: int) -> None:
         if self.context.finished_task(step) is not None:
             self.finished += 1

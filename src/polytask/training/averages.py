@@ -17,11 +17,12 @@ class RunningAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        self._averages, self._parameters = list(self.weights.values()), tuple(model.parameters())
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.weights.values()), [p.detach() for p in model.parameters()], 1 - decay)
+        torch._foreach_lerp_(self._averages, self._parameters, 1 - decay)
 
     @contextmanager
     def swapped_in(self, model: nn.Module) -> Iterator[None]:

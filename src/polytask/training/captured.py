@@ -235,7 +235,9 @@ class CapturedSteps:
     def _begin_in_parts(self, batches: Iterable[Batch]) -> Callable[[], StepOutcome]:
         """Each pass writes its gradient into a row; then the rows are combined. A pass is packed while the one before
         it runs."""
-        rows = self._rows = self._rows or GradientRows(self.model, self.optimizer, self.objective.policy)
+        rows = self._rows = self._rows or GradientRows(
+            self.model, self.optimizer, self.objective.policy, bool(self.objective.regularizers)
+        )
         rows.start_step()
         parts, examples, tokens = [], 0, 0
         for batch in batches:

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from polytask.kernels.graphs import Graphs
+from polytask.kernels.row_products import CHUNK, gram, weighted_sum
 from polytask.kernels.updates import Learned
 from polytask.model import MultiTaskModel
 from polytask.policies.base import Policy
 from polytask.stream import Stream
-from polytask.training.gradients import CHUNK, own_parameters
+from polytask.training.gradients import own_parameters
 
 ALIGNMENT = 64  # elements, so that every parameter's columns can be loaded with wide accesses
 
@@ -32,13 +33,23 @@ class RowSource(NamedTuple):
 
 
 class GradientRows:
-    """One row for each task, one for memories that share a gradient, and one for penalties."""
+    """One row for each task, one for memories that share a gradient, and one for penalties, where there are such.
+
+    If no gradients of single tasks are needed, the first row is that of the whole step.
+    """
 
     weights: list[float]
     """The weight of each row in the update."""
 
-    def __init__(self, model: MultiTaskModel, optimizer: torch.optim.Optimizer, policy: Policy) -> None:
+    def __init__(
+        self, model: MultiTaskModel, optimizer: torch.optim.Optimizer, policy: Policy, penalties: bool
+    ) -> None:
         self.policy, self.tasks = policy, model.tasks
+        self.compared = 0
+        """The number of rows whose inner products the policy needs."""
+        if policy.needs_task_gradients:
+            self.compared = len(model.tasks) + (policy.memory is not None and policy.memory.one_gradient)
+        rows = self.compared + penalties if policy.needs_task_gradients else 1
         own = [p for task in model.tasks for p in own_parameters(model, task)]
         parameters: list[nn.Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
         ordered = [p for p in parameters if p not in set(own)] + own
@@ -51,23 +62,23 @@ class GradientRows:
         self.shared = -(-shared // CHUNK) * CHUNK
         """The number of columns of shared parameters, up to a multiple of CHUNK; own ones come behind."""
         self.start |= {p: self.start[p] - shared + self.shared for p in own}
-        self.flat_RP = torch.zeros(len(model.tasks) + 2, self.shared + starts[-1] - shared, device=model.device)
-        self._host_RR = torch.zeros(len(self.flat_RP), len(self.flat_RP), dtype=torch.float64)
+        self.flat_RP = torch.zeros(rows, self.shared + starts[-1] - shared, device=model.device)
+        self._host_RR = torch.zeros(self.compared, self.compared, dtype=torch.float64)
         if model.device.type == "cuda":
             self._host_RR = self._host_RR.pin_memory()
-        self._by_key: dict[Hashable, frozenset[nn.Parameter]] = {}
+        self._by_key: dict[Hashable, frozenset[Tensor]] = {}
         self.start_step()
 
     def start_step(self) -> None:
         self.sources: dict[int, RowSource] = {}
-        self._reached: dict[int, frozenset[nn.Parameter]] = {}
+        self._reached: dict[int, frozenset[Tensor]] = {}
 
     def source(self, kind: str, stream: Stream, tasks: Sequence[str]) -> RowSource:
         """The row that a pass over this stream writes."""
         here = [tasks[k] for k in stream.layout.tasks]
         row = 0
         if kind == "penalties":
-            row = len(tasks) + 1
+            row = self.compared
         elif kind in ("losses", "memory"):
             row = tasks.index(here[0]) if len(here) == 1 else len(tasks)
         source = RowSource(row, row not in self.sources, kind, " ".join(here))
@@ -77,17 +88,18 @@ class GradientRows:
     def write(self, source: RowSource, key: Hashable, learned: Sequence[Learned]) -> None:
         """Write the gradient of a pass into its row, or add it."""
         row_P = self.flat_RP[source.row]
-        if source.first:
-            row_P.zero_()
         places = [self._place(row_P, one.weight) for one in learned]
         gradients = [one.gradient for one in learned]
+        reached = frozenset(one.weight for one in learned)
         if source.first:
             torch._foreach_copy_(places, gradients)
+            if rest := [self._place(row_P, parameter) for parameter in self.start if parameter not in reached]:
+                torch._foreach_zero_(rest)
         else:
             full = [torch.empty_like(place) for place in places]
             torch._foreach_copy_(full, gradients)
             torch._foreach_add_(places, full)
-        self._by_key[key] = frozenset(one.weight for one in learned)  # type: ignore[misc]
+        self._by_key[key] = reached
 
     def reached(self, source: RowSource, key: Hashable) -> None:
         """Note which parameters have a gradient in the row; a replayed pass has those that it was captured with."""
@@ -102,7 +114,7 @@ class GradientRows:
         for row, source in self.sources.items():
             weights[row] = 1.0 if source.kind != "memory" else 0.0
         if compared:
-            gram_RR = graphs.run(("gram",), [], lambda *_: self._gram())
+            gram_RR = graphs.run(("gram",), [], lambda *_: gram(self.flat_RP[: self.compared, : self.shared]))
             self._host_RR.copy_(gram_RR, non_blocking=True)
             if gram_RR.is_cuda:
                 torch.cuda.current_stream(gram_RR.device).synchronize()
@@ -117,12 +129,6 @@ class GradientRows:
         self.weights = weights
         return []
 
-    def _gram(self) -> Tensor:
-        """[R, R]: inner products on shared parameters, summed over chunks in float64."""
-        shared_RP = self.flat_RP[:, : self.shared]
-        chunks_CRP = shared_RP.unflatten(1, (self.shared // CHUNK, CHUNK)).transpose(0, 1)
-        return torch.bmm(chunks_CRP, chunks_CRP.mT).sum(0, dtype=torch.float64)
-
     @property
     def pattern(self) -> tuple[Any, ...]:
         """What the operations of `combined` depend on."""
@@ -135,9 +141,7 @@ class GradientRows:
         Heads and adapters get the gradients of their own task and of penalties; memories do not train them.
         """
         live = [row for row in sorted(self.sources) if self.weights[row] != 0]
-        flat_P = torch.zeros(self.shared, device=self.flat_RP.device)
-        for row in live:
-            flat_P.addcmul_(self.flat_RP[row, : self.shared], weights_R[row])
+        flat_P = weighted_sum(self.flat_RP[:, : self.shared], weights_R)
         shared = frozenset().union(*(self._reached[row] for row in live))
         total: dict[nn.Parameter, Tensor] = {}
         for parameter, start in self.start.items():

@@ -16,7 +16,6 @@ import torch
 
 from polytask import seeds
 from polytask.policies.base import Policy
-from polytask.regularizers.base import Regularizer
 from polytask.training import checkpoint as ckpt
 from polytask.training.feed import Batch
 from polytask.training.probe import probe
@@ -60,6 +59,8 @@ class Session(TrainingState):
 
     running_step: StartedStep | None = None
     """The step that was started and not waited for; `step` counts it."""
+    ended_step: StepReport | None = None
+    """The report of a step that has ended and has no line in the journal: it is written while the next step runs."""
     pending_reports: list[StepReport] = field(default_factory=list)
     """Reports that have not been yielded."""
     last_end: float = 0.0
@@ -83,11 +84,16 @@ class Session(TrainingState):
 
     def wait(self) -> None:
         """Waits for the running step, if there is one, and writes its line to the journal."""
-        started, self.running_step = self.running_step, None
-        if started is not None:
-            report = self._end(started)
+        self._end_running_step()
+        report, self.ended_step = self.ended_step, None
+        if report is not None:
             self._record(report)
             self.pending_reports.append(report)
+
+    def _end_running_step(self) -> None:
+        started, self.running_step = self.running_step, None
+        if started is not None:
+            self.ended_step = self._end(started)
 
     def save(self) -> Path:
         """Writes a checkpoint of the current step, then removes old ones."""
@@ -116,8 +122,8 @@ class Session(TrainingState):
         """Starts a step, and returns the reports of the steps that have ended since the last call."""
         try:
             drawn = self._draw()
-            if not self._read_later():
-                self.wait()
+            if self.running_step is not None and not self._read_later(self.running_step.step):
+                self._end_running_step()
             started = self._start(drawn)
             self.wait()
             self.running_step = started
@@ -149,15 +155,15 @@ class Session(TrainingState):
         assert batch.together is not None
         return DrawnStep(self.step, [lambda: batch], now, before)
 
-    def _read_later(self) -> bool:
-        """Whether a step may be launched before the outcome of the one before it is known.
+    def _read_later(self, step: int) -> bool:
+        """Whether the next step may be launched before the outcome of this one is known.
 
         Not if something changes between the two: a moving average and some regularizers need the weights of every step,
         some policies its losses, and a skipped step must be known before the next.
         """
         observed = type(self.objective.policy).observe is not Policy.observe
-        hooks = any(type(r).after_step is not Regularizer.after_step for r in self.objective.regularizers.values())
-        return self.average is None and self.settings.on_nan == "stop" and not observed and not hooks
+        acts = any(regularizer.acts_after(step) for regularizer in self.objective.regularizers.values())
+        return self.average is None and self.settings.on_nan == "stop" and not observed and not acts
 
     def _start(self, drawn: DrawnStep) -> StartedStep:
         """Launches the step if it is captured; otherwise it is taken when its outcome is read."""
@@ -204,7 +210,7 @@ class Session(TrainingState):
         self.last_end = now
         self.progress.step_seconds += seconds
         self.progress.seconds += seconds
-        return StepReport(
+        report = StepReport(
             step=started.step,
             steps=self.steps,
             epoch=(started.step - 1) // self.steps_per_epoch + 1,
@@ -218,6 +224,8 @@ class Session(TrainingState):
             seconds=seconds,
             skipped=outcome.skipped,
         )
+        self.objective.policy.observe(report)
+        return report
 
     def _count_skipped(self, outcome: StepOutcome) -> None:
         progress = self.progress
@@ -260,7 +268,6 @@ class Session(TrainingState):
 
     def _record(self, report: StepReport) -> None:
         self.sampler.observe(report)
-        self.objective.policy.observe(report)
         self.journal.write(report)
 
     def _something_due(self) -> bool:
