@@ -235,9 +235,12 @@ class CapturedSteps:
     def _begin_in_parts(self, batches: Iterable[Batch]) -> Callable[[], StepOutcome]:
         """Each pass writes its gradient into a row; then the rows are combined. A pass is packed while the one before
         it runs."""
-        rows = self._rows = self._rows or GradientRows(
-            self.model, self.optimizer, self.objective.policy, bool(self.objective.regularizers)
-        )
+        if self._rows is None:
+            copies = self.half.copies if self.half else {}
+            learnable = [(p, p in copies) for group in self.optimizer.param_groups for p in group["params"]]
+            penalties = bool(self.objective.regularizers)
+            self._rows = GradientRows(self.model, self.objective.policy, learnable, penalties)
+        rows = self._rows
         rows.start_step()
         parts, examples, tokens = [], 0, 0
         for batch in batches:

@@ -21,6 +21,10 @@ from polytask.training.gradients import own_parameters
 ALIGNMENT = 64  # elements, so that every parameter's columns can be loaded with wide accesses
 
 
+Learnable = tuple[nn.Parameter, bool]
+"""A parameter, and whether it has a half-precision copy, which then gets its gradient."""
+
+
 class RowSource(NamedTuple):
     """A pass of a step."""
 
@@ -41,28 +45,32 @@ class GradientRows:
     weights: list[float]
     """The weight of each row in the update."""
 
-    def __init__(
-        self, model: MultiTaskModel, optimizer: torch.optim.Optimizer, policy: Policy, penalties: bool
-    ) -> None:
+    def __init__(self, model: MultiTaskModel, policy: Policy, parameters: Sequence[Learnable], penalties: bool) -> None:
         self.policy, self.tasks = policy, model.tasks
         self.compared = 0
         """The number of rows whose inner products the policy needs."""
         if policy.needs_task_gradients:
             self.compared = len(model.tasks) + (policy.memory is not None and policy.memory.one_gradient)
         rows = self.compared + penalties if policy.needs_task_gradients else 1
-        own = [p for task in model.tasks for p in own_parameters(model, task)]
-        parameters: list[nn.Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
-        ordered = [p for p in parameters if p not in set(own)] + own
-        starts = [0]
-        for parameter in ordered:
-            starts.append(starts[-1] + -(-parameter.numel() // ALIGNMENT) * ALIGNMENT)
-        self.start = dict(zip(ordered, starts, strict=False))
         self.own = {task: own_parameters(model, task) for task in model.tasks}
-        shared = starts[len(ordered) - len(own)]
-        self.shared = -(-shared // CHUNK) * CHUNK
-        """The number of columns of shared parameters, up to a multiple of CHUNK; own ones come behind."""
-        self.start |= {p: self.start[p] - shared + self.shared for p in own}
-        self.flat_RP = torch.zeros(rows, self.shared + starts[-1] - shared, device=model.device)
+        own = {p for mine in self.own.values() for p in mine}
+        self.start: dict[nn.Parameter, int] = {}
+        """The first column of each parameter."""
+        self.segments: list[list[nn.Parameter]] = []
+        """Parameters whose columns are consecutive and whose gradients have the same precision."""
+        columns = 0
+        for is_own in (False, True):
+            for has_copy in (True, False):
+                segment = [p for p, copied in parameters if (p in own) == is_own and copied == has_copy]
+                for parameter in segment:
+                    self.start[parameter] = columns
+                    columns += _columns(parameter)
+                if segment:
+                    self.segments.append(segment)
+            if not is_own:
+                columns = self.shared = -(-columns // CHUNK) * CHUNK
+                """The number of columns of shared parameters, a multiple of CHUNK; own ones come behind."""
+        self.flat_RP = torch.zeros(rows, columns, device=model.device)
         self._host_RR = torch.zeros(self.compared, self.compared, dtype=torch.float64)
         if model.device.type == "cuda":
             self._host_RR = self._host_RR.pin_memory()
@@ -87,19 +95,17 @@ class GradientRows:
 
     def write(self, source: RowSource, key: Hashable, learned: Sequence[Learned]) -> None:
         """Write the gradient of a pass into its row, or add it."""
-        row_P = self.flat_RP[source.row]
-        places = [self._place(row_P, one.weight) for one in learned]
-        gradients = [one.gradient for one in learned]
-        reached = frozenset(one.weight for one in learned)
-        if source.first:
-            torch._foreach_copy_(places, gradients)
-            if rest := [self._place(row_P, parameter) for parameter in self.start if parameter not in reached]:
-                torch._foreach_zero_(rest)
-        else:
-            full = [torch.empty_like(place) for place in places]
-            torch._foreach_copy_(full, gradients)
-            torch._foreach_add_(places, full)
-        self._by_key[key] = reached
+        gradients = {one.weight: one.gradient for one in learned}
+        for segment in self.segments:
+            # One by one, copies to another precision would be hundreds of launches.
+            dtype = next((gradients[p].dtype for p in segment if p in gradients), torch.float32)
+            joined = torch.cat([piece for p in segment for piece in _pieces(p, gradients.get(p), dtype)])
+            place = self.flat_RP[source.row, self.start[segment[0]] :][: len(joined)]
+            if source.first:
+                place.copy_(joined)
+            else:
+                place += joined
+        self._by_key[key] = frozenset(gradients)
 
     def reached(self, source: RowSource, key: Hashable) -> None:
         """Note which parameters have a gradient in the row; a replayed pass has those that it was captured with."""
@@ -159,3 +165,14 @@ class GradientRows:
     def _place(self, row_P: Tensor, parameter: Tensor) -> Tensor:
         start = self.start[parameter]  # type: ignore[index]
         return row_P[start : start + parameter.numel()].view(parameter.shape)
+
+
+def _columns(parameter: Tensor) -> int:
+    return -(-parameter.numel() // ALIGNMENT) * ALIGNMENT
+
+
+def _pieces(parameter: Tensor, gradient: Tensor | None, dtype: torch.dtype) -> list[Tensor]:
+    """The columns of a parameter: its gradient, or zeros, and zeros up to the next parameter."""
+    rest = _columns(parameter) - (0 if gradient is None else parameter.numel())
+    zeros = [parameter.new_zeros(rest, dtype=dtype)] if rest else []
+    return zeros if gradient is None else [gradient.flatten(), *zeros]
