@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,11 +39,39 @@ def minilm() -> Path:
         raise
 
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def patch_language_once() -> None:
+    """Makes Triton's interpreter twice as fast: it replaces every function of its language at each call of a kernel.
+
+    In a process that only interprets kernels, replacing them once for each module with kernels is enough.
+    """
+    from triton.runtime import interpreter  # noqa: PLC0415
+
+    patch, scopes = interpreter._patch_lang, {}
+
+    def patch_once(function: Any) -> Any:
+        module = function.__globals__["__name__"]
+        if module not in scopes:
+            patch(function)
+            scopes[module] = SimpleNamespace(restore=lambda: None)
+        return scopes[module]
+
+    interpreter._patch_lang = patch_once
+
+
+if TRITON and INTERPRETED:
+    patch_language_once()
+
+
 @pytest.fixture
 def under_interpreter() -> Callable[..., None]:
-    """Runs a file's tests once more, with Triton's kernels interpreted on the CPU: it decides that when it is imported,
-    so they have a process of their own."""
-    if not TRITON or os.environ.get("TRITON_INTERPRET") == "1":
+    """Runs a file's tests in another process that interprets Triton's kernels on the CPU.
+
+    Triton chooses its interpreter when it is imported.
+    """
+    if not TRITON or INTERPRETED:
         pytest.skip("needs Triton, and not to be in its interpreter already")
 
     def run(file: str, *options: str) -> None:
@@ -58,7 +87,7 @@ def under_interpreter() -> Callable[..., None]:
 def ptx() -> Callable[..., str]:
     """Compiles a kernel for an H200, without one, and makes what would launch it: the code, given what the kernel takes
     (float32 addresses where nothing is said), its constants and its warps."""
-    if not TRITON or os.environ.get("TRITON_INTERPRET") == "1":
+    if not TRITON or INTERPRETED:
         pytest.skip("needs Triton's compiler")
     import triton  # noqa: PLC0415
     from triton.backends.compiler import GPUTarget  # noqa: PLC0415
