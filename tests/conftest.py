@@ -2,13 +2,18 @@
 
 import html
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from html.parser import HTMLParser
 from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 import pytest
 import torch
@@ -19,6 +24,7 @@ from polytask.kernels.triton_support import TRITON
 from polytask.pretrained.find import find_encoder
 from polytask.reports import plots, report
 from polytask.stream import Layout, Stream
+from polytask.studies import charts, page
 from polytask.types import UserError
 
 MakeStream = Callable[..., Stream]
@@ -118,27 +124,106 @@ TINY = {
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
 
 
+def empty_plot(name: str, title: str, *numbers: Any) -> str:
+    return f'<svg role="img" aria-label="{html.escape(title)}"></svg>'
+
+
 class PlaceholderPlots:
     """Replaces reports/plots.py: every plot is an empty SVG with the plot's title."""
 
     def __getattr__(self, kind: str) -> Callable[..., str]:
-        return lambda name, title, *numbers: f'<svg role="img" aria-label="{html.escape(title)}"></svg>'
+        return empty_plot
 
 
-@pytest.fixture(autouse=True)
-def placeholder_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes most of the time of a tiny run, so only tests that look at reports draw them.
+class PlaceholderCharts:
+    """Replaces studies/charts.py."""
 
-    Runs that several tests share, like `tiny_run`, are made before this fixture and have real plots.
-    """
-    if not {"reports", "e2e"} & set(request.path.parts):
-        monkeypatch.setattr(report, "plots", PlaceholderPlots())
+    looks = staticmethod(charts.looks)
+    forest = tradeoff = overlay = staticmethod(empty_plot)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def placeholder_plots() -> Iterator[None]:
+    """Drawing takes most of the time of a tiny run, so only tests that look at plots draw them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "plots", PlaceholderPlots())
+        patch.setattr(page, "charts", PlaceholderCharts())
+        yield
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Draws the plots of pages that are written inside the context."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "plots", plots)
+        patch.setattr(page, "charts", charts)
+        yield
 
 
 @pytest.fixture
-def real_plots(placeholder_plots: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For single tests that write a report whose plots matter."""
-    monkeypatch.setattr(report, "plots", plots)
+def real_plots() -> Iterator[None]:
+    """For tests that look at the plots of a page."""
+    with drawing():
+        yield
+
+
+def svg_texts(svg: str) -> list[str]:
+    """The words in a plot."""
+    return ["".join(node.itertext()) for node in svg_tree(svg).iter() if node.tag.endswith("text")]
+
+
+def svg_tree(svg: str) -> Element:
+    return ElementTree.fromstring(svg.replace("xlink:href", "href"))
+
+
+def svg_ids(svg: str) -> set[str]:
+    return set(re.findall(r' id="([^"]+)"', re.sub(r">[^<]*<", "><", svg)))
+
+
+def assert_clean_svg(svg: str) -> None:
+    """One SVG element that runs no script and loads nothing."""
+    tree = svg_tree(svg)
+    assert tree.tag == "svg"
+    assert not {"script", "style", "metadata", "image"} & {node.tag for node in tree.iter()}
+    assert not [key for node in tree.iter() for key in node.attrib if key.startswith("on")]
+    assert "http" not in svg
+
+
+class Page(HTMLParser):
+    """Reads a page; checks that tags are closed in order; keeps tags, attributes and text."""
+
+    VOID = frozenset({"meta", "br", "img", "link", "input", "hr"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.source, self.open, self.words = text, list[str](), list[str]()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def found(self, tag: str, key: str) -> list[str]:
+        """The values of an attribute of all tags of this name."""
+        return [a[key] or "" for name, a in self.tags if name == tag and key in a]
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -11,41 +10,9 @@ import pytest
 from polytask.runs.report import write_report
 from polytask.types import UserError
 
+from ..conftest import Page, drawing
+
 MARKUP = "<script>alert(1)</script>"
-VOID = {"meta", "br", "img", "link", "input", "hr"}
-
-
-class Page(HTMLParser):
-    """Checks that tags are closed in order; keeps tags, attributes and text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.source = text
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
 
 
 def metric(value: float, spread: float = 0.05) -> dict[str, float]:
@@ -172,7 +139,8 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
-    return page_of(write_run(tmp_path_factory.mktemp("runs") / "first"))
+    with drawing():
+        return page_of(write_run(tmp_path_factory.mktemp("runs") / "first"))
 
 
 def page_of(run: Path) -> Page:
@@ -221,7 +189,8 @@ def test_better_is_also_said_against_the_start(run: Path) -> None:
     assert "same: pearson is not clearly better." in text
 
 
-def test_the_learning_rates_of_parts_are_told_apart(run: Path) -> None:
+@pytest.mark.usefixtures("real_plots")
+def test_parts_with_different_learning_rates_have_a_curve_each(run: Path) -> None:
     rates = {"encoder": 1e-5, "heads": 1e-3}
     write_lines(run / "metrics.jsonl", [{**step(number), "learning_rates": rates} for number in (1, 2, 3)])
     text = page_of(run).text
@@ -300,6 +269,7 @@ def test_ids_are_unique_and_links_lead_somewhere(page: Page) -> None:
     assert {a["href"][1:] for tag, a in page.tags if tag == "a" and a.get("href")} <= set(ids)
 
 
+@pytest.mark.usefixtures("real_plots")
 def test_the_report_is_the_same_each_time(run: Path) -> None:
     first = write_report(run).read_bytes()
     assert write_report(run).read_bytes() == first
@@ -350,6 +320,7 @@ def test_a_killed_run_shows_the_best_evaluation_so_far(run: Path) -> None:
     assert "topic accuracy 0.713 0.663 to 0.763" in text
 
 
+@pytest.mark.usefixtures("real_plots")
 def test_a_resumed_runs_repeated_steps_count_once(run: Path) -> None:
     for name in ("summary.json", "predictions/topic-dev.jsonl", "predictions/same-dev.jsonl"):
         (run / name).unlink()
@@ -402,20 +373,22 @@ def test_errors_name_the_file(run: Path, tmp_path: Path) -> None:
         write_report(run)
 
 
+@pytest.mark.usefixtures("real_plots")
 def test_large_splits_and_many_classes_stay_small(run: Path) -> None:
     names = [f"class number {number} with a long name" for number in range(60)]
-    lines = [topic_line(at, names[at % 60], names[(at + at % 7 // 6) % 60], 0.5 + at / 50_000) for at in range(20_000)]
+    lines = [topic_line(at, names[at % 60], names[(at + at % 7 // 6) % 60], 0.5 + at / 20_000) for at in range(5_000)]
     write_lines(run / "predictions" / "topic-dev.jsonl", lines)
     pairs = [
-        {"row": at, "text": ["a", "b"], "label": at % 51 / 10, "prediction": at % 53 / 10.3} for at in range(20_000)
+        {"row": at, "text": ["a", "b"], "label": at % 51 / 10, "prediction": at % 53 / 10.3} for at in range(5_000)
     ]
     write_lines(run / "predictions" / "same-dev.jsonl", pairs)
     page = page_of(run)
-    assert "topic on dev: 20,000 rows" in page.text
+    assert "topic on dev: 5,000 rows" in page.text
     assert "34 other classes)" in page.text  # 60 and the recipe's 3, of which 29 have a row of their own
     assert (run / "report.html").stat().st_size < 1_500_000
 
 
+@pytest.mark.usefixtures("real_plots")
 def test_scores_that_are_not_numbers_do_not_stop_the_report(run: Path) -> None:
     line = {"row": 1, "text": ["a", "b"], "label": 1.0, "prediction": float("nan")}
     write_lines(run / "predictions" / "same-dev.jsonl", [line])

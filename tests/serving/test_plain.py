@@ -102,8 +102,8 @@ def test_every_head_and_pooling_has_the_models_own_outputs(
 ) -> None:
     monkeypatch.setattr(module, "MAX_TOKENS", tokens)  # few in a batch: rows with and without padding
     predictor = made(tiny_run, "none")
-    pairs = list(zip(texts(60, 1), texts(60, 2), strict=True))
-    for tasks, examples in ((SINGLES, [(text,) for text in texts(60)]), (PAIRS, pairs)):
+    pairs = list(zip(texts(15, 1), texts(15, 2), strict=True))
+    for tasks, examples in ((SINGLES, [(text,) for text in texts(15)]), (PAIRS, pairs)):
         for task, found in outputs(predictor, tasks, examples).items():
             torch.testing.assert_close(found, own_way(predictor, task, examples), atol=2e-5, rtol=1e-5)
     assert torch.get_num_threads() == threads
