@@ -64,6 +64,7 @@ def test_commands_and_python_work_in_order(
 ) -> None:
     listed = commands(ROOT / page)
     assert len(listed) >= 5
+    tiny_settings = [*tiny_settings, "train.epochs=1"]
     with_tiny_encoder(tiny_settings, monkeypatch)
     comparing = [words for words in listed if words[1] == "compare"]
     for words in listed:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from polytask import read_recipe, start_training
-from polytask.cli.stopping import SIGNALS, handled_by, leave
 
 from .conftest import STEPS, Starter, ending, write_recipe
 
@@ -72,10 +71,3 @@ def test_before_the_first_step_there_is_nothing_to_save(
     child.goes_on_with(number)
     assert child.wait() == 128 + number, child.said
     assert "Traceback" not in child.said + "".join(path.name for path in run.glob("checkpoints/*"))
-
-
-def test_handlers_are_put_back() -> None:
-    before = [signal.getsignal(number) for number in SIGNALS]
-    with handled_by(leave), pytest.raises(SystemExit, match="130"):
-        signal.raise_signal(signal.SIGINT)
-    assert [signal.getsignal(number) for number in SIGNALS] == before
