@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -353,9 +354,22 @@ def test_seeds_that_sometimes_collapse_are_a_known_limit() -> None:
     assert claims <= stats.binom.ppf(0.995, STUDIES, 0.073)
 
 
-@pytest.mark.parametrize("kind", ["accuracy", "pearson"])
-@pytest.mark.parametrize("n", [100, 1000])
-@pytest.mark.parametrize(("seeds", "seed_noise"), [(1, 0.1), (2, 0.4), (3, 0.02), (3, 0.4), (5, 0.1)])
+# Every kind, size and noise in `make test`; all combinations in `make slow`.
+SOME = [
+    ("accuracy", 100, 1, 0.1),
+    ("pearson", 1000, 1, 0.1),
+    ("pearson", 100, 2, 0.4),
+    ("accuracy", 1000, 3, 0.02),
+    ("accuracy", 100, 3, 0.4),
+    ("pearson", 1000, 5, 0.1),
+]
+ALL = product(("accuracy", "pearson"), (100, 1000), ((1, 0.1), (2, 0.4), (3, 0.02), (3, 0.4), (5, 0.1)))
+OTHERS = [(kind, n, *noise) for kind, n, noise in ALL if (kind, n, *noise) not in SOME]
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "seeds", "seed_noise"), [*SOME, *(pytest.param(*c, marks=pytest.mark.slow) for c in OTHERS)]
+)
 def test_intervals_cover_the_truth(kind: str, n: int, seeds: int, seed_noise: float) -> None:
     """95 % where one noise rules; up to all of the time where the seeds' noise is small but two runs cannot show it."""
     rng = np.random.default_rng(n + seeds)
