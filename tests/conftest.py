@@ -1,12 +1,10 @@
 """Fixtures for all tests: the real encoder, tiny runs, streams, Triton's interpreter and compiler."""
 
-import html
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from itertools import accumulate
 from pathlib import Path
@@ -22,9 +20,7 @@ from torch import Tensor
 from polytask import Finished, train
 from polytask.kernels.triton_support import TRITON
 from polytask.pretrained.find import find_encoder
-from polytask.reports import plots, report
 from polytask.stream import Layout, Stream
-from polytask.studies import charts, page
 from polytask.types import UserError
 
 MakeStream = Callable[..., Stream]
@@ -124,49 +120,41 @@ TINY = {
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
 
 
-def empty_plot(name: str, title: str, *numbers: Any) -> str:
-    return f'<svg role="img" aria-label="{html.escape(title)}"></svg>'
+@pytest.fixture(scope="session")
+def tiny_settings() -> list[str]:
+    """Settings with which a recipe takes seconds: an untrained encoder and twenty steps."""
+    return [f"{field}={value}" for field, value in TINY.items()]
 
 
-class PlaceholderPlots:
-    """Replaces reports/plots.py: every plot is an empty SVG with the plot's title."""
-
-    def __getattr__(self, kind: str) -> Callable[..., str]:
-        return empty_plot
-
-
-class PlaceholderCharts:
-    """Replaces studies/charts.py."""
-
-    looks = staticmethod(charts.looks)
-    forest = tradeoff = overlay = staticmethod(empty_plot)
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory, tiny_settings: list[str]) -> Finished:
+    """The finished run of a tiny quick start. Tests must not change it."""
+    return train(QUICKSTART, tmp_path_factory.mktemp("tiny") / "run", tiny_settings)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def placeholder_plots() -> Iterator[None]:
-    """Drawing takes most of the time of a tiny run, so only tests that look at plots draw them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "plots", PlaceholderPlots())
-        patch.setattr(page, "charts", PlaceholderCharts())
-        yield
+@pytest.fixture(scope="session")
+def make_stream() -> MakeStream:
+    """make_stream(sequences, segments=None): a stream of one task with these token ids, special tokens or not."""
+
+    def make(sequences: Sequence[Tensor], segments: Sequence[Tensor] | None = None) -> Stream:
+        lengths = tuple(len(ids) for ids in sequences)
+        tokens = sum(lengths)
+        return Stream(
+            torch.cat(list(sequences)),
+            torch.cat([torch.arange(length) for length in lengths]),
+            torch.zeros(tokens, dtype=torch.long) if segments is None else torch.cat(list(segments)),
+            Layout(
+                cu_seqlens_S1=torch.tensor([0, *accumulate(lengths)], dtype=torch.int32),
+                lengths=lengths,
+                sequence_ranges=((0, len(lengths)),),
+                token_ranges=((0, tokens),),
+            ),
+        )
+
+    return make
 
 
-@contextmanager
-def drawing() -> Iterator[None]:
-    """Draws the plots of pages that are written inside the context."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "plots", plots)
-        patch.setattr(page, "charts", charts)
-        yield
-
-
-@pytest.fixture
-def real_plots() -> Iterator[None]:
-    """For tests that look at the plots of a page."""
-    with drawing():
-        yield
-
-
+# --- pages and plots --------------------------------------------------------------------------------------------------
 def svg_texts(svg: str) -> list[str]:
     """The words in a plot."""
     return ["".join(node.itertext()) for node in svg_tree(svg).iter() if node.tag.endswith("text")]
@@ -224,37 +212,3 @@ class Page(HTMLParser):
     def found(self, tag: str, key: str) -> list[str]:
         """The values of an attribute of all tags of this name."""
         return [a[key] or "" for name, a in self.tags if name == tag and key in a]
-
-
-@pytest.fixture(scope="session")
-def tiny_settings() -> list[str]:
-    """Settings with which a recipe takes seconds: an untrained encoder and twenty steps."""
-    return [f"{field}={value}" for field, value in TINY.items()]
-
-
-@pytest.fixture(scope="session")
-def tiny_run(tmp_path_factory: pytest.TempPathFactory, tiny_settings: list[str]) -> Finished:
-    """The finished run of a tiny quick start. Tests must not change it."""
-    return train(QUICKSTART, tmp_path_factory.mktemp("tiny") / "run", tiny_settings)
-
-
-@pytest.fixture(scope="session")
-def make_stream() -> MakeStream:
-    """make_stream(sequences, segments=None): a stream of one task with these token ids, special tokens or not."""
-
-    def make(sequences: Sequence[Tensor], segments: Sequence[Tensor] | None = None) -> Stream:
-        lengths = tuple(len(ids) for ids in sequences)
-        tokens = sum(lengths)
-        return Stream(
-            torch.cat(list(sequences)),
-            torch.cat([torch.arange(length) for length in lengths]),
-            torch.zeros(tokens, dtype=torch.long) if segments is None else torch.cat(list(segments)),
-            Layout(
-                cu_seqlens_S1=torch.tensor([0, *accumulate(lengths)], dtype=torch.int32),
-                lengths=lengths,
-                sequence_ranges=((0, len(lengths)),),
-                token_ranges=((0, tokens),),
-            ),
-        )
-
-    return make

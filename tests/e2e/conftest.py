@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 from polytask import Finished
-from polytask.runs.report import write_report
 from polytask.studies.page import write_page
-
-from ..conftest import drawing
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -31,17 +28,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def run_folder(tmp_path_factory: pytest.TempPathFactory, tiny_run: Finished) -> Path:
-    """The tiny run, with the plots in its report."""
-    folder = tmp_path_factory.mktemp("drawn") / "run"
-    shutil.copytree(tiny_run.folder, folder)
-    with drawing():
-        write_report(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def study_folder(tmp_path_factory: pytest.TempPathFactory, run_folder: Path) -> Path:
+def study_folder(tmp_path_factory: pytest.TempPathFactory, tiny_run: Finished) -> Path:
     """Fourteen variants with long names, four tasks; one has failed. The runs' reports are all that of the tiny run."""
     folder = tmp_path_factory.mktemp("study")
     study = _study([f"variant-{number}-{'long-name-' * (number % 3 * 4)}" for number in range(14)])
@@ -49,9 +36,8 @@ def study_folder(tmp_path_factory: pytest.TempPathFactory, run_folder: Path) -> 
     for found in study["variants"].values():
         for cell in found["cells"]:
             (folder / cell["run"]).mkdir(parents=True)
-            shutil.copy(run_folder / "report.html", folder / cell["run"])
-    with drawing():
-        write_page(folder)
+            shutil.copy(tiny_run.folder / "report.html", folder / cell["run"])
+    write_page(folder)
     return folder
 
 

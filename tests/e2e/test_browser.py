@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from polytask import Finished
+
 Open = Callable[..., Any]
 
 
 @pytest.fixture(params=["study", "run"])
-def report(request: pytest.FixtureRequest, study_folder: Path, run_folder: Path) -> Path:
-    folder: Path = study_folder if request.param == "study" else run_folder
+def report(request: pytest.FixtureRequest, study_folder: Path, tiny_run: Finished) -> Path:
+    folder: Path = study_folder if request.param == "study" else tiny_run.folder
     return folder / "report.html"
 
 

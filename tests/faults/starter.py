@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ import torch
 
 from polytask import read_recipe, start_training, train
 from polytask.cli.main import main
-from polytask.reports import report
 
 EVENTS = {"open": 0, "os.rename": 1, "os.mkdir": 0, "os.remove": 0, "os.rmdir": 0, "shutil.rmtree": 0}
 """What a process does to files, by the name of its audit event; and which argument is the path it is done to."""
@@ -96,13 +95,6 @@ def child(order: dict[str, Any]) -> int:
     return 0
 
 
-class NoPlots:
-    """Drawing takes longer than the whole rest of a tiny run."""
-
-    def __getattr__(self, kind: str) -> Callable[..., str]:
-        return lambda *numbers: "<svg></svg>"
-
-
 def warm_up(recipe: str) -> None:
     """Runs everything once that is slow the first time in a process, so that no child has to.
 
@@ -117,7 +109,6 @@ def warm_up(recipe: str) -> None:
 
 def serve() -> None:
     torch.set_num_threads(1)
-    report.plots = NoPlots()  # type: ignore[assignment]
     warm_up(sys.argv[1])
     print("ready", flush=True)
     for line in sys.stdin:

@@ -10,7 +10,7 @@ import pytest
 from polytask.runs.report import write_report
 from polytask.types import UserError
 
-from ..conftest import Page, drawing
+from ..conftest import Page
 
 MARKUP = "<script>alert(1)</script>"
 
@@ -139,8 +139,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
-    with drawing():
-        return page_of(write_run(tmp_path_factory.mktemp("runs") / "first"))
+    return page_of(write_run(tmp_path_factory.mktemp("runs") / "first"))
 
 
 def page_of(run: Path) -> Page:
@@ -189,7 +188,6 @@ def test_better_is_also_said_against_the_start(run: Path) -> None:
     assert "same: pearson is not clearly better." in text
 
 
-@pytest.mark.usefixtures("real_plots")
 def test_parts_with_different_learning_rates_have_a_curve_each(run: Path) -> None:
     rates = {"encoder": 1e-5, "heads": 1e-3}
     write_lines(run / "metrics.jsonl", [{**step(number), "learning_rates": rates} for number in (1, 2, 3)])
@@ -269,7 +267,6 @@ def test_ids_are_unique_and_links_lead_somewhere(page: Page) -> None:
     assert {a["href"][1:] for tag, a in page.tags if tag == "a" and a.get("href")} <= set(ids)
 
 
-@pytest.mark.usefixtures("real_plots")
 def test_the_report_is_the_same_each_time(run: Path) -> None:
     first = write_report(run).read_bytes()
     assert write_report(run).read_bytes() == first
@@ -320,7 +317,6 @@ def test_a_killed_run_shows_the_best_evaluation_so_far(run: Path) -> None:
     assert "topic accuracy 0.713 0.663 to 0.763" in text
 
 
-@pytest.mark.usefixtures("real_plots")
 def test_a_resumed_runs_repeated_steps_count_once(run: Path) -> None:
     for name in ("summary.json", "predictions/topic-dev.jsonl", "predictions/same-dev.jsonl"):
         (run / name).unlink()
@@ -373,7 +369,6 @@ def test_errors_name_the_file(run: Path, tmp_path: Path) -> None:
         write_report(run)
 
 
-@pytest.mark.usefixtures("real_plots")
 def test_large_splits_and_many_classes_stay_small(run: Path) -> None:
     names = [f"class number {number} with a long name" for number in range(60)]
     lines = [topic_line(at, names[at % 60], names[(at + at % 7 // 6) % 60], 0.5 + at / 20_000) for at in range(5_000)]
@@ -388,7 +383,6 @@ def test_large_splits_and_many_classes_stay_small(run: Path) -> None:
     assert (run / "report.html").stat().st_size < 1_500_000
 
 
-@pytest.mark.usefixtures("real_plots")
 def test_scores_that_are_not_numbers_do_not_stop_the_report(run: Path) -> None:
     line = {"row": 1, "text": ["a", "b"], "label": 1.0, "prediction": float("nan")}
     write_lines(run / "predictions" / "same-dev.jsonl", [line])

@@ -15,7 +15,7 @@ from polytask.studies.page import link, verdict, write_page
 from polytask.studies.table import ABSENT
 from polytask.types import UserError
 
-from ..conftest import Page, drawing
+from ..conftest import Page
 
 MARKUP = "<script>alert(1)</script>"
 METRICS = ("accuracy", "f1", "pearson")
@@ -87,8 +87,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     study = make_study(["plain", "low", "high", MARKUP], ["topic", "same"], [0, 1, 2], {(MARKUP, 2): "failed"})
     study["variants"][MARKUP]["cells"][2]["error"] = f"ValueError: </pre>{MARKUP}"
     study["name"] = "<b>A study</b>"
-    with drawing():
-        return page_of(tmp_path_factory.mktemp("study"), study)
+    return page_of(tmp_path_factory.mktemp("study"), study)
 
 
 def test_the_verdict_comes_first_then_claims_then_what_was_not_seen(page: Page) -> None:
@@ -245,7 +244,6 @@ def test_one_variant_only(tmp_path: Path) -> None:
     assert page.found("svg", "aria-label") == ["topic: accuracy on dev"]
 
 
-@pytest.mark.usefixtures("real_plots")
 def test_very_many_variants_and_tasks(tmp_path: Path) -> None:
     names = ["plain", *(f"{'a-very-long-name-' * 6}{number}" for number in range(11))]
     page = page_of(tmp_path, make_study(names, [f"task-{number}" for number in range(3)], [0, 1, 2]))
@@ -254,7 +252,6 @@ def test_very_many_variants_and_tasks(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_size < 700_000
 
 
-@pytest.mark.usefixtures("real_plots")
 def test_numbers_that_are_not_there_do_not_stop_the_page(tmp_path: Path) -> None:
     study = make_study(["plain", "low", "high"], ["topic"], [0, 1])
     study["variants"]["low"]["cost"] = {"parameters": None, "seconds": None}
