@@ -109,7 +109,7 @@ ENCODERS = {
 
 
 @pytest.mark.parametrize("sizes", ENCODERS)
-def test_an_encoder_of_such_sizes_is_refused_before_it_is_made(
+def test_invalid_encoder_sizes_are_refused_before_the_encoder_is_created(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

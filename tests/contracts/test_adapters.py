@@ -191,7 +191,7 @@ def test_a_stream_of_static_shape_changes_nothing(name: str, tasks: tuple[str, .
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_many_tasks_in_a_stream_of_static_shape_are_each_as_alone(name: str) -> None:
+def test_many_tasks_in_a_stream_of_static_shape_are_each_as_if_separate(name: str) -> None:
     """Their parameters are stacked, and the gradients reach each task's own parameters."""
     tasks = tuple("abcdef")
     inner, packer = replace(CONTEXT, tasks=tasks), Packer(tasks, 2, 3, 32)
@@ -285,7 +285,7 @@ LEAVES_DOWN = [name for name in ADAPTERS if leaves_down(name)]
 
 
 @pytest.mark.parametrize("name", LEAVES_DOWN)
-def test_in_a_stack_it_does_what_it_does_alone(name: str) -> None:
+def test_in_a_stack_an_adapter_computes_what_it_computes_alone(name: str) -> None:
     """The other part scales the input of `down`, which is the same as an encoder with scaled columns there."""
     adapter, scale = shaken(make(name)), input_scale()
     parts, scaled = [part("one", 1), part("two", 2)], encoder()

@@ -71,5 +71,5 @@ def test_refused(value: Any, kind: Any, message: str) -> None:
         convert(value, kind, "here")
 
 
-def test_unknown_names_are_met_with_the_nearest() -> None:
+def test_the_nearest_name_is_suggested_for_an_unknown_one() -> None:
     assert unknown("at", "colour", ["color", "size"], "field").endswith("(did you mean color?). Valid: color, size")

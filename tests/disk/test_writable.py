@@ -43,7 +43,7 @@ def test_a_target_that_cannot_be_written_is_refused(tmp_path: Path, name: str, f
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_told_with_what_to_do(number: int) -> None:
+def test_a_full_disk_is_reported_with_a_remedy(number: int) -> None:
     message = r"^a/b: cannot be written: .*; free some space and run the command again"
     with pytest.raises(UserError, match=message), writing(Path("a/b")):
         raise OSError(number, os.strerror(number), "a/b.part")
@@ -60,7 +60,7 @@ def test_an_error_about_a_file_inside_names_the_target_and_keeps_the_reason() ->
     assert caught.value is inner
 
 
-def test_errors_of_safetensors_and_without_a_text_are_told() -> None:
+def test_errors_of_safetensors_and_without_a_text_are_reported() -> None:
     assert str(unwritable(Path("x"), SafetensorError("I/O error"))) == "x: cannot be written: I/O error"
     assert str(unwritable(Path("x"), OSError("odd"))) == "x: cannot be written: odd"
 

@@ -148,7 +148,7 @@ def test_errors_of_scores_equal_scikit_learn(seed: int) -> None:
     assert score(Predictions(gold, predicted), SCORES, 0.0, primary="mae").greater_is_better is False
 
 
-def test_what_is_primary() -> None:
+def test_the_primary_metric() -> None:
     assert [primary_metric(kind) for kind in ("classes", "yes_no", "score")] == ["accuracy", "accuracy", "pearson"]
     assert check_metric(None, "score", "tasks.a.metric") == "pearson"
     gold = np.array([0, 1, 1])

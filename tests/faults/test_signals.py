@@ -20,7 +20,7 @@ def rarely(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_saves_and_leaves_with_the_shells_code(
+def test_a_signal_saves_a_checkpoint_and_exits_with_the_shells_code(
     starter: Starter, rarely: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     list(start_training(read_recipe(rarely), tmp_path / "straight").steps())
@@ -36,7 +36,7 @@ def test_it_saves_and_leaves_with_the_shells_code(
     assert ending(run) == ending(tmp_path / "straight")
 
 
-def test_a_second_interrupt_leaves_at_once(starter: Starter, rarely: Path, tmp_path: Path) -> None:
+def test_a_second_interrupt_exits_at_once(starter: Starter, rarely: Path, tmp_path: Path) -> None:
     """It comes while the checkpoint that the first one asked for is half written."""
     run = tmp_path / "run"
     child = starter.train(rarely, run, faults={"halt_at": [BEST, CHECKPOINT]})
@@ -50,7 +50,7 @@ def test_a_second_interrupt_leaves_at_once(starter: Starter, rarely: Path, tmp_p
     assert "Traceback" not in child.said
 
 
-def test_sigterm_after_it_does_not(starter: Starter, rarely: Path, tmp_path: Path) -> None:
+def test_sigterm_after_an_interrupt_still_saves(starter: Starter, rarely: Path, tmp_path: Path) -> None:
     """As when Ctrl-C comes to a study and its runs alike, and the study then ends its runs."""
     run = tmp_path / "run"
     child = starter.train(rarely, run, faults={"halt_at": [BEST, CHECKPOINT]})
@@ -62,7 +62,7 @@ def test_sigterm_after_it_does_not(starter: Starter, rarely: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_before_the_first_step_there_is_nothing_to_save(
+def test_a_signal_before_the_first_step_saves_nothing(
     starter: Starter, rarely: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     run = tmp_path / "run"

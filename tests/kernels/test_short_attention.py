@@ -142,7 +142,7 @@ def test_packed_it_is_the_same(dropout: float) -> None:
 
 
 @interpreted
-def test_a_scale_of_its_own() -> None:
+def test_padded_heads_with_the_scale_of_the_original_size() -> None:
     """Heads filled up with zeros, and scaled as if they were not."""
     lengths = [9, 20]
     cu = layout_of(lengths).cu_seqlens_S1

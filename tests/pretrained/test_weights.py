@@ -128,7 +128,7 @@ def test_old_names_prefix_heads_and_buffers(folder: Path) -> None:
     assert_equal(load_encoder(folder), expected)
 
 
-def test_what_an_encoder_has_beside_its_encoder(folder: Path) -> None:
+def test_other_tensors_of_an_encoders_file_can_be_loaded(folder: Path) -> None:
     norm = torch.arange(16.0)
     extra = {"cls.predictions.bias": torch.ones(50).half(), "cls.predictions.transform.LayerNorm.gamma": norm}
     rewrite(folder, load_file(folder / "model.safetensors") | extra)

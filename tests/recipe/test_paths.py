@@ -43,7 +43,7 @@ def test_an_encoder_is_a_folder_only_if_it_exists(tmp_path: Path) -> None:
     assert encoders == {"mine": str(tmp_path / "mine"), "minilm": "minilm", "bert-base-uncased": "bert-base-uncased"}
 
 
-def test_a_function_is_looked_for_beside_the_recipe_then_in_the_current_folder(
+def test_a_function_is_looked_up_in_the_recipes_folder_then_in_the_current_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside, current = tmp_path / "beside", tmp_path / "current"

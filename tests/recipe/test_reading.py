@@ -88,7 +88,7 @@ def test_resolved_copy_means_the_same(tmp_path: Path) -> None:
         ({"tasks": {"one": {k: v for k, v in TASK.items() if k != "label"}}}, "tasks.one: the field label is missing"),
     ],
 )
-def test_refused_in_plain_words(content: Any, message: str) -> None:
+def test_invalid_fields_are_refused(content: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         recipe_from(content)
 
@@ -179,6 +179,6 @@ def test_a_base_reaches_its_data_encoder_and_teachers_from_its_own_folder(tmp_pa
         ({"mine": "{base: b.yaml, tasks: {one: 3}}", "b": BASE}, r"mine.yaml: tasks.one: must be a mapping"),
     ],
 )
-def test_a_bad_base_is_told(tmp_path: Path, files: dict[str, str], words: str) -> None:
+def test_an_invalid_base_is_refused(tmp_path: Path, files: dict[str, str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         read_recipe(written(tmp_path, **files) / "mine.yaml")

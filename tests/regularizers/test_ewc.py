@@ -148,7 +148,7 @@ def test_a_later_stage_adds_its_information_and_moves_the_centre(made: Any, deca
     assert all(torch.equal(ewc.fisher[name], kept[name]) for name in kept)
 
 
-def test_the_state_is_a_copy_and_brings_everything_back(made: Any, tiny_stream: Any) -> None:
+def test_the_state_is_a_copy_that_restores_everything(made: Any, tiny_stream: Any) -> None:
     model, ewc = made()
     ewc.after_step(model, 3)
     state = ewc.state_dict()

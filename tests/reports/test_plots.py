@@ -91,13 +91,13 @@ def test_long_names_keep_their_end() -> None:
     assert max(map(len, short)) == 24
 
 
-def test_the_matrix_says_counts_and_shares_of_the_row() -> None:
+def test_the_matrix_shows_counts_and_shares_of_the_row() -> None:
     counts = np.array([[6, 2], [0, 4]])
     assert {"6", "75%", "2", "25%", "4", "100%"} <= set(svg_texts(plots.confusion_matrix("m", "M", counts, ["a", "b"])))
     assert "6" not in svg_texts(plots.confusion_matrix("m", "M", counts, ["a", "b"], "share"))
 
 
-def test_the_matrix_of_stages_says_every_score_and_frames_what_was_learned() -> None:
+def test_the_matrix_of_stages_shows_every_score_and_frames_the_learned_ones() -> None:
     scores = np.array([[0.2, -0.1], [0.61, 0.0], [float("nan"), 0.834]])
     svg = plots.score_matrix("s", "S", scores, ["b", "a", "text"], ["a", "b"])  # plain text has a stage and no column
     assert {"before", "after b", "after a", "0.200", "-0.100", "0.610", "0.834", "nan"} <= set(svg_texts(svg))

@@ -156,7 +156,7 @@ def test_scores_are_those_of_the_summary(page: Page) -> None:
     assert "same pearson 0.777 0.727 to 0.827" in text  # the test split
 
 
-def test_worse_than_the_baseline_is_said(run: Path) -> None:
+def test_a_score_below_the_baseline_is_shown(run: Path) -> None:
     changed = summary()
     changed["baselines"]["topic"]["value"] = 0.9
     (run / "summary.json").write_text(json.dumps(changed), encoding="utf-8")
@@ -167,7 +167,7 @@ def test_a_page_is_titled_by_its_run(page: Page) -> None:
     assert page.text.startswith("first: polytask report first A run of the recipe first <run>.")
 
 
-def test_better_is_also_said_against_the_start(run: Path) -> None:
+def test_scores_are_also_compared_with_the_start(run: Path) -> None:
     """A correlation of 0.877 is better than guessing, and was there before any training."""
     simple = {"same": {"metric": "pearson", "value": 0.95, "what": "the cosine of the two texts"}}
     start = {**evaluation(0, False), "baselines": simple}
@@ -290,7 +290,7 @@ def test_every_task_and_split_has_its_plots(page: Page) -> None:
         assert title in labels, title
 
 
-def test_an_empty_folder_gives_a_page_that_says_so(tmp_path: Path) -> None:
+def test_the_page_of_an_empty_folder_lists_what_is_missing(tmp_path: Path) -> None:
     text = page_of(tmp_path).text
     assert tmp_path.name in text
     for words in ("has not finished", "No training step", "no scores", "no predictions", "no recipe.yaml"):

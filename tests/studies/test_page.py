@@ -140,7 +140,7 @@ def test_the_rest_is_shown(page: Page) -> None:
     assert "None" not in page.text
 
 
-def test_every_plot_is_there(page: Page) -> None:
+def test_every_plot_is_drawn(page: Page) -> None:
     labels = page.found("svg", "aria-label")
     assert labels[:3] == ["the mean of the tasks", "topic", "same"]
     against = ("trainable parameters", "seconds to train", "peak memory, MiB")
@@ -252,7 +252,7 @@ def test_very_many_variants_and_tasks(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_size < 700_000
 
 
-def test_numbers_that_are_not_there_do_not_stop_the_page(tmp_path: Path) -> None:
+def test_missing_numbers_do_not_stop_the_page(tmp_path: Path) -> None:
     study = make_study(["plain", "low", "high"], ["topic"], [0, 1])
     study["variants"]["low"]["cost"] = {"parameters": None, "seconds": None}
     study["variants"]["high"]["scores"]["topic"] = study["variants"]["high"]["scores"]["topic"] | {"mean": float("nan")}

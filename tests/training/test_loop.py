@@ -84,7 +84,7 @@ def test_lines_are_counted_once_and_losses_fall(make_session: Any) -> None:
     assert {report.epoch for report in reports} == set(range(1, 21))
 
 
-def test_best_weights_come_back(make_session: Any) -> None:
+def test_the_best_weights_are_loaded(make_session: Any) -> None:
     session = make_session(epochs=6)
     values = {}
     weights = {}

@@ -90,7 +90,7 @@ def test_the_mean_is_over_tasks() -> None:
     assert len(judge(tasks[:1], "b").comparisons) == 1
 
 
-def test_turning_a_pair_round_turns_the_signs() -> None:
+def test_swapping_a_pair_swaps_the_signs() -> None:
     rng = np.random.default_rng(1)
     rows = {name: [wrong_at(*rng.integers(0, 100, count)) for _ in range(3)] for name, count in [("a", 9), ("b", 30)]}
     (one,) = judge([yes_no(rows)], "a").comparisons
@@ -136,7 +136,7 @@ def test_identical_predictions(metric: str) -> None:
     assert found.detectable > 0.01
 
 
-def test_no_number_is_ever_missing() -> None:
+def test_no_number_is_missing() -> None:
     rng = np.random.default_rng(0)
     scores = rng.normal(size=20)
     columns = [scores, -scores, np.zeros(20), np.full(20, np.nan), np.eye(20)[0], rng.normal(size=20)]
@@ -212,7 +212,7 @@ def test_a_seed_that_agrees_never_weakens_the_claim() -> None:
     assert halves == sorted(halves, reverse=True)
 
 
-def test_two_seeds_18_points_apart_say_so_and_what_it_takes() -> None:
+def test_two_seeds_18_points_apart_are_reported_with_the_seeds_needed() -> None:
     one, two = (judge([apart(18, seeds, 4)], "low").comparisons[0] for seeds in (1, 2))
     assert (one.claim, two.claim) == ("undecided", "undecided")
     assert sentence(one).startswith(
