@@ -140,7 +140,9 @@ def as_trainer(content: Mapping[str, Any]) -> None:
         scored: Any = dev  # a list will do as a Dataset
         add("data", started)
         started = time.perf_counter()
-        model = BertForSequenceClassification.from_pretrained(content["encoder"], num_labels=CLASSES[task])
+        model = BertForSequenceClassification.from_pretrained(
+            content["encoder"], num_labels=CLASSES[task], dtype=torch.float32
+        )
         settings: dict[str, Any] = {"bf16": cuda, "tf32": True} if cuda else {"use_cpu": True}
         arguments = TrainingArguments(
             output_dir=content["folder"],

@@ -144,7 +144,7 @@ def packing(model: MultiTaskModel, pairs: Pairs, packer: Packer) -> dict[str, fl
 def make_reference(folder: Path, device: torch.device) -> Any:
     transformers.utils.logging.set_verbosity_error()
     torch.manual_seed(0)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1, dtype=torch.float32)
     return model.to(device).eval()
 
 

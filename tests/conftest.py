@@ -1,12 +1,17 @@
 """Fixtures for all tests: the real encoder, tiny runs, streams, Triton's interpreter and compiler."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
 from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 import pytest
 import torch
@@ -41,11 +46,39 @@ def minilm() -> Path:
         raise
 
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def patch_language_once() -> None:
+    """Makes Triton's interpreter twice as fast: it replaces every function of its language at each call of a kernel.
+
+    In a process that only interprets kernels, replacing them once for each module with kernels is enough.
+    """
+    from triton.runtime import interpreter  # noqa: PLC0415
+
+    patch, scopes = interpreter._patch_lang, {}
+
+    def patch_once(function: Any) -> Any:
+        module = function.__globals__["__name__"]
+        if module not in scopes:
+            patch(function)
+            scopes[module] = SimpleNamespace(restore=lambda: None)
+        return scopes[module]
+
+    interpreter._patch_lang = patch_once
+
+
+if TRITON and INTERPRETED:
+    patch_language_once()
+
+
 @pytest.fixture
 def under_interpreter() -> Callable[..., None]:
-    """Runs a file's tests once more, with Triton's kernels interpreted on the CPU: it decides that when it is imported,
-    so they have a process of their own."""
-    if not TRITON or os.environ.get("TRITON_INTERPRET") == "1":
+    """Runs a file's tests in another process that interprets Triton's kernels on the CPU.
+
+    Triton chooses its interpreter when it is imported.
+    """
+    if not TRITON or INTERPRETED:
         pytest.skip("needs Triton, and not to be in its interpreter already")
 
     def run(file: str, *options: str) -> None:
@@ -61,7 +94,7 @@ def under_interpreter() -> Callable[..., None]:
 def ptx() -> Callable[..., str]:
     """Compiles a kernel for an H200, without one, and makes what would launch it: the code, given what the kernel takes
     (float32 addresses where nothing is said), its constants and its warps."""
-    if not TRITON or os.environ.get("TRITON_INTERPRET") == "1":
+    if not TRITON or INTERPRETED:
         pytest.skip("needs Triton's compiler")
     from triton.backends.compiler import GPUTarget  # noqa: PLC0415
     from triton.compiler import ASTSource, make_backend  # noqa: PLC0415
@@ -123,3 +156,63 @@ def make_stream() -> MakeStream:
         )
 
     return make
+
+
+# --- pages and plots --------------------------------------------------------------------------------------------------
+def svg_texts(svg: str) -> list[str]:
+    """The words in a plot."""
+    return ["".join(node.itertext()) for node in svg_tree(svg).iter() if node.tag.endswith("text")]
+
+
+def svg_tree(svg: str) -> Element:
+    return ElementTree.fromstring(svg.replace("xlink:href", "href"))
+
+
+def svg_ids(svg: str) -> set[str]:
+    return set(re.findall(r' id="([^"]+)"', re.sub(r">[^<]*<", "><", svg)))
+
+
+def assert_clean_svg(svg: str) -> None:
+    """One SVG element that runs no script and loads nothing."""
+    tree = svg_tree(svg)
+    assert tree.tag == "svg"
+    assert not {"script", "style", "metadata", "image"} & {node.tag for node in tree.iter()}
+    assert not [key for node in tree.iter() for key in node.attrib if key.startswith("on")]
+    assert "http" not in svg
+
+
+class Page(HTMLParser):
+    """Reads a page; checks that tags are closed in order; keeps tags, attributes and text."""
+
+    VOID = frozenset({"meta", "br", "img", "link", "input", "hr"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.source, self.open, self.words = text, list[str](), list[str]()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def found(self, tag: str, key: str) -> list[str]:
+        """The values of an attribute of all tags of this name."""
+        return [a[key] or "" for name, a in self.tags if name == tag and key in a]

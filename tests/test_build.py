@@ -58,7 +58,7 @@ def test_unknown_names_and_options() -> None:
         option("optimizer", MethodChoice("sgd"), "lr", "here")
 
 
-def test_a_run_says_which_revision_of_its_encoder_it_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_records_the_revision_of_its_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache of the hub library has two commits of one encoder, and the branch main is at the first."""
     first, second = "a" * 40, "b" * 40
     repo = tmp_path / "hf" / "models--me--tiny"

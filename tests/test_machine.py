@@ -92,7 +92,7 @@ def test_a_containers_share_limits_the_cores(
     assert usable_cores(tmp_path / "none") == 64
 
 
-def test_bf16_is_multiplied_where_the_processor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_is_used_where_the_processor_supports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
     for said, expected in {
         "flags\t\t: fpu avx512f avx512_bf16 vme": True,

@@ -13,7 +13,7 @@ def layout(length_bound: int | None = 8) -> Layout:
 
 
 @pytest.mark.parametrize("name", ["lengths", "real_tokens", "groups", "buckets"])
-def test_lengths_cannot_be_read_nor_anything_made_of_them(name: str) -> None:
+def test_lengths_cannot_be_read_or_used(name: str) -> None:
     assert getattr(layout(), name)
     with pytest.raises(RuntimeError, match=r"layout\.lengths is not known in a captured step.*train\.capture: false"):
         getattr(layout().for_capture(), name)

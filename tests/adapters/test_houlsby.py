@@ -12,7 +12,9 @@ from polytask.stream import Layout
 
 
 @pytest.mark.parametrize("position", ["after_ffn", "after_norm", "both_sublayers"])
-def test_houlsby_is_where_it_says(position: str, context: AdapterContext, layout: Layout, shaken: Any) -> None:
+def test_houlsby_is_at_the_documented_places(
+    position: str, context: AdapterContext, layout: Layout, shaken: Any
+) -> None:
     adapter = shaken(Houlsby(context, size=3, position=position))  # type: ignore[arg-type]
     x = torch.randn(sum(layout.lengths), 8)
     layer = adapter.layer(0)

@@ -89,7 +89,7 @@ def test_only_what_is_shared_gets_the_encoders_gradient(context: AdapterContext)
     assert list(adapter.replacements()) == [1]
 
 
-def test_a_model_is_made_with_copies() -> None:
+def test_a_model_starts_with_copies_of_the_encoder() -> None:
     spec = TaskSpec("a", "yes_no", ("text",), "label", "", "")
     model = make_model(
         {"a": spec, "b": replace(spec, name="b")}, {"a": YES_NO, "b": YES_NO}, MethodChoice("own_encoder"), encoder

@@ -54,7 +54,7 @@ def test_measured_and_refused(cli: Cli, tmp_path: Path, first: Path) -> None:
     assert "no trained model here: it was not saved, because mood fell by" in asked.err
 
 
-def test_wrong_files_are_told(cli: Cli, tmp_path: Path) -> None:
+def test_wrong_files_are_reported(cli: Cli, tmp_path: Path) -> None:
     said = cli("add-task", tmp_path / "nothing", ADDING / "similarity.yaml")
     assert (said.code, said.out) == (1, "")
     assert "nothing: there is no such run" in said.err

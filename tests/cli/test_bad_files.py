@@ -106,7 +106,7 @@ def test_refused(check: Check, case: str) -> None:
     assert "The recipe is valid" not in said.out
 
 
-def test_scores_that_are_no_numbers(check: Check) -> None:
+def test_scores_that_are_not_numbers(check: Check) -> None:
     fields = {"kind": "score", "range": [0, 5]}
     said = check("x.csv", "text,label\na,1\nb,nan\nc,inf\nd,-Infinity\ne,1e999\nf,5.1\ng,\n", **fields)
     assert said.code == 1
@@ -144,7 +144,9 @@ def test_scores_that_are_no_numbers(check: Check) -> None:
         pytest.param(f"text,label\n{ROWS}x,y,1\n,1\n", {"broken_rows": "skip"}, 20, id="broken rows, skipped"),
     ],
 )
-def test_read_as_it_is_meant(check: Check, content: str | bytes, fields: dict[str, Any], rows: int) -> None:
+def test_unusual_files_are_read_as_intended(
+    check: Check, content: str | bytes, fields: dict[str, Any], rows: int
+) -> None:
     said = check("x.csv", content, **fields)
     assert said.code == 0, said.err
     assert re.search(rf" train +{rows} ", said.out)

@@ -45,7 +45,7 @@ def test_plain_text_has_no_labels(cli: Any, tiny_settings: list[str], tmp_path: 
     assert re.search(r"words +text +train +450 +0 +none ", said.out)
 
 
-def test_findings_are_told_with_their_rows_and_only_strict_makes_them_an_error(
+def test_findings_are_printed_with_their_rows_and_only_strict_makes_them_an_error(
     cli: Any, tiny_settings: list[str], tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -70,7 +70,7 @@ def test_findings_are_told_with_their_rows_and_only_strict_makes_them_an_error(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dev.csv", "r.yaml", "train.csv"]
 
 
-def test_nothing_is_said_of_data_that_is_sound(cli: Any, tiny_settings: list[str]) -> None:
+def test_good_data_has_no_findings(cli: Any, tiny_settings: list[str]) -> None:
     said = cli("check", QUICKSTART, "--strict", *(w for s in tiny_settings for w in ("--set", s)))
     assert said.code == 0
     assert not re.search("Problems|Warnings|Notes|Row numbers", said.out)

@@ -53,7 +53,7 @@ def test_code_inside_a_runs_folder_is_not_run(cli: Any, tiny_run: Finished, tmp_
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_page_is_made_again(cli: Any, tiny_run: Finished) -> None:
+def test_the_report_is_written_again(cli: Any, tiny_run: Finished) -> None:
     page = tiny_run.report
     before = page.read_text()
     page.unlink()

@@ -8,7 +8,7 @@ import pytest
 from polytask import Finished
 
 
-def test_writes_the_file_and_says_what_is_next(
+def test_writes_the_file_and_prints_the_next_command(
     cli: Any, tiny_run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -30,7 +30,7 @@ def test_one_csv_becomes_a_trained_run(cli: Any, tmp_path: Path, monkeypatch: An
     assert cli("predict", "runs/recipe", "--task", "team", "--text", "where is my parcel").code == 0
 
 
-def test_two_files_with_dev_beside_or_given(cli: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_two_files_whose_dev_file_is_found_or_given(cli: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a-train", "a-dev", "b", "other"):
         Path(f"{name}.csv").write_text("body,team\n" + rows(30))
@@ -83,7 +83,7 @@ def test_predict_reads_files_in_the_encoding_of_the_recipe(
     assert "Windows-1252" not in caplog.text
 
 
-def test_predict_says_that_the_encoding_is_a_guess(
+def test_predict_reports_a_guessed_encoding(
     cli: Any, tiny_run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "in.csv").write_bytes("text\nun café serré\n".encode("cp1252"))

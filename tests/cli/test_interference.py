@@ -16,7 +16,7 @@ def settings(tiny: list[str], *more: str) -> list[str]:
     return [word for setting in [*tiny, *more] for word in ("--set", setting)]
 
 
-def test_pairs_are_told_and_the_weights_are_those_of_train(
+def test_pairs_are_printed_and_the_weights_are_those_of_train(
     cli: Cli, tmp_path: Path, tiny_settings: list[str], tiny_run: Finished
 ) -> None:
     run = tmp_path / "run"

@@ -41,7 +41,7 @@ def test_exit_codes_and_no_traceback(cli: Any, arguments: list[str], code: int) 
     assert "Traceback" not in said.err + said.out
 
 
-def test_a_real_process_too(tmp_path: Path) -> None:
+def test_a_separate_process_prints_the_message(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "polytask", "check", str(tmp_path / "none.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -61,7 +61,7 @@ def test_a_real_process_too(tmp_path: Path) -> None:
         (OSError(errno.EROFS, "Read-only file system", b"a/b"), "a/b: Read-only file system"),
     ],
 )
-def test_what_the_disk_refuses_is_a_message(
+def test_errors_of_the_disk_become_messages(
     cli: Any, monkeypatch: pytest.MonkeyPatch, error: OSError, message: str
 ) -> None:
     def refuse() -> None:

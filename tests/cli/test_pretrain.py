@@ -65,7 +65,7 @@ def test_each_text_once_and_dev_texts_held_back(two_tasks: Path, tmp_path: Path,
     assert texts(run, "dev") == ["Snow all day.", "A wind rose.", "It fell."]  # those that training has not
 
 
-def test_other_text_instead_of_the_tasks_or_beside_it(
+def test_other_text_replaces_or_extends_that_of_the_tasks(
     two_tasks: Path, tmp_path: Path, tiny_settings: list[str]
 ) -> None:
     (tmp_path / "more.csv").write_text("id,words\n" + "".join(f"{n},Text number {n}.\n" for n in range(60)) + "60, \n")
@@ -94,7 +94,7 @@ def test_methods_for_the_tasks_have_no_part_in_it(two_tasks: Path, tmp_path: Pat
     assert all(parameter.requires_grad for parameter in running.prepared.model.parameters())
 
 
-def test_a_stopped_run_goes_on_to_the_same_end(two_tasks: Path, tmp_path: Path, tiny_settings: list[str]) -> None:
+def test_a_stopped_run_resumes_to_the_same_end(two_tasks: Path, tmp_path: Path, tiny_settings: list[str]) -> None:
     recipe = read_recipe(two_tasks, [*tiny_settings, "train.save_every=3"])
     straight = pretrain(recipe, tmp_path / "straight")
     list(itertools.islice(start_pretraining(recipe, tmp_path / "stopped").steps(), 8))

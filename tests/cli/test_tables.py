@@ -26,7 +26,7 @@ def test_scores_stand_with_their_intervals_and_what_guessing_gives() -> None:
     assert "lower is better" not in text
 
 
-def test_scores_stand_beside_those_of_the_untrained_model() -> None:
+def test_scores_are_shown_with_those_of_the_untrained_model() -> None:
     metrics = {"accuracy": MetricValue(0.7344, 0.7, 0.77), "f1": MetricValue(0.5, 0.4, 0.6)}
     report = EvalReport(5, "dev", {"mood": TaskScore(0.1, metrics, "accuracy", 1234)})
     start = {"mood": {"metrics": {"accuracy": {"value": 0.311}, "f1": {"value": 0.222}}}}
@@ -45,7 +45,7 @@ def test_a_table_is_short_and_has_the_users_own_metrics() -> None:
     assert text.index("log_loss \u2193") < text.index("accuracy")
 
 
-def test_of_a_perplexity_the_table_says_which_way_is_better() -> None:
+def test_the_table_shows_that_a_lower_perplexity_is_better() -> None:
     words = TaskScore(3.0, {"perplexity": MetricValue(20.5, 18, 23)}, "perplexity", 9, greater_is_better=False)
     text = shown(EvalReport(5, "dev", {"words": words}))
     assert "perplexity \u2193" in text

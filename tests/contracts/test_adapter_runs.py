@@ -7,27 +7,17 @@ import pytest
 import torch
 
 import polytask
-from polytask import prepare, read_recipe, start_training
+from polytask import start_training
 from polytask.adapters import ADAPTERS
 
-QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
-SMALL = {
-    "pal": "{name: pal, size: 12, heads: 3}",
-    "houlsby": "{name: houlsby, size: 4}",
-    "low_rank": "{name: low_rank, size: 4}",
-}
-SMALL["stack"] = f"{{name: stack, adapters: [{SMALL['pal']}, conditional_norm]}}"
-
-
-def settings(tiny: list[str], name: str, *more: str) -> list[str]:
-    heads = ["tasks.question.head=bi", "tasks.similarity.head=cross"]
-    fixed = ["train.epochs=1", "train.steps_per_epoch=6", "train.save_every=2"]
-    return [*tiny, *heads, *fixed, f"adapter={SMALL.get(name, name)}", *more]
+from .conftest import SMALL, MakeRecipe
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_a_finished_runs_model_loads(name: str, tmp_path: Path, tiny_settings: list[str]) -> None:
-    running = start_training(read_recipe(QUICKSTART, settings(tiny_settings, name)), tmp_path / "run")
+def test_the_model_of_a_finished_run_is_loaded_with_its_weights(
+    name: str, tmp_path: Path, make_recipe: MakeRecipe
+) -> None:
+    running = start_training(make_recipe(f"adapter={SMALL.get(name, name)}"), tmp_path / "run")
     list(running.steps())
     running.finish()
     model, trained = polytask.load(tmp_path / "run").bundle.model, running.prepared.model
@@ -39,21 +29,20 @@ def test_a_finished_runs_model_loads(name: str, tmp_path: Path, tiny_settings: l
 
 @pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.parametrize("norms", [False, True])
-def test_a_frozen_encoder_stays_and_the_adapter_learns(
-    name: str, norms: bool, tmp_path: Path, tiny_settings: list[str]
+def test_with_a_frozen_encoder_only_the_adapter_and_heads_learn(
+    name: str, norms: bool, tmp_path: Path, make_recipe: MakeRecipe
 ) -> None:
-    more = ["train.parts=adapters", f"train.norms={str(norms).lower()}", "train.precision=bf16"]
-    recipe = read_recipe(QUICKSTART, settings(tiny_settings, name, *more))
-    start = prepare(recipe).model
-    before: dict[str, Any] = {key: tensor.clone() for key, tensor in start.state_dict().items()}
-    running = start_training(recipe, tmp_path / "run")
+    settings = ["train.parts=adapters", f"train.norms={str(norms).lower()}", "train.precision=bf16"]
+    running = start_training(make_recipe(f"adapter={SMALL.get(name, name)}", *settings), tmp_path / "run")
+    model = running.prepared.model
+    before: dict[str, Any] = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     list(running.steps())
-    after = running.prepared.model.state_dict()
-    moved = {key for key in before if not torch.equal(before[key], after[key])}
+    moved = {key for key, tensor in model.state_dict().items() if not torch.equal(before[key], tensor)}
     encoder = {key for key in moved if key.startswith("encoder.")}
     assert all("norm" in key for key in encoder)
     assert bool(encoder) == norms
-    if any(True for _ in start.adapter.parameters()):
+    if any(True for _ in model.adapter.parameters()):
         assert any(key.startswith("adapter.") for key in moved)
+    assert any(key.startswith("heads.") for key in moved)
     held = {id(p) for p in running.session.optimizer.state}
-    assert not any(id(p) in held for p in running.prepared.model.encoder.parameters() if not p.requires_grad)
+    assert not any(id(p) in held for p in model.encoder.parameters() if not p.requires_grad)

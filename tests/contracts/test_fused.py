@@ -6,11 +6,8 @@ what the forms tell the fused layer; with the kernels themselves under Triton's 
 and on CUDA. An entry without a case fails `test_every_fused_form_has_a_case`; a new kernel needs a line in FORMULAS.
 """
 
-import json
 import os
-import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -38,7 +35,6 @@ from polytask.kernels.fused.adapter import FusedAdapter, fused_adapter
 from polytask.kernels.fused.attention import one_product_mix
 from polytask.kernels.fused.layer import fused_layer_fits
 from polytask.kernels.row_norm import Draw
-from polytask.kernels.triton_support import TRITON
 from polytask.kernels.weight_distance import distance
 from polytask.optim.base import ListOptimizer, TensorLists
 from polytask.optim.lion import Lion
@@ -47,8 +43,8 @@ from polytask.regularizers.l2_sp import squared_distance
 from polytask.settings import MethodChoice
 from polytask.stream import Layout, Stream
 from polytask.text.packing import Packer, Part
-from polytask.types import UserError
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ADAPTERS = TABLES["adapter"]
 TASKS = ("one", "two", "three")
 STREAMS = {"one task": (("two",), True), "all tasks": (TASKS, False)}
@@ -431,48 +427,27 @@ def test_a_subclass_has_no_form_of_its_base(definition: type[LayerAdapter]) -> N
 
 
 # --- the kernels themselves -------------------------------------------------------------------------------------------
-@pytest.fixture(scope="session")
-def interpreted(request: pytest.FixtureRequest) -> dict[str, str | None]:
-    """For every tested adapter, what went wrong under Triton's interpreter, if anything.
-
-    Triton chooses its interpreter when it is imported, so this needs another process: one for all of them.
-    """
-    if not TRITON:
-        pytest.skip("needs Triton")
-    wanted = {item.callspec.params["name"] for item in request.session.items if is_interpreted(item)}
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-P", __file__, *sorted(wanted)], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    problems: dict[str, str | None] = json.loads(done.stdout)
-    return problems
-
-
-def is_interpreted(item: Any) -> bool:
-    return getattr(item, "originalname", None) == test_kernels_under_the_interpreter.__name__
-
-
-# Interpreting takes seconds for each adapter. These use every kernel; the others use some of them again.
 EVERY_KERNEL = {"none", "houlsby", "pal", "stack"}
+"""Interpreting an adapter takes seconds. These use every kernel; the others use some of them again."""
+
+
+def test_kernels_under_the_interpreter(under_interpreter: Any) -> None:
+    under_interpreter(__file__, "-k", test_interpreted_kernels_are_the_definition.__name__)
+
+
+@pytest.mark.slow
+def test_kernels_with_all_other_adapters_under_the_interpreter(under_interpreter: Any) -> None:
+    under_interpreter(__file__, "-k", test_interpreted_kernels_are_the_definition.__name__, "-m", "slow")
 
 
 @pytest.mark.parametrize(
     "name", [name if name in EVERY_KERNEL else pytest.param(name, marks=pytest.mark.slow) for name in ADAPTERS]
 )
-def test_kernels_under_the_interpreter(name: str, interpreted: dict[str, str | None]) -> None:
-    assert interpreted[name] is None, interpreted[name]
+def test_interpreted_kernels_are_the_definition(name: str) -> None:
+    compare(MethodChoice(name, small(name)), ("two",), static_shape=False, shape=replace(SHAPE, layers=1))
 
 
-def interpret(names: list[str]) -> dict[str, str | None]:
-    problems: dict[str, str | None] = {}
-    for name in names:
-        try:
-            compare(MethodChoice(name, small(name)), *STREAMS["one task"], shape=replace(SHAPE, layers=1))
-            problems[name] = None
-        except (AssertionError, RuntimeError, UserError):
-            problems[name] = traceback.format_exc()
-    return problems
+test_interpreted_kernels_are_the_definition.__test__ = INTERPRETED  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -489,8 +464,3 @@ def test_on_cuda_in_bf16(choice: MethodChoice, tasks: tuple[str, ...], static_sh
         assert fused_layer_fits(encoder.words.weight)
     ours, theirs = (error(results(encoder, adapter, run, fused, bf16=True), expected) for fused in (True, False))
     assert ours < 2 * theirs + 0.01
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    print(json.dumps(interpret(sys.argv[1:])))

@@ -74,7 +74,7 @@ SAMPLERS["stranger"] = Backwards
 
 
 @pytest.mark.slow
-def test_a_method_nobody_knows_goes_through_its_contract(tmp_path: Path) -> None:
+def test_a_new_method_passes_the_contracts(tmp_path: Path) -> None:
     (tmp_path / "new_methods.py").write_text(NEW, encoding="utf-8")
     files = [f"test_{table}.py" for table in ("optimizers", "policies", "regularizers", "samplers")]
     command = [sys.executable, "-m", "pytest", "-v", "-p", "new_methods", "-p", "no:cacheprovider", "-p", "no:xdist"]

@@ -94,7 +94,7 @@ def counts(optimizer: torch.optim.Optimizer, params: list[Tensor]) -> list[float
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_pause_is_as_if_it_had_not_been(name: str) -> None:
+def test_steps_without_a_gradient_change_nothing(name: str) -> None:
     """The moments and the count of a parameter do not change until its next gradient."""
     steps: list[list[Tensor | None]] = [[torch.full((2, 2), float(i % 3 - 1) + 0.1)] for i in range(12)]
     ends = []
@@ -122,7 +122,9 @@ def through_state_dict(before: torch.optim.Optimizer, after: torch.optim.Optimiz
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
 @pytest.mark.parametrize("through", [through_checkpoint, through_state_dict])
-def test_a_saved_state_goes_on_bit_for_bit(name: str, options: dict[str, Any], through: Round, tmp_path: Path) -> None:
+def test_a_saved_state_resumes_bit_identical(
+    name: str, options: dict[str, Any], through: Round, tmp_path: Path
+) -> None:
     steps = list(gradients(20))
     whole = start()
     run(OPTIMIZERS[name](named_groups(whole), **options), whole, steps)

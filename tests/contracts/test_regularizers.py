@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polytask import prepare, read_recipe, start_training
+from polytask import prepare, start_training
 from polytask.adapters import ADAPTERS
 from polytask.build import make
 from polytask.model import MultiTaskModel
@@ -19,30 +19,15 @@ from polytask.stream import Stream
 from polytask.training.feed import Feed
 from polytask.types import Draw, Stage
 
-QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
-SMALL = {
-    "pal": "{name: pal, size: 12, heads: 3}",
-    "houlsby": "{name: houlsby, size: 4}",
-    "low_rank": "{name: low_rank, size: 4}",
-}
-SMALL["stack"] = f"{{name: stack, adapters: [{SMALL['pal']}, conditional_norm]}}"
+from .conftest import NEEDS, SMALL, MakeRecipe
 
-NEEDS = {"soft_sharing": ["adapter=own_encoder"], "ewc": ["sampler=in_order"], "lwf": ["sampler=in_order"]}
-"""Settings that a regularizer requires."""
 NEEDS_ADAPTER = {"soft_sharing"}
 PROTECT_SHARED_WEIGHTS = {"ewc", "lwf"}
 """With a frozen encoder, later tasks cannot affect earlier ones, so their penalty is 0."""
 
 
-def settings(tiny: list[str], *more: str) -> list[str]:
-    """One text, a pair in one sequence, a pair in two."""
-    heads = ["tasks.question.head=cross", "tasks.similarity.head=bi"]
-    fixed = ["train.epochs=1", "train.steps_per_epoch=6", "train.save_every=2", "train.batch_size=6"]
-    return [*tiny, *heads, *fixed, "sampler=mixed", *more]
-
-
-def prepared(tiny: list[str], name: str, *more: str) -> Prepared:
-    return prepare(read_recipe(QUICKSTART, settings(tiny, *NEEDS.get(name, []), *more)))
+def prepared(make_recipe: MakeRecipe, name: str, *more: str) -> Prepared:
+    return prepare(make_recipe(*NEEDS.get(name, []), *more))
 
 
 def made(name: str, ready: Prepared) -> Regularizer:
@@ -62,7 +47,7 @@ def feed_of(prepared: Prepared) -> Feed:
 
 
 def stream_of(prepared: Prepared, *tasks: str) -> Stream:
-    return feed_of(prepared).next_batch([Draw(task, 4) for task in tasks or prepared.model.tasks]).together
+    return feed_of(prepared).next_batch([Draw(task, 8) for task in tasks or prepared.model.tasks]).together
 
 
 def shake(model: MultiTaskModel) -> None:
@@ -82,8 +67,10 @@ def penalty(regularizer: Regularizer, model: MultiTaskModel, stream: Stream, bf1
 
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("name", REGULARIZERS)
-def test_a_number_whose_gradient_reaches_what_learns(name: str, bf16: bool, tiny_settings: list[str]) -> None:
-    ready = prepared(tiny_settings, name)
+def test_the_penalty_is_positive_and_its_gradient_reaches_the_lowest_layer(
+    name: str, bf16: bool, make_recipe: MakeRecipe
+) -> None:
+    ready = prepared(make_recipe, name)
     model = ready.model.train()
     regularizer = made(name, ready)
     shake(model)
@@ -99,9 +86,9 @@ def test_a_number_whose_gradient_reaches_what_learns(name: str, bf16: bool, tiny
 
 
 @pytest.mark.parametrize("name", REGULARIZERS)
-def test_a_task_that_is_not_there_gets_no_gradient(name: str, tiny_settings: list[str]) -> None:
+def test_tasks_that_are_not_in_the_batch_get_no_gradient(name: str, make_recipe: MakeRecipe) -> None:
     """None rather than zero, so that no optimizer updates it."""
-    ready = prepared(tiny_settings, name, "adapter=conditional_norm")
+    ready = prepared(make_recipe, name, "adapter=conditional_norm")
     model = ready.model.train()
     regularizer = made(name, ready)
     shake(model)
@@ -122,9 +109,9 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("name", "adapter"), PAIRS)
-def test_with_every_adapter_and_a_frozen_encoder(name: str, adapter: str, tiny_settings: list[str]) -> None:
+def test_with_every_adapter_and_a_frozen_encoder(name: str, adapter: str, make_recipe: MakeRecipe) -> None:
     parts = "heads" if adapter == "none" else "adapters"
-    ready = prepared(tiny_settings, name, f"adapter={SMALL.get(adapter, adapter)}", f"train.parts={parts}")
+    ready = prepared(make_recipe, name, f"adapter={SMALL.get(adapter, adapter)}", f"train.parts={parts}")
     model = ready.model.train()
     model.encoder.eval()
     regularizer = made(name, ready)
@@ -141,14 +128,14 @@ def test_with_every_adapter_and_a_frozen_encoder(name: str, adapter: str, tiny_s
 
 
 @pytest.mark.parametrize("name", REGULARIZERS)
-def test_the_state_brings_everything_back(name: str, tiny_settings: list[str]) -> None:
-    ready = prepared(tiny_settings, name)
+def test_the_penalty_is_the_same_after_loading_the_state(name: str, make_recipe: MakeRecipe) -> None:
+    ready = prepared(make_recipe, name)
     model = ready.model.train()
     regularizer = made(name, ready)
     shake(model)
     regularizer.after_step(model, 4)
     saved = {key: tensor.clone() for key, tensor in regularizer.state_dict().items()}
-    more = prepared(tiny_settings, name)
+    more = prepared(make_recipe, name)
     other = more.model.train()
     again = made(name, more)
     other.load_state_dict(model.state_dict())
@@ -158,10 +145,10 @@ def test_the_state_brings_everything_back(name: str, tiny_settings: list[str]) -
 
 
 @pytest.mark.parametrize("name", REGULARIZERS)
-def test_a_run_in_half_precision_with_a_frozen_encoder(name: str, tmp_path: Path, tiny_settings: list[str]) -> None:
+def test_a_run_in_half_precision_with_a_frozen_encoder(name: str, tmp_path: Path, make_recipe: MakeRecipe) -> None:
     more = ["adapter=lora", f"regularizers=[{name}]", "train.parts=adapters", "train.precision=bf16"]
     more += [need for need in NEEDS.get(name, []) if "sampler" in need]
-    running = start_training(read_recipe(QUICKSTART, settings(tiny_settings, *more)), tmp_path / "run")
+    running = start_training(make_recipe(*more), tmp_path / "run")
     model = running.prepared.model
     before: dict[str, Any] = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     reports = list(running.steps())

@@ -27,7 +27,7 @@ def test_same_seed_same_draws(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("stop", [0, 1, 37, 99])
-def test_goes_on_exactly_from_its_saved_state(name: str, stop: int) -> None:
+def test_resumes_exactly_from_its_saved_state(name: str, stop: int) -> None:
     sampler = SAMPLERS[name](CONTEXT)
     for _ in range(stop):
         sampler.next_step()

@@ -71,7 +71,7 @@ def test_a_file_that_breaks_off_leaves_the_old_one(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").read_bytes() == "ä old".encode()
 
 
-def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+def test_two_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
     with atomic_file(tmp_path / "a.txt") as one:
         one.write_text("one")
         with atomic_file(tmp_path / "a.txt") as two:
@@ -97,7 +97,7 @@ def test_planted_links_are_not_followed(tmp_path: Path) -> None:
     assert not target.is_symlink()
 
 
-def test_nobody_else_can_plant_anything_where_a_file_is_written(tmp_path: Path, umask: int) -> None:
+def test_no_other_user_can_write_into_the_folder_of_a_file_in_progress(tmp_path: Path, umask: int) -> None:
     with atomic_file(tmp_path / "a.txt") as beside:
         assert mode(beside.parent) == 0o700
         with pytest.raises(FileExistsError):
@@ -244,7 +244,7 @@ def test_a_shared_folder_that_is_damaged_is_replaced(tmp_path: Path) -> None:
     assert names(tmp_path) == ["target"]
 
 
-def test_another_process_that_is_faster_by_a_hair_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_another_process_wrote_first_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "target"
     hidden = HiddenFolder(target)
     fill(hidden.path, "ours")
@@ -274,9 +274,7 @@ def test_a_rename_that_fails_for_another_reason_is_an_error(tmp_path: Path, monk
     hidden.discard()
 
 
-def test_a_target_comes_back_when_the_new_one_cannot_have_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_is_restored_if_the_new_one_cannot_be_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with atomic_folder(tmp_path / "target") as fresh:
         fill(fresh, "old")
     real = Path.rename
@@ -296,7 +294,7 @@ def test_a_target_comes_back_when_the_new_one_cannot_have_its_name(
     assert names(tmp_path) == ["target"]
 
 
-def test_two_writers_of_one_folder_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_writers_of_one_folder_do_not_disturb_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second also puts its folder there just when the first has moved the old one away."""
     target = tmp_path / "target"
     real, seen = Path.rename, []

@@ -75,7 +75,7 @@ def test_without_a_lock_to_trust_leftovers_go_after_a_day(
     assert names(tmp_path) == sorted([fresh.path.name, growing.path.name])
 
 
-def test_one_that_is_swept_before_it_is_locked_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_removed_before_it_is_locked_is_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, seen = Path.mkdir, []
 
     def mkdir(self: Path, *arguments: int, **options: bool) -> None:

@@ -68,6 +68,7 @@ def test_commands_and_python_work_in_order(
 ) -> None:
     listed = commands(ROOT / page)
     assert listed
+    tiny_settings = [*tiny_settings, "train.epochs=1"]
     with_tiny_encoder(tiny_settings, monkeypatch)
     comparing = [words for words in listed if words[1] == "compare"]
     for words in listed:
@@ -138,7 +139,7 @@ def test_every_shipped_recipe_is_read(path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("path", [*RECIPES, *STUDIES], ids=lambda path: path.relative_to(ROOT / "recipes").as_posix())
-def test_every_method_and_option_of_a_shipped_recipe_is_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_method_and_option_of_a_shipped_recipe_exists(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYTASK_DATA", "/data")
     recipes = read_study(path).recipes.values() if path in STUDIES else [read_recipe(path)]
     for recipe in recipes:

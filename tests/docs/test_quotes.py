@@ -17,9 +17,10 @@ from polytask.evaluation.comparison.verdict import judge
 from polytask.evaluation.forgetting import OldTask
 from polytask.evaluation.metrics import all_metrics_for, primary_metric
 from polytask.runs.gate import drop_message
+from polytask.settings import AddSettings
 from polytask.studies.sentences import sentence
 from polytask.training.captured import reason_not_capturable
-from polytask.types import AddSettings, LabelKind, MetricValue
+from polytask.types import LabelKind, MetricValue
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -19,7 +19,7 @@ def test_outputs_become_labels() -> None:
     np.testing.assert_allclose(scores, [0, 0.25, 1])
 
 
-def test_predictions_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_predictions_are_written_completely_or_not_at_all(tmp_path: Path) -> None:
     examples = [Example(("one",), "a", 2), Example(("zwei, ähnlich",), None, 3)]
     predictions = [Prediction("t", "a", {"a": 0.75, "b": 0.25}), Prediction("t", 2.5)]
     write_predictions(tmp_path / "p" / "t.jsonl", examples, predictions)

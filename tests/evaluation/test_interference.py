@@ -228,7 +228,7 @@ def test_the_page_shows_every_pair(tmp_path: Path, size: int) -> None:
     assert len(page) < 1_500_000
 
 
-def test_the_page_says_where_nothing_is_shared_and_is_silent_without_probes(tmp_path: Path) -> None:
+def test_the_page_reports_tasks_that_share_nothing_and_has_no_section_without_probes(tmp_path: Path) -> None:
     page = page_of(tmp_path, [{**APART[0], "layers": {}, "norms": {}}])
     assert "No trainable parameter is shared by two tasks" in page
     assert "One probe, at step 10," in page

@@ -45,7 +45,7 @@ def test_nothing_collapses_when_every_row_is_right() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
-def test_a_handful_of_rows_says_nothing_of_a_correlation(rows: int) -> None:
+def test_very_few_rows_give_the_widest_interval_for_a_correlation(rows: int) -> None:
     found = score(Predictions(np.arange(rows), np.arange(rows)), SCORES, 0.0).metrics["spearman"]
     assert (found.low, found.high) == (-1.0, 1.0)
 

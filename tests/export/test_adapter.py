@@ -55,7 +55,7 @@ def test_a_file_has_its_own_numbers_and_no_others(name: str, tmp_path: Path, mak
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_names_do_not_say_which_of_the_tasks_it_was(name: str, make_run: Any) -> None:
+def test_tensor_names_do_not_depend_on_the_task(name: str, make_run: Any) -> None:
     model = load(make_run("run", (f"adapter={SMALL.get(name, name)}",))).bundle.model
     first, last = (model.adapter.task_state(task) for task in ("opinion", "similarity"))
     assert {key: p.shape for key, p in first.items()} == {key: p.shape for key, p in last.items()}
@@ -63,7 +63,7 @@ def test_names_do_not_say_which_of_the_tasks_it_was(name: str, make_run: Any) ->
     assert model.adapter.task_state("unheard-of") == {}
 
 
-def test_the_record_says_what_it_is(tmp_path: Path, tiny_run: Finished) -> None:
+def test_the_record_describes_the_adapter(tmp_path: Path, tiny_run: Finished) -> None:
     path = export_adapter(tiny_run.folder, "opinion", tmp_path / "o.safetensors")
     record = record_of(path)
     tasks = json.loads((tiny_run.folder / "model" / "tasks.json").read_text())
@@ -122,7 +122,7 @@ class Shared(NoAdapter):
         self.shared = nn.Parameter(torch.ones(1))
 
 
-def test_an_adapter_that_tasks_share_cannot_be_taken_apart(
+def test_an_adapter_shared_by_tasks_cannot_be_exported(
     tmp_path: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ADAPTERS, "none", Shared)
@@ -179,7 +179,7 @@ def test_files_that_are_something_else(file: Path, make_run: Any) -> None:
         ({"more": 1}, "there is no field 'more'"),
     ],
 )
-def test_a_record_that_is_wrong_is_told_by_its_field(file: Path, change: dict[str, Any], message: str) -> None:
+def test_a_wrong_record_is_refused_by_field(file: Path, change: dict[str, Any], message: str) -> None:
     rewrite(file, record_of(file) | change)
     with pytest.raises(UserError, match=rf"o\.safetensors: {message}"):
         read_adapter(file)

@@ -64,7 +64,7 @@ def test_runs_of_one_task_each_become_one_model(tmp_path: Path, tiny_settings: l
             assert answers(model, task) == answers(load(run), task)
 
 
-def test_what_is_combined_can_be_taken_apart_again(tmp_path: Path, make_run: Any) -> None:
+def test_a_combined_model_can_be_exported_again(tmp_path: Path, make_run: Any) -> None:
     run = make_run("run", ("adapter=lhuc",))
     file = exported(run, "question")
     folder = combine(run, [exported(run, "opinion"), ("same", file)], tmp_path / "both")

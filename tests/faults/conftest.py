@@ -104,8 +104,8 @@ class Child:
 class Starter:
     """See starter.py. One child at a time."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("starter.py"))]
+    def __init__(self, recipe: Path) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("starter.py")), str(recipe)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         self.child: Child | None = None
         assert self.read() == "ready"
@@ -158,9 +158,9 @@ class Starter:
 
 
 @pytest.fixture(scope="session")
-def starter() -> Iterator[Starter]:
-    with Starter() as found:
-        yield found
+def starter(recipe: Path) -> Iterator[Starter]:
+    with Starter(recipe) as starter:
+        yield starter
 
 
 def ending(run: Path) -> dict[str, Any]:

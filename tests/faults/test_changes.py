@@ -54,7 +54,7 @@ def test_a_run_from_before_encodings_were_looked_for(tmp_path: Path, recipe: Pat
     assert change == 'tasks.one.encoding: was "utf-8", is "cp1252"'
 
 
-def test_allowed_changes_are_made_and_written_down(run: Path, recipe: Path) -> None:
+def test_allowed_changes_are_applied_and_recorded(run: Path, recipe: Path) -> None:
     changed = read_recipe(recipe, ["train.epochs=3", "train.keep=3"])
     running = start_training(changed, run, resume=True, allow_change=True)
     assert [report.step for report in running.steps()] == list(range(7, 13))
@@ -64,7 +64,7 @@ def test_allowed_changes_are_made_and_written_down(run: Path, recipe: Path) -> N
     assert start_training(changed, run, resume=True).session.step == 12  # from now on it is the run's own recipe
 
 
-def test_a_change_that_does_not_fit_the_weights_is_told(run: Path, recipe: Path) -> None:
+def test_a_change_that_does_not_fit_the_weights_is_refused(run: Path, recipe: Path) -> None:
     with pytest.raises(UserError, match=r"step-6: does not fit the changed recipe: (?s:.*)size mismatch"):
         start_training(read_recipe(recipe, ["encoder.hidden=32"]), run, resume=True, allow_change=True)
     with pytest.raises(
@@ -142,7 +142,7 @@ def test_a_process_may_start_its_own_run_anew(recipe: Path, tmp_path: Path) -> N
     assert start_training(read_recipe(recipe), tmp_path / "run", resume=True).session.step == 1
 
 
-def test_what_a_killed_process_had_just_started_is_waited_for(recipe: Path, run: Path) -> None:
+def test_a_lock_held_by_a_child_of_a_killed_process_is_waited_for(recipe: Path, run: Path) -> None:
     """A child that is between fork and exec has the lock of a process that is gone, for a moment."""
     (run / ".lock").write_text("")
     holder = subprocess.Popen(["sleep", "60"])

@@ -55,7 +55,7 @@ def test_the_run_that_is_damaged(stopped: Path) -> None:
 @pytest.mark.parametrize(
     "file", [*(f"step-6/{name}" for name in FILES), "best-6/model.safetensors", "best-6/manifest.json"]
 )
-def test_a_run_goes_back_behind_it_and_says_so(
+def test_a_damaged_checkpoint_is_skipped_with_a_message(
     run: Path, recipe: Path, file: str, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(run / "checkpoints" / file)
@@ -70,7 +70,7 @@ def test_a_run_goes_back_behind_it_and_says_so(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_and_ends_as_if_nothing_had_happened(
+def test_a_run_with_a_damaged_checkpoint_ends_as_if_it_were_whole(
     run: Path, recipe: Path, straight: dict[str, Any], damage: Callable[[Path], None]
 ) -> None:
     damage(run / "checkpoints" / "step-6" / "optimizer.safetensors")
@@ -94,7 +94,7 @@ def test_no_bit_of_a_manifest_can_change_unseen(stopped: Path, tmp_path: Path) -
     assert unseen < 0.02 * 8 * len(whole)
 
 
-def test_when_nothing_is_whole_it_says_what_is_wrong_with_each(run: Path, recipe: Path) -> None:
+def test_if_every_checkpoint_is_damaged_each_is_named(run: Path, recipe: Path) -> None:
     for step in (5, 6):
         flip(run / "checkpoints" / f"step-{step}" / "state.json")
     with pytest.raises(
@@ -141,7 +141,7 @@ def test_a_damaged_journal_costs_lines_and_no_weights(
     assert (f"the lines of {lost} of the 6 steps so far are missing" in caplog.text) == (lost > 0)
 
 
-def test_a_lost_environment_is_told(run: Path, recipe: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_environment_file_is_reported(run: Path, recipe: Path, caplog: pytest.LogCaptureFixture) -> None:
     truncate(run / "environment.json")
     start_training(read_recipe(recipe), run, resume=True)
     assert "cannot check whether the data is still the same" in caplog.text
@@ -184,7 +184,7 @@ def test_a_pickle_under_another_name_is_not_unpickled(run: Path, recipe: Path, t
     assert not (tmp_path / "boom").exists()
 
 
-def test_pickles_beside_the_files_are_not_looked_at(run: Path, recipe: Path, tmp_path: Path) -> None:
+def test_pickles_next_to_the_files_are_ignored(run: Path, recipe: Path, tmp_path: Path) -> None:
     for name in ("model.bin", "pytorch_model.bin", "optimizer.pt", "rng_state.pth", "extra.safetensors"):
         (run / "checkpoints" / "step-6" / name).write_bytes(pickle.dumps(Bomb(tmp_path / "boom")))
     assert start_training(read_recipe(recipe), run, resume=True).session.step == 6

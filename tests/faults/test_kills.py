@@ -15,7 +15,7 @@ from .conftest import LONG, STEPS, Starter, ending, write_recipe
 KILLS = 100 if LONG else 5
 
 
-def test_at_random_moments(starter: Starter, recipe: Path, straight: dict[str, Any], tmp_path: Path) -> None:
+def test_killed_at_random_moments(starter: Starter, recipe: Path, straight: dict[str, Any], tmp_path: Path) -> None:
     run, kills, finished, steps = tmp_path / "run", 0, 0, set()
     started = time.monotonic()
     starter.goes_on(recipe, tmp_path / "measured")
@@ -55,7 +55,7 @@ def killed_at(starter: Starter, recipe: Path, run: Path, point: int, resume: boo
     assert child.wait() == -signal.SIGKILL, child.said
 
 
-def test_at_every_point_at_which_it_touches_a_file(starter: Starter, tmp_path: Path) -> None:
+def test_killed_at_any_point_at_which_it_touches_a_file(starter: Starter, tmp_path: Path) -> None:
     """The short set: every eighth point of the start of the folder, a checkpoint and the removal of the oldest one."""
     recipe = write_recipe(tmp_path, epochs=1)
     seen = events(starter, recipe, tmp_path / "straight")
@@ -74,7 +74,7 @@ def test_at_every_point_at_which_it_touches_a_file(starter: Starter, tmp_path: P
         shutil.rmtree(run)
 
 
-def test_while_it_writes_what_comes_after_the_last_step(starter: Starter, recipe: Path, tmp_path: Path) -> None:
+def test_killed_while_it_writes_the_files_after_the_last_step(starter: Starter, recipe: Path, tmp_path: Path) -> None:
     """Model, predictions, summary, report, and the removal of the checkpoints: `--resume` ends with the same files."""
     listed = tmp_path / "events.txt"
     child = starter.train(recipe, tmp_path / "straight", faults={"record": str(listed)})
@@ -93,7 +93,7 @@ def test_while_it_writes_what_comes_after_the_last_step(starter: Starter, recipe
         shutil.rmtree(run)
 
 
-def test_what_it_leaves_of_a_file_goes_with_the_next_write(starter: Starter, recipe: Path, tmp_path: Path) -> None:
+def test_unfinished_files_are_removed_by_the_next_write(starter: Starter, recipe: Path, tmp_path: Path) -> None:
     """In three places of a run: its start, its journal when it goes on, and its summary."""
     run = tmp_path / "run"
     for name in ("recipe.yaml", "metrics.jsonl", "summary.json"):
@@ -125,7 +125,9 @@ def finished(run: Path) -> dict[str, Any]:
     }
 
 
-def test_at_every_point_of_going_on(starter: Starter, recipe: Path, straight: dict[str, Any], tmp_path: Path) -> None:
+def test_killed_at_any_point_of_resuming(
+    starter: Starter, recipe: Path, straight: dict[str, Any], tmp_path: Path
+) -> None:
     """The newest checkpoint is damaged, a killed process left half of one, and the journal is ahead."""
     stopped = tmp_path / "stopped"
     checkpoints = stopped / "checkpoints"

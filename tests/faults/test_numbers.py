@@ -90,7 +90,7 @@ def test_stop_names_task_and_step_and_saves_what_was_before(
 
 @pytest.mark.parametrize("change", SAID)
 @pytest.mark.parametrize("policy", [*POLICIES, "dwa"])
-def test_skip_moves_nothing_and_goes_on(recipe: Path, tmp_path: Path, change: Change, policy: str) -> None:
+def test_skip_changes_no_weights_and_continues(recipe: Path, tmp_path: Path, change: Change, policy: str) -> None:
     settings = ["train.on_nan=skip", f"policy={policy}"]
     running = start_training(read_recipe(recipe, settings), tmp_path / "run")
     with spoiled(running, [4, 5, 7], change):

@@ -48,7 +48,7 @@ def test_the_file_is_named(tiny_run: Finished, tmp_path: Path, command: str, dam
     assert said is None or file in said or (command == "predict" and "no trained model" in said)
 
 
-def test_a_summary_of_other_fields_is_told_by_the_report(tiny_run: Finished, tmp_path: Path) -> None:
+def test_a_summary_with_other_fields_is_reported(tiny_run: Finished, tmp_path: Path) -> None:
     shutil.copytree(tiny_run.folder, tmp_path / "run")
     (tmp_path / "run" / "summary.json").write_bytes(DAMAGE["other fields"](b""))
     with pytest.raises(UserError, match=r"summary\.json: there is no field 'data'"):
@@ -64,7 +64,7 @@ def refused(use: Callable[[Path], Any], run: Path) -> str | None:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_run_goes_on_without_its_environment(
+def test_a_run_resumes_without_its_environment_file(
     tiny_run: Finished, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(tiny_run.folder, tmp_path / "run")
@@ -84,7 +84,7 @@ def test_a_damaged_summary_is_no_finished_run(tiny_run: Finished, tmp_path: Path
     assert summary_of(tmp_path / "run") is None
 
 
-def test_a_damaged_recipe_is_named_when_a_run_goes_on(tiny_run: Finished, tmp_path: Path) -> None:
+def test_a_damaged_recipe_is_named_when_a_run_resumes(tiny_run: Finished, tmp_path: Path) -> None:
     shutil.copytree(tiny_run.folder, tmp_path / "run")
     (tmp_path / "run" / "recipe.yaml").write_bytes(b"\xff")
     with pytest.raises(UserError, match=r"recipe\.yaml: the recipe is not UTF-8 text"):

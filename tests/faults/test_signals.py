@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from polytask import read_recipe, start_training
-from polytask.cli.stopping import SIGNALS, handled_by, leave
 
 from .conftest import STEPS, Starter, ending, write_recipe
 
@@ -21,7 +20,7 @@ def rarely(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_saves_and_leaves_with_the_shells_code(
+def test_a_signal_saves_a_checkpoint_and_exits_with_the_shells_code(
     starter: Starter, rarely: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     list(start_training(read_recipe(rarely), tmp_path / "straight").steps())
@@ -37,7 +36,7 @@ def test_it_saves_and_leaves_with_the_shells_code(
     assert ending(run) == ending(tmp_path / "straight")
 
 
-def test_a_second_interrupt_leaves_at_once(starter: Starter, rarely: Path, tmp_path: Path) -> None:
+def test_a_second_interrupt_exits_at_once(starter: Starter, rarely: Path, tmp_path: Path) -> None:
     """It comes while the checkpoint that the first one asked for is half written."""
     run = tmp_path / "run"
     child = starter.train(rarely, run, faults={"halt_at": [BEST, CHECKPOINT]})
@@ -51,7 +50,7 @@ def test_a_second_interrupt_leaves_at_once(starter: Starter, rarely: Path, tmp_p
     assert "Traceback" not in child.said
 
 
-def test_sigterm_after_it_does_not(starter: Starter, rarely: Path, tmp_path: Path) -> None:
+def test_sigterm_after_an_interrupt_still_saves(starter: Starter, rarely: Path, tmp_path: Path) -> None:
     """As when Ctrl-C comes to a study and its runs alike, and the study then ends its runs."""
     run = tmp_path / "run"
     child = starter.train(rarely, run, faults={"halt_at": [BEST, CHECKPOINT]})
@@ -63,7 +62,7 @@ def test_sigterm_after_it_does_not(starter: Starter, rarely: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_before_the_first_step_there_is_nothing_to_save(
+def test_a_signal_before_the_first_step_saves_nothing(
     starter: Starter, rarely: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     run = tmp_path / "run"
@@ -72,10 +71,3 @@ def test_before_the_first_step_there_is_nothing_to_save(
     child.goes_on_with(number)
     assert child.wait() == 128 + number, child.said
     assert "Traceback" not in child.said + "".join(path.name for path in run.glob("checkpoints/*"))
-
-
-def test_handlers_are_put_back() -> None:
-    before = [signal.getsignal(number) for number in SIGNALS]
-    with handled_by(leave), pytest.raises(SystemExit, match="130"):
-        signal.raise_signal(signal.SIGINT)
-    assert [signal.getsignal(number) for number in SIGNALS] == before

@@ -13,7 +13,7 @@ NAMES = [name for name, made in POLICIES.items() if isinstance(made, type) and i
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_task_and_gradients_of_zero_are_left_alone(step_update: Any, name: str) -> None:
+def test_one_task_and_zero_gradients_are_unchanged(step_update: Any, name: str) -> None:
     assert (step_update(name, np.array([[3.0, -1.0]])) == [3.0, -1.0]).all()
     assert (step_update(name, np.zeros((2, 3))) == 0).all()
 

@@ -98,7 +98,7 @@ def test_a_step_of_several_tasks_is_their_sum(update: Any) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10_000), st.permutations(range(4)))
-def test_the_order_of_the_memories_is_no_matter(seed: int, order: list[int]) -> None:
+def test_the_order_of_the_memories_does_not_matter(seed: int, order: list[int]) -> None:
     gradients = random_gradients(seed, 4, 9)
     memories, own = gradients[1:], gradients[0]
     straight = solve_dual(memories @ memories.T, memories @ own, 0.0, 1e-9)

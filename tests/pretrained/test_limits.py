@@ -18,7 +18,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_is_counted_is_what_a_encoder_has(shape: BertShape) -> None:
+def test_the_counted_parameters_are_those_of_the_encoder(shape: BertShape) -> None:
     parameters = dict(Bert(shape).named_parameters())
     assert num_parameters(shape) == sum(p.numel() for p in parameters.values())
     assert tensor_shapes(shape) == {hugging_face_name(name): tuple(p.shape) for name, p in parameters.items()}
@@ -39,7 +39,7 @@ def test_an_encoder_beyond_the_memory_is_refused() -> None:
         check_parameters(BertShape(layers=1000, hidden=65536, heads=1, ffn=1), "here")
 
 
-def test_modules_are_made_up_to_a_limit() -> None:
+def test_modules_are_created_up_to_a_limit() -> None:
     with AtMost(10 * 10 + 10, "too large"):
         nn.Linear(10, 10)
     with pytest.raises(UserError, match="too large"), AtMost(10 * 10 + 9, "too large"):

@@ -31,20 +31,6 @@ def test_options_without_a_name_are_the_defaults() -> None:
     assert recipe_from(recipe(), ["optimizer.lr=0.1"]).optimizer == MethodChoice("adamw", {"lr": 0.1})
 
 
-def test_files_are_made_absolute_from_the_recipe_or_the_data_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "r.yaml"
-    path.write_text("tasks: {one: {kind: yes_no, text: t, label: l, train: in/a.csv, dev: 'sample:b.csv'}}")
-    assert read_recipe(path).tasks["one"].train == str(tmp_path / "in" / "a.csv")
-    assert read_recipe(path).tasks["one"].dev == "sample:b.csv"
-    monkeypatch.setenv("SOME_DATA", "/data")
-    assert read_recipe(path, ["data=${SOME_DATA}"]).tasks["one"].train == "/data/in/a.csv"
-    monkeypatch.delenv("SOME_DATA")
-    with pytest.raises(UserError, match=r"data: the environment variable SOME_DATA is not set; set it"):
-        read_recipe(path, ["data=${SOME_DATA}"])
-
-
 def test_settings_go_over_the_file() -> None:
     made = recipe_from(
         recipe(optimizer="adamw"), ["train.epochs=7", "optimizer.lr=3e-5", "tasks.one.text=[a, b]", "seed=4"]
@@ -86,9 +72,6 @@ def test_resolved_copy_means_the_same(tmp_path: Path) -> None:
         (recipe(train={"clip": -1}), "train.clip: must be above 0, found -1"),
         (recipe(train={"precision": "fp8"}), "train.precision: must be one of auto, float32, bf16; found 'fp8'"),
         (recipe(train={"head_lr": "nan"}), "train.head_lr: must be a number"),
-        (recipe(train={"select": "two"}), "train.select: there is no task 'two'"),
-        (recipe(train={"select": "last.f1"}), "train.select: there is no task 'last'"),
-        (recipe(train={"select": "last", "patience": 2}), "train.patience: must be left out with `select: last`"),
         (recipe(dropout=1.0), r"dropout: must be in \[0, 1\), found 1.0"),
         (recipe(max_length=2), r"max_length: must be in \[4, 1000000\], found 2"),
         (recipe(regularizers=[{"lr": 1}]), r"regularizers\[0\]: must be a name, or"),
@@ -101,53 +84,19 @@ def test_resolved_copy_means_the_same(tmp_path: Path) -> None:
             "tasks.one.kind: must be one of classes, yes_no, score, text; found 'regression'",
         ),
         ({"tasks": {"one": {k: v for k, v in TASK.items() if k != "dev"}}}, "tasks.one: the field dev is missing"),
-        (
-            {"tasks": {"one": {**TASK, "text": ["a", "b", "c"]}}},
-            "tasks.one.text: must be one column, or two for a pair; found 3",
-        ),
-        ({"tasks": {"one": {**TASK, "kind": "score"}}}, "tasks.one.range: must be the lowest and highest score"),
-        ({"tasks": {"one": {**TASK, "kind": "score", "range": [5, 0]}}}, "the first value must be lower"),
         ({"tasks": {"one": {**TASK, "kind": "score", "range": [5]}}}, "tasks.one.range: must have 2 values, found 1"),
-        ({"tasks": {"one": {**TASK, "kind": "classes", "classes": ["a", "a"]}}}, "two or more different names"),
         ({"tasks": {"one": {**TASK, "weight": 0}}}, "tasks.one.weight: must be above 0, found 0"),
         ({"tasks": {"one": {k: v for k, v in TASK.items() if k != "label"}}}, "tasks.one: the field label is missing"),
-        ({"tasks": {"one": {**TASK, "label": None}}}, "tasks.one.label: must have a value, found nothing"),
-        (
-            {"tasks": {"one": {**TASK, "kind": "text"}}},
-            "tasks.one.label: must be left out for kind text, which has no labels; found 'l'",
-        ),
-        (
-            {"tasks": {"one": {**PLAIN, "range": [0, 5]}}},
-            "tasks.one.range: must be left out for kind text",
-        ),
-        (
-            {"tasks": {"one": {**PLAIN, "loss": "focal"}}},
-            "tasks.one.loss: must be left out for kind text",
-        ),
-        ({"tasks": {"one": {**PLAIN, "classes": ["a", "b"]}}}, "tasks.one.classes: .*for kind classes only"),
-        (
-            {"tasks": {"one": {**PLAIN, "text": ["a", "b"]}}},
-            "tasks.one.text: must be one column for kind",
-        ),
-        ({"tasks": {"one": PLAIN}, "teachers": {"one": "runs/x"}}, "teachers.one: a task of kind text has no labels"),
     ],
 )
-def test_refused_in_plain_words(content: Any, message: str) -> None:
+def test_invalid_fields_are_refused(content: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         recipe_from(content)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("tasks: {a: 1\n", "not valid YAML"),
-        ("seed: 1\nseed: 2\n", "line 2, column 1: duplicate key 'seed'"),
-        ("x: !!python/object/apply:os.system ['true']", "not valid YAML"),
-    ],
-)
-def test_bad_files_are_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "bad.yaml").write_text(text)
-    with pytest.raises(UserError, match=rf"bad\.yaml: .*{message}"):
+def test_a_file_that_is_not_yaml_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("tasks: {a: 1\n")
+    with pytest.raises(UserError, match=r"bad\.yaml: not valid YAML"):
         read_recipe(tmp_path / "bad.yaml")
 
 
@@ -231,6 +180,6 @@ def test_a_base_reaches_its_data_encoder_and_teachers_from_its_own_folder(tmp_pa
         ({"mine": "{base: b.yaml, tasks: {one: 3}}", "b": BASE}, r"mine.yaml: tasks.one: must be a mapping"),
     ],
 )
-def test_a_bad_base_is_told(tmp_path: Path, files: dict[str, str], words: str) -> None:
+def test_an_invalid_base_is_refused(tmp_path: Path, files: dict[str, str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         read_recipe(written(tmp_path, **files) / "mine.yaml")

@@ -8,7 +8,7 @@ import yaml
 from polytask import UserError, read_recipe, start_recipe
 
 
-def test_the_text_is_a_recipe_that_says_what_was_guessed(tmp_path: Path) -> None:
+def test_the_text_is_a_recipe_with_a_comment_on_each_guess(tmp_path: Path) -> None:
     lines = "".join(f"how far is town {i}?,what is the way to town {i + 1}?,{i % 11 / 2}\n" for i in range(40))
     (tmp_path / "pairs.csv").write_text("question1,question2,closeness score\n" + lines)
     starter = start_recipe(tmp_path / "r.yaml", {"near": str(tmp_path / "pairs.csv")})

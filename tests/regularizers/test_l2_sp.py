@@ -54,7 +54,7 @@ def test_tasks_outside_the_stream_get_no_gradient(tiny_model: Any, tiny_stream: 
         assert all((p.grad is not None) == there for p in own)
 
 
-def test_what_is_frozen_is_left_alone(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
+def test_frozen_parameters_do_not_change(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
     model = tiny_model("lhuc")
     model.encoder.requires_grad_(False)
     regularizer = L2Sp(make_context(model), alpha=0.5, beta=0.2)

@@ -133,7 +133,7 @@ def test_filler_stays_and_changes_nothing(mode: Any, tiny_model: Any, tiny_strea
 
 
 @pytest.mark.parametrize("mode", ["paper", "mtdnn"])
-def test_an_example_is_moved_alike_whatever_is_beside_it(
+def test_the_noise_of_an_example_does_not_depend_on_its_batch(
     mode: Any, tiny_model: Any, tiny_stream: Any, make_context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a second copy of the batch nor other tasks in the stream change the perturbation or the penalty."""

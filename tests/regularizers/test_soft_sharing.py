@@ -56,7 +56,7 @@ def test_as_written_out_pair_by_pair_and_by_torch(seed: int) -> None:
     compared(trace_norms, nuclear, random_rows(seed))
 
 
-def test_tasks_that_have_hardly_parted() -> None:
+def test_tasks_whose_encoders_hardly_differ() -> None:
     """The usual case. A float32 Gram matrix would lose the differences, a millionth of it, in rounding."""
     rows = [[w.detach().float().requires_grad_() for w in tasks] for tasks in random_rows(spread=1e-3)]
     exact = [[w.detach().double().requires_grad_() for w in tasks] for tasks in rows]

@@ -144,7 +144,7 @@ def with_plain_text(alone: bool) -> dict[str, Any]:
     return content
 
 
-def test_plain_text_is_named_and_nobody_is_told_to_ask_it() -> None:
+def test_plain_text_is_listed_without_an_example_of_predicting() -> None:
     text = card_page(with_plain_text(alone=False), "run")
     assert "that answers 2 text tasks" in text
     row = "perplexity (main), lower is better | 20.500 | 18.000 to 23.000 | 7 |  |  |"
@@ -152,7 +152,7 @@ def test_plain_text_is_named_and_nobody_is_told_to_ask_it() -> None:
     assert 'model.predict("topic", "text")' in text
 
 
-def test_a_model_of_plain_text_alone_is_an_encoder() -> None:
+def test_a_model_of_plain_text_only_is_an_encoder() -> None:
     text = card_page(with_plain_text(alone=True), "run")
     assert "encoder: RUN/model" in text
     assert "predict" not in text

@@ -1,12 +1,13 @@
 """The plots are SVG that can stand in one page together: escaped, deterministic, with ids of their own."""
 
 import re
-import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
 
 from polytask.reports import plots
+
+from ..conftest import assert_clean_svg, svg_ids, svg_texts
 
 NASTY = [
     "<script>alert(1)</script>",
@@ -46,19 +47,10 @@ PLOTS = {
 }
 
 
-def texts(svg: str) -> list[str]:
-    tree = ElementTree.fromstring(svg.replace("xlink:href", "href"))
-    return ["".join(node.itertext()) for node in tree.iter() if node.tag.endswith("text")]
-
-
 @pytest.mark.parametrize("kind", PLOTS)
 def test_a_plot_is_one_clean_svg_element(kind: str) -> None:
     svg = PLOTS[kind]("name")
-    tree = ElementTree.fromstring(svg.replace("xlink:href", "href"))
-    assert tree.tag == "svg"
-    assert not {"script", "style", "metadata", "image"} & {node.tag for node in tree.iter()}
-    assert not [key for node in tree.iter() for key in node.attrib if key.startswith("on")]
-    assert "http" not in svg
+    assert_clean_svg(svg)
     assert len(svg) < 200_000
 
 
@@ -67,11 +59,11 @@ def test_the_same_numbers_give_the_same_text(kind: str) -> None:
     assert PLOTS[kind]("name") == PLOTS[kind]("name")
 
 
-def test_ids_of_different_plots_never_meet() -> None:
+def test_ids_of_different_plots_are_different() -> None:
     seen: set[str] = set()
     for number, draw in enumerate([*PLOTS.values()] * 2):
         svg = draw(f"plot-{number}")
-        ids = set(re.findall(r' id="([^"]+)"', re.sub(r">[^<]*<", "><", svg)))
+        ids = svg_ids(svg)
         assert not ids & seen
         assert set(re.findall(r'(?:href="|url\()#([\w-]+)', svg)) <= ids  # every reference is to its own plot
         seen |= ids
@@ -85,7 +77,7 @@ def test_colours_of_text_are_the_pages_own() -> None:
 
 
 def test_names_are_shown_as_they_are() -> None:
-    found = texts(PLOTS["matrix"]("name"))
+    found = svg_texts(PLOTS["matrix"]("name"))
     for name in (*NASTY[1:4], NASTY[4], "(empty)", "two lines"):
         assert name in found, name
     assert plots.shorten(NASTY[0], 24) in found
@@ -98,16 +90,16 @@ def test_long_names_keep_their_end() -> None:
     assert max(map(len, short)) == 24
 
 
-def test_the_matrix_says_counts_and_shares_of_the_row() -> None:
+def test_the_matrix_shows_counts_and_shares_of_the_row() -> None:
     counts = np.array([[6, 2], [0, 4]])
-    assert {"6", "75%", "2", "25%", "4", "100%"} <= set(texts(plots.confusion_matrix("m", "M", counts, ["a", "b"])))
-    assert "6" not in texts(plots.confusion_matrix("m", "M", counts, ["a", "b"], "share"))
+    assert {"6", "75%", "2", "25%", "4", "100%"} <= set(svg_texts(plots.confusion_matrix("m", "M", counts, ["a", "b"])))
+    assert "6" not in svg_texts(plots.confusion_matrix("m", "M", counts, ["a", "b"], "share"))
 
 
-def test_the_matrix_of_stages_says_every_score_and_frames_what_was_learned() -> None:
+def test_the_matrix_of_stages_shows_every_score_and_frames_the_learned_ones() -> None:
     scores = np.array([[0.2, -0.1], [0.61, 0.0], [float("nan"), 0.834]])
     svg = plots.score_matrix("s", "S", scores, ["b", "a", "text"], ["a", "b"])  # plain text has a stage and no column
-    assert {"before", "after b", "after a", "0.200", "-0.100", "0.610", "0.834", "nan"} <= set(texts(svg))
+    assert {"before", "after b", "after a", "0.200", "-0.100", "0.610", "0.834", "nan"} <= set(svg_texts(svg))
     assert svg.count(plots.ORANGE) == 2
 
 

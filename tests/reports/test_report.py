@@ -2,7 +2,6 @@
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -11,41 +10,9 @@ import pytest
 from polytask.runs.report import write_report
 from polytask.types import UserError
 
+from ..conftest import Page
+
 MARKUP = "<script>alert(1)</script>"
-VOID = {"meta", "br", "img", "link", "input", "hr"}
-
-
-class Page(HTMLParser):
-    """Checks that tags are closed in order; keeps tags, attributes and text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.source = text
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
 
 
 def metric(value: float, spread: float = 0.05) -> dict[str, float]:
@@ -189,7 +156,7 @@ def test_scores_are_those_of_the_summary(page: Page) -> None:
     assert "same pearson 0.777 0.727 to 0.827" in text  # the test split
 
 
-def test_worse_than_the_baseline_is_said(run: Path) -> None:
+def test_a_score_below_the_baseline_is_shown(run: Path) -> None:
     changed = summary()
     changed["baselines"]["topic"]["value"] = 0.9
     (run / "summary.json").write_text(json.dumps(changed), encoding="utf-8")
@@ -200,7 +167,7 @@ def test_a_page_is_titled_by_its_run(page: Page) -> None:
     assert page.text.startswith("first: polytask report first A run of the recipe first <run>.")
 
 
-def test_better_is_also_said_against_the_start(run: Path) -> None:
+def test_scores_are_also_compared_with_the_start(run: Path) -> None:
     """A correlation of 0.877 is better than guessing, and was there before any training."""
     simple = {"same": {"metric": "pearson", "value": 0.95, "what": "the cosine of the two texts"}}
     start = {**evaluation(0, False), "baselines": simple}
@@ -221,7 +188,7 @@ def test_better_is_also_said_against_the_start(run: Path) -> None:
     assert "same: pearson is not clearly better." in text
 
 
-def test_the_learning_rates_of_parts_are_told_apart(run: Path) -> None:
+def test_parts_with_different_learning_rates_have_a_curve_each(run: Path) -> None:
     rates = {"encoder": 1e-5, "heads": 1e-3}
     write_lines(run / "metrics.jsonl", [{**step(number), "learning_rates": rates} for number in (1, 2, 3)])
     text = page_of(run).text
@@ -323,7 +290,7 @@ def test_every_task_and_split_has_its_plots(page: Page) -> None:
         assert title in labels, title
 
 
-def test_an_empty_folder_gives_a_page_that_says_so(tmp_path: Path) -> None:
+def test_the_page_of_an_empty_folder_lists_what_is_missing(tmp_path: Path) -> None:
     text = page_of(tmp_path).text
     assert tmp_path.name in text
     for words in ("has not finished", "No training step", "no scores", "no predictions", "no recipe.yaml"):
@@ -404,14 +371,14 @@ def test_errors_name_the_file(run: Path, tmp_path: Path) -> None:
 
 def test_large_splits_and_many_classes_stay_small(run: Path) -> None:
     names = [f"class number {number} with a long name" for number in range(60)]
-    lines = [topic_line(at, names[at % 60], names[(at + at % 7 // 6) % 60], 0.5 + at / 50_000) for at in range(20_000)]
+    lines = [topic_line(at, names[at % 60], names[(at + at % 7 // 6) % 60], 0.5 + at / 20_000) for at in range(5_000)]
     write_lines(run / "predictions" / "topic-dev.jsonl", lines)
     pairs = [
-        {"row": at, "text": ["a", "b"], "label": at % 51 / 10, "prediction": at % 53 / 10.3} for at in range(20_000)
+        {"row": at, "text": ["a", "b"], "label": at % 51 / 10, "prediction": at % 53 / 10.3} for at in range(5_000)
     ]
     write_lines(run / "predictions" / "same-dev.jsonl", pairs)
     page = page_of(run)
-    assert "topic on dev: 20,000 rows" in page.text
+    assert "topic on dev: 5,000 rows" in page.text
     assert "34 other classes)" in page.text  # 60 and the recipe's 3, of which 29 have a row of their own
     assert (run / "report.html").stat().st_size < 1_500_000
 

@@ -197,7 +197,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_measured_trains_the_encoder_and_says_what_became_of_old_tasks(
+def test_measured_trains_the_encoder_and_reports_the_change_of_old_tasks(
     method: str, tmp_path: Path, first: Path
 ) -> None:
     finished = add_task(first, MEASURED, tmp_path / "run", [*SHORT, *METHODS[method], ROOM])
@@ -220,7 +220,7 @@ def test_measured_trains_the_encoder_and_says_what_became_of_old_tasks(
     assert "none dropped further" in page
 
 
-def test_memories_are_examples_of_the_old_tasks_alone(tmp_path: Path, first: Path) -> None:
+def test_memories_are_examples_of_the_old_tasks_only(tmp_path: Path, first: Path) -> None:
     adding = start_adding(first, MEASURED, tmp_path / "run", [*SHORT, "policy.size=40", "policy.batch=7"])
     feed = adding.session.feed
     assert feed.memory is not None
@@ -244,7 +244,7 @@ def test_memories_are_examples_of_the_old_tasks_alone(tmp_path: Path, first: Pat
     assert other.session.feed.memory.kept["opinion"] != kept["opinion"]
 
 
-def test_distilling_asks_nothing_of_a_model_that_has_not_moved(tmp_path: Path, first: Path) -> None:
+def test_distilling_has_no_gradient_for_an_unchanged_model(tmp_path: Path, first: Path) -> None:
     """At the first step the model answers as the old one, so its answers pull at no old head; labels do."""
     still = ["dropout=0", "attention_dropout=0", "tasks.similarity.head=cross", "train.clip=null"]
     sizes = {}
@@ -260,7 +260,7 @@ def test_distilling_asks_nothing_of_a_model_that_has_not_moved(tmp_path: Path, f
     assert sizes[0.5] == pytest.approx(0.5 * sizes[0.0], rel=1e-3)
 
 
-def test_old_tasks_whose_memories_only_judge_keep_their_heads(tmp_path: Path, first: Path) -> None:
+def test_old_tasks_whose_memories_only_constrain_keep_their_heads(tmp_path: Path, first: Path) -> None:
     adding = start_adding(first, MEASURED, tmp_path / "run", [*SHORT, "policy=gem"])
     old = polytask.load(first).bundle.model
     list(adding.steps())
@@ -346,7 +346,7 @@ class Remembering(Regularizer):
         return torch.zeros((), device=model.device)
 
 
-def test_regularizers_are_told_what_was_learned_before(
+def test_regularizers_get_the_tasks_learned_before(
     tmp_path: Path, first: Path, own_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(TABLES["regularizer"], "remembering", Remembering)  # type: ignore[index]

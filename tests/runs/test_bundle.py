@@ -59,7 +59,7 @@ def test_a_run_that_has_not_finished(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("how", ["cut short", "one bit", "empty"])
-def test_a_damaged_file_is_told_by_name(tiny_run: Finished, tmp_path: Path, name: str, how: str) -> None:
+def test_a_damaged_file_is_named(tiny_run: Finished, tmp_path: Path, name: str, how: str) -> None:
     copy = tmp_path / "model"
     shutil.copytree(tiny_run.folder / "model", copy)
     content = bytearray((copy / name).read_bytes())

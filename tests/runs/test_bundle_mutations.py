@@ -165,7 +165,7 @@ def test_a_lie_about_sizes_takes_no_memory(
     assert outcome(original, tmp_path / "copy", set_in("config.json", (LIES[lie][0],), LIES[lie][1])) == "refused"
 
 
-def test_methods_are_not_made_larger_than_their_file(original: Path, tmp_path: Path) -> None:
+def test_methods_cannot_be_larger_than_their_file(original: Path, tmp_path: Path) -> None:
     path = ("adapter", "options", "adapters", 0, "rank")
     shutil.copytree(original, tmp_path / "copy")
     set_in("tasks.json", path, 60_000)(tmp_path / "copy")

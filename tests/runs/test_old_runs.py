@@ -72,7 +72,7 @@ def test_its_parts_are_exported_and_put_together(run: Path, tmp_path: Path) -> N
     assert load(tmp_path / "combined").predict("question", *texts) == load(run).predict("question", *texts)
 
 
-def test_it_goes_on_and_ends_where_it_did(run: Path) -> None:
+def test_an_old_run_resumes_to_the_same_end(run: Path) -> None:
     """Only nearly: another processor rounds otherwise. The sample data may have changed since."""
     before = load_bundle(run / "model").model.state_dict()
     assert newest_good(run / "checkpoints").path == run / "checkpoints" / "step-6"
@@ -129,7 +129,7 @@ def test_low_rank_models_without_the_option_have_shared_projections(shared_run: 
     assert load(tmp_path / "added").predict("question", *NEW) == answer
 
 
-def test_a_checkpoint_from_before_the_option_says_how_to_go_on(tmp_path: Path, tiny_settings: list[str]) -> None:
+def test_an_older_checkpoint_is_refused_with_a_remedy(tmp_path: Path, tiny_settings: list[str]) -> None:
     def settings(shared: str) -> list[str]:
         adapter = f"adapter={{name: low_rank, size: 4{shared}}}"
         return [*tiny_settings, "train.epochs=1", "train.steps_per_epoch=4", "train.save_every=2", adapter]

@@ -64,7 +64,7 @@ def test_long_sequences_are_read_checked_saved_and_answered_whole(data: Path) ->
     assert cut[0].probabilities == cut[1].probabilities
 
 
-def test_what_an_encoders_tokenizer_says_of_a_longest_text_is_ignored(data: Path) -> None:
+def test_the_maximum_length_of_an_encoders_tokenizer_is_ignored(data: Path) -> None:
     """As the files of MiniLM, which say 128."""
     encoder = data / "encoder"
     tokenizer = prepare(recipe(data, UNTRAINED, 128)).tokenizer

@@ -47,7 +47,7 @@ def test_what_was_asked_for_comes_first(tiny_settings: list[str]) -> None:
     assert with_probes(own, 7).train.interference_every == 7
 
 
-def test_refused_in_plain_words(tiny_settings: list[str]) -> None:
+def test_invalid_fields_are_refused(tiny_settings: list[str]) -> None:
     with pytest.raises(UserError, match="a tenth of the time of 20 steps allows 0 probes"):
         affordable(prepare(read_recipe(QUICKSTART, tiny_settings)))
     task = "{kind: classes, text: text, label: opinion, train: 'sample:opinions-train', dev: 'sample:opinions-dev'}"

@@ -31,7 +31,7 @@ def test_the_folder_has_everything(tiny_run: Finished) -> None:
     assert not [name for name in names if name.startswith(".") and name != ".lock"]
 
 
-def test_environment_says_what_was_run_on_what(tiny_run: Finished) -> None:
+def test_environment_records_versions_and_data(tiny_run: Finished) -> None:
     environment = json.loads((tiny_run.folder / "environment.json").read_text())
     assert environment["torch"] == torch.__version__.partition("+")[0] or environment["torch"] == torch.__version__
     assert environment["data"]["opinion"]["train"]["rows"] == 450
@@ -39,7 +39,7 @@ def test_environment_says_what_was_run_on_what(tiny_run: Finished) -> None:
     assert environment["polytask"] == polytask.__version__
 
 
-def test_predictions_stand_beside_their_labels(tiny_run: Finished) -> None:
+def test_predictions_are_written_with_their_labels(tiny_run: Finished) -> None:
     lines = [json.loads(x) for x in (tiny_run.folder / "predictions" / "opinion-dev.jsonl").read_text().splitlines()]
     assert len(lines) == 150
     right = sum(line["label"] == line["prediction"] for line in lines) / 150
@@ -287,7 +287,7 @@ def with_plain_text(folder: Path, settings: list[str], *more: str) -> polytask.R
     return read_recipe(QUICKSTART, [*settings, *tasks, "train.epochs=1", "train.steps_per_epoch=6", *more])
 
 
-def test_plain_text_is_learned_beside_the_tasks(tmp_path: Path, tiny_settings: list[str]) -> None:
+def test_plain_text_is_learned_with_the_tasks(tmp_path: Path, tiny_settings: list[str]) -> None:
     recipe = with_plain_text(tmp_path, tiny_settings, "train.select=words", "train.save_every=2")
     finished = train(recipe, tmp_path / "run")
     scores = finished.evaluations["dev"].tasks
@@ -319,7 +319,7 @@ def test_plain_text_is_learned_beside_the_tasks(tmp_path: Path, tiny_settings: l
         assert (finished.folder / file).read_bytes() == (resumed.folder / file).read_bytes()
 
 
-def test_regularizers_let_plain_text_be(tmp_path: Path, tiny_settings: list[str]) -> None:
+def test_regularizers_skip_plain_text(tmp_path: Path, tiny_settings: list[str]) -> None:
     recipe = with_plain_text(tmp_path, tiny_settings, "regularizers=[smart, r_drop, bregman]")
     for report in start_training(recipe, tmp_path / "run").steps():
         (task,) = report.losses

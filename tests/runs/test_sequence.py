@@ -39,7 +39,7 @@ def test_the_summary_has_every_tasks_score_after_every_stage(runs: dict[str, Fin
     assert run.summary.best == Best(20, "last", None)
 
 
-def test_a_encoder_that_never_learns_forgets_nothing(runs: dict[str, Finished]) -> None:
+def test_a_frozen_encoder_forgets_nothing(runs: dict[str, Finished]) -> None:
     found = runs["frozen"].summary.transfer
     for column, stage in enumerate(found["stages"]):
         own = column + 1
@@ -49,7 +49,7 @@ def test_a_encoder_that_never_learns_forgets_nothing(runs: dict[str, Finished]) 
     assert found["mean_forgetting"] == found["backward"] == found["forward"] == 0.0
 
 
-def test_the_report_and_the_card_say_it(runs: dict[str, Finished]) -> None:
+def test_the_report_and_the_card_show_the_sequence(runs: dict[str, Finished]) -> None:
     page = runs["none"].report.read_text(encoding="utf-8")
     found = runs["none"].summary.transfer
     assert 'id="transfer"' in page
@@ -62,7 +62,7 @@ def test_the_report_and_the_card_say_it(runs: dict[str, Finished]) -> None:
     assert "Dev rows chose" not in card
 
 
-def test_a_comparison_of_sequences_says_what_was_forgotten(runs: dict[str, Finished], tmp_path: Path) -> None:
+def test_a_comparison_of_sequences_shows_forgetting(runs: dict[str, Finished], tmp_path: Path) -> None:
     content = compare_runs([run.folder for run in runs.values()], tmp_path / "both")
     lost = {name: found["cost"]["forgetting"] for name, found in content["variants"].items()}
     assert lost == {name: run.summary.transfer["mean_forgetting"] for name, run in runs.items()}
@@ -77,7 +77,7 @@ def test_a_comparison_of_sequences_says_what_was_forgotten(runs: dict[str, Finis
         *(pytest.param(m, marks=pytest.mark.slow) for m in ("policy=a_gem", "policy=replay", "regularizers=[lwf]")),
     ],
 )
-def test_every_method_runs_beside_half_precision_and_accumulation(
+def test_methods_against_forgetting_run_with_half_precision_and_accumulation(
     against: str, tmp_path: Path, tiny_settings: list[str]
 ) -> None:
     short = ["train.epochs=1", "train.batch_size=4", "train.accumulate=2", "train.precision=bf16"]

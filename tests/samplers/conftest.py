@@ -13,9 +13,9 @@ Fit = Callable[[StepSampler, Sequence[float]], float]
 
 @pytest.fixture
 def fit() -> Fit:
-    """fit(sampler, shares): the p-value of chi-square over the next 6000 steps, each of one task."""
+    """fit(sampler, shares): the p-value of chi-square over the next 2000 steps, each of one task."""
 
-    def p_value(sampler: StepSampler, shares: Sequence[float], steps: int = 6000) -> float:
+    def p_value(sampler: StepSampler, shares: Sequence[float], steps: int = 2000) -> float:
         taken = [sampler.next_step() for _ in range(steps)]
         assert all(len(draws) == 1 and draws[0].count == sampler.context.batch_size for draws in taken)
         counts = Counter(draws[0].task for draws in taken)

@@ -11,7 +11,7 @@ from polytask.samplers.proportional import Proportional
 SIZES = {"a": 3200, "b": 100}
 
 
-def context(epochs: int, steps: int = 6000) -> SamplerContext:
+def context(epochs: int, steps: int = 2000) -> SamplerContext:
     return SamplerContext(SIZES, 4, 0, steps, epochs)
 
 

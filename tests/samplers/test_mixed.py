@@ -32,13 +32,13 @@ def test_shares_are_exact_over_many_steps(alpha: float, shares: list[float] | No
     if shares is None:
         roots = [math.sqrt(size) for size in SIZES.values()]
         shares = [root / sum(roots) for root in roots]
-    found = counts(Mixed(SamplerContext(SIZES, batch_size, 0, 100, 1), alpha=alpha), 4000)
+    found = counts(Mixed(SamplerContext(SIZES, batch_size, 0, 100, 1), alpha=alpha), 1000)
     exact = batch_size * np.array(shares)
     assert (found.sum(axis=1) == batch_size).all()
     assert (np.abs(found - exact) < 1 + 1e-9).all()
     # A count is one of two neighbours, so its deviation is known exactly: five standard errors, and a fixed seed.
     part = exact - np.floor(exact)
-    errors = np.sqrt(part * (1 - part) / 4000)
+    errors = np.sqrt(part * (1 - part) / 1000)
     assert (np.abs(found.mean(axis=0) - exact) <= 5 * errors + 1e-9).all()
 
 

@@ -19,5 +19,5 @@ def test_frequencies_follow_the_sizes() -> None:
     assert stats.chisquare([counts[task] for task in SIZES], expected).pvalue > 0.001
 
 
-def test_another_seed_draws_otherwise() -> None:
+def test_another_seed_draws_differently() -> None:
     assert tasks(0) != tasks(1)

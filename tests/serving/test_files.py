@@ -33,7 +33,9 @@ def test_no_such_folder_for_the_output(tiny_run: Finished, tmp_path: Path) -> No
 COLUMNS = "text,question1,question2,sentence1,sentence2"
 
 
-def test_all_tasks_whose_columns_are_there(tiny_run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_task_all_tasks_with_their_columns_are_predicted(
+    tiny_run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "WINDOW", 3)  # so that rows cross the borders of windows
     words = ["one", "two words", "three short words", "and now four words", "the fifth has five words", "six", "seven"]
     rows = [f"{a},{b},{c},{a},{b}" for a, b, c in zip(words, words[1:] + words[:1], words[2:] + words[:2], strict=True)]
@@ -165,7 +167,7 @@ def test_existing_outputs(predict: Predict, tmp_path: Path) -> None:
         predict("text\ngood\n", "in.csv", "folder.csv", force=True)
 
 
-def test_what_the_disk_refuses_is_a_message(predict: Predict, tmp_path: Path) -> None:
+def test_errors_of_the_disk_become_messages(predict: Predict, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be written"):
         predict("text\ngood\n", "in.csv", f"{'long' * 100}.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]

@@ -103,8 +103,8 @@ def test_every_head_and_pooling_has_the_models_own_outputs(
 ) -> None:
     monkeypatch.setattr(module, "MAX_TOKENS", tokens)  # few in a batch: rows with and without padding
     predictor = made(tiny_run, "none")
-    pairs = list(zip(texts(60, 1), texts(60, 2), strict=True))
-    for tasks, examples in ((SINGLES, [(text,) for text in texts(60)]), (PAIRS, pairs)):
+    pairs = list(zip(texts(15, 1), texts(15, 2), strict=True))
+    for tasks, examples in ((SINGLES, [(text,) for text in texts(15)]), (PAIRS, pairs)):
         for task, found in outputs(predictor, tasks, examples).items():
             torch.testing.assert_close(found, own_way(predictor, task, examples), atol=2e-5, rtol=1e-5)
     assert torch.get_num_threads() == threads
@@ -159,7 +159,7 @@ def test_tasks_that_share_the_encoder_take_one_pass(predictor: Predictor, monkey
     assert sorted(passes) == [1, 2]  # both texts in one sequence, and each in its own
 
 
-def test_tasks_with_parts_of_their_own_each_take_theirs(tiny_run: Finished) -> None:
+def test_tasks_with_their_own_parameters_take_a_pass_each(tiny_run: Finished) -> None:
     predictor = made(tiny_run, "lhuc")
     assert not predictor.bundle.model.is_plain
     assert len(predictor.bundle.model.passes(SINGLES)) == len(SINGLES)
@@ -184,7 +184,7 @@ def test_the_same_text_is_computed_once(predictor: Predictor, monkeypatch: pytes
     torch.testing.assert_close(found, own_way(predictor, "cosine_mean", list(examples)), atol=2e-5, rtol=1e-5)
 
 
-def test_segments_tell_equal_ids_apart() -> None:
+def test_segments_distinguish_equal_ids() -> None:
     torch.manual_seed(0)
     encoder = PlainEncoder(Bert(BertShape(2, 32, 4, 64, 100, 64, initializer_range=0.2)).eval())
     ids = np.array([2, 7, 8, 9, 3])

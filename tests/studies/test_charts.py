@@ -1,13 +1,13 @@
 """The plots of a study are clean SVG, with the right Pareto front and names that do not overlap."""
 
 import itertools
-import re
-import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import pytest
 
 from polytask.studies import charts
+
+from ..conftest import assert_clean_svg, svg_ids, svg_texts
 
 NASTY = ["<script>alert(1)</script>", "plain", '" onload="x', "$x^2$ & co", "日本語", "", 'id="figure_1" #010203']
 DRAWN = charts.looks(NASTY, "plain")
@@ -32,34 +32,21 @@ PLOTS = {
 }
 
 
-def texts(svg: str) -> list[str]:
-    tree = ElementTree.fromstring(svg.replace("xlink:href", "href"))
-    return ["".join(node.itertext()) for node in tree.iter() if node.tag.endswith("text")]
-
-
 @pytest.mark.parametrize("kind", PLOTS)
-def test_a_plot_is_one_clean_svg_in_the_pages_colours(kind: str) -> None:
+def test_a_plot_is_one_clean_svg_with_every_variant_in_the_pages_colours(kind: str) -> None:
     svg = PLOTS[kind]("name")
-    tree = ElementTree.fromstring(svg.replace("xlink:href", "href"))
-    assert tree.tag == "svg"
-    assert not {"script", "style", "metadata", "image"} & {node.tag for node in tree.iter()}
-    assert not [key for node in tree.iter() for key in node.attrib if key.startswith("on")]
-    assert "http" not in svg
+    assert_clean_svg(svg)
     assert "var(--ink)" in svg
+    names = svg_texts(svg)
+    for name in ("plain", '" onload="x', "$x^2$ & co", "日本語", "(empty)"):
+        assert name in names, name
     assert svg == PLOTS[kind]("name")
 
 
-@pytest.mark.parametrize("kind", PLOTS)
-def test_every_variant_is_named(kind: str) -> None:
-    found = texts(PLOTS[kind]("name"))
-    for name in ("plain", '" onload="x', "$x^2$ & co", "日本語", "(empty)"):
-        assert name in found, name
-
-
-def test_ids_of_different_plots_never_meet() -> None:
+def test_ids_of_different_plots_are_different() -> None:
     seen: set[str] = set()
-    for number, draw in enumerate([*PLOTS.values()] * 2):
-        ids = set(re.findall(r' id="([^"]+)"', re.sub(r">[^<]*<", "><", draw(f"plot-{number}"))))
+    for svg in [PLOTS["forest"]("other"), *(draw(f"plot-{kind}") for kind, draw in PLOTS.items())]:
+        ids = svg_ids(svg)
         assert ids
         assert not ids & seen
         seen |= ids
@@ -113,12 +100,12 @@ def test_long_and_broken_curves_stay_small() -> None:
 
 def test_nan_is_left_out() -> None:
     missing = {"plain": (1.0, float("nan"), 0.1, 0.2), "": (2.0, 0.5, 0.4, 0.6)}
-    assert "plain" not in texts(charts.tradeoff("t", "T", "x", missing, DRAWN))
+    assert "plain" not in svg_texts(charts.tradeoff("t", "T", "x", missing, DRAWN))
     rows = [comparison("plain", "undecided", float("nan")), comparison("b", "undecided", 0.0, detectable=float("inf"))]
-    assert {"plain", "b"} & set(texts(charts.forest("f", "F", rows))) == {"b"}
+    assert {"plain", "b"} & set(svg_texts(charts.forest("f", "F", rows))) == {"b"}
     assert charts.overlay("o", "O", {"plain": [[]]}, DRAWN).startswith("<svg")
 
 
 def test_very_different_costs_have_a_logarithmic_scale() -> None:
     points = {"plain": (3e5, 0.5, 0.4, 0.6), "": (2.2e7, 0.6, 0.5, 0.7)}
-    assert {"1M", "10M"} <= set(texts(charts.tradeoff("t", "T", "parameters", points, DRAWN)))
+    assert {"1M", "10M"} <= set(svg_texts(charts.tradeoff("t", "T", "parameters", points, DRAWN)))

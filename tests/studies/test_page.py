@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -16,44 +15,11 @@ from polytask.studies.page import link, verdict, write_page
 from polytask.studies.table import ABSENT
 from polytask.types import UserError
 
+from ..conftest import Page
+
 MARKUP = "<script>alert(1)</script>"
-VOID = {"meta", "br", "img", "link", "input", "hr"}
 METRICS = ("accuracy", "f1", "pearson")
 Json = dict[str, Any]
-
-
-class Page(HTMLParser):
-    """Checks that tags are closed in order; keeps tags, attributes and text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.source, self.open, self.words = text, list[str](), list[str]()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("style", "script"):
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
-
-    def found(self, tag: str, key: str) -> list[str]:
-        return [a[key] or "" for name, a in self.tags if name == tag and key in a]
 
 
 def comparison(variant: str, task: str, difference: float, seeds: int) -> Json:
@@ -174,7 +140,7 @@ def test_the_rest_is_shown(page: Page) -> None:
     assert "None" not in page.text
 
 
-def test_every_plot_is_there(page: Page) -> None:
+def test_every_plot_is_drawn(page: Page) -> None:
     labels = page.found("svg", "aria-label")
     assert labels[:3] == ["the mean of the tasks", "topic", "same"]
     against = ("trainable parameters", "seconds to train", "peak memory, MiB")
@@ -280,13 +246,13 @@ def test_one_variant_only(tmp_path: Path) -> None:
 
 def test_very_many_variants_and_tasks(tmp_path: Path) -> None:
     names = ["plain", *(f"{'a-very-long-name-' * 6}{number}" for number in range(11))]
-    page = page_of(tmp_path, make_study(names, [f"task-{number}" for number in range(8)], [0, 1, 2]))
-    assert len(page.found("svg", "aria-label")) == 9 + 3 + 8
+    page = page_of(tmp_path, make_study(names, [f"task-{number}" for number in range(3)], [0, 1, 2]))
+    assert len(page.found("svg", "aria-label")) == 4 + 3 + 3
     assert " and 3 others are better than plain" in page.text
-    assert (tmp_path / "report.html").stat().st_size < 1_500_000
+    assert (tmp_path / "report.html").stat().st_size < 700_000
 
 
-def test_numbers_that_are_not_there_do_not_stop_the_page(tmp_path: Path) -> None:
+def test_missing_numbers_do_not_stop_the_page(tmp_path: Path) -> None:
     study = make_study(["plain", "low", "high"], ["topic"], [0, 1])
     study["variants"]["low"]["cost"] = {"parameters": None, "seconds": None}
     study["variants"]["high"]["scores"]["topic"] = study["variants"]["high"]["scores"]["topic"] | {"mean": float("nan")}

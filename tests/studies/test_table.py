@@ -109,7 +109,7 @@ def test_failed_and_missing_runs_are_listed(study: dict[str, Any]) -> None:
     assert "1 of 4 runs are missing" in text
 
 
-def test_the_table_says_whether_seed_noise_is_known(study: dict[str, Any]) -> None:
+def test_the_table_shows_whether_seed_noise_is_known(study: dict[str, Any]) -> None:
     assert "over examples and seeds together" in table.study_markdown(study)
     study["comparisons"][0]["seed_noise_known"] = False
     assert "Where a variant has one seed: seed noise is unknown" in table.study_markdown(study)
@@ -117,7 +117,7 @@ def test_the_table_says_whether_seed_noise_is_known(study: dict[str, Any]) -> No
     assert "One seed: seed noise is unknown" in table.study_markdown(study)
 
 
-def test_a_metric_that_is_better_when_lower_says_so(study: dict[str, Any]) -> None:
+def test_a_metric_that_is_better_when_lower_is_marked(study: dict[str, Any]) -> None:
     study["tasks"]["same"] |= {"metric": "rmse", "greater_is_better": False}
     assert rows(table.study_markdown(study))[0][2] == "same (rmse, lower is better)"
 

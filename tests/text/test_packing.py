@@ -26,7 +26,7 @@ def ids(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.uint16)
 
 
-def test_single_texts_pairs_and_pairs_apart() -> None:
+def test_single_texts_joined_pairs_and_separate_pairs() -> None:
     single = list(packer().sequences((ids(1, 2),), separate_texts=False))
     pair = list(packer().sequences((ids(1), ids(2, 3)), separate_texts=False))
     apart = list(packer().sequences((ids(1), ids(2, 3)), separate_texts=True))
@@ -183,7 +183,7 @@ def test_size_classes_are_few_and_waste_little(tasks: int, wasted: float) -> Non
     assert len(set(rooms.values())) == len({room.tokens for room in rooms.values()}) <= 7 / wasted + 2
 
 
-def test_large_steps_waste_less_and_meet_few_sizes() -> None:
+def test_large_steps_waste_less_and_have_few_sizes() -> None:
     for tokens, wasted in ((5_000, 1 / 16), (10_000, 1 / 32), (16_400, 1 / 32), (100_000, 1 / 32)):
         # As many tokens as texts of 29 on average, deviation 24, come to in one step out of twenty or fewer.
         spread = int(2 * 24 * (tokens / 29) ** 0.5)

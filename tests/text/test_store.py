@@ -57,7 +57,7 @@ def test_pieces_hold_all_texts_in_their_order(tmp_path: Path, most: int) -> None
     assert list(write(tmp_path / "none", []).pieces(most)) == []
 
 
-def test_nothing_is_there_before_close_and_nothing_is_left_without_it(tmp_path: Path) -> None:
+def test_a_store_appears_on_close_and_leaves_nothing_without_it(tmp_path: Path) -> None:
     with StoreWriter(tmp_path / "s", width=1, vocabulary=9, label_type="int") as writer:
         writer.append([(np.array([1]),)], [0], [1])
         assert not (tmp_path / "s").exists()
@@ -70,7 +70,7 @@ def test_arrays_cannot_be_written_to(tmp_path: Path) -> None:
         store.texts(0)[0][0] = 5
 
 
-def test_the_same_store_made_by_another_process_first_is_fine(tmp_path: Path) -> None:
+def test_a_store_that_another_process_wrote_first_is_used(tmp_path: Path) -> None:
     texts: Texts = [(np.array([1, 2]),)]
     late = StoreWriter(tmp_path / "s", width=1, vocabulary=9, label_type="int")
     late.append(texts, [0], [1])

@@ -25,7 +25,7 @@ def test_errors_of_the_library_become_messages(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_what_is_meant_to_end_the_process_still_does(error: type[BaseException]) -> None:
+def test_exceptions_that_end_the_process_pass(error: type[BaseException]) -> None:
     with pytest.raises(error), library_errors("file"):
         raise error
 

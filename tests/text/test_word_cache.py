@@ -48,7 +48,7 @@ def whole(tokenizer: TextTokenizer, text: str) -> list[int]:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(TEXTS | st.text(max_size=20), max_size=6))
 @example(["", " ", "\0", "a \0 b", "walk", "a\x85b", "a\u0301 b", "ΑΣ Σ", "x" * 200])
-def test_ids_are_those_of_the_whole_text(tokenizer: TextTokenizer, texts: list[str]) -> None:
+def test_ids_are_those_of_the_complete_text(tokenizer: TextTokenizer, texts: list[str]) -> None:
     assert [ids.tolist() for ids in tokenizer.encode(texts)] == [whole(tokenizer, text) for text in texts]
 
 
@@ -60,7 +60,7 @@ def test_no_room_to_remember(tokenizer: TextTokenizer, monkeypatch: pytest.Monke
     assert len(tokenizer._words._known) < 10
 
 
-def test_words_are_made_into_ids_once() -> None:
+def test_words_are_converted_to_ids_once() -> None:
     asked: list[list[str]] = []
 
     def encode(words: list[str]) -> list[list[int]]:
@@ -101,7 +101,7 @@ def test_several_threads_with_little_room(tokenizer: TextTokenizer, monkeypatch:
         lambda raw: setattr(raw, "pre_tokenizer", None),
     ],
 )
-def test_other_tokenizers_see_whole_texts(tmp_path: Path, change: Callable[[Tokenizer], object]) -> None:
+def test_other_tokenizers_get_complete_texts(tmp_path: Path, change: Callable[[Tokenizer], object]) -> None:
     tokenizer = made(tmp_path, True)
     assert encodes_words_separately(json.loads(tokenizer._tokenizer.to_str()))
     change(tokenizer._tokenizer)

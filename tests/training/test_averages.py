@@ -104,7 +104,7 @@ def watched(session: Session) -> dict[int, dict[str, Tensor]]:
     return seen
 
 
-def test_the_average_is_evaluated_and_saved_and_the_training_knows_nothing_of_it(make_session: Any) -> None:
+def test_the_average_is_evaluated_and_saved_and_does_not_affect_training(make_session: Any) -> None:
     plain, session = make_session("plain"), averaged(make_session("average", ema=0.9))
     seen = watched(session)
     list(plain.fit())

@@ -156,7 +156,7 @@ def test_word_vectors_that_a_head_uses_too_have_both_gradients() -> None:
     assert float(gradients.by_layer["embeddings"]) == pytest.approx(squares / 9, rel=1e-5)
 
 
-def test_word_vectors_of_a_head_beside_a_task_without() -> None:
+def test_word_vectors_of_one_task_with_a_head_and_one_without() -> None:
     """One source has a gradient on every word embedding, the other on those of its texts."""
     specs = {
         "words": TaskSpec("words", "text", ("t",), None, "", "", head=MethodChoice("mlm")),
@@ -245,7 +245,7 @@ class Ops(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_products_and_sums_cost_few_operations_beside_the_passes() -> None:
+def test_products_and_sums_cost_few_operations_compared_with_the_passes() -> None:
     """A GPU launches each operation: one matmul per parameter or a second backward pass would show here."""
     model = model_with("none")
     streams = {task: stream_of(task, 1) for task in model.tasks}

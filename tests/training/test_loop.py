@@ -36,10 +36,10 @@ def test_same_seed_same_weights(make_session: Any) -> None:
     assert [report.losses for report in reports[0]] == [report.losses for report in reports[1]]
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "fused_adamw"])
-@pytest.mark.parametrize("stop", [1, 5, 9])
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_stopped_and_resumed_is_bit_identical(make_session: Any, optimizer: str, stop: int, accumulate: int) -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "stop", "accumulate"), [("adamw", 1, 2), ("fused_adamw", 5, 1), ("fused_adamw", 9, 2)]
+)
+def test_a_resumed_session_ends_bit_identical(make_session: Any, optimizer: str, stop: int, accumulate: int) -> None:
     options = {"optimizer": optimizer, "save_every": 2, "evaluate_every": 3, "accumulate": accumulate}
     straight = make_session("straight", **options)
     list(straight.fit())
@@ -74,17 +74,17 @@ def test_resumes_on_cuda_as_closely_as_its_kernels_allow(make_session: Any, opti
 
 
 def test_lines_are_counted_once_and_losses_fall(make_session: Any) -> None:
-    session = make_session(epochs=40, schedule="constant")
+    session = make_session(epochs=20, schedule="constant")
     reports = list(session.fit())
-    assert [line["step"] for line in lines(session) if line["kind"] == "step"] == list(range(1, 241))
-    assert [line["step"] for line in lines(session) if line["kind"] == "evaluation"] == list(range(0, 241, 6))
+    assert [line["step"] for line in lines(session) if line["kind"] == "step"] == list(range(1, 121))
+    assert [line["step"] for line in lines(session) if line["kind"] == "evaluation"] == list(range(0, 121, 6))
     early = [loss for report in reports[:10] for loss in report.losses.values()]
     late = [loss for report in reports[-10:] for loss in report.losses.values()]
     assert sum(late) / len(late) < 0.8 * sum(early) / len(early)
-    assert {report.epoch for report in reports} == set(range(1, 41))
+    assert {report.epoch for report in reports} == set(range(1, 21))
 
 
-def test_best_weights_come_back(make_session: Any) -> None:
+def test_the_best_weights_are_loaded(make_session: Any) -> None:
     session = make_session(epochs=6)
     values = {}
     weights = {}

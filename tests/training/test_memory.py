@@ -30,7 +30,7 @@ def test_a_reservoir_gives_every_example_the_same_chance() -> None:
 
 
 @pytest.mark.parametrize("keep", ["first", "ring", "reservoir"])
-def test_a_saved_memory_goes_on_as_it_would_have(keep: Any) -> None:
+def test_a_restored_memory_continues_identically(keep: Any) -> None:
     memory, other = filled(keep, 11), Memory(MemoryPlan(5, keep, None), ["a", "b"], 0)
     other.load_state_dict(json.loads(json.dumps(memory.state_dict())))
     for one in (memory, other):

@@ -143,7 +143,7 @@ def test_a_resumed_run_has_the_lines_of_an_unstopped_one(make_session: Any, stop
     assert lines(resumed) == lines(straight)
 
 
-def test_where_nothing_is_shared_it_is_said(tmp_path: Path, tiny_settings: list[str]) -> None:
+def test_tasks_that_share_no_parameters_are_reported(tmp_path: Path, tiny_settings: list[str]) -> None:
     frozen = ["train.parts=adapters", "adapter=houlsby"]
     found = probed(session_of(tmp_path / "a", tiny_settings, *frozen))
     assert (dict(found.layers), dict(found.norms)) == ({}, {})
@@ -154,7 +154,7 @@ def test_where_nothing_is_shared_it_is_said(tmp_path: Path, tiny_settings: list[
     assert list(norms.layers) == ["all", "layer 1", "layer 0", "embeddings"]  # the layer norms are
 
 
-def test_one_task_has_nobody_to_meet(tmp_path: Path, tiny_settings: list[str]) -> None:
+def test_one_task_has_no_pairs(tmp_path: Path, tiny_settings: list[str]) -> None:
     task = "{kind: classes, text: text, label: opinion, train: 'sample:opinions-train', dev: 'sample:opinions-dev'}"
     recipe = read_recipe(QUICKSTART, [*tiny_settings, f"tasks={{opinion: {task}}}", "train.interference_every=1"])
     assert not probed(start_training(recipe, tmp_path / "run").session).layers

@@ -141,7 +141,7 @@ def test_without_conflicts_gem_is_the_plain_step(make_session: Any, accumulate: 
 
 
 @pytest.mark.parametrize("name", ["gem", "a_gem"])
-def test_remembered_tasks_judge_and_do_not_move(make_session: Any, name: str) -> None:
+def test_remembered_tasks_constrain_and_do_not_train(make_session: Any, name: str) -> None:
     session = with_policy(make_session(), name, size=8)
     step_apart(session, Draw("two", 4))
     assert session.feed.memory.others(["one"]) == ["two"]

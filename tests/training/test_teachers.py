@@ -31,7 +31,7 @@ def taught(tiny_settings: list[str], *settings: str, **teachers: Path) -> Recipe
     return read_recipe(QUICKSTART, [*tiny_settings, *SHORT, *given, *settings])
 
 
-def test_the_first_step_aims_at_the_teacher_alone(tmp_path: Path, tiny_settings: list[str], teacher: Finished) -> None:
+def test_the_first_step_uses_only_the_teacher(tmp_path: Path, tiny_settings: list[str], teacher: Finished) -> None:
     """Against the probabilities that the teacher predicts for the same texts."""
     recipe = taught(tiny_settings, opinion=teacher.folder)
     report = next(start_training(recipe, tmp_path / "run").steps())
@@ -71,7 +71,9 @@ def test_a_student_of_teachers_for_every_kind(
     assert alone[1].losses["question"] != plain[1].losses["question"]
 
 
-def test_a_student_learns_what_its_teacher_says(tmp_path: Path, tiny_settings: list[str], tiny_run: Finished) -> None:
+def test_a_student_learns_the_predictions_of_its_teacher(
+    tmp_path: Path, tiny_settings: list[str], tiny_run: Finished
+) -> None:
     """A model that starts as its teacher has no gradient from the teacher's outputs."""
     settings = ["train.steps_per_epoch=1", "train.epochs=1", "train.clip=null", "dropout=0", "attention_dropout=0"]
     recipe = taught(tiny_settings, *settings, opinion=tiny_run.folder)

@@ -3,6 +3,7 @@
 import html
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,18 @@ from polytask.text.controls import visible
 
 def card_page(summary: Mapping[str, Any], run: str) -> str:
     """The card, from the content of summary.json and the name of the run."""
+    return visible(_template().render(summary=summary, run=run))
+
+
+@cache
+def _template() -> jinja2.Template:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     # Not autoescaped: this is Markdown, and every text of the user's passes one of the three filters below.
     pages = jinja2.Environment(
         loader=loader, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False
     )
     pages.filters.update(plain=_plain, code=_code, quoted=_quoted)
-    return visible(pages.get_template("card.md.jinja").render(summary=summary, run=run))
+    return pages.get_template("card.md.jinja")
 
 
 def _plain(value: object) -> str:

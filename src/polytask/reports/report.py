@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +92,8 @@ class RunRecord:
 
 def report_page(run: RunRecord) -> str:
     """The page as HTML."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     try:
-        page = pages.get_template("report.html.jinja").render(
+        page = _template().render(
             run=run,
             name=run.folder.resolve().name,
             recipe_name=run.summary.get("name"),
@@ -111,6 +110,13 @@ def report_page(run: RunRecord) -> str:
             f"has another type ({type(error).__name__}: {error})"
         ) from error
     return visible(page)
+
+
+@cache
+def _template() -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return pages.get_template("report.html.jinja")
 
 
 @dataclass

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -51,6 +52,7 @@ def write_page(folder: Path) -> Path:
     return target
 
 
+@cache
 def _template() -> jinja2.Template:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -89,7 +90,7 @@ def test_the_mean_is_over_tasks() -> None:
     assert len(judge(tasks[:1], "b").comparisons) == 1
 
 
-def test_turning_a_pair_round_turns_the_signs() -> None:
+def test_swapping_a_pair_swaps_the_signs() -> None:
     rng = np.random.default_rng(1)
     rows = {name: [wrong_at(*rng.integers(0, 100, count)) for _ in range(3)] for name, count in [("a", 9), ("b", 30)]}
     (one,) = judge([yes_no(rows)], "a").comparisons
@@ -135,7 +136,7 @@ def test_identical_predictions(metric: str) -> None:
     assert found.detectable > 0.01
 
 
-def test_no_number_is_ever_missing() -> None:
+def test_no_number_is_missing() -> None:
     rng = np.random.default_rng(0)
     scores = rng.normal(size=20)
     columns = [scores, -scores, np.zeros(20), np.full(20, np.nan), np.eye(20)[0], rng.normal(size=20)]
@@ -211,7 +212,7 @@ def test_a_seed_that_agrees_never_weakens_the_claim() -> None:
     assert halves == sorted(halves, reverse=True)
 
 
-def test_two_seeds_18_points_apart_say_so_and_what_it_takes() -> None:
+def test_two_seeds_18_points_apart_are_reported_with_the_seeds_needed() -> None:
     one, two = (judge([apart(18, seeds, 4)], "low").comparisons[0] for seeds in (1, 2))
     assert (one.claim, two.claim) == ("undecided", "undecided")
     assert sentence(one).startswith(
@@ -353,9 +354,22 @@ def test_seeds_that_sometimes_collapse_are_a_known_limit() -> None:
     assert claims <= stats.binom.ppf(0.995, STUDIES, 0.073)
 
 
-@pytest.mark.parametrize("kind", ["accuracy", "pearson"])
-@pytest.mark.parametrize("n", [100, 1000])
-@pytest.mark.parametrize(("seeds", "seed_noise"), [(1, 0.1), (2, 0.4), (3, 0.02), (3, 0.4), (5, 0.1)])
+# Every kind, size and noise in `make test`; all combinations in `make slow`.
+SOME = [
+    ("accuracy", 100, 1, 0.1),
+    ("pearson", 1000, 1, 0.1),
+    ("pearson", 100, 2, 0.4),
+    ("accuracy", 1000, 3, 0.02),
+    ("accuracy", 100, 3, 0.4),
+    ("pearson", 1000, 5, 0.1),
+]
+ALL = product(("accuracy", "pearson"), (100, 1000), ((1, 0.1), (2, 0.4), (3, 0.02), (3, 0.4), (5, 0.1)))
+OTHERS = [(kind, n, *noise) for kind, n, noise in ALL if (kind, n, *noise) not in SOME]
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "seeds", "seed_noise"), [*SOME, *(pytest.param(*c, marks=pytest.mark.slow) for c in OTHERS)]
+)
 def test_intervals_cover_the_truth(kind: str, n: int, seeds: int, seed_noise: float) -> None:
     """95 % where one noise rules; up to all of the time where the seeds' noise is small but two runs cannot show it."""
     rng = np.random.default_rng(n + seeds)

@@ -14,7 +14,7 @@ def test_fingerprint_follows_the_content_not_the_name(write: Write) -> None:
     assert open_source(one).fingerprint() == open_source(same).fingerprint() != open_source(other).fingerprint()
 
 
-def test_no_column_says_what_there_is(write: Write) -> None:
+def test_a_missing_column_is_reported_with_the_existing_ones(write: Write) -> None:
     source = open_source(write("x.csv", ",sentence,sentiment\n0,a,1\n"))
     message = str(no_column(source, "sentense"))
     assert message.endswith("no column 'sentense'; its columns are: sentence, sentiment; did you mean 'sentence'?")

@@ -1,0 +1,81 @@
+"""Fields of a recipe that do not fit each other are refused by name."""
+
+from typing import Any
+
+import pytest
+
+from polytask.recipe.checks import REQUIRED, check_blanks
+from polytask.recipe.reading import recipe_from
+from polytask.types import UserError
+
+TASK = {"kind": "yes_no", "text": "t", "label": "l", "train": "a.csv", "dev": "b.csv"}
+PLAIN = {"kind": "text", "text": "t", "train": "a.csv", "dev": "b.csv"}
+
+
+def recipe(**more: Any) -> dict[str, Any]:
+    return {"tasks": {"one": TASK}} | more
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (recipe(name="../../x"), r"name: must be the name of a folder inside runs/, found '\.\./\.\./x'"),
+        (recipe(name="/x"), "name: must be the name of a folder inside runs/, found '/x'"),
+        (recipe(name=""), "name: must be the name of a folder inside runs/, found ''"),
+        (recipe(name="a\nb"), r"name: must be the name of a folder inside runs/, found 'a\\nb'"),
+        (
+            recipe(regularizers=["smart", {"name": "smart", "weight": 2}]),
+            "regularizers: must be different, found smart, smart",
+        ),
+        (recipe(train={"device": "meta"}), "train.device: must be auto, cpu, cuda or cuda:NUMBER, found 'meta'"),
+        (recipe(train={"device": "cuda:x"}), "train.device: must be auto, cpu, cuda or cuda:NUMBER, found 'cuda:x'"),
+        (recipe(teachers={"two": "runs/x"}), "teachers: there is no task 'two'"),
+        (recipe(add={"distill": 1}), "add.distill: needs `guarantee: measured`"),
+        (
+            {"tasks": {"one": {**TASK, "metrics": ["measure"]}}},
+            "tasks.one.metrics: must be functions as module:function, found 'measure'",
+        ),
+        ({"tasks": {"one": {**TASK, "classes": ["a", "b"]}}}, "tasks.one.classes: .*for kind classes only"),
+        (recipe(train={"select": "two"}), "train.select: there is no task 'two'"),
+        (recipe(train={"select": "last.f1"}), "train.select: there is no task 'last'"),
+        (recipe(train={"select": "last", "patience": 2}), "train.patience: must be left out with `select: last`"),
+        (
+            {"tasks": {"one": {**TASK, "text": ["a", "b", "c"]}}},
+            "tasks.one.text: must be one column, or two for a pair; found 3",
+        ),
+        ({"tasks": {"one": {**TASK, "kind": "score"}}}, "tasks.one.range: must be the lowest and highest score"),
+        ({"tasks": {"one": {**TASK, "kind": "score", "range": [5, 0]}}}, "the first value must be lower"),
+        ({"tasks": {"one": {**TASK, "kind": "classes", "classes": ["a", "a"]}}}, "two or more different names"),
+        ({"tasks": {"one": {**TASK, "label": None}}}, "tasks.one.label: must have a value, found nothing"),
+        (
+            {"tasks": {"one": {**TASK, "kind": "text"}}},
+            "tasks.one.label: must be left out for kind text, which has no labels; found 'l'",
+        ),
+        (
+            {"tasks": {"one": {**PLAIN, "range": [0, 5]}}},
+            "tasks.one.range: must be left out for kind text",
+        ),
+        (
+            {"tasks": {"one": {**PLAIN, "loss": "focal"}}},
+            "tasks.one.loss: must be left out for kind text",
+        ),
+        ({"tasks": {"one": {**PLAIN, "classes": ["a", "b"]}}}, "tasks.one.classes: .*for kind classes only"),
+        (
+            {"tasks": {"one": {**PLAIN, "text": ["a", "b"]}}},
+            "tasks.one.text: must be one column for kind",
+        ),
+        ({"tasks": {"one": PLAIN}, "teachers": {"one": "runs/x"}}, "teachers.one: a task of kind text has no labels"),
+    ],
+)
+def test_fields_that_do_not_fit_are_refused(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        recipe_from(content)
+
+
+def test_all_blank_fields_are_listed_at_once() -> None:
+    blank = dict.fromkeys(REQUIRED)
+    with pytest.raises(UserError) as caught:
+        check_blanks({"one": blank, "two": {**TASK, "dev": None}, "words": {**PLAIN, "label": None}}, "file.yaml")
+    lines = str(caught.value).splitlines()
+    assert [line.split(": ")[1] for line in lines] == [*(f"tasks.one.{field}" for field in REQUIRED), "tasks.two.dev"]
+    check_blanks({"one": TASK, "words": {**PLAIN, "label": None}}, "file.yaml")  # plain text has no labels
