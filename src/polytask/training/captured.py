@@ -192,9 +192,7 @@ class CapturedSteps:
             if gradient is not None:
                 learned.append(Learned(weight, gradient, copy))
         if both:
-            full = [torch.empty_like(gradient) for gradient, _ in both]
-            torch._foreach_copy_(full, [half for _, half in both])
-            torch._foreach_add_([gradient for gradient, _ in both], full)
+            torch._foreach_add_([gradient for gradient, _ in both], [half for _, half in both])
         return learned
 
     def _clip_and_update(self, learned: list[Learned], values: Tensor, table: Table | None) -> Tensor:
