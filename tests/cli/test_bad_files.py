@@ -42,7 +42,8 @@ def check(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
         # The stores that were made are whole, and nothing stands beside them.
         assert {path.name for path in tmp_path.iterdir()} - before <= {"cache", "recipe.yaml"}
         stores = list((tmp_path / "cache").glob("tokens/*"))
-        assert all(tree(store) == ["labels", "meta.json", "offsets", "rows", "tokens"] for store in stores)
+        kept = [[name for name in tree(store) if not name.startswith("odd-texts-")] for store in stores]
+        assert all(names == ["labels", "meta.json", "offsets", "rows", "tokens"] for names in kept)
         assert not [store for store in stores if store.name.startswith(".")]
         return said
 
