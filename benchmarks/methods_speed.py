@@ -1,11 +1,12 @@
 """What each method costs on a GPU: the time of its captured step divided by that of a plain captured step.
 
     python benchmarks/methods_speed.py [--shape SHAPE] [--batch N] [--only METHOD ...] [--steps N] [--rounds N]
-        [--out FILE]
+        [--out FILE] [--profile]
 
 Sessions as in gpu_training.py (random ids, 29 a text on average, three tasks, bf16, no attention dropout). A method and
 the plain step that it is compared with take turns; the ratio is that of the same round (median, lowest, highest).
 A gradient policy is compared with a plain step on the same examples: those of the step and those it remembers.
+--profile prints the time of a step's kernels on the GPU, and the processor's time, instead of ratios.
 Every result is appended to --out as a line of JSON at once.
 """
 
@@ -14,6 +15,8 @@ import gc
 import json
 import statistics
 import tempfile
+import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,6 +140,43 @@ def measure(shape: str, batch: int, name: str, steps: int, rounds: int) -> dict[
     }
 
 
+def profile(shape: str, batch: int, name: str, steps: int = 20) -> dict[str, Any]:
+    """Where the time of a step goes: on the GPU, and on the processor."""
+    options = METHODS[name][1] if name in METHODS else PLAIN[name]
+    with tempfile.TemporaryDirectory() as folder:
+        variant = variant_of(shape, batch, Path(folder) / "method", options)
+        variant.steps_rate(1)  # until there is a window in which nothing is captured
+        started = time.process_time()
+        variant.warm_up(steps)
+        processor = (time.process_time() - started) / steps
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            variant.warm_up(steps)
+        variant.close()
+    kernels = seen.key_averages()
+    longest = sorted(((event.self_device_time_total / steps / 1000, event.key[:60]) for event in kernels), reverse=True)
+    return {
+        "shape": shape,
+        "batch": batch,
+        "method": name,
+        "gpu ms": sum(event.self_device_time_total for event in kernels) / steps / 1000,
+        "kernels": sum(event.count for event in kernels) / steps,
+        "processor ms": 1000 * processor,
+        "longest": longest[:8],
+    }
+
+
+def report(row: Mapping[str, Any]) -> None:
+    title = f"{row['shape']:10} {row['method']:20}"
+    if "gpu ms" in row:
+        numbers = f"{row['gpu ms']:7.2f} ms in {row['kernels']:.0f} kernels, processor {row['processor ms']:.2f} ms"
+    else:
+        numbers = (
+            f"{row['ratio']:5.2f} ({row['lowest']:.2f} to {row['highest']:.2f})  {row['ms']:7.2f} ms, "
+            f"{row['beside']} {row['plain ms']:.2f} ms"
+        )
+    print(title, numbers, f"NOT CAPTURED: {row['not captured']}" if row.get("not captured") else "", flush=True)
+
+
 def main() -> None:
     given = argparse.ArgumentParser()
     given.add_argument("--shape", choices=SHAPES, action="append")
@@ -145,23 +185,22 @@ def main() -> None:
     given.add_argument("--steps", type=int, default=150)
     given.add_argument("--rounds", type=int, default=3)
     given.add_argument("--out", type=Path)
+    given.add_argument("--profile", action="store_true")
     options = given.parse_args()
     machine = environment(torch.device("cuda"))
     print(f"{torch.cuda.get_device_name()}, torch {machine['torch']}")
+    names = [*PLAIN, *METHODS] if options.profile else list(METHODS)
     for shape in options.shape or SHAPES:
-        for name in options.only or METHODS:
+        for name in options.only or names:
             try:
-                row = measure(shape, options.batch, name, options.steps, options.rounds)
-            except Exception as error:
+                if options.profile:
+                    row = profile(shape, options.batch, name)
+                else:
+                    row = measure(shape, options.batch, name, options.steps, options.rounds)
+                report(row)
+            except Exception as error:  # one method that fails must not cost the others' results
                 row = {"shape": shape, "method": name, "error": f"{type(error).__name__}: {error}"}
                 print(f"{shape} {name}: {row['error']}", flush=True)
-            else:
-                why = f"  NOT CAPTURED: {row['not captured']}" if row["not captured"] else ""
-                print(
-                    f"{shape:10} {name:20} {row['ratio']:5.2f} ({row['lowest']:.2f} to {row['highest']:.2f})  "
-                    f"{row['ms']:7.2f} ms, {row['beside']} {row['plain ms']:.2f} ms{why}",
-                    flush=True,
-                )
             if options.out:
                 with options.out.open("a") as out:
                     out.write(json.dumps(row | {"environment": machine}) + "\n")
