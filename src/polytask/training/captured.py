@@ -10,15 +10,16 @@ each of which writes its gradient into a row of a matrix, and one that combines 
 Knows interfaces; knows no concrete method.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from polytask.kernels.graphs import Graphs
+from polytask.kernels.graphs import Body, Graphs
 from polytask.kernels.half_weights import HalfWeights
 from polytask.kernels.side_stream import SideStream
 from polytask.kernels.static_tensors import StaticTensors, as_stream, shape_of, tensors_of
@@ -27,7 +28,7 @@ from polytask.model import MultiTaskModel, Pass
 from polytask.settings import TrainSettings
 from polytask.stream import Stream
 from polytask.training.feed import Batch
-from polytask.training.gradient_rows import GradientRows, RowSource
+from polytask.training.gradient_rows import GradientRows, PassKind, RowSource
 from polytask.training.objective import Objective
 from polytask.training.step import (
     StepOutcome,
@@ -39,8 +40,20 @@ from polytask.training.step import (
 
 SIDE_STREAM_TOKENS = 16384
 """Up to this many tokens, gradients of weights are computed on a side stream; larger steps fill the GPU anyway."""
-Values = list[tuple[str, str]]
-"""What the numbers of a pass are: ("losses" or "penalties", name)."""
+
+
+@dataclass(frozen=True)
+class PassFacts:
+    """What a graph does not return, because it is the same for all streams of its shape."""
+
+    values: list[tuple[str, str]]
+    """What the numbers that it returns are: ("losses" or "penalties", name)."""
+    examples: int
+    """The number of examples that are trained on."""
+
+
+Part = tuple[Tensor, PassFacts]
+"""What a graph of a step returned, and what that is."""
 
 
 def reason_not_capturable(
@@ -88,8 +101,7 @@ class CapturedSteps:
         """NaN as soon as a loss of the running step is NaN or infinite, else 0."""
         self._stopped = torch.zeros((), device=self.device)
         """1 after a NaN or infinite value with `on_nan: stop`: nothing is updated any more."""
-        self._values: dict[Any, Values] = {}
-        self._examples: dict[Any, int] = {}
+        self._facts: dict[Any, PassFacts] = {}
         self._phase = self._current_phase()
         self._rows: GradientRows | None = None
         for group in optimizer.param_groups:
@@ -129,18 +141,15 @@ class CapturedSteps:
 
         numbers = self.graphs.run(key, tensors_of(stream), body)
         self._drop_gradients()
-        return self._outcome([(numbers, self._values[key])], self._examples[key], stream.layout.real_tokens)
+        return self._outcome([(numbers, self._facts[key])], stream.layout.real_tokens)
 
     # --- a step of one pass -------------------------------------------------------------------------------------------
     def _static(self, inputs: list[Tensor], like: Stream, capturing: bool) -> Stream:
         stream = as_stream(inputs, like)
         return replace(stream, layout=stream.layout.for_capture()) if capturing else stream
 
-    def _differentiate(self, key: Any, stream: Stream, only: str = "all", weight: float = 1.0) -> Tensor:
-        """Compute the gradient of `weight` times the losses and penalties. Returns them as one vector.
-
-        `only`: all, losses (of a task), memory (losses by their share of the examples) or penalties.
-        """
+    def _differentiate(self, key: Any, stream: Stream, kind: PassKind = "all", weight: float = 1.0) -> Tensor:
+        """Compute the gradient of `weight` times the losses and penalties. Returns them as one vector."""
         model, objective, settings = self.model, self.objective, self.settings
         self._drop_gradients()
         set_training_mode(model, settings)
@@ -150,27 +159,28 @@ class CapturedSteps:
         half = self.half.swapped_in(self.update is None) if self.half else nullcontext()
         with self.side_stream.open(len(stream.token_ids_T) <= SIDE_STREAM_TOKENS):
             with half, half_precision(model, settings):
-                if objective.regularizers and only in ("all", "penalties"):
+                if objective.regularizers and kind in ("all", "penalties"):
                     forward = model.run(stream)
                     outputs = forward.outputs
                     penalties = objective.penalties(model, forward, of_weights=False)
                 else:
                     outputs = model(stream)
-                if only != "penalties":
+                if kind != "penalties":
                     losses = objective.task_losses(model, stream, outputs, self._numbers.tensors[1])
             if forward is not None:
                 penalties |= objective.penalties(model, forward, of_weights=True)
             total = torch.zeros((), device=self.device)
             if losses:
-                total = objective.policy.weigh(by_share_of_examples(outputs, losses) if only == "memory" else losses)
+                total = objective.policy.weigh(by_share_of_examples(outputs, losses) if kind == "memory" else losses)
             for penalty in penalties.values():
                 total = total + penalty
             if total.requires_grad:
                 (total if weight == 1.0 else total * weight).backward()
         if self.half and self.update is None:
             self.half.move_gradients()
-        self._values[key] = [("losses", name) for name in losses] + [("penalties", name) for name in penalties]
-        self._examples[key] = sum(map(len, outputs.values())) if only in ("all", "losses") else 0
+        trained = kind in ("all", "losses")
+        reported = [("losses", name) for name in losses if trained] + [("penalties", name) for name in penalties]
+        self._facts[key] = PassFacts(reported, sum(map(len, outputs.values())) if trained else 0)
         return torch.stack([value.detach().float() for value in (*losses.values(), *penalties.values())])
 
     def _drop_gradients(self) -> None:
@@ -240,21 +250,20 @@ class CapturedSteps:
             self._rows = GradientRows(self.model, self.objective.policy, learnable, penalties)
         rows = self._rows
         rows.start_step()
-        parts, examples, tokens = [], 0, 0
+        parts, tokens = [], 0
         for batch in batches:
-            for only, stream in self._passes(batch):
-                source = rows.source(only, stream, self.model.tasks)
-                key = only, source.row, source.first, shape_of(stream)
+            for kind, stream in self._passes(batch):
+                source = rows.source(kind, stream, self.model.tasks)
+                key = kind, source.row, source.first, shape_of(stream)
                 # Copied, because the graphs share their memory: the next one may write where this result is.
-                numbers = self.graphs.run(key, tensors_of(stream), self._row_body(key, stream, only, source)).clone()
+                numbers = self.graphs.run(key, tensors_of(stream), self._pass_body(key, stream, source)).clone()
                 rows.reached(source, key)
-                parts.append((numbers, self._values[key] if only != "memory" else []))
-                examples += self._examples[key]
-                tokens += stream.layout.real_tokens if only in ("all", "losses") else 0
+                parts.append((numbers, self._facts[key]))
+                tokens += stream.layout.real_tokens if kind in ("all", "losses") else 0
         self._drop_gradients()
-        return self._combine(rows, parts, examples, tokens)
+        return self._combine(rows, parts, tokens)
 
-    def _passes(self, batch: Batch) -> Iterator[tuple[str, Stream]]:
+    def _passes(self, batch: Batch) -> Iterator[tuple[PassKind, Stream]]:
         if not self.objective.policy.needs_task_gradients:
             yield "all", batch.together
             return
@@ -265,10 +274,10 @@ class CapturedSteps:
         if self.objective.regularizers:
             yield "penalties", batch.together
 
-    def _row_body(self, key: Any, stream: Stream, only: str, source: RowSource) -> Any:
+    def _pass_body(self, key: Any, stream: Stream, source: RowSource) -> Body:
         def body(inputs: list[Tensor], table: Table | None, capturing: bool) -> Tensor:
             static = self._static(inputs, stream, capturing)
-            values = self._differentiate(key, static, only, 1 / self.settings.accumulate)
+            values = self._differentiate(key, static, source.kind, 1 / self.settings.accumulate)
             assert self._rows is not None
             self._rows.write(source, key, self._learned())
             self._bad += (values * 0).sum()
@@ -276,11 +285,9 @@ class CapturedSteps:
 
         return body
 
-    def _combine(
-        self, rows: GradientRows, parts: list[tuple[Tensor, Values]], examples: int, tokens: int
-    ) -> Callable[[], StepOutcome]:
+    def _combine(self, rows: GradientRows, parts: list[Part], tokens: int) -> Callable[[], StepOutcome]:
+        """Combine the rows and update the weights, unless a row is not finite."""
         bad_rows = rows.solve(self.graphs)
-        numbers = None
         if not bad_rows:
 
             def body(inputs: list[Tensor], table: Table | None, capturing: bool) -> Tensor:
@@ -288,15 +295,14 @@ class CapturedSteps:
                 nothing = torch.zeros(0, device=self.device)
                 return self._clip_and_update(rows.combined(inputs[0], copies), nothing, table)
 
-            numbers = self.graphs.run(("update", rows.pattern), [torch.tensor(rows.weights)], body)
-            parts = [*parts, (numbers, [])]
+            norm = self.graphs.run(("update", rows.pattern), [torch.tensor(rows.weights)], body)
+            parts = [*parts, (norm, PassFacts([], 0))]
         self._bad.zero_()
-        return self._outcome(parts, examples, tokens, bad_rows)
+        return self._outcome(parts, tokens, bad_rows)
 
     # --- its outcome --------------------------------------------------------------------------------------------------
-    def _outcome(
-        self, parts: list[tuple[Tensor, Values]], examples: int, tokens: int, bad_rows: list[str] | None = None
-    ) -> Callable[[], StepOutcome]:
+    def _outcome(self, parts: Sequence[Part], tokens: int, bad_rows: Sequence[str] = ()) -> Callable[[], StepOutcome]:
+        """Copy the numbers of a step's graphs to the host; the last one is the gradient's norm."""
         on_gpu = self.device.type == "cuda"
         results = torch.cat([numbers for numbers, _ in parts]) if len(parts) > 1 else parts[0][0]
         host = torch.empty(len(results), pin_memory=on_gpu).copy_(results, non_blocking=True)
@@ -304,18 +310,20 @@ class CapturedSteps:
         if event is not None:
             event.record()
 
-        def outcome() -> StepOutcome:
+        def read() -> StepOutcome:
             if event is not None:
                 event.synchronize()
-            numbers = iter(host.tolist())
-            sums: dict[str, dict[str, list[float]]] = {"losses": {}, "penalties": {}}
-            for tensor, names in parts:
-                own = [next(numbers) for _ in range(len(tensor))]
-                for (kind, name), value in zip(names, own, strict=False):
-                    sums[kind].setdefault(name, []).append(value)
-            norm = host[-1].item() if not bad_rows else float("nan")
-            means = {kind: {n: sum(v) / len(v) for n, v in values.items()} for kind, values in sums.items()}
-            found = StepOutcome(means["losses"], means["penalties"], norm, examples, tokens)
-            return check_finite(found, self.settings, bad_rows or ())
+            numbers = host.tolist()
+            found: dict[str, dict[str, list[float]]] = {"losses": {}, "penalties": {}}
+            first = 0
+            for tensor, facts in parts:
+                for (what, name), value in zip(facts.values, numbers[first:], strict=False):
+                    found[what].setdefault(name, []).append(value)
+                first += len(tensor)
+            norm = math.nan if bad_rows else numbers[-1]
+            means = {what: {n: sum(v) / len(v) for n, v in values.items()} for what, values in found.items()}
+            examples = sum(facts.examples for _, facts in parts)
+            outcome = StepOutcome(means["losses"], means["penalties"], norm, examples, tokens)
+            return check_finite(outcome, self.settings, bad_rows)
 
-        return outcome
+        return read

@@ -5,7 +5,7 @@ every trainable parameter, at a fixed address, so that graphs can write it. Know
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from polytask.training.gradients import own_parameters
 ALIGNMENT = 64  # elements, so that every parameter's columns can be loaded with wide accesses
 
 
+PassKind = Literal["all", "losses", "memory", "penalties"]
+"""What a pass differentiates: losses and penalties together, the loss of a task, that of a memory (whose tasks count by
+their share of the examples), or penalties alone."""
 Learnable = tuple[nn.Parameter, bool]
 """A parameter, and whether it has a half-precision copy, which then gets its gradient."""
 
@@ -31,8 +34,7 @@ class RowSource(NamedTuple):
     row: int
     first: bool
     """Whether it is the first pass of the step that writes the row; later ones add to it."""
-    kind: str
-    """all, losses, memory or penalties."""
+    kind: PassKind
     name: str
 
 
@@ -81,7 +83,7 @@ class GradientRows:
         self.sources: dict[int, RowSource] = {}
         self._reached: dict[int, frozenset[Tensor]] = {}
 
-    def source(self, kind: str, stream: Stream, tasks: Sequence[str]) -> RowSource:
+    def source(self, kind: PassKind, stream: Stream, tasks: Sequence[str]) -> RowSource:
         """The row that a pass over this stream writes."""
         here = [tasks[k] for k in stream.layout.tasks]
         row = 0
