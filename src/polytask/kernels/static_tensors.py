@@ -40,18 +40,22 @@ class StaticTensors:
         sizes = [-(-t.numel() * t.element_size() // ALIGNMENT) * ALIGNMENT for t in like]
         starts = [sum(sizes[:k]) for k in range(len(sizes))]
         # Two host buffers, used in turn: one may still be in transfer when the next is written.
-        pinned = device.type == "cuda"
-        hosts = [torch.zeros(sum(sizes), dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
+        on_gpu = device.type == "cuda"
+        hosts = [torch.zeros(sum(sizes), dtype=torch.uint8, pin_memory=on_gpu) for _ in range(2)]
         self._bytes = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
-        self._hosts = [(host, _views(host, starts, like)) for host in hosts]
+        self._hosts = [(host, _views(host, starts, like), torch.cuda.Event() if on_gpu else None) for host in hosts]
         self.tensors = _views(self._bytes, starts, like)
 
     def fill(self, tensors: list[Tensor]) -> None:
         self._hosts.reverse()
-        host, views = self._hosts[0]
+        host, views, sent = self._hosts[0]
+        if sent is not None:
+            sent.synchronize()  # a step of several passes may fill the same tensors more than twice
         for view, tensor in zip(views, tensors, strict=True):
             view.copy_(tensor)
         self._bytes.copy_(host, non_blocking=True)
+        if sent is not None:
+            sent.record()
 
 
 def _views(flat: Tensor, starts: list[int], like: list[Tensor]) -> list[Tensor]:
