@@ -26,6 +26,7 @@ SETTINGS = [
     f"train.steps_per_epoch={STEPS}",
     f"train.save_every={STOP}",
 ]
+TEXTS = "{kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:opinions-dev', head: mlm}"
 CASES = {
     "plain": [],
     "pal": ["adapter={name: pal, size: 24, heads: 3}"],
@@ -35,6 +36,7 @@ CASES = {
     "all tasks in a step": ["sampler=mixed"],
     "accumulated": ["train.accumulate=2"],
     "long sequences": ["adapter={name: prefix, length: 120}"],
+    "masked words": [f"tasks.texts={TEXTS}"],
     "lamb": ["optimizer={name: lamb, lr: 1e-3}"],
     "not captured": ["train.capture=false", "sampler=mixed", "adapter={name: pal, size: 24, heads: 3}"],
 }
