@@ -12,8 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from polytask import Running, read_recipe, start_training
+from polytask import Running, read_recipe, seeds, start_training
 from polytask.recipe.records import Recipe
+from polytask.stream import Stream
+from polytask.training.loop import Session
+from polytask.training.step import half_precision, set_training_mode
+from polytask.types import Draw
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 STEPS, STOP = 24, 13
@@ -34,7 +38,7 @@ CASES = {
     "gem": ["policy=gem"],
     "gem, all tasks in a step": ["policy=gem", "sampler=mixed"],
     "all tasks in a step": ["sampler=mixed"],
-    "accumulated": ["train.accumulate=2"],
+    "accumulated": ["train.accumulate=4"],
     "long sequences": ["adapter={name: prefix, length: 120}"],
     "masked words": [f"tasks.texts={TEXTS}"],
     "lamb": ["optimizer={name: lamb, lr: 1e-3}"],
@@ -89,6 +93,37 @@ def check_captured(running: Running, case: str) -> None:
     assert captured is not None
     assert captured.reason is None
     assert any(entry.graph is not None for entry in captured.graphs.entries.values())
+
+
+def gradients(session: Session, stream: Stream) -> dict[str, torch.Tensor]:
+    """The losses, the penalties and the gradient of each parameter, with the dropout of one seed."""
+    model, objective = session.model, session.objective
+    seeds.seed_torch(1, model.device)
+    model.zero_grad()
+    set_training_mode(model, session.settings)
+    with half_precision(model, session.settings):
+        forward = model.run(stream)
+        losses = objective.task_losses(model, stream, forward.outputs, 0.0)
+        penalties = objective.penalties(model, forward)
+    values = {**losses, **penalties}
+    torch.stack(list(values.values())).sum().backward()
+    grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return {name: value.detach() for name, value in values.items()} | grads
+
+
+@on_cuda
+@pytest.mark.parametrize("static_shape", [False, True])
+@pytest.mark.parametrize("case", ["plain", "pal", "smart", "long sequences", "masked words"])
+def test_a_pass_gives_the_same_gradients_every_time(case: str, static_shape: bool, tmp_path: Path) -> None:
+    """Says which parameter's gradient differs, where a test of whole runs only says which step."""
+    session = start_training(recipe_of(case), tmp_path / "run").session
+    draws = [Draw(task, 16) for task in session.model.tasks]
+    batch = session.feed.next_batch(draws, static_shape=static_shape)
+    stream = batch.together.to(session.model.device)
+    first = gradients(session, stream)
+    for _ in range(5):
+        again = gradients(session, stream)
+        assert [name for name in first if not torch.equal(first[name], again[name])] == []
 
 
 @on_cuda
