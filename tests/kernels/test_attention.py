@@ -65,14 +65,16 @@ def test_short_sequences_use_the_short_kernel(make_stream: MakeStream, monkeypat
 
 @pytest.mark.skipif(not (torch.cuda.is_available() and TRITON), reason="needs a CUDA device and Triton")
 @pytest.mark.parametrize(
-    ("dtype", "length", "dropout", "way"),
+    ("dtype", "length", "dropout", "learns", "way"),
     [
-        (torch.bfloat16, 128, 0.0, "attend_short"),
-        (torch.bfloat16, 128, 0.1, "attend_short"),
-        (torch.bfloat16, 129, 0.0, "attend_varlen"),
-        (torch.bfloat16, 129, 0.1, "definition"),
-        (torch.float32, 129, 0.0, "definition"),
-        (torch.float64, 8, 0.0, "definition"),
+        (torch.bfloat16, 128, 0.0, False, "attend_short"),
+        (torch.bfloat16, 128, 0.1, True, "attend_short"),
+        (torch.bfloat16, 129, 0.0, False, "attend_varlen"),
+        (torch.bfloat16, 129, 0.0, True, "attend_long"),
+        (torch.bfloat16, 129, 0.1, False, "attend_long"),
+        (torch.float32, 129, 0.0, False, "attend_long"),
+        (torch.float64, 129, 0.0, True, "definition"),
+        (torch.float64, 8, 0.0, False, "definition"),
     ],
 )
 def test_what_cuda_uses(
@@ -81,13 +83,15 @@ def test_what_cuda_uses(
     dtype: torch.dtype,
     length: int,
     dropout: float,
+    learns: bool,
     way: str,
 ) -> None:
     device = torch.device("cuda")
     layout = layout_of(make_stream, [length, 1]).to(device)
-    qkv = [t.detach().to(device, dtype) for t in random_qkv(length + 1, heads=4, size=32)]
+    start = random_qkv(length + 1, heads=4, size=32)
+    qkv = [t.detach().to(device, dtype).requires_grad_(learns) for t in start]
     used: list[str] = []
-    for name in ("attend_short", "attend_varlen"):
+    for name in ("attend_short", "attend_long", "attend_varlen"):
         own = getattr(attention, name)
         monkeypatch.setattr(attention, name, lambda *inputs, own=own, name=name: used.append(name) or own(*inputs))
     assert torch.isfinite(fused_attend(*qkv, layout, dropout)).all()

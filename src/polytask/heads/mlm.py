@@ -62,7 +62,8 @@ class MlmHead(TextHead):
         ends_S = encoded.layout.cu_seqlens_S1[first + 1 : last + 1].long() - encoded.tokens.start
         text_M = torch.bucketize(masked_M, ends_S, right=True)
         nll_and_one_M2 = torch.stack((nll_M, (ids_M >= 0).to(nll_M)), dim=-1)
-        return nll_and_one_M2.new_zeros(last - first, 2).index_add(0, text_M, nll_and_one_M2)
+        # Unlike index_add, this adds in a fixed order on every device.
+        return nll_and_one_M2.new_zeros(last - first, 2).index_put((text_M,), nll_and_one_M2, accumulate=True)
 
     def surprise(self, outputs: Tensor) -> Tensor:
         return outputs

@@ -1,7 +1,8 @@
 """Attention inside each sequence, by the fastest way that the device, the precision and the lengths allow.
 
-On CUDA, short sequences have a kernel of their own, and longer ones a varlen kernel in half precision. On the CPU,
-short sequences are plain matrix products. Everything else is left to the definition.
+On CUDA, short and long sequences have kernels of our own, whose gradients are bit-identical for the same input; without
+gradients, long sequences in half precision have torch's varlen kernel. On the CPU, short sequences are plain matrix
+products. Everything else is left to the definition.
 """
 
 import math
@@ -13,6 +14,7 @@ from torch import Tensor
 from polytask.encoders.attention import attend
 from polytask.fused_forms import definition_of, fuses
 from polytask.kernels.cpu_attention import attend_on_cpu, products_fit
+from polytask.kernels.long_attention import attend_long, attend_long_packed, long_fits
 from polytask.kernels.short_attention import attend_short, attend_short_packed, short_fits
 from polytask.stream import Layout
 
@@ -23,6 +25,8 @@ ALIGNMENT = 8  # head sizes of the varlen kernel are multiples of this
 def fused_attend(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, dropout: float = 0.0) -> Tensor:
     if short_fits(q_THd, layout.max_length):
         return attend_short(q_THd, k_THd, v_THd, layout.cu_seqlens_S1, dropout, layout.max_length)
+    if use_long(q_THd, dropout):
+        return attend_long(q_THd, k_THd, v_THd, layout.cu_seqlens_S1, dropout, layout.max_length)
     if varlen_fits(q_THd, dropout):
         return attend_varlen(q_THd, k_THd, v_THd, layout)
     if products_fit(q_THd, layout.max_length, dropout):
@@ -35,9 +39,17 @@ def attend_packed(qkv_T3Hd: Tensor, layout: Layout, dropout: float = 0.0, scale:
     q_THd, k_THd, v_THd = qkv_T3Hd.unbind(1)
     if short_fits(q_THd, layout.max_length):
         return attend_short_packed(qkv_T3Hd, layout.cu_seqlens_S1, dropout, layout.max_length, scale)
+    if use_long(q_THd, dropout):
+        return attend_long_packed(qkv_T3Hd, layout.cu_seqlens_S1, dropout, layout.max_length, scale)
     if scale is not None:
         q_THd = q_THd * (scale * math.sqrt(q_THd.shape[-1]))
     return fused_attend(q_THd, k_THd, v_THd, layout, dropout)
+
+
+def use_long(q_THd: Tensor, dropout: float) -> bool:
+    """Whether to use our kernel for long sequences: where the varlen kernel cannot run, or would compute gradients,
+    which it sums in an order that changes from run to run."""
+    return long_fits(q_THd) and (q_THd.requires_grad or not varlen_fits(q_THd, dropout))
 
 
 def varlen_fits(q_THd: Tensor, dropout: float) -> bool:

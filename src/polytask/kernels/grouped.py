@@ -90,7 +90,7 @@ def grouped_linear(x_TD: Tensor, w_Goi: Tensor, b_Go: Tensor | None, groups: Gro
     x_TD = F.pad(x_TD.bfloat16(), (0, more_in)).contiguous()
     product = F.grouped_mm(x_TD, w_Goi.transpose(1, 2), offs=groups.ends_G)
     y_TD: Tensor = _ContiguousGradient.apply(product)[:, :outputs]  # type: ignore[no-untyped-call]
-    return y_TD if b_Go is None else y_TD + b_Go.index_select(0, groups.ids_T).bfloat16()
+    return y_TD if b_Go is None else y_TD + group_rows(b_Go, groups).bfloat16()
 
 
 def equal_linear(x_TD: Tensor, w_Goi: Tensor, b_Go: Tensor | None) -> Tensor:
@@ -106,9 +106,33 @@ def vector_rows(vectors: Sequence[Tensor], layout: Layout) -> Tensor:
     """[T, D]: the vector of each token's task, given one for each task of the stream."""
     stack_GD = torch.stack(list(vectors))
     if layout.equal_tasks is None:
-        return stack_GD.index_select(0, layout.groups.ids_T)
+        return group_rows(stack_GD, layout.groups)
     first, last = layout.token_ranges[layout.equal_tasks[0]]
     return stack_GD[:, None].expand(-1, last - first, -1).flatten(0, 1)
+
+
+def group_rows(vectors_GD: Tensor, groups: Groups) -> Tensor:
+    """[T, D]: the vector of each token's group."""
+    rows_TD: Tensor = _GroupRows.apply(vectors_GD, groups.ids_T)  # type: ignore[no-untyped-call]
+    return rows_TD
+
+
+class _GroupRows(torch.autograd.Function):
+    """Selects rows. The gradient is a product, because that of `index_select` is summed by atomic operations, in an
+    order that changes from run to run."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors_GD: Tensor, ids_T: Tensor) -> Tensor:
+        ctx.save_for_backward(ids_T)
+        ctx.groups = len(vectors_GD)
+        return vectors_GD.index_select(0, ids_T)
+
+    @staticmethod
+    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor, None]:
+        (ids_T,) = ctx.saved_tensors
+        is_in_GT = ids_T == torch.arange(ctx.groups, device=ids_T.device)[:, None]
+        with torch.autocast(grad_TD.device.type, enabled=False):
+            return (is_in_GT.float() @ grad_TD.float()).to(grad_TD.dtype), None
 
 
 class _BatchedProduct(torch.autograd.Function):

@@ -49,8 +49,8 @@ def attend_short(
     Strided views are not copied. Tokens behind the last sequence get zeros; the output for a sequence longer than
     `max_length` is undefined.
     """
-    q_THd, k_THd, v_THd = (_ready(t) for t in (q_THd, k_THd, v_THd))
-    seed_1 = _draw(q_THd, dropout)
+    q_THd, k_THd, v_THd = (in_product_type(t) for t in (q_THd, k_THd, v_THd))
+    seed_1 = draw_seed(q_THd, dropout)
     out_THd: Tensor = _Attention.apply(q_THd, k_THd, v_THd, cu_seqlens_S1, seed_1, dropout, max_length)  # type: ignore[no-untyped-call]
     return out_THd
 
@@ -66,13 +66,13 @@ def attend_short_packed(
 
     `scale` replaces 1 / sqrt(d).
     """
-    qkv_T3Hd = _ready(qkv_T3Hd)
-    seed_1 = _draw(qkv_T3Hd, dropout)
+    qkv_T3Hd = in_product_type(qkv_T3Hd)
+    seed_1 = draw_seed(qkv_T3Hd, dropout)
     out_THd: Tensor = _PackedAttention.apply(qkv_T3Hd, cu_seqlens_S1, seed_1, dropout, max_length, scale)  # type: ignore[no-untyped-call]
     return out_THd
 
 
-def _ready(t: Tensor) -> Tensor:
+def in_product_type(t: Tensor) -> Tensor:
     assert TRITON, "attention for short sequences needs Triton"
     assert t.shape[-1] <= MAX_WIDTH, "the heads are too wide"
     device = t.device.type
@@ -80,7 +80,7 @@ def _ready(t: Tensor) -> Tensor:
     return t.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else t
 
 
-def _draw(t: Tensor, dropout: float) -> Tensor | None:
+def draw_seed(t: Tensor, dropout: float) -> Tensor | None:
     """The seed of the dropout masks, which the backward pass draws again."""
     assert 0 <= dropout < 1
     return torch.randint(2**62, (1,), device=t.device) if dropout else None
@@ -92,7 +92,7 @@ def short_fits(q_THd: Tensor, max_length: int) -> bool:
     if not (kernels_run(q_THd.device) and q_THd.dtype in DTYPES and size <= MAX_WIDTH and max_length <= MAX_LENGTH):
         return False
     tile = next(high for high, _ in BACKWARD if max_length <= high)
-    width = _width(size)
+    width = width_of(size)
     # Bytes of shared memory. The compiler needed less than this for compute capabilities 8.0 to 12.0. Float32 fits only
     # on newer GPUs; before Hopper the kernel would spill to slow memory.
     need = tile * (2 * tile + 8 * width)
@@ -101,9 +101,16 @@ def short_fits(q_THd: Tensor, max_length: int) -> bool:
     return need <= shared_memory(q_THd.device)
 
 
-def _width(size: int) -> int:
+def width_of(size: int) -> int:
     """The width of a tile: a power of two, at least the smallest that tensor cores support."""
     return max(16, 1 << (size - 1).bit_length())
+
+
+def precision_of(t: Tensor) -> str:
+    """The precision of products, in Triton's words."""
+    # Three products of 11 bits each replace one of float32's 24 bits. Without tensor cores a kernel needs so many
+    # registers that it spills to memory, and takes a minute to compile.
+    return "tf32x3" if t.dtype == torch.float32 else "tf32"
 
 
 def _launches(plan: Launches, max_length: int, programs: int) -> list[tuple[int, int, int]]:
@@ -132,7 +139,7 @@ def _sequence(cu, sequences, tokens, HEADS: tl.constexpr):
 
 
 @_jit
-def _load(start, step, n, TILE: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+def load_tile(start, step, n, TILE: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
     rows = tl.arange(0, TILE)[:, None]
     columns = tl.arange(0, WIDTH)[None, :]
     inside = rows < n
@@ -142,7 +149,7 @@ def _load(start, step, n, TILE: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.cons
 
 
 @_jit
-def _store(start, x_Ld, step, n, TILE: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+def store_tile(start, x_Ld, step, n, TILE: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
     rows = tl.arange(0, TILE)[:, None]
     columns = tl.arange(0, WIDTH)[None, :]
     inside = rows < n
@@ -155,7 +162,7 @@ def _store(start, x_Ld, step, n, TILE: tl.constexpr, SIZE: tl.constexpr, WIDTH: 
 def _clear(start, step, n, SIZE: tl.constexpr, WIDTH: tl.constexpr):
     zeros_Ld = tl.zeros([16, WIDTH], tl.float32)
     while n > 0:
-        _store(start, zeros_Ld, step, n, 16, SIZE, WIDTH)
+        store_tile(start, zeros_Ld, step, n, 16, SIZE, WIDTH)
         start += 16 * step
         n -= 16
 
@@ -217,14 +224,14 @@ def _attend_forward(
     else:
         for TILE in tl.static_range(16, HIGH + 1, 16):
             if TILE > LOW and TILE & (TILE - 1) == 0 and n <= TILE and n > (TILE // 2 if TILE > 16 else 0):
-                q_Ld = _load(q + place * q_step + head * q_head, q_step, n, TILE, SIZE, WIDTH)
-                k_Ld = _load(k + place * k_step + head * k_head, k_step, n, TILE, SIZE, WIDTH)
-                v_Ld = _load(v + place * v_step + head * v_head, v_step, n, TILE, SIZE, WIDTH)
+                q_Ld = load_tile(q + place * q_step + head * q_head, q_step, n, TILE, SIZE, WIDTH)
+                k_Ld = load_tile(k + place * k_step + head * k_head, k_step, n, TILE, SIZE, WIDTH)
+                v_Ld = load_tile(v + place * v_step + head * v_head, v_step, n, TILE, SIZE, WIDTH)
                 p_LL = _weights(q_Ld, k_Ld, n, scale, TILE, PRECISION)
                 if DROPS:
                     p_LL *= _kept(seed, token, head, dropout, TILE)
                 out_Ld = tl.dot(p_LL.to(v_Ld.dtype), v_Ld, input_precision=PRECISION)
-                _store(out, out_Ld, HEADS * SIZE, n, TILE, SIZE, WIDTH)
+                store_tile(out, out_Ld, HEADS * SIZE, n, TILE, SIZE, WIDTH)
 
 
 @_jit
@@ -271,10 +278,10 @@ def _attend_backward(
     else:
         for TILE in tl.static_range(16, HIGH + 1, 16):
             if TILE > LOW and TILE & (TILE - 1) == 0 and n <= TILE and n > (TILE // 2 if TILE > 16 else 0):
-                q_Ld = _load(q + place * q_step + head * q_head, q_step, n, TILE, SIZE, WIDTH)
-                k_Ld = _load(k + place * k_step + head * k_head, k_step, n, TILE, SIZE, WIDTH)
-                v_Ld = _load(v + place * v_step + head * v_head, v_step, n, TILE, SIZE, WIDTH)
-                grad_Ld = _load(grad + place * grad_step + head * grad_head, grad_step, n, TILE, SIZE, WIDTH)
+                q_Ld = load_tile(q + place * q_step + head * q_head, q_step, n, TILE, SIZE, WIDTH)
+                k_Ld = load_tile(k + place * k_step + head * k_head, k_step, n, TILE, SIZE, WIDTH)
+                v_Ld = load_tile(v + place * v_step + head * v_head, v_step, n, TILE, SIZE, WIDTH)
+                grad_Ld = load_tile(grad + place * grad_step + head * grad_head, grad_step, n, TILE, SIZE, WIDTH)
                 p_LL = _weights(q_Ld, k_Ld, n, scale, TILE, PRECISION)
                 p_grad_LL = tl.dot(grad_Ld, tl.trans(v_Ld), input_precision=PRECISION)
                 used_LL = p_LL
@@ -283,13 +290,13 @@ def _attend_backward(
                     used_LL = p_LL * kept_LL
                     p_grad_LL *= kept_LL
                 v_grad_Ld = tl.dot(tl.trans(used_LL.to(grad_Ld.dtype)), grad_Ld, input_precision=PRECISION)
-                _store(v_grad, v_grad_Ld, out_step, n, TILE, SIZE, WIDTH)
+                store_tile(v_grad, v_grad_Ld, out_step, n, TILE, SIZE, WIDTH)
                 scores_grad_LL = p_LL * (p_grad_LL - tl.sum(p_LL * p_grad_LL, 1)[:, None])
                 scores_grad_LL = (scores_grad_LL * scale).to(q_Ld.dtype)
                 q_grad_Ld = tl.dot(scores_grad_LL, k_Ld, input_precision=PRECISION)
-                _store(q_grad, q_grad_Ld, out_step, n, TILE, SIZE, WIDTH)
+                store_tile(q_grad, q_grad_Ld, out_step, n, TILE, SIZE, WIDTH)
                 k_grad_Ld = tl.dot(tl.trans(scores_grad_LL), q_Ld, input_precision=PRECISION)
-                _store(k_grad, k_grad_Ld, out_step, n, TILE, SIZE, WIDTH)
+                store_tile(k_grad, k_grad_Ld, out_step, n, TILE, SIZE, WIDTH)
 
 
 class _Attention(torch.autograd.Function):
@@ -306,14 +313,15 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(q_THd, k_THd, v_THd, cu_seqlens_S1, seed_1)
         ctx.numbers = dropout, max_length
-        return _attend((q_THd, k_THd, v_THd), cu_seqlens_S1, seed_1, *ctx.numbers)
+        out_THd = q_THd.new_empty(q_THd.shape)
+        return attend_forward((q_THd, k_THd, v_THd), out_THd, cu_seqlens_S1, seed_1, *ctx.numbers)
 
     @staticmethod
     def backward(ctx: Any, grad_THd: Tensor) -> tuple[Tensor | None, ...]:
         *qkv, cu_seqlens_S1, seed_1 = ctx.saved_tensors
         grads = tuple(t.new_empty(t.shape) for t in qkv)
-        inputs = _contiguous_rows(*qkv, grad_THd)
-        _launch(_attend_backward, BACKWARD, inputs, grads, cu_seqlens_S1, seed_1, *ctx.numbers)
+        inputs = *qkv, grad_THd
+        attend_backward(inputs, grads, cu_seqlens_S1, seed_1, *ctx.numbers)
         return *grads, None, None, None, None
 
 
@@ -330,24 +338,31 @@ class _PackedAttention(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(qkv_T3Hd, cu_seqlens_S1, seed_1)
         ctx.numbers = dropout, max_length, scale
-        return _attend(qkv_T3Hd.unbind(1), cu_seqlens_S1, seed_1, *ctx.numbers)
+        out_THd = qkv_T3Hd.new_empty(qkv_T3Hd[:, 0].shape)
+        return attend_forward(qkv_T3Hd.unbind(1), out_THd, cu_seqlens_S1, seed_1, *ctx.numbers)
 
     @staticmethod
     def backward(ctx: Any, grad_THd: Tensor) -> tuple[Tensor | None, ...]:
         qkv_T3Hd, cu_seqlens_S1, seed_1 = ctx.saved_tensors
         grad_T3Hd = qkv_T3Hd.new_empty(qkv_T3Hd.shape)
-        inputs = _contiguous_rows(*qkv_T3Hd.unbind(1), grad_THd)
-        _launch(_attend_backward, BACKWARD, inputs, grad_T3Hd.unbind(1), cu_seqlens_S1, seed_1, *ctx.numbers)
+        inputs = *qkv_T3Hd.unbind(1), grad_THd
+        attend_backward(inputs, grad_T3Hd.unbind(1), cu_seqlens_S1, seed_1, *ctx.numbers)
         return grad_T3Hd, None, None, None, None, None
 
 
-def _attend(qkv: tuple[Tensor, ...], cu_seqlens_S1: Tensor, seed_1: Tensor | None, *numbers: Any) -> Tensor:
-    out_THd = qkv[0].new_empty(qkv[0].shape)
-    _launch(_attend_forward, FORWARD, _contiguous_rows(*qkv), (out_THd,), cu_seqlens_S1, seed_1, *numbers)
+def attend_forward(qkv: tuple[Tensor, ...], out_THd: Tensor, *options: Any) -> Tensor:
+    """Write the outputs of sequences of up to `max_length` tokens. `options`: see `_launch`."""
+    _launch(_attend_forward, FORWARD, contiguous_rows(*qkv), (out_THd,), *options)
     return out_THd
 
 
-def _contiguous_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
+def attend_backward(inputs: tuple[Tensor, ...], grads: tuple[Tensor, ...], *options: Any) -> None:
+    """Write the gradients of queries, keys and values; `inputs` are these and the gradient of the output."""
+    _launch(_attend_backward, BACKWARD, contiguous_rows(*inputs), grads, *options)
+
+
+def contiguous_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, copied where the elements of a head are not adjacent in memory."""
     return tuple(t if t.stride(-1) == 1 else t.contiguous() for t in tensors)
 
 
@@ -369,9 +384,6 @@ def _launch(
     strides = [stride for t in inputs for stride in t.stride()[:2]]
     if len(outputs) > 1:  # gradients, which may be parts of one tensor
         strides.append(outputs[0].stride(0))
-    # Three products of 11 bits each replace one of float32's 24 bits. Without tensor cores a kernel needs so many
-    # registers that it spills to memory, and takes a minute to compile.
-    precision = "tf32x3" if q_THd.dtype == torch.float32 else "tf32"
     with torch.cuda.device_of(q_THd):
         for low, high, warps in _launches(plan, max_length, sequences * heads):
             # The first launch has one more program per head, for the tokens behind the last sequence.
@@ -382,8 +394,8 @@ def _launch(
                 HIGH=high,
                 HEADS=heads,
                 SIZE=size,
-                WIDTH=_width(size),
+                WIDTH=width_of(size),
                 DROPS=seed_1 is not None,
-                PRECISION=precision,
+                PRECISION=precision_of(q_THd),
                 num_warps=warps,
             )
