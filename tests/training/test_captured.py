@@ -338,6 +338,23 @@ def test_nan_updates_nothing(make_session: Any, monkeypatch: pytest.MonkeyPatch,
     assert again.feed.given == session.feed.given
 
 
+def test_memory_that_runs_out_is_reported_with_the_step(make_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = captured(make_session(optimizer="fused_adamw", epochs=1))
+    assert session.captured is not None
+    session.captured.graphs.reason = "memory runs out in Python"
+    real = Objective.task_losses
+
+    def too_large(self: Objective, *args: Any) -> dict[str, Tensor]:
+        if session.step == 3:
+            raise torch.OutOfMemoryError("tried to allocate")
+        return real(self, *args)
+
+    monkeypatch.setattr(Objective, "task_losses", too_large)
+    with pytest.raises(UserError, match=r"step 3: out of memory on .* with a batch of [\d,]+ tokens.*--resume"):
+        list(session.fit())
+    assert session.step == 2
+
+
 def test_steps_of_one_shape_share_their_place(make_session: Any) -> None:
     session = captured(make_session(optimizer="fused_adamw"))
     assert session.captured is not None

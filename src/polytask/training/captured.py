@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,10 +32,13 @@ from polytask.training.feed import Batch
 from polytask.training.gradient_rows import GradientRows, PassKind, RowSource
 from polytask.training.objective import Objective
 from polytask.training.step import (
+    StepFailed,
     StepOutcome,
     by_share_of_examples,
     check_finite,
     half_precision,
+    memory_ran_out,
+    out_of_memory,
     set_training_mode,
 )
 
@@ -129,6 +133,15 @@ class CapturedSteps:
             self.half.refresh()
         rates = torch.tensor([group["lr"] for group in self.optimizer.param_groups])
         self._numbers.fill([rates, torch.tensor(progress)])
+        drawn: list[Batch] = []
+        try:
+            return self._launch(_noted(batches, drawn))
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            return partial(_fail, memory_ran_out(self.model, self.settings, drawn))
+
+    def _launch(self, batches: Iterable[Batch]) -> Callable[[], StepOutcome]:
         if self.objective.policy.needs_task_gradients or self.settings.accumulate > 1:
             return self._begin_in_parts(batches)
         (batch,) = batches
@@ -327,3 +340,13 @@ class CapturedSteps:
             return check_finite(outcome, self.settings, bad_rows)
 
         return read
+
+
+def _noted(batches: Iterable[Batch], drawn: list[Batch]) -> Iterator[Batch]:
+    for batch in batches:
+        drawn.append(batch)
+        yield batch
+
+
+def _fail(error: StepFailed) -> StepOutcome:
+    raise error

@@ -57,17 +57,22 @@ def take_step(
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        largest = max(len(batch.together.token_ids_T) for batch in drawn)
-        raise StepFailed(
-            f"out of memory on {model.device} with a batch of {largest:,} tokens; lower train.batch_size (it is "
-            f"{settings.batch_size}) and raise train.accumulate (it is {settings.accumulate}), or lower max_length"
-        ) from error
+        raise memory_ran_out(model, settings, drawn) from error
     norm = _clip([p for group in optimizer.param_groups for p in group["params"]], settings.clip)
     # Checked before the update; this is the only point that waits for the device.
     outcome = check_finite(totals.outcome(norm), settings, totals.non_finite_gradients)
     if outcome.skipped is None:
         optimizer.step()
     return outcome
+
+
+def memory_ran_out(model: MultiTaskModel, settings: TrainSettings, batches: Sequence[Batch]) -> StepFailed:
+    """The error of a step that ran out of memory before the update."""
+    largest = max(len(batch.together.token_ids_T) for batch in batches)
+    return StepFailed(
+        f"out of memory on {model.device} with a batch of {largest:,} tokens; lower train.batch_size (it is "
+        f"{settings.batch_size}) and raise train.accumulate (it is {settings.accumulate}), or lower max_length"
+    )
 
 
 def set_training_mode(model: MultiTaskModel, settings: TrainSettings) -> None:
