@@ -7,7 +7,7 @@ are truncated to `max_length` here and nowhere else.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,9 +16,10 @@ import numpy.typing as npt
 import torch
 
 from polytask.stream import Layout, Stream
-from polytask.text.filler import Room, filler_lengths, longest_class, size_class, static_rooms
+from polytask.text.filler import FILLER_LENGTH, Room, filler_lengths, longest_class, size_class, static_rooms
 from polytask.text.masking import Ids as Ids
 from polytask.text.masking import MaskedText, Masker, masked_tokens, padded
+from polytask.text.texts import Texts
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Part:
     """Examples of one task that will be packed into a stream."""
 
     task: str
-    texts: Sequence[tuple[Ids, ...]]
+    texts: Sequence[tuple[Ids, ...]] | Texts
     """For each example the ids of its text or its two texts, without special tokens."""
     separate_texts: bool = False
     """The two texts of a pair become two sequences."""
@@ -84,16 +85,17 @@ class Packer:
     def part(
         self,
         task: str,
-        texts: Sequence[tuple[Ids, ...]],
+        texts: Sequence[tuple[Ids, ...]] | Texts,
         form: InputFormat,
         labels: npt.NDArray[np.generic] | None = None,
         rngs: Iterable[np.random.Generator] = (),
     ) -> Part:
         """Put examples into the format that the task's head asks for. Masking uses one generator per example."""
+        texts = Texts.of(texts)
         if form.mask_share is not None:
             masked = [self.mask(text[0], form.mask_share, rng) for text, rng in zip(texts, rngs, strict=True)]
             return Part.masked(task, masked, form.mask_share)
-        return Part(task, [text * form.copies for text in texts], form.separate_texts, labels)
+        return Part(task, texts.repeated(form.copies), form.separate_texts, labels)
 
     def pack(self, parts: Sequence[Part], token_budget: int | None = None, static_shape: bool = False) -> Stream:
         """Pack the parts into one stream, its sequences ordered by task; filled up to `token_budget` tokens if given.
@@ -105,35 +107,55 @@ class Packer:
         ordered = sorted(parts, key=lambda part: self.tasks.index(part.task))
         assert len({part.task for part in ordered}) == len(ordered), "a task has one part in a stream"
         sequences = [self._sequences(part) for part in ordered]
-        rooms = static_rooms([len(own.ids) for own in sequences]) if static_shape else [None] * len(ordered)
+        rooms = static_rooms([own.tokens for own in sequences]) if static_shape else [None] * len(ordered)
         sequence_ranges, token_ranges = [(0, 0)] * len(self.tasks), [(0, 0)] * len(self.tasks)
-        rows = _Rows()
+        lengths: list[int] = []
+        end = 0
         for part, own, room in zip(ordered, sequences, rooms, strict=True):
-            k, first, start = self.tasks.index(part.task), rows.count, rows.tokens
-            rows.add(own)
-            sequence_ranges[k] = (first, rows.count)
+            k, first, start = self.tasks.index(part.task), len(lengths), end
+            lengths += own.lengths_S.tolist()
+            end += own.tokens
+            sequence_ranges[k] = (first, len(lengths))
             if room is not None:
-                rows.add_filler(room.filler_lengths(rows.tokens - start))
-            token_ranges[k] = (start, rows.tokens)
+                lengths += room.filler_lengths(own.tokens)
+                end = start + room.tokens
+            token_ranges[k] = (start, end)
         if token_budget is not None:
-            rows.add_filler(filler_lengths(token_budget - rows.tokens))
-        ids, lengths, second_starts = rows.joined()
-        ends, positions = np.cumsum(lengths), _places(lengths)
-        segments = (positions >= np.repeat(second_starts, lengths)).astype(np.int64)
+            lengths += filler_lengths(token_budget - end)
+            end = token_budget
+        starts = [token_ranges[self.tasks.index(part.task)][0] for part in ordered]
+        cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
+        np.cumsum(np.array(lengths, dtype=np.int64), dtype=np.int32, out=cu_seqlens[1:])
         layout = Layout(
-            cu_seqlens_S1=torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)),
-            lengths=tuple(lengths.tolist()),
+            cu_seqlens_S1=torch.from_numpy(cu_seqlens),
+            lengths=tuple(lengths),
             sequence_ranges=tuple(sequence_ranges),
             token_ranges=tuple(token_ranges),
-            length_bound=longest_class(int(lengths.max())) if static_shape else None,
+            length_bound=longest_class(max(lengths)) if static_shape else None,
         )
         labels = {
             part.task: torch.from_numpy(np.ascontiguousarray(self._labels(part, room)))
             for part, room in zip(ordered, rooms, strict=True)
             if part.labels is not None
         }
-        token_ids_T, position_ids_T, segment_ids_T = map(torch.from_numpy, (ids, positions, segments))
-        return Stream(token_ids_T, position_ids_T, segment_ids_T, layout, labels)
+        ids, positions, segments = map(torch.from_numpy, self._tokens(sequences, starts, end))
+        return Stream(ids, positions, segments, layout, labels)
+
+    def _tokens(
+        self, sequences: Sequence["_Sequences"], starts: Sequence[int], tokens: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The ids, positions and segments of a stream in which each task's sequences start at the given token."""
+        ids = np.zeros(tokens, dtype=np.int64)
+        segments = np.zeros(tokens, dtype=np.int64)
+        positions = np.empty(tokens, dtype=np.int64)
+        filled = 0
+        for own, start in zip(sequences, starts, strict=True):
+            positions[filled:start] = _filler_positions(start - filled)
+            filled = start + own.tokens
+            own.write_ids(ids[start:filled], self.cls_id, self.sep_id)
+            own.write_positions(positions[start:filled], segments[start:filled])
+        positions[filled:] = _filler_positions(tokens - filled)
+        return ids, positions, segments
 
     def _labels(self, part: Part, room: Room | None) -> npt.NDArray[np.generic]:
         """The labels of a part. In a stream of static shape the number of masked tokens is static too: those that are
@@ -157,29 +179,18 @@ class Packer:
             yield [cls, a, sep, b, sep], len(a) + 2
 
     def _sequences(self, part: Part) -> "_Sequences":
-        """The sequences of all examples of a part, with few operations however many examples there are."""
-        texts, lengths_NW = part.texts, _lengths(part.texts)
-        joined = _joined(texts, part.separate_texts)
-        if joined and lengths_NW.sum(1).max() > self.max_length - 3:
-            texts = [truncate_pair(a, b, self.max_length - 3) for a, b in texts]
-            lengths_NW = _lengths(texts)
-        elif not joined and lengths_NW.max(initial=0) > self.max_length - 2:
-            texts = [tuple(text[: self.max_length - 2] for text in example) for example in texts]
-            lengths_NW = _lengths(texts)
-        # Pieces of one type are concatenated several times faster.
-        dtype = texts[0][0].dtype if texts else np.int64
-        cls, sep = (token.astype(dtype) for token in self._special_tokens)
-        if joined:
-            pieces = [piece for a, b in texts for piece in (cls, a, sep, b, sep)]
-            lengths_S, second_starts_S = lengths_NW.sum(1) + 3, lengths_NW[:, 0] + 2
-        else:
-            pieces = [piece for example in texts for text in example for piece in (cls, text, sep)]
-            lengths_S = second_starts_S = lengths_NW.ravel() + 2
-        return _Sequences(np.concatenate(pieces or [cls[:0]]), lengths_S, second_starts_S)
+        texts = Texts.of(part.texts)
+        starts_NW, lengths_NW = texts.starts_NW, texts.lengths_NW
+        if _joined(texts, part.separate_texts):
+            lengths_NW = _truncate_pairs(lengths_NW, self.max_length - 3)
+            return _Sequences(texts.ids, (starts_NW - [1, 0]).ravel(), (lengths_NW + [2, 1]).ravel(), pieces=2)
+        lengths_NW = np.minimum(lengths_NW, self.max_length - 2)
+        return _Sequences(texts.ids, starts_NW.ravel() - 1, lengths_NW.ravel() + 2, pieces=1)
 
-    def lengths(self, texts: Sequence[tuple[Ids, ...]], form: InputFormat) -> npt.NDArray[np.int64]:
+    def lengths(self, texts: Sequence[tuple[Ids, ...]] | Texts, form: InputFormat) -> npt.NDArray[np.int64]:
         """The number of tokens that each example takes in a stream."""
-        lengths_NW = _lengths(texts)
+        texts = Texts.of(texts)
+        lengths_NW = texts.lengths_NW
         lengths_N: npt.NDArray[np.int64]
         if _joined(texts, form.separate_texts):
             lengths_N = np.minimum(lengths_NW.sum(1), self.max_length - 3) + 3
@@ -194,54 +205,63 @@ class Packer:
         return min(sum(lengths), self.max_length - 3) + 3
 
 
-class _Sequences(NamedTuple):
-    """The sequences of one task in a stream."""
+class _Sequences:
+    """The sequences of one task in a stream, as pieces: a text and the special tokens around it.
 
-    ids: Ids
-    """The ids of all of them, including special tokens."""
-    lengths: npt.NDArray[np.int64]
-    second_starts: npt.NDArray[np.int64]
-    """For each sequence the position at which its second segment starts; its length if it has none."""
+    Each piece ends with a separator. Pieces are copied from the array of the texts together with the tokens before and
+    behind them, which are then overwritten by special tokens.
+    """
+
+    def __init__(
+        self, texts: Ids, sources_P: npt.NDArray[np.int64], lengths_P: npt.NDArray[np.int64], pieces: int
+    ) -> None:
+        self.texts = texts
+        self.sources_P = sources_P
+        """Where each piece comes from; may be one token before or behind the array."""
+        self.lengths_P = lengths_P
+        self.pieces = pieces
+        """Of each sequence: 2 for a pair in one sequence."""
+        self.ends_P = lengths_P.cumsum()
+        self.tokens = int(self.ends_P[-1]) if len(lengths_P) else 0
+        self.lengths_S = lengths_P if pieces == 1 else lengths_P[::2] + lengths_P[1::2]
+
+    def write_ids(self, ids_T: npt.NDArray[np.int64], cls_id: int, sep_id: int) -> None:
+        starts_P = self.ends_P - self.lengths_P
+        source_T = (self.sources_P - starts_P).repeat(self.lengths_P)
+        source_T += np.arange(self.tokens)
+        if len(self.texts):
+            ids_T[:] = self.texts.take(source_T, mode="clip")
+        ids_T[self.ends_P - 1] = sep_id
+        ids_T[starts_P[:: self.pieces]] = cls_id
+
+    def write_positions(self, positions_T: npt.NDArray[np.int64], segments_T: npt.NDArray[np.int64]) -> None:
+        starts_S = self.ends_P[self.pieces - 1 :: self.pieces] - self.lengths_S
+        np.subtract(np.arange(self.tokens), starts_S.repeat(self.lengths_S), out=positions_T)
+        if self.pieces == 2:
+            segments_T[:] = np.tile([0, 1], len(self.lengths_S)).repeat(self.lengths_P)
 
 
-@dataclass
-class _Rows:
-    """The sequences of a stream while it is packed."""
-
-    parts: list[_Sequences] = field(default_factory=list)
-    count: int = 0
-    tokens: int = 0
-
-    def add(self, sequences: _Sequences) -> None:
-        self.parts.append(sequences)
-        self.count += len(sequences.lengths)
-        self.tokens += len(sequences.ids)
-
-    def add_filler(self, lengths: Sequence[int]) -> None:
-        filler = np.array(lengths, dtype=np.int64)
-        self.add(_Sequences(np.zeros(filler.sum(), dtype=np.int64), filler, filler))
-
-    def joined(self) -> _Sequences:
-        return _Sequences(*(np.concatenate(arrays, dtype=np.int64) for arrays in zip(*self.parts, strict=True)))
-
-
-def _joined(texts: Sequence[tuple[Ids, ...]], separate_texts: bool) -> bool:
+def _joined(texts: Texts, separate_texts: bool) -> bool:
     """Whether both texts of an example are in one sequence."""
-    return not separate_texts and len(texts) > 0 and len(texts[0]) == 2
+    return not separate_texts and texts.lengths_NW.shape[1] == 2
 
 
-def _lengths(texts: Sequence[tuple[Ids, ...]]) -> npt.NDArray[np.int64]:
-    """The number of tokens of each text: [N, texts of an example]."""
-    flat = [len(text) for example in texts for text in example]
-    width = len(texts[0]) if texts else 1
-    assert len(flat) == width * len(texts), "examples of one task must have the same number of texts"
-    return np.array(flat, dtype=np.int64).reshape(-1, width)
+def _filler_positions(tokens: int) -> npt.NDArray[np.int64]:
+    """The positions in filler sequences with this many tokens."""
+    return np.arange(tokens) % FILLER_LENGTH
 
 
-def _places(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """For rows of these lengths, one after another: the place of each element in its row."""
-    places: npt.NDArray[np.int64] = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return places
+def _truncate_pairs(lengths_N2: npt.NDArray[np.int64], room: int) -> npt.NDArray[np.int64]:
+    """The lengths of the texts of pairs after `truncate_pair`."""
+    a_N, b_N = lengths_N2.T
+    too_long_N = a_N + b_N > room
+    if not too_long_N.any():
+        return lengths_N2
+    shorter_N = np.minimum(np.minimum(a_N, b_N), room // 2)
+    first_longer_N = a_N > b_N
+    first_N = np.where(first_longer_N, room - shorter_N, shorter_N)
+    truncated_N2 = np.stack([first_N, room - first_N], 1)
+    return np.where(too_long_N[:, None], truncated_N2, lengths_N2)
 
 
 def truncate_pair(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:

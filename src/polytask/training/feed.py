@@ -115,6 +115,8 @@ class Feed:
 
     def _stream(self, chosen: Sequence[_Chosen], static_shape: bool = False) -> Stream:
         stream = self.packer.pack([self._part(one) for one in chosen], static_shape=static_shape)
+        if not self.teacher_outputs:
+            return stream
         outputs = {
             one.task: self.teacher_outputs[one.task][list(one.indices)]
             for one in chosen
@@ -124,11 +126,13 @@ class Feed:
 
     def _part(self, chosen: _Chosen) -> Part:
         task, examples = chosen.task, self.examples[chosen.task]
-        texts = [examples.tokens(i) for i in chosen.indices]
+        indices = np.array(chosen.indices, dtype=np.int64)
+        gather = getattr(examples, "gather", None)
+        texts = [examples.tokens(i) for i in chosen.indices] if gather is None else gather(indices)
         # The number differs for every example of every epoch, so that every epoch masks other tokens.
-        rngs = (seeds.generator(self.seed, "mask", task, chosen.number + n) for n in range(len(texts)))
+        rngs = (seeds.generator(self.seed, "mask", task, chosen.number + n) for n in range(len(indices)))
         form = self.formats.get(task, InputFormat())
-        return self.packer.part(task, texts, form, examples.labels[list(chosen.indices)], rngs)
+        return self.packer.part(task, texts, form, examples.labels[indices], rngs)
 
     def draw(self, task: str, count: int, *names: str | int) -> Stream:
         """Draw examples of a task by (seed, names, task), without replacement and without advancing its order."""
@@ -148,9 +152,11 @@ class Feed:
         size = len(self.examples[draw.task])
         first = self.given[draw.task]
         self.given[draw.task] += draw.count
-        epochs, places = np.divmod(np.arange(first, first + draw.count), size)
-        chosen = [self._order(draw.task, epoch)[places[epochs == epoch]] for epoch in np.unique(epochs).tolist()]
-        indices: list[int] = np.concatenate(chosen).tolist() if chosen else []
+        epoch, place = divmod(first, size)
+        indices: list[int] = []
+        while (missing := draw.count - len(indices)) > 0:
+            indices += self._order(draw.task, epoch)[place : place + missing].tolist()
+            epoch, place = epoch + 1, 0
         return indices
 
     def _order(self, task: str, epoch: int) -> npt.NDArray[np.integer]:

@@ -1,0 +1,47 @@
+"""The token ids of some examples in one array, so that many texts are packed with few operations. Knows ids only."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from polytask.text.masking import Ids
+
+
+@dataclass(frozen=True)
+class Texts:
+    """N examples of W texts each, as slices of an array of ids. Iterating yields the tuple of texts of each example."""
+
+    ids: Ids
+    """May contain other texts too, such as those of a whole store."""
+    starts_NW: npt.NDArray[np.int64]
+    """Where each text starts in `ids`."""
+    lengths_NW: npt.NDArray[np.int64]
+    """The number of tokens of each text."""
+
+    @classmethod
+    def of(cls, texts: "Sequence[tuple[Ids, ...]] | Texts") -> "Texts":
+        """Concatenate the texts of some examples."""
+        if isinstance(texts, Texts):
+            return texts
+        flat = [text for example in texts for text in example]
+        width = len(texts[0]) if texts else 1
+        assert len(flat) == width * len(texts), "examples of one task must have the same number of texts"
+        lengths = np.array([len(text) for text in flat], dtype=np.int64)
+        starts = lengths.cumsum() - lengths
+        ids = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int64)
+        return cls(ids, starts.reshape(-1, width), lengths.reshape(-1, width))
+
+    def repeated(self, copies: int) -> "Texts":
+        """Each example with its texts repeated `copies` times."""
+        if copies == 1:
+            return self
+        return Texts(self.ids, np.tile(self.starts_NW, (1, copies)), np.tile(self.lengths_NW, (1, copies)))
+
+    def __len__(self) -> int:
+        return len(self.lengths_NW)
+
+    def __iter__(self) -> Iterator[tuple[Ids, ...]]:
+        for starts, lengths in zip(self.starts_NW.tolist(), self.lengths_NW.tolist(), strict=True):
+            yield tuple(self.ids[start : start + length] for start, length in zip(starts, lengths, strict=True))
