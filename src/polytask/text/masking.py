@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,11 @@ class Masker:
     """The number of ids."""
     special_ids: tuple[int, ...]
 
+    @cached_property
+    def _ordinary_before_special(self) -> npt.NDArray[np.int64]:
+        """For each special id, in order, how many smaller ids are not special."""
+        return np.sort(np.array(self.special_ids, dtype=np.int64)) - np.arange(len(self.special_ids))
+
     def mask(self, ids: Ids, share: float, rng: np.random.Generator) -> MaskedText:
         """Choose `share` of the text's tokens, rounded, and at least one if possible; return them as labels."""
         candidates = np.flatnonzero(~np.isin(ids, self.special_ids))
@@ -50,9 +56,7 @@ class Masker:
     def _random_ids(self, count: int, rng: np.random.Generator) -> Ids:
         """Draw ids uniformly from all but the special ones."""
         drawn = rng.integers(self.vocabulary - len(self.special_ids), size=count)
-        for special in sorted(self.special_ids):
-            drawn += drawn >= special
-        return drawn
+        return drawn + self._ordinary_before_special.searchsorted(drawn, side="right")
 
 
 def masked_tokens(texts: Sequence[MaskedText]) -> Ids:

@@ -9,17 +9,20 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from polytask.stream import Layout, Stream
-from polytask.text.filler import FILLER_LENGTH, Room, filler_lengths, longest_class, size_class, static_rooms
+from polytask.text.filler import Room, filler_lengths, filler_positions, longest_class, size_class, static_rooms
 from polytask.text.masking import Ids as Ids
 from polytask.text.masking import MaskedText, Masker, masked_tokens, padded
-from polytask.text.texts import Texts
+from polytask.text.sequences import Sequences, joined, make_sequences, truncate_pair
+from polytask.text.texts import Texts, text_lengths
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,8 @@ class Part:
     """Examples of one task that will be packed into a stream."""
 
     task: str
-    texts: Sequence[tuple[Ids, ...]] | Texts
-    """For each example the ids of its text or its two texts, without special tokens."""
+    texts: Sequence[tuple[Ids, ...]] | Texts | Sequences
+    """For each example the ids of its text or its two texts, without special tokens; or the sequences of them."""
     separate_texts: bool = False
     """The two texts of a pair become two sequences."""
     labels: npt.NDArray[np.generic] | None = None
@@ -106,28 +109,25 @@ class Packer:
         """
         ordered = sorted(parts, key=lambda part: self.tasks.index(part.task))
         assert len({part.task for part in ordered}) == len(ordered), "a task has one part in a stream"
-        sequences = [self._sequences(part) for part in ordered]
+        sequences = [self.sequences_of(part) for part in ordered]
         rooms = static_rooms([own.tokens for own in sequences]) if static_shape else [None] * len(ordered)
         sequence_ranges, token_ranges = [(0, 0)] * len(self.tasks), [(0, 0)] * len(self.tasks)
         lengths: list[int] = []
-        end = 0
+        starts, end = [], 0
         for part, own, room in zip(ordered, sequences, rooms, strict=True):
             k, first, start = self.tasks.index(part.task), len(lengths), end
-            lengths += own.lengths_S.tolist()
-            end += own.tokens
+            lengths += own.lengths
             sequence_ranges[k] = (first, len(lengths))
             if room is not None:
                 lengths += room.filler_lengths(own.tokens)
-                end = start + room.tokens
+            end = start + (own.tokens if room is None else room.tokens)
             token_ranges[k] = (start, end)
+            starts.append(start)
         if token_budget is not None:
             lengths += filler_lengths(token_budget - end)
             end = token_budget
-        starts = [token_ranges[self.tasks.index(part.task)][0] for part in ordered]
-        cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
-        np.cumsum(np.array(lengths, dtype=np.int64), dtype=np.int32, out=cu_seqlens[1:])
         layout = Layout(
-            cu_seqlens_S1=torch.from_numpy(cu_seqlens),
+            cu_seqlens_S1=torch.from_numpy(np.array([*accumulate(lengths, initial=0)], dtype=np.int32)),
             lengths=tuple(lengths),
             sequence_ranges=tuple(sequence_ranges),
             token_ranges=tuple(token_ranges),
@@ -138,24 +138,14 @@ class Packer:
             for part, room in zip(ordered, rooms, strict=True)
             if part.labels is not None
         }
-        ids, positions, segments = map(torch.from_numpy, self._tokens(sequences, starts, end))
-        return Stream(ids, positions, segments, layout, labels)
+        return Stream(*_tokens(sequences, starts, end), layout, labels)
 
-    def _tokens(
-        self, sequences: Sequence["_Sequences"], starts: Sequence[int], tokens: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The ids, positions and segments of a stream in which each task's sequences start at the given token."""
-        ids = np.zeros(tokens, dtype=np.int64)
-        segments = np.zeros(tokens, dtype=np.int64)
-        positions = np.empty(tokens, dtype=np.int64)
-        filled = 0
-        for own, start in zip(sequences, starts, strict=True):
-            positions[filled:start] = _filler_positions(start - filled)
-            filled = start + own.tokens
-            own.write_ids(ids[start:filled], self.cls_id, self.sep_id)
-            own.write_positions(positions[start:filled], segments[start:filled])
-        positions[filled:] = _filler_positions(tokens - filled)
-        return ids, positions, segments
+    def sequences_of(self, part: Part) -> Sequences:
+        """The sequences of all examples of a part."""
+        if isinstance(part.texts, Sequences):
+            return part.texts
+        special_ids = self.cls_id, self.sep_id
+        return make_sequences(Texts.of(part.texts), part.separate_texts, special_ids, self.max_length)
 
     def _labels(self, part: Part, room: Room | None) -> npt.NDArray[np.generic]:
         """The labels of a part. In a stream of static shape the number of masked tokens is static too: those that are
@@ -178,21 +168,11 @@ class Packer:
             a, b = truncate_pair(texts[0], texts[1], self.max_length - 3)
             yield [cls, a, sep, b, sep], len(a) + 2
 
-    def _sequences(self, part: Part) -> "_Sequences":
-        texts = Texts.of(part.texts)
-        starts_NW, lengths_NW = texts.starts_NW, texts.lengths_NW
-        if _joined(texts, part.separate_texts):
-            lengths_NW = _truncate_pairs(lengths_NW, self.max_length - 3)
-            return _Sequences(texts.ids, (starts_NW - [1, 0]).ravel(), (lengths_NW + [2, 1]).ravel(), pieces=2)
-        lengths_NW = np.minimum(lengths_NW, self.max_length - 2)
-        return _Sequences(texts.ids, starts_NW.ravel() - 1, lengths_NW.ravel() + 2, pieces=1)
-
     def lengths(self, texts: Sequence[tuple[Ids, ...]] | Texts, form: InputFormat) -> npt.NDArray[np.int64]:
         """The number of tokens that each example takes in a stream."""
-        texts = Texts.of(texts)
-        lengths_NW = texts.lengths_NW
+        lengths_NW = text_lengths(texts)
         lengths_N: npt.NDArray[np.int64]
-        if _joined(texts, form.separate_texts):
+        if joined(lengths_NW, form.separate_texts):
             lengths_N = np.minimum(lengths_NW.sum(1), self.max_length - 3) + 3
         else:
             lengths_N = (np.minimum(lengths_NW, self.max_length - 2) + 2).sum(1) * form.copies
@@ -205,76 +185,19 @@ class Packer:
         return min(sum(lengths), self.max_length - 3) + 3
 
 
-class _Sequences:
-    """The sequences of one task in a stream, as pieces: a text and the special tokens around it.
-
-    Each piece ends with a separator. Pieces are copied from the array of the texts together with the tokens before and
-    behind them, which are then overwritten by special tokens.
-    """
-
-    def __init__(
-        self, texts: Ids, sources_P: npt.NDArray[np.int64], lengths_P: npt.NDArray[np.int64], pieces: int
-    ) -> None:
-        self.texts = texts
-        self.sources_P = sources_P
-        """Where each piece comes from; may be one token before or behind the array."""
-        self.lengths_P = lengths_P
-        self.pieces = pieces
-        """Of each sequence: 2 for a pair in one sequence."""
-        self.ends_P = lengths_P.cumsum()
-        self.tokens = int(self.ends_P[-1]) if len(lengths_P) else 0
-        self.lengths_S = lengths_P if pieces == 1 else lengths_P[::2] + lengths_P[1::2]
-
-    def write_ids(self, ids_T: npt.NDArray[np.int64], cls_id: int, sep_id: int) -> None:
-        starts_P = self.ends_P - self.lengths_P
-        source_T = (self.sources_P - starts_P).repeat(self.lengths_P)
-        source_T += np.arange(self.tokens)
-        if len(self.texts):
-            ids_T[:] = self.texts.take(source_T, mode="clip")
-        ids_T[self.ends_P - 1] = sep_id
-        ids_T[starts_P[:: self.pieces]] = cls_id
-
-    def write_positions(self, positions_T: npt.NDArray[np.int64], segments_T: npt.NDArray[np.int64]) -> None:
-        starts_S = self.ends_P[self.pieces - 1 :: self.pieces] - self.lengths_S
-        np.subtract(np.arange(self.tokens), starts_S.repeat(self.lengths_S), out=positions_T)
-        if self.pieces == 2:
-            segments_T[:] = np.tile([0, 1], len(self.lengths_S)).repeat(self.lengths_P)
-
-
-def _joined(texts: Texts, separate_texts: bool) -> bool:
-    """Whether both texts of an example are in one sequence."""
-    return not separate_texts and texts.lengths_NW.shape[1] == 2
-
-
-def _filler_positions(tokens: int) -> npt.NDArray[np.int64]:
-    """The positions in filler sequences with this many tokens."""
-    return np.arange(tokens) % FILLER_LENGTH
-
-
-def _truncate_pairs(lengths_N2: npt.NDArray[np.int64], room: int) -> npt.NDArray[np.int64]:
-    """The lengths of the texts of pairs after `truncate_pair`."""
-    a_N, b_N = lengths_N2.T
-    too_long_N = a_N + b_N > room
-    if not too_long_N.any():
-        return lengths_N2
-    shorter_N = np.minimum(np.minimum(a_N, b_N), room // 2)
-    first_longer_N = a_N > b_N
-    first_N = np.where(first_longer_N, room - shorter_N, shorter_N)
-    truncated_N2 = np.stack([first_N, room - first_N], 1)
-    return np.where(too_long_N[:, None], truncated_N2, lengths_N2)
-
-
-def truncate_pair(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
-    """Truncate two texts to `room` tokens together, as Hugging Face's `longest_first` does.
-
-    The longer text is truncated first. If both are truncated and `room` is odd, the longer text keeps the odd token; if
-    they are equally long, the second one does.
-    """
-    if len(a) + len(b) <= room:
-        return a, b
-    shorter = min(len(a), len(b), room // 2)
-    longer = room - shorter
-    return (a[:longer], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:longer])
+def _tokens(sequences: Sequence[Sequences], starts: Sequence[int], tokens: int) -> Iterator[Tensor]:
+    """The ids, positions and segments of a stream; `starts` are the first tokens of the tasks, all else is filler."""
+    ids_T, segments_T = np.zeros(tokens, dtype=np.int64), np.zeros(tokens, dtype=np.int64)
+    positions_T = np.empty(tokens, dtype=np.int64)
+    for own, start, next_start in zip(sequences, starts, [*starts[1:], tokens], strict=True):
+        end = start + own.tokens
+        ids_T[start:end] = own.ids_T
+        positions_T[start:end] = own.positions_T
+        if own.segments_T is not None:
+            segments_T[start:end] = own.segments_T
+        if end < next_start:
+            positions_T[end:next_start] = filler_positions(next_start - end)
+    return map(torch.from_numpy, (ids_T, positions_T, segments_T))
 
 
 def batches_by_length(lengths: npt.ArrayLike, token_budget: int) -> Iterator[npt.NDArray[np.int64]]:

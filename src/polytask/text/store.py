@@ -62,9 +62,10 @@ class TokenStore:
 
     def gather(self, indices: npt.ArrayLike) -> Texts:
         """Returns the texts of several examples, which are not copied."""
-        places = np.asarray(indices, dtype=np.int64)[:, None] * self.width + np.arange(self.width)
-        starts = self._offsets[places]
-        return Texts(self._tokens, starts, self._offsets[places + 1] - starts)
+        first_N1 = np.asarray(indices, dtype=np.int64)[:, None] * self.width
+        bounds = self._offsets[first_N1 + np.arange(self.width + 1)]
+        starts_NW = bounds[:, :-1]
+        return Texts(self._tokens, starts_NW, bounds[:, 1:] - starts_NW)
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """Returns the number of tokens of each text: [N, width]."""

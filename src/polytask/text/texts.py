@@ -25,13 +25,10 @@ class Texts:
         """Concatenate the texts of some examples."""
         if isinstance(texts, Texts):
             return texts
+        lengths_NW = text_lengths(texts)
+        ends = lengths_NW.cumsum().reshape(lengths_NW.shape)
         flat = [text for example in texts for text in example]
-        width = len(texts[0]) if texts else 1
-        assert len(flat) == width * len(texts), "examples of one task must have the same number of texts"
-        lengths = np.array([len(text) for text in flat], dtype=np.int64)
-        starts = lengths.cumsum() - lengths
-        ids = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int64)
-        return cls(ids, starts.reshape(-1, width), lengths.reshape(-1, width))
+        return cls(np.concatenate(flat) if flat else np.zeros(0, dtype=np.int64), ends - lengths_NW, lengths_NW)
 
     def repeated(self, copies: int) -> "Texts":
         """Each example with its texts repeated `copies` times."""
@@ -45,3 +42,13 @@ class Texts:
     def __iter__(self) -> Iterator[tuple[Ids, ...]]:
         for starts, lengths in zip(self.starts_NW.tolist(), self.lengths_NW.tolist(), strict=True):
             yield tuple(self.ids[start : start + length] for start, length in zip(starts, lengths, strict=True))
+
+
+def text_lengths(texts: Sequence[tuple[Ids, ...]] | Texts) -> npt.NDArray[np.int64]:
+    """The number of tokens of each text: [N, W]."""
+    if isinstance(texts, Texts):
+        return texts.lengths_NW
+    flat = [len(text) for example in texts for text in example]
+    width = len(texts[0]) if texts else 1
+    assert len(flat) == width * len(texts), "examples of one task must have the same number of texts"
+    return np.array(flat, dtype=np.int64).reshape(-1, width)
