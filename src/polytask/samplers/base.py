@@ -4,9 +4,10 @@ Every draw depends on (seed, step), so a sampler's whole state is the number of 
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,10 +27,6 @@ class SamplerContext:
     seed: int
     steps_per_epoch: int
     epochs: int
-
-    @cached_property
-    def sizes_K(self) -> npt.NDArray[np.float64]:
-        return np.array(list(self.sizes.values()), dtype=np.float64)
 
 
 class Sampler(Protocol):
@@ -86,15 +83,26 @@ class RandomSampler(StepSampler):
         """Return p_i of each task in step 0, 1, 2 ...; they sum to 1."""
 
     def draws(self, step: int) -> tuple[Draw, ...]:
-        # What rng.choice(p=...) does, without its checks, which take longer than the rest of the draw.
-        ends = self.probabilities(step).cumsum()
+        """Draw as `rng.choice(K, p=probabilities)` does, whose checks take longer than all the rest."""
         u = seeds.generator(self.context.seed, "sampler", step).random()
-        return (Draw(self.tasks[(ends / ends[-1]).searchsorted(u, side="right")], self.context.batch_size),)
+        ends = _cumulative(tuple(self.probabilities(step).tolist()))
+        return (Draw(self.tasks[bisect_right(ends, u)], self.context.batch_size),)
+
+
+@lru_cache(maxsize=16)
+def _cumulative(shares: tuple[float, ...]) -> tuple[float, ...]:
+    sums = np.cumsum(shares)
+    return tuple((sums / sums[-1]).tolist())
 
 
 def power_shares(context: SamplerContext, alpha: float) -> npt.NDArray[np.float64]:
     """p_i ~ N_i^alpha: equal shares for alpha 0, in proportion to the sizes for alpha 1."""
-    weights = context.sizes_K**alpha
+    return _power_shares(tuple(context.sizes.values()), alpha)
+
+
+@lru_cache(maxsize=16)
+def _power_shares(sizes: tuple[int, ...], alpha: float) -> npt.NDArray[np.float64]:
+    weights = np.array(sizes, dtype=np.float64) ** alpha
     normed: npt.NDArray[np.float64] = weights / weights.sum()
     return normed
 
