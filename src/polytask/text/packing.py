@@ -7,7 +7,7 @@ are truncated to `max_length` here and nowhere else.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
@@ -96,9 +96,19 @@ class Packer:
         """Put examples into the format that the task's head asks for. Masking uses one generator per example."""
         texts = Texts.of(texts)
         if form.mask_share is not None:
-            masked = [self.mask(text[0], form.mask_share, rng) for text, rng in zip(texts, rngs, strict=True)]
-            return Part.masked(task, masked, form.mask_share)
+            return self._masked_part(task, texts, form.mask_share, rngs)
         return Part(task, texts.repeated(form.copies), form.separate_texts, labels)
+
+    def _masked_part(self, task: str, texts: Texts, share: float, rngs: Iterable[np.random.Generator]) -> Part:
+        """The part that `mask` and `Part.masked` make of single texts."""
+        assert self.masker is not None, "this packer has no masker"
+        texts = texts.concatenated(self.max_length - 2)
+        lengths_N = texts.lengths_NW.squeeze(1)
+        masked, places = self.masker.mask_many(texts.ids, lengths_N, share, rngs)
+        # In front of the n-th text, counted from 0, there are n + 1 [CLS] and n [SEP].
+        added = 2 * np.searchsorted(lengths_N.cumsum(), places, side="right") + 1
+        labels = np.stack([places + added, texts.ids[places]])
+        return Part(task, replace(texts, ids=masked), labels=labels, mask_share=share)
 
     def pack(self, parts: Sequence[Part], token_budget: int | None = None, static_shape: bool = False) -> Stream:
         """Pack the parts into one stream, its sequences ordered by task; filled up to `token_budget` tokens if given.

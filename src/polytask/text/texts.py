@@ -36,6 +36,15 @@ class Texts:
             return self
         return Texts(self.ids, np.tile(self.starts_NW, (1, copies)), np.tile(self.lengths_NW, (1, copies)))
 
+    def concatenated(self, max_length: int) -> "Texts":
+        """Truncate each text, and copy them all into an array without anything else."""
+        lengths_NW = np.minimum(self.lengths_NW, max_length)
+        ends_NW = lengths_NW.cumsum().reshape(lengths_NW.shape)
+        starts_NW = ends_NW - lengths_NW
+        sources = (self.starts_NW - starts_NW).ravel().repeat(lengths_NW.ravel())
+        sources += np.arange(len(sources))
+        return Texts(self.ids[sources], starts_NW, lengths_NW)
+
     def __len__(self) -> int:
         return len(self.lengths_NW)
 

@@ -159,7 +159,7 @@ class Feed:
             part = self._part_ahead(task, form, number, len(indices))
         if part is None:
             # The number differs for every example of every epoch, so that every epoch masks other tokens.
-            rngs = (seeds.generator(self.seed, "mask", task, number + n) for n in range(len(indices)))
+            rngs = seeds.generators(self.seed, "mask", task, numbers=range(number, number + len(indices)))
             part = self._new_part(task, form, np.array(indices, dtype=np.int64), rngs)
         return part
 
