@@ -33,11 +33,11 @@ def generators(seed: int, *names: str | int, numbers: Sequence[int]) -> Iterator
     """
     if len(numbers) == 0:
         return
-    bits = np.random.PCG64(0)
+    bits: Any = np.random.PCG64(0)
     own = np.random.Generator(bits)
     for state, increment in _pcg64_states([derive(seed, *names, number) for number in numbers]):
-        state_of_bits = {"state": state, "inc": increment}
-        bits.state = {"bit_generator": "PCG64", "state": state_of_bits, "has_uint32": 0, "uinteger": 0}
+        numbers_of_state = {"state": state, "inc": increment}
+        bits.state = {"bit_generator": "PCG64", "state": numbers_of_state, "has_uint32": 0, "uinteger": 0}
         yield own
 
 

@@ -16,6 +16,9 @@ import numpy.typing as npt
 from polytask import seeds
 from polytask.types import Draw, Stage, StepReport
 
+AHEAD = 32
+"""The number of steps whose random numbers are drawn at once."""
+
 
 @dataclass(frozen=True)
 class SamplerContext:
@@ -51,6 +54,8 @@ class StepSampler(ABC):
     """A sampler whose draws depend only on the step number."""
 
     stages: tuple[Stage, ...] = ()
+    _uniforms: tuple[int, list[float]] = -1, []
+    """A block of AHEAD steps, and the uniform numbers of them."""
 
     def __init__(self, context: SamplerContext) -> None:
         self.context = context
@@ -60,6 +65,15 @@ class StepSampler(ABC):
     @abstractmethod
     def draws(self, step: int) -> tuple[Draw, ...]:
         """Return the draws of step 0, 1, 2 ..."""
+
+    def uniform(self, step: int) -> float:
+        """Return a number in [0, 1) that depends only on (seed, step)."""
+        block, place = divmod(step, AHEAD)
+        if self._uniforms[0] != block:  # drawn for many steps at once, because that is faster
+            steps = range(block * AHEAD, (block + 1) * AHEAD)
+            rngs = seeds.generators(self.context.seed, "sampler", numbers=steps)
+            self._uniforms = block, [rng.random() for rng in rngs]
+        return self._uniforms[1][place]
 
     def next_step(self) -> tuple[Draw, ...]:
         self.steps_given += 1
@@ -83,10 +97,9 @@ class RandomSampler(StepSampler):
         """Return p_i of each task in step 0, 1, 2 ...; they sum to 1."""
 
     def draws(self, step: int) -> tuple[Draw, ...]:
-        """Draw as `rng.choice(K, p=probabilities)` does, whose checks take longer than all the rest."""
-        u = seeds.generator(self.context.seed, "sampler", step).random()
+        """Draw as `rng.choice(K, p=probabilities)` does, which takes longer because of its checks."""
         ends = _cumulative(tuple(self.probabilities(step).tolist()))
-        return (Draw(self.tasks[bisect_right(ends, u)], self.context.batch_size),)
+        return (Draw(self.tasks[bisect_right(ends, self.uniform(step))], self.context.batch_size),)
 
 
 @lru_cache(maxsize=16)

@@ -148,7 +148,8 @@ class Packer:
             for part, room in zip(ordered, rooms, strict=True)
             if part.labels is not None
         }
-        return Stream(*_tokens(sequences, starts, end), layout, labels)
+        ids_T, positions_T, segments_T = _tokens(sequences, starts, end)
+        return Stream(ids_T, positions_T, segments_T, layout, labels)
 
     def sequences_of(self, part: Part) -> Sequences:
         """The sequences of all examples of a part."""
