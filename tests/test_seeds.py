@@ -1,3 +1,6 @@
+import numpy as np
+import pytest
+
 from polytask import seeds
 
 
@@ -16,3 +19,14 @@ def test_known_value() -> None:
 
 
 KNOWN = 1897157643823050548
+
+
+@pytest.mark.parametrize("numbers", [range(40), [10**12], [5, 3, 5], []])
+def test_generators_that_are_seeded_together(numbers: list[int]) -> None:
+    """The draws of an odd number of 32-bit integers leave half of a 64-bit draw behind."""
+
+    def draws(rng: np.random.Generator) -> list[object]:
+        return [rng.random(), int(rng.integers(1000)), rng.permutation(9).tolist(), int(rng.integers(1000))]
+
+    together = [draws(rng) for rng in seeds.generators(7, "a", "b", numbers=numbers)]
+    assert together == [draws(seeds.generator(7, "a", "b", number)) for number in numbers]

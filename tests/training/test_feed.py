@@ -4,11 +4,13 @@ from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
 
 from polytask.stream import Stream
 from polytask.text.masking import Masker
 from polytask.text.packing import InputFormat, Packer
+from polytask.text.texts import Texts
 from polytask.training.feed import Feed
 from polytask.types import Draw
 
@@ -114,3 +116,46 @@ def test_copies_are_sequences_side_by_side() -> None:
     assert len(rows) == 6
     assert torch.equal(rows[0::2], rows[1::2])
     assert len(stream.labels["b"]) == 3
+
+
+class Pairs(Long):
+    """Pairs of texts of different lengths."""
+
+    def tokens(self, index: int) -> tuple[npt.NDArray[np.integer], ...]:
+        return np.full(index % 5, 10 + index), np.full(1 + index % 3, 20 + index)
+
+
+class Gathered(Pairs):
+    """The same, several at once."""
+
+    def gather(self, indices: npt.ArrayLike) -> Texts:
+        return Texts.of([self.tokens(i) for i in np.asarray(indices).tolist()])
+
+
+@pytest.mark.parametrize("ahead", [1, 4, 1000])
+@pytest.mark.parametrize("form", [InputFormat(), InputFormat(separate_texts=True, copies=2)])
+def test_batches_have_the_examples_of_the_order(monkeypatch: pytest.MonkeyPatch, ahead: int, form: InputFormat) -> None:
+    """However many are packed ahead, across the ends of epochs, and after the feed was set back."""
+    monkeypatch.setattr("polytask.training.feed.AHEAD", ahead)
+    packer, examples = Packer(("a", "b"), 2, 3, 8), {"a": Gathered(11), "b": Pairs(7)}
+    under_test, orders = (Feed(examples, packer, 4, formats=dict.fromkeys("ab", form)) for _ in range(2))
+    for number in range(40):
+        if number == 25:
+            for one in (under_test, orders):
+                one.load_state_dict({"given": {"a": 13, "b": 2}, "memory": None})
+        draws = [Draw("a", 3), Draw("b", 1 + number % 3)][number % 2 :]
+        static = number % 3 == 0
+        stream = under_test.next_batch(draws, static_shape=static).together
+        indices = {draw.task: orders.next_indices(draw) for draw in draws}
+        parts = [
+            packer.part(task, [examples[task].tokens(i) for i in own], form, examples[task].labels[own])
+            for task, own in indices.items()
+        ]
+        expected = packer.pack(parts, static_shape=static)
+        assert stream.token_ids_T.tolist() == expected.token_ids_T.tolist()
+        assert stream.position_ids_T.tolist() == expected.position_ids_T.tolist()
+        assert stream.segment_ids_T.tolist() == expected.segment_ids_T.tolist()
+        assert vars(stream.layout)["lengths"] == expected.layout.lengths
+        assert {task: own.tolist() for task, own in stream.labels.items()} == {
+            task: own.tolist() for task, own in expected.labels.items()
+        }

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from polytask import seeds
 from polytask.policies.base import MemoryPlan
 from polytask.training.memory import Memory
 
@@ -51,3 +52,20 @@ def test_only_tasks_with_examples_and_not_in_the_step_are_others() -> None:
     memory = filled("first", 3)
     assert memory.others(["b"]) == ["a"]
     assert memory.others(["a"]) == []
+
+
+@pytest.mark.parametrize("keep", ["first", "ring", "reservoir"])
+def test_examples_are_kept_as_if_they_came_one_by_one(keep: Any) -> None:
+    together, one_by_one = Memory(MemoryPlan(5, keep, None), ["a"], 3), Memory(MemoryPlan(5, keep, None), ["a"], 3)
+    together.observe("a", list(range(100, 103)))
+    together.observe("a", list(range(103, 140)))
+    for index in range(100, 140):
+        one_by_one.observe("a", [index])
+    assert together.state_dict() == one_by_one.state_dict()
+    if keep == "reservoir":
+        kept = list(range(100, 105))
+        for number in range(5, 40):
+            place = int(seeds.generator(3, "keep", "a", number).integers(number + 1))
+            if place < 5:
+                kept[place] = 100 + number
+        assert together.kept["a"] == kept

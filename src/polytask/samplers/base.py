@@ -4,8 +4,10 @@ Every draw depends on (seed, step), so a sampler's whole state is the number of 
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +15,9 @@ import numpy.typing as npt
 
 from polytask import seeds
 from polytask.types import Draw, Stage, StepReport
+
+AHEAD = 32
+"""The number of steps whose random numbers are drawn at once."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ class StepSampler(ABC):
     """A sampler whose draws depend only on the step number."""
 
     stages: tuple[Stage, ...] = ()
+    _uniforms: tuple[int, list[float]] = -1, []
+    """A block of AHEAD steps, and the uniform numbers of them."""
 
     def __init__(self, context: SamplerContext) -> None:
         self.context = context
@@ -58,6 +65,15 @@ class StepSampler(ABC):
     @abstractmethod
     def draws(self, step: int) -> tuple[Draw, ...]:
         """Return the draws of step 0, 1, 2 ..."""
+
+    def uniform(self, step: int) -> float:
+        """Return a number in [0, 1) that depends only on (seed, step)."""
+        block, place = divmod(step, AHEAD)
+        if self._uniforms[0] != block:  # drawn for many steps at once, because that is faster
+            steps = range(block * AHEAD, (block + 1) * AHEAD)
+            rngs = seeds.generators(self.context.seed, "sampler", numbers=steps)
+            self._uniforms = block, [rng.random() for rng in rngs]
+        return self._uniforms[1][place]
 
     def next_step(self) -> tuple[Draw, ...]:
         self.steps_given += 1
@@ -81,13 +97,25 @@ class RandomSampler(StepSampler):
         """Return p_i of each task in step 0, 1, 2 ...; they sum to 1."""
 
     def draws(self, step: int) -> tuple[Draw, ...]:
-        rng = seeds.generator(self.context.seed, "sampler", step)
-        return (Draw(self.tasks[rng.choice(len(self.tasks), p=self.probabilities(step))], self.context.batch_size),)
+        """Draw as `rng.choice(K, p=probabilities)` does, which takes longer because of its checks."""
+        ends = _cumulative(tuple(self.probabilities(step).tolist()))
+        return (Draw(self.tasks[bisect_right(ends, self.uniform(step))], self.context.batch_size),)
+
+
+@lru_cache(maxsize=16)
+def _cumulative(shares: tuple[float, ...]) -> tuple[float, ...]:
+    sums = np.cumsum(shares)
+    return tuple((sums / sums[-1]).tolist())
 
 
 def power_shares(context: SamplerContext, alpha: float) -> npt.NDArray[np.float64]:
     """p_i ~ N_i^alpha: equal shares for alpha 0, in proportion to the sizes for alpha 1."""
-    weights = np.array(list(context.sizes.values()), dtype=np.float64) ** alpha
+    return _power_shares(tuple(context.sizes.values()), alpha)
+
+
+@lru_cache(maxsize=16)
+def _power_shares(sizes: tuple[int, ...], alpha: float) -> npt.NDArray[np.float64]:
+    weights = np.array(sizes, dtype=np.float64) ** alpha
     normed: npt.NDArray[np.float64] = weights / weights.sum()
     return normed
 

@@ -1,8 +1,10 @@
 """Mixed batches: every step has examples of all tasks."""
 
+import math
+from itertools import pairwise
+
 import numpy as np
 
-from polytask import seeds
 from polytask.samplers.base import SamplerContext, StepSampler, power_shares
 from polytask.settings import Share
 from polytask.types import Draw
@@ -22,11 +24,11 @@ class Mixed(StepSampler):
 
     def __init__(self, context: SamplerContext, *, alpha: Share = 1.0) -> None:
         super().__init__(context)
-        self.ends = context.batch_size * np.cumsum(power_shares(context, alpha))
+        self.ends: list[float] = (context.batch_size * np.cumsum(power_shares(context, alpha))).tolist()
 
     def draws(self, step: int) -> tuple[Draw, ...]:
-        u = seeds.generator(self.context.seed, "sampler", step).random()
-        ends = np.minimum(np.floor(self.ends + u).astype(int), self.context.batch_size)
-        ends[-1] = self.context.batch_size  # whatever the rounding error of the cumulative sum
-        counts = np.diff(ends, prepend=0).tolist()
+        u, size = self.uniform(step), self.context.batch_size
+        # The last one ends at batch_size, whatever the rounding error of the cumulative sum.
+        ends = [0, *(min(math.floor(end + u), size) for end in self.ends[:-1]), size]
+        counts = [end - start for start, end in pairwise(ends)]
         return tuple(Draw(task, count) for task, count in zip(self.tasks, counts, strict=True) if count)

@@ -6,9 +6,13 @@ This exists only for speed: steps of equal shapes can be captured once and repla
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from polytask.stream import MANY_TASKS
 
 FILLER_LENGTH = 16  # filler sequences are short, because the cost of attention depends on the longest sequence
+FEW_POSITIONS = np.arange(4096) % FILLER_LENGTH
 MIN_CLASS = 64
 """The smallest number of tokens of a task in a stream of static shape."""
 LARGE = 12
@@ -23,6 +27,11 @@ def filler_lengths(room: int) -> list[int]:
         raise ValueError(f"the stream exceeds its token budget by {-room} tokens")
     full, rest = divmod(room, FILLER_LENGTH)
     return [FILLER_LENGTH] * full + ([rest] if rest else [])
+
+
+def filler_positions(tokens: int) -> npt.NDArray[np.int64]:
+    """The positions of the tokens of `filler_lengths`."""
+    return FEW_POSITIONS[:tokens] if tokens <= len(FEW_POSITIONS) else np.arange(tokens) % FILLER_LENGTH
 
 
 def size_class(tokens: int, tasks: int = 1) -> int:

@@ -1,7 +1,9 @@
 """Masks tokens of a text for masked language modelling. Knows ids; knows no stream, no task and no model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +35,11 @@ class Masker:
     """The number of ids."""
     special_ids: tuple[int, ...]
 
+    @cached_property
+    def _ordinary_before_special(self) -> npt.NDArray[np.int64]:
+        """For each special id, in order, how many smaller ids are not special."""
+        return np.sort(np.array(self.special_ids, dtype=np.int64)) - np.arange(len(self.special_ids))
+
     def mask(self, ids: Ids, share: float, rng: np.random.Generator) -> MaskedText:
         """Choose `share` of the text's tokens, rounded, and at least one if possible; return them as labels."""
         candidates = np.flatnonzero(~np.isin(ids, self.special_ids))
@@ -47,12 +54,36 @@ class Masker:
         labels[chosen] = ids[chosen]
         return MaskedText(masked, labels)
 
+    def mask_many(
+        self, ids_T: Ids, lengths_N: npt.NDArray[np.int64], share: float, rngs: Iterable[np.random.Generator]
+    ) -> tuple[Ids, Ids]:
+        """Mask texts that follow each other, each with its own generator; as `mask` does, with fewer operations.
+
+        Returns the masked ids and the places of the chosen tokens, both over all texts.
+        """
+        candidates = np.flatnonzero(~np.isin(ids_T, self.special_ids))
+        ends = np.searchsorted(candidates, lengths_N.cumsum()).tolist()
+        chosen, fates, drawn = [], [], []
+        for (start, end), rng in zip(pairwise([0, *ends]), rngs, strict=True):
+            count = min(end - start, max(1, round(share * (end - start))))
+            chosen.append(rng.permutation(candidates[start:end])[:count])
+            fates.append(rng.random(count))
+            drawn.append(rng.integers(self.vocabulary - len(self.special_ids), size=count))
+        if not chosen:
+            return ids_T.astype(np.int64), candidates
+        places, fate = np.concatenate(chosen), np.concatenate(fates)
+        masked = ids_T.astype(np.int64)
+        values = np.where(fate < MASKED, self.mask_id, self._ordinary_ids(np.concatenate(drawn)))
+        masked[places] = np.where(fate < MASKED + REPLACED, values, ids_T[places])
+        return masked, np.sort(places)
+
     def _random_ids(self, count: int, rng: np.random.Generator) -> Ids:
         """Draw ids uniformly from all but the special ones."""
-        drawn = rng.integers(self.vocabulary - len(self.special_ids), size=count)
-        for special in sorted(self.special_ids):
-            drawn += drawn >= special
-        return drawn
+        return self._ordinary_ids(rng.integers(self.vocabulary - len(self.special_ids), size=count))
+
+    def _ordinary_ids(self, numbers: Ids) -> Ids:
+        """The ids with these numbers among those that are not special."""
+        return numbers + self._ordinary_before_special.searchsorted(numbers, side="right")
 
 
 def masked_tokens(texts: Sequence[MaskedText]) -> Ids:

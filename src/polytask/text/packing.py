@@ -7,18 +7,22 @@ are truncated to `max_length` here and nowhere else.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from polytask.stream import Layout, Stream
-from polytask.text.filler import Room, filler_lengths, longest_class, size_class, static_rooms
+from polytask.text.filler import Room, filler_lengths, filler_positions, longest_class, size_class, static_rooms
 from polytask.text.masking import Ids as Ids
 from polytask.text.masking import MaskedText, Masker, masked_tokens, padded
+from polytask.text.sequences import Sequences, joined, make_sequences, truncate_pair
+from polytask.text.texts import Texts, text_lengths
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,8 @@ class Part:
     """Examples of one task that will be packed into a stream."""
 
     task: str
-    texts: Sequence[tuple[Ids, ...]]
-    """For each example the ids of its text or its two texts, without special tokens."""
+    texts: Sequence[tuple[Ids, ...]] | Texts | Sequences
+    """For each example the ids of its text or its two texts, without special tokens; or the sequences of them."""
     separate_texts: bool = False
     """The two texts of a pair become two sequences."""
     labels: npt.NDArray[np.generic] | None = None
@@ -84,16 +88,27 @@ class Packer:
     def part(
         self,
         task: str,
-        texts: Sequence[tuple[Ids, ...]],
+        texts: Sequence[tuple[Ids, ...]] | Texts,
         form: InputFormat,
         labels: npt.NDArray[np.generic] | None = None,
         rngs: Iterable[np.random.Generator] = (),
     ) -> Part:
         """Put examples into the format that the task's head asks for. Masking uses one generator per example."""
+        texts = Texts.of(texts)
         if form.mask_share is not None:
-            masked = [self.mask(text[0], form.mask_share, rng) for text, rng in zip(texts, rngs, strict=True)]
-            return Part.masked(task, masked, form.mask_share)
-        return Part(task, [text * form.copies for text in texts], form.separate_texts, labels)
+            return self._masked_part(task, texts, form.mask_share, rngs)
+        return Part(task, texts.repeated(form.copies), form.separate_texts, labels)
+
+    def _masked_part(self, task: str, texts: Texts, share: float, rngs: Iterable[np.random.Generator]) -> Part:
+        """The part that `mask` and `Part.masked` make of single texts."""
+        assert self.masker is not None, "this packer has no masker"
+        texts = texts.concatenated(self.max_length - 2)
+        lengths_N = texts.lengths_NW.squeeze(1)
+        masked, places = self.masker.mask_many(texts.ids, lengths_N, share, rngs)
+        # In front of the n-th text, counted from 0, there are n + 1 [CLS] and n [SEP].
+        added = 2 * np.searchsorted(lengths_N.cumsum(), places, side="right") + 1
+        labels = np.stack([places + added, texts.ids[places]])
+        return Part(task, replace(texts, ids=masked), labels=labels, mask_share=share)
 
     def pack(self, parts: Sequence[Part], token_budget: int | None = None, static_shape: bool = False) -> Stream:
         """Pack the parts into one stream, its sequences ordered by task; filled up to `token_budget` tokens if given.
@@ -104,36 +119,44 @@ class Packer:
         """
         ordered = sorted(parts, key=lambda part: self.tasks.index(part.task))
         assert len({part.task for part in ordered}) == len(ordered), "a task has one part in a stream"
-        sequences = [self._sequences(part) for part in ordered]
-        rooms = static_rooms([len(own.ids) for own in sequences]) if static_shape else [None] * len(ordered)
+        sequences = [self.sequences_of(part) for part in ordered]
+        rooms = static_rooms([own.tokens for own in sequences]) if static_shape else [None] * len(ordered)
         sequence_ranges, token_ranges = [(0, 0)] * len(self.tasks), [(0, 0)] * len(self.tasks)
-        rows = _Rows()
+        lengths: list[int] = []
+        starts, end = [], 0
         for part, own, room in zip(ordered, sequences, rooms, strict=True):
-            k, first, start = self.tasks.index(part.task), rows.count, rows.tokens
-            rows.add(own)
-            sequence_ranges[k] = (first, rows.count)
+            k, first, start = self.tasks.index(part.task), len(lengths), end
+            lengths += own.lengths
+            sequence_ranges[k] = (first, len(lengths))
             if room is not None:
-                rows.add_filler(room.filler_lengths(rows.tokens - start))
-            token_ranges[k] = (start, rows.tokens)
+                lengths += room.filler_lengths(own.tokens)
+            end = start + (own.tokens if room is None else room.tokens)
+            token_ranges[k] = (start, end)
+            starts.append(start)
         if token_budget is not None:
-            rows.add_filler(filler_lengths(token_budget - rows.tokens))
-        ids, lengths, second_starts = rows.joined()
-        ends, positions = np.cumsum(lengths), _places(lengths)
-        segments = (positions >= np.repeat(second_starts, lengths)).astype(np.int64)
+            lengths += filler_lengths(token_budget - end)
+            end = token_budget
         layout = Layout(
-            cu_seqlens_S1=torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)),
-            lengths=tuple(lengths.tolist()),
+            cu_seqlens_S1=torch.from_numpy(np.array([*accumulate(lengths, initial=0)], dtype=np.int32)),
+            lengths=tuple(lengths),
             sequence_ranges=tuple(sequence_ranges),
             token_ranges=tuple(token_ranges),
-            length_bound=longest_class(int(lengths.max())) if static_shape else None,
+            length_bound=longest_class(max(lengths)) if static_shape else None,
         )
         labels = {
             part.task: torch.from_numpy(np.ascontiguousarray(self._labels(part, room)))
             for part, room in zip(ordered, rooms, strict=True)
             if part.labels is not None
         }
-        token_ids_T, position_ids_T, segment_ids_T = map(torch.from_numpy, (ids, positions, segments))
-        return Stream(token_ids_T, position_ids_T, segment_ids_T, layout, labels)
+        ids_T, positions_T, segments_T = _tokens(sequences, starts, end)
+        return Stream(ids_T, positions_T, segments_T, layout, labels)
+
+    def sequences_of(self, part: Part) -> Sequences:
+        """The sequences of all examples of a part."""
+        if isinstance(part.texts, Sequences):
+            return part.texts
+        special_ids = self.cls_id, self.sep_id
+        return make_sequences(Texts.of(part.texts), part.separate_texts, special_ids, self.max_length)
 
     def _labels(self, part: Part, room: Room | None) -> npt.NDArray[np.generic]:
         """The labels of a part. In a stream of static shape the number of masked tokens is static too: those that are
@@ -156,32 +179,11 @@ class Packer:
             a, b = truncate_pair(texts[0], texts[1], self.max_length - 3)
             yield [cls, a, sep, b, sep], len(a) + 2
 
-    def _sequences(self, part: Part) -> "_Sequences":
-        """The sequences of all examples of a part, with few operations however many examples there are."""
-        texts, lengths_NW = part.texts, _lengths(part.texts)
-        joined = _joined(texts, part.separate_texts)
-        if joined and lengths_NW.sum(1).max() > self.max_length - 3:
-            texts = [truncate_pair(a, b, self.max_length - 3) for a, b in texts]
-            lengths_NW = _lengths(texts)
-        elif not joined and lengths_NW.max(initial=0) > self.max_length - 2:
-            texts = [tuple(text[: self.max_length - 2] for text in example) for example in texts]
-            lengths_NW = _lengths(texts)
-        # Pieces of one type are concatenated several times faster.
-        dtype = texts[0][0].dtype if texts else np.int64
-        cls, sep = (token.astype(dtype) for token in self._special_tokens)
-        if joined:
-            pieces = [piece for a, b in texts for piece in (cls, a, sep, b, sep)]
-            lengths_S, second_starts_S = lengths_NW.sum(1) + 3, lengths_NW[:, 0] + 2
-        else:
-            pieces = [piece for example in texts for text in example for piece in (cls, text, sep)]
-            lengths_S = second_starts_S = lengths_NW.ravel() + 2
-        return _Sequences(np.concatenate(pieces or [cls[:0]]), lengths_S, second_starts_S)
-
-    def lengths(self, texts: Sequence[tuple[Ids, ...]], form: InputFormat) -> npt.NDArray[np.int64]:
+    def lengths(self, texts: Sequence[tuple[Ids, ...]] | Texts, form: InputFormat) -> npt.NDArray[np.int64]:
         """The number of tokens that each example takes in a stream."""
-        lengths_NW = _lengths(texts)
+        lengths_NW = text_lengths(texts)
         lengths_N: npt.NDArray[np.int64]
-        if _joined(texts, form.separate_texts):
+        if joined(lengths_NW, form.separate_texts):
             lengths_N = np.minimum(lengths_NW.sum(1), self.max_length - 3) + 3
         else:
             lengths_N = (np.minimum(lengths_NW, self.max_length - 2) + 2).sum(1) * form.copies
@@ -194,67 +196,19 @@ class Packer:
         return min(sum(lengths), self.max_length - 3) + 3
 
 
-class _Sequences(NamedTuple):
-    """The sequences of one task in a stream."""
-
-    ids: Ids
-    """The ids of all of them, including special tokens."""
-    lengths: npt.NDArray[np.int64]
-    second_starts: npt.NDArray[np.int64]
-    """For each sequence the position at which its second segment starts; its length if it has none."""
-
-
-@dataclass
-class _Rows:
-    """The sequences of a stream while it is packed."""
-
-    parts: list[_Sequences] = field(default_factory=list)
-    count: int = 0
-    tokens: int = 0
-
-    def add(self, sequences: _Sequences) -> None:
-        self.parts.append(sequences)
-        self.count += len(sequences.lengths)
-        self.tokens += len(sequences.ids)
-
-    def add_filler(self, lengths: Sequence[int]) -> None:
-        filler = np.array(lengths, dtype=np.int64)
-        self.add(_Sequences(np.zeros(filler.sum(), dtype=np.int64), filler, filler))
-
-    def joined(self) -> _Sequences:
-        return _Sequences(*(np.concatenate(arrays, dtype=np.int64) for arrays in zip(*self.parts, strict=True)))
-
-
-def _joined(texts: Sequence[tuple[Ids, ...]], separate_texts: bool) -> bool:
-    """Whether both texts of an example are in one sequence."""
-    return not separate_texts and len(texts) > 0 and len(texts[0]) == 2
-
-
-def _lengths(texts: Sequence[tuple[Ids, ...]]) -> npt.NDArray[np.int64]:
-    """The number of tokens of each text: [N, texts of an example]."""
-    flat = [len(text) for example in texts for text in example]
-    width = len(texts[0]) if texts else 1
-    assert len(flat) == width * len(texts), "examples of one task must have the same number of texts"
-    return np.array(flat, dtype=np.int64).reshape(-1, width)
-
-
-def _places(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """For rows of these lengths, one after another: the place of each element in its row."""
-    places: npt.NDArray[np.int64] = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return places
-
-
-def truncate_pair(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
-    """Truncate two texts to `room` tokens together, as Hugging Face's `longest_first` does.
-
-    The longer text is truncated first. If both are truncated and `room` is odd, the longer text keeps the odd token; if
-    they are equally long, the second one does.
-    """
-    if len(a) + len(b) <= room:
-        return a, b
-    shorter = min(len(a), len(b), room // 2)
-    longer = room - shorter
-    return (a[:longer], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:longer])
+def _tokens(sequences: Sequence[Sequences], starts: Sequence[int], tokens: int) -> Iterator[Tensor]:
+    """The ids, positions and segments of a stream; `starts` are the first tokens of the tasks, all else is filler."""
+    ids_T, segments_T = np.zeros(tokens, dtype=np.int64), np.zeros(tokens, dtype=np.int64)
+    positions_T = np.empty(tokens, dtype=np.int64)
+    for own, start, next_start in zip(sequences, starts, [*starts[1:], tokens], strict=True):
+        end = start + own.tokens
+        ids_T[start:end] = own.ids_T
+        positions_T[start:end] = own.positions_T
+        if own.segments_T is not None:
+            segments_T[start:end] = own.segments_T
+        if end < next_start:
+            positions_T[end:next_start] = filler_positions(next_start - end)
+    return map(torch.from_numpy, (ids_T, positions_T, segments_T))
 
 
 def batches_by_length(lengths: npt.ArrayLike, token_budget: int) -> Iterator[npt.NDArray[np.int64]]:

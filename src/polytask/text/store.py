@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from polytask.disk.atomic import put_in_place
 from polytask.disk.hidden_folder import HiddenFolder
+from polytask.text.texts import Texts
 
 FORMAT = 1
 LABEL_TYPES = {"int": "<i8", "float": "<f8"}
@@ -58,6 +59,13 @@ class TokenStore:
         """Returns the ids of example i's text, or of its two texts, without special tokens."""
         bounds = self._offsets[i * self.width : (i + 1) * self.width + 1].tolist()
         return tuple(self._tokens[a:b] for a, b in pairwise(bounds))
+
+    def gather(self, indices: npt.ArrayLike) -> Texts:
+        """Returns the texts of several examples, which are not copied."""
+        first_N1 = np.asarray(indices, dtype=np.int64)[:, None] * self.width
+        bounds = self._offsets[first_N1 + np.arange(self.width + 1)]
+        starts_NW = bounds[:, :-1]
+        return Texts(self._tokens, starts_NW, bounds[:, 1:] - starts_NW)
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """Returns the number of tokens of each text: [N, width]."""

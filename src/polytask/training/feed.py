@@ -4,7 +4,7 @@ Each task goes through its examples in an order that depends on (seed, task, epo
 the number of examples drawn per task, and the memory.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -16,8 +16,12 @@ from torch import Tensor
 from polytask import seeds
 from polytask.stream import Stream
 from polytask.text.packing import InputFormat, Packer, Part
+from polytask.text.sequences import Sequences
 from polytask.training.memory import Memory
 from polytask.types import Draw, TokenizedExamples
+
+AHEAD = 1024
+"""How many examples of a task are turned into sequences at once."""
 
 
 class Batch:
@@ -56,6 +60,28 @@ class _Chosen:
     indices: Sequence[int]
     number: int
     """Counts the examples, so that masking differs from epoch to epoch."""
+    in_order: bool = False
+    """Whether they are the next examples of the task's order, from its `number`-th on."""
+
+
+@dataclass(frozen=True)
+class _Ahead:
+    """Examples of one epoch of a task, in its order, whose sequences are made together because that is faster."""
+
+    first: int
+    """Number of the first example, counted from the start of the run."""
+    sequences: Sequences
+    per_example: int
+    """Number of sequences of an example."""
+    labels: npt.NDArray[Any]
+
+    def part(self, task: str, first: int, count: int) -> Part | None:
+        """Some of the examples, if they are all here."""
+        start, end = first - self.first, first - self.first + count
+        if start < 0 or end > len(self.labels):
+            return None
+        sequences = self.sequences.slice(start * self.per_example, end * self.per_example)
+        return Part(task, sequences, labels=self.labels[start:end])
 
 
 class Feed:
@@ -82,6 +108,7 @@ class Feed:
         self.given = dict.fromkeys(examples, 0)
         """The number of examples drawn per task."""
         self._orders: dict[str, tuple[int, npt.NDArray[np.integer]]] = {}
+        self._ahead: dict[str, _Ahead] = {}
 
     def next_batch(self, draws: Sequence[Draw], per_task_gradients: bool = False, static_shape: bool = False) -> Batch:
         """Pack the next examples of these tasks; with `per_task_gradients`, also each task in its own stream."""
@@ -89,7 +116,7 @@ class Feed:
         own = []
         for draw in draws:
             first = self.given[draw.task]
-            own.append(_Chosen(draw.task, self.next_indices(draw), first))
+            own.append(_Chosen(draw.task, self.next_indices(draw), first, in_order=True))
         remembered = self._draw_memory([chosen.task for chosen in own], sum(draw.count for draw in draws), number)
         plan = self.memory.plan if self.memory is not None else None
         if self.memory is not None:
@@ -115,6 +142,8 @@ class Feed:
 
     def _stream(self, chosen: Sequence[_Chosen], static_shape: bool = False) -> Stream:
         stream = self.packer.pack([self._part(one) for one in chosen], static_shape=static_shape)
+        if not self.teacher_outputs:
+            return stream
         outputs = {
             one.task: self.teacher_outputs[one.task][list(one.indices)]
             for one in chosen
@@ -123,12 +152,42 @@ class Feed:
         return replace(stream, teacher_outputs=outputs)
 
     def _part(self, chosen: _Chosen) -> Part:
-        task, examples = chosen.task, self.examples[chosen.task]
-        texts = [examples.tokens(i) for i in chosen.indices]
-        # The number differs for every example of every epoch, so that every epoch masks other tokens.
-        rngs = (seeds.generator(self.seed, "mask", task, chosen.number + n) for n in range(len(texts)))
+        task, number, indices = chosen.task, chosen.number, chosen.indices
         form = self.formats.get(task, InputFormat())
-        return self.packer.part(task, texts, form, examples.labels[list(chosen.indices)], rngs)
+        part = None
+        if chosen.in_order and form.mask_share is None:
+            part = self._part_ahead(task, form, number, len(indices))
+        if part is None:
+            # The number differs for every example of every epoch, so that every epoch masks other tokens.
+            rngs = seeds.generators(self.seed, "mask", task, numbers=range(number, number + len(indices)))
+            part = self._new_part(task, form, np.array(indices, dtype=np.int64), rngs)
+        return part
+
+    def _part_ahead(self, task: str, form: InputFormat, first: int, count: int) -> Part | None:
+        """The examples of a task from its `first`-th on, if they are all of one epoch."""
+        ahead = self._ahead.get(task)
+        part = None if ahead is None else ahead.part(task, first, count)
+        if part is not None:
+            return part
+        epoch, place = divmod(first, len(self.examples[task]))
+        indices = self._order(task, epoch)[place : place + max(AHEAD, 2 * count)]
+        all_parts = self._new_part(task, form, indices)
+        sequences = self.packer.sequences_of(all_parts)
+        assert all_parts.labels is not None
+        self._ahead[task] = _Ahead(first, sequences, len(sequences) // len(indices), all_parts.labels)
+        return self._ahead[task].part(task, first, count)
+
+    def _new_part(
+        self,
+        task: str,
+        form: InputFormat,
+        indices: npt.NDArray[np.integer],
+        rngs: Iterable[np.random.Generator] = (),
+    ) -> Part:
+        examples = self.examples[task]
+        gather = getattr(examples, "gather", None)  # stores have it; it is faster than one text at a time
+        texts = [examples.tokens(i) for i in indices.tolist()] if gather is None else gather(indices)
+        return self.packer.part(task, texts, form, examples.labels[indices], rngs)
 
     def draw(self, task: str, count: int, *names: str | int) -> Stream:
         """Draw examples of a task by (seed, names, task), without replacement and without advancing its order."""
@@ -148,9 +207,11 @@ class Feed:
         size = len(self.examples[draw.task])
         first = self.given[draw.task]
         self.given[draw.task] += draw.count
-        epochs, places = np.divmod(np.arange(first, first + draw.count), size)
-        chosen = [self._order(draw.task, epoch)[places[epochs == epoch]] for epoch in np.unique(epochs).tolist()]
-        indices: list[int] = np.concatenate(chosen).tolist() if chosen else []
+        epoch, place = divmod(first, size)
+        indices: list[int] = []
+        while (missing := draw.count - len(indices)) > 0:
+            indices += self._order(draw.task, epoch)[place : place + missing].tolist()
+            epoch, place = epoch + 1, 0
         return indices
 
     def _order(self, task: str, epoch: int) -> npt.NDArray[np.integer]:

@@ -22,17 +22,19 @@ class Memory:
 
     def observe(self, task: str, indices: Sequence[int]) -> None:
         """Add examples that were part of a step."""
-        kept = self.kept[task]
-        for index in indices:
-            number = self.seen[task]
-            self.seen[task] += 1
-            if len(kept) < self.plan.size:
-                kept.append(index)
-            elif self.plan.keep == "ring":
-                kept[number % self.plan.size] = index
-            elif self.plan.keep == "reservoir":
-                place = int(seeds.generator(self.seed, "keep", task, number).integers(number + 1))
-                if place < self.plan.size:
+        kept, size, number = self.kept[task], self.plan.size, self.seen[task]
+        self.seen[task] += len(indices)
+        free = max(size - len(kept), 0)
+        kept += indices[:free]
+        others = list(enumerate(indices[free:], start=number + free))
+        if self.plan.keep == "ring":
+            for number, index in others:
+                kept[number % size] = index
+        elif self.plan.keep == "reservoir":
+            rngs = seeds.generators(self.seed, "keep", task, numbers=[number for number, _ in others])
+            for (number, index), rng in zip(others, rngs, strict=True):
+                place = int(rng.integers(number + 1))
+                if place < size:
                     kept[place] = index
 
     def fill(self, task: str, examples: int) -> None:

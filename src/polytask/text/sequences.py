@@ -1,0 +1,100 @@
+"""Texts with their special tokens, one sequence after another, truncated to a maximum length. Knows ids only.
+
+A whole batch, or a whole stretch of training examples, takes as many operations as a single example.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from polytask.text.masking import Ids
+from polytask.text.texts import Texts
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Sequences of one task, without filler."""
+
+    ids_T: Ids
+    positions_T: Ids
+    segments_T: Ids | None
+    """None if all are 0."""
+    lengths: list[int]
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids_T)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def slice(self, first: int, last: int) -> "Sequences":
+        """The sequences from `first` to before `last`, which are not copied."""
+        start, end = self._starts[first], self._starts[last]
+        segments_T = None if self.segments_T is None else self.segments_T[start:end]
+        return Sequences(self.ids_T[start:end], self.positions_T[start:end], segments_T, self.lengths[first:last])
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return list(accumulate(self.lengths, initial=0))
+
+
+def joined(lengths_NW: npt.NDArray[np.int64], separate_texts: bool) -> bool:
+    """Whether both texts of an example are in one sequence."""
+    return not separate_texts and lengths_NW.shape[1] == 2
+
+
+def make_sequences(texts: Texts, separate_texts: bool, special_ids: tuple[int, int], max_length: int) -> Sequences:
+    """Put special tokens around the texts of each example; `special_ids` are those of [CLS] and [SEP].
+
+    A sequence is copied in pieces, each of which ends with [SEP]: `[CLS] a [SEP]`, and `b [SEP]` if the example is a
+    pair in one sequence. A piece is copied together with the tokens before and behind its text, which are then
+    overwritten by the special tokens.
+    """
+    pair = joined(texts.lengths_NW, separate_texts)
+    if pair:
+        text_lengths_P = truncated_pairs(texts.lengths_NW, max_length - 3).ravel()
+        before_P, pieces = np.tile([1, 0], len(texts)), 2
+    else:
+        text_lengths_P = np.minimum(texts.lengths_NW, max_length - 2).ravel()
+        before_P, pieces = np.ones_like(text_lengths_P), 1
+    lengths_P = before_P + text_lengths_P + 1
+    ends_P = lengths_P.cumsum()
+    starts_P = ends_P - lengths_P
+    places_T = np.arange(lengths_P.sum())
+    sources_T = places_T + (texts.starts_NW.ravel() - before_P - starts_P).repeat(lengths_P)
+    ids_T = texts.ids.take(sources_T, mode="clip") if len(texts.ids) else np.zeros_like(places_T)
+    cls_id, sep_id = special_ids
+    ids_T[ends_P - 1] = sep_id
+    ids_T[starts_P[::pieces]] = cls_id
+    lengths_S = lengths_P[::2] + lengths_P[1::2] if pair else lengths_P
+    positions_T = places_T - starts_P[::pieces].repeat(lengths_S)
+    segments_T = (1 - before_P).repeat(lengths_P) if pair else None
+    return Sequences(ids_T, positions_T, segments_T, lengths_S.tolist())
+
+
+def truncated_pairs(lengths_N2: npt.NDArray[np.int64], room: int) -> npt.NDArray[np.int64]:
+    """The lengths of the texts of pairs that are truncated by `truncate_pair`."""
+    a_N, b_N = lengths_N2.T
+    too_long_N = a_N + b_N > room
+    if not too_long_N.any():
+        return lengths_N2
+    shorter_N = np.minimum(np.minimum(a_N, b_N), room // 2)
+    first_N = np.where(a_N > b_N, room - shorter_N, shorter_N)
+    return np.where(too_long_N[:, None], np.stack([first_N, room - first_N], 1), lengths_N2)
+
+
+def truncate_pair(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
+    """Truncate two texts to `room` tokens together, as Hugging Face's `longest_first` does.
+
+    The longer text is truncated first. If both are truncated and `room` is odd, the longer text keeps the odd token; if
+    they are equally long, the second one does.
+    """
+    if len(a) + len(b) <= room:
+        return a, b
+    shorter = min(len(a), len(b), room // 2)
+    longer = room - shorter
+    return (a[:longer], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:longer])

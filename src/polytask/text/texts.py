@@ -1,0 +1,63 @@
+"""The token ids of some examples in one array, so that many texts are packed with few operations. Knows ids only."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from polytask.text.masking import Ids
+
+
+@dataclass(frozen=True)
+class Texts:
+    """N examples of W texts each, as slices of an array of ids. Iterating yields the tuple of texts of each example."""
+
+    ids: Ids
+    """May contain other texts too, such as those of a whole store."""
+    starts_NW: npt.NDArray[np.int64]
+    """Where each text starts in `ids`."""
+    lengths_NW: npt.NDArray[np.int64]
+    """The number of tokens of each text."""
+
+    @classmethod
+    def of(cls, texts: "Sequence[tuple[Ids, ...]] | Texts") -> "Texts":
+        """Concatenate the texts of some examples."""
+        if isinstance(texts, Texts):
+            return texts
+        lengths_NW = text_lengths(texts)
+        ends = lengths_NW.cumsum().reshape(lengths_NW.shape)
+        flat = [text for example in texts for text in example]
+        return cls(np.concatenate(flat) if flat else np.zeros(0, dtype=np.int64), ends - lengths_NW, lengths_NW)
+
+    def repeated(self, copies: int) -> "Texts":
+        """Each example with its texts repeated `copies` times."""
+        if copies == 1:
+            return self
+        return Texts(self.ids, np.tile(self.starts_NW, (1, copies)), np.tile(self.lengths_NW, (1, copies)))
+
+    def concatenated(self, max_length: int) -> "Texts":
+        """Truncate each text, and copy them all into an array without anything else."""
+        lengths_NW = np.minimum(self.lengths_NW, max_length)
+        ends_NW = lengths_NW.cumsum().reshape(lengths_NW.shape)
+        starts_NW = ends_NW - lengths_NW
+        sources = (self.starts_NW - starts_NW).ravel().repeat(lengths_NW.ravel())
+        sources += np.arange(len(sources))
+        return Texts(self.ids[sources], starts_NW, lengths_NW)
+
+    def __len__(self) -> int:
+        return len(self.lengths_NW)
+
+    def __iter__(self) -> Iterator[tuple[Ids, ...]]:
+        for starts, lengths in zip(self.starts_NW.tolist(), self.lengths_NW.tolist(), strict=True):
+            yield tuple(self.ids[start : start + length] for start, length in zip(starts, lengths, strict=True))
+
+
+def text_lengths(texts: Sequence[tuple[Ids, ...]] | Texts) -> npt.NDArray[np.int64]:
+    """The number of tokens of each text: [N, W]."""
+    if isinstance(texts, Texts):
+        return texts.lengths_NW
+    flat = [len(text) for example in texts for text in example]
+    width = len(texts[0]) if texts else 1
+    assert len(flat) == width * len(texts), "examples of one task must have the same number of texts"
+    return np.array(flat, dtype=np.int64).reshape(-1, width)
