@@ -17,7 +17,7 @@ from polytask.machine import python_module
 from polytask.pretrained.weights import load_encoder
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
-TIMES = ("seconds", "examples_per_second", "peak_memory_bytes")
+TIMES = ("seconds", "phases", "examples_per_second", "peak_memory_bytes")
 
 
 def arguments(run: Path, settings: list[str]) -> list[str]:

@@ -361,7 +361,8 @@ class Captured:
             assert state.keys() == wanted.keys()
             for field, value in wanted.items():
                 largest = float(value.abs().max())
-                torch.testing.assert_close(state[field], value, rtol=5e-6, atol=1e-6 * largest, check_device=False)
+                # torch's own fused AdamW on CUDA rounds its squares differently.
+                torch.testing.assert_close(state[field], value, rtol=2e-5, atol=1e-6 * largest, check_device=False)
 
     def check_copies(self) -> None:
         for copy_, parameter in zip(self.copies, self.params, strict=True):

@@ -146,14 +146,14 @@ def test_a_gpu_is_waited_for_once_however_many_batches(task: str, bf16: bool) ->
 
     def waits(token_budget: int) -> int:
         batches = model.batches(task, texts, PACKER, token_budget=token_budget)
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
                 model.answer_batches([task], batches, bf16)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        return sum("synchroniz" in str(warning.message) for warning in caught)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        return sum("called a synchronizing" in str(warning.message) for warning in caught)
 
     waits(10**6)  # whatever is done only once
     assert waits(100) == waits(10**6) == 1

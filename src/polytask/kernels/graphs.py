@@ -4,6 +4,7 @@ A GPU computes a small step in less time than the CPU needs to launch its thousa
 runs the same kernels on other data, which is copied to the same addresses. On a CPU every call runs normally.
 """
 
+import gc
 import logging
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -82,7 +83,7 @@ class Graphs:
         random = seeds.RandomState(self.device)
         self._states.register(graph, entry.second_passes)
         try:
-            with self._recording(graph), self._states.open(capturing=True):
+            with _without_garbage_collection(), self._recording(graph), self._states.open(capturing=True):
                 entry.result = body(entry.inputs.tensors, table, True)
             entry.graph, entry.table = graph, table
             if table is not None:
@@ -104,6 +105,18 @@ class Graphs:
         self._states.reset()
         for entry in self.entries.values():
             entry.graph = None
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Collecting the graphs of a session that has ended would free their memory, which ends a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class SecondPassStates:

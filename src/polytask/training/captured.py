@@ -215,7 +215,10 @@ class CapturedSteps:
             if gradient is not None:
                 learned.append(Learned(weight, gradient, copy))
         if both:
-            torch._foreach_add_([gradient for gradient, _ in both], [half for _, half in both])
+            # Adding tensors of two precisions would be a launch for each.
+            full = [torch.empty_like(gradient) for gradient, _ in both]
+            torch._foreach_copy_(full, [half for _, half in both])
+            torch._foreach_add_([gradient for gradient, _ in both], full)
         return learned
 
     def _clip_and_update(self, learned: list[Learned], values: Tensor, table: Table | None) -> Tensor:
