@@ -47,6 +47,8 @@ class StaticTensors:
         self.tensors = _views(self._bytes, starts, like)
 
     def fill(self, tensors: list[Tensor]) -> None:
+        if not tensors:
+            return
         self._hosts.reverse()
         host, views, sent = self._hosts[0]
         if sent is not None:
