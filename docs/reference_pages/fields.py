@@ -30,7 +30,9 @@ def fields(record: type, kind: Callable[[Any], str] = recipe_type) -> Iterator[F
         if field.default is not dataclasses.MISSING:
             default = shown(field.default)
         elif field.default_factory is not dataclasses.MISSING:
-            default = shown(field.default_factory())
+            made = field.default_factory()
+            # An object without a readable form would be shown with its address, which changes with every process.
+            default = f"a new `{type(made).__name__}`" if " object at 0x" in repr(made) else shown(made)
         yield Field(field.name, kind(hints[field.name]), default, texts.get(field.name, ""))
 
 

@@ -99,7 +99,7 @@ class CapturedSteps:
             self.update = update_for(optimizer, kernels=False)
         self.graphs = Graphs(self.device, lambda: self.update.table() if self.update else None)
         self.side_stream = SideStream(self.device)
-        self._numbers = StaticTensors([torch.zeros(len(optimizer.param_groups)), torch.zeros(())], self.device)
+        self._numbers = StaticTensors([torch.zeros(len(optimizer.param_groups) + 1)], self.device)
         """The learning rate of each group, and the share of the run's steps that is done."""
         self._bad = torch.zeros((), device=self.device)
         """NaN as soon as a loss of the running step is NaN or infinite, else 0."""
@@ -131,8 +131,7 @@ class CapturedSteps:
             self.graphs.clear()
         if self.half and self.update:
             self.half.refresh()
-        rates = torch.tensor([group["lr"] for group in self.optimizer.param_groups])
-        self._numbers.fill([rates, torch.tensor(progress)])
+        self._numbers.fill([torch.tensor([*(group["lr"] for group in self.optimizer.param_groups), progress])])
         drawn: list[Batch] = []
         try:
             return self._launch(_noted(batches, drawn))
@@ -150,10 +149,11 @@ class CapturedSteps:
 
         def body(inputs: list[Tensor], table: Table | None, capturing: bool) -> Tensor:
             values = self._differentiate(key, self._static(inputs, stream, capturing))
-            return self._clip_and_update(self._learned(), values, table)
+            results = self._clip_and_update(self._learned(), values, table)
+            self._drop_gradients()
+            return results
 
         numbers = self.graphs.run(key, tensors_of(stream), body)
-        self._drop_gradients()
         return self._outcome([(numbers, self._facts[key])], stream.layout.real_tokens)
 
     # --- a step of one pass -------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class CapturedSteps:
                 else:
                     outputs = model(stream)
                 if kind != "penalties":
-                    losses = objective.task_losses(model, stream, outputs, self._numbers.tensors[1])
+                    losses = objective.task_losses(model, stream, outputs, self._numbers.tensors[0][-1])
             if forward is not None:
                 penalties |= objective.penalties(model, forward, of_weights=True)
             total = torch.zeros((), device=self.device)
@@ -232,7 +232,7 @@ class CapturedSteps:
         if self.settings.on_nan == "stop":
             found_inf = torch.maximum(self._stopped, found_inf, out=self._stopped)
         divisor = None if self.settings.clip is None else (norm / self.settings.clip).clamp(min=1.0)
-        rates = self._numbers.tensors[0]
+        rates = self._numbers.tensors[0][:-1]
         if self.update is not None:
             self.update.step(learned, rates, found_inf, divisor, table)
             return results

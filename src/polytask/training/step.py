@@ -89,7 +89,7 @@ def check_finite(
     problem = non_finite_values(outcome, non_finite_gradients)
     if problem is not None and settings.on_nan == "stop":
         raise StepFailed(f"{problem}; set train.on_nan: skip to skip such steps")
-    return replace(outcome, skipped=problem)
+    return outcome if problem is None else replace(outcome, skipped=problem)
 
 
 def non_finite_values(outcome: StepOutcome, non_finite_gradients: Sequence[str]) -> str | None:
