@@ -28,7 +28,6 @@ STEPS, STOP = 4, 3
 TRAIN = [
     "train.epochs=2",
     f"train.steps_per_epoch={STEPS // 2}",
-    "train.accumulate=2",
     "train.save_every=2",
     "train.ema=0.9",
     "train.average_best=2",
@@ -145,7 +144,8 @@ FORGETS: dict[str, tuple[Any, str]] = {
 @pytest.fixture(scope="module")
 def with_everything(make_recipe: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, dict[str, Any]]:
     """A recipe whose runs restore all of these, and how a run of it ends; nothing differs if nothing is forgotten."""
-    made = make_recipe(*TRAIN, "policy={name: replay, size: 5}", "regularizers=[bregman]", "sampler=proportional")
+    methods = ["policy={name: replay, size: 5}", "regularizers=[bregman]", "sampler=proportional"]
+    made = make_recipe(*TRAIN, *methods, "train.accumulate=2")
     folder = tmp_path_factory.mktemp("everything")
     expected = straight(made, folder / "straight")
     check_same(stopped(made, folder / "stopped"), expected)
