@@ -28,6 +28,11 @@ def interpreted(test: Any) -> Any:
 
 
 def test_under_the_interpreter(under_interpreter: Any) -> None:
+    under_interpreter(__file__, "-k", "lengths1 or dropout_values or overflow")
+
+
+@pytest.mark.slow
+def test_all_under_the_interpreter(under_interpreter: Any) -> None:
     under_interpreter(__file__)
 
 

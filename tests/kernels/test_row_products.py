@@ -20,6 +20,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(row_products, "kernels_run", lambda _: True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TRITON or INTERPRETED, reason="needs Triton, and starts its interpreter")
 def test_under_the_interpreter(under_interpreter: Any) -> None:
     under_interpreter(__file__)

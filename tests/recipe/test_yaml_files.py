@@ -50,6 +50,7 @@ def test_plain_values_aliases_and_merges_are_read() -> None:
     assert merged["three"] == merged["one"]
 
 
+@pytest.mark.slow
 def test_a_file_with_as_many_values_as_allowed_is_read() -> None:
     most = MAX_VALUES - 1  # the list is a value too
     assert len(load_yaml(f"[{'0,' * most}]", "f")) == most

@@ -3,6 +3,7 @@
 On the CPU, steps are recorded (`recorded_graphs.py`) instead of captured; on a GPU they are captured.
 """
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from .attention_by_borders import use_on_cpu
 from .recorded_graphs import RecordedGraphs
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
+STEPS = 11
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TEXTS = "{kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:opinions-dev', head: %s}"
 NEEDS = {
-    "ewc": ["sampler=in_order"],
+    "ewc": ["sampler=in_order", "regularizers=[{name: ewc, samples: 10}]"],
     "lwf": ["sampler=in_order"],
     "soft_sharing": ["adapter=own_encoder"],
     "smart": ["regularizers=[{name: smart, sigma: 0.1, eta: 0.1, epsilon: 0.1}]"],
@@ -57,8 +59,15 @@ def attention_that_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     use_on_cpu(monkeypatch)
 
 
+STATIC = [
+    *(case for case in CASES if case.startswith(("regularizer", "text", "accumulate", "lwf", "lnsr"))),
+    *("policy dwa", "policy pcgrad", "memory gem", "memory a_gem", "gem and smart", "optimizer lamb", "smoothing"),
+]
+"""Cases in which a stream of static shape, or a step of several passes, could change what is computed."""
+
+
 def session_of(folder: Path, tiny: list[str], case: str, captured: bool, dropout: bool) -> Session:
-    settings = ["max_length=12", "train.batch_size=4", "train.epochs=1", "train.steps_per_epoch=12"]
+    settings = ["max_length=12", "train.batch_size=4", "train.epochs=1", f"train.steps_per_epoch={STEPS + 1}"]
     recipe = read_recipe(QUICKSTART, [*tiny, *settings, f"train.device={DEVICE}", *CASES[case]])
     session = make_session(prepare(recipe), RunFolder(folder), torch.device(DEVICE))
     if not dropout:
@@ -74,13 +83,12 @@ def session_of(folder: Path, tiny: list[str], case: str, captured: bool, dropout
 
 
 def fitted(session: Session) -> list[StepReport]:
-    torch.manual_seed(0)
-    return list(session.fit())
-
-
-def replayed(session: Session) -> list[bool]:
-    assert session.captured is not None
-    return [entry.graph is not None for entry in session.captured.graphs.entries.values()]
+    """The first steps; without the evaluations before and after them, which take longer."""
+    vars(session)["_evaluate_start"] = lambda: None
+    steps = session.fit()
+    reports = list(itertools.islice(steps, STEPS))
+    steps.close()
+    return reports
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -88,15 +96,18 @@ def test_a_replay_is_the_same_as_its_python(case: str, tmp_path: Path, tiny_sett
     """Bit-identical, with dropout: nothing is computed in Python that a graph would keep from another step."""
     sessions = [session_of(tmp_path / name, tiny_settings, case, True, True) for name in ("run", "replayed")]
     for session in sessions:
+        parts = session.optimizer, session.objective, session.settings
+        assert reason_not_capturable(torch.device("cuda"), *parts) is None
         assert session.captured is not None
         if DEVICE == "cpu" and session is sessions[1]:
             session.captured.graphs = RecordedGraphs(session.captured.graphs)
         if DEVICE == "cuda" and session is sessions[0]:
             session.captured.graphs.reason = "for comparison"
     expected, found = (fitted(session) for session in sessions)
-    assert sessions[1].captured is not None
-    assert sessions[1].captured.reason is None
-    assert sum(replayed(sessions[1])) >= 1
+    steps = sessions[1].captured
+    assert steps is not None
+    assert steps.reason is None
+    assert any(entry.graph is not None for entry in steps.graphs.entries.values())
     near: dict[str, Any] = {"rel": 0, "abs": 0} if DEVICE == "cpu" else {"rel": 1e-3, "abs": 1e-4}
     for one, other in zip(expected, found, strict=True):
         assert one.losses == pytest.approx(other.losses, **near)
@@ -104,7 +115,7 @@ def test_a_replay_is_the_same_as_its_python(case: str, tmp_path: Path, tiny_sett
         assert one.gradient_norm == pytest.approx(other.gradient_norm, **near)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", STATIC)
 def test_a_captured_step_is_the_same_as_a_plain_one(case: str, tmp_path: Path, tiny_settings: list[str]) -> None:
     """To rounding, without dropout: streams of static shape have filler, for which other random numbers are drawn."""
     plain, captured = (
@@ -123,10 +134,3 @@ def test_a_captured_step_is_the_same_as_a_plain_one(case: str, tmp_path: Path, t
         assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=2e-2, abs=1e-4)
         if not noise:
             assert one.penalties == pytest.approx(other.penalties, rel=2e-3, abs=1e-5)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_nothing_in_the_tables_prevents_capturing(case: str, tmp_path: Path, tiny_settings: list[str]) -> None:
-    session = session_of(tmp_path, tiny_settings, case, False, True)
-    parts = session.optimizer, session.objective, session.settings
-    assert reason_not_capturable(torch.device("cuda"), *parts) is None

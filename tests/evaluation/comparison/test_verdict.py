@@ -334,7 +334,7 @@ def false_claims(skill: float, seed_noise: tuple[float, ...], seeds: int, studie
         (0.9, HIGH, 1),
         pytest.param(0.9, HIGH, 2, marks=pytest.mark.slow),
         pytest.param(0.9, LOW, 3, marks=pytest.mark.slow),
-        (0.0, UNSTABLE, 3),
+        pytest.param(0.0, UNSTABLE, 3, marks=pytest.mark.slow),
     ],
 )
 def test_at_most_5_percent_of_studies_without_a_difference_claim_one(
