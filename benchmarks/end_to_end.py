@@ -1,4 +1,4 @@
-"""A whole `polytask train`, from the command to the report, beside Hugging Face's Trainer doing the same work.
+"""A whole `polytask train`, from the command to the report, against Hugging Face's Trainer doing the same work.
 
     python benchmarks/end_to_end.py --data DIR --encoder FOLDER [--batches 32 256] [--epochs 1] [--rounds 2]
         [--rows N] [--only polytask|trainer] [--out FILE.jsonl]
