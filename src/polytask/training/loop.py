@@ -152,7 +152,7 @@ class Session(TrainingState):
         if self.captured is None or several or self.settings.accumulate > 1:
             return DrawnStep(self.step, [next_batch] * self.settings.accumulate, now, before)
         batch = next_batch()
-        assert batch.together is not None
+        _ = batch.together  # a batch is packed when its stream is first used: now
         return DrawnStep(self.step, [lambda: batch], now, before)
 
     def _read_later(self, step: int) -> bool:
