@@ -31,7 +31,14 @@ RECIPE: dict[str, Any] = {
     "regularizers": ["bregman"],
     "optimizer": {"name": "adamw", "lr": 1e-3},
     "seed": 2,  # each evaluation better than the one before
-    "train": {"epochs": 2, "steps_per_epoch": STEPS // 2, "batch_size": 6, "save_every": 1, "evaluate_every": 3},
+    "train": {
+        "epochs": 2,
+        "steps_per_epoch": STEPS // 2,
+        "batch_size": 6,
+        "save_every": 1,
+        "evaluate_every": 3,
+        "device": "cpu",  # also on a machine with a GPU: the best steps below are those of the CPU
+    },
 }
 """Something of everything that must come back: memories, a running average, moments, best models, dropout."""
 

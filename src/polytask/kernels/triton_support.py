@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from polytask.kernels.compiling import compiler
+
 try:
     if "triton" not in sys.modules and os.environ.get("TRITON_INTERPRET") != "1" and not torch.cuda.device_count():
         raise ImportError
@@ -22,7 +24,20 @@ except ImportError:
     triton = tl = None
 
 TRITON = triton is not None
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 __all__ = ["TRITON", "jit", "kernels_run", "shared_memory", "tl"]
+
+
+if TRITON:
+
+    class Kernel(triton.JITFunction):  # type: ignore[misc]
+        """A kernel that can be compiled in parallel with others: see compiling.py."""
+
+        def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+            opened = compiler()
+            if opened is None:
+                return super().run(*args, grid=grid, warmup=warmup, **kwargs)
+            return opened.add(self, super().run, args, kwargs)
 
 
 def jit(*changing: str) -> Callable[[Any], Any]:
@@ -31,7 +46,14 @@ def jit(*changing: str) -> Callable[[Any], Any]:
     `changing` names the integer arguments that differ from step to step. Otherwise Triton would compile a kernel again
     when one of them is a multiple of 16, possibly while a step is captured.
     """
-    return lambda function: triton.jit(function, do_not_specialize=list(changing)) if TRITON else function
+
+    def decorate(function: Any) -> Any:
+        if not TRITON:
+            return function
+        kind = triton.jit if INTERPRETED else Kernel
+        return kind(function, do_not_specialize=list(changing))
+
+    return decorate
 
 
 @cache

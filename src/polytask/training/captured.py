@@ -20,12 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polytask.kernels.compiling import compiled_in_parallel, first_time
 from polytask.kernels.graphs import Body, Graphs
 from polytask.kernels.half_weights import HalfWeights
 from polytask.kernels.side_stream import SideStream
 from polytask.kernels.static_tensors import StaticTensors, as_stream, shape_of, tensors_of
-from polytask.kernels.updates import Learned, Table, declared, norm_of, update_for
-from polytask.model import MultiTaskModel, Pass
+from polytask.kernels.triton_support import kernels_run
+from polytask.kernels.updates import Learned, PlainUpdate, Table, declared, norm_of, update_for
+from polytask.model import MultiTaskModel, Pass, eval_mode
 from polytask.settings import TrainSettings
 from polytask.stream import Stream
 from polytask.training.feed import Batch
@@ -139,6 +141,28 @@ class CapturedSteps:
             if not out_of_memory(error):
                 raise
             return partial(_fail, memory_ran_out(self.model, self.settings, drawn))
+
+    def compile_kernels(self, batch: Batch) -> None:
+        """Compile the kernels of an evaluation and of a step in parallel; the first launch of each would compile it.
+
+        Updates nothing: the pass over the batch runs without its kernels. Once per process for runs of the same kind.
+        """
+        methods = type(self.model.adapter), type(self.optimizer), *map(type, self.objective.regularizers.values())
+        if not kernels_run(self.device) or not first_time((self.model.encoder.shape, *methods)):
+            return
+        kind, stream = next(self._passes(batch))
+        inputs = StaticTensors(tensors_of(stream), self.device)
+        inputs.fill(tensors_of(stream))
+        static = self._static(inputs.tensors, stream, capturing=False)
+        with compiled_in_parallel():
+            with torch.no_grad(), eval_mode(self.model), half_precision(self.model, self.settings):
+                self.model(static)
+            self._differentiate("compile", static, kind)
+            if self.update is not None and not isinstance(self.update, PlainUpdate):
+                ones = torch.ones((), device=self.device)
+                divisor = None if self.settings.clip is None else ones
+                self.update.step(self._learned(), self._numbers.tensors[0][:-1], ones, divisor)
+        self._drop_gradients()
 
     def _launch(self, batches: Iterable[Batch]) -> Callable[[], StepOutcome]:
         if self.objective.policy.needs_task_gradients or self.settings.accumulate > 1:

@@ -19,9 +19,18 @@ from polytask.policies.base import Policy
 from polytask.training import checkpoint as ckpt
 from polytask.training.feed import Batch
 from polytask.training.probe import probe
+from polytask.training.room import measure_room
 from polytask.training.schedules import factor
 from polytask.training.state import TrainingState
-from polytask.training.step import StepFailed, StepOutcome, out_of_memory, take_step
+from polytask.training.step import (
+    MemoryRanOut,
+    StepFailed,
+    StepOutcome,
+    StepTotals,
+    differentiate,
+    out_of_memory,
+    take_step,
+)
 from polytask.types import StepReport, UserError
 
 MOST_SKIPPED = 10
@@ -74,6 +83,7 @@ class Session(TrainingState):
         """
         self.journal.resumed_at = self.step
         with self.journal:
+            self._compile_kernels()
             if self.step == 0:
                 self._evaluate_start()
             try:
@@ -100,6 +110,20 @@ class Session(TrainingState):
         self.wait()
         self.journal.sync()
         return self.write_checkpoint()
+
+    def _compile_kernels(self) -> None:
+        """Compiles the kernels of captured steps on the first batch, which the first step draws again."""
+        if self.captured is None or self.step == self.steps:
+            return
+        started = time.perf_counter()
+        drawn = self._draw()
+        try:
+            self.captured.compile_kernels(drawn.batches[0]())
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):  # the first step reports it
+                raise
+        self._undo(drawn)
+        self.progress.seconds += time.perf_counter() - started
 
     def _evaluate_start(self) -> None:
         """Scores the model before the first step, for comparison; never counts as the best evaluation.
@@ -197,10 +221,8 @@ class Session(TrainingState):
             outcome = started.outcome()
             self._count_skipped(outcome)
         except StepFailed as error:
-            self.progress.step = started.step - 1
-            self.sampler.load_state_dict(started.drawn.before[0])
-            self.feed.load_state_dict(started.drawn.before[1])
-            raise self._stopped(error) from error
+            self._undo(started.drawn)
+            raise self._stopped(self._with_room(error)) from error
         for regularizer in self.objective.regularizers.values():
             regularizer.after_step(self.model, started.step)
         if self.average is not None:
@@ -227,6 +249,13 @@ class Session(TrainingState):
         self.objective.policy.observe(report)
         return report
 
+    def _undo(self, drawn: DrawnStep) -> None:
+        """Forgets that a step was drawn."""
+        self.progress.step = drawn.step - 1
+        sampler, feed = drawn.before
+        self.sampler.load_state_dict(sampler)
+        self.feed.load_state_dict(feed)
+
     def _count_skipped(self, outcome: StepOutcome) -> None:
         progress = self.progress
         if outcome.skipped is None:
@@ -236,6 +265,27 @@ class Session(TrainingState):
         else:
             progress.skipped += 1
             progress.skipped_in_a_row += 1
+
+    def _with_room(self, error: StepFailed) -> StepFailed:
+        """Adds to the error of a step that ran out of memory how many tokens would fit."""
+        if not isinstance(error, MemoryRanOut):
+            return error
+        if self.captured is not None:
+            self.captured.graphs.clear()  # they hold memory
+        fits = measure_room(self.model.device, self._part_of_a_batch, self._differentiate, self.optimizer)
+        return error if fits is None else StepFailed(f"{error}. About {fits:,} tokens a batch would fit")
+
+    def _part_of_a_batch(self, share: int) -> Batch:
+        """A batch of a `share`-th of the next step's examples, which stay the next step's."""
+        before = self.sampler.state_dict(), self.feed.state_dict()
+        draws = [replace(draw, count=max(draw.count // share, 1)) for draw in self.sampler.next_step()]
+        batch = self.feed.next_batch(draws, self.objective.policy.needs_task_gradients)
+        self.sampler.load_state_dict(before[0])
+        self.feed.load_state_dict(before[1])
+        return batch
+
+    def _differentiate(self, batch: Batch) -> StepTotals:
+        return differentiate(self.model, self.objective, self.settings, [batch], self._done(self.step + 1))
 
     def _stopped(self, error: StepFailed) -> UserError:
         """Saves the run as it was before the step that failed; returns the error to raise."""

@@ -30,6 +30,10 @@ class StepFailed(UserError):
     """A step that failed: weights, optimizer and methods are in the state before it."""
 
 
+class MemoryRanOut(StepFailed):
+    """A step that ran out of memory before the update."""
+
+
 def take_step(
     model: MultiTaskModel,
     optimizer: torch.optim.Optimizer,
@@ -51,7 +55,6 @@ def take_step(
             drawn.append(next_batch())
             yield drawn[-1]
 
-    differentiate = per_task_gradients if objective.policy.needs_task_gradients else summed_gradient
     try:
         totals = differentiate(model, objective, settings, batches(), progress)
     except (RuntimeError, MemoryError) as error:
@@ -66,10 +69,10 @@ def take_step(
     return outcome
 
 
-def memory_ran_out(model: MultiTaskModel, settings: TrainSettings, batches: Sequence[Batch]) -> StepFailed:
-    """The error of a step that ran out of memory before the update."""
+def memory_ran_out(model: MultiTaskModel, settings: TrainSettings, batches: Sequence[Batch]) -> MemoryRanOut:
+    """The error of a step with these batches."""
     largest = max(len(batch.together.token_ids_T) for batch in batches)
-    return StepFailed(
+    return MemoryRanOut(
         f"out of memory on {model.device} with a batch of {largest:,} tokens; lower train.batch_size (it is "
         f"{settings.batch_size}) and raise train.accumulate (it is {settings.accumulate}), or lower max_length"
     )
@@ -129,6 +132,18 @@ class StepTotals:
 
     def outcome(self, norm: Tensor) -> StepOutcome:
         return StepOutcome(_means(self.losses), _means(self.penalties), norm.item(), self.examples, self.tokens)
+
+
+def differentiate(
+    model: MultiTaskModel,
+    objective: Objective,
+    settings: TrainSettings,
+    batches: Iterable[Batch],
+    progress: float,
+) -> StepTotals:
+    """Compute the gradient of a step, in the way that its policy needs."""
+    compute = per_task_gradients if objective.policy.needs_task_gradients else summed_gradient
+    return compute(model, objective, settings, batches, progress)
 
 
 def summed_gradient(

@@ -18,7 +18,7 @@ from polytask.optim.lamb import Lamb
 from polytask.optim.lion import Lion
 from polytask.optim.qhadam import QHAdam
 
-__all__ = ["UPDATES", "Learned", "Table", "Update", "declared", "norm_of", "update_for"]
+__all__ = ["UPDATES", "Learned", "PlainUpdate", "Table", "Update", "declared", "norm_of", "update_for"]
 
 UPDATES: dict[type[torch.optim.Optimizer], type[OnePass]] = {
     Adamax: AdamaxUpdate,

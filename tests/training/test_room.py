@@ -1,0 +1,47 @@
+"""How many tokens fit into a GPU's memory."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from polytask.training.room import MARGIN, Used, tokens_that_fit
+from polytask.types import UserError
+
+MIB = 2**20
+
+
+def test_memory_grows_with_the_tokens_beyond_a_fixed_part() -> None:
+    fixed, rate = 300 * MIB, 1000
+    small, large = (Used(tokens, fixed + rate * tokens) for tokens in (500, 1000))
+    assert tokens_that_fit(small, large, fixed + rate * 40_000) == int(MARGIN * 40_000)
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "free"),
+    [
+        (Used(500, 100), Used(500, 100), MIB),
+        (Used(500, 100), Used(1000, 100), MIB),
+        (Used(500, 2 * MIB), Used(1000, 3 * MIB), MIB),
+    ],
+    ids=["equal batches", "no difference", "not even one token"],
+)
+def test_no_number_is_better_than_a_wrong_one(small: Used, large: Used, free: int) -> None:
+    assert tokens_that_fit(small, large, free) is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_on_cuda_the_number_fits_and_twice_as_much_does_not(make_session: Any, precision: str) -> None:
+    """A step runs out of memory, and names a number of tokens; batches of that size can be trained."""
+    options = {"device": "cuda", "precision": precision, "optimizer": "fused_adamw", "steps_per_epoch": 4}
+    torch.cuda.empty_cache()
+    taken = torch.empty(torch.cuda.mem_get_info()[0] - 300 * MIB, dtype=torch.uint8, device="cuda")
+    with pytest.raises(UserError, match="would fit") as caught:
+        list(make_session("large", batch_size=60_000, **options).fit())
+    fits = int(str(caught.value).rpartition("About ")[2].split()[0].replace(",", ""))
+    examples = fits // 9  # a text has 4 to 13 tokens with its special ones
+    list(make_session("fits", batch_size=examples, **options).fit())
+    with pytest.raises(UserError, match="out of memory"):
+        list(make_session("too-large", batch_size=2 * examples, **options).fit())
+    del taken
