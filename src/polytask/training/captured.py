@@ -192,19 +192,16 @@ class CapturedSteps:
                 if kind == "all" and weight == 1.0:
                     pulled, pulls = self._pulls(forward)
                 penalties |= objective.penalties(model, forward, of_weights=True, without=pulled)
-            total = torch.zeros((), device=self.device)
-            if losses:
-                total = objective.policy.weigh(by_share_of_examples(outputs, losses) if kind == "memory" else losses)
-            for penalty in penalties.values():
-                total = total + penalty
+            weighted = by_share_of_examples(outputs, losses) if kind == "memory" else losses
+            total = objective.policy.weigh(weighted) if losses else torch.zeros((), device=self.device)
+            total = sum(penalties.values(), total)
             if total.requires_grad:
                 (total if weight == 1.0 else total * weight).backward()
         if self.half and self.update is None:
             self.half.move_gradients()
         trained = kind in ("all", "losses")
-        reported = [("losses", name) for name in losses if trained] + [("penalties", name) for name in penalties]
-        if pulled is not None:
-            reported.append(("penalties", pulled))
+        reported = [("losses", name) for name in losses if trained]
+        reported += [("penalties", name) for name in (*penalties, pulled) if name is not None]
         self._facts[key] = PassFacts(reported, sum(map(len, outputs.values())) if trained else 0)
         return torch.stack([value.detach().float() for value in (*losses.values(), *penalties.values())]), pulls
 
