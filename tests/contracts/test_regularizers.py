@@ -103,6 +103,30 @@ def test_tasks_that_are_not_in_the_batch_get_no_gradient(name: str, make_recipe:
         assert all(p.grad is None for p in own)
 
 
+@pytest.mark.parametrize("adapter", ["conditional_norm", "own_encoder"])
+@pytest.mark.parametrize("name", [name for name, method in REGULARIZERS.items() if "pulls" in vars(method)])
+def test_pulls_are_the_penalty(name: str, adapter: str, make_recipe: MakeRecipe) -> None:
+    """Both say the same: captured steps add the pulls' gradients instead of differentiating the penalty."""
+    ready = prepared(make_recipe, name, f"adapter={adapter}")
+    model = ready.model.train()
+    regularizer = made(name, ready)
+    shake(model)
+    stream = stream_of(ready, *model.tasks[:2])
+    value = penalty(regularizer, model, stream)
+    value.backward()
+    gradients = {p: p.grad for p in model.parameters() if p.grad is not None}
+    pulls = regularizer.pulls(model, model.run(stream))
+    assert {pull.weight for pull in pulls} == gradients.keys()
+    assert len(pulls) == len(gradients)
+    total = torch.zeros(())
+    for pull in pulls:
+        change = pull.weight if pull.centre is None else pull.weight - pull.centre
+        slope = pull.strength * (change if pull.factor is None else pull.factor * change)
+        torch.testing.assert_close(slope, gradients[pull.weight])
+        total += (slope * change).sum().item() / 2
+    torch.testing.assert_close(total, value.detach())
+
+
 PAIRS = [
     (name, adapter) for name in REGULARIZERS for adapter in ADAPTERS if name not in NEEDS_ADAPTER or adapter != "none"
 ]

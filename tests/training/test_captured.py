@@ -28,6 +28,8 @@ from polytask.optim.fused_adamw import FusedAdamW
 from polytask.policies import POLICIES
 from polytask.policies.base import PolicyContext
 from polytask.policies.sum import WeightedSum
+from polytask.regularizers.base import RegularizerContext
+from polytask.regularizers.l2_sp import L2Sp
 from polytask.settings import MethodChoice
 from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
@@ -203,6 +205,60 @@ def test_with_the_update_training_is_the_same(
         assert float(one["step"]) == float(other["step"]) > 0
     if precision == "bf16":
         check_copies(swift)
+
+
+@pytest.mark.parametrize("device", WITH_THE_UPDATE)
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_with_the_update_pulls_are_the_penalty(
+    make_session: Any, monkeypatch: pytest.MonkeyPatch, device: str, precision: str
+) -> None:
+    """Without the update in one pass, the penalty is differentiated."""
+    options = {"optimizer": "fused_adamw", "precision": precision, "clip": 0.5, "device": device, "epochs": 1}
+    ends = []
+    for fits in (False, True):
+        session = make_session(str(fits), **options)
+        context = RegularizerContext(session.model, {"one": 1.0, "two": 1.0}, 6)
+        session.objective = replace(session.objective, regularizers={"l2_sp": L2Sp(context, alpha=5.0, beta=1.0)})
+        reports = list(updated(session, monkeypatch, fits).fit())
+        ends.append((reports, session.model.state_dict(), session.optimizer.state.values()))
+    near = {"rel": 1e-4, "abs": 1e-5} if precision == "float32" else {"rel": 0.05, "abs": 0.02}
+    (plain, weights, states), (swift, swift_weights, swift_states) = ends
+    for one, other in zip(plain, swift, strict=True):
+        assert one.losses == pytest.approx(other.losses, **near)
+        assert one.penalties == pytest.approx(other.penalties, **near)
+        assert one.gradient_norm == pytest.approx(other.gradient_norm, **near)
+    assert swift[-1].penalties["l2_sp"] > 0
+    for name, weight in weights.items():
+        off = 3e-3 if precision == "bf16" else 1e-4
+        torch.testing.assert_close(swift_weights[name], weight, rtol=0, atol=off)
+    for state, swift_state in zip(states, swift_states, strict=True):
+        assert float(state["step"]) == float(swift_state["step"]) > 0
+
+
+@pytest.mark.parametrize("device", WITH_THE_UPDATE)
+def test_with_the_update_a_nan_penalty_updates_nothing(
+    make_session: Any, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    """A weight that only the penalty reads: that of a pooler that no head uses."""
+    options = {"optimizer": "fused_adamw", "precision": "bf16", "device": device, "on_nan": "skip"}
+    session = make_session(**options)
+    context = RegularizerContext(session.model, {"one": 1.0, "two": 1.0}, 6)
+    session.objective = replace(session.objective, regularizers={"l2_sp": L2Sp(context)})
+    updated(session, monkeypatch)
+    assert session.captured is not None
+    begin = session.captured.begin
+    stream = session.feed.next_batch([Draw("one", 4)], static_shape=True).together
+    assert all(begin(batches(stream))().skipped is None for _ in range(3))
+    pooler = session.model.encoder.pooler.weight
+    assert pooler in session.optimizer.state
+    with torch.no_grad():
+        pooler[0, 0] = math.nan
+    before = {name: weight.clone() for name, weight in session.model.state_dict().items()}
+    skipped = begin(batches(stream))().skipped
+    assert skipped is not None
+    assert "the penalty l2_sp is nan" in skipped
+    for name, weight in session.model.state_dict().items():
+        torch.testing.assert_close(weight, before[name], rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("device", WITH_THE_UPDATE)

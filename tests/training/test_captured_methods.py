@@ -47,6 +47,9 @@ CASES = {
     "gem and smart": ["policy=gem", *NEEDS["smart"]],
     "lnsr off": ["regularizers=[{name: lnsr, dropout: 'off'}]", "sampler=mixed"],
     "lwf mixed": ["regularizers=[lwf]", "sampler=in_order", "adapter={name: pal, size: 12, heads: 3}"],
+    "l2_sp and ewc": ["sampler=in_order", "regularizers=[l2_sp, {name: ewc, samples: 10}]"],
+    "l2_sp of copies": ["regularizers=[l2_sp]", "adapter=own_encoder", "sampler=mixed"],
+    "l2_sp and gem": ["regularizers=[l2_sp]", "policy=gem"],
     "average": ["train.ema=0.9"],
     "skip": ["train.on_nan=skip"],
     "smoothing": ["tasks.opinion.loss={name: cross_entropy, smoothing: 0.1, class_weights: balanced}"],
@@ -60,7 +63,7 @@ def attention_that_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 STATIC = [
-    *(case for case in CASES if case.startswith(("regularizer", "text", "accumulate", "lwf", "lnsr"))),
+    *(case for case in CASES if case.startswith(("regularizer", "text", "accumulate", "lwf", "lnsr", "l2_sp"))),
     *("policy dwa", "policy pcgrad", "memory gem", "memory a_gem", "gem and smart", "optimizer lamb", "smoothing"),
 ]
 """Cases in which a stream of static shape, or a step of several passes, could change what is computed."""

@@ -35,6 +35,8 @@ CASES = {
     "plain": [],
     "pal": ["adapter={name: pal, size: 24, heads: 3}"],
     "smart": ["regularizers=[smart]"],
+    "l2_sp": ["regularizers=[l2_sp]"],
+    "ewc": ["sampler=in_order", "regularizers=[{name: ewc, samples: 10}]"],
     "gem": ["policy=gem"],
     "gem, all tasks in a step": ["policy=gem", "sampler=mixed"],
     "all tasks in a step": ["sampler=mixed"],
@@ -145,7 +147,7 @@ def test_a_resumed_run_ends_with_the_same_bits(case: str, tmp_path: Path) -> Non
 
 
 @on_cuda
-@pytest.mark.parametrize("case", ["plain", "pal", "smart", "gem"])
+@pytest.mark.parametrize("case", ["plain", "pal", "smart", "l2_sp", "ewc", "gem"])
 def test_a_replay_gives_the_bits_of_its_kernels(case: str, tmp_path: Path) -> None:
     """A run whose steps are all launched kernel by kernel, on the same streams of static shape."""
     recipe = recipe_of(case)

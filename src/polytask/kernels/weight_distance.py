@@ -1,4 +1,7 @@
-"""Distances between many weights and their centres in a few kernels on a GPU, where torch needs several per tensor."""
+"""Distances between many weights and their centres in a few kernels on a GPU, where torch needs several per tensor.
+
+For steps that differentiate a penalty; captured steps of one pass add its gradient in one kernel (updates/pull.py).
+"""
 
 from collections.abc import Sequence
 from typing import Any

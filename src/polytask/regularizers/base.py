@@ -7,9 +7,9 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from polytask.losses.base import symmetric_distance, weighted_sum
 from polytask.model import MultiTaskModel, Pass
@@ -46,6 +46,17 @@ class RegularizerContext:
         return next((stage.task for stage in self.stages[:-1] if stage.last == step), None)
 
 
+class Pull(NamedTuple):
+    """A quadratic penalty of one weight: `strength/2 sum_i f_i (w_i - c_i)^2` over its elements."""
+
+    weight: nn.Parameter
+    strength: float
+    centre: Tensor | None = None
+    """c, or None for zero."""
+    factor: Tensor | None = None
+    """f, or None for one."""
+
+
 class Regularizer(ABC):
     """Adds a penalty to a step's loss, and may read the model after the step."""
 
@@ -69,6 +80,14 @@ class Regularizer(ABC):
     @abstractmethod
     def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
         """Return a differentiable scalar that is added to the tasks' losses. `forward` is the step's forward pass."""
+
+    def pulls(self, model: MultiTaskModel, forward: Pass) -> list[Pull]:
+        """Return pulls whose sum is the penalty, if it is such a sum, else none.
+
+        A captured step then adds their gradient in one pass over the weights instead of differentiating `penalty`. A
+        subclass does not inherit this, because it may override `penalty`.
+        """
+        return []
 
     def start(self, model: MultiTaskModel) -> None:
         """Called once, before the first step of a run that adds tasks to those in `context.learned`.

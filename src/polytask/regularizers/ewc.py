@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polytask.fused_forms import fusible
 from polytask.model import MultiTaskModel, Pass, eval_mode
-from polytask.regularizers.base import Regularizer, RegularizerContext
+from polytask.regularizers.base import Pull, Regularizer, RegularizerContext
 from polytask.settings import Count, NonNegative, Share
 
 
@@ -50,6 +50,9 @@ class Ewc(Regularizer):
             return torch.zeros((), device=model.device)
         weights, centres = [self.encoder[n] for n in self.fisher], [self.centre[n] for n in self.fisher]
         return self.weight / 2 * weighted_distance(weights, centres, list(self.fisher.values()))
+
+    def pulls(self, model: MultiTaskModel, forward: Pass) -> list[Pull]:
+        return [Pull(self.encoder[n], self.weight, self.centre[n], f) for n, f in self.fisher.items()]
 
     def start(self, model: MultiTaskModel) -> None:
         self._consolidate(model, self.context.learned)

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from polytask.fused_forms import fusible
 from polytask.model import MultiTaskModel, Pass
-from polytask.regularizers.base import Regularizer, RegularizerContext
+from polytask.regularizers.base import Pull, Regularizer, RegularizerContext
 from polytask.settings import NonNegative
 
 
@@ -39,16 +39,25 @@ class L2Sp(Regularizer):
         self._start = {p: p.detach().clone() for p in [*self._encoder, *copies]}
 
     def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
+        pretrained, new = self._parts(model, forward)
+        distance = squared_distance(pretrained, [self._start[p] for p in pretrained], model.device)
+        size = sum((p.square().sum() for p in new), torch.zeros((), device=model.device))
+        return self.alpha / 2 * distance + self.beta / 2 * size
+
+    def pulls(self, model: MultiTaskModel, forward: Pass) -> list[Pull]:
+        pretrained, new = self._parts(model, forward)
+        to_start = [Pull(p, self.alpha, self._start[p]) for p in pretrained]
+        return [*to_start, *(Pull(p, self.beta) for p in new)]
+
+    def _parts(self, model: MultiTaskModel, forward: Pass) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """w and v: the pretrained and the new weights of the encoder and of the tasks in the stream."""
         own = [
             parameter
             for task in forward.outputs
             for parameter in [*model.head(task).parameters(), *model.adapter.task_parameters(task)]
         ]
         pretrained = [*self._encoder, *(p for p in own if p in self._start)]
-        new = [p for p in own if p.requires_grad and p not in self._start]
-        distance = squared_distance(pretrained, [self._start[p] for p in pretrained], model.device)
-        size = sum((p.square().sum() for p in new), torch.zeros((), device=model.device))
-        return self.alpha / 2 * distance + self.beta / 2 * size
+        return pretrained, [p for p in own if p.requires_grad and p not in self._start]
 
 
 @fusible

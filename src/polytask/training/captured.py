@@ -28,6 +28,7 @@ from polytask.kernels.static_tensors import StaticTensors, as_stream, shape_of, 
 from polytask.kernels.triton_support import kernels_run
 from polytask.kernels.updates import Learned, PlainUpdate, Table, declared, norm_of, update_for
 from polytask.model import MultiTaskModel, Pass, eval_mode
+from polytask.regularizers.base import Pull
 from polytask.settings import TrainSettings
 from polytask.stream import Stream
 from polytask.training.feed import Batch
@@ -157,11 +158,14 @@ class CapturedSteps:
         with compiled_in_parallel():
             with torch.no_grad(), eval_mode(self.model), half_precision(self.model, self.settings):
                 self.model(static)
-            self._differentiate("compile", static, kind)
+            _, pulls = self._differentiate("compile", static, kind)
             if self.update is not None and not isinstance(self.update, PlainUpdate):
+                learned = self._learned(pulls)
+                if pulls:
+                    self.update.pull(learned)
                 ones = torch.ones((), device=self.device)
                 divisor = None if self.settings.clip is None else ones
-                self.update.step(self._learned(), self._numbers.tensors[0][:-1], ones, divisor)
+                self.update.step(learned, self._numbers.tensors[0][:-1], ones, divisor)
         self._drop_gradients()
 
     def _launch(self, batches: Iterable[Batch]) -> Callable[[], StepOutcome]:
@@ -172,8 +176,8 @@ class CapturedSteps:
         key = "step", shape_of(stream)
 
         def body(inputs: list[Tensor], table: Table | None, capturing: bool) -> Tensor:
-            values = self._differentiate(key, self._static(inputs, stream, capturing))
-            results = self._clip_and_update(self._learned(), values, table)
+            values, pulls = self._differentiate(key, self._static(inputs, stream, capturing))
+            results = self._clip_and_update(self._learned(pulls), values, table)
             self._drop_gradients()
             return results
 
@@ -185,14 +189,21 @@ class CapturedSteps:
         stream = as_stream(inputs, like)
         return replace(stream, layout=stream.layout.for_capture()) if capturing else stream
 
-    def _differentiate(self, key: Any, stream: Stream, kind: PassKind = "all", weight: float = 1.0) -> Tensor:
-        """Compute the gradient of `weight` times the losses and penalties. Returns them as one vector."""
+    def _differentiate(
+        self, key: Any, stream: Stream, kind: PassKind = "all", weight: float = 1.0
+    ) -> tuple[Tensor, list[Pull]]:
+        """Compute the gradient of `weight` times the losses and penalties.
+
+        Returns them as one vector. In a step of one pass, a penalty that is a sum of pulls is not in it; the pulls,
+        whose gradients are to be added, are returned too.
+        """
         model, objective, settings = self.model, self.objective, self.settings
         self._drop_gradients()
         set_training_mode(model, settings)
         losses: Mapping[str, Tensor] = {}
         penalties: dict[str, Tensor] = {}
         forward: Pass | None = None
+        pulled, pulls = None, list[Pull]()
         half = self.half.swapped_in(self.update is None) if self.half else nullcontext()
         with self.side_stream.open(len(stream.token_ids_T) <= SIDE_STREAM_TOKENS):
             with half, half_precision(model, settings):
@@ -205,30 +216,39 @@ class CapturedSteps:
                 if kind != "penalties":
                     losses = objective.task_losses(model, stream, outputs, self._numbers.tensors[0][-1])
             if forward is not None:
-                penalties |= objective.penalties(model, forward, of_weights=True)
-            total = torch.zeros((), device=self.device)
-            if losses:
-                total = objective.policy.weigh(by_share_of_examples(outputs, losses) if kind == "memory" else losses)
-            for penalty in penalties.values():
-                total = total + penalty
+                if kind == "all" and weight == 1.0:
+                    pulled, pulls = self._pulls(forward)
+                penalties |= objective.penalties(model, forward, of_weights=True, without=pulled)
+            weighted = by_share_of_examples(outputs, losses) if kind == "memory" else losses
+            total = objective.policy.weigh(weighted) if losses else torch.zeros((), device=self.device)
+            total = sum(penalties.values(), total)
             if total.requires_grad:
                 (total if weight == 1.0 else total * weight).backward()
         if self.half and self.update is None:
             self.half.move_gradients()
         trained = kind in ("all", "losses")
-        reported = [("losses", name) for name in losses if trained] + [("penalties", name) for name in penalties]
+        reported = [("losses", name) for name in losses if trained]
+        reported += [("penalties", name) for name in (*penalties, pulled) if name is not None]
         self._facts[key] = PassFacts(reported, sum(map(len, outputs.values())) if trained else 0)
-        return torch.stack([value.detach().float() for value in (*losses.values(), *penalties.values())])
+        return torch.stack([value.detach().float() for value in (*losses.values(), *penalties.values())]), pulls
+
+    def _pulls(self, forward: Pass) -> tuple[str | None, list[Pull]]:
+        """The name and the pulls of the regularizer whose gradient is added to the others' in one pass, if any."""
+        name, pulls = self.objective.pulls(self.model, forward)
+        if self.update is None or not all(pull.weight in self.update.group_of for pull in pulls):
+            return None, []
+        return name, pulls
 
     def _drop_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         if self.half:
             self.half.drop_gradients()
 
-    def _learned(self) -> list[Learned]:
-        """The parameters that have a gradient. That of a linear map belongs to its half-precision copy; a penalty that
-        reads the weight itself adds a second one."""
+    def _learned(self, pulls: Sequence[Pull] = ()) -> list[Learned]:
+        """The parameters that have a gradient or a pull. The gradient of a linear map belongs to its half-precision
+        copy; a penalty that reads the weight itself adds a second one."""
         copies = self.half.copies if self.half else {}
+        pull_of: dict[Tensor, Pull] = {pull.weight: pull for pull in pulls}
         learned, both = [], []
         for weight in (p for group in self.optimizer.param_groups for p in group["params"]):
             copy = copies.get(weight)
@@ -236,8 +256,11 @@ class CapturedSteps:
             if weight.grad is not None and half_gradient is not None:
                 both.append((weight.grad, half_gradient))
             gradient = half_gradient if weight.grad is None else weight.grad
+            pull = pull_of.get(weight)
+            if gradient is None and pull is not None:
+                gradient = torch.zeros_like(weight)
             if gradient is not None:
-                learned.append(Learned(weight, gradient, copy))
+                learned.append(Learned(weight, gradient, copy, pull))
         if both:
             # Adding tensors of two precisions would be a launch for each.
             full = [torch.empty_like(gradient) for gradient, _ in both]
@@ -246,11 +269,17 @@ class CapturedSteps:
         return learned
 
     def _clip_and_update(self, learned: list[Learned], values: Tensor, table: Table | None) -> Tensor:
-        """Clip the gradients and update the weights, unless a value of the step is not finite.
+        """Add pulls to the gradients, clip them and update the weights, unless a value of the step is not finite.
 
-        Returns the values and the gradient's norm.
+        Returns the values, the penalty of the pulls, if there are some, and the gradient's norm.
         """
-        norm = norm_of([parameter.gradient for parameter in learned])
+        if any(one.pull is not None for one in learned):
+            assert self.update is not None
+            learned = [one._replace(gradient=one.gradient.contiguous()) for one in learned]
+            penalty, norm = self.update.pull(learned, table)
+            values = torch.cat([values, penalty[None]])
+        else:
+            norm = norm_of([one.gradient for one in learned])
         results = torch.cat([values, norm[None]])
         found_inf = ((results * 0).sum() + self._bad != 0).float()  # 0 times NaN or infinity is NaN
         if self.settings.on_nan == "stop":
@@ -317,7 +346,7 @@ class CapturedSteps:
     def _pass_body(self, key: Any, stream: Stream, source: RowSource) -> Body:
         def body(inputs: list[Tensor], table: Table | None, capturing: bool) -> Tensor:
             static = self._static(inputs, stream, capturing)
-            values = self._differentiate(key, static, source.kind, 1 / self.settings.accumulate)
+            values, _ = self._differentiate(key, static, source.kind, 1 / self.settings.accumulate)
             assert self._rows is not None
             self._rows.write(source, key, self._learned())
             self._bad += (values * 0).sum()

@@ -8,7 +8,7 @@ from torch import Tensor
 from polytask.losses.base import Loss, distillation_loss
 from polytask.model import MultiTaskModel, Pass
 from polytask.policies.base import Policy
-from polytask.regularizers.base import Regularizer
+from polytask.regularizers.base import Pull, Regularizer
 from polytask.stream import Stream
 
 
@@ -47,10 +47,23 @@ class Objective:
             label_weight = 1 - self.teacher_weights[task]
         return label_weight * loss + (1 - label_weight) * distilled
 
-    def penalties(self, model: MultiTaskModel, forward: Pass, of_weights: bool | None = None) -> dict[str, Tensor]:
-        """Return the penalty of each regularizer; of those only that have this value of `of_weights`, if given."""
+    def penalties(
+        self, model: MultiTaskModel, forward: Pass, of_weights: bool | None = None, *, without: str | None = None
+    ) -> dict[str, Tensor]:
+        """Return the penalty of each regularizer but `without`; of those only that have this value of `of_weights`, if
+        given."""
         return {
             name: regularizer.penalty(model, forward)
             for name, regularizer in self.regularizers.items()
-            if of_weights is None or regularizer.of_weights == of_weights
+            if name != without and (of_weights is None or regularizer.of_weights == of_weights)
         }
+
+    def pulls(self, model: MultiTaskModel, forward: Pass) -> tuple[str | None, list[Pull]]:
+        """Return the name and the pulls of the first regularizer whose penalty is a sum of pulls, at most one for each
+        weight; None and no pulls if there is no such regularizer."""
+        for name, regularizer in self.regularizers.items():
+            # A base class does not count: the subclass may override `penalty`.
+            pulls = regularizer.pulls(model, forward) if "pulls" in vars(type(regularizer)) else []
+            if pulls and len({pull.weight for pull in pulls}) == len(pulls):
+                return name, pulls
+        return None, []

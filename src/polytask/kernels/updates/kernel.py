@@ -178,9 +178,9 @@ def _tile(
     inside = tl.arange(0, TILE) < length
     if WIDE:
         inside = tl.max_constancy(inside, 4)
-    weights = _elements(addresses[0], start, tl.float32, WIDE, TILE)
-    firsts = _elements(addresses[2], start, tl.float32, WIDE, TILE)
-    seconds = _elements(addresses[3], start, tl.float32, WIDE, TILE)
+    weights = elements(addresses[0], start, tl.float32, WIDE, TILE)
+    firsts = elements(addresses[2], start, tl.float32, WIDE, TILE)
+    seconds = elements(addresses[3], start, tl.float32, WIDE, TILE)
     weight = tl.load(weights, mask=inside, other=0.0)
     first = tl.load(firsts, mask=inside, other=0.0)
     second = first
@@ -190,10 +190,10 @@ def _tile(
     if MOMENTS:
         # Last, because the branch waits for it; the other loads are under way by then.
         if in_bf16:
-            gradients = _elements(addresses[1], start, tl.bfloat16, WIDE, TILE)
+            gradients = elements(addresses[1], start, tl.bfloat16, WIDE, TILE)
             gradient = tl.load(gradients, mask=inside, other=0.0).to(tl.float32)
         else:
-            gradient = tl.load(_elements(addresses[1], start, tl.float32, WIDE, TILE), mask=inside, other=0.0)
+            gradient = tl.load(elements(addresses[1], start, tl.float32, WIDE, TILE), mask=inside, other=0.0)
         gradient *= shared.scale
     result, first, second = FORMULA(weight, gradient, first, second, shared)
     if MOMENTS:
@@ -205,7 +205,7 @@ def _tile(
     if WEIGHT:
         tl.store(weights, result, mask=inside)
         if addresses[4] != 0:
-            tl.store(_elements(addresses[4], start, tl.bfloat16, WIDE, TILE), result.to(tl.bfloat16), mask=inside)
+            tl.store(elements(addresses[4], start, tl.bfloat16, WIDE, TILE), result.to(tl.bfloat16), mask=inside)
     else:
         weight_squares = tl.sum(weight * weight, 0)
         result_squares = tl.sum(tl.where(inside, result * result, 0.0), 0)
@@ -213,11 +213,11 @@ def _tile(
 
 
 @_jit
-def _elements(address, start, DTYPE: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr):
+def elements(address, start, DTYPE: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr):
     """The addresses of the elements of the tensor at `address`."""
-    elements = address.to(tl.pointer_type(DTYPE)) + start + tl.arange(0, TILE)
+    places = address.to(tl.pointer_type(DTYPE)) + start + tl.arange(0, TILE)
     if WIDE:
         # For bf16 this is half of the true alignment: every thread then has four elements of each tensor. With eight
         # of some tensors, values would have to move between threads.
-        elements = tl.multiple_of(elements, 4 * DTYPE.primitive_bitwidth // 8)
-    return elements
+        places = tl.multiple_of(places, 4 * DTYPE.primitive_bitwidth // 8)
+    return places

@@ -10,6 +10,7 @@ CUDA graph.
 """
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from polytask.kernels.triton_support import TRITON
 from polytask.kernels.updates.kernel import count_steps, update_pieces
+from polytask.kernels.updates.pull import pull_pieces
 from polytask.kernels.updates.update import COLUMNS, Learned, Table, Update
 
 # Of a program. Module attributes, so that a benchmark can try other values.
@@ -77,21 +79,13 @@ class OnePass(Update):
         divisor: Tensor | None = None,
         table: Table | None = None,
     ) -> None:
-        assert TRITON, "the update in one pass needs Triton"
-        capturing = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        pieces = self._cut([one.weight for one in learned], capturing)
         learned = [one._replace(gradient=one.gradient.contiguous()) for one in learned]
-        rows = [self._row(*one) for one in learned]
-        assert table is not None or not capturing
-        table = table or self.table()
-        table.write(rows)
-        if not capturing:
-            table.send()
-        numbers = torch.empty(len(rows), NUMBERS, device=self.device)
+        pieces, table = self._prepare(learned, table)
+        numbers = torch.empty(len(learned), NUMBERS, device=self.device)
         with torch.cuda.device_of(numbers):
-            count_steps[(-(-len(rows) // ROWS),)](
+            count_steps[(-(-len(learned) // ROWS),)](
                 *(table.rows, self._options, rates, found_inf if divisor is None else divisor),
-                *(found_inf, numbers, len(rows)),
+                *(found_inf, numbers, len(learned)),
                 DIVIDES=divisor is not None,
                 COLUMNS=COLUMNS,
                 NUMBERS=NUMBERS,
@@ -100,6 +94,22 @@ class OnePass(Update):
                 ROWS=ROWS,
             )
             self.launch(Launch(pieces, table.rows, numbers, found_inf))
+
+    @torch.no_grad()
+    def pull(self, learned: Sequence[Learned], table: Table | None = None) -> tuple[Tensor, Tensor]:
+        pieces, table = self._prepare(learned, table)
+        places = pieces.places_P2
+        sums = torch.empty(2, len(places), device=self.device)
+        with torch.cuda.device_of(sums):
+            pull_pieces[(len(places),)](
+                *(places, table.rows, sums, len(places)),
+                COLUMNS=COLUMNS,
+                PIECE=PIECE,
+                TILE=TILE,
+                num_warps=WARPS,
+            )
+        penalty, squares = sums.sum(1, dtype=torch.float64)
+        return penalty.float(), squares.sqrt().float()
 
     def launch(self, work: Launch) -> None:
         """Update all pieces. The numbers of every tensor are there."""
@@ -129,6 +139,18 @@ class OnePass(Update):
         numbers = [*betas, *map(_log, betas), group.get("eps", 0.0), group["weight_decay"], *extras]
         return torch.tensor(numbers, dtype=torch.float64)
 
+    def _prepare(self, learned: Sequence[Learned], table: Table | None) -> tuple[Pieces, Table]:
+        """Divide the tensors into pieces, and write their addresses into the table, or into a new one."""
+        assert TRITON, "the update in one pass needs Triton"
+        capturing = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        pieces = self._cut([one.weight for one in learned], capturing)
+        assert table is not None or not capturing
+        table = table or self.table()
+        table.write([self._row(one) for one in learned])
+        if not capturing:
+            table.send()
+        return pieces, table
+
     def _cut(self, weights: list[Tensor], capturing: bool) -> Pieces:
         """Divide the tensors into pieces. Steps of the same tasks share them."""
         key = tuple(self._number[weight] for weight in weights)
@@ -142,20 +164,33 @@ class OnePass(Update):
             self._pieces[key] = Pieces(places.int().to(self.device), firsts.int().to(self.device))
         return self._pieces[key]
 
-    def _row(self, weight: Tensor, gradient: Tensor, copy: Tensor | None) -> list[int]:
+    def _row(self, one: Learned) -> list[int]:
+        weight, gradient, copy, pull = one
         state = self.state_of(weight)
         states = [state[name] for name in self.state_names]
-        tensors = [weight, gradient, *states, *([] if copy is None else [copy])]
-        assert all(t.dtype == torch.float32 and t.device == self.device for t in (weight, *states, state["step"]))
+        pulling = [t for t in (pull.centre, pull.factor) if t is not None] if pull else []
+        full = [weight, *states, *pulling]
+        tensors = [*full, gradient, *([] if copy is None else [copy])]
+        assert all(t.dtype == torch.float32 and t.device == self.device for t in (*full, state["step"]))
         assert gradient.dtype in (torch.float32, torch.bfloat16)
         assert copy is None or copy.dtype == torch.bfloat16
         assert all(t.shape == weight.shape and t.is_contiguous() and t.device == self.device for t in tensors)
-        second = states[1].data_ptr() if len(states) > 1 else 0
-        addresses = [weight.data_ptr(), gradient.data_ptr(), states[0].data_ptr(), second]
-        addresses += [0 if copy is None else copy.data_ptr(), state["step"].data_ptr()]
+        second = states[1] if len(states) > 1 else None
+        addresses = [*map(_address, (weight, gradient, states[0], second, copy, state["step"]))]
         wide = weight.numel() % 4 == 0 and not any(t.data_ptr() % (4 * t.element_size()) for t in tensors)
-        in_bf16 = gradient.dtype == torch.bfloat16
-        return [*addresses, weight.numel(), self.group_of[weight], int(in_bf16), int(wide), int(weight.ndim > 1)]
+        flags = [gradient.dtype == torch.bfloat16, wide, weight.ndim > 1]
+        of_pull = [_address(pull.centre), _address(pull.factor), _bits(pull.strength)] if pull else [0, 0, 0]
+        return [*addresses, weight.numel(), self.group_of[weight], *map(int, flags), *of_pull]
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _bits(number: float) -> int:
+    """The bits of a float32, because a table holds integers."""
+    bits: int = struct.unpack("i", struct.pack("f", number))[0]
+    return bits
 
 
 def _log(beta: float) -> float:

@@ -7,10 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-COLUMNS = 11
+from polytask.regularizers.base import Pull
+
+COLUMNS = 14
 """Of a table's row: the addresses of weight, gradient, first and second state tensor (0: none), bf16 copy (0: none) and
 step; the number of elements, the parameter group, whether the gradient is in bf16, whether elements can be loaded four
-at a time, and whether the weight is a matrix."""
+at a time, and whether the weight is a matrix; of its pull, the addresses of centre (0: none) and factor (0: none), and
+the bits of the strength (0: no pull)."""
 
 
 class Learned(NamedTuple):
@@ -21,6 +24,8 @@ class Learned(NamedTuple):
     """In float32 or bf16."""
     copy: Tensor | None = None
     """A bf16 copy of the weight, which is updated too."""
+    pull: Pull | None = None
+    """A penalty whose gradient `Update.pull` adds to `gradient`."""
 
 
 class Table:
@@ -73,6 +78,21 @@ class Update(ABC):
         Other parameters are not updated, not decayed and not counted. A captured step needs a table; other steps create
         their own.
         """
+
+    @torch.no_grad()
+    def pull(self, learned: Sequence[Learned], table: Table | None = None) -> tuple[Tensor, Tensor]:
+        """Add the gradients of the pulls to the gradients, which must be contiguous, in place.
+
+        Returns the sum of the pulls' penalties, and the norm of all gradients with what was added.
+        """
+        penalty = torch.zeros((), device=self.device)
+        for one in learned:
+            if one.pull is not None:
+                change = one.weight.detach() if one.pull.centre is None else one.weight - one.pull.centre
+                slope = one.pull.strength * (change if one.pull.factor is None else one.pull.factor * change)
+                penalty = penalty + (slope * change).sum() / 2
+                one.gradient.add_(slope)
+        return penalty, norm_of([one.gradient for one in learned])
 
     def state_of(self, weight: Tensor) -> dict[str, Tensor]:
         """Return the optimizer's state of a parameter, with its step count on the device; create it if it is missing.
