@@ -54,7 +54,14 @@ def measure_room(
     finally:
         optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
-    return tokens_that_fit(small, large, torch.cuda.mem_get_info(device)[0] - _missing_state(optimizer))
+    return tokens_that_fit(small, large, _free(device) - _missing_state(optimizer))
+
+
+def _free(device: torch.device) -> int:
+    """The bytes that this process can still allocate: of the device, and of its share of it."""
+    free, total = torch.cuda.mem_get_info(device)
+    share = torch.cuda.get_per_process_memory_fraction(device)
+    return min(free, int(share * total) - torch.cuda.memory_reserved(device))
 
 
 def _used(device: torch.device, batch: Batch, differentiate: Callable[[Batch], object]) -> Used:

@@ -71,7 +71,7 @@ def take_step(
 
 def memory_ran_out(model: MultiTaskModel, settings: TrainSettings, batches: Sequence[Batch]) -> MemoryRanOut:
     """The error of a step with these batches."""
-    largest = max(len(batch.together.token_ids_T) for batch in batches)
+    largest = max((len(batch.together.token_ids_T) for batch in batches), default=0)
     return MemoryRanOut(
         f"out of memory on {model.device} with a batch of {largest:,} tokens; lower train.batch_size (it is "
         f"{settings.batch_size}) and raise train.accumulate (it is {settings.accumulate}), or lower max_length"
