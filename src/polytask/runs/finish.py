@@ -74,7 +74,8 @@ def finish(
 ) -> Finished:
     """Ends a run with its best weights. A model that the gate refuses is not saved, and keeps its checkpoints."""
     phases = phases or Phases()
-    session.load_best()
+    if not session.has_best_weights:
+        session.load_best()
     step = session.best_step or 0
     kept = _kept_scores(session, step)
     scores = {} if kept is None else {"dev": kept}
@@ -90,6 +91,8 @@ def finish(
     if summary.saved:
         save_bundle(prepared.bundle, folder.model.path)
     phases.end("saving the model")
+    session.writer.wait()  # until then the run has not finished: it may have to be resumed
+    phases.end("checkpoints and records")
     summary = replace(summary, phases=phases.seconds)
     write_summary(summary, folder.summary)
     if summary.saved:
