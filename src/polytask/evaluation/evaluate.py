@@ -98,15 +98,15 @@ def write_predictions(path: Path, examples: Iterable[Example], predictions: Iter
 def _prediction_line(example: Example, prediction: Prediction) -> str:
     """The JSON object with row, text, label, prediction and probabilities, as json.dumps writes it, but faster."""
     texts = ", ".join([_to_json(text) for text in example.texts])
-    line = f'{{"row": {example.row}, "text": [{texts}], "label": {_label(example.label)}, '
+    line = f'{{"row": {example.row}, "text": [{texts}], "label": {_to_json(example.label)}, '
     if prediction.probabilities is None:
-        return f'{line}"prediction": {_label(prediction.label)}}}\n'
-    shares = ", ".join([f"{_label(name)}: {_rounded(p)}" for name, p in prediction.probabilities.items()])
-    return f'{line}"prediction": {_label(prediction.label)}, "probabilities": {{{shares}}}}}\n'
+        return f'{line}"prediction": {_to_json(prediction.label)}}}\n'
+    shares = ", ".join([f"{_class_to_json(name)}: {_rounded(p)}" for name, p in prediction.probabilities.items()])
+    return f'{line}"prediction": {_to_json(prediction.label)}, "probabilities": {{{shares}}}}}\n'
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
-_label = lru_cache(maxsize=10_000)(_to_json)  # a split has few different labels
+_class_to_json = lru_cache(_to_json)
 
 
 def _rounded(probability: float) -> str:
