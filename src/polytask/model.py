@@ -16,6 +16,7 @@ from polytask.heads.base import Head
 from polytask.seeds import RandomState
 from polytask.stream import Encoded, Stream
 from polytask.text.packing import Ids, InputFormat, PackedBatch, Packer, batches_by_length
+from polytask.text.texts import Texts
 
 TOKENS = 8192
 """The tokens of a batch of `answers`, except on a GPU with memory for more."""
@@ -148,7 +149,7 @@ class MultiTaskModel(nn.Module):
     def batches(
         self,
         task: str,
-        texts: Sequence[tuple[Ids, ...]],
+        texts: Sequence[tuple[Ids, ...]] | Texts,
         packer: Packer,
         form: InputFormat | None = None,
         token_budget: int | None = None,
@@ -158,10 +159,10 @@ class MultiTaskModel(nn.Module):
         By default in the format that the task's head needs, with the task's `token_budget`. On a GPU, a batch is packed
         while the batches before it are computed.
         """
-        device, form = self.device, form or self.input_format(task)
+        device, form, texts = self.device, form or self.input_format(task), Texts.of(texts)
         for indices in batches_by_length(packer.lengths(texts, form), token_budget or self.token_budget(task)):
             rngs = (seeds.generator(0, "mask", i) for i in indices.tolist())
-            stream = packer.pack([packer.part(task, [texts[i] for i in indices.tolist()], form, rngs=rngs)])
+            stream = packer.pack([packer.part(task, texts.take(indices), form, rngs=rngs)])
             # There is no filler and no other task, so whatever is fast for a single task may be used.
             layout = replace(stream.layout, length_bound=stream.layout.max_length)
             stream = replace(stream, layout=layout)

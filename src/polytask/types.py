@@ -219,7 +219,7 @@ class StepReport:
     best: bool = False
     """Whether this evaluation is the best so far."""
     checkpoint: str | None = None
-    """Set on steps that ended with a checkpoint."""
+    """Set on steps that ended with a checkpoint. On a GPU it is written while training continues."""
     interference: Interference | None = None
     """Set on steps that ended with a probe."""
     learning_rates: Mapping[str, float] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from polytask.cli.stopping import SIGNALS, Stop, handled_by, leave, until_stopped
+from polytask.training.checkpoint_writer import CheckpointWriter
 
 
 def test_handlers_are_restored() -> None:
@@ -61,7 +62,8 @@ class FakeRun:
     """A run of three steps that gets SIGTERM in its second."""
 
     def __init__(self, saves_itself: bool) -> None:
-        self.session, self.saves_itself, self.saved = SimpleNamespace(step=0), saves_itself, 0
+        self.session = SimpleNamespace(step=0, writer=CheckpointWriter())
+        self.saves_itself, self.saved = saves_itself, 0
 
     def steps(self) -> Iterator[SimpleNamespace]:
         for step in (1, 2, 3):

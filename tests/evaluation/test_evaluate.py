@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,3 +59,24 @@ def test_plain_text_stays_out_of_the_mean_and_less_of_it_is_better() -> None:
     assert later.chosen("words") > report.chosen("words")
     assert later.chosen("words.perplexity") > report.chosen("words.perplexity")
     assert EvalReport(2, "dev", {"words": calmer}).mean > EvalReport(1, "dev", {"words": surprised}).mean
+
+
+@pytest.mark.parametrize(
+    ("label", "prediction"),
+    [
+        ("yes", Prediction("t", 'a "quoted" näme\n', {'a "quoted" näme\n': 2 / 3, "no": 1e-7, "rare": 0.00012345678})),
+        ("no", Prediction("t", "no", {"no": float("nan"), "yes": float("nan")})),
+        (0.1 + 0.2, Prediction("t", 1 / 3)),
+        (0.0, Prediction("t", -0.0)),
+        (None, Prediction("t", float("nan"))),
+        ("1", Prediction("t", "1", {"1": 1.0, "1.0": 0.0})),
+    ],
+)
+def test_lines_are_those_of_json_dumps(label: str | float | None, prediction: Prediction, tmp_path: Path) -> None:
+    """Lines are formatted in another way, because json.dumps is slow for many small objects."""
+    example = Example(("a\tb \\ \u2028 \x1b", "ü 😀"), label, 7)
+    write_predictions(tmp_path / "p.jsonl", [example], [prediction])
+    line: dict[str, Any] = {"row": 7, "text": example.texts, "label": label, "prediction": prediction.label}
+    if prediction.probabilities is not None:
+        line["probabilities"] = {name: round(p, 6) for name, p in prediction.probabilities.items()}
+    assert (tmp_path / "p.jsonl").read_text() == json.dumps(line, ensure_ascii=False) + "\n"

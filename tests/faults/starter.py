@@ -21,6 +21,8 @@ import torch
 
 from polytask import read_recipe, start_training, train
 from polytask.cli.main import main
+from polytask.runs import session
+from polytask.training.checkpoint_writer import CheckpointWriter
 
 EVENTS = {"open": 0, "os.rename": 1, "os.mkdir": 0, "os.remove": 0, "os.rmdir": 0, "shutil.rmtree": 0}
 """What a process does to files, by the name of its audit event; and which argument is the path it is done to."""
@@ -69,8 +71,15 @@ class Faults:
 
 def steps(recipe: str, run: str, resume: bool) -> None:
     """All steps of a run, and nothing of what comes after them."""
-    for _ in start_training(read_recipe(recipe), run, resume).steps():
+    running = start_training(read_recipe(recipe), run, resume)
+    for _ in running.steps():
         pass
+    running.session.writer.wait()
+
+
+def write_in_background() -> None:
+    """Checkpoints are written in another thread, as on a GPU."""
+    session.CheckpointWriter = lambda background: CheckpointWriter(background=True)  # type: ignore
 
 
 def child(order: dict[str, Any]) -> int:
@@ -79,6 +88,8 @@ def child(order: dict[str, Any]) -> int:
     os.dup2(log, 2)
     if "file_limit" in order:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_limit"], order["file_limit"]))
+    if order.get("background"):
+        write_in_background()
     if "faults" in order:
         sys.addaudithook(Faults(order["run"], **order["faults"]))
     try:

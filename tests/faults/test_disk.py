@@ -12,18 +12,19 @@ from polytask import UserError, read_recipe, start_training
 from polytask.training.checkpoint import newest, numbered
 
 from .conftest import LONG, STEPS, Starter, ending
-from .test_kills import events
+from .test_kills import BOTH_WAYS, events
 
 
+@BOTH_WAYS
 def test_full_at_every_point_at_which_it_writes(
-    starter: Starter, recipe: Path, straight: dict[str, Any], tmp_path: Path
+    starter: Starter, recipe: Path, straight: dict[str, Any], tmp_path: Path, background: bool
 ) -> None:
     """From there on nothing can be written. The short set takes a few points of each kind."""
     seen = events(starter, recipe, tmp_path / "listed")
     writes = [n for n, event in enumerate(seen, 1) if event.startswith(("open", "os.mkdir"))]
     for point in writes if LONG else writes[:12:6] + writes[50:90:20]:
         run = tmp_path / f"run-{point}"
-        child = starter.train(recipe, run, faults={"full_from": point})
+        child = starter.train(recipe, run, faults={"full_from": point}, background=background)
         assert child.wait() == 1, (seen[point - 1], child.said)
         assert "error: " in child.said
         assert "No space left on device" in child.said

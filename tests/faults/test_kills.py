@@ -10,19 +10,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from .conftest import LONG, STEPS, Starter, ending, write_recipe
 
 KILLS = 100 if LONG else 5
+BOTH_WAYS = pytest.mark.parametrize("background", [False, True], ids=["in the caller", "in the background"])
+"""Checkpoints are written in the background on a GPU."""
 
 
-def test_killed_at_random_moments(starter: Starter, recipe: Path, straight: dict[str, Any], tmp_path: Path) -> None:
+@BOTH_WAYS
+def test_killed_at_random_moments(
+    starter: Starter, recipe: Path, straight: dict[str, Any], tmp_path: Path, background: bool
+) -> None:
     run, kills, finished, steps = tmp_path / "run", 0, 0, set()
     started = time.monotonic()
     starter.goes_on(recipe, tmp_path / "measured")
     whole = time.monotonic() - started
     draw = random.Random(5)
     while kills < KILLS:
-        child = starter.steps(recipe, run, resume=run.exists())
+        child = starter.steps(recipe, run, resume=run.exists(), background=background)
         code = child.wait(draw.uniform(0.1, 1.0) * whole)
         if code is None:
             with suppress(ProcessLookupError):  # it may have ended just now, of its own
@@ -74,7 +81,10 @@ def test_killed_at_any_point_at_which_it_touches_a_file(starter: Starter, tmp_pa
         shutil.rmtree(run)
 
 
-def test_killed_while_it_writes_the_files_after_the_last_step(starter: Starter, recipe: Path, tmp_path: Path) -> None:
+@BOTH_WAYS
+def test_killed_while_it_writes_the_files_after_the_last_step(
+    starter: Starter, recipe: Path, tmp_path: Path, background: bool
+) -> None:
     """Model, predictions, summary, report, and the removal of the checkpoints: `--resume` ends with the same files."""
     listed = tmp_path / "events.txt"
     child = starter.train(recipe, tmp_path / "straight", faults={"record": str(listed)})
@@ -85,7 +95,7 @@ def test_killed_while_it_writes_the_files_after_the_last_step(starter: Starter, 
     assert first + 20 < renamed < len(seen) - 10
     for point in range(first, len(seen) + 1) if LONG else [first + 12, renamed, renamed + 5]:
         run = tmp_path / f"run-{point}"
-        child = starter.train(recipe, run, faults={"kill_at": point})
+        child = starter.train(recipe, run, faults={"kill_at": point}, background=background)
         assert child.wait() == -signal.SIGKILL, child.said
         child = starter.train(recipe, run, "--resume")
         assert child.wait() == 0, child.said

@@ -125,4 +125,5 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, tokenizer: TextTokenizer
 def test_meta_is_plain_json(tmp_path: Path, tokenizer: TextTokenizer, opinions: TaskSpec) -> None:
     (task,) = read_tasks([opinions], tokenizer, tmp_path / "cache")
     header = json.loads((task.splits["train"].store.folder / "meta.json").read_text())
-    assert header["meta"] == {"names": ["10", "9"], "broken": [], "num_broken": 0}
+    dialect = {"delimiter": ",", "quoting": "minimal"}
+    assert header["meta"] == {"names": ["10", "9"], "broken": [], "num_broken": 0, "dialect": dialect}

@@ -58,6 +58,7 @@ def until_stopped(running: "polytask.Running") -> Iterator["polytask.StepReport"
             yield report
             if stop.signal is not None:
                 path = report.checkpoint or running.save()
+                running.session.writer.wait()
                 echo(
                     f"stopped after step {running.session.step} of {report.steps} and saved {path}; run the same "
                     "command with --resume to continue",

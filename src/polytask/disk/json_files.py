@@ -27,7 +27,7 @@ def read_text(path: Path, what: str, max_bytes: int = MAX_TEXT_BYTES) -> str:
 
 def parse_json(text: str | bytes, where: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text if isinstance(text, str) else text.decode("utf-8"))
     except ValueError as error:  # includes bytes that are not UTF-8
         raise UserError(f"{where} is not valid JSON: {error}") from None
     except RecursionError:

@@ -18,6 +18,7 @@ from polytask.model import MultiTaskModel, eval_mode
 from polytask.settings import TaskSpec
 from polytask.stream import Encoded
 from polytask.text.packing import InputFormat, Packer
+from polytask.text.texts import texts_of
 from polytask.types import EvalReport, LabelSpace, MetricValue, TaskScore, TokenizedExamples
 
 Json = Mapping[str, Any]
@@ -79,7 +80,7 @@ def _vectors(
     bf16: bool,
 ) -> Tensor:
     """Returns unit vectors [N, D], or [N, 2, D] for pairs: the mean of the encoder's last hidden states per text."""
-    texts = [split.tokens(int(row)) for row in rows]
+    texts = texts_of(split, rows)
     vectors, order = [], []
     with eval_mode(model):
         for batch in model.batches(spec.name, texts, packer, InputFormat(separate_texts=spec.is_pair)):

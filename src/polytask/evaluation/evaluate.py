@@ -1,7 +1,10 @@
 """Runs a model over whole splits: scores with intervals, and a file of predictions."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import starmap
 from pathlib import Path
 
 import numpy as np
@@ -89,8 +92,22 @@ def probabilities(outputs: Tensor, labels: LabelSpace) -> np.ndarray | None:
 def write_predictions(path: Path, examples: Iterable[Example], predictions: Iterable[Prediction]) -> None:
     """Writes one JSON line for each example, in the order of the data file."""
     with atomic_file(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
-        for example, prediction in zip(examples, predictions, strict=True):
-            line = {"row": example.row, "text": example.texts, "label": example.label, "prediction": prediction.label}
-            if prediction.probabilities is not None:
-                line["probabilities"] = {name: round(p, 6) for name, p in prediction.probabilities.items()}
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        file.writelines(starmap(_prediction_line, zip(examples, predictions, strict=True)))
+
+
+def _prediction_line(example: Example, prediction: Prediction) -> str:
+    """The JSON object with row, text, label, prediction and probabilities, as json.dumps writes it, but faster."""
+    texts = ", ".join([_to_json(text) for text in example.texts])
+    line = f'{{"row": {example.row}, "text": [{texts}], "label": {_to_json(example.label)}, '
+    if prediction.probabilities is None:
+        return f'{line}"prediction": {_to_json(prediction.label)}}}\n'
+    shares = ", ".join([f"{_class_to_json(name)}: {_rounded(p)}" for name, p in prediction.probabilities.items()])
+    return f'{line}"prediction": {_to_json(prediction.label)}, "probabilities": {{{shares}}}}}\n'
+
+
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
+_class_to_json = lru_cache(_to_json)
+
+
+def _rounded(probability: float) -> str:
+    return repr(round(probability, 6)) if math.isfinite(probability) else _to_json(probability)

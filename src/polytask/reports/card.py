@@ -22,7 +22,12 @@ def _template() -> jinja2.Template:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     # Not autoescaped: this is Markdown, and every text of the user's passes one of the three filters below.
     pages = jinja2.Environment(
-        loader=loader, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False
+        loader=loader,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+        optimized=False,
     )
     pages.filters.update(plain=_plain, code=_code, quoted=_quoted)
     return pages.get_template("card.md.jinja")

@@ -115,7 +115,7 @@ def report_page(run: RunRecord) -> str:
 @cache
 def _template() -> jinja2.Template:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, optimized=False)
     return pages.get_template("report.html.jinja")
 
 

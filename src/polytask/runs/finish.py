@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from polytask.evaluation.transfer import read_transfer
 from polytask.machine import peak_memory
 from polytask.reports.interference import with_sentences
 from polytask.reports.remarks import remarks
-from polytask.runs.bundle import load_bundle, save_bundle
+from polytask.runs.bundle import Bundle, load_bundle, save_bundle
 from polytask.runs.folder import RunFolder
 from polytask.runs.phases import Phases
 from polytask.runs.prepare import Prepared, describe_task
@@ -74,7 +75,8 @@ def finish(
 ) -> Finished:
     """Ends a run with its best weights. A model that the gate refuses is not saved, and keeps its checkpoints."""
     phases = phases or Phases()
-    session.load_best()
+    if not session.has_best_weights:
+        session.load_best()
     step = session.best_step or 0
     kept = _kept_scores(session, step)
     scores = {} if kept is None else {"dev": kept}
@@ -90,12 +92,16 @@ def finish(
     if summary.saved:
         save_bundle(prepared.bundle, folder.model.path)
     phases.end("saving the model")
+    session.writer.wait()  # until then the run has not finished: it may have to be resumed
+    phases.end("checkpoints and records")
     summary = replace(summary, phases=phases.seconds)
     write_summary(summary, folder.summary)
-    if summary.saved:
-        write_card(folder, summary)
-    write_report(folder.path)
-    removed = remove_checkpoints(folder) if summary.saved and not keep_checkpoints else 0
+    with ThreadPoolExecutor(1) as thread:  # loading is mostly hashing and reading: meanwhile the pages are written
+        loaded = thread.submit(load_bundle, folder.model.path) if summary.saved and not keep_checkpoints else None
+        if summary.saved:
+            write_card(folder, summary)
+        write_report(folder.path)
+    removed = 0 if loaded is None else remove_checkpoints(folder, loaded)
     return Finished(folder.path, evaluations, summary, removed)
 
 
@@ -116,15 +122,15 @@ def finish_again(folder: RunFolder, summary: Summary) -> Finished:
     return Finished(folder.path, evaluations, summary)
 
 
-def remove_checkpoints(folder: RunFolder) -> int:
-    """Removes the checkpoints of a finished run, if its model can be loaded; returns their size in bytes.
+def remove_checkpoints(folder: RunFolder, loaded: Future[Bundle]) -> int:
+    """Removes the checkpoints of a finished run, if its model was loaded; returns their size in bytes.
 
     The folder is renamed first, so that a process that is killed leaves either all checkpoints or none.
     """
     if not folder.checkpoints.exists():
         return 0
     try:
-        load_bundle(folder.model.path)
+        loaded.result()
     except UserError as error:
         log.warning("the checkpoints are kept, because the saved model cannot be loaded: %s", error)
         return 0

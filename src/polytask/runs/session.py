@@ -18,6 +18,7 @@ from polytask.samplers.base import Sampler, SamplerContext
 from polytask.tasks.describe import class_counts
 from polytask.training.averages import RunningAverage
 from polytask.training.captured import CapturedSteps, reason_not_capturable
+from polytask.training.checkpoint_writer import CheckpointWriter
 from polytask.training.feed import Feed
 from polytask.training.groups import parameter_groups
 from polytask.training.journal import Journal
@@ -56,6 +57,7 @@ def make_session(
         journal=Journal(folder.metrics, folder.tensorboard),
         checkpoints=folder.checkpoints,
         average=None if settings.ema is None else RunningAverage(model, settings.ema),
+        writer=CheckpointWriter(background=device.type == "cuda"),  # a CPU is busy with the steps
     )
     if checkpoint is not None:
         session.load(checkpoint)

@@ -10,6 +10,7 @@ from typing import Literal
 
 from polytask.settings import TaskSpec
 from polytask.tasks.labels import LabelReader
+from polytask.tasks.reading import dialect_of
 from polytask.tasks.rows import LabelledRow, labelled_rows
 from polytask.tasks.sources.source import BrokenRow, Source
 from polytask.text.store import DamagedStore, StoreWriter, TokenStore
@@ -76,4 +77,5 @@ def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelRead
                 batch, characters = [], 0
         append()
         kept = [[row.row, row.column, row.value, row.problem] for row in broken]
-        writer.close({"names": reader.names, "broken": kept, "num_broken": num_broken})
+        meta = {"names": reader.names, "broken": kept, "num_broken": num_broken, "dialect": dialect_of(source)}
+        writer.close(meta)

@@ -109,6 +109,14 @@ def delimiter_of(source: Source) -> str | None:
     return source.dialect[0]
 
 
+def dialect_of(source: Source) -> dict[str, str]:
+    """Returns the delimiter and the quoting of a csv or tsv file as fields of a task; empty for other sources."""
+    if not isinstance(source, DelimitedSource):
+        return {}
+    delimiter, quoting = source.dialect
+    return {"delimiter": delimiter, "quoting": quoting}
+
+
 def detected_fields(source: Source) -> dict[str, str]:
     """Returns the detected encoding and delimiter as recipe fields, if they differ from the defaults."""
     fields: dict[str, str] = {}

@@ -58,13 +58,17 @@ class Split:
 
     def examples(self) -> Iterator[Example]:
         """Reads the texts and labels of this split's examples from the source again, in order."""
-        names, rows, i = self.store.meta["names"], self.store.rows, 0
-        for entry in open_for(self.spec, self.source).rows(self.spec.text):
-            if i < len(rows) and not isinstance(entry, BrokenRow) and entry[0] == rows[i]:
-                label = as_label(self.spec.kind, names, self.store.labels[i].item())
-                yield Example(tuple(map(str, entry[1])), label, entry[0])
-                i += 1
-        if i < len(rows):
+        kind, names = self.spec.kind, self.store.meta["names"]
+        wanted = zip(self.store.rows.tolist(), self.store.labels.tolist(), strict=True)
+        row, stored = next(wanted, (None, 0))
+        # The store has the dialect, so that it is not detected again; those of earlier versions have none.
+        spec = replace(self.spec, **self.store.meta.get("dialect", {}))
+        for entry in open_for(spec, self.source).rows(spec.text):
+            if isinstance(entry, BrokenRow) or entry[0] != row:
+                continue
+            yield Example(tuple(map(str, entry[1])), as_label(kind, names, stored), entry[0])
+            row, stored = next(wanted, (None, 0))
+        if row is not None:
             raise UserError(f"{self.source}: the file has changed since its rows were read; start again")
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask.text.masking import Ids
+from polytask.types import TokenizedExamples
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,10 @@ class Texts:
         flat = [text for example in texts for text in example]
         return cls(np.concatenate(flat) if flat else np.zeros(0, dtype=np.int64), ends - lengths_NW, lengths_NW)
 
+    def take(self, indices: npt.NDArray[np.int64]) -> "Texts":
+        """Some of the examples, in this order."""
+        return Texts(self.ids, self.starts_NW[indices], self.lengths_NW[indices])
+
     def repeated(self, copies: int) -> "Texts":
         """Each example with its texts repeated `copies` times."""
         if copies == 1:
@@ -51,6 +56,13 @@ class Texts:
     def __iter__(self) -> Iterator[tuple[Ids, ...]]:
         for starts, lengths in zip(self.starts_NW.tolist(), self.lengths_NW.tolist(), strict=True):
             yield tuple(self.ids[start : start + length] for start, length in zip(starts, lengths, strict=True))
+
+
+def texts_of(examples: TokenizedExamples, indices: npt.NDArray[np.int64]) -> Texts:
+    """The texts of some examples; at once if the examples are stored in one array."""
+    gather = getattr(examples, "gather", None)
+    texts: Texts = Texts.of([examples.tokens(i) for i in indices.tolist()]) if gather is None else gather(indices)
+    return texts
 
 
 def text_lengths(texts: Sequence[tuple[Ids, ...]] | Texts) -> npt.NDArray[np.int64]:

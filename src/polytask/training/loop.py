@@ -86,11 +86,15 @@ class Session(TrainingState):
             self._compile_kernels()
             if self.step == 0:
                 self._evaluate_start()
+            finished = False
             try:
                 while self.step < self.steps and not self._out_of_patience():
                     yield from self._next_reports()
-            finally:
-                self.wait()  # the caller may stop after any step
+                finished = True
+            finally:  # the caller may stop after any step
+                self.wait()
+                if not finished:
+                    self.writer.wait()
 
     def wait(self) -> None:
         """Waits for the running step, if there is one, and writes its line to the journal."""
@@ -106,7 +110,12 @@ class Session(TrainingState):
             self.ended_step = self._end(started)
 
     def save(self) -> Path:
-        """Writes a checkpoint of the current step, then removes old ones."""
+        """Writes a checkpoint of the current step, waits until it is complete, and removes old ones."""
+        path = self._start_saving()
+        self.writer.wait()
+        return path
+
+    def _start_saving(self) -> Path:
         self.wait()
         self.journal.sync()
         return self.write_checkpoint()
@@ -293,6 +302,7 @@ class Session(TrainingState):
         if self.step == 0:
             return UserError(f"step {failed}: {error}")
         path = self.checkpoints / f"{ckpt.STEP}{self.step}"
+        self.writer.wait()
         if not path.exists():
             self.save()
         return UserError(f"step {failed}: {error}. The run before this step is saved in {path}; --resume continues it")
@@ -313,7 +323,7 @@ class Session(TrainingState):
         # Before the checkpoint: every step in a checkpoint has its line, and a resumed run drops the later lines.
         self._record(report)
         if self._checkpoint_due():
-            report = replace(report, checkpoint=str(self.save()))
+            report = replace(report, checkpoint=str(self._start_saving()))
         return report
 
     def _record(self, report: StepReport) -> None:

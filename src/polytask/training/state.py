@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from polytask.settings import TrainSettings
 from polytask.training import checkpoint as ckpt
 from polytask.training.averages import RunningAverage, mean_weights
 from polytask.training.captured import CapturedSteps
+from polytask.training.checkpoint_writer import CheckpointWriter
 from polytask.training.feed import Feed
 from polytask.training.journal import Journal
 from polytask.training.objective import Objective
@@ -69,6 +71,7 @@ class TrainingState:
     """Runs the steps as CUDA graphs, where they can be captured."""
     not_captured: str | None = None
     """Why the steps are not captured."""
+    writer: CheckpointWriter = field(default_factory=CheckpointWriter)
     progress: Progress = field(default_factory=Progress)
 
     @property
@@ -88,7 +91,7 @@ class TrainingState:
         return self.progress.bests[0][0] if self.progress.bests else float("-inf")
 
     def write_checkpoint(self) -> Path:
-        """Writes a checkpoint of the current step, then removes old ones."""
+        """Writes a checkpoint of the current step, then removes old ones; `writer.wait` waits until it is complete."""
         path = self.checkpoints / f"{ckpt.STEP}{self.step}"
         methods = [("policy", self.objective.policy.state_dict())]
         methods += [(f"regularizer/{name}", r.state_dict()) for name, r in self.objective.regularizers.items()]
@@ -102,8 +105,8 @@ class TrainingState:
             "feed": self.feed.state_dict(),
         }
         needs = tuple(self._best(step).name for _, step in self.progress.bests)
-        ckpt.write_checkpoint(path, ckpt.Checkpoint({**tensors, "methods": ckpt.prefixed(methods)}, state, needs))
-        ckpt.remove_old(self.checkpoints, self.settings.keep)
+        saved = ckpt.Checkpoint({**tensors, "methods": ckpt.prefixed(methods)}, state, needs)
+        self.writer.write(path, saved, partial(ckpt.remove_old, self.checkpoints, self.settings.keep))
         return path
 
     def load(self, path: Path) -> None:
@@ -143,14 +146,24 @@ class TrainingState:
         progress.bests = ranked[: self.settings.average_best]
         if (value, self.step) in progress.bests:
             saved = ckpt.Checkpoint({"model": self.model.state_dict()}, {"step": self.step, "value": value})
-            ckpt.write_checkpoint(self._best(self.step), saved)
+            self.writer.write(self._best(self.step), saved)
         return best and self.settings.select != "last"
+
+    @property
+    def has_best_weights(self) -> bool:
+        """Whether the model's weights are those that `load_best` would load."""
+        return [step for _, step in self.progress.bests] == [self.step] and self.average is None
 
     def load_best(self) -> None:
         """Loads the best weights, or the mean of the best ones, for what follows training."""
-        best = [ckpt.read_checkpoint(self._best(step)).tensors["model"] for _, step in self.progress.bests]
+        best = [self._best_weights(step) for _, step in self.progress.bests]
         if best:
             self.model.load_state_dict(best[0] if len(best) == 1 else mean_weights(best))
+
+    def _best_weights(self, step: int) -> Mapping[str, torch.Tensor]:
+        path = self._best(step)
+        self.writer.wait(path)
+        return ckpt.read_checkpoint(path).tensors["model"]
 
     def _best(self, step: int) -> Path:
         return self.checkpoints / f"{ckpt.BEST}{step}"

@@ -42,6 +42,8 @@ def find_dialect(
     lines: Callable[[], Iterator[str]], first_guess: str, delimiter: str | None, quoting: Quoting | None
 ) -> tuple[str, Quoting]:
     """Returns the delimiter with the most regular first lines, and the quoting with the fewest broken rows."""
+    if delimiter and quoting:
+        return delimiter, quoting
     sample = _first(lines())
     others = [mark for mark in DELIMITERS.values() if mark != first_guess]
     marks = [delimiter] if delimiter else [first_guess, *others]
