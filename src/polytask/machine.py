@@ -102,12 +102,20 @@ _warm_up: threading.Thread | None = None
 
 
 def start_warm_up(device: torch.device) -> None:
-    """Loads cuBLAS and a first kernel on a CUDA device in a thread, while the data is read."""
+    """Loads cuBLAS and a first kernel on a CUDA device in a thread, while the data is read.
+
+    Also lets Triton hash its own files, which it does once per process before it looks for a compiled kernel; threads
+    that compile in parallel would all do it.
+    """
     global _warm_up
 
     def load() -> None:
         square = torch.ones(16, 16, device=device, dtype=torch.bfloat16)
         (square @ square).sum().item()
+        with suppress(ImportError):  # without Triton, or with a version that has the function elsewhere
+            from triton.runtime.cache import triton_key  # noqa: PLC0415
+
+            triton_key()
 
     if device.type == "cuda" and _warm_up is None:
         _warm_up = threading.Thread(target=load, daemon=True)

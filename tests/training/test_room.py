@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from polytask.training.room import MARGIN, Used, tokens_that_fit
+from polytask.training import room
+from polytask.training.room import MARGIN, Used, measure_room, tokens_that_fit
 from polytask.types import UserError
 
 MIB = 2**20
@@ -54,3 +55,38 @@ def test_on_cuda_the_number_fits_and_three_times_as_much_does_not(make_session: 
     list(make_session("fits", batch_size=examples, **options).fit())
     with pytest.raises(UserError, match="out of memory"):
         list(make_session("too-large", batch_size=3 * examples, **options).fit())
+
+
+class FakeMemory:
+    """A card on which a pass over n tokens needs `fixed + rate * n` bytes, and of which `size` bytes are free."""
+
+    def __init__(self, size: int, fixed: int, rate: int) -> None:
+        self.size, self.fixed, self.rate = size, fixed, rate
+        self.tried: list[int] = []
+
+    def used(self, device: torch.device, batch: int, differentiate: Any) -> Used:
+        self.tried.append(batch)
+        needed = self.fixed + self.rate * batch
+        if needed > self.size:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return Used(batch, needed)
+
+
+@pytest.mark.parametrize(("tokens", "tried"), [(100_000, [12_500, 25_000]), (900_000, [112_500, 14_062, 28_125])])
+def test_smaller_batches_are_measured_until_two_fit(
+    tokens: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = FakeMemory(size=50 * MIB, fixed=10 * MIB, rate=1000)
+    monkeypatch.setattr(room, "_used", memory.used)
+    monkeypatch.setattr(room, "_free", lambda device: memory.size)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    weight = torch.nn.Parameter(torch.zeros(4))
+    optimizer = torch.optim.AdamW([weight])
+    found = measure_room(torch.device("cuda"), lambda share: tokens // share, lambda batch: None, optimizer)  # type: ignore[arg-type, return-value]
+    assert memory.tried == tried
+    assert found == int(MARGIN * (40 * MIB - 2 * 4 * 4) / 1000)
+
+
+def test_on_the_cpu_nothing_is_measured() -> None:
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(4))])
+    assert measure_room(torch.device("cpu"), lambda share: 1 / 0, lambda batch: None, optimizer) is None  # type: ignore[arg-type, return-value]

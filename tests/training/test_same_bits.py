@@ -156,6 +156,7 @@ def test_a_replay_gives_the_bits_of_its_kernels(case: str, tmp_path: Path) -> No
     assert running.session.captured is not None
     running.session.captured.graphs.reason = "for comparison"
     list(running.steps())
+    running.session.writer.wait()
     check_same(tmp_path / "launched", tmp_path / "captured")
 
 

@@ -108,7 +108,8 @@ class Running:
         if self.summary is None:
             before = self.session.progress.step_seconds
             yield from self.session.fit()
-            parts = {"steps": self.session.progress.step_seconds - before}
+            parts = {"kernels": self.session.compile_seconds}
+            parts["steps"] = self.session.progress.step_seconds - before
             if isinstance(self.session.evaluate, DevScorer):
                 parts["evaluations"] = self.session.evaluate.seconds
             self.phases.end("checkpoints and records", parts)

@@ -74,6 +74,8 @@ class Session(TrainingState):
     """Reports that have not been yielded."""
     last_end: float = 0.0
     """When the last step ended, by time.perf_counter()."""
+    compile_seconds: float = 0.0
+    """The time that compiling and loading kernels took before the first step."""
 
     def fit(self) -> Iterator[StepReport]:
         """Trains to the last step, or until patience runs out, and yields one report for each step.
@@ -132,7 +134,8 @@ class Session(TrainingState):
             if not out_of_memory(error):  # the first step reports it
                 raise
         self._undo(drawn)
-        self.progress.seconds += time.perf_counter() - started
+        self.compile_seconds = time.perf_counter() - started
+        self.progress.seconds += self.compile_seconds
 
     def _evaluate_start(self) -> None:
         """Scores the model before the first step, for comparison; never counts as the best evaluation.

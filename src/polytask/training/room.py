@@ -13,6 +13,10 @@ MARGIN = 0.9
 """Of what fits by calculation: memory is allocated in blocks, and batches of the same size differ."""
 
 
+SHARES = (4, 32, 256)
+"""The larger of the two batches is this part of the one that did not fit; the next one if that does not fit either."""
+
+
 class Used(NamedTuple):
     """The memory that the forward and backward pass over a batch needs at most."""
 
@@ -45,16 +49,18 @@ def measure_room(
     optimizer.zero_grad(set_to_none=True)
     gc.collect()
     torch.cuda.empty_cache()
-    try:
-        small, large = (_used(device, batches(share), differentiate) for share in (8, 4))
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-        return None
-    finally:
-        optimizer.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()
-    return tokens_that_fit(small, large, _free(device) - _missing_state(optimizer))
+    for share in SHARES:
+        try:
+            small, large = (_used(device, batches(part), differentiate) for part in (2 * share, share))
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            continue
+        finally:
+            optimizer.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+        return tokens_that_fit(small, large, _free(device) - _missing_state(optimizer))
+    return None
 
 
 def _free(device: torch.device) -> int:
