@@ -40,7 +40,7 @@ def test_a_running_average_with_its_slow_start() -> None:
     expected, found = 8.0, []
     for step, (weight, decay) in enumerate([(1.0, 2 / 11), (3.0, 3 / 12), (-5.0, 0.25), (2.0, 0.25)], start=1):
         nn.init.constant_(model.weight, weight)
-        average.update(model, step)
+        average.update(step)
         expected = decay * expected + (1 - decay) * weight
         found.append(average.weights["weight"].item())
         assert found[-1] == pytest.approx(expected, rel=1e-6)
@@ -53,7 +53,7 @@ def test_frozen_weights_stay_exactly_what_they_are() -> None:
     before = model.weight.detach().clone()
     average = RunningAverage(model, 0.999)
     for step in range(1, 50):
-        average.update(model, step)
+        average.update(step)
     assert torch.equal(average.weights["weight"], before)
 
 

@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,6 +30,7 @@ from polytask.policies import POLICIES
 from polytask.policies.base import PolicyContext
 from polytask.policies.sum import WeightedSum
 from polytask.regularizers.base import RegularizerContext
+from polytask.regularizers.bregman import Bregman
 from polytask.regularizers.l2_sp import L2Sp
 from polytask.settings import MethodChoice
 from polytask.stream import Stream
@@ -69,7 +71,7 @@ def attention_that_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def captured(session: Session) -> Session:
     """On the CPU, steps are recorded instead of captured: from the third on, no Python runs."""
-    parts = session.optimizer, session.objective, session.settings
+    parts = session.optimizer, session.objective, session.settings, session.average
     session.captured = CapturedSteps(session.model, *parts)
     if session.model.device.type == "cpu":
         session.captured.graphs = RecordedGraphs(session.captured.graphs)
@@ -421,6 +423,38 @@ def test_steps_of_one_shape_share_their_place(make_session: Any) -> None:
     (graph,) = session.captured.graphs.entries.values()
     for tensor, last in zip(graph.inputs.tensors, tensors_of(streams[-1]), strict=True):
         assert torch.equal(tensor, last)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+def test_averages_of_weights_move_as_without_capturing(
+    make_session: Any, monkeypatch: pytest.MonkeyPatch, on_nan: str, device: str
+) -> None:
+    """Bregman's and `train.ema`, on the device; not in a step that stops the run, and not in the one after it."""
+    real, ends = Objective.task_losses, []
+    for name in ("launched", "captured"):
+        session = make_session(name, optimizer="fused_adamw", on_nan=on_nan, epochs=1, device=device)
+        undropped(session)
+        bregman = Bregman(RegularizerContext(session.model, {"one": 1.0, "two": 1.0}, 6), beta=0.5, late_beta=0.7)
+        session.objective = replace(session.objective, regularizers={"bregman": bregman})
+        session.average = RunningAverage(session.model, 0.6)
+        if name == "captured":
+            steps = captured(session).captured
+            assert steps is not None
+            steps.graphs.reason = "the loss is spoiled in Python"
+
+        def spoiled(self: Objective, *args: Any, session: Session = session) -> dict[str, Tensor]:
+            found = real(self, *args)
+            return {n: loss * math.nan for n, loss in found.items()} if session.step == 3 else found
+
+        monkeypatch.setattr(Objective, "task_losses", spoiled)
+        with pytest.raises(UserError, match="step 3") if on_nan == "stop" else nullcontext():
+            list(session.fit())
+        ends.append({**bregman.state_dict(), **{f"ema {n}": w for n, w in session.average.weights.items()}})
+        moved = (bregman.average.encoder.words.weight - session.model.encoder.words.weight).abs().max()
+        assert moved > 1e-6
+    for name, tensor in ends[0].items():
+        torch.testing.assert_close(ends[1][name], tensor, rtol=1e-3, atol=2e-5)
 
 
 def reason(session: Session, device: str = "cuda") -> str | None:

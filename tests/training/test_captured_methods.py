@@ -81,7 +81,9 @@ def session_of(folder: Path, tiny: list[str], case: str, captured: bool, dropout
                 module.dropout = 0.0
     session.captured = None
     if captured:
-        session.captured = CapturedSteps(session.model, session.optimizer, session.objective, session.settings)
+        session.captured = CapturedSteps(
+            session.model, session.optimizer, session.objective, session.settings, session.average
+        )
     return session
 
 

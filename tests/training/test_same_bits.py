@@ -37,6 +37,7 @@ CASES = {
     "smart": ["regularizers=[smart]"],
     "l2_sp": ["regularizers=[l2_sp]"],
     "ewc": ["sampler=in_order", "regularizers=[{name: ewc, samples: 10}]"],
+    "averages": ["regularizers=[bregman]", "train.ema=0.99"],
     "gem": ["policy=gem"],
     "gem, all tasks in a step": ["policy=gem", "sampler=mixed"],
     "all tasks in a step": ["sampler=mixed"],
@@ -147,7 +148,7 @@ def test_a_resumed_run_ends_with_the_same_bits(case: str, tmp_path: Path) -> Non
 
 
 @on_cuda
-@pytest.mark.parametrize("case", ["plain", "pal", "smart", "l2_sp", "ewc", "gem"])
+@pytest.mark.parametrize("case", ["plain", "pal", "smart", "l2_sp", "ewc", "averages", "gem"])
 def test_a_replay_gives_the_bits_of_its_kernels(case: str, tmp_path: Path) -> None:
     """A run whose steps are all launched kernel by kernel, on the same streams of static shape."""
     recipe = recipe_of(case)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from polytask.losses.base import symmetric_distance, weighted_sum
@@ -57,6 +58,19 @@ class Pull(NamedTuple):
     """f, or None for one."""
 
 
+class Followers(NamedTuple):
+    """Tensors that follow weights: `f <- f + rate (w - f)` after each step."""
+
+    tensors: tuple[Tensor, ...]
+    weights: tuple[Tensor, ...]
+    rate: Callable[[int], float]
+    """By step, counted from 1."""
+
+    @torch.no_grad()
+    def move(self, step: int) -> None:
+        torch._foreach_lerp_(self.tensors, self.weights, self.rate(step))
+
+
 class Regularizer(ABC):
     """Adds a penalty to a step's loss, and may read the model after the step."""
 
@@ -71,6 +85,9 @@ class Regularizer(ABC):
     phase before are not replayed."""
     of_weights: ClassVar[bool] = False
     """Whether the penalty is a function of the weights themselves, which must then be the float32 ones."""
+    followers: Followers | None = None
+    """What `after_step` moves, if it does nothing else: captured steps then do it on the device, and `after_step` is
+    not called."""
     needs_examples: ClassVar[bool] = False
     """Whether it needs examples of the tasks in `context.learned`, whose training files must then exist."""
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from polytask.model import MultiTaskModel, Pass
-from polytask.regularizers.base import Regularizer, RegularizerContext, frozen_copy
+from polytask.regularizers.base import Followers, Regularizer, RegularizerContext, frozen_copy
 from polytask.settings import NonNegative, Share
 
 
@@ -22,6 +22,7 @@ class Bregman(Regularizer):
     """
 
     capturable = True
+    followers: Followers
 
     def __init__(
         self, context: RegularizerContext, *, weight: NonNegative = 1.0, beta: Share = 0.99, late_beta: Share = 0.999
@@ -31,17 +32,19 @@ class Bregman(Regularizer):
         self.beta = beta
         self.late_beta = late_beta
         self.average = frozen_copy(context.model)
-        self._averages, self._weights = tuple(self.average.parameters()), tuple(context.model.parameters())
+        averages, weights = tuple(self.average.parameters()), tuple(context.model.parameters())
+        self.followers = Followers(averages, weights, self._rate)
 
     def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
         with torch.no_grad():
             targets = self.average(forward.stream)
         return self.weight * self.output_distance(model, forward.outputs, targets)
 
-    @torch.no_grad()
     def after_step(self, model: MultiTaskModel, step: int) -> None:
-        beta = self.beta if 10 * step <= self.context.steps else self.late_beta
-        torch._foreach_lerp_(self._averages, self._weights, 1 - beta)
+        self.followers.move(step)
+
+    def _rate(self, step: int) -> float:
+        return 1 - (self.beta if 10 * step <= self.context.steps else self.late_beta)
 
     def state_dict(self) -> dict[str, Tensor]:
         return dict(self.average.state_dict())

@@ -65,7 +65,7 @@ def make_session(
     feed.teacher_outputs = teacher_outputs(prepared, teachers or {}, feed.memory, device)
     session.not_captured = reason_not_capturable(device, session.optimizer, objective, settings)
     if session.not_captured is None:
-        session.captured = CapturedSteps(model, session.optimizer, objective, settings)
+        session.captured = CapturedSteps(model, session.optimizer, objective, settings, session.average)
     return session
 
 

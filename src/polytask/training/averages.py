@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from polytask.regularizers.base import Followers
+
 
 class RunningAverage:
     """An exponential moving average of a model's weights: `a <- d a + (1 - d) w` after every step.
@@ -17,12 +19,13 @@ class RunningAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        self._averages, self._parameters = list(self.weights.values()), tuple(model.parameters())
+        self.followers = Followers(tuple(self.weights.values()), tuple(model.parameters()), self._rate)
 
-    @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self._averages, self._parameters, 1 - decay)
+    def update(self, step: int) -> None:
+        self.followers.move(step)
+
+    def _rate(self, step: int) -> float:
+        return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @contextmanager
     def swapped_in(self, model: nn.Module) -> Iterator[None]:

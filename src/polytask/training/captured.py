@@ -26,11 +26,12 @@ from polytask.kernels.half_weights import HalfWeights
 from polytask.kernels.side_stream import SideStream
 from polytask.kernels.static_tensors import StaticTensors, as_stream, shape_of, tensors_of
 from polytask.kernels.triton_support import kernels_run
-from polytask.kernels.updates import Learned, PlainUpdate, Table, declared, norm_of, update_for
+from polytask.kernels.updates import Following, Learned, PlainUpdate, Table, declared, norm_of, update_for
 from polytask.model import MultiTaskModel, Pass, eval_mode
 from polytask.regularizers.base import Pull
 from polytask.settings import TrainSettings
 from polytask.stream import Stream
+from polytask.training.averages import RunningAverage
 from polytask.training.feed import Batch
 from polytask.training.gradient_rows import GradientRows, PassKind, RowSource
 from polytask.training.objective import Objective
@@ -92,6 +93,7 @@ class CapturedSteps:
         optimizer: torch.optim.Optimizer,
         objective: Objective,
         settings: TrainSettings,
+        average: RunningAverage | None = None,
     ) -> None:
         self.model, self.optimizer, self.objective, self.settings = model, optimizer, objective, settings
         self.device = model.device
@@ -102,8 +104,12 @@ class CapturedSteps:
             self.update = update_for(optimizer, kernels=False)
         self.graphs = Graphs(self.device, lambda: self.update.table() if self.update else None)
         self.side_stream = SideStream(self.device)
-        self._numbers = StaticTensors([torch.zeros(len(optimizer.param_groups) + 1)], self.device)
-        """The learning rate of each group, and the share of the run's steps that is done."""
+        followers = [one.followers for one in (*objective.regularizers.values(), average) if one is not None]
+        self._followers = [one for one in followers if one is not None]
+        self._following = [Following(one.tensors, one.weights) for one in self._followers]
+        count = len(optimizer.param_groups) + len(self._followers) + 1
+        self._numbers = StaticTensors([torch.zeros(count)], self.device)
+        """The learning rate of each group, the rate of each moving average, and the share of the steps that is done."""
         self._bad = torch.zeros((), device=self.device)
         """NaN as soon as a loss of the running step is NaN or infinite, else 0."""
         self._stopped = torch.zeros((), device=self.device)
@@ -123,7 +129,7 @@ class CapturedSteps:
         """Why capturing failed, if it did; steps then run normally."""
         return self.graphs.reason
 
-    def begin(self, batches: Iterable[Batch], progress: float = 0.0) -> Callable[[], StepOutcome]:
+    def begin(self, batches: Iterable[Batch], progress: float = 0.0, step: int = 1) -> Callable[[], StepOutcome]:
         """Launch a step, and return a function that waits for its end and returns its outcome.
 
         If a loss or the gradient is NaN or infinite, nothing is updated; with `on_nan: stop`, later steps update
@@ -134,7 +140,8 @@ class CapturedSteps:
             self.graphs.clear()
         if self.half and self.update:
             self.half.refresh()
-        self._numbers.fill([torch.tensor([*(group["lr"] for group in self.optimizer.param_groups), progress])])
+        rates = [*(group["lr"] for group in self.optimizer.param_groups), *(one.rate(step) for one in self._followers)]
+        self._numbers.fill([torch.tensor([*rates, progress])])
         drawn: list[Batch] = []
         try:
             return self._launch(_noted(batches, drawn))
@@ -165,7 +172,8 @@ class CapturedSteps:
                     self.update.pull(learned)
                 ones = torch.ones((), device=self.device)
                 divisor = None if self.settings.clip is None else ones
-                self.update.step(learned, self._numbers.tensors[0][:-1], ones, divisor)
+                self.update.step(learned, self._learning_rates, ones, divisor)
+                self._move_followers()
         self._drop_gradients()
 
     def _launch(self, batches: Iterable[Batch]) -> Callable[[], StepOutcome]:
@@ -285,9 +293,10 @@ class CapturedSteps:
         if self.settings.on_nan == "stop":
             found_inf = torch.maximum(self._stopped, found_inf, out=self._stopped)
         divisor = None if self.settings.clip is None else (norm / self.settings.clip).clamp(min=1.0)
-        rates = self._numbers.tensors[0][:-1]
+        rates = self._learning_rates
         if self.update is not None:
             self.update.step(learned, rates, found_inf, divisor, table)
+            self._move_followers()
             return results
         optimizer: Any = self.optimizer
         optimizer.found_inf = found_inf
@@ -303,7 +312,18 @@ class CapturedSteps:
         finally:
             for group, rate in zip(optimizer.param_groups, numbers, strict=True):
                 group["lr"] = rate
+        self._move_followers()
         return results
+
+    @property
+    def _learning_rates(self) -> Tensor:
+        return self._numbers.tensors[0][: len(self.optimizer.param_groups)]
+
+    def _move_followers(self) -> None:
+        """Move averages towards the weights, unless training has stopped; a skipped step moves them too."""
+        first = len(self.optimizer.param_groups)
+        for number, following in enumerate(self._following, start=first):
+            following.move(self._numbers.tensors[0][number], self._stopped)
 
     def _current_phase(self) -> tuple[int, ...]:
         return tuple(regularizer.phase for regularizer in self.objective.regularizers.values())
@@ -366,6 +386,8 @@ class CapturedSteps:
 
             norm = self.graphs.run(("update", rows.pattern), [torch.tensor(rows.weights)], body)
             parts = [*parts, (norm, PassFacts([], 0))]
+        else:
+            self._move_followers()
         self._bad.zero_()
         return self._outcome(parts, tokens, bad_rows)
 

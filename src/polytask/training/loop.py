@@ -16,6 +16,7 @@ import torch
 
 from polytask import seeds
 from polytask.policies.base import Policy
+from polytask.regularizers.base import Regularizer
 from polytask.training import checkpoint as ckpt
 from polytask.training.feed import Batch
 from polytask.training.probe import probe
@@ -194,12 +195,12 @@ class Session(TrainingState):
     def _read_later(self, step: int) -> bool:
         """Whether the next step may be launched before the outcome of this one is known.
 
-        Not if something changes between the two: a moving average and some regularizers need the weights of every step,
-        some policies its losses, and a skipped step must be known before the next.
+        Not if something changes between the two: some regularizers need the weights of every step, some policies its
+        losses, and a skipped step must be known before the next.
         """
         observed = type(self.objective.policy).observe is not Policy.observe
-        acts = any(regularizer.acts_after(step) for regularizer in self.objective.regularizers.values())
-        return self.average is None and self.settings.on_nan == "stop" and not observed and not acts
+        acts = any(regularizer.acts_after(step) for regularizer in self._acting())
+        return self.settings.on_nan == "stop" and not observed and not acts
 
     def _start(self, drawn: DrawnStep) -> StartedStep:
         """Launches the step if it is captured; otherwise it is taken when its outcome is read."""
@@ -210,15 +211,16 @@ class Session(TrainingState):
             group["lr"] = group["base_lr"] * scale
         rates, done = learning_rates(self.optimizer), self._done(drawn.step)
         if self.captured is not None:
-            return StartedStep(drawn, self.captured.begin((batch() for batch in drawn.batches), done), rates)
-        batches = iter(drawn.batches)
+            batches = (batch() for batch in drawn.batches)
+            return StartedStep(drawn, self.captured.begin(batches, done, drawn.step), rates)
+        waiting = iter(drawn.batches)
         outcome = partial(
             take_step,
             self.model,
             self.optimizer,
             self.objective,
             self.settings,
-            lambda: next(batches)(),
+            lambda: next(waiting)(),
             done,
         )
         return StartedStep(drawn, outcome, rates)
@@ -235,10 +237,10 @@ class Session(TrainingState):
         except StepFailed as error:
             self._undo(started.drawn)
             raise self._stopped(self._with_room(error)) from error
-        for regularizer in self.objective.regularizers.values():
+        for regularizer in self._acting():
             regularizer.after_step(self.model, started.step)
-        if self.average is not None:
-            self.average.update(self.model, started.step)
+        if self.average is not None and self.captured is None:
+            self.average.update(started.step)
         now = time.perf_counter()
         seconds = now - max(started.drawn.started, self.last_end)
         self.last_end = now
@@ -260,6 +262,11 @@ class Session(TrainingState):
         )
         self.objective.policy.observe(report)
         return report
+
+    def _acting(self) -> list[Regularizer]:
+        """The regularizers that the host calls after a step: those whose followers a captured step moves are not."""
+        regularizers = self.objective.regularizers.values()
+        return [one for one in regularizers if self.captured is None or one.followers is None]
 
     def _undo(self, drawn: DrawnStep) -> None:
         """Forgets that a step was drawn."""

@@ -5,6 +5,7 @@ import torch
 from polytask.kernels.triton_support import kernels_run
 from polytask.kernels.updates.adamax import AdamaxUpdate
 from polytask.kernels.updates.adamw import AdamWUpdate
+from polytask.kernels.updates.following import Following
 from polytask.kernels.updates.lamb import LambUpdate
 from polytask.kernels.updates.lion import LionUpdate
 from polytask.kernels.updates.one_pass import OnePass
@@ -18,7 +19,7 @@ from polytask.optim.lamb import Lamb
 from polytask.optim.lion import Lion
 from polytask.optim.qhadam import QHAdam
 
-__all__ = ["UPDATES", "Learned", "PlainUpdate", "Table", "Update", "declared", "norm_of", "update_for"]
+__all__ = ["UPDATES", "Following", "Learned", "PlainUpdate", "Table", "Update", "declared", "norm_of", "update_for"]
 
 UPDATES: dict[type[torch.optim.Optimizer], type[OnePass]] = {
     Adamax: AdamaxUpdate,
