@@ -29,7 +29,9 @@ def judge_old_tasks(old: OldRun, prepared: Prepared, scores: Mapping[str, SplitS
     frozen = add.guarantee == "frozen"
     if frozen:
         check_nothing_moved(old, prepared, compared)
-    return Verdict(_added(old, prepared, add, compared["dev"]), None if frozen else drop_message(compared["dev"], add))
+    # A head that was never trained has no skill to lose, so its score may change by any amount.
+    trained = {name: task for name, task in compared["dev"].items() if prepared.recipe.tasks[name].trained}
+    return Verdict(_added(old, prepared, add, compared["dev"]), None if frozen else drop_message(trained, add))
 
 
 def _added(old: OldRun, prepared: Prepared, add: AddSettings, dev: Mapping[str, OldTask]) -> Added:

@@ -17,6 +17,7 @@ from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe
 from polytask.runs.finish import Finished
 from polytask.runs.folder import RunFolder
+from polytask.runs.prepare import trained_tasks
 from polytask.runs.run import Running, start_run
 from polytask.runs.start import check_free
 from polytask.settings import MethodChoice, TaskSpec
@@ -125,8 +126,8 @@ def _file(folder: RunFolder, split: str) -> Path:
 # --- texts ------------------------------------------------------------------------------------------------------------
 def _collect(recipe: Recipe, given: Sequence[Texts], own: bool, folder: RunFolder, lock: FolderLock) -> None:
     """Writes train.jsonl and dev.jsonl: each text once, in one of the two. Memory holds only a key of each text."""
-    specs = recipe.tasks.values() if own else ()
-    train = [*given, *(_of_task(spec, spec.train) for spec in specs)]
+    specs = trained_tasks(recipe).values() if own else ()
+    train = [*given, *(_of_task(spec, spec.train) for spec in specs if spec.train is not None)]
     dev = [_of_task(spec, spec.dev) for spec in specs]
     learned = {key for key, _ in _keyed(train)}
     held = _some({key for key, _ in _keyed(dev)} - learned, MOST_HELD_OUT)
