@@ -188,9 +188,9 @@ class AddSettings:
     guarantee: Literal["frozen", "measured"] = "frozen"
     """frozen: only the new tasks' parameters are trained, so the old tasks' predictions stay bit-identical. measured:
     all parameters are trained, and the old tasks are evaluated before and after."""
-    max_drop: NonNegative = 1.0
+    max_drop: NonNegative | None = 1.0
     """For measured: how many points (hundredths) an old task's primary metric on dev may drop. If one drops more, no
-    model is saved."""
+    model is saved. null: any number."""
     distill: Share = 0.0
     """For measured: weight of the old model's outputs in the loss of remembered examples. 0: labels only. 1: outputs
     only."""

@@ -66,7 +66,20 @@ def start_adding(
     old = read_old_run(Path(run))
     whole = join_recipes(old, recipe, settings)
     target = RunFolder(Path(folder) if folder is not None else Path("runs") / whole.name)
-    with open_run(target, whole, FolderLock(target.path), resume, allow_change) as start:
+    return start_joined(old, whole, target, FolderLock(target.path), resume, allow_change, keep_checkpoints)
+
+
+def start_joined(
+    old: OldRun,
+    recipe: Recipe,
+    target: RunFolder,
+    lock: FolderLock,
+    resume: bool,
+    allow_change: bool,
+    keep_checkpoints: bool,
+) -> Running:
+    """`start_adding` with a recipe of `join_recipes`, in a folder that the caller may have locked already."""
+    with open_run(target, recipe, lock, resume, allow_change) as start:
         prepared = prepare_added(start.recipe, old)
         start.check_data(prepared, old.origin)
         teachers = {} if start.finished else {**load_teachers(prepared), **_old_model_as_teacher(prepared, old)}

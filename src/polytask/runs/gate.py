@@ -73,7 +73,9 @@ def check_nothing_moved(old: OldRun, prepared: Prepared, compared: Mapping[str, 
 
 
 def drop_message(old: Mapping[str, OldTask], add: AddSettings) -> str | None:
-    """Why the model is not saved; None if no old task dropped too far."""
+    """Why the model is not saved; None if no old task dropped too far, or any drop is allowed."""
+    if add.max_drop is None:
+        return None
     dropped = [
         f"{name} fell by {task.fell_by():.2f} points ({task.metric} {task.before.value:.3f} before, "
         f"{task.after.value:.3f} after; the 95 % interval of the difference is {100 * task.difference.low:+.1f} to "

@@ -67,7 +67,7 @@ class Added:
     """The new tasks."""
     guarantee: Literal["frozen", "measured"]
     max_drop: float | None
-    """The largest drop in points that is allowed; None with `frozen`."""
+    """The largest drop in points that is allowed; None with `frozen`, and where any drop is."""
     old: Mapping[str, Json]
     """By old task: metric, before, after, difference, identical."""
 
