@@ -182,7 +182,8 @@ def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] |
         path = _write_predictions(target, bundle.model.head(name), outputs[name], data)
         written |= {} if path is None else {name: path}
     skipped = {name: data.num_broken for name, data in splits.items()}
-    return Evaluated(report.step, split, report.tasks, skipped=skipped, predictions=written)
+    not_trained = tuple(name for name in splits if not recipe.tasks[name].trained)
+    return Evaluated(report.step, split, report.tasks, not_trained=not_trained, skipped=skipped, predictions=written)
 
 
 def _check_own_functions(recipe: Recipe, folder: Path) -> None:
