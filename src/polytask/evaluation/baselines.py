@@ -116,8 +116,18 @@ def _vote(
 
 def report_from(line: Json) -> EvalReport:
     """Returns the evaluation that a line of metrics.jsonl holds."""
-    tasks = {
+    return EvalReport(
+        line["step"],
+        line["split"],
+        _scores(line["tasks"]),
+        line.get("baselines", {}),
+        tuple(line.get("not_trained", ())),
+        _scores(line.get("train", {})),
+    )
+
+
+def _scores(tasks: Mapping[str, Json]) -> dict[str, TaskScore]:
+    return {
         task: TaskScore(**{**score, "metrics": {name: MetricValue(**m) for name, m in score["metrics"].items()}})
-        for task, score in line["tasks"].items()
+        for task, score in tasks.items()
     }
-    return EvalReport(line["step"], line["split"], tasks, line.get("baselines", {}))

@@ -26,10 +26,14 @@ def check_blanks(tasks: Mapping[str, Mapping[str, Any]], where: str) -> None:
         f"{where}: tasks.{name}.{field}: must have a value, found nothing; fill in {what}"
         for name, task in tasks.items()
         for field, what in REQUIRED.items()
-        if field in task and task[field] is None and (field, task.get("kind")) != ("label", "text")
+        if field in task and task[field] is None and not _can_be_left_out(field, task)
     ]
     if blank:
         raise UserError("\n".join(blank))
+
+
+def _can_be_left_out(field: str, task: Mapping[str, Any]) -> bool:
+    return (field == "label" and task.get("kind") == "text") or (field == "train" and task.get("trained") is False)
 
 
 def check_recipe(recipe: Recipe, where: str) -> None:
@@ -45,6 +49,10 @@ def check_recipe(recipe: Recipe, where: str) -> None:
             raise UserError(unknown(f"{where}: teachers", task, recipe.tasks, "task"))
         if recipe.tasks[task].kind == "text":
             raise UserError(f"{where}: teachers.{task}: a task of kind text has no labels to distill")
+        if not recipe.tasks[task].trained:
+            raise UserError(f"{where}: teachers.{task}: the task is not trained (tasks.{task}.trained: false)")
+    if not any(task.trained for task in recipe.tasks.values()):
+        raise UserError(f"{where}: tasks: at least one task must be trained, found `trained: false` for all")
     if recipe.add is not None:
         _check_add(recipe.add, f"{where}: add")
     for name, spec in recipe.tasks.items():

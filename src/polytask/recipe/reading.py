@@ -114,7 +114,9 @@ def recipe_from(
 
 
 def _named(name: str, task: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": name, **({"label": None} if task.get("kind") == "text" else {}), **task}
+    label = {"label": None} if task.get("kind") == "text" else {}
+    train = {"train": None} if task.get("trained") is False else {}
+    return {"name": name, **label, **train, **task}
 
 
 def _default_method(kind: str) -> str:

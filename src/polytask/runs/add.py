@@ -66,7 +66,20 @@ def start_adding(
     old = read_old_run(Path(run))
     whole = join_recipes(old, recipe, settings)
     target = RunFolder(Path(folder) if folder is not None else Path("runs") / whole.name)
-    with open_run(target, whole, FolderLock(target.path), resume, allow_change) as start:
+    return start_joined(old, whole, target, FolderLock(target.path), resume, allow_change, keep_checkpoints)
+
+
+def start_joined(
+    old: OldRun,
+    recipe: Recipe,
+    target: RunFolder,
+    lock: FolderLock,
+    resume: bool,
+    allow_change: bool,
+    keep_checkpoints: bool,
+) -> Running:
+    """`start_adding` with a recipe of `join_recipes`, in a folder that the caller may have locked already."""
+    with open_run(target, recipe, lock, resume, allow_change) as start:
         prepared = prepare_added(start.recipe, old)
         start.check_data(prepared, old.origin)
         teachers = {} if start.finished else {**load_teachers(prepared), **_old_model_as_teacher(prepared, old)}
@@ -93,9 +106,9 @@ def prepare_added(recipe: Recipe, old: OldRun) -> Prepared:
         tasks,
         make_packer(recipe, tokenizer),
         model,
-        drawn=tuple(added),
+        drawn=tuple(name for name in added if recipe.tasks[name].trained),
         evaluated=tuple(added) if frozen else tuple(tasks),
-        remembered=() if frozen else old.tasks,
+        remembered=() if frozen else tuple(name for name in old.tasks if recipe.tasks[name].trained),
     )
     check_warmup(prepared)
     return prepared
@@ -124,7 +137,7 @@ def _reader_of_old_examples(recipe: Recipe, old: OldRun) -> str | None:
 
 def _old_task(recipe: Recipe, old: OldRun, name: str, reader: str | None) -> Task:
     spec, bundle = recipe.tasks[name], old.bundle
-    files = {"dev": spec.dev, "test": spec.test, "train": spec.train if reader else None}
+    files = {"dev": spec.dev, "test": spec.test, "train": spec.train if reader and spec.trained else None}
     splits: dict[str, Split] = {}
     for split, file in files.items():
         if file is None:
@@ -151,7 +164,8 @@ def _make_model(recipe: Recipe, old: OldRun, labels: Mapping[str, LabelSpace]) -
             theirs = task_tensors(old.bundle.model, name)
             for key, tensor in task_tensors(model, name).items():
                 tensor.copy_(theirs[key])
-    freeze(model, recipe.train, old.tasks if _settings(recipe).guarantee == "frozen" else ())
+    frozen = old.tasks if _settings(recipe).guarantee == "frozen" else ()
+    freeze(model, recipe.train, [name for name in model.tasks if name in frozen or not recipe.tasks[name].trained])
     return model
 
 
@@ -160,7 +174,7 @@ def _old_model_as_teacher(prepared: Prepared, old: OldRun) -> dict[str, Teacher]
     weight = _settings(prepared.recipe).distill
     if not weight:
         return {}
-    taught = [name for name in old.tasks if prepared.recipe.tasks[name].kind != "text"]
+    taught = [name for name in prepared.remembered if prepared.recipe.tasks[name].kind != "text"]
     return {name: Teacher(old.bundle, weight, only_memory=True) for name in taught}
 
 

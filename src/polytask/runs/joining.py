@@ -90,6 +90,8 @@ def join_recipes(old: OldRun, recipe: str | Path | Mapping[str, Any], settings: 
         where=where,
         folder=folder,
     )
+    if not any(whole.tasks[name].trained for name in map(str, new)):
+        raise UserError(f"{where}: tasks: at least one new task must be trained, found `trained: false` for all")
     _check_same_model(whole, old, where)
     return _frozen(whole, old, where) if whole.add and whole.add.guarantee == "frozen" else whole
 

@@ -20,6 +20,7 @@ from polytask.runs.bundle import Bundle, no_model
 from polytask.runs.folder import find_model
 from polytask.runs.phases import Phases
 from polytask.runs.summary import TaskSummary
+from polytask.settings import TaskSpec
 from polytask.tasks.describe import describe_split
 from polytask.tasks.doctor import examine
 from polytask.tasks.finding import Finding
@@ -42,7 +43,7 @@ class Prepared:
     packer: Packer
     model: MultiTaskModel
     drawn: tuple[str, ...]
-    """The tasks that steps are drawn from: all tasks, or the new ones where tasks are added to a run."""
+    """The tasks that steps are drawn from: all trained tasks, or the new ones where tasks are added to a run."""
     evaluated: tuple[str, ...]
     """The tasks that evaluations during training score."""
     remembered: tuple[str, ...] = ()
@@ -94,12 +95,18 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     )
     if isinstance(recipe.encoder, str):
         start_heads(model, folder)
-    freeze(model, recipe.train)
+    freeze(model, recipe.train, [name for name in tasks if not recipe.tasks[name].trained])
     phases.end("model")
-    names = tuple(tasks)
-    prepared = Prepared(recipe, tokenizer, tasks, make_packer(recipe, tokenizer), model, drawn=names, evaluated=names)
+    drawn = tuple(trained_tasks(recipe))
+    packer = make_packer(recipe, tokenizer)
+    prepared = Prepared(recipe, tokenizer, tasks, packer, model, drawn=drawn, evaluated=tuple(tasks))
     check_warmup(prepared)
     return prepared
+
+
+def trained_tasks(recipe: Recipe) -> dict[str, TaskSpec]:
+    """The tasks that the recipe does not leave out of training (`trained: false`)."""
+    return {name: spec for name, spec in recipe.tasks.items() if spec.trained}
 
 
 def load_tokenizer(folder: Path, max_length: int) -> TextTokenizer:
@@ -150,5 +157,6 @@ def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
         text=tuple(spec.text),
         label=spec.label,
         metric=primary_of(spec).name,
+        trained=spec.trained,
         data={name: describe_split(split, labels, prepared.packer, apart) for name, split in task.splits.items()},
     )

@@ -11,7 +11,7 @@ from polytask.policies.base import Policy, PolicyContext
 from polytask.recipe.records import Recipe
 from polytask.regularizers.base import RegularizerContext
 from polytask.runs.folder import RunFolder
-from polytask.runs.prepare import Prepared
+from polytask.runs.prepare import Prepared, trained_tasks
 from polytask.runs.score import DevScorer
 from polytask.runs.teachers import Teacher, teacher_outputs
 from polytask.samplers.base import Sampler, SamplerContext
@@ -78,15 +78,16 @@ def make_sampler(prepared: Prepared) -> Sampler:
 
 
 def make_policy(recipe: Recipe, steps_per_epoch: int) -> Policy:
-    weights = {name: spec.weight for name, spec in recipe.tasks.items()}
-    kinds = {name: spec.kind for name, spec in recipe.tasks.items()}
+    weights = {name: spec.weight for name, spec in trained_tasks(recipe).items()}
+    kinds = {name: spec.kind for name, spec in trained_tasks(recipe).items()}
     policy: Policy = make("policy", recipe.policy, "recipe: policy", PolicyContext(weights, kinds, steps_per_epoch))
     return policy
 
 
 def make_feed(prepared: Prepared, policy: Policy) -> Feed:
     """The training examples; a memory of tasks that an earlier run has learned starts full."""
-    model, examples, seed = prepared.model, prepared.splits("train"), prepared.recipe.seed
+    model, seed, trained = prepared.model, prepared.recipe.seed, trained_tasks(prepared.recipe)
+    examples = {name: split for name, split in prepared.splits("train").items() if name in trained}
     memory = None
     if policy.memory is not None:
         memory = Memory(policy.memory, model.tasks, seed)
@@ -99,19 +100,19 @@ def make_feed(prepared: Prepared, policy: Policy) -> Feed:
 def make_objective(
     prepared: Prepared, policy: Policy, sampler: Sampler, feed: Feed, teachers: Mapping[str, Teacher]
 ) -> Objective:
-    recipe, settings = prepared.recipe, prepared.recipe.train
+    recipe, settings, trained = prepared.recipe, prepared.recipe.train, trained_tasks(prepared.recipe)
     context = RegularizerContext(
         prepared.model,
-        {name: spec.weight for name, spec in recipe.tasks.items()},
+        {name: spec.weight for name, spec in trained.items()},
         settings.epochs * prepared.steps_per_epoch,
         sampler.stages,
         feed.sample,
-        tuple(name for name in recipe.tasks if name not in prepared.drawn),
+        tuple(name for name in trained if name not in prepared.drawn),
     )
     losses = {
         name: make_loss(task.spec, task.labels, class_counts(task.splits["train"], task.labels))
         for name, task in prepared.tasks.items()
-        if "train" in task.splits
+        if name in trained and "train" in task.splits
     }
     return Objective(
         policy=policy,

@@ -54,6 +54,8 @@ class TaskSummary:
     metric: str
     data: Mapping[str, Json]
     """By split: rows, label balance and lengths."""
+    trained: bool = True
+    """Whether it was trained, or only scored (`trained: false`)."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Added:
     """The new tasks."""
     guarantee: Literal["frozen", "measured"]
     max_drop: float | None
-    """The largest drop in points that is allowed; None with `frozen`."""
+    """The largest drop in points that is allowed; None with `frozen`, and where any drop is."""
     old: Mapping[str, Json]
     """By old task: metric, before, after, difference, identical."""
 
@@ -90,6 +92,8 @@ class Summary:
     """By split and task: the scores of the saved weights."""
     baselines: Mapping[str, Json]
     """By task: the score of the best constant answer."""
+    training_rows: Mapping[str, Json] = field(default_factory=dict)
+    """By task: the scores of the saved weights on some training rows (`train.evaluate_train`)."""
     format: int = FORMAT
     encoder_revision: str | None = None
     skipped_steps: int = 0

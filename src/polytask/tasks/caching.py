@@ -5,8 +5,13 @@ Building an entry is one streaming pass: rows -> batches -> tokenizer -> store.
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from polytask.settings import TaskSpec
 from polytask.tasks.labels import LabelReader
@@ -38,10 +43,29 @@ def cached_store(
         return TokenStore.open(folder)
     except DamagedStore:
         pass
-    try:
+    with _writing(folder):
         _build_store(folder, spec, source, reader, tokenizer)
+    return TokenStore.open(folder)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(f"{folder}: cannot write the cache ({error}); set POLYTASK_CACHE to another folder") from error
+
+
+def cached_part(store: TokenStore, indices: npt.NDArray[np.int64], cache: Path) -> TokenStore:
+    """Opens a store with some examples of another one; builds it if it is missing or incomplete."""
+    key = hashlib.sha256(store.folder.name.encode() + indices.astype("<i8").tobytes()).hexdigest()[:40]
+    folder = cache / "tokens" / key
+    try:
+        return TokenStore.open(folder)
+    except DamagedStore:
+        pass
+    with _writing(folder):
+        store.write_part(folder, indices)
     return TokenStore.open(folder)
 
 

@@ -31,7 +31,8 @@ class LabelReader:
         self._kind = spec.kind
         self._range = score_range(spec) if spec.kind == "score" else (0.0, 1.0)
         given = given_classes(spec) if spec.kind == "classes" else None
-        self._closed = "not one of the task's classes" if given else "not among the labels of the training rows"
+        first = "dev" if spec.train is None else "training"
+        self._closed = "not one of the task's classes" if given else f"not among the labels of the {first} rows"
         known = given if given is not None else training_classes
         self._growing = known is None
         self._numbers = {name: number for number, name in enumerate(known or ())}
@@ -114,7 +115,8 @@ def score_range(spec: TaskSpec) -> tuple[float, float]:
 
 
 def label_space(spec: TaskSpec, names: Sequence[str], vocabulary: int = 0) -> LabelSpace:
-    """Returns the task's label space; `names` are the classes of its training rows, `vocabulary` is that of texts."""
+    """Returns the task's label space. `names` are the classes of its training rows (of its dev rows if it has none),
+    `vocabulary` is the size of the vocabulary, for plain text."""
     if spec.kind == "text":
         return LabelSpace("text", vocabulary=vocabulary)
     if spec.kind == "yes_no":
@@ -126,7 +128,8 @@ def label_space(spec: TaskSpec, names: Sequence[str], vocabulary: int = 0) -> La
     if len(classes) < 2:
         found = f"only the class {classes[0]!r}" if classes else "no labels"
         raise UserError(
-            f"{spec.train}: column {spec.label!r} of task {spec.name!r} has {found}; expected two or more classes"
+            f"{spec.train or spec.dev}: column {spec.label!r} of task {spec.name!r} has {found}; expected two or more "
+            "classes"
         )
     return LabelSpace("classes", classes)
 

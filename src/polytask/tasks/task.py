@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from polytask.settings import TaskSpec
-from polytask.tasks.caching import broken_rows, cached_store
+from polytask import seeds
+from polytask.settings import RowSample, TaskSpec
+from polytask.tasks.caching import broken_rows, cached_part, cached_store
 from polytask.tasks.labels import LabelReader, as_label, as_targets, label_space
 from polytask.tasks.reading import open_for, warn_of_guess
 from polytask.tasks.sources.source import BrokenRow
@@ -120,24 +121,30 @@ def read_tasks(specs: Sequence[TaskSpec], tokenizer: TextTokenizer, cache: Path)
 def read_split(
     spec: TaskSpec, labels: LabelSpace, source: str, tokenizer: TextTokenizer, cache: Path, name: str
 ) -> Split:
-    """Reads one source of a task whose label space is known, such as that of a trained model."""
+    """Reads one source of a task whose label space is known, such as that of a trained model.
+
+    Of the training data, only the chosen rows are returned (`rows`).
+    """
     faults = _Faults()
     warn_of_guess(open_for(spec, source), spec.encoding)
-    split = _read_source(spec, source, labels, tokenizer, cache, faults).as_split(name, labels)
+    read = _read_source(spec, source, labels, tokenizer, cache, faults)
     faults.raise_if_any()
-    return split
+    return (read.with_chosen_rows(cache) if name == "train" and source == spec.train else read).as_split(name, labels)
 
 
 def _read_task(spec: TaskSpec, tokenizer: TextTokenizer, cache: Path, faults: _Faults) -> Task | None:
     labels: LabelSpace | None = None
     splits: dict[str, Split] = {}
+    first = "dev" if spec.train is None else "train"
     for name, source in (("train", spec.train), ("dev", spec.dev), ("test", spec.test)):
         if source is None:
             continue
         try:
             read = _read_source(spec, source, labels, tokenizer, cache, faults)
-            if name == "train":
+            if name == first:
                 labels = label_space(spec, read.store.meta["names"], tokenizer.vocabulary)
+            if name == "train":
+                read = read.with_chosen_rows(cache)
             if labels is not None:
                 splits[name] = read.as_split(name, labels)
         except UserError as error:
@@ -160,6 +167,24 @@ class _Read:
     def num_broken(self) -> int:
         count: int = self.store.meta["num_broken"]
         return count
+
+    def with_chosen_rows(self, cache: Path) -> "_Read":
+        """Keeps the rows that the task is trained on (`rows`), in their order."""
+        chosen, usable = self.spec.rows, len(self.store)
+        if chosen is None:
+            return self
+        count = chosen.sample if isinstance(chosen, RowSample) else chosen
+        if count > usable:
+            field = f"tasks.{self.spec.name}.rows{'.sample' if isinstance(chosen, RowSample) else ''}"
+            raise UserError(
+                f"recipe: {field}: must be at most {usable:,}, the number of usable rows of {self.source}; found "
+                f"{count:,}"
+            )
+        indices = np.arange(count)
+        if isinstance(chosen, RowSample):
+            rng = seeds.generator(chosen.seed, "rows")
+            indices = np.sort(rng.choice(usable, count, replace=False))
+        return replace(self, store=cached_part(self.store, indices, cache))
 
     def as_split(self, name: str, labels: LabelSpace) -> Split:
         targets = as_targets(labels, self.store.meta["names"], self.store.labels)

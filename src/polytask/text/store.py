@@ -20,6 +20,8 @@ from polytask.text.texts import Texts
 
 FORMAT = 1
 LABEL_TYPES = {"int": "<i8", "float": "<f8"}
+PART_EXAMPLES = 2_000
+"""Examples that are copied at once."""
 
 
 class DamagedStore(Exception):
@@ -71,6 +73,17 @@ class TokenStore:
         """Returns the number of tokens of each text: [N, width]."""
         lengths: npt.NDArray[np.int64] = np.diff(self._offsets).reshape(len(self), self.width)
         return lengths
+
+    def write_part(self, folder: Path, indices: npt.NDArray[np.int64]) -> None:
+        """Writes a store with these examples only."""
+        vocabulary = 2 ** (8 * self._tokens.itemsize) - 1
+        label_type: Literal["int", "float"] = "float" if self.labels.dtype.kind == "f" else "int"
+        with StoreWriter(folder, width=self.width, vocabulary=vocabulary, label_type=label_type) as writer:
+            for first in range(0, len(indices), PART_EXAMPLES):
+                some = indices[first : first + PART_EXAMPLES]
+                texts = [self.texts(i) for i in some.tolist()]
+                writer.append(texts, self.labels[some].tolist(), self.rows[some].tolist())
+            writer.close(self.meta)
 
     def pieces(self, max_tokens: int) -> Iterator[tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]]:
         """Yields all texts in pieces of at most `max_tokens` ids (or one longer text): the ids, and their offsets."""
