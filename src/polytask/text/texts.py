@@ -19,6 +19,8 @@ class Texts:
     """Where each text starts in `ids`."""
     lengths_NW: npt.NDArray[np.int64]
     """The number of tokens of each text."""
+    tags: Ids | None = None
+    """The tag of each token of `ids`; None if there are no tags."""
 
     @classmethod
     def of(cls, texts: "Sequence[tuple[Ids, ...]] | Texts") -> "Texts":
@@ -34,7 +36,12 @@ class Texts:
         """Each example with its texts repeated `copies` times."""
         if copies == 1:
             return self
-        return Texts(self.ids, np.tile(self.starts_NW, (1, copies)), np.tile(self.lengths_NW, (1, copies)))
+        starts_NW, lengths_NW = (np.tile(numbers_NW, (1, copies)) for numbers_NW in (self.starts_NW, self.lengths_NW))
+        return Texts(self.ids, starts_NW, lengths_NW, self.tags)
+
+    def select(self, indices: npt.NDArray[np.integer]) -> "Texts":
+        """The examples with these indices, which are not copied."""
+        return Texts(self.ids, self.starts_NW[indices], self.lengths_NW[indices], self.tags)
 
     def concatenated(self, max_length: int) -> "Texts":
         """Truncate each text, and copy them all into an array without anything else."""
@@ -43,7 +50,7 @@ class Texts:
         starts_NW = ends_NW - lengths_NW
         sources = (self.starts_NW - starts_NW).ravel().repeat(lengths_NW.ravel())
         sources += np.arange(len(sources))
-        return Texts(self.ids[sources], starts_NW, lengths_NW)
+        return Texts(self.ids[sources], starts_NW, lengths_NW, None if self.tags is None else self.tags[sources])
 
     def __len__(self) -> int:
         return len(self.lengths_NW)
