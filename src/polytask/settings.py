@@ -100,11 +100,14 @@ class TaskSpec:
         return len(self.text) == 2
 
 
+TaggerName = Literal["pattern", "nltk"]
+
+
 @dataclass(frozen=True)
 class WordTags:
     """Part-of-speech tags of all tasks' texts: the recipe's `word_tags` field."""
 
-    tagger: Literal["pattern", "nltk"]
+    tagger: TaggerName
     """pattern: TextBlob's tagger for English, whose files are in its package. nltk: NLTK's averaged perceptron for
     English, whose data NLTK downloads. Both need `pip install 'polytask[tags]'`."""
 

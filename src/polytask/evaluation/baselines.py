@@ -18,6 +18,7 @@ from polytask.model import MultiTaskModel, eval_mode
 from polytask.settings import TaskSpec
 from polytask.stream import Encoded
 from polytask.text.packing import InputFormat, Packer
+from polytask.text.texts import gather_texts
 from polytask.types import EvalReport, LabelSpace, MetricValue, TaskScore, TokenizedExamples
 
 Json = Mapping[str, Any]
@@ -79,12 +80,12 @@ def _vectors(
     bf16: bool,
 ) -> Tensor:
     """Returns unit vectors [N, D], or [N, 2, D] for pairs: the mean of the encoder's last hidden states per text."""
-    texts = [split.tokens(int(row)) for row in rows]
+    texts = gather_texts(split, rows)
     vectors, order = [], []
     with eval_mode(model):
         for batch in model.batches(spec.name, texts, packer, InputFormat(separate_texts=spec.is_pair)):
             with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-                hidden_TD = model.encoder.encode(batch.stream, model.adapter)
+                hidden_TD = model.encode(batch.stream)
             encoded = Encoded(hidden_TD, batch.stream.layout, model.tasks.index(spec.name), model.encoder.pool)
             pooled = torch.nn.functional.normalize(encoded.pool("mean").float(), dim=-1)
             vectors.append(pooled.unflatten(0, (-1, 2)) if spec.is_pair else pooled)

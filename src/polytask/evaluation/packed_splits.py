@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from polytask.model import MultiTaskModel
 from polytask.text.packing import InputFormat, PackedBatch, Packer
+from polytask.text.texts import gather_texts
 from polytask.types import TokenizedExamples
 
 MAX_TOKENS = 2**22
@@ -49,7 +51,7 @@ class PackedSplits:
         if kept is not None and kept.is_for(model, task, examples, packer):
             return kept.batches
         self._kept.pop(task, None)
-        texts = [examples.tokens(i) for i in range(len(examples))]
+        texts = gather_texts(examples, np.arange(len(examples)))
         tokens = int(packer.lengths(texts, model.input_format(task)).sum())
         batches = model.batches(task, texts, packer)
         if tokens + sum(packed.tokens for packed in self._kept.values()) > self.max_tokens:

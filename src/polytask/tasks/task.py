@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from polytask.settings import TaskSpec
+from polytask.settings import TaggerName, TaskSpec
 from polytask.tasks.caching import broken_rows, cached_store
 from polytask.tasks.labels import LabelReader, as_label, as_targets, label_space
 from polytask.tasks.reading import open_for, warn_of_guess
@@ -124,11 +124,11 @@ def read_tasks(
     return tuple(task for task in tasks if task is not None)
 
 
-def tag_vocabulary(tasks: Iterable[Task]) -> TagVocabulary | None:
+def tag_vocabulary(tasks: Iterable[Task], tagger: TaggerName | None) -> TagVocabulary | None:
     """Returns the tags of all training data; None if no task has tags."""
     stores = [task.splits["train"].store for task in tasks if "train" in task.splits]
     tagged = [store.meta["tags"] for store in stores if store.tags is not None]
-    return TagVocabulary.of(tagged) if tagged else None
+    return TagVocabulary.of([name for names in tagged for name in names], tagger) if tagged else None
 
 
 def with_tags(task: Task, vocabulary: TagVocabulary | None) -> Task:

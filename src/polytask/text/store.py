@@ -87,7 +87,9 @@ class TokenStore:
 class StoreWriter:
     """Appends examples to a store, which `close` puts in place. After an error, `with` leaves no files."""
 
-    def __init__(self, folder: Path, *, width: int, vocabulary: int, label_type: Literal["int", "float"], tagged: bool = False):
+    def __init__(
+        self, folder: Path, *, width: int, vocabulary: int, label_type: Literal["int", "float"], tagged: bool = False
+    ):
         self._folder = folder
         self._width = width
         self._token_type = "<u2" if vocabulary < 65536 else "<i4"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from polytask.settings import TaggerName
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import UserError
 
@@ -100,10 +101,10 @@ class NltkTagger:
         return f"nltk {metadata.version('nltk')} {hashlib.sha256(json.dumps(model).encode()).hexdigest()}"
 
 
-TAGGERS: dict[str, type[PatternTagger] | type[NltkTagger]] = {"pattern": PatternTagger, "nltk": NltkTagger}
+TAGGERS: dict[TaggerName, type[PatternTagger] | type[NltkTagger]] = {"pattern": PatternTagger, "nltk": NltkTagger}
 
 
-def make_tagger(name: str | None) -> Tagger | None:
+def make_tagger(name: TaggerName | None) -> Tagger | None:
     return None if name is None else TAGGERS[name]()
 
 
@@ -132,20 +133,26 @@ class TaggedIds(NamedTuple):
 
 @dataclass(frozen=True)
 class TagVocabulary:
-    """The tags that a model knows. The id of a tag is its index plus 1; `UNTAGGED` is 0."""
+    """The tags that a model knows, and their tagger. The id of a tag is its index plus 1; `UNTAGGED` is 0."""
 
     names: tuple[str, ...]
+    tagger: TaggerName | None = None
+    """None: the tags are those of columns."""
 
     @classmethod
-    def of(cls, stores: Iterable[Sequence[str]]) -> "TagVocabulary":
-        """Returns all tags of the training data, sorted."""
-        names = sorted({name for found in stores for name in found})
-        if len(names) > MOST_TAGS:
+    def of(cls, names: Iterable[str], tagger: TaggerName | None) -> "TagVocabulary":
+        """Returns the vocabulary of all tags of the training data, sorted."""
+        vocabulary = cls(tuple(sorted(set(names))), tagger)
+        vocabulary.check("word tags")
+        return vocabulary
+
+    def check(self, where: str) -> None:
+        """Raises a UserError if there are too many tags, or if two are the same."""
+        if len(set(self.names)) < len(self.names) or len(self.names) > MOST_TAGS:
             raise UserError(
-                f"the training data has {len(names):,} different word tags ({', '.join(names[:5])} ...), but at most "
-                f"{MOST_TAGS} are allowed; is `tags` the right column?"
+                f"{where}: must be at most {MOST_TAGS} different tags, found {len(self.names):,}: "
+                f"{', '.join(self.names[:5])} ...; is `tags` the right column?"
             )
-        return cls(tuple(names))
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -153,7 +160,8 @@ class TagVocabulary:
 
     def translated(self, names: Sequence[str], tags: npt.NDArray[np.integer]) -> TagIds:
         """Returns the ids of tags that were numbered by another list of names; a tag that is new is untagged."""
-        return np.array([UNTAGGED, *(self.ids.get(name, UNTAGGED) for name in names)], dtype=np.uint16)[tags]
+        ids = np.array([UNTAGGED, *(self.ids.get(name, UNTAGGED) for name in names)], dtype=np.uint16)
+        return ids.take(tags)
 
 
 def encode_tagged(

@@ -18,6 +18,8 @@ def freeze(model: MultiTaskModel, settings: TrainSettings, kept: Collection[str]
     """
     model.encoder.requires_grad_(settings.parts == "all")
     model.adapter.requires_grad_(settings.parts != "heads")
+    if model.word_tags is not None:  # shared, so it must not change if some tasks must not
+        model.word_tags.requires_grad_(settings.parts != "heads" and not kept)
     for index in model.adapter.replacements():
         model.encoder.layers[index].requires_grad_(False)  # replaced by the adapter, so it is not used
     if settings.norms:
