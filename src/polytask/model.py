@@ -282,11 +282,11 @@ class MultiTaskModel(nn.Module):
             task: _count(self.head(task).parameters()) + _count(self.adapter.task_parameters(task))
             for task in self.tasks
         }
+        tags = 0 if self.word_tags is None else self.word_tags.weight.numel()
         adapter = _count(self.adapter.parameters())
         own = sum(_count(self.adapter.task_parameters(task)) for task in self.tasks)
         return {
-            "encoder": _count(self.encoder.parameters())
-            + (0 if self.word_tags is None else self.word_tags.weight.numel()),
+            "encoder": _count(self.encoder.parameters()) + tags,
             "adapter_shared": adapter - own,
             "per_task": per_task,
             "total": _count(self.parameters()),

@@ -14,7 +14,7 @@ from polytask.tasks.labels import LabelReader
 from polytask.tasks.rows import LabelledRow, labelled_rows
 from polytask.tasks.sources.source import BrokenRow, Source
 from polytask.text.store import DamagedStore, StoreWriter, TokenStore
-from polytask.text.tagging import MOST_TAGS, Tagger, TaggedWord, column_words, encode_tagged
+from polytask.text.tagging import MOST_TAGS, TaggedWord, Tagger, column_words, encode_tagged
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import UserError
 

@@ -25,7 +25,8 @@ MOST_TAGS = 500
 """Tag sets have 12 to about 150 tags, with features some hundreds."""
 TagIds = npt.NDArray[np.uint16]
 WORDS = re.compile(r"\S+")
-SMALL_WORDS = re.compile(r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\w+(?:[.,-]\w+)*|[^\w\s]", re.IGNORECASE)
+APOSTROPHE = "\u2019"
+SMALL_WORDS = re.compile(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+(?:[.,-]\w+)*|[^\w\s]", re.IGNORECASE)
 """Words as in the Penn Treebank, which taggers are trained on: do n't, it 's, and punctuation marks by themselves."""
 
 
@@ -118,7 +119,7 @@ def _load(tagger: str, module: str) -> Any:
 
 
 def _tagged(text: str, tag: Any) -> list[TaggedWord]:
-    matches = list(SMALL_WORDS.finditer(text))
+    matches = list(SMALL_WORDS.finditer(text.replace(APOSTROPHE, "'")))
     tagged = tag([match.group() for match in matches]) if matches else []
     return [TaggedWord(match.start(), found) for match, (_, found) in zip(matches, tagged, strict=True)]
 
