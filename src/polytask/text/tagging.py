@@ -6,6 +6,7 @@ Tags come from a tagger, which is an optional package, or from a column with one
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,6 +72,9 @@ class PatternTagger:
 
     def __init__(self) -> None:
         self._parser = _load("pattern", "textblob.en").parser
+        with warnings.catch_warnings():  # TextBlob reads its files now, and does not close them
+            warnings.simplefilter("ignore", ResourceWarning)
+            self._parser.find_tags(["Polytasks", "tag"])
 
     def words(self, text: str) -> list[TaggedWord]:
         return _tagged(text, self._parser.find_tags)
