@@ -70,9 +70,7 @@ def losses(run: Path) -> list[dict[str, float]]:
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
-def test_the_tags_are_learned_and_start_as_the_plain_model(
-    content: dict[str, Any], run: Path, tmp_path: Path
-) -> None:
+def test_the_tags_are_learned_and_start_as_the_plain_model(content: dict[str, Any], run: Path, tmp_path: Path) -> None:
     plain = train(recipe_from(without_tags(content)), tmp_path / "plain")
     assert losses(run)[0] == losses(plain.folder)[0]
     assert losses(run)[1] != losses(plain.folder)[1]
@@ -157,7 +155,7 @@ def test_broken_tags_are_broken_rows(content: dict[str, Any], tmp_path: Path) ->
 def test_a_column_of_other_things_is_refused(content: dict[str, Any], tmp_path: Path) -> None:
     rows = [{"text": f"w{i} x", "label": str(i % 2)} for i in range(600)]
     task = {**content["tasks"]["word"], "train": write(tmp_path / "train.jsonl", rows), "tags": "text"}
-    with pytest.raises(UserError, match="601 different tags .* at most 500 are allowed; is `tags` the right column"):
+    with pytest.raises(UserError, match=r"601 different tags .* at most 500 are allowed; is `tags` the right column"):
         prepare(recipe_from({**content, "tasks": {"word": task}}))
 
 
@@ -223,9 +221,9 @@ def test_tasks_are_added_to_a_tagged_run(content: dict[str, Any], run: Path, tmp
 def test_tags_cannot_be_added_to_a_run_without(content: dict[str, Any], tiny_run: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"tasks\.word\.tags: the model of .* has no word tags; leave it out"):
         add_task(tiny_run.folder, {"tasks": {"word": content["tasks"]["word"]}}, tmp_path / "added")
+    recipe = {"tasks": {"word": without_tags(content)["tasks"]["word"]}, "word_tags": {"tagger": "pattern"}}
     with pytest.raises(UserError, match=r"word_tags: .* has None, found .*; leave the field out"):
-        task = without_tags(content)["tasks"]["word"]
-        add_task(tiny_run.folder, {"tasks": {"word": task}, "word_tags": {"tagger": "pattern"}}, tmp_path / "added")
+        add_task(tiny_run.folder, recipe, tmp_path / "added")
 
 
 def test_one_task_cannot_be_exported(run: Path, tmp_path: Path) -> None:

@@ -138,7 +138,9 @@ TEXTS = Texts(
 )
 
 
-def packed(form: InputFormat, max_length: int = 16, tagged: bool = True, static_shape: bool = False) -> list[int] | None:
+def packed(
+    form: InputFormat, max_length: int = 16, tagged: bool = True, static_shape: bool = False
+) -> list[int] | None:
     packer = Packer(("a", "b"), 2, 3, max_length, Masker(4, 60, (0, 1, 2, 3, 4)), tagged)
     stream = packer.pack([packer.part("b", TEXTS, form)], static_shape=static_shape)
     return None if stream.tag_ids_T is None else stream.tag_ids_T.tolist()
