@@ -60,15 +60,16 @@ def _sequence(maps: TextMaps, name: str) -> dict[str, object]:
 def token_map(name: str, title: str, weights: Floats, rows: Sequence[str], columns: Sequence[str]) -> str:
     """One matrix of tokens by tokens, with the tokens' names on the left and above."""
     cell = min(22.0, max(9.0, 560 / max(len(columns), 1)))
-    return _named_map(name, _with_scale(title, weights), weights, (cell, cell), (rows, columns))
+    return _named_map(name, _with_scale(title, weights), _shades(weights), (cell, cell), (rows, columns))
 
 
 def activations_map(name: str, norms: Floats, tokens: Sequence[str]) -> str:
     """Layers by tokens: the norm of each token's vector. Values are written where cells have room for them."""
     cell = min(30.0, max(9.0, 620 / max(len(tokens), 1)))
     rows = ["embeddings", *(f"layer {number}" for number in range(1, len(norms)))]
+    shades = (norms - norms.min()) / max(float(np.ptp(norms)), 1e-9)
     title = _with_scale("Norm of each token's vector", norms)
-    return _named_map(name, title, norms, (cell, 18.0), (rows, tokens), values_in_cells=cell >= 24)
+    return _named_map(name, title, shades, (cell, 18.0), (rows, tokens), norms if cell >= 24 else None)
 
 
 def head_maps(name: str, title: str, weights: Floats) -> str:
@@ -77,15 +78,21 @@ def head_maps(name: str, title: str, weights: Floats) -> str:
     top, parts = MARGIN + TITLE + 2 * GAP, [label(MARGIN, MARGIN + TITLE / 2, title, TITLE)]
     for head, matrix in enumerate(weights):
         left, above = MARGIN + head % HEADS_PER_ROW * pitch_x, top + head // HEADS_PER_ROW * pitch_y
-        parts.append(label(left, above + LEGEND / 2, f"head {head + 1}, at most {matrix.max():.2f}", LEGEND))
+        parts.append(label(left, above + LEGEND / 2, f"head {head + 1}: {matrix.max():.2f}", LEGEND))
         box = left, above + LEGEND + 4, left + HEAD, above + LEGEND + 4 + HEAD
-        parts.append(heat_map(box, matrix / max(float(matrix.max()), 1e-9), DEEP, framed=True))
+        parts.append(heat_map(box, _shades(matrix), DEEP, framed=True))
     rows = math.ceil(len(weights) / HEADS_PER_ROW)
     return svg_element(name, title, MARGIN + HEADS_PER_ROW * pitch_x, top + rows * pitch_y, parts)
 
 
 def _with_scale(title: str, values: Floats) -> str:
-    return f"{title}: from {_short(float(values.min()))} (light) to {_short(float(values.max()))} (dark)"
+    return f"{title}: {_short(float(values.min()))} (faint) to {_short(float(values.max()))} (strong)"
+
+
+def _shades(weights: Floats) -> Floats:
+    """Square roots, so that small weights can be seen next to the large ones that [CLS] and [SEP] often get."""
+    shades: Floats = np.sqrt(weights / max(float(weights.max()), 1e-9))
+    return shades
 
 
 def _short(value: float) -> str:
@@ -95,10 +102,10 @@ def _short(value: float) -> str:
 def _named_map(
     name: str,
     title: str,
-    values: Floats,
+    shades: Floats,
     cell: tuple[float, float],
     names: tuple[Sequence[str], Sequence[str]],
-    values_in_cells: bool = False,
+    values: Floats | None = None,
 ) -> str:
     size = min(TEXT, cell[0] - 0.5)
     rows, columns = ([shorten(name, 14) for name in side] for side in names)
@@ -106,15 +113,13 @@ def _named_map(
     above = max(text_width(column, size) for column in columns)
     top = MARGIN + TITLE + 2 * GAP + above
     right, bottom = left + cell[0] * len(columns), top + cell[1] * len(rows)
-    low, high = float(values.min()), float(values.max())
-    shades = (values - low) / max(high - low, 1e-9)
     parts = [label(MARGIN, MARGIN + TITLE / 2, title, TITLE)]
     parts.append(heat_map((left, top, right, bottom), shades, DEEP, framed=True))
     for at in range(0, len(columns), math.ceil(len(columns) / MOST_NAMES)):
         parts.append(label(left + cell[0] * (at + 0.5), top - GAP, columns[at], size, "start", turn=-90))
     for at in range(0, len(rows), math.ceil(len(rows) / MOST_NAMES)):
         parts.append(label(left - GAP, top + cell[1] * (at + 0.5), rows[at], size, "end"))
-    if values_in_cells:
+    if values is not None:
         for (row, column), value in np.ndenumerate(values):
             place = left + cell[0] * (column + 0.5), top + cell[1] * (row + 0.5)
             colour = "white" if shades[row, column] > 0.6 else INK
