@@ -111,6 +111,24 @@ def test_the_same_with_every_adapter(make_session: Any, device: str, adapter: Me
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("policy", ["sum", "pcgrad"])
+def test_word_tags_learn_the_same(make_session: Any, device: str, policy: str) -> None:
+    options = {"optimizer": "fused_adamw", "device": device, "tagged": True, "batch_size": 8, "sampler": "mixed"}
+    plain, swift = (undropped(make_session(name, **options)) for name in ("plain", "swift"))
+    for session in (plain, swift):
+        session.objective = replace(session.objective, policy=POLICIES[policy](CONTEXT).to(device))
+    wanted, found = list(plain.fit()), list(captured(swift).fit())
+    assert swift.captured is not None
+    assert swift.captured.reason is None
+    for one, other in zip(wanted, found, strict=True):
+        assert list(one.losses.values()) == pytest.approx(list(other.losses.values()), rel=1e-3)
+    weight, other_weight = (session.model.word_tags.weight for session in (plain, swift))
+    assert not weight[0].any()
+    assert weight[1:].any(1).sum() == 4  # ids modulo 5
+    torch.testing.assert_close(weight, other_weight, atol=3e-4, rtol=0.05)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", CAPTURED_POLICIES)
 def test_the_same_with_every_policy_that_is_captured(make_session: Any, device: str, name: str) -> None:
     plain, swift = (
