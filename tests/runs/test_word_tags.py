@@ -205,6 +205,13 @@ def test_a_tagged_model_teaches(content: dict[str, Any], run: Path, tagger_run: 
         train(recipe_from({**plain, "teachers": {"word": str(run)}}), tmp_path / "other")
 
 
+def test_the_model_card_says_where_the_tags_come_from(run: Path, tagger_run: Path) -> None:
+    assert "The tags come from columns of the data" in (run / "model" / "README.md").read_text()
+    card = (tagger_run / "model" / "README.md").read_text()
+    assert "The tags come from the tagger `pattern` (`pip install 'polytask[tags]'`). config.json" in card
+    assert json.loads((tagger_run / "summary.json").read_text())["word_tags"]["tagger"] == "pattern"
+
+
 # --- other commands ---------------------------------------------------------------------------------------------------
 def test_tasks_are_added_to_a_tagged_run(content: dict[str, Any], run: Path, tmp_path: Path) -> None:
     new = {"tasks": {"again": content["tasks"]["word"]}, "train": {**FEW, "epochs": 1}}

@@ -49,6 +49,7 @@ class Prepared:
     remembered: tuple[str, ...] = ()
     """Tasks that an earlier run has learned, whose examples fill the policy's memory from the start."""
     word_tags: TagVocabulary | None = None
+    """The part-of-speech tags of the training data; None without tags."""
     packed: PackedSplits = field(default_factory=PackedSplits)
     """The packed batches of the splits that evaluations score."""
 
