@@ -181,6 +181,7 @@ def test_each_text_needs_its_column(content: dict[str, Any]) -> None:
 # --- taggers ----------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def tagger_run(content: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("textblob")
     recipe = recipe_from({**without_tags(content), "word_tags": {"tagger": "pattern"}})
     return train(recipe, tmp_path_factory.mktemp("tagger") / "run").folder
 

@@ -90,6 +90,7 @@ def test_too_many_tags_are_refused() -> None:
 
 # --- taggers ----------------------------------------------------------------------------------------------------------
 def test_pattern_tags_english() -> None:
+    pytest.importorskip("textblob")
     tagger = PatternTagger()
     text = "I don\u2019t think it's the best dog, Mr. Smith!"
     words = tagger.words(text)
