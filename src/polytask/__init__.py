@@ -12,6 +12,7 @@ from polytask.version import __version__
 if TYPE_CHECKING:
     from polytask.build import TABLES, options_of
     from polytask.evaluation.metrics import KNOWN_METRICS
+    from polytask.evaluation.text_maps import TextMaps
     from polytask.export.adapter import export_adapter
     from polytask.export.combine import combine
     from polytask.pretrained.find import describe_encoder, find_encoder
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from polytask.runs.run import Running, rehearse, start_training, train
     from polytask.runs.score import Evaluated, evaluate_run
     from polytask.runs.summary import Summary
+    from polytask.runs.text_maps import text_maps, write_text_maps
     from polytask.serving.files import PredictedFile, predict_file
     from polytask.serving.predictor import Predictor, load
     from polytask.studies.compare import StudyRunning, compare_runs
@@ -54,6 +56,7 @@ __all__ = [
     "StudyRunning",
     "Summary",
     "TaskScore",
+    "TextMaps",
     "UserError",
     "__version__",
     "add_task",
@@ -77,10 +80,12 @@ __all__ = [
     "start_pretraining",
     "start_recipe",
     "start_training",
+    "text_maps",
     "train",
     "with_probes",
     "write_recipe",
     "write_report",
+    "write_text_maps",
 ]
 
 _MODULES = {
@@ -90,6 +95,8 @@ _MODULES = {
     "runs.finish": ("Finished",),
     "runs.report": ("write_report",),
     "runs.summary": ("Summary",),
+    "runs.text_maps": ("text_maps", "write_text_maps"),
+    "evaluation.text_maps": ("TextMaps",),
     "studies.compare": ("StudyRunning", "compare_runs"),
     "studies.runner": ("CellReport",),
     "studies.study": ("read_study",),

@@ -107,10 +107,25 @@ class TaskSpec:
     """Whether quotation marks around a field are removed (minimal) or belong to the text (none). Default: detected."""
     encoding: str | None = None
     """Encoding of csv, tsv and jsonl files. Default: detected (UTF-8, UTF-16 or Windows-1252)."""
+    tags: tuple[str, ...] = ()
+    """Column with one part-of-speech tag for each word of the text, or the two columns of a pair. Words and tags are
+    separated by spaces. Default: no tags."""
 
     @property
     def is_pair(self) -> bool:
         return len(self.text) == 2
+
+
+TaggerName = Literal["pattern", "nltk"]
+
+
+@dataclass(frozen=True)
+class WordTags:
+    """Part-of-speech tags of all tasks' texts: the recipe's `word_tags` field."""
+
+    tagger: TaggerName
+    """pattern: TextBlob's tagger for English, whose files are in its package. nltk: NLTK's averaged perceptron for
+    English, whose data NLTK downloads. Both need `pip install 'polytask[tags]'`."""
 
 
 @dataclass(frozen=True)

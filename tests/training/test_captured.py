@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -114,6 +115,44 @@ def test_the_same_with_every_adapter(make_session: Any, device: str, adapter: Me
     for one, other in zip(wanted, found, strict=True):
         assert list(one.losses.values()) == pytest.approx(list(other.losses.values()), rel=0.05, abs=0.03)
         assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=0.1, abs=0.03)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("policy", ["sum", "pcgrad"])
+def test_word_tags_learn_the_same(make_session: Any, device: str, policy: str) -> None:
+    options = {"optimizer": "fused_adamw", "device": device, "tagged": True, "batch_size": 8, "sampler": "mixed"}
+    plain, swift = (undropped(make_session(name, **options)) for name in ("plain", "swift"))
+    for session in (plain, swift):
+        session.objective = replace(session.objective, policy=POLICIES[policy](CONTEXT).to(device))
+    wanted, found = list(plain.fit()), list(captured(swift).fit())
+    assert swift.captured is not None
+    assert swift.captured.reason is None
+    for one, other in zip(wanted, found, strict=True):
+        assert list(one.losses.values()) == pytest.approx(list(other.losses.values()), rel=1e-3)
+    weight, other_weight = (session.model.word_tags.weight for session in (plain, swift))
+    assert not weight[0].any()
+    assert weight[1:].any(1).sum() == 4  # ids modulo 5
+    torch.testing.assert_close(weight, other_weight, atol=3e-4, rtol=0.05)
+
+
+def test_the_pass_that_compiles_kernels_has_word_tags(make_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, where it launches what there is in place of the kernels."""
+    passes: list[Tensor | None] = []
+
+    def embed(model: MultiTaskModel, stream: Stream) -> Tensor:
+        passes.append(stream.tag_ids_T)
+        return embed_words(model, stream)
+
+    embed_words = MultiTaskModel.embed_words
+    monkeypatch.setattr(MultiTaskModel, "embed_words", embed)
+    for name, value in (("kernels_run", True), ("first_time", True), ("compiled_in_parallel", nullcontext())):
+        monkeypatch.setattr(f"polytask.training.captured.{name}", lambda *given, value=value: value)
+    session = captured(make_session(device="cpu", tagged=True, batch_size=8, optimizer="fused_adamw"))
+    before = session.model.word_tags.weight.clone()
+    session._compile_kernels()
+    assert len(passes) == 2  # an evaluation and a step
+    assert all(tags is not None and tags.any() for tags in passes)
+    assert torch.equal(session.model.word_tags.weight, before)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -57,6 +57,11 @@ def check_recipe(recipe: Recipe, where: str) -> None:
         _check_add(recipe.add, f"{where}: add")
     for name, spec in recipe.tasks.items():
         _check_task(spec, f"{where}: tasks.{name}")
+        if spec.tags and recipe.word_tags is not None:
+            raise UserError(
+                f"{where}: tasks.{name}.tags: must be left out with word_tags.tagger, which tags all texts; found "
+                f"{list(spec.tags)}"
+            )
     _check_train(recipe, f"{where}: train")
 
 
@@ -77,6 +82,10 @@ def _check_train(recipe: Recipe, where: str) -> None:
 def _check_task(task: TaskSpec, where: str) -> None:
     if len(task.text) not in (1, 2):
         raise UserError(f"{where}.text: must be one column, or two for a pair; found {len(task.text)}")
+    if len(task.tags) not in (0, len(task.text)):
+        raise UserError(
+            f"{where}.tags: must be one column for each text column ({len(task.text)}), found {list(task.tags)}"
+        )
     if task.kind == "text":
         _check_plain_text(task, where)
     if task.kind == "score":

@@ -45,6 +45,8 @@ class RunRecord:
     probes: list[Json]
     predictions: Mapping[str, Mapping[str, Path]]
     """By task and split: the files with predictions."""
+    attention: str | None = None
+    """The page with the heat maps of one text, if there is one."""
 
     @property
     def tasks(self) -> list[str]:

@@ -185,6 +185,7 @@ def summarize(
         added=None if verdict is None else verdict.added,
         refused=refused,
         saved=refused is None,
+        word_tags=None if prepared.word_tags is None else asdict(prepared.word_tags),
     )
 
 

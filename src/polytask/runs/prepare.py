@@ -24,8 +24,9 @@ from polytask.settings import TaskSpec
 from polytask.tasks.describe import describe_split
 from polytask.tasks.doctor import examine
 from polytask.tasks.finding import Finding
-from polytask.tasks.task import Task, read_tasks
+from polytask.tasks.task import Task, read_tasks, tag_vocabulary, with_tags
 from polytask.text.packing import Packer
+from polytask.text.tagging import TagVocabulary, make_tagger
 from polytask.text.tokenizer import TextTokenizer
 from polytask.training.groups import freeze
 from polytask.types import UserError
@@ -48,6 +49,8 @@ class Prepared:
     """The tasks that evaluations during training score."""
     remembered: tuple[str, ...] = ()
     """Tasks that an earlier run has learned, whose examples fill the policy's memory from the start."""
+    word_tags: TagVocabulary | None = None
+    """The part-of-speech tags of the training data; None without tags."""
     packed: PackedSplits = field(default_factory=PackedSplits)
     """The packed batches of the splits that evaluations score."""
 
@@ -75,7 +78,8 @@ class Prepared:
     @property
     def bundle(self) -> Bundle:
         labels = {name: task.labels for name, task in self.tasks.items()}
-        return Bundle(self.model, self.tokenizer, self.packer, self.recipe.tasks, labels, self.recipe.adapter)
+        parts = self.model, self.tokenizer, self.packer
+        return Bundle(*parts, self.recipe.tasks, labels, self.recipe.adapter, self.word_tags)
 
 
 def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
@@ -87,19 +91,27 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     folder = encoder_folder(recipe.encoder)
     tokenizer = load_tokenizer(folder, recipe.max_length)
     check_metrics(recipe)
-    tasks = {task.spec.name: task for task in read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder())}
+    tagger = None if recipe.word_tags is None else recipe.word_tags.tagger
+    read = read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder(), make_tagger(tagger))
+    word_tags = tag_vocabulary(read, tagger)
+    tasks = {task.spec.name: with_tags(task, word_tags) for task in read}
     phases.end("data")
     labels = {name: task.labels for name, task in tasks.items()}
     model = make_model(
-        recipe.tasks, labels, recipe.adapter, lambda: make_encoder(recipe, folder, tokenizer), seed=recipe.seed
+        recipe.tasks,
+        labels,
+        recipe.adapter,
+        lambda: make_encoder(recipe, folder, tokenizer),
+        seed=recipe.seed,
+        tags=None if word_tags is None else len(word_tags.names),
     )
     if isinstance(recipe.encoder, str):
         start_heads(model, folder)
-    freeze(model, recipe.train, [name for name in tasks if not recipe.tasks[name].trained])
+    freeze(model, recipe.train, not_trained=[name for name in tasks if not recipe.tasks[name].trained])
     phases.end("model")
-    drawn = tuple(trained_tasks(recipe))
-    packer = make_packer(recipe, tokenizer)
-    prepared = Prepared(recipe, tokenizer, tasks, packer, model, drawn=drawn, evaluated=tuple(tasks))
+    drawn, evaluated = tuple(trained_tasks(recipe)), tuple(tasks)
+    packer = make_packer(recipe, tokenizer, tagged=word_tags is not None)
+    prepared = Prepared(recipe, tokenizer, tasks, packer, model, drawn, evaluated, word_tags=word_tags)
     check_warmup(prepared)
     return prepared
 

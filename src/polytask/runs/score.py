@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 
 from polytask import seeds
-from polytask.disk.cache import cache_folder
 from polytask.evaluation.baselines import untrained_baseline
 from polytask.evaluation.evaluate import evaluate, split_outputs, write_predictions
 from polytask.evaluation.packed_splits import PackedSplits
@@ -19,11 +18,12 @@ from polytask.heads.base import Head
 from polytask.machine import pick_device
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe
-from polytask.runs.bundle import load_run
+from polytask.runs.bundle import load_run, read_split_for
 from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared
 from polytask.settings import TaskSpec
-from polytask.tasks.task import Split, read_split
+from polytask.tasks.task import Split
+from polytask.text.texts import Texts
 from polytask.types import EvalReport, TaskScore, UserError, unknown
 
 SPLITS = ("train", "dev", "test")
@@ -63,6 +63,10 @@ class SomeRows:
 
     def tokens(self, index: int) -> tuple[npt.NDArray[np.integer], ...]:
         return self.split.tokens(int(self.indices[index]))
+
+    def gather(self, indices: npt.NDArray[np.int64]) -> Texts:
+        """Returns the texts of several examples, with their tags."""
+        return self.split.gather(self.indices[indices])
 
 
 def sample_of_training_rows(prepared: Prepared) -> dict[str, SomeRows]:
@@ -173,7 +177,7 @@ def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] |
             if name not in known:
                 raise UserError(unknown(str(where), name, known, "task"))
         spec = recipe.tasks[name]
-        splits[name] = read_split(spec, bundle.labels[name], file, bundle.tokenizer, cache_folder(), split)
+        splits[name] = read_split_for(bundle, spec, file, split)
     outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16")
     report = evaluate(bundle.model, outputs, splits, recipe.tasks, split, 0)
     written: dict[str, Path] = {}

@@ -112,6 +112,8 @@ class Summary:
     refused: str | None = None
     """Why no model was saved."""
     saved: bool = True
+    word_tags: Json | None = None
+    """The part-of-speech tags that the model knows (`names`), and their `tagger`; None without tags."""
     phases: Mapping[str, float] = field(default_factory=dict)
     """Where the time went: seconds by phase, up to the report; of a resumed run, those of the last process."""
 

@@ -47,6 +47,8 @@ def _load(prepared: Prepared, name: str, run: str) -> Bundle:
         raise UserError(f"{where}: {run} has other labels for {name} than this recipe")
     if len(bundle.specs[name].text) != len(task.spec.text):
         raise UserError(f"{where}: {run} has another number of texts for {name} than this recipe")
+    if bundle.specs[name].tags:
+        raise UserError(f"{where}: {run} reads word tags from columns, which a teacher cannot; use a run with a tagger")
     return bundle
 
 
@@ -71,7 +73,7 @@ def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[in
     split: Split = prepared.tasks[name].splits["train"]
     model = bundle.model.to(device)
     if bundle.tokenizer is prepared.tokenizer:
-        outputs = model.answer(name, [split.tokens(i) for i in indices], bundle.packer)
+        outputs = model.answer(name, split.gather(list(indices)), bundle.packer)
     else:
         texts = [example.texts for example in split.examples()]
         windows = [[texts[i] for i in indices[at : at + WINDOW]] for at in range(0, len(indices), WINDOW)]
@@ -81,5 +83,4 @@ def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[in
 
 
 def _answers_to_texts(bundle: Bundle, name: str, texts: Sequence[tuple[str, ...]]) -> Tensor:
-    columns = [bundle.tokenizer.encode(column) for column in zip(*texts, strict=True)]
-    return bundle.model.answer(name, list(zip(*columns, strict=True)), bundle.packer)
+    return bundle.model.answer(name, bundle.tokenize(texts), bundle.packer)
