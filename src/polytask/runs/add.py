@@ -108,7 +108,7 @@ def _settings(recipe: Recipe) -> AddSettings:
 
 def _reader_of_old_examples(recipe: Recipe, old: OldRun) -> str | None:
     """The first field of the recipe that needs training examples of the old tasks; None if no field does."""
-    add, policy = _settings(recipe), make_policy(recipe, 1)
+    add, policy = _settings(recipe), make_policy(recipe, dict.fromkeys(recipe.tasks, 1.0), 1)
     if add.guarantee == "measured" and policy.memory is not None:
         return f"policy: {recipe.policy.name}"
     if add.distill:

@@ -79,7 +79,7 @@ class Task:
     @property
     def fingerprint(self) -> str:
         """Identifies the task's data: the content of its files, and how they are read."""
-        reading = replace(self.spec, weight=1.0, head=None, loss=None, metric=None, metrics=())
+        reading = replace(self.spec, weight=1.0, standardize=True, head=None, loss=None, metric=None, metrics=())
         return repr((reading, self.labels, {name: split.fingerprint for name, split in self.splits.items()}))
 
 
@@ -133,7 +133,7 @@ def _read_task(spec: TaskSpec, tokenizer: TextTokenizer, cache: Path, faults: _F
         try:
             read = _read_source(spec, source, labels, tokenizer, cache, faults)
             if name == "train":
-                labels = label_space(spec, read.store.meta["names"], tokenizer.vocabulary)
+                labels = label_space(spec, read.store.meta["names"], tokenizer.vocabulary, read.store.labels)
             if labels is not None:
                 splits[name] = read.as_split(name, labels)
         except UserError as error:
