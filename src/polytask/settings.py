@@ -77,7 +77,7 @@ class TaskSpec:
     """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder."""
     weight: Positive = 1.0
     """Factor of the task's loss, in addition to `train.loss_scale`."""
-    standardize: bool = False
+    standardize: bool = True
     """For kind score: whether the head learns (score - mean) / standard deviation of the training labels. Predictions
     are scores in the range. Cosine heads for scores have no weights to standardize."""
     head: MethodChoice | None = None
@@ -127,7 +127,7 @@ class TrainSettings:
     """Warm-up of the learning rate: a fraction of all steps if below 1, otherwise a number of steps."""
     clip: Positive | None = 1.0
     """Maximum norm of the gradient. null: no clipping."""
-    loss_scale: Literal["even", "none"] = "none"
+    loss_scale: Literal["even", "none"] = "even"
     """even: each task's loss is divided by the loss of a guess that ignores the text (log of the number of classes,
     variance of the scores), so that all tasks start at about 1. none: losses as they are."""
     ema: Annotated[float, Bounds(0, 1, "()")] | None = None
