@@ -17,8 +17,8 @@ def even_scale(head: Head, loss: Loss | None, labels: Tensor, batch_size: int) -
     tokens, and the log of the batch size for simcse, which compares the texts of a batch. A task's own loss is used if
     it has one.
 
-    Paper: Chen et al., "GradNorm", 2018: its loss ratio, with log C as the initial loss of C classes. Its learned weights
-    are not used.
+    Paper: Chen et al., "GradNorm", 2018: its loss ratio, with log C as the initial loss of C classes, but without its
+    learned weights.
     """
     rows = (
         labels[:batch_size]
