@@ -133,7 +133,8 @@ class TextHead(Head):
     kinds: ClassVar[tuple[LabelKind, ...]] = ("text",)
 
     @abstractmethod
-    def uninformed_outputs(self, labels: Tensor) -> Tensor: ...
+    def uninformed_outputs(self, labels: Tensor) -> Tensor:
+        """Return outputs for as many texts as there are labels (all 0) that ignore the texts."""
 
     @abstractmethod
     def surprise(self, outputs: Tensor) -> Tensor:
