@@ -92,7 +92,10 @@ class TaskSpec:
     metrics: tuple[str, ...] = ()
     """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder."""
     weight: Positive = 1.0
-    """Weight of the task's loss."""
+    """Factor of the task's loss, in addition to `train.loss_scale`."""
+    standardize: bool = True
+    """For kind score: whether the head learns (score - mean) / standard deviation of the training labels. Predictions
+    are scores in the range. Cosine heads for scores have no weights to standardize."""
     head: MethodChoice | None = None
     """Default: linear for one text, cross for a pair, mlm for plain text."""
     loss: MethodChoice | None = None
@@ -155,6 +158,9 @@ class TrainSettings:
     """Warm-up of the learning rate: a fraction of all steps if below 1, otherwise a number of steps."""
     clip: Positive | None = 1.0
     """Maximum norm of the gradient. null: no clipping."""
+    loss_scale: Literal["even", "none"] = "even"
+    """even: each task's loss is divided by the loss of a guess that ignores the text (log of the number of classes,
+    variance of the scores), so that all tasks start at about 1. none: losses as they are."""
     ema: Annotated[float, Bounds(0, 1, "()")] | None = None
     """Decay of an exponential moving average of the weights, such as 0.999. The average is evaluated and saved instead
     of the weights. Default: none."""

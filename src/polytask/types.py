@@ -28,6 +28,8 @@ class LabelSpace:
     high: float = 1.0
     vocabulary: int = 0
     """Size of the vocabulary, for plain text."""
+    standardized_by: tuple[float, float] | None = None
+    """Mean and standard deviation of the training scores; None if heads learn scores without standardizing them."""
 
     def scaled(self, score: float) -> float:
         """Maps a score from the range to [0, 1], which is what heads learn."""
@@ -36,6 +38,12 @@ class LabelSpace:
     def unscaled(self, value: Any) -> Any:
         """Maps a number in [0, 1], or an array of them, to scores in the range."""
         return self.low + value * (self.high - self.low)
+
+    def from_standardized(self, value: Any) -> Any:
+        """Maps a standardized score, or a tensor of them, to the scale from 0 to 1 of `scaled`."""
+        assert self.standardized_by is not None
+        mean, deviation = self.standardized_by
+        return self.scaled(mean) + value * (deviation / (self.high - self.low))
 
 
 YES_NO = LabelSpace("yes_no", classes=("no", "yes"))

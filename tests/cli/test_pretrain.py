@@ -199,6 +199,26 @@ def test_a_stopped_run_that_keeps_heads_resumes_to_the_same_end(
         assert files[0].read_bytes() == files[1].read_bytes()
 
 
+@pytest.mark.parametrize("standardize", ["true", "false"])
+def test_a_finished_run_keeps_its_standardized_scores(
+    standardize: str, two_tasks: Path, tmp_path: Path, tiny_settings: list[str]
+) -> None:
+    """The recipe of the masked language model has defaults of its own."""
+    kept = [f"tasks.similarity.standardize={standardize}", "tasks.similarity.head=cross", "tasks.similarity.rows=50"]
+    first = train(QUICKSTART, tmp_path / "first", [*tiny_settings, *kept])
+    running = start_pretraining(read_recipe(two_tasks, tiny_settings), tmp_path / "run", start=first.folder)
+    old, spec = load_run(first.folder).labels["similarity"], running.recipe.tasks["similarity"]
+    assert (old.standardized_by is None) == (standardize == "false")
+    assert (spec.standardize, spec.rows) == (standardize == "true", 50)
+    assert running.evaluate("dev").tasks["similarity"].loss == pytest.approx(
+        first.evaluations["dev"].tasks["similarity"].loss, rel=1e-5
+    )
+    finished = running.complete()
+    assert load_run(finished.folder).labels["similarity"] == old
+    score = finished.evaluations["dev"].tasks["similarity"]
+    assert evaluate_run(finished.folder).tasks["similarity"].loss == pytest.approx(score.loss, rel=1e-5)
+
+
 def test_texts_of_tasks_that_are_not_trained_are_left_out(
     two_tasks: Path, tmp_path: Path, tiny_settings: list[str]
 ) -> None:

@@ -14,6 +14,7 @@ from polytask.disk.atomic import write_atomically
 from polytask.disk.json_files import read_text
 from polytask.disk.records import convert, mapping
 from polytask.recipe.checks import check_blanks, check_recipe
+from polytask.recipe.earlier import is_of_run, with_earlier_values
 from polytask.recipe.paths import locate_function, with_absolute_files
 from polytask.recipe.records import Recipe, check_task_name, recipe_to_mapping
 from polytask.recipe.yaml_files import load_yaml
@@ -24,7 +25,10 @@ from polytask.types import UserError, unknown
 def read_recipe(path: str | Path, settings: Iterable[str] = ()) -> Recipe:
     """Reads a recipe from a YAML file, applies `a.b=value` settings, and makes its paths absolute."""
     path = Path(path)
-    return recipe_from(read_content(path), settings, where=str(path), folder=path.resolve().parent)
+    content = read_content(path)
+    if is_of_run(path):
+        content = with_earlier_values(content)
+    return recipe_from(content, settings, where=str(path), folder=path.resolve().parent)
 
 
 def read_content(path: Path, what: str = "recipe", over: tuple[Path, ...] = ()) -> Any:

@@ -24,7 +24,7 @@ from polytask.runs.finish import Finished
 from polytask.runs.folder import RunFolder
 from polytask.runs.gate import judge_old_tasks
 from polytask.runs.joining import OldRun, join_recipes, read_old_run
-from polytask.runs.prepare import Prepared, check_metrics, check_warmup
+from polytask.runs.prepare import Prepared, check_metrics, check_warmup, trained_tasks
 from polytask.runs.run import Running, running_from
 from polytask.runs.session import make_policy, make_session
 from polytask.runs.start import open_run
@@ -123,7 +123,7 @@ def _settings(recipe: Recipe) -> AddSettings:
 
 def _reader_of_old_examples(recipe: Recipe, old: OldRun) -> str | None:
     """The first field of the recipe that needs training examples of the old tasks; None if no field does."""
-    add, policy = _settings(recipe), make_policy(recipe, 1)
+    add, policy = _settings(recipe), make_policy(recipe, dict.fromkeys(trained_tasks(recipe), 1.0), 1)
     if add.guarantee == "measured" and policy.memory is not None:
         return f"policy: {recipe.policy.name}"
     if add.distill:

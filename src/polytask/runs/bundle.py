@@ -71,12 +71,23 @@ class TaskEntry:
     head: Method
     encoding: str | None = None
     tags: tuple[str, ...] = ()
+    standardized_by: tuple[float, float] | None = None
+    """Mean and standard deviation of the training scores; None for other kinds, and in models of earlier versions."""
 
     @classmethod
     def of(cls, spec: TaskSpec, labels: LabelSpace) -> "TaskEntry":
-        head, score_range = Method.of(head_choice(spec)), (labels.low, labels.high)
-        classes = tuple(labels.classes)
-        return cls(spec.kind, spec.text, spec.label, classes, score_range, spec.metric, head, spec.encoding, spec.tags)
+        return cls(
+            kind=spec.kind,
+            text=spec.text,
+            label=spec.label,
+            classes=tuple(labels.classes),
+            range=(labels.low, labels.high),
+            metric=spec.metric,
+            head=Method.of(head_choice(spec)),
+            encoding=spec.encoding,
+            tags=spec.tags,
+            standardized_by=labels.standardized_by,
+        )
 
     def check(self, where: str) -> None:
         """Refuses what no training run writes."""
@@ -95,9 +106,17 @@ class TaskEntry:
         low, high = self.range
         if not low < high or not math.isfinite(high - low):
             raise UserError(f"{where}.range: must be the lowest score and a higher one, found {[low, high]}")
+        if self.standardized_by is not None:
+            mean, deviation = self.standardized_by
+            if self.kind != "score" or not low <= mean <= high or not 0 < deviation <= high - low:
+                raise UserError(
+                    f"{where}.standardized_by: must be the mean and the standard deviation of scores in the range, "
+                    f"found {[mean, deviation]} for kind {self.kind}"
+                )
 
     def labels(self, vocabulary: int = 0) -> LabelSpace:
-        return LabelSpace(self.kind, self.classes, *self.range, vocabulary if self.kind == "text" else 0)
+        vocabulary = vocabulary if self.kind == "text" else 0
+        return LabelSpace(self.kind, self.classes, *self.range, vocabulary, self.standardized_by)
 
     def spec(self, name: str) -> TaskSpec:
         return TaskSpec(

@@ -1,7 +1,7 @@
 """Teachers: trained models whose outputs for a task's training examples the task learns from."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -43,7 +43,8 @@ def _load(prepared: Prepared, name: str, run: str) -> Bundle:
         raise UserError(unknown(where, name, bundle.specs, f"task of {run}"))
     if task.spec.kind == "text":
         raise UserError(f"{where}: task {name} is plain text, which has no predictions to learn from")
-    if bundle.labels[name] != task.labels:
+    # Outputs are scaled to the range, whatever scores a head was standardized by.
+    if replace(bundle.labels[name], standardized_by=None) != replace(task.labels, standardized_by=None):
         raise UserError(f"{where}: {run} has other labels for {name} than this recipe")
     if len(bundle.specs[name].text) != len(task.spec.text):
         raise UserError(f"{where}: {run} has another number of texts for {name} than this recipe")

@@ -93,7 +93,7 @@ class Task:
     @property
     def fingerprint(self) -> str:
         """Identifies the task's data: the content of its files, and how they are read."""
-        reading = replace(self.spec, weight=1.0, head=None, loss=None, metric=None, metrics=())
+        reading = replace(self.spec, weight=1.0, standardize=True, head=None, loss=None, metric=None, metrics=())
         return repr((reading, self.labels, {name: split.fingerprint for name, split in self.splits.items()}))
 
 
@@ -182,10 +182,11 @@ def _read_task(spec: TaskSpec, reading: _Reader) -> Task | None:
             continue
         try:
             read = _read_source(spec, source, labels, reading)
-            if name == first:
-                labels = label_space(spec, read.store.meta["names"], reading.tokenizer.vocabulary)
             if name == "train":
                 read = read.with_chosen_rows(reading.cache)
+            if name == first:
+                names, vocabulary = read.store.meta["names"], reading.tokenizer.vocabulary
+                labels = label_space(spec, names, vocabulary, read.store.labels)
             if labels is not None:
                 splits[name] = read.as_split(name, labels)
         except UserError as error:
