@@ -126,7 +126,7 @@ def test_the_method_shown_in_contributing_works(tmp_path: Path, monkeypatch: pyt
     monkeypatch.delitem(sys.modules, "polytask.samplers.uniform")
 
 
-STUDIES = sorted([*(ROOT / "recipes" / "studies").glob("*.yaml"), *(ROOT / "recipes" / "papers").glob("*/study-*.yaml")])
+STUDIES = sorted([*ROOT.glob("recipes/studies/*.yaml"), *ROOT.glob("recipes/papers/*/study-*.yaml")])
 RECIPES = sorted(path for path in (ROOT / "recipes").rglob("*.yaml") if path not in STUDIES)
 
 

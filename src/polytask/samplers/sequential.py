@@ -12,8 +12,9 @@ class Sequential(StepSampler):
 
         steps_i ~ N_i (`shares: sizes`) or equal (`shares: equal`), at least 1; they sum to steps_per_epoch
 
-    With the default epoch and shares, which has every example once, each task goes through its examples once per epoch, up to
-    rounding to whole steps. If an epoch has fewer steps than tasks, the tasks take one step each, in turn.
+    With equal numbers of steps, small tasks start over. With the default epoch and shares, each task goes through its
+    examples once per epoch, up to rounding to whole steps. If an epoch has fewer steps than tasks, the tasks take one
+    step each, in turn.
 
     This is a loop over datasets, in which later tasks overwrite earlier ones: the setting of Lopez-Paz and Ranzato,
     "Gradient Episodic Memory", 2017, repeated every epoch.
