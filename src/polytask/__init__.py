@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from polytask.studies.runner import CellReport
     from polytask.studies.study import read_study
     from polytask.tasks.finding import Finding
+    from polytask.tuning.result import Tuned
+    from polytask.tuning.search import TuneReport, Tuning
+    from polytask.tuning.tune import start_tuning, tune
     from polytask.types import EvalReport, Prediction, StepReport, TaskScore, UserError
 
 __all__ = [
@@ -54,6 +57,9 @@ __all__ = [
     "StudyRunning",
     "Summary",
     "TaskScore",
+    "TuneReport",
+    "Tuned",
+    "Tuning",
     "UserError",
     "__version__",
     "add_task",
@@ -77,7 +83,9 @@ __all__ = [
     "start_pretraining",
     "start_recipe",
     "start_training",
+    "start_tuning",
     "train",
+    "tune",
     "with_probes",
     "write_recipe",
     "write_report",
@@ -105,6 +113,9 @@ _MODULES = {
     "serving.predictor": ("Predictor", "load"),
     "recipe.starter": ("start_recipe",),
     "tasks.finding": ("Finding",),
+    "tuning.result": ("Tuned",),
+    "tuning.search": ("TuneReport", "Tuning"),
+    "tuning.tune": ("start_tuning", "tune"),
     "pretrained.find": ("describe_encoder", "find_encoder"),
     "types": ("EvalReport", "Prediction", "StepReport", "TaskScore", "UserError"),
 }

@@ -49,6 +49,17 @@ def read_content(path: Path, what: str = "recipe", over: tuple[Path, ...] = ()) 
     return _merge(own, _with_absolute_paths(base_content, base_path.resolve().parent), str(path))
 
 
+def portable_content(path: str | Path, settings: Iterable[str] = ()) -> dict[str, Any]:
+    """The content of a recipe file with `a.b=value` settings, which can be used from any folder: paths are absolute."""
+    path = Path(path)
+    content = read_content(path)
+    if not isinstance(content, Mapping):
+        raise UserError(f"{path}: a recipe must be a mapping with the field `tasks`, found {type(content).__name__}")
+    for setting in settings:
+        content = with_setting(content, setting)
+    return _with_absolute_paths(content, path.resolve().parent)
+
+
 def _merge(own: Mapping[str, Any], base: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Merges `train` and each task field by field, and replaces other fields; a task that is null is removed."""
     merged = {**base, **own}
