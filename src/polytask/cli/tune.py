@@ -68,7 +68,7 @@ def follow(tuning: "polytask.Tuning", console: Console) -> None:
     for report in tuning.reports():
         if report.state not in ("done", "failed"):
             continue
-        clock = f"{tuning.used / 60:.1f} of {tuning.budget / 60:.1f} min"
+        clock = f"{tuning.budget.used / 60:.1f} of {tuning.budget.total / 60:.1f} min"
         text = f"{clock}  {report.name}, {report.part}: "
         text += f"FAILED\n{report.error}" if report.score is None else f"{100 * report.score:.1f} points"
         settings = ", ".join(f"{field}={value}" for field, value in report.settings.items())

@@ -128,10 +128,11 @@ def _predicted(run: FinishedRun, task: str, about: Mapping[str, Any], split: Spl
     )
 
 
-def comparisons_json(verdict: Verdict | None) -> list[dict[str, Any]]:
+def comparisons_json(verdict: Verdict | None, examples: str = "dev examples") -> list[dict[str, Any]]:
+    """Returns the comparisons with their sentences; `examples` says what was scored."""
     if verdict is None:
         return []
-    return [{**asdict(comparison), "sentence": sentence(comparison)} for comparison in verdict.comparisons]
+    return [{**asdict(comparison), "sentence": sentence(comparison, examples)} for comparison in verdict.comparisons]
 
 
 def scores_json(verdict: Verdict | None, variant: str) -> dict[str, Any]:

@@ -58,10 +58,12 @@ def _slice(tune: Json, field: str, i: int) -> str:
     kinds = sorted({text_of(value) for value in values}, key=lambda kind: (len(kind), kind))
     if ranged:
         plot.x = Axis("value", log=field in tune["log_fields"], most_ticks=4, format=lambda value: f"{value:g}")
-        plot.moment(tune["start"][field], INK, 0.9, "2 2") if isinstance(tune["start"][field], int | float) else None
+        if isinstance(tune["start"][field], int | float):
+            plot.moment(tune["start"][field], INK, 0.9, "2 2")
     else:
-        names = [(float(at), shorten(kind, 12)) for at, kind in enumerate(kinds)]
-        plot.x = Axis("value", limits=(-0.5, len(kinds) - 0.5), names=names, grid=False)
+        names = [(float(at), shorten(kind, 16)) for at, kind in enumerate(kinds)]
+        turn = -25 if sum(map(len, kinds)) > 24 else 0  # long names would overlap
+        plot.x = Axis("value", limits=(-0.5, len(kinds) - 0.5), names=names, grid=False, turn=turn)
     for ninths, (colour, shape, _) in LOOKS.items():
         own = [t for t in trials if max(map(int, t["scores"])) == int(ninths)]
         xs = [t["settings"][field] if ranged else kinds.index(text_of(t["settings"][field])) for t in own]

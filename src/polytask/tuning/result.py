@@ -81,7 +81,7 @@ def write_result(
         "times": finish_times(plan.folder),
         "importances": trials.importances(),
         "finalists": _finalists_json(final, known, runs, dev, held_back),
-        "comparisons": {"dev": comparisons_json(dev), "held_back": comparisons_json(held_back)},
+        "comparisons": {"dev": comparisons_json(dev), "held_back": comparisons_json(held_back, rows_name(plan))},
         "winner": winner,
         "changed": changed,
         "answer": answer,
@@ -134,7 +134,9 @@ def _answer(plan: TunePlan, winner: str, verdict: Verdict | None, trials: Sequen
         return "cannot be told", f"{question}: cannot be told. {reason}"
     if winner == START:
         return "no", f"{question}: no. With fresh seeds, no finalist has a higher dev score than the recipe itself."
-    (found,) = [c for c in comparisons_json(verdict) if c["variant"] == winner and c["task"] == plan.view]
+    (found,) = [
+        c for c in comparisons_json(verdict, rows_name(plan)) if c["variant"] == winner and c["task"] == plan.view
+    ]
     answer = ANSWERS[found["claim"]]
     reason = found["sentence"][0].upper() + found["sentence"][1:]
     chosen = " These rows also chose the winner, so its score is too optimistic." if plan.hold_back == 0 else ""

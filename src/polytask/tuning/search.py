@@ -10,7 +10,6 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from polytask.disk.kept import keeping_values
@@ -19,19 +18,15 @@ from polytask.runs.folder import RunFolder
 from polytask.studies.cells import Cell, summary_of
 from polytask.studies.compare import calibrated_seconds
 from polytask.studies.runner import CellReport, State, run_cells
-from polytask.studies.table import is_finite, seconds
+from polytask.studies.table import is_finite
 from polytask.studies.throughput import Clock, finish_times
+from polytask.tuning.budget import KEPT, MOST_SEEDS, Budget
 from polytask.tuning.plan import RUNGS, START, TunePlan
 from polytask.tuning.result import Tuned, write_result
 from polytask.tuning.trials import Trial, Trials
 from polytask.types import UserError
 
-KEPT = 3
-"""One in three trials of a length goes on to the next."""
-BRACKETS = (9, 6, 3)
-"""The numbers of trials that a bracket may start with."""
-MOST_SEEDS, ENOUGH_SEEDS, FEWEST_SEEDS = 5, 3, 2
-"""Of the final runs: at most; before more trials are let into the final; and for any claim at all."""
+SHARES = {1: "1/9 of the steps", 3: "1/3 of the steps", 9: "all steps"}
 
 
 @dataclass(frozen=True)
@@ -54,26 +49,23 @@ class Tuning:
 
     def __init__(self, plan: TunePlan, budget: float, workers: int = 1, top: int = 3) -> None:
         """`budget` is in seconds."""
-        self.plan, self.budget, self.workers, self.top = plan, budget, workers, top
-        self.folder = plan.folder
-        self._started = time.monotonic()
-        self._used_before = max(finish_times(self.folder).values(), default=0.0)
+        self.plan, self.workers, self.folder = plan, workers, plan.folder
+        used = max(finish_times(self.folder).values(), default=0.0)
+        self.budget = Budget(budget, workers, top, used)
         self._clock = Clock(self.folder, workers)
         self.trials = Trials(self.folder, plan.recipe.name, plan.fields, plan.recipe.seed)
         self._errors: dict[str, str] = {}
         self._cells: dict[int, dict[int, Cell]] = {}
         self._parts: dict[str, tuple[str, Mapping[str, Any]]] = {}
         """By key of a cell: its part and its settings."""
-        self._times: dict[int, list[float]] = {ninths: [] for ninths in RUNGS}
         for trial in self.trials.all():
-            for ninths, one in trial.seconds.items():
-                self._times[ninths].append(one)
-        self._check_budget()
-
-    @property
-    def used(self) -> float:
-        """The seconds that were used so far, by this process and by earlier ones."""
-        return self._used_before + time.monotonic() - self._started
+            for ninths, seconds in trial.seconds.items():
+                self.budget.record(ninths, seconds)
+        if self.trials.note("seconds") is None:
+            self.trials.take_note("seconds", self._calibrate())
+        self.budget.calibrated = self.trials.note("seconds")
+        if not self.trials.all():
+            self.budget.check()
 
     @property
     def seeds(self) -> range:
@@ -104,12 +96,12 @@ class Tuning:
         """Writes best.yaml, tune.json and report.html from what has finished; can be called at any time."""
         with keeping_values():
             final = self._final_cells(self.trials.note("finalists") or [])
-            return write_result(self.plan, self.trials, final, self.budget, self.workers)
+            return write_result(self.plan, self.trials, final, self.budget.total, self.workers)
 
     # --- what runs next -----------------------------------------------------------------------------------------------
     def _schedule(self) -> Iterator[Cell | None]:
         """Yields each run when a worker is free for it; None while the next one depends on those that are running."""
-        if (self.trials.note("finished") or 0.0) >= self.budget:
+        if (self.trials.note("finished") or 0.0) >= self.budget.total:
             return
         bracket = self.trials.running()
         while bracket or (bracket := self._new_bracket()):
@@ -119,19 +111,18 @@ class Tuning:
                 size = math.ceil(size / KEPT)
                 bracket = self._promoted(bracket, ninths, size)
         yield from self._final()
-        self.trials.take_note("finished", self.budget)
+        self.trials.take_note("finished", self.budget.total)
 
     def _new_bracket(self) -> list[Trial]:
         """Starts the largest bracket that the time allows; returns no trials if there is no time for any."""
-        known, left = self.trials.all(), self.budget - self.used - self._reserve()
-        sizes = [size for size in BRACKETS if self._bracket_seconds(size) <= left]
-        if not sizes:
+        known, size = self.trials.all(), self.budget.bracket()
+        if size is None:
             return []
         self.trials.take_note("finalists", None)
         start = self.plan.start
         usable = all(field.contains(start[field.field]) for field in self.plan.fields)
         number = max((trial.bracket for trial in known), default=-1) + 1
-        return self.trials.start(number, sizes[0], start if usable and not known else None)
+        return self.trials.start(number, size, start if usable and not known else None)
 
     def _rung(self, bracket: Sequence[Trial], ninths: int) -> Iterator[Cell | None]:
         """Runs the trials for this share of the steps, and records each as it ends."""
@@ -142,7 +133,7 @@ class Tuning:
             except UserError as error:  # values that are valid one by one may not fit together
                 self.trials.end(trial, "fail", str(error))
                 continue
-            if cell.done or self._seconds(ninths) <= self.budget - self.used - self._least_final():
+            if cell.done or self.budget.allows(ninths):
                 pending[trial.number] = trial, cell
                 yield cell
                 self._record(pending, ninths)
@@ -154,7 +145,7 @@ class Tuning:
         if trial.number not in self._cells:
             self._cells[trial.number] = self.plan.cells(name, trial.settings)
         cell = self._cells[trial.number][ninths]
-        self._parts[cell.key] = f"{share(ninths)} of the steps", trial.settings
+        self._parts[cell.key] = SHARES[ninths], trial.settings
         return cell
 
     def _record(self, pending: dict[int, tuple[Trial, Cell]], ninths: int) -> bool:
@@ -169,7 +160,7 @@ class Tuning:
                 self.trials.end(trial, "fail", error or "the score is not a number")
                 continue
             took = _seconds_of(summary)
-            self._times[ninths].append(took)
+            self.budget.record(ninths, took)
             self.trials.report(trial, ninths, score, took, cell.key)
             shutil.rmtree(RunFolder(cell.folder).model.path, ignore_errors=True)  # a search has many runs
         return bool(pending)
@@ -197,20 +188,20 @@ class Tuning:
         by_seed = zip(*self._final_cells(finalists).values(), strict=True) if finalists else iter(())
         for cells in by_seed:
             waiting = [cell for cell in cells if not cell.done]
-            if waiting and self._round_seconds(len(waiting)) > self.budget - self.used:
+            if waiting and self.budget.round_seconds(len(waiting)) > self.budget.left:
                 return
             yield from cells
             while any(not cell.done and cell.key not in self._errors for cell in cells):
                 yield None
-            self._times[RUNGS[-1]] += [_seconds_of(s) for c in waiting if (s := summary_of(c.folder)) is not None]
+            for cell in waiting:
+                if (summary := summary_of(cell.folder)) is not None:
+                    self.budget.record(RUNGS[-1], _seconds_of(summary))
 
     def _finalists(self) -> list[int]:
         """Returns the numbers of the best trials: as many as leave time for three seeds, at least one."""
         others = [t for t in self.trials.all() if t.scores and t.state != "fail" and t.settings != self.plan.start]
         ranked = sorted(others, key=lambda trial: trial.rank, reverse=True)
-        left = self.budget - self.used
-        fitting = [n for n in range(1, self.top + 1) if ENOUGH_SEEDS * self._round_seconds(n + 1) <= left]
-        return [trial.number for trial in ranked[: max(fitting, default=1)]]
+        return [trial.number for trial in ranked[: self.budget.finalists()]]
 
     def _final_cells(self, finalists: Sequence[int]) -> dict[str, list[Cell]]:
         """Returns the final runs of the recipe and of each finalist, in the order of the seeds."""
@@ -221,61 +212,12 @@ class Tuning:
             self._parts |= {cell.key: (f"seed {cell.seed}", settings[cell.variant]) for cell in own}
         return cells
 
-    # --- time ---------------------------------------------------------------------------------------------------------
-    def _seconds(self, ninths: int) -> float:
-        """Estimates the time of a run of this length from those that have finished, or from a few steps."""
-        known = self._times[ninths]
-        if known:
-            return float(median(known))
-        if self.trials.note("seconds") is None:
-            self.trials.take_note("seconds", self._calibrate())
-        whole, overhead = self.trials.note("seconds")
-        return float(overhead + whole * ninths / RUNGS[-1])
-
     def _calibrate(self) -> tuple[float, float]:
         """Estimates the seconds of all steps and evaluations of the recipe, and those that every run takes besides."""
         with keeping_values():
             cell, tokens = self.plan.cells(START, {})[RUNGS[-1]], self.plan.num_dev_tokens()
             began = time.monotonic()
-            whole = calibrated_seconds(cell, tokens)
-            return whole, time.monotonic() - began
-
-    def _bracket_seconds(self, size: int) -> float:
-        sizes = [math.ceil(size / KEPT**i) for i in range(len(RUNGS))]
-        return sum(
-            math.ceil(count / self.workers) * self._seconds(ninths) for count, ninths in zip(sizes, RUNGS, strict=True)
-        )
-
-    def _round_seconds(self, runs: int) -> float:
-        """Estimates the time of final runs, one of each finalist."""
-        return math.ceil(runs / self.workers) * self._seconds(RUNGS[-1])
-
-    def _reserve(self) -> float:
-        """Returns the time to keep for the final: half of the budget, but not more than it can use."""
-        return min(max(self.budget / 2, self._least_final()), MOST_SEEDS * self._round_seconds(self.top + 1))
-
-    def _least_final(self) -> float:
-        """Estimates the time of the smallest final: the recipe and one trial."""
-        return FEWEST_SEEDS * self._round_seconds(2)
-
-    def _check_budget(self) -> None:
-        """Raises a UserError if the smallest search does not fit into the budget."""
-        if self.trials.all():
-            return
-        one, least = self._seconds(RUNGS[-1]), BRACKETS[-1]
-        needed = self._bracket_seconds(least) + self._least_final()
-        if needed > self.budget:
-            raise UserError(
-                f"--budget: {seconds(self.budget)} are too short: one run of this recipe takes about {seconds(one)} "
-                f"here, and the smallest search ({least} trials, then the best one and the recipe with "
-                f"{FEWEST_SEEDS} seeds) about {seconds(needed)}; pass a larger budget, or shorten the recipe with "
-                "--set train.epochs=1"
-            )
-
-
-def share(ninths: int) -> str:
-    """Returns the share of the steps in words: 1/9, 1/3 or all."""
-    return {1: "1/9", 3: "1/3", 9: "all"}[ninths]
+            return calibrated_seconds(cell, tokens), time.monotonic() - began
 
 
 def _seconds_of(summary: Mapping[str, Any]) -> float:
