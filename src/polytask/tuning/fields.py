@@ -16,7 +16,7 @@ from polytask.settings import MethodChoice
 from polytask.studies.study import shown
 from polytask.types import UserError
 
-NUMBER = r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*"
+NUMBER = r"\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*"
 RANGE = re.compile(rf"{NUMBER}\.\.{NUMBER}(:\w+)?\s*")
 MEASURED = frozenset({"kind", "text", "label", "dev", "test", "classes", "range", "metric", "metrics"})
 """The fields of a task that decide what is scored, and how: scores of other values could not be compared."""
@@ -101,17 +101,19 @@ def read_field(text: str) -> Field:
         raise UserError(f"{where}: must be FIELD=A,B or FIELD=LOW..HIGH, as in optimizer.lr=1e-5..1e-3:log")
     if match := RANGE.fullmatch(values):
         return _read_range(field, match, where)
-    content = load_yaml(f"[{values}]", where)
+    content = [_as_number(value) for value in load_yaml(f"[{values}]", where)]
     if len(set(map(repr, content))) < max(2, len(content)):
         raise UserError(f"{where}: must have two or more different values, or a range LOW..HIGH; found {values!r}")
     return Choices(field, tuple(content))
 
 
+def _as_number(value: Any) -> Any:
+    """Returns 1e-3 as a number: YAML reads it as text, because it wants 1.0e-3."""
+    return float(value) if isinstance(value, str) and re.fullmatch(NUMBER, value) else value
+
+
 def _read_range(field: str, match: re.Match[str], where: str) -> Range:
-    try:
-        low, high = (int(end) if end.lstrip("+-").isdigit() else float(end) for end in match.group(1, 2))
-    except ValueError:
-        raise UserError(f"{where}: the ends of a range must be numbers, as in 0..0.3") from None
+    low, high = (int(end) if end.lstrip("+-").isdigit() else float(end) for end in match.group(1, 2))
     if match.group(3) not in (None, ":log"):
         raise UserError(f"{where}: after a range only :log can follow, found {match.group(3)!r}")
     log = match.group(3) is not None

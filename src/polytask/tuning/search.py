@@ -16,7 +16,7 @@ from polytask.disk.kept import keeping_values
 from polytask.disk.lock import FolderLock
 from polytask.runs.folder import RunFolder
 from polytask.studies.cells import Cell, summary_of
-from polytask.studies.compare import calibrated_seconds
+from polytask.studies.compare import CALIBRATION_STEPS, calibrated_seconds
 from polytask.studies.runner import CellReport, State, run_cells
 from polytask.studies.table import is_finite
 from polytask.studies.throughput import Clock, finish_times
@@ -118,11 +118,13 @@ class Tuning:
         known, size = self.trials.all(), self.budget.bracket()
         if size is None:
             return []
-        self.trials.take_note("finalists", None)
         start = self.plan.start
         usable = all(field.contains(start[field.field]) for field in self.plan.fields)
         number = max((trial.bracket for trial in known), default=-1) + 1
-        return self.trials.start(number, size, start if usable and not known else None)
+        bracket = self.trials.start(number, size, start if usable and not known else None)
+        if bracket:
+            self.trials.take_note("finalists", None)  # of an earlier final, with a smaller budget
+        return bracket
 
     def _rung(self, bracket: Sequence[Trial], ninths: int) -> Iterator[Cell | None]:
         """Runs the trials for this share of the steps, and records each as it ends."""
@@ -217,7 +219,9 @@ class Tuning:
         with keeping_values():
             cell, tokens = self.plan.cells(START, {})[RUNGS[-1]], self.plan.num_dev_tokens()
             began = time.monotonic()
-            return calibrated_seconds(cell, tokens), time.monotonic() - began
+            whole = calibrated_seconds(cell, tokens)
+            took = time.monotonic() - began
+        return whole, max(0.0, took - whole * CALIBRATION_STEPS / cell.steps)
 
 
 def _seconds_of(summary: Mapping[str, Any]) -> float:
