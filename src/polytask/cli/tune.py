@@ -39,8 +39,8 @@ def run(
 ) -> None:
     """Search for better settings of a recipe within a time, and test whether they beat it on held-back rows.
 
-    Needs Optuna: pip install 'polytask[tune]'. The same command continues a tuning that was stopped or killed; a larger
-    budget continues one that has finished. After Ctrl-C or SIGTERM it writes its page with what has finished.
+    Needs Optuna: `pip install 'polytask[tune]'`. The same command continues a tuning that was stopped or killed; a
+    larger budget continues one that has finished. After Ctrl-C or SIGTERM it writes its page with what has finished.
 
     Examples:
 

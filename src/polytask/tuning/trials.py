@@ -6,12 +6,14 @@ was dropped earlier is pruned. The database is all that a search remembers, toge
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polytask.disk.writable import make_folder
+from polytask.studies.table import is_finite
 from polytask.tuning.fields import Field, Range
 from polytask.types import UserError
 
@@ -151,7 +153,7 @@ class Trials:
     def importances(self) -> dict[str, float]:
         """Returns each field's share of the differences between the scores of the shortest runs, which all trials have.
 
-        They are those of PED-ANOVA; empty for fewer than six trials.
+        They are those of PED-ANOVA; empty for fewer than six trials, or if nearly all have the same score.
         """
         shortest = [t for t in self.study.get_trials(deepcopy=False) if t.intermediate_values]
         if len(shortest) < FEWEST_TRIALS:
@@ -165,8 +167,13 @@ class Trials:
                 for t in shortest
             ]
         )
-        evaluate: Callable[..., dict[str, float]] = self.optuna.importance.get_param_importances
-        return {field: float(share) for field, share in evaluate(memory).items()}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="Target and region quantiles")
+            try:
+                shares: dict[str, float] = self.optuna.importance.get_param_importances(memory)
+            except UserWarning:  # too many equal scores
+                return {}
+        return {field: float(share) for field, share in shares.items() if is_finite(share)}
 
 
 def _trial(frozen: "FrozenTrial") -> Trial:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from polytask.recipe.reading import portable_content, recipe_from, with_setting
+from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.tuning.fields import check_fields, default_fields, read_field
 from polytask.tuning.plan import make_plan
 from polytask.tuning.result import Tuned
@@ -19,7 +20,7 @@ UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 60.0}
 
 
 def tune(
-    recipe: str | Path | Mapping[str, Any],
+    recipe: Recipe | str | Path | Mapping[str, Any],
     budget: str | float,
     vary: Iterable[str] = (),
     settings: Iterable[str] = (),
@@ -31,9 +32,10 @@ def tune(
 ) -> Tuned:
     """Searches for better settings of a recipe within a time, and tests whether the best ones beat the recipe.
 
-    `recipe` is a file or a mapping; `budget` is a time such as "20m", or a number of minutes. `vary` has fields and
-    their values, such as "optimizer.lr=1e-5..1e-3:log" or "sampler=round_robin,annealed"; without any, common fields
-    are varied. The arguments are those of `polytask tune`; the same call continues a tuning that was stopped.
+    `recipe` is a file, a mapping or a Recipe; `budget` is a time such as "20m", or a number of minutes. `vary` has
+    fields and their values, such as "optimizer.lr=1e-5..1e-3:log" or "sampler=round_robin,annealed"; without any,
+    common fields are varied. The arguments are those of `polytask tune`; the same call continues a tuning that was
+    stopped.
     """
     tuning = start_tuning(recipe, budget, vary, settings, folder, workers=workers, hold_back=hold_back, top=top)
     for _ in tuning.reports():
@@ -42,7 +44,7 @@ def tune(
 
 
 def start_tuning(
-    recipe: str | Path | Mapping[str, Any],
+    recipe: Recipe | str | Path | Mapping[str, Any],
     budget: str | float,
     vary: Iterable[str] = (),
     settings: Iterable[str] = (),
@@ -80,10 +82,12 @@ def read_budget(budget: str | float) -> float:
     return seconds
 
 
-def _content(recipe: str | Path | Mapping[str, Any], settings: Iterable[str]) -> Mapping[str, Any]:
-    if not isinstance(recipe, Mapping):
+def _content(recipe: Recipe | str | Path | Mapping[str, Any], settings: Iterable[str]) -> Mapping[str, Any]:
+    """Returns the recipe as a file contains it, with absolute paths."""
+    if isinstance(recipe, str | Path):
         return portable_content(recipe, settings)
-    content: Mapping[str, Any] = {"data": str(Path.cwd()), **recipe}
+    content: Mapping[str, Any]
+    content = recipe_to_mapping(recipe) if isinstance(recipe, Recipe) else {"data": str(Path.cwd()), **recipe}
     for setting in settings:
         content = with_setting(content, setting)
     return content
