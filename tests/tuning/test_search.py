@@ -150,7 +150,10 @@ def test_settings_that_do_not_fit_together_fail_alone(tmp_path: Path, start: Sta
     with pytest.raises(Exception, match="adapter"):
         start(tmp_path / "one", vary)
     tuning = start(tmp_path / "two", ["encoder.heads=4,8", "encoder.hidden=32,36"], top=1)
-    list(tuning.reports())
+    reports = tuning.reports()
+    for report in reports:
+        if report.part == "1/3 of the steps":
+            reports.close()
     tuning.finish()
     errors = [t["error"] for t in read_json(tmp_path / "two" / "tune.json")["trials"] if t["state"] == "fail"]
     assert len(errors) == 1
