@@ -1,7 +1,7 @@
 """polytask tune: searches for better settings of a recipe within a time."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -71,13 +71,17 @@ def follow(tuning: "polytask.Tuning", console: Console) -> None:
         clock = f"{tuning.budget.used / 60:.1f} of {tuning.budget.total / 60:.1f} min"
         text = f"{clock}  {report.name}, {report.part}: "
         text += f"FAILED\n{report.error}" if report.score is None else f"{100 * report.score:.1f} points"
-        settings = ", ".join(f"{field}={value}" for field, value in report.settings.items())
+        settings = ", ".join(f"{field}={_text(value)}" for field, value in report.settings.items())
         console.print(f"{text}  {settings}".rstrip(), highlight=False, soft_wrap=True)
 
 
 def show(tuned: "polytask.Tuned", console: Console) -> None:
     """Prints the answer and the files."""
     lines = [tuned.sentence, f"recipe: {tuned.best}", f"report: {tuned.page}"]
-    lines[1:1] = [f"  {field}: {value}" for field, value in tuned.settings.items()]
+    lines[1:1] = [f"  {field}: {_text(value)}" for field, value in tuned.settings.items()]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def _text(value: Any) -> str:
+    return "default" if value is None else str(value)
