@@ -52,7 +52,7 @@ def slices(tune: Json) -> list[str]:
 def _slice(tune: Json, field: str, i: int) -> str:
     trials = [trial for trial in tune["trials"] if "1" in trial["scores"]]
     values = [trial["settings"][field] for trial in trials]
-    plot = Plot(shorten(field, 40), 3.6 * INCH, 2.5 * INCH)
+    plot = Plot(shorten(field, 40), 4.6 * INCH, 2.5 * INCH, right=20)
     plot.y = Axis("points", most_ticks=5)
     ranged = ".." in tune["fields"][field]
     kinds = sorted({text_of(value) for value in values}, key=lambda kind: (len(kind), kind))
