@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from polytask.studies.runner import CellReport
     from polytask.studies.study import read_study
     from polytask.tasks.finding import Finding
+    from polytask.tuning.result import Tuned
+    from polytask.tuning.search import TuneReport, Tuning
+    from polytask.tuning.tune import start_tuning, tune
     from polytask.types import EvalReport, Prediction, StepReport, TaskScore, UserError
 
 __all__ = [
@@ -57,6 +60,9 @@ __all__ = [
     "Summary",
     "TaskScore",
     "TextMaps",
+    "TuneReport",
+    "Tuned",
+    "Tuning",
     "UserError",
     "__version__",
     "add_task",
@@ -80,8 +86,10 @@ __all__ = [
     "start_pretraining",
     "start_recipe",
     "start_training",
+    "start_tuning",
     "text_maps",
     "train",
+    "tune",
     "with_probes",
     "write_recipe",
     "write_report",
@@ -112,6 +120,9 @@ _MODULES = {
     "serving.predictor": ("Predictor", "load"),
     "recipe.starter": ("start_recipe",),
     "tasks.finding": ("Finding",),
+    "tuning.result": ("Tuned",),
+    "tuning.search": ("TuneReport", "Tuning"),
+    "tuning.tune": ("start_tuning", "tune"),
     "pretrained.find": ("describe_encoder", "find_encoder"),
     "types": ("EvalReport", "Prediction", "StepReport", "TaskScore", "UserError"),
 }

@@ -25,10 +25,13 @@ from polytask.types import UserError, unknown
 def read_recipe(path: str | Path, settings: Iterable[str] = ()) -> Recipe:
     """Reads a recipe from a YAML file, applies `a.b=value` settings, and makes its paths absolute."""
     path = Path(path)
+    return recipe_from(_whole_content(path), settings, where=str(path), folder=path.resolve().parent)
+
+
+def _whole_content(path: Path) -> Any:
+    """The content of a recipe file; that of a run has all fields that the run was trained with."""
     content = read_content(path)
-    if is_of_run(path):
-        content = with_earlier_values(content)
-    return recipe_from(content, settings, where=str(path), folder=path.resolve().parent)
+    return with_earlier_values(content) if is_of_run(path) else content
 
 
 def read_content(path: Path, what: str = "recipe", over: tuple[Path, ...] = ()) -> Any:
@@ -51,6 +54,17 @@ def read_content(path: Path, what: str = "recipe", over: tuple[Path, ...] = ()) 
         )
     own = {key: value for key, value in content.items() if key != "base"}
     return _merge(own, _with_absolute_paths(base_content, base_path.resolve().parent), str(path))
+
+
+def portable_content(path: str | Path, settings: Iterable[str] = ()) -> dict[str, Any]:
+    """The content of a recipe file with `a.b=value` settings, which can be used from any folder: paths are absolute."""
+    path = Path(path)
+    content = _whole_content(path)
+    if not isinstance(content, Mapping):
+        raise UserError(f"{path}: a recipe must be a mapping with the field `tasks`, found {type(content).__name__}")
+    for setting in settings:
+        content = with_setting(content, setting)
+    return _with_absolute_paths(content, path.resolve().parent)
 
 
 def _merge(own: Mapping[str, Any], base: Mapping[str, Any], where: str) -> dict[str, Any]:
