@@ -60,7 +60,7 @@ def write_csv(file: Path, rows: int, seed: int) -> None:
 # --- speed ------------------------------------------------------------------------------------------------------------
 def with_polytask(spec: TaskSpec, tokenizer: TextTokenizer) -> int:
     with tempfile.TemporaryDirectory() as cache:
-        split = read_split(spec, LABELS, spec.train, tokenizer, Path(cache), "train")
+        split = read_split(spec, LABELS, spec.dev, tokenizer, Path(cache), "train")
         return int(split.store.lengths().sum())
 
 
@@ -71,8 +71,8 @@ def with_datasets(spec: TaskSpec, tokenizer: Any, **options: bool) -> int:
 
     load = importlib.import_module("datasets").load_dataset  # not imported where memory is measured
     with tempfile.TemporaryDirectory() as cache:
-        delimiter = "\t" if spec.train.endswith(".tsv") else ","
-        rows = load("csv", data_files=spec.train, cache_dir=cache, split="train", delimiter=delimiter)
+        delimiter = "\t" if spec.dev.endswith(".tsv") else ","
+        rows = load("csv", data_files=spec.dev, cache_dir=cache, split="train", delimiter=delimiter)
         encoded = rows.map(encode, batched=True, remove_columns=list(spec.text))
         return int(np.diff(encoded.data["input_ids"].combine_chunks().offsets.to_numpy()).sum())
 
@@ -108,7 +108,7 @@ def compare(name: str, spec: TaskSpec, variants: dict[str, Callable[[], Tokenize
             started, worked = time.perf_counter(), time.process_time()
             run(spec)
             seconds[variant].append((time.perf_counter() - started, time.process_time() - worked))
-    with open(spec.train, encoding="utf-8") as content:
+    with open(spec.dev, encoding="utf-8") as content:
         rows = sum(1 for _ in content) - 1
     print(f"\n{name}: {rows:,} rows, {tokens['polytask']:,} tokens, {rounds} rounds\n")
     print("| | rows/s | time / polytask's | processor time / polytask's | tokens |\n|---|---|---|---|---|")

@@ -41,6 +41,7 @@ MAY: dict[str, set[str]] = {
     "serving": {"encoders", "machine", "runs.bundle", "tasks", "text"},
     "export": {"build", "encoders", "model", "pretrained", "recipe", "runs.bundle", "runs.folder", "text"},
     "studies": {"build", "evaluation", "machine", "recipe", "reports", "runs", "text"},
+    "tuning": {"build", "evaluation", "machine", "recipe", "reports", "runs", "studies", "tasks", "text"},
     "__main__": {"cli"},
 }
 

@@ -39,6 +39,11 @@ def page() -> str:
             typing.get_args(hints["tasks"])[1],
             "`kind`, `text`, `train` and `dev` are required, and `label` too unless the kind is `text`.",
         ),
+        (
+            "Word tags: `word_tags: {...}`",
+            typing.get_args(hints["word_tags"])[0],
+            "Part-of-speech tags from a tagger: see [word tags](../methods.md#word-tags).",
+        ),
         ("Training: `train: {...}`", hints["train"], "All fields are optional."),
         (
             "Adding tasks: `add: {...}`",

@@ -12,6 +12,7 @@ from polytask.version import __version__
 if TYPE_CHECKING:
     from polytask.build import TABLES, options_of
     from polytask.evaluation.metrics import KNOWN_METRICS
+    from polytask.evaluation.text_maps import TextMaps
     from polytask.export.adapter import export_adapter
     from polytask.export.combine import combine
     from polytask.pretrained.find import describe_encoder, find_encoder
@@ -27,12 +28,16 @@ if TYPE_CHECKING:
     from polytask.runs.run import Running, rehearse, start_training, train
     from polytask.runs.score import Evaluated, evaluate_run
     from polytask.runs.summary import Summary
+    from polytask.runs.text_maps import text_maps, write_text_maps
     from polytask.serving.files import PredictedFile, predict_file
     from polytask.serving.predictor import Predictor, load
     from polytask.studies.compare import StudyRunning, compare_runs
     from polytask.studies.runner import CellReport
     from polytask.studies.study import read_study
     from polytask.tasks.finding import Finding
+    from polytask.tuning.result import Tuned
+    from polytask.tuning.search import TuneReport, Tuning
+    from polytask.tuning.tune import start_tuning, tune
     from polytask.types import EvalReport, Prediction, StepReport, TaskScore, UserError
 
 __all__ = [
@@ -54,6 +59,10 @@ __all__ = [
     "StudyRunning",
     "Summary",
     "TaskScore",
+    "TextMaps",
+    "TuneReport",
+    "Tuned",
+    "Tuning",
     "UserError",
     "__version__",
     "add_task",
@@ -77,10 +86,14 @@ __all__ = [
     "start_pretraining",
     "start_recipe",
     "start_training",
+    "start_tuning",
+    "text_maps",
     "train",
+    "tune",
     "with_probes",
     "write_recipe",
     "write_report",
+    "write_text_maps",
 ]
 
 _MODULES = {
@@ -90,6 +103,8 @@ _MODULES = {
     "runs.finish": ("Finished",),
     "runs.report": ("write_report",),
     "runs.summary": ("Summary",),
+    "runs.text_maps": ("text_maps", "write_text_maps"),
+    "evaluation.text_maps": ("TextMaps",),
     "studies.compare": ("StudyRunning", "compare_runs"),
     "studies.runner": ("CellReport",),
     "studies.study": ("read_study",),
@@ -105,6 +120,9 @@ _MODULES = {
     "serving.predictor": ("Predictor", "load"),
     "recipe.starter": ("start_recipe",),
     "tasks.finding": ("Finding",),
+    "tuning.result": ("Tuned",),
+    "tuning.search": ("TuneReport", "Tuning"),
+    "tuning.tune": ("start_tuning", "tune"),
     "pretrained.find": ("describe_encoder", "find_encoder"),
     "types": ("EvalReport", "Prediction", "StepReport", "TaskScore", "UserError"),
 }

@@ -25,7 +25,7 @@ from polytask.heads import HEADS
 from polytask.heads.base import Head
 from polytask.losses import LOSSES
 from polytask.losses.base import Loss
-from polytask.model import MultiTaskModel
+from polytask.model import MultiTaskModel, TagEmbedding
 from polytask.pretrained.find import find_encoder, hub_revision
 from polytask.pretrained.limits import AtMost, check_parameters, most_parameters
 from polytask.pretrained.weights import load_encoder, load_tensors, weight_files
@@ -186,10 +186,10 @@ def check_vocabulary(tokenizer: TextTokenizer, shape: BertShape, folder: Path) -
         )
 
 
-def make_packer(recipe: Recipe, tokenizer: TextTokenizer) -> Packer:
+def make_packer(recipe: Recipe, tokenizer: TextTokenizer, tagged: bool = False) -> Packer:
     tasks = tuple(recipe.tasks)
     assert recipe.max_length <= tokenizer.max_tokens, "texts were truncated before packing"
-    return Packer(tasks, tokenizer.cls_id, tokenizer.sep_id, recipe.max_length, tokenizer.masker)
+    return Packer(tasks, tokenizer.cls_id, tokenizer.sep_id, recipe.max_length, tokenizer.masker, tagged)
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
@@ -247,10 +247,12 @@ def make_model(
     encoder: Callable[[], Bert],
     seed: int = 0,
     most: int | None = None,
+    tags: int | None = None,
 ) -> MultiTaskModel:
     """Creates the whole model. Parameters that are not pretrained depend only on the seed.
 
-    `most` is the maximum number of parameters of adapter and heads; by default what fits in memory.
+    `tags` is the number of part-of-speech tags, if words have tags. `most` is the maximum number of parameters of
+    adapter and heads; by default what fits in memory.
     """
     for name in specs:
         if hasattr(torch.nn.ModuleDict, name):  # the heads are in one, whose attributes cannot be used as keys
@@ -262,7 +264,8 @@ def make_model(
         parts = make_adapter(adapter, tuple(specs), bert.shape)
         parts.start_from(bert)
         heads = {name: make_head(spec, labels[name], bert.shape.hidden) for name, spec in specs.items()}
-    return MultiTaskModel(bert, parts, heads)
+        word_tags = None if tags is None else TagEmbedding(tags, bert.shape.hidden)
+    return MultiTaskModel(bert, parts, heads, word_tags)
 
 
 def start_heads(model: MultiTaskModel, encoder: Path) -> None:

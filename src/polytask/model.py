@@ -31,7 +31,7 @@ class Pass:
 
     stream: Stream
     words_TD: Tensor
-    """The word embeddings that went in."""
+    """The word embeddings that went in, together with those of the words' tags."""
     states: tuple[Tensor, ...]
     """The output of the embeddings and of each layer."""
     outputs: Mapping[str, Tensor]
@@ -65,13 +65,26 @@ def without_gradients(module: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
+class TagEmbedding(nn.Embedding):
+    """An embedding of part-of-speech tags that starts at zero, so that the model starts as the one without tags.
+
+    Tag 0, of special tokens and of words without a tag, is always zero.
+    """
+
+    def __init__(self, tags: int, hidden: int) -> None:
+        super().__init__(tags + 1, hidden, padding_idx=0, _weight=torch.zeros(tags + 1, hidden))
+
+
 class MultiTaskModel(nn.Module):
     """Computes the outputs of every task in a stream with one pass of the encoder."""
 
-    def __init__(self, encoder: Bert, adapter: Adapter, heads: Mapping[str, Head]) -> None:
+    def __init__(
+        self, encoder: Bert, adapter: Adapter, heads: Mapping[str, Head], word_tags: TagEmbedding | None = None
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.adapter = adapter
+        self.word_tags = word_tags
         self.heads = nn.ModuleDict(heads)
         self.tasks = tuple(heads)
         for head in heads.values():
@@ -88,12 +101,27 @@ class MultiTaskModel(nn.Module):
 
     def forward(self, stream: Stream, words_TD: Tensor | None = None) -> dict[str, Tensor]:
         """Return each task's outputs. `words_TD` replaces the word embeddings."""
-        return self.outputs(self.encoder.encode(stream, self.adapter, words_TD), stream)
+        return self.outputs(self.encode(stream, words_TD), stream)
+
+    def encode(self, stream: Stream, words_TD: Tensor | None = None, adapter: Adapter | None = None) -> Tensor:
+        """Return the encoder's last hidden states, by default with the model's own word embeddings and adapter."""
+        if words_TD is None and self.word_tags is not None:
+            words_TD = self.embed_words(stream)
+        return self.encoder.encode(stream, adapter or self.adapter, words_TD)
+
+    def embed_words(self, stream: Stream) -> Tensor:
+        """Return the word embedding of each token, plus the embedding of its word's tag if the model has tags."""
+        words_TD: Tensor = self.encoder.words(stream.token_ids_T)
+        if self.word_tags is None:
+            return words_TD
+        assert stream.tag_ids_T is not None, "the packer of a model with word tags must be tagged"
+        tagged_TD: Tensor = words_TD + self.word_tags(stream.tag_ids_T)
+        return tagged_TD
 
     def run(self, stream: Stream, words_TD: Tensor | None = None) -> Pass:
         """Like `forward`, but also return the states of all layers and the random state."""
         random = RandomState(self.device)
-        words_TD = self.encoder.words(stream.token_ids_T) if words_TD is None else words_TD
+        words_TD = self.embed_words(stream) if words_TD is None else words_TD
         embedded_TD = self.encoder.embed(stream, self.adapter, words_TD)
         states = (embedded_TD, *self.encoder.states(embedded_TD, stream.layout, self.adapter))
         return Pass(stream, words_TD, states, self.outputs(states[-1], stream), random)
@@ -122,7 +150,7 @@ class MultiTaskModel(nn.Module):
     def answer(
         self,
         task: str,
-        texts: Sequence[tuple[Ids, ...]],
+        texts: Sequence[tuple[Ids, ...]] | Texts,
         packer: Packer,
         token_budget: int | None = None,
         bf16: bool = False,
@@ -136,7 +164,7 @@ class MultiTaskModel(nn.Module):
     def answers(
         self,
         tasks: Sequence[str],
-        texts: Sequence[tuple[Ids, ...]],
+        texts: Sequence[tuple[Ids, ...]] | Texts,
         packer: Packer,
         token_budget: int | None = None,
         bf16: bool = False,
@@ -193,7 +221,7 @@ class MultiTaskModel(nn.Module):
         order: list[int] = []
         with eval_mode(self), torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
             for number, batch in enumerate(batches, start=1):
-                hidden_TD = self.encoder.encode(batch.stream, self.adapter)
+                hidden_TD = self.encode(batch.stream)
                 for task in tasks:
                     waiting[task].append(self._output(task, tasks[0], hidden_TD, batch.stream))
                 order += batch.indices.tolist()
@@ -227,8 +255,10 @@ class MultiTaskModel(nn.Module):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the adapter changes nothing, so that the model is the plain encoder and the heads."""
-        return all(type(part) is LayerAdapter for part in (self.adapter.embedding, *self.adapter.layers))
+        """Whether there is no adapter and no embedding of tags: the model is the plain encoder and the heads."""
+        return self.word_tags is None and all(
+            type(part) is LayerAdapter for part in (self.adapter.embedding, *self.adapter.layers)
+        )
 
     def parts(self) -> Iterator[tuple[str, int, nn.Module]]:
         """Yield the model's parts as (name, height, module): height 0 is the embeddings, 1 the first layer, and so on.
@@ -241,19 +271,22 @@ class MultiTaskModel(nn.Module):
         for index, layer in enumerate(encoder.layers):
             yield f"encoder.layers.{index}", index + 1, layer
         yield "encoder.pooler", len(encoder.layers), encoder.pooler
+        if self.word_tags is not None:  # starts untrained, like the adapter
+            yield "word_tags", len(encoder.layers) + 1, self.word_tags
         yield "adapter", len(encoder.layers) + 1, self.adapter
         yield "heads", len(encoder.layers) + 1, self.heads
 
     def budget(self) -> dict[str, Any]:
-        """Count the parameters: shared, per task, total and trainable."""
+        """Count the parameters: shared, per task, total and trainable. Word tags count as the encoder's."""
         per_task = {
             task: _count(self.head(task).parameters()) + _count(self.adapter.task_parameters(task))
             for task in self.tasks
         }
+        tags = 0 if self.word_tags is None else self.word_tags.weight.numel()
         adapter = _count(self.adapter.parameters())
         own = sum(_count(self.adapter.task_parameters(task)) for task in self.tasks)
         return {
-            "encoder": _count(self.encoder.parameters()),
+            "encoder": _count(self.encoder.parameters()) + tags,
             "adapter_shared": adapter - own,
             "per_task": per_task,
             "total": _count(self.parameters()),

@@ -49,6 +49,16 @@ class MethodChoice:
 
 
 @dataclass(frozen=True)
+class RowSample:
+    """A random sample of a file's rows, without replacement and in the order of the file."""
+
+    sample: Count
+    """Number of rows."""
+    seed: int = 0
+    """Seed of the choice. It is not the run's seed, so that runs with several seeds are trained on the same rows."""
+
+
+@dataclass(frozen=True)
 class TaskSpec:
     """One task of a recipe."""
 
@@ -59,15 +69,21 @@ class TaskSpec:
     """Column with the text, or the two columns of a pair."""
     label: str | None
     """Column with the label. Kind text has none."""
-    train: str
+    train: str | None
     """Training data: a csv, tsv, jsonl, parquet or xlsx[#SHEET] file; sample:NAME; or
-    hub:DATASET[/CONFIG][@REVISION]#SPLIT."""
+    hub:DATASET[/CONFIG][@REVISION]#SPLIT. Can be left out with `trained: false`."""
     dev: str
     """Data that is evaluated during training, to choose the best checkpoint."""
     test: str | None = None
     """Data that is evaluated once, after training."""
+    rows: Count | RowSample | None = None
+    """Train on a part of the training data: on its first rows, as in 10000, or on a random sample of them, as in
+    {sample: 10000, seed: 0}. The class names are still those of the whole file. Default: all rows."""
+    trained: bool = True
+    """false: the task has a head and is scored like the others, but no step has examples of it, and it has no part in
+    the mean that chooses the best checkpoint. At least one task must be trained."""
     classes: tuple[str, ...] | None = None
-    """Class names in order. Default: the labels of the training data, sorted."""
+    """Class names in order. Default: the labels of the training data (without it, of the dev data), sorted."""
     range: tuple[float, float] | None = None
     """Lowest and highest score. Required for kind score."""
     metric: str | None = None
@@ -76,7 +92,10 @@ class TaskSpec:
     metrics: tuple[str, ...] = ()
     """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder."""
     weight: Positive = 1.0
-    """Weight of the task's loss."""
+    """Factor of the task's loss, in addition to `train.loss_scale`."""
+    standardize: bool = True
+    """For kind score: whether the head learns (score - mean) / standard deviation of the training labels. Predictions
+    are scores in the range. Cosine heads for scores have no weights to standardize."""
     head: MethodChoice | None = None
     """Default: linear for one text, cross for a pair, mlm for plain text."""
     loss: MethodChoice | None = None
@@ -91,10 +110,25 @@ class TaskSpec:
     """Whether quotation marks around a field are removed (minimal) or belong to the text (none). Default: detected."""
     encoding: str | None = None
     """Encoding of csv, tsv and jsonl files. Default: detected (UTF-8, UTF-16 or Windows-1252)."""
+    tags: tuple[str, ...] = ()
+    """Column with one part-of-speech tag for each word of the text, or the two columns of a pair. Words and tags are
+    separated by spaces. Default: no tags."""
 
     @property
     def is_pair(self) -> bool:
         return len(self.text) == 2
+
+
+TaggerName = Literal["pattern", "nltk"]
+
+
+@dataclass(frozen=True)
+class WordTags:
+    """Part-of-speech tags of all tasks' texts: the recipe's `word_tags` field."""
+
+    tagger: TaggerName
+    """pattern: TextBlob's tagger for English, whose files are in its package. nltk: NLTK's averaged perceptron for
+    English, whose data NLTK downloads. Both need `pip install 'polytask[tags]'`."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +158,9 @@ class TrainSettings:
     """Warm-up of the learning rate: a fraction of all steps if below 1, otherwise a number of steps."""
     clip: Positive | None = 1.0
     """Maximum norm of the gradient. null: no clipping."""
+    loss_scale: Literal["even", "none"] = "even"
+    """even: each task's loss is divided by the loss of a guess that ignores the text (log of the number of classes,
+    variance of the scores), so that all tasks start at about 1. none: losses as they are."""
     ema: Annotated[float, Bounds(0, 1, "()")] | None = None
     """Decay of an exponential moving average of the weights, such as 0.999. The average is evaluated and saved instead
     of the weights. Default: none."""
@@ -138,6 +175,9 @@ class TrainSettings:
     """bf16: mixed precision with float32 weights. auto: bf16 if the device supports it natively."""
     evaluate_every: Count | None = None
     """Steps between evaluations. Default: one epoch."""
+    evaluate_train: Annotated[int, Bounds(0, 10**9)] = 0
+    """Number of training rows of each trained task that evaluations score too, always the same ones: their scores show
+    overfitting. 0: none."""
     save_every: Count | None = None
     """Steps between checkpoints. Default: one epoch."""
     keep: Annotated[int, Bounds(2, 10**9)] = 2
@@ -147,8 +187,8 @@ class TrainSettings:
     """What to do if a loss or gradient is NaN or infinite. stop: stop before the weights change. skip: skip the step,
     up to 10 times in a row."""
     select: str = "mean"
-    """Which evaluation has the best weights: by mean (of the primary metrics, without tasks of kind text), TASK or
-    TASK.METRIC. last: the final weights."""
+    """Which evaluation has the best weights: by mean (of the trained tasks' primary metrics, without tasks of kind
+    text), TASK or TASK.METRIC. last: the final weights."""
     patience: Count | None = None
     """Stop after this many evaluations without improvement. Default: never."""
     interference_every: Count | None = None
@@ -169,9 +209,9 @@ class AddSettings:
     guarantee: Literal["frozen", "measured"] = "frozen"
     """frozen: only the new tasks' parameters are trained, so the old tasks' predictions stay bit-identical. measured:
     all parameters are trained, and the old tasks are evaluated before and after."""
-    max_drop: NonNegative = 1.0
+    max_drop: NonNegative | None = 1.0
     """For measured: how many points (hundredths) an old task's primary metric on dev may drop. If one drops more, no
-    model is saved."""
+    model is saved. null: any number."""
     distill: Share = 0.0
     """For measured: weight of the old model's outputs in the loss of remembered examples. 0: labels only. 1: outputs
     only."""

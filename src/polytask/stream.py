@@ -212,6 +212,8 @@ class Stream:
     the place of each masked token among the task's tokens, and its original id."""
     teacher_outputs: Mapping[str, Tensor] = field(default_factory=dict)
     """For each task with a teacher, the teacher's outputs for its examples."""
+    tag_ids_T: Tensor | None = None
+    """The part-of-speech tag of the word that each token is in, 0 for none; None if the model has no word tags."""
 
     def to(self, device: torch.device) -> "Stream":
         return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
@@ -228,6 +230,7 @@ class Stream:
             replace(self.layout, cu_seqlens_S1=change(self.layout.cu_seqlens_S1)),
             {task: change(labels) for task, labels in self.labels.items()},
             {task: change(outputs) for task, outputs in self.teacher_outputs.items()},
+            None if self.tag_ids_T is None else change(self.tag_ids_T),
         )
 
 

@@ -28,6 +28,8 @@ class LabelSpace:
     high: float = 1.0
     vocabulary: int = 0
     """Size of the vocabulary, for plain text."""
+    standardized_by: tuple[float, float] | None = None
+    """Mean and standard deviation of the training scores; None if heads learn scores without standardizing them."""
 
     def scaled(self, score: float) -> float:
         """Maps a score from the range to [0, 1], which is what heads learn."""
@@ -36,6 +38,12 @@ class LabelSpace:
     def unscaled(self, value: Any) -> Any:
         """Maps a number in [0, 1], or an array of them, to scores in the range."""
         return self.low + value * (self.high - self.low)
+
+    def from_standardized(self, value: Any) -> Any:
+        """Maps a standardized score, or a tensor of them, to the scale from 0 to 1 of `scaled`."""
+        assert self.standardized_by is not None
+        mean, deviation = self.standardized_by
+        return self.scaled(mean) + value * (deviation / (self.high - self.low))
 
 
 YES_NO = LabelSpace("yes_no", classes=("no", "yes"))
@@ -146,17 +154,26 @@ class EvalReport:
     tasks: Mapping[str, TaskScore]
     baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By task, at step 0 only: the scores of a simple method with the untrained encoder."""
+    not_trained: tuple[str, ...] = ()
+    """Tasks that are only scored (`trained: false`), and have no part in the mean."""
+    train: Mapping[str, TaskScore] = field(default_factory=dict)
+    """The trained tasks' scores on some of their training rows (`train.evaluate_train`)."""
 
     @property
     def mean(self) -> float:
-        """The mean of the tasks' primary metrics, negated where lower is better. Correlations are not rescaled.
+        """The mean of the trained tasks' primary metrics, negated where lower is better.
 
-        Tasks of kind text are left out: their perplexity has another scale. If there are no other tasks, it is the
-        negated mean loss.
+        Correlations are not rescaled. Tasks of kind text are left out: their perplexity has another scale. If there are
+        no other trained tasks, it is the negated mean loss.
         """
-        values = [score.signed() for score in self.tasks.values() if not score.is_text]
-        values = values or [-score.loss for score in self.tasks.values()]
+        trained = [score for task, score in self if task not in self.not_trained]
+        values = [score.signed() for score in trained if not score.is_text] or [-score.loss for score in trained]
         return sum(values) / len(values)
+
+    @property
+    def mean_is_loss(self) -> bool:
+        """Whether `mean` is a negated loss, because all trained tasks are plain text."""
+        return all(score.is_text for task, score in self if task not in self.not_trained)
 
     def chosen(self, select: str) -> float:
         """The number that chooses the best checkpoint, greater is better: `mean`, `task`, or `task.metric`.

@@ -74,3 +74,17 @@ def test_good_data_has_no_findings(cli: Any, tiny_settings: list[str]) -> None:
     said = cli("check", QUICKSTART, "--strict", *(w for s in tiny_settings for w in ("--set", s)))
     assert said.code == 0
     assert not re.search("Problems|Warnings|Notes|Row numbers", said.out)
+
+
+def test_chosen_rows_and_tasks_that_are_not_trained(cli: Any, tiny_settings: list[str]) -> None:
+    settings = [w for s in tiny_settings for w in ("--set", s)]
+    more = ["--set", "tasks.opinion.trained=false", "--set", "tasks.question.rows=100"]
+    said = cli("check", QUICKSTART, *settings, *more)
+    assert said.code == 0, said.err
+    assert re.search(r"opinion \* +classes +dev +150", said.out)
+    assert re.search(r"question +yes_no +train +100 ", said.out)
+    assert "*: not trained, only scored" in said.out
+    said = cli("check", QUICKSTART, *settings, "--set", "tasks.question.rows={sample: 1000}")
+    assert said.code == 1
+    assert "tasks.question.rows.sample: must be at most 360, the number of usable rows of sample:" in said.err
+    assert "found 1,000" in said.err

@@ -4,6 +4,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from polytask import Finished
 
 
@@ -61,3 +63,31 @@ def test_the_report_is_written_again(cli: Any, tiny_run: Finished) -> None:
     assert said.code == 0
     assert said.out.strip() == str(page)
     assert page.read_text() == before
+
+
+def test_the_report_with_a_text_has_heat_maps(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run.folder, run)
+    said = cli("report", run, "--text", "Not bad at all.")
+    assert said.code == 0
+    assert said.out.split() == [str(run / "attention.html"), str(run / "report.html")]
+    assert "as the task opinion reads this text" in (run / "attention.html").read_text()
+    assert 'href="attention.html"' in (run / "report.html").read_text()
+    assert cli("report", run, "--text", "One?", "--text2", "Two?").code == 0  # question reads its texts separately
+    assert "Text 2" in (run / "attention.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--task", "opinion"], 2, "--text2 and --task need --text"),
+        (["--text", "One?", "--task", "question"], 1, "found 1 text(s), but the tasks take: opinion 1, question 2"),
+        (["--text", "One?", "--task", "opinio"], 1, "there is no task 'opinio' (did you mean opinion?)"),
+        (["--text", " "], 1, "the text is empty"),
+    ],
+)
+def test_texts_that_no_task_reads(cli: Any, tiny_run: Finished, arguments: list[str], code: int, message: str) -> None:
+    said = cli("report", tiny_run.folder, *arguments)
+    assert said.code == code
+    assert message in said.err
+    assert not (tiny_run.folder / "attention.html").exists()

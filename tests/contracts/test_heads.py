@@ -36,7 +36,14 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "simcse": [{"pooling": p} for p in ("first", "pooler", "mean")] + [{"temperature": 0.5}],
 }
 """Heads that are not named here are tested with their defaults."""
-CASES = [(name, o, kind) for name in HEADS for o in OPTIONS.get(name, [{}]) for kind in HEADS[name].kinds]
+STANDARDIZED = LabelSpace("score", low=1, high=5, standardized_by=(2.5, 1.0))
+CASES = [
+    (name, options, kind, labels)
+    for name in HEADS
+    for options in OPTIONS.get(name, [{}])
+    for kind in HEADS[name].kinds
+    for labels in (SPACES[kind], *([STANDARDIZED] if kind == "score" else []))
+]
 PACKER = Packer(("other", "t"), 2, 3, 32, Masker(4, 100, (0, 1, 2, 3, 4)))
 SHAPE = BertShape(
     layers=2, hidden=32, heads=4, ffn=64, vocabulary=100, positions=32, dropout=0.0, attention_dropout=0.0
@@ -67,9 +74,10 @@ def one_task(name: str, options: dict[str, Any], labels: LabelSpace) -> tuple[Mu
     return model, Packer(("t",), 2, 3, 32).pack([part_of(head, gold)])
 
 
-@pytest.mark.parametrize(("name", "options", "kind"), CASES)
-def test_loss_falls_and_predictions_are_valid(name: str, options: dict[str, Any], kind: LabelKind) -> None:
-    labels = SPACES[kind]
+@pytest.mark.parametrize(("name", "options", "kind", "labels"), CASES)
+def test_loss_falls_and_predictions_are_valid(
+    name: str, options: dict[str, Any], kind: LabelKind, labels: LabelSpace
+) -> None:
     model, stream = one_task(name, options, labels)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     losses: list[float] = []

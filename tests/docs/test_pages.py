@@ -126,7 +126,7 @@ def test_the_method_shown_in_contributing_works(tmp_path: Path, monkeypatch: pyt
     monkeypatch.delitem(sys.modules, "polytask.samplers.uniform")
 
 
-STUDIES = sorted((ROOT / "recipes" / "studies").glob("*.yaml"))
+STUDIES = sorted([*ROOT.glob("recipes/studies/*.yaml"), *ROOT.glob("recipes/papers/*/study-*.yaml")])
 RECIPES = sorted(path for path in (ROOT / "recipes").rglob("*.yaml") if path not in STUDIES)
 
 
@@ -152,7 +152,7 @@ def test_every_method_and_option_of_a_shipped_recipe_exists(path: Path, monkeypa
                 convert(value, kinds[name], f"{table} {swap.name}: {name}")
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.relative_to(ROOT / "recipes").as_posix())
 def test_every_shipped_study_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYTASK_DATA", "/data")
     study = read_study(path)

@@ -6,13 +6,20 @@ from typing import Any
 
 import pytest
 
-from polytask import Finished
+from polytask import Finished, text_maps
+from polytask.reports.text_maps import text_page
 
 Open = Callable[..., Any]
 
 
-@pytest.fixture(params=["study", "run"])
-def report(request: pytest.FixtureRequest, study_folder: Path, tiny_run: Finished) -> Path:
+@pytest.fixture(params=["study", "run", "text"])
+def report(request: pytest.FixtureRequest, study_folder: Path, tiny_run: Finished, tmp_path: Path) -> Path:
+    if request.param == "text":
+        page = tmp_path / "attention.html"
+        text = "A long text about nothing, with many words in it. " * 4
+        maps = text_maps(tiny_run.folder, text)
+        page.write_text(text_page("run", "opinion", [text], maps), encoding="utf-8")
+        return page
     folder: Path = study_folder if request.param == "study" else tiny_run.folder
     return folder / "report.html"
 
@@ -25,7 +32,7 @@ def open_page(browser: Any) -> Iterator[Open]:
     def open_it(path: Path, width: int = 1200, **options: Any) -> Any:
         contexts.append(browser.new_context(viewport={"width": width, "height": 800}, **options))
         page, asked, wrong = contexts[-1].new_page(), [], []
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: None if request.url.startswith("data:") else asked.append(request.url))
         page.on("console", lambda message: wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.goto(path.as_uri(), wait_until="load")

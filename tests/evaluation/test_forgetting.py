@@ -32,6 +32,9 @@ class SilentText(TextHead, Silent):
     def surprise(self, outputs: Tensor) -> Tensor:
         return outputs
 
+    def uninformed_outputs(self, labels: Tensor) -> Tensor:
+        raise NotImplementedError
+
 
 class Rows:
     """A split whose labels alone matter."""

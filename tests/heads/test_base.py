@@ -1,6 +1,7 @@
 """Losses and decoding against hand-worked numbers."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -27,3 +28,14 @@ def test_decoding_by_hand() -> None:
     assert (no.label, yes.label) == ("no", "yes")
     assert yes.probabilities is not None
     assert yes.probabilities["yes"] == pytest.approx(0.75)
+
+
+def test_a_standardized_head_returns_scores_on_the_same_scale_as_others() -> None:
+    """z = 0 is the mean 3 of the training scores, z = 1 is one standard deviation of 1.5 more; the range is 1 to 5."""
+    head = HEADS["linear"]("t", LabelSpace("score", low=1, high=5, standardized_by=(3.0, 1.5)), 2, dropout=0.0)
+    vectors = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    with torch.no_grad():
+        head.output.weight.copy_(torch.tensor([[1.0, 2.0]]))
+    outputs = head(SimpleNamespace(pool=lambda pooling: vectors))
+    assert outputs.tolist() == pytest.approx([0.5, 0.875, 1.25])
+    assert [p.label for p in head.decode(outputs)] == [3.0, 4.5, 5.0]

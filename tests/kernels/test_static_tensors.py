@@ -34,6 +34,16 @@ def test_a_stream_comes_back_with_its_labels_and_teachers() -> None:
     assert all((address - addresses[0]) % ALIGNMENT == 0 for address in addresses)
 
 
+def test_tags_come_back_too() -> None:
+    first, second = (replace(stream, tag_ids_T=stream.token_ids_T % 3) for stream in (stream_of(4), stream_of(7)))
+    static = StaticTensors(tensors_of(first), CPU)
+    static.fill(tensors_of(second))
+    found = as_stream(static.tensors, second)
+    assert torch.equal(found.tag_ids_T, second.tag_ids_T)
+    assert torch.equal(found.labels["two"], second.labels["two"])
+    assert shape_of(first) == shape_of(second) != shape_of(stream_of(4))
+
+
 def test_equal_keys_mean_equal_shapes_and_tasks() -> None:
     assert shape_of(stream_of(4)) == shape_of(stream_of(7))
     different = [stream_of(4, ("one",)), stream_of(4, ("two",)), replace(stream_of(4), teacher_outputs={})]

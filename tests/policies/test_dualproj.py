@@ -22,4 +22,4 @@ def test_the_projection_of_the_sum(step_update: Any) -> None:
         units = gradients / np.linalg.norm(gradients, axis=1, keepdims=True)
         whole = gradients.sum(0)
         expected = whole + nnls(units.T, -whole)[0] @ units
-        np.testing.assert_allclose(step_update("dualproj", gradients), expected, atol=1e-4 * np.abs(gradients).max())
+        np.testing.assert_allclose(step_update("dualproj", gradients), expected, atol=1e-9 * np.abs(gradients).max())

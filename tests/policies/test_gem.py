@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
+from scipy.optimize import lsq_linear, minimize
 
 from polytask.policies import POLICIES
 from polytask.policies.base import PolicyContext
@@ -52,6 +52,32 @@ def test_a_memory_with_a_small_gradient_is_protected() -> None:
     context = PolicyContext({"a": 1.0, "b": 1.0, "c": 1.0}, dict.fromkeys("abc", "classes"), 10)
     weights = POLICIES["gem"](context).combine(gram, 1)
     assert weights.tolist() == pytest.approx([1.0, 0.5, 5000.0], abs=1e-3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.lists(st.sampled_from([1e-3, 1.0, 1e3]), min_size=2, max_size=5),
+    st.sampled_from([0.0, 0.9, 0.999]),
+    st.sampled_from([1e-3, 1.0, 1e3]),
+)
+def test_lengths_a_thousand_apart(seed: int, lengths: list[float], agreement: float, own: float) -> None:
+    """No constraint is violated by more than 1e-6 of |g_k| |g~|, and g~ is that of scipy's bounded least squares.
+
+    `agreement`: how much of each memory's gradient they have in common. g opposes it, so |g~| is far below |g|.
+    """
+    rng = np.random.default_rng(seed)
+    common = rng.normal(size=12)
+    units = agreement * common + (1 - agreement) * rng.normal(size=(len(lengths), 12))
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    g = own * (0.01 * rng.normal(size=12) - common)
+    rows = np.vstack([g, np.array(lengths)[:, None] * units])
+    context = PolicyContext(dict.fromkeys("abcdef", 1.0), dict.fromkeys("abcdef", "classes"), 10)
+    found = POLICIES["gem"](context).combine(torch.from_numpy(rows @ rows.T), 1).numpy() @ rows
+    assert (units @ found).min() >= -1e-6 * np.linalg.norm(found) - 1e-13 * np.linalg.norm(g)
+    size = np.linalg.norm(g)
+    solution = lsq_linear(units.T, -g / size, bounds=(0, np.inf), method="bvls", tol=1e-15)
+    np.testing.assert_allclose(found, g + size * (solution.x @ units), atol=1e-7 * size)
 
 
 @settings(max_examples=100, deadline=None)

@@ -21,4 +21,4 @@ def test_the_mean_of_the_projections(step_update: Any) -> None:
         gradients = np.random.default_rng(seed).normal(size=(4, 6)) * 10.0 ** np.array([[-5], [-2], [0], [2]])
         units = gradients / np.linalg.norm(gradients, axis=1, keepdims=True)
         expected = sum(g + nnls(units.T, -g)[0] @ units for g in gradients)
-        np.testing.assert_allclose(step_update("upgrad", gradients), expected, atol=1e-4 * np.abs(gradients).max())
+        np.testing.assert_allclose(step_update("upgrad", gradients), expected, atol=1e-9 * np.abs(gradients).max())

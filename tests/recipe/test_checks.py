@@ -32,6 +32,21 @@ def recipe(**more: Any) -> dict[str, Any]:
         (recipe(teachers={"two": "runs/x"}), "teachers: there is no task 'two'"),
         (recipe(add={"distill": 1}), "add.distill: needs `guarantee: measured`"),
         (
+            {"tasks": {"one": {**TASK, "trained": False}}},
+            "recipe: tasks: at least one task must be trained, found `trained: false` for all",
+        ),
+        (
+            {"tasks": {"one": TASK, "two": {**TASK, "trained": False}}, "teachers": {"two": "runs/x"}},
+            r"teachers.two: the task is not trained \(tasks.two.trained: false\)",
+        ),
+        ({"tasks": {"one": {**TASK, "trained": "no!"}}}, "tasks.one.trained: must be true or false, found 'no!'"),
+        ({"tasks": {"one": {**TASK, "train": None}}}, "tasks.one.train: must have a value, found nothing"),
+        ({"tasks": {"one": {**TASK, "rows": 0}}}, r"tasks.one.rows: must be in \[1, 1000000000\], found 0"),
+        ({"tasks": {"one": {**TASK, "rows": "ten"}}}, "tasks.one.rows: must be an integer, found 'ten'"),
+        ({"tasks": {"one": {**TASK, "rows": {"seed": 1}}}}, "tasks.one.rows: the field sample is missing"),
+        ({"tasks": {"one": {**TASK, "rows": {"smple": 1}}}}, r"tasks.one.rows: .*'smple' \(did you mean sample\?\)"),
+        (recipe(train={"evaluate_train": -1}), "train.evaluate_train: must be in"),
+        (
             {"tasks": {"one": {**TASK, "metrics": ["measure"]}}},
             "tasks.one.metrics: must be functions as module:function, found 'measure'",
         ),

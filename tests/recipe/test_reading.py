@@ -7,7 +7,7 @@ import pytest
 
 from polytask.recipe.reading import read_recipe, recipe_from, write_recipe
 from polytask.recipe.records import recipe_to_mapping
-from polytask.settings import MethodChoice
+from polytask.settings import MethodChoice, RowSample
 from polytask.types import UserError
 
 TASK = {"kind": "yes_no", "text": "t", "label": "l", "train": "a.csv", "dev": "b.csv"}
@@ -54,6 +54,16 @@ def test_resolved_copy_means_the_same(tmp_path: Path) -> None:
     write_recipe(made, tmp_path / "recipe.yaml")
     assert read_recipe(tmp_path / "recipe.yaml") == made
     assert recipe_to_mapping(made)["train"]["epochs"] == 3  # defaults are written out
+
+
+def test_rows_and_tasks_that_are_not_trained(tmp_path: Path) -> None:
+    scored = {name: value for name, value in TASK.items() if name != "train"} | {"trained": False}
+    tasks = {"first": {**TASK, "rows": 10}, "some": {**TASK, "rows": {"sample": 5}}, "scored": scored}
+    made = recipe_from({"tasks": tasks})
+    assert [task.rows for task in made.tasks.values()] == [10, RowSample(5, seed=0), None]
+    assert [task.train is None for task in made.tasks.values()] == [False, False, True]
+    write_recipe(made, tmp_path / "recipe.yaml")
+    assert read_recipe(tmp_path / "recipe.yaml") == made
 
 
 @pytest.mark.parametrize(

@@ -144,5 +144,5 @@ def test_nothing_to_share(tiny_model: Any, make_context: Any) -> None:
         SoftSharing(make_context(tiny_model("none")))
     alone = tiny_model("own_encoder")
     alone.tasks = ("topic",)
-    with pytest.raises(UserError, match="at least two tasks"):
+    with pytest.raises(UserError, match="at least two trained tasks"):
         SoftSharing(RegularizerContext(alone, {"topic": 1.0}, 10))

@@ -1,10 +1,13 @@
 """Ticks are round numbers inside the limits, and labels have room."""
 
+import base64
+import io
 import re
 
+import numpy as np
 import pytest
 
-from polytask.reports.svg import Axis, Plot, nice_ticks, text_width, tick_labels
+from polytask.reports.svg import Axis, Plot, heat_map, nice_ticks, text_width, tick_labels
 
 
 @pytest.mark.parametrize(
@@ -56,3 +59,14 @@ def test_a_legend_is_shown_for_two_or_more_names_and_breaks_into_lines() -> None
         plot.level(number, "red", name=f"a name of some length {number}")
     assert plot._legend()[1] > 1
     assert "only one" in plot.render("p")
+
+
+def test_a_heat_map_is_an_image_of_one_pixel_per_cell() -> None:
+    image = pytest.importorskip("PIL.Image")
+    svg = heat_map((10, 20, 40, 50), np.array([[0, 0.5, 1], [1, 2, -1]]), "#1b67a8")
+    assert 'x="10" y="20" width="30" height="30"' in svg
+    pixels = base64.b64decode(re.search(r'base64,([^"]+)"', svg)[1])  # type: ignore[index]
+    found = np.asarray(image.open(io.BytesIO(pixels)).convert("RGBA"))
+    assert found.shape == (2, 3, 4)
+    assert (found[..., :3] == [0x1B, 0x67, 0xA8]).all()
+    assert found[..., 3].tolist() == [[0, 128, 255], [255, 255, 0]]

@@ -50,6 +50,21 @@ def test_parts_that_do_not_fit_and_other_formats_are_refused(tiny_run: Finished,
         load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("task", "by"), [("similarity", [2.5, 0]), ("similarity", [9, 1]), ("similarity", [2.5, 6]), ("opinion", [2.5, 1])]
+)
+def test_scores_that_no_training_file_has_are_refused(
+    tiny_run: Finished, tmp_path: Path, task: str, by: list[float]
+) -> None:
+    shutil.copytree(tiny_run.folder / "model", tmp_path / "model")
+    path = tmp_path / "model" / "tasks.json"
+    content = json.loads(path.read_text())
+    content["tasks"][task]["standardized_by"] = by
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=rf"tasks\.{task}\.standardized_by: must be the mean and the standard"):
+        load(tmp_path)
+
+
 def test_a_run_that_has_not_finished(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no trained model here"):
         load(tmp_path)

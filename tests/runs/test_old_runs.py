@@ -77,11 +77,44 @@ def test_an_old_run_resumes_to_the_same_end(run: Path) -> None:
     before = load_bundle(run / "model").model.state_dict()
     assert newest_good(run / "checkpoints").path == run / "checkpoints" / "step-6"
     running = start_training(read_recipe(run / "recipe.yaml"), run, resume=True, allow_change=True)
+    assert not any("loss_scale" in change or "standardize" in change for change in running.changes)
     assert [report.step for report in running.steps()] == [7, 8]
     running.session.load_best()
     for name, tensor in running.prepared.model.state_dict().items():
         torch.testing.assert_close(tensor, before[name], atol=1e-3, rtol=0)
     assert load_file(run / "checkpoints" / "step-8" / "optimizer.safetensors")
+
+
+# --- runs started before a field existed ------------------------------------------------------------------------------
+def without_new_fields(recipe: Path) -> None:
+    """Removes the fields whose default is not what earlier versions did."""
+    content = yaml.safe_load(recipe.read_text())
+    del content["train"]["loss_scale"]
+    for task in content["tasks"].values():
+        del task["standardize"]
+    recipe.write_text(yaml.safe_dump(content))
+
+
+def test_a_run_keeps_the_loss_it_was_started_with(tmp_path: Path, tiny_settings: list[str]) -> None:
+    """A run of an earlier version ends with the same weights, whether its own recipe or the user's is given."""
+    settings = [*tiny_settings, "train.epochs=1", "train.steps_per_epoch=6", "train.save_every=3"]
+    settings += ["tasks.similarity.head=cross", "sampler=mixed"]
+    earlier = ["train.loss_scale=none", *(f"tasks.{task}.standardize=false" for task in ("opinion", "similarity"))]
+    whole = train(QUICKSTART, tmp_path / "whole", [*settings, *earlier, "tasks.question.standardize=false"])
+    weights = load_bundle(whole.folder / "model").model.state_dict()
+    for name in ("own", "user"):
+        running = start_training(read_recipe(tmp_path / "whole" / "recipe.yaml"), tmp_path / name)
+        list(itertools.islice(running.steps(), 3))
+        del running
+        without_new_fields(tmp_path / name / "recipe.yaml")
+    own = read_recipe(tmp_path / "own" / "recipe.yaml")
+    assert (own.train.loss_scale, own.tasks["similarity"].standardize) == ("none", False)
+    bare = read_recipe(QUICKSTART, settings)
+    assert (bare.train.loss_scale, bare.tasks["similarity"].standardize) == ("even", True)
+    for name, recipe in (("own", own), ("user", bare)):
+        resumed = start_training(recipe, tmp_path / name, resume=True).complete()
+        for key, tensor in load_bundle(resumed.folder / "model").model.state_dict().items():
+            assert torch.equal(tensor, weights[key])
 
 
 # --- models saved before an option existed ----------------------------------------------------------------------------

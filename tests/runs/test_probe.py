@@ -51,7 +51,7 @@ def test_invalid_fields_are_refused(tiny_settings: list[str]) -> None:
     with pytest.raises(UserError, match="a tenth of the time of 20 steps allows 0 probes"):
         affordable(prepare(read_recipe(QUICKSTART, tiny_settings)))
     task = "{kind: classes, text: text, label: opinion, train: 'sample:opinions-train', dev: 'sample:opinions-dev'}"
-    with pytest.raises(UserError, match="tasks: interference needs two or more tasks, found 1"):
+    with pytest.raises(UserError, match="tasks: interference needs two or more trained tasks, found 1"):
         with_probes(read_recipe(QUICKSTART, [*tiny_settings, f"tasks={{opinion: {task}}}"]))
     with pytest.raises(UserError, match=r"train\.interference_every: must be in \[1, 1000000000\], found 0"):
         recipe(tiny_settings, "train.interference_every=0")

@@ -23,6 +23,11 @@ def test_task_after_task_in_every_epoch() -> None:
         assert epoch(sampler) == ["b"] * 5 + ["a"] * 10 + ["c"] * 2
 
 
+def test_equal_shares() -> None:
+    sampler = Sequential(SamplerContext({"b": 40, "a": 80, "c": 16}, 8, 0, 10, 2), shares="equal")
+    assert epoch(sampler) == epoch(sampler) == ["b"] * 4 + ["a"] * 3 + ["c"] * 3
+
+
 def test_a_usual_epoch_holds_each_example_about_once() -> None:
     sizes = {"sst": 8544, "quora": 283_010, "sts": 6040}
     steps = -(-sum(sizes.values()) // 32)

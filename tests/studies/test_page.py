@@ -183,10 +183,9 @@ def test_the_page_needs_nothing_but_itself(page: Page) -> None:
 
 def test_it_looks_like_a_runs_report() -> None:
     """The rules for colours, fonts, tables and print are the same lines as there."""
-    sibling, own = (
-        re.search(r"<style>\n(.*)</style>", (Path(package.__file__).parent / name).read_text("utf-8"), re.DOTALL)[1]
-        for package, name in ((reports, "report.html.jinja"), (studies, "study.html.jinja"))
-    )
+    page = (Path(reports.__file__).parent / "report.html.jinja").read_text("utf-8")
+    sibling = re.search(r"<style>\n(.*)</style>", page, re.DOTALL)[1]
+    own = (Path(studies.__file__).parent / "page.css").read_text("utf-8")
     shared = own.split("/* What only a study has. */")[0].splitlines()
     assert len(shared) > 30
     assert not set(shared) - set(sibling.splitlines())

@@ -50,6 +50,7 @@ def test_sentences_about_undecided_comparisons() -> None:
     assert sentence(many).endswith("but among 12 comparisons 2 seeds cannot rule out luck; 5 seeds could")
     never = replace(two, seeds_needed=None, examples=1101)
     assert sentence(never).endswith("and more seeds alone would not: 1,101 dev examples are too few")
+    assert sentence(never, "held-back rows").endswith("would not: 1,101 held-back rows are too few")
     close = replace(never, difference=0.001)
     assert sentence(close).endswith("2 seeds cannot rule out luck, nor a difference of more than 0.5 points")
     one = replace(two, seeds=1, seed_noise_known=False, low=0.1, high=0.27)

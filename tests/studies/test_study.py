@@ -60,6 +60,17 @@ def test_the_base_can_be_another_file(tmp_path: Path) -> None:
     assert made.recipes["a"].tasks["one"].train == str(tmp_path / "in" / "t.csv")
 
 
+def test_a_variant_can_be_a_recipe_file(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(BASE))
+    (tmp_path / "short.yaml").write_text(yaml.safe_dump({"base": "base.yaml", "max_length": 9}))
+    variants = {"base": "base.yaml", "short": "short.yaml", "shorter": {"recipe": "short.yaml", "max_length": 8}}
+    made = study(tmp_path, base=None, set={"train.epochs": 7}, variants=variants)
+    assert [recipe.max_length for recipe in made.recipes.values()] == [128, 9, 8]
+    assert {recipe.train.epochs for recipe in made.recipes.values()} == {7}
+    assert {recipe.name for recipe in made.recipes.values()} == {"study"}
+    assert made.settings["short"] == {"recipe": "short.yaml"}
+
+
 def test_values_in_names() -> None:
     assert shown({"name": "bi", "form": "concat"}) == "bi(form=concat)"
     assert shown({"name": "cross"}) == "cross"
@@ -79,13 +90,15 @@ def test_values_in_names() -> None:
         ),
         ({"variants": {"a": {"train.epocs": 1}}}, r"variant a\): train: there is no field 'epocs'"),
         ({"variants": {"a": {"seed": 1}}}, "a variant cannot set seed"),
-        ({"variants": {"a": 3}}, "variants.a: must be recipe fields, found 3"),
+        ({"variants": {"a": 3}}, "variants.a: must be recipe fields or a recipe file, found 3"),
         ({"variants": {"a/b": {}}}, "no slashes"),
         ({"grid": {"sampler": "proportional"}}, "grid.sampler: must be a list of values"),
         ({"variants": {"a": {}}, "reference": "b"}, "reference: there is no variant 'b'"),
         ({"variants": {"a": {}}, "seeds": [1, 1]}, "seeds: must be one or more different"),
         ({"variants": {"a": {}}, "seeds": []}, "seeds: must be one or more different"),
         ({"variants": {"a": {}}, "base": "none.yaml"}, r"none\.yaml: the base recipe cannot be read"),
+        ({"variants": {"a": "none.yaml"}}, r"none\.yaml: the base recipe cannot be read"),
+        ({"variants": {"a": {}}, "base": None}, "base: must be a recipe file or a recipe, found None"),
         ({"variants": {"a": {}}, "base": 3}, "base: must be a recipe file or a recipe, found 3"),
         ({"variants": {"a": {}}, "margin": -1}, "margin: must be in .0, 100. points, found -1"),
         ({"variants": {"a": {}}, "margin": "wide"}, "margin"),

@@ -8,7 +8,7 @@ import pytest
 from polytask.studies.compare import StudyRunning
 from polytask.studies.study import read_study
 from polytask.studies.table import pace
-from polytask.studies.throughput import TIMES, throughput
+from polytask.studies.throughput import TIMES, finish_times, throughput
 
 from .conftest import Done
 
@@ -34,6 +34,15 @@ def test_times_of_several_starts(tmp_path: Path) -> None:
         {"workers": 4, "runs": 1, "seconds": 30.0, "runs_per_minute": 2.0},
     ]
     assert throughput(tmp_path / "none") == []
+
+
+def test_when_each_run_ended(tmp_path: Path) -> None:
+    """In seconds of work: the time between two starts does not count."""
+    lines = [("a", 0.0, 30.0), ("b", 0.0, 60.0), ("c", 900.0, 5.0)]
+    texts = [f'{{"run": "{run}", "workers": 1, "started": {start}, "seconds": {s}}}' for run, start, s in lines]
+    (tmp_path / TIMES).write_text("\n".join(texts))
+    assert finish_times(tmp_path) == {"a": 30.0, "b": 60.0, "c": 65.0}
+    assert finish_times(tmp_path / "none") == {}
 
 
 @pytest.mark.parametrize("left", ["", "recipe.yaml", "metrics.jsonl", "predictions", "everything but the summary"])

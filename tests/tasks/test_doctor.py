@@ -241,3 +241,14 @@ def test_a_task_without_training_rows(make: Make) -> None:
     task = make(rows(words(0)), rows(words(100)))
     only_dev = Task(task.spec, task.labels, {"dev": task.splits["dev"]})
     assert found(only_dev, make(rows(words(200)), rows(words(300)), name="u")) == {}
+
+
+def test_training_rows_that_are_not_used_leak_nothing(make: Make) -> None:
+    texts = words(0, 40)
+    used = make(rows(texts), rows(texts[:20]), name="used")
+    unused = make(rows(texts), rows(texts[:20]), name="unused", trained=False)
+    assert ("used", "dev", "leak") in found(used)
+    assert not [key for key in found(unused) if "leak" in key[2]]
+    between = found(used, unused)
+    assert ("unused", "dev", "leak_between_tasks") in between
+    assert ("used", "dev", "leak_between_tasks") not in between

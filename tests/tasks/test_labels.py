@@ -1,6 +1,7 @@
 """A label has one name in all its spellings, and an invalid label is an error that says what was expected."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,6 +115,18 @@ def test_scores_are_inside_their_range() -> None:
     assert targets.tolist() == [0.0, 0.5, 1.0]
     assert targets.dtype == np.float32
     assert as_label("score", (), 2.5) == 2.5
+
+
+def test_scores_are_standardized_by_the_training_rows() -> None:
+    task, stored = spec("score", range=(1, 5)), np.array([1.0, 3.0, 5.0, 3.0], dtype=np.float32)
+    space = label_space(replace(task, standardize=True), (), stored=stored)
+    assert space.standardized_by == (3.0, pytest.approx(math.sqrt(2)))
+    assert space.from_standardized(0.0) == 0.5
+    assert space.unscaled(space.from_standardized(1.0)) == pytest.approx(3 + math.sqrt(2))
+    assert as_targets(space, (), stored).tolist() == [0.0, 0.5, 1.0, 0.5]  # targets do not depend on it
+    assert label_space(replace(task, standardize=False), (), stored=stored).standardized_by is None
+    same = np.full(4, 3.0, dtype=np.float32)
+    assert label_space(replace(task, standardize=True), (), stored=same).standardized_by is None
 
 
 @pytest.mark.parametrize("kind", ["classes", "yes_no", "score"])

@@ -7,7 +7,7 @@ import pytest
 from polytask.settings import TaskSpec
 from polytask.tasks.labels import LabelReader
 from polytask.tasks.reading import open_source
-from polytask.tasks.rows import labelled_rows
+from polytask.tasks.rows import LabelledRow, labelled_rows
 from polytask.tasks.sources.source import BrokenRow
 from polytask.types import UserError
 
@@ -32,7 +32,7 @@ def test_labelled_rows_and_what_is_wrong_with_each(write: Write) -> None:
     source = open_source(write("in.jsonl", "\n".join(rows)))
     spec = TaskSpec("t", "yes_no", ("a", "b"), "y", source.name, source.name)
     first, empty, a_list, no_label, no_key, last = labelled_rows(spec, source, LabelReader(spec))
-    assert (first, last) == ((1, ("x", "1.5"), 0), (6, ("0", "False"), 1))
+    assert (first, last) == (LabelledRow(1, ("x", "1.5"), 0), LabelledRow(6, ("0", "False"), 1))
     assert empty == BrokenRow(source.name, "line", 2, "a", " ", "the text is empty")  # the first of two that are
     assert a_list == BrokenRow(source.name, "line", 3, "b", "['l']", "a list or table; expected text")
     assert isinstance(no_label, BrokenRow)

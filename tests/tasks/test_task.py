@@ -5,9 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import openpyxl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from polytask.settings import TaskSpec
+from polytask.settings import RowSample, TaskSpec
 from polytask.tasks.task import read_split, read_tasks
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import Example, LabelSpace, UserError
@@ -161,3 +164,113 @@ def test_plain_text_needs_no_label(tmp_path: Path, tokenizer: TextTokenizer, wri
     assert list(task.splits["dev"].examples()) == [Example(("x y",), None, 2), Example(("z",), None, 4)]
     strict = replace(spec, broken_rows="stop")
     assert "line 3, column 'a': ' ': the text is empty" in message([strict], tokenizer, tmp_path)
+
+
+# --- a part of the training rows --------------------------------------------------------------------------------------
+LETTERS = [("a", "3"), ("b", "1"), ("c", "2"), ("d", "1"), ("e", "3"), ("f", "2")]
+
+
+def letters(folder: Path, ending: str) -> str:
+    """A file of this format with six rows and three classes."""
+    path = folder / f"letters.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.table({"text": [t for t, _ in LETTERS], "label": [x for _, x in LETTERS]}), path)
+    elif ending == "xlsx":
+        book = openpyxl.Workbook()
+        for row in [("text", "label"), *LETTERS]:
+            book.active.append(row)
+        book.save(path)
+    elif ending == "jsonl":
+        path.write_text("".join(f'{{"text": "{text}", "label": {label}}}\n' for text, label in LETTERS))
+    else:
+        mark = "," if ending == "csv" else "\t"
+        path.write_text(f"text{mark}label\n" + "".join(f"{text}{mark}{label}\n" for text, label in LETTERS))
+    return str(path)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet", "xlsx"])
+def test_the_first_rows_of_every_format(tmp_path: Path, tokenizer: TextTokenizer, ending: str) -> None:
+    file = letters(tmp_path, ending)
+    spec = TaskSpec("t", "classes", ("text",), "label", file, file, rows=2)
+    (task,) = read_tasks([spec], tokenizer, tmp_path / "cache")
+    train, dev = task.splits["train"], task.splits["dev"]
+    assert task.labels.classes == ("1", "2", "3")  # of the whole file
+    assert [example.texts[0] for example in train.examples()] == ["a", "b"]
+    assert train.labels.tolist() == [2, 0]
+    assert train.tokens(1)[0].tolist() == tokenizer.encode(["b"])[0].tolist()
+    assert len(dev) == 6
+
+
+@pytest.mark.parametrize("rows", [3, RowSample(3), RowSample(3, seed=1)])
+def test_rows_of_built_in_data(tmp_path: Path, tokenizer: TextTokenizer, rows: int | RowSample) -> None:
+    source = "sample:questions-train"
+    spec = TaskSpec("t", "yes_no", ("question1", "question2"), "duplicate", source, source, rows=rows)
+    (task,) = read_tasks([spec], tokenizer, tmp_path / "cache")
+    assert len(task.splits["train"]) == 3
+    assert len(list(task.splits["train"].examples())) == 3
+
+
+def test_a_sample_is_seeded_and_in_the_order_of_the_file(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    file = letters(tmp_path, "csv")
+    spec = TaskSpec("t", "classes", ("text",), "label", file, file)
+
+    def sample(rows: int, seed: int, name: str = "t") -> list[int]:
+        (task,) = read_tasks([replace(spec, name=name, rows=RowSample(rows, seed))], tokenizer, tmp_path / "cache")
+        split = task.splits["train"]
+        texts = dict(enumerate((text for text, _ in LETTERS), start=2))
+        assert [example.texts[0] for example in split.examples()] == [texts[row] for row in split.rows.tolist()]
+        return split.rows.tolist()
+
+    assert sample(4, 0) == sorted(set(sample(4, 0)))
+    assert sample(4, 0) == sample(4, 0, "other")
+    assert len({tuple(sample(3, seed)) for seed in range(8)}) > 3
+    assert sample(6, 0) == [2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(("rows", "field"), [(4, "rows"), (RowSample(4), "rows.sample")])
+def test_more_rows_than_the_file_has(
+    tmp_path: Path, tokenizer: TextTokenizer, opinions: TaskSpec, rows: int | RowSample, field: str
+) -> None:
+    expected = (
+        f"recipe: tasks.opinions.{field}: must be at most 3, the number of usable rows of {opinions.train}; found 4"
+    )
+    assert message([replace(opinions, rows=rows)], tokenizer, tmp_path / "cache") == expected
+
+
+def test_broken_rows_are_not_counted(tmp_path: Path, tokenizer: TextTokenizer, write: Write) -> None:
+    train = write("t.csv", "text,same\n,1\na,1\n ,0\nb,0\nc,1\n")
+    spec = TaskSpec("t", "yes_no", ("text",), "same", train, train, broken_rows="skip", rows=2)
+    (task,) = read_tasks([spec], tokenizer, tmp_path / "cache")
+    assert task.splits["train"].rows.tolist() == [3, 5]
+    assert task.splits["train"].num_broken == 2
+
+
+def test_the_chosen_rows_of_a_trained_model(tmp_path: Path, tokenizer: TextTokenizer, opinions: TaskSpec) -> None:
+    spec, labels = replace(opinions, rows=1), LabelSpace("classes", ("9", "10"))
+    for source, name, rows in ((opinions.train, "train", 1), (opinions.dev, "train", 2), (opinions.train, "dev", 3)):
+        assert len(read_split(spec, labels, source, tokenizer, tmp_path / "cache", name)) == rows
+
+
+def test_the_rows_are_part_of_the_fingerprint(tmp_path: Path, tokenizer: TextTokenizer, opinions: TaskSpec) -> None:
+    specs = [replace(opinions, name=f"t{n}", rows=rows) for n, rows in enumerate((None, 2, RowSample(2)))]
+    tasks = read_tasks(specs, tokenizer, tmp_path / "cache")
+    assert len({task.fingerprint.replace(task.spec.name, "") for task in tasks}) == 3
+
+
+# --- tasks that are not trained ---------------------------------------------------------------------------------------
+def test_without_a_training_file_the_classes_are_those_of_dev(
+    tmp_path: Path, tokenizer: TextTokenizer, opinions: TaskSpec, write: Write
+) -> None:
+    spec = replace(opinions, train=None, trained=False)
+    (task,) = read_tasks([spec], tokenizer, tmp_path / "cache")
+    assert task.labels.classes == ("9", "10")
+    assert list(task.splits) == ["dev"]
+    (task,) = read_tasks([replace(spec, classes=("8", "9", "10"))], tokenizer, tmp_path / "cache")
+    assert task.labels.classes == ("8", "9", "10")
+    bad = write("bad.csv", "text,opinion\nq,11\n")
+    assert "'11': not among the labels of the dev rows; expected 9, 10" in message(
+        [replace(spec, test=bad)], tokenizer, tmp_path / "cache"
+    )
+    one = write("one.csv", "text,opinion\nq,9\n")
+    expected = f"{one}: column 'opinion' of task 'opinions' has only the class '9'; expected two or more classes"
+    assert message([replace(spec, dev=one)], tokenizer, tmp_path / "cache") == expected

@@ -130,3 +130,18 @@ def test_what_killed_processes_left_is_cleared_away(tmp_path: Path) -> None:
     running.close({})
     killed.abort()
     assert [entry.name for entry in tmp_path.iterdir()] == ["s"]
+
+
+@pytest.mark.parametrize("vocabulary", [65_535, 65_536])
+def test_a_part_has_the_chosen_examples_only(tmp_path: Path, vocabulary: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polytask.text.store.PART_EXAMPLES", 2)
+    texts: Texts = [(np.arange(n, dtype=np.int32), np.array([vocabulary - 1], dtype=np.int32)) for n in range(6)]
+    whole = write(tmp_path / "whole", texts, vocabulary=vocabulary, width=2, meta={"names": ["a"]})
+    whole.write_part(tmp_path / "part", np.array([1, 3, 5]))
+    part = TokenStore.open(tmp_path / "part")
+    assert [tuple(text.tolist() for text in part.texts(i)) for i in range(3)] == [
+        tuple(text.tolist() for text in texts[i]) for i in (1, 3, 5)
+    ]
+    assert (part.labels.tolist(), part.rows.tolist()) == ([1, 3, 5], [3, 5, 7])
+    assert part.meta == whole.meta
+    assert part.texts(0)[0].dtype == whole.texts(0)[0].dtype

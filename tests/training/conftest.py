@@ -1,6 +1,7 @@
 """A tiny model of two tasks and random examples: trained by the tests of the loop."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from polytask.build import make_adapter
 from polytask.encoders.bert import Bert, BertShape
 from polytask.evaluation.evaluate import evaluate, split_outputs
 from polytask.heads import HEADS
-from polytask.model import MultiTaskModel
+from polytask.model import MultiTaskModel, TagEmbedding
 from polytask.optim import OPTIMIZERS
 from polytask.policies import WeightedSum
 from polytask.policies.base import PolicyContext
@@ -21,6 +22,7 @@ from polytask.samplers import SAMPLERS
 from polytask.samplers.base import SamplerContext
 from polytask.settings import MethodChoice, TaskSpec, TrainSettings
 from polytask.text.packing import Packer
+from polytask.text.texts import Texts
 from polytask.training.feed import Feed
 from polytask.training.groups import freeze, parameter_groups
 from polytask.training.journal import Journal
@@ -29,6 +31,7 @@ from polytask.training.objective import Objective
 from polytask.types import YES_NO, LabelSpace
 
 SHAPE = BertShape(layers=2, hidden=32, heads=4, ffn=64, vocabulary=60, positions=32)
+TAGS = 5
 
 
 class Examples:
@@ -47,12 +50,20 @@ class Examples:
         return self._tokens[index]
 
 
+class TaggedExamples(Examples):
+    """The same, with a tag for each token."""
+
+    def gather(self, indices: npt.NDArray[np.integer]) -> Texts:
+        texts = Texts.of([self.tokens(i) for i in indices.tolist()])
+        return replace(texts, tags=texts.ids % TAGS)
+
+
 MakeSession = Callable[..., Session]
 
 
 @pytest.fixture
 def make_session(tmp_path: Path) -> MakeSession:
-    """make_session(folder, resumed_at, regularizers, optimizer, sampler, adapter, **settings of TrainSettings)."""
+    """make_session(folder, resumed_at, regularizers, optimizer, sampler, adapter, tagged, **TrainSettings)."""
 
     def make(
         folder: str = "run",
@@ -61,18 +72,21 @@ def make_session(tmp_path: Path) -> MakeSession:
         optimizer: str = "adamw",
         sampler: str = "proportional",
         adapter: MethodChoice | None = None,
+        tagged: bool = False,
         **settings: Any,
     ) -> Session:
         train = TrainSettings(**{"epochs": 2, "steps_per_epoch": 6, "batch_size": 4, **settings})
         torch.manual_seed(0)
         labels = {"one": LabelSpace("classes", ("low", "high")), "two": YES_NO}
         heads = {task: HEADS["linear"](task, space, SHAPE.hidden) for task, space in labels.items()}
-        model = MultiTaskModel(Bert(SHAPE), make_adapter(adapter or MethodChoice("none"), tuple(labels), SHAPE), heads)
+        parts = make_adapter(adapter or MethodChoice("none"), tuple(labels), SHAPE)
+        model = MultiTaskModel(Bert(SHAPE), parts, heads, TagEmbedding(TAGS, SHAPE.hidden) if tagged else None)
         freeze(model, train)
         model.to("cpu" if train.device == "auto" else train.device)
-        packer = Packer(tuple(labels), 2, 3, 16)
-        examples = {"one": Examples(40, 1, "classes"), "two": Examples(20, 2, "yes_no")}
-        dev = {"one": Examples(20, 3, "classes"), "two": Examples(20, 4, "yes_no")}
+        packer = Packer(tuple(labels), 2, 3, 16, tagged=tagged)
+        kind = TaggedExamples if tagged else Examples
+        examples = {"one": kind(40, 1, "classes"), "two": kind(20, 2, "yes_no")}
+        dev = {"one": kind(20, 3, "classes"), "two": kind(20, 4, "yes_no")}
         sizes = {task: len(part) for task, part in examples.items()}
         specs = {task: TaskSpec(task, space.kind, ("text",), "label", "", "") for task, space in labels.items()}
         run = tmp_path / folder

@@ -32,13 +32,17 @@ from polytask.policies.sum import WeightedSum
 from polytask.regularizers.base import RegularizerContext
 from polytask.regularizers.bregman import Bregman
 from polytask.regularizers.l2_sp import L2Sp
+from polytask.runs.bundle import task_tensors
+from polytask.samplers import SAMPLERS
+from polytask.samplers.base import SamplerContext
 from polytask.settings import MethodChoice
 from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
 from polytask.training.averages import RunningAverage
 from polytask.training.captured import CapturedSteps, reason_not_capturable
 from polytask.training.checkpoint import newest
-from polytask.training.feed import Batch
+from polytask.training.feed import Batch, Feed
+from polytask.training.groups import freeze, parameter_groups
 from polytask.training.loop import Session
 from polytask.training.objective import Objective
 from polytask.types import YES_NO, Draw, UserError
@@ -115,6 +119,44 @@ def test_the_same_with_every_adapter(make_session: Any, device: str, adapter: Me
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("policy", ["sum", "pcgrad"])
+def test_word_tags_learn_the_same(make_session: Any, device: str, policy: str) -> None:
+    options = {"optimizer": "fused_adamw", "device": device, "tagged": True, "batch_size": 8, "sampler": "mixed"}
+    plain, swift = (undropped(make_session(name, **options)) for name in ("plain", "swift"))
+    for session in (plain, swift):
+        session.objective = replace(session.objective, policy=POLICIES[policy](CONTEXT).to(device))
+    wanted, found = list(plain.fit()), list(captured(swift).fit())
+    assert swift.captured is not None
+    assert swift.captured.reason is None
+    for one, other in zip(wanted, found, strict=True):
+        assert list(one.losses.values()) == pytest.approx(list(other.losses.values()), rel=1e-3)
+    weight, other_weight = (session.model.word_tags.weight for session in (plain, swift))
+    assert not weight[0].any()
+    assert weight[1:].any(1).sum() == 4  # ids modulo 5
+    torch.testing.assert_close(weight, other_weight, atol=3e-4, rtol=0.05)
+
+
+def test_the_pass_that_compiles_kernels_has_word_tags(make_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, where it launches what there is in place of the kernels."""
+    passes: list[Tensor | None] = []
+
+    def embed(model: MultiTaskModel, stream: Stream) -> Tensor:
+        passes.append(stream.tag_ids_T)
+        return embed_words(model, stream)
+
+    embed_words = MultiTaskModel.embed_words
+    monkeypatch.setattr(MultiTaskModel, "embed_words", embed)
+    for name, value in (("kernels_run", True), ("first_time", True), ("compiled_in_parallel", nullcontext())):
+        monkeypatch.setattr(f"polytask.training.captured.{name}", lambda *given, value=value: value)
+    session = captured(make_session(device="cpu", tagged=True, batch_size=8, optimizer="fused_adamw"))
+    before = session.model.word_tags.weight.clone()
+    session._compile_kernels()
+    assert len(passes) == 2  # an evaluation and a step
+    assert all(tags is not None and tags.any() for tags in passes)
+    assert torch.equal(session.model.word_tags.weight, before)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", CAPTURED_POLICIES)
 def test_the_same_with_every_policy_that_is_captured(make_session: Any, device: str, name: str) -> None:
     plain, swift = (
@@ -133,6 +175,35 @@ def test_the_same_with_every_policy_that_is_captured(make_session: Any, device: 
         assert list(one.losses.values()) == pytest.approx(list(other.losses.values()), rel=0.05, abs=0.03)
     for before, after in zip(plain.objective.policy.parameters(), swift.objective.policy.parameters(), strict=True):
         torch.testing.assert_close(before, after, rtol=0.02, atol=2e-3)
+
+
+def not_training_two(session: Session) -> Session:
+    """The session as it is with `trained: false` for the task two: frozen, and in no sampler and no feed."""
+    freeze(session.model, session.settings, ["two"])
+    session.optimizer = OPTIMIZERS["fused_adamw"](parameter_groups(session.model, session.settings, 1e-3, 0.01))
+    examples = {"one": session.feed.examples["one"]}
+    session.feed = Feed(examples, session.feed.packer, 5)
+    session.sampler = SAMPLERS["round_robin"](SamplerContext({"one": len(examples["one"])}, 4, 5, 6, 2))
+    return session
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("policy", ["sum", "pcgrad"])
+def test_the_same_with_a_task_that_is_not_trained(make_session: Any, device: str, policy: str) -> None:
+    adapter = next(choice for choice in SMALL_ADAPTERS if choice.name == "houlsby")
+    plain, swift = (
+        not_training_two(undropped(make_session(name, adapter=adapter, device=device))) for name in ("plain", "swift")
+    )
+    for session in (plain, swift):
+        session.objective = Objective(POLICIES[policy](PolicyContext({"one": 1.0}, {"one": "classes"}, 6)).to(device))
+    before = {name: tensor.clone() for name, tensor in task_tensors(swift.model, "two").items()}
+    wanted, found = list(plain.fit()), list(captured(swift).fit())
+    assert swift.captured is not None
+    assert swift.captured.reason is None
+    for one, other in zip(wanted, found, strict=True):
+        assert list(one.losses) == list(other.losses) == ["one"]
+        assert one.losses["one"] == pytest.approx(other.losses["one"], rel=0.05, abs=0.03)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in task_tensors(swift.model, "two").items())
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -10,7 +10,7 @@ from rich.table import Table
 import polytask
 from polytask.cli.console import plain_console
 from polytask.cli.options import RecipeFile, Settings
-from polytask.cli.tables import new_table
+from polytask.cli.tables import NOT_TRAINED_CAPTION, mark_trained, new_table
 
 TITLES = {
     "problem": ("Problems: scores would mislead, or nothing can be learned", "bold red"),
@@ -68,13 +68,21 @@ def print_findings(findings: Sequence["polytask.Finding"], console: Console) -> 
 
 def data_table(prepared: "polytask.Prepared") -> Table:
     columns = ("task", "kind", "split", "rows", "skipped", "labels", "tokens", "too long")
-    table = new_table("Data", columns, left=("task", "kind", "split", "labels"))
+    caption = None if all(spec.trained for spec in prepared.recipe.tasks.values()) else NOT_TRAINED_CAPTION
+    table = new_table("Data", columns, left=("task", "kind", "split", "labels"), caption=caption)
     for name, task in prepared.tasks.items():
         about = polytask.describe_task(task, prepared)
         for split, data in about.data.items():
             row = (f"{data['rows']:,}", f"{data['skipped']:,}", balance(data["labels"]))
             lengths = data["lengths"]
-            table.add_row(name, about.kind, split, *row, f"{lengths['mean']:.1f}", f"{lengths['truncated']:,}")
+            table.add_row(
+                mark_trained(name, about.trained),
+                about.kind,
+                split,
+                *row,
+                f"{lengths['mean']:.1f}",
+                f"{lengths['truncated']:,}",
+            )
     return table
 
 

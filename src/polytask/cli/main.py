@@ -25,6 +25,7 @@ COMMANDS = (
     "evaluate",
     "predict",
     "compare",
+    "tune",
     "export",
     "combine",
     "report",

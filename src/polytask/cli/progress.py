@@ -85,8 +85,7 @@ def _evaluation(report: "polytask.StepReport") -> str:
     assert report.evaluation is not None
     scores = {f"{task} {score.primary}": score.value for task, score in report.evaluation}
     best = "  (best so far)" if report.best else ""
-    labelled = any(not score.is_text for _, score in report.evaluation)
-    mean = f"  mean {report.evaluation.mean:.3f}" if labelled else ""
+    mean = "" if report.evaluation.mean_is_loss else f"  mean {report.evaluation.mean:.3f}"
     return f"step {report.step}/{report.steps}  dev: {_numbers(scores)}{mean}{best}"
 
 

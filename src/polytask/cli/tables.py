@@ -11,6 +11,8 @@ import polytask
 from polytask.cli.console import plain_console
 
 LOWER = "\u2193"
+NOT_TRAINED = "*"
+NOT_TRAINED_CAPTION = f"{NOT_TRAINED}: not trained, only scored"
 MOST_METRICS = 3
 """Metrics per task in a table, without the user's own functions. The report shows all metrics."""
 
@@ -41,13 +43,14 @@ def scores_table(report: "polytask.EvalReport", summary: "polytask.Summary | Non
         f"{report.split} scores, with 95 % intervals over examples",
         ("task", "rows", "metric", "score", "interval", *(heads[key] for key in shown)),
         left=("task", "metric"),
-        caption=f"{LOWER}: lower is better" if lowered else None,
+        caption="; ".join(_captions(lowered, bool(report.not_trained))) or None,
     )
     for task, score in report:
+        shown_task = mark_trained(task, task not in report.not_trained)
         for name in _main_metrics(score):
             value, is_primary = score.metrics[name], name == score.primary
             table.add_row(
-                task if is_primary else "",
+                shown_task if is_primary else "",
                 f"{score.examples:,}" if is_primary else "",
                 name if score.sign(name) > 0 else f"{name} {LOWER}",
                 f"{value.value:.3f}",
@@ -56,6 +59,15 @@ def scores_table(report: "polytask.EvalReport", summary: "polytask.Summary | Non
                 style="bold" if is_primary else "dim",
             )
     return table
+
+
+def mark_trained(task: str, trained: bool) -> str:
+    """The name of a task in a table, with a mark if it is not trained."""
+    return task if trained else f"{task} {NOT_TRAINED}"
+
+
+def _captions(lowered: bool, marked: bool) -> list[str]:
+    return [f"{LOWER}: lower is better"] * lowered + [NOT_TRAINED_CAPTION] * marked
 
 
 def _main_metrics(score: "polytask.TaskScore") -> list[str]:
@@ -73,6 +85,16 @@ def _reference(score: Mapping[str, Any] | None, metric: str) -> str:
     if "metrics" in score:
         return f"{score['metrics'][metric]['value']:.3f}" if metric in score["metrics"] else ""
     return f"{score['value']:.3f}" if score["metric"] == metric else ""
+
+
+def training_rows_line(finished: "polytask.Finished") -> str:
+    """Each task's score on training rows (`train.evaluate_train`), and its difference from the score on dev."""
+    parts = []
+    for task, score in finished.summary.training_rows.items():
+        value, name = score["metrics"][score["primary"]]["value"], score["primary"]
+        gap = value - finished.evaluations["dev"].tasks[task].metrics[name].value
+        parts.append(f"{task} {name} {value:.3f} on {score['examples']:,} rows ({gap:+.3f})")
+    return f"training rows (minus dev): {', '.join(parts)}"
 
 
 def old_tasks_table(old_tasks: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -120,6 +142,8 @@ def print_finished(finished: "polytask.Finished", console: Console | None = None
     console = console or plain_console()
     for split, report in finished.evaluations.items():
         console.print(scores_table(report, finished.summary if split == "dev" else None))
+    if finished.summary.training_rows:
+        console.print(training_rows_line(finished), soft_wrap=True, highlight=False, markup=False)
     for remark in finished.summary.remarks:
         console.print(remark, soft_wrap=True, highlight=False, markup=False)
     if finished.summary.added is not None:

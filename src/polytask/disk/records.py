@@ -63,6 +63,8 @@ def _convert_union(value: Any, kinds: tuple[Any, ...], where: str) -> Any:
             return None
         raise UserError(f"{where}: must have a value, found nothing")
     choices = [kind for kind in kinds if kind is not type(None)]
+    if any(map(is_dataclass, choices)):  # a mapping can only be meant as a record, and a record only be a mapping
+        choices = [kind for kind in choices if is_dataclass(kind) == isinstance(value, Mapping)] or choices
     for kind in choices[:-1]:
         try:
             return convert(value, kind, where)

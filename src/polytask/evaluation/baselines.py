@@ -85,7 +85,7 @@ def _vectors(
     with eval_mode(model):
         for batch in model.batches(spec.name, texts, packer, InputFormat(separate_texts=spec.is_pair)):
             with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-                hidden_TD = model.encoder.encode(batch.stream, model.adapter)
+                hidden_TD = model.encode(batch.stream)
             encoded = Encoded(hidden_TD, batch.stream.layout, model.tasks.index(spec.name), model.encoder.pool)
             pooled = torch.nn.functional.normalize(encoded.pool("mean").float(), dim=-1)
             vectors.append(pooled.unflatten(0, (-1, 2)) if spec.is_pair else pooled)
@@ -116,8 +116,18 @@ def _vote(
 
 def report_from(line: Json) -> EvalReport:
     """Returns the evaluation that a line of metrics.jsonl holds."""
-    tasks = {
+    return EvalReport(
+        line["step"],
+        line["split"],
+        _scores(line["tasks"]),
+        line.get("baselines", {}),
+        tuple(line.get("not_trained", ())),
+        _scores(line.get("train", {})),
+    )
+
+
+def _scores(tasks: Mapping[str, Json]) -> dict[str, TaskScore]:
+    return {
         task: TaskScore(**{**score, "metrics": {name: MetricValue(**m) for name, m in score["metrics"].items()}})
-        for task, score in line["tasks"].items()
+        for task, score in tasks.items()
     }
-    return EvalReport(line["step"], line["split"], tasks, line.get("baselines", {}))

@@ -44,8 +44,9 @@ class OldTask:
             return 0.0
         return -100 * self.difference.value if self.greater_is_better else 100 * self.difference.value
 
-    def too_far(self, max_drop: float) -> bool:
-        return self.fell_by() > max_drop + ROUNDING
+    def too_far(self, max_drop: float | None) -> bool:
+        """Whether it dropped by more points than are allowed; None allows any number."""
+        return max_drop is not None and self.fell_by() > max_drop + ROUNDING
 
 
 def before_and_after(

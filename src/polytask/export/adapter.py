@@ -78,6 +78,8 @@ def export_adapter(run: str | Path, task: str, output: str | Path | None = None)
         raise UserError(
             f"{run}: the tasks share parameters of the adapter {bundle.adapter.name}, so one task cannot be exported"
         )
+    if bundle.word_tags is not None:
+        raise UserError(f"{run}: the tasks share the embedding of word tags, so one task cannot be exported")
     about = json.dumps(asdict(_about(bundle, model, task)), ensure_ascii=False)
     tensors = {name: tensor.detach().contiguous() for name, tensor in task_tensors(bundle.model, task).items()}
     with atomic_file(target) as file:

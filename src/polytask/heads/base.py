@@ -84,9 +84,22 @@ class Head(nn.Module, ABC):
         """[B, 1] -> [B] for kinds with one output."""
         return outputs_BC if self.labels.kind == "classes" else outputs_BC.squeeze(-1)
 
+    def uninformed_outputs(self, labels: Tensor) -> Tensor:
+        """Return outputs for examples with these labels that ignore the texts: equal probabilities, or the mean score.
+
+        `train.loss_scale: even` divides the task's loss by the loss of these outputs.
+        """
+        if self.labels.kind == "score":
+            return labels.mean().expand(len(labels))
+        return labels.new_zeros((len(labels), self.num_outputs), dtype=torch.float32).squeeze(-1)
+
 
 class PooledHead(Head):
-    """Dropout and one linear layer on one vector per example."""
+    """Dropout and one linear layer on one vector per example.
+
+    If the task's scores are standardized, the linear layer's output z is a standardized score, and the head's output is
+    the score `mean + deviation z`, scaled to [0, 1] like every head's: an untrained head predicts the mean.
+    """
 
     pooling: Pooling
 
@@ -103,7 +116,11 @@ class PooledHead(Head):
         return encoded.pool(self.pooling)
 
     def forward(self, encoded: Encoded) -> Tensor:
-        return self.squeeze(self.output(self.dropout(self.features(encoded))))
+        outputs = self.squeeze(self.output(self.dropout(self.features(encoded))))
+        if self.labels.standardized_by is None:
+            return outputs
+        scores: Tensor = self.labels.from_standardized(outputs.float())
+        return scores
 
 
 class TextHead(Head):
@@ -114,6 +131,10 @@ class TextHead(Head):
 
     texts: ClassVar[tuple[int, ...]] = (1,)
     kinds: ClassVar[tuple[LabelKind, ...]] = ("text",)
+
+    @abstractmethod
+    def uninformed_outputs(self, labels: Tensor) -> Tensor:
+        """Return outputs for as many texts as there are labels (all 0) that ignore the texts."""
 
     @abstractmethod
     def surprise(self, outputs: Tensor) -> Tensor:

@@ -50,6 +50,10 @@ class SimcseHead(TextHead):
         parts = [self._nce(block_B2D) for block_B2D in outputs.tensor_split(-(-len(outputs) // MAX_BLOCK))]
         return torch.stack((torch.cat(parts), outputs.new_ones(len(outputs))), dim=-1)
 
+    def uninformed_outputs(self, labels: Tensor) -> Tensor:
+        """Return the same vector for all texts, which makes them equally probable."""
+        return torch.ones(len(labels), 2, 1)
+
     def _nce(self, vectors_B2D: Tensor) -> Tensor:
         u_BD, v_BD = vectors_B2D.unbind(1)
         # Not in half precision, which cannot distinguish a cosine of 0.99 from one of 0.995.

@@ -22,15 +22,17 @@ def shape_of(stream: Stream) -> tuple[Any, ...]:
 
 def tensors_of(stream: Stream) -> list[Tensor]:
     own = [stream.token_ids_T, stream.position_ids_T, stream.segment_ids_T, stream.layout.cu_seqlens_S1]
-    return [*own, *stream.labels.values(), *stream.teacher_outputs.values()]
+    tags = [] if stream.tag_ids_T is None else [stream.tag_ids_T]
+    return [*own, *tags, *stream.labels.values(), *stream.teacher_outputs.values()]
 
 
 def as_stream(tensors: list[Tensor], like: Stream) -> Stream:
     """Return tensors in the order of `tensors_of` as a stream like the given one."""
     tokens, positions, segments, cu, *rest = tensors
+    tags = None if like.tag_ids_T is None else rest.pop(0)
     labels = dict(zip(like.labels, rest, strict=False))
     teacher_outputs = dict(zip(like.teacher_outputs, rest[len(labels) :], strict=True))
-    return Stream(tokens, positions, segments, replace(like.layout, cu_seqlens_S1=cu), labels, teacher_outputs)
+    return Stream(tokens, positions, segments, replace(like.layout, cu_seqlens_S1=cu), labels, teacher_outputs, tags)
 
 
 class StaticTensors:

@@ -1,7 +1,8 @@
 """The interface of losses, and the formulas that several packages use: weighted sums and distances between outputs.
 
 Knows outputs and labels; knows no model. The meaning of outputs is fixed ([B, C] class scores, [B] logits of yes, [B]
-scores scaled to [0, 1]), so predictions, regularizers and evaluation do not depend on the loss.
+scores scaled to [0, 1]), so predictions, regularizers and evaluation depend neither on the loss nor on whether a head
+learns standardized scores.
 """
 
 from abc import ABC, abstractmethod

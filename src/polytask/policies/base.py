@@ -25,7 +25,7 @@ class PolicyContext:
     """What every policy is given in addition to its options."""
 
     weights: Mapping[str, float]
-    """The weight of each task's loss, in the recipe's order."""
+    """The weight of each trained task's loss, in the recipe's order: the recipe's `weight` times `train.loss_scale`."""
     kinds: Mapping[str, LabelKind]
     steps_per_epoch: int
 

@@ -14,13 +14,18 @@ class Gem(GradientPolicy):
     g is the step's gradient on shared parameters, g_k that of the memory of each task that is not in the step. If
     `<g, g_k> >= 0` for all k, g is kept. Else `g~ = g + sum_k v_k g_k`, where v solves the dual problem
     `min_v 1/2 v'GG'v + (Gg)'v, v >= margin` (by scipy's non-negative least squares on a Cholesky factor of GG'). A
-    margin above 0 pushes the step towards the memories. The diagonal of GG' is multiplied by `1 + ridge`, because the
-    gradients of similar tasks are nearly dependent; every memory is protected equally well, however small its gradient.
+    margin above 0 pushes the step towards the memories. The problem is solved for gradients of length 1 and the weights
+    are scaled back, so that a memory with a small gradient is protected like any other. `ridge` multiplies the diagonal
+    of GG' by `1 + ridge`; with 0, only linearly dependent gradients get a ridge, of 1e-9.
 
     In joint training every task that is not in the step is a memory; in a sequence of tasks, the earlier ones are.
     `size` examples of each task are kept and `batch` of them drawn for each step (left out: as many as the step has).
     Heads and adapters of remembered tasks do not change. Gradients are clipped afterwards.
     Paper: Lopez-Paz & Ranzato, "Gradient Episodic Memory for Continual Learning", 2017 (margin 0.5).
+    Differences: the paper's memory is the last examples of each task (`keep: ring`), here by default a uniform sample
+    of all of them; its g_k is computed on the whole memory, here on `batch` random examples of it (`batch` equal to
+    `size` is the paper's form), so a constraint holds for the examples drawn, not for the whole memory; it solves the
+    dual problem with a ridge of 1e-3; and it constrains all parameters, here only shared ones.
     """
 
     capturable = True
@@ -33,7 +38,7 @@ class Gem(GradientPolicy):
         keep: Keep = "reservoir",
         batch: Count | None = None,
         margin: NonNegative = 0.0,
-        ridge: NonNegative = 1e-7,
+        ridge: NonNegative = 0.0,
     ) -> None:
         super().__init__(context)
         self.margin, self.ridge = margin, ridge
@@ -49,7 +54,7 @@ class Gem(GradientPolicy):
         return torch.from_numpy(weights)
 
 
-def solve_dual(gram_MM: Floats, dots_M: Floats, margin: float, ridge: float) -> Floats:
+def solve_dual(gram_MM: Floats, dots_M: Floats, margin: float = 0.0, ridge: float = 0.0) -> Floats:
     """`argmin_v 1/2 v'Pv + q'v, v >= margin`, P the inner products of the memories' gradients, q those with g."""
     lengths_M = np.sqrt(np.diag(gram_MM))
     weights_M = np.full(len(lengths_M), margin)  # a memory without a gradient may have any weight

@@ -4,6 +4,6 @@ from polytask.policies.base import Policy
 
 
 class WeightedSum(Policy):
-    """`sum_i w_i loss_i`, where w_i is the task's `weight` in the recipe (default 1)."""
+    """`sum_i w_i loss_i`, where w_i is the task's `weight` in the recipe times its `train.loss_scale`."""
 
     capturable = True

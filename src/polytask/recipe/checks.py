@@ -26,10 +26,14 @@ def check_blanks(tasks: Mapping[str, Mapping[str, Any]], where: str) -> None:
         f"{where}: tasks.{name}.{field}: must have a value, found nothing; fill in {what}"
         for name, task in tasks.items()
         for field, what in REQUIRED.items()
-        if field in task and task[field] is None and (field, task.get("kind")) != ("label", "text")
+        if field in task and task[field] is None and not _can_be_left_out(field, task)
     ]
     if blank:
         raise UserError("\n".join(blank))
+
+
+def _can_be_left_out(field: str, task: Mapping[str, Any]) -> bool:
+    return (field == "label" and task.get("kind") == "text") or (field == "train" and task.get("trained") is False)
 
 
 def check_recipe(recipe: Recipe, where: str) -> None:
@@ -45,10 +49,19 @@ def check_recipe(recipe: Recipe, where: str) -> None:
             raise UserError(unknown(f"{where}: teachers", task, recipe.tasks, "task"))
         if recipe.tasks[task].kind == "text":
             raise UserError(f"{where}: teachers.{task}: a task of kind text has no labels to distill")
+        if not recipe.tasks[task].trained:
+            raise UserError(f"{where}: teachers.{task}: the task is not trained (tasks.{task}.trained: false)")
+    if not any(task.trained for task in recipe.tasks.values()):
+        raise UserError(f"{where}: tasks: at least one task must be trained, found `trained: false` for all")
     if recipe.add is not None:
         _check_add(recipe.add, f"{where}: add")
     for name, spec in recipe.tasks.items():
         _check_task(spec, f"{where}: tasks.{name}")
+        if spec.tags and recipe.word_tags is not None:
+            raise UserError(
+                f"{where}: tasks.{name}.tags: must be left out with word_tags.tagger, which tags all texts; found "
+                f"{list(spec.tags)}"
+            )
     _check_train(recipe, f"{where}: train")
 
 
@@ -69,6 +82,10 @@ def _check_train(recipe: Recipe, where: str) -> None:
 def _check_task(task: TaskSpec, where: str) -> None:
     if len(task.text) not in (1, 2):
         raise UserError(f"{where}.text: must be one column, or two for a pair; found {len(task.text)}")
+    if len(task.tags) not in (0, len(task.text)):
+        raise UserError(
+            f"{where}.tags: must be one column for each text column ({len(task.text)}), found {list(task.tags)}"
+        )
     if task.kind == "text":
         _check_plain_text(task, where)
     if task.kind == "score":

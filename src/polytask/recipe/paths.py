@@ -18,7 +18,7 @@ def with_absolute_files(recipe: Recipe, where: str, folder: Path) -> Recipe:
         field = f"{where}: tasks.{name}"
         tasks[name] = replace(
             task,
-            train=_absolute(task.train, base, f"{field}.train"),
+            train=None if task.train is None else _absolute(task.train, base, f"{field}.train"),
             dev=_absolute(task.dev, base, f"{field}.dev"),
             test=None if task.test is None else _absolute(task.test, base, f"{field}.test"),
             metrics=tuple(locate_function(reference, folder) for reference in task.metrics),

@@ -14,6 +14,7 @@ from polytask.disk.atomic import write_atomically
 from polytask.disk.json_files import read_text
 from polytask.disk.records import convert, mapping
 from polytask.recipe.checks import check_blanks, check_recipe
+from polytask.recipe.earlier import is_of_run, with_earlier_values
 from polytask.recipe.paths import locate_function, with_absolute_files
 from polytask.recipe.records import Recipe, check_task_name, recipe_to_mapping
 from polytask.recipe.yaml_files import load_yaml
@@ -24,7 +25,13 @@ from polytask.types import UserError, unknown
 def read_recipe(path: str | Path, settings: Iterable[str] = ()) -> Recipe:
     """Reads a recipe from a YAML file, applies `a.b=value` settings, and makes its paths absolute."""
     path = Path(path)
-    return recipe_from(read_content(path), settings, where=str(path), folder=path.resolve().parent)
+    return recipe_from(_whole_content(path), settings, where=str(path), folder=path.resolve().parent)
+
+
+def _whole_content(path: Path) -> Any:
+    """The content of a recipe file; that of a run has all fields that the run was trained with."""
+    content = read_content(path)
+    return with_earlier_values(content) if is_of_run(path) else content
 
 
 def read_content(path: Path, what: str = "recipe", over: tuple[Path, ...] = ()) -> Any:
@@ -47,6 +54,17 @@ def read_content(path: Path, what: str = "recipe", over: tuple[Path, ...] = ()) 
         )
     own = {key: value for key, value in content.items() if key != "base"}
     return _merge(own, _with_absolute_paths(base_content, base_path.resolve().parent), str(path))
+
+
+def portable_content(path: str | Path, settings: Iterable[str] = ()) -> dict[str, Any]:
+    """The content of a recipe file with `a.b=value` settings, which can be used from any folder: paths are absolute."""
+    path = Path(path)
+    content = _whole_content(path)
+    if not isinstance(content, Mapping):
+        raise UserError(f"{path}: a recipe must be a mapping with the field `tasks`, found {type(content).__name__}")
+    for setting in settings:
+        content = with_setting(content, setting)
+    return _with_absolute_paths(content, path.resolve().parent)
 
 
 def _merge(own: Mapping[str, Any], base: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -114,7 +132,9 @@ def recipe_from(
 
 
 def _named(name: str, task: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": name, **({"label": None} if task.get("kind") == "text" else {}), **task}
+    label = {"label": None} if task.get("kind") == "text" else {}
+    train = {"train": None} if task.get("trained") is False else {}
+    return {"name": name, **label, **train, **task}
 
 
 def _default_method(kind: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from polytask.settings import AddSettings, MaxLength, MethodChoice, Rate, TaskSpec, TrainSettings
+from polytask.settings import AddSettings, MaxLength, MethodChoice, Rate, TaskSpec, TrainSettings, WordTags
 from polytask.types import UserError
 
 TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -55,6 +55,9 @@ class Recipe:
     """The optimizer. Its `lr` and `weight_decay` are those of the encoder."""
     teachers: Mapping[str, str] = field(default_factory=dict)
     """Folder of a finished run for each task to distill: the task learns the run's outputs as well as the labels."""
+    word_tags: WordTags | None = None
+    """A tagger for the words of all texts. An embedding of each word's tag is added to its token embeddings. Default:
+    no tags, or those of the tasks' `tags` columns. See below."""
     train: TrainSettings = field(default_factory=TrainSettings)
     """Training settings. See below."""
     add: AddSettings | None = None

@@ -128,7 +128,7 @@ def _task_text(spec: TaskSpec, reasons: list[str], folder: Path, columns: Sequen
         **({"range": [int(edge) if edge == int(edge) else edge for edge in spec.range]} if spec.range else {}),
         "text": list(spec.text) if spec.is_pair else "".join(spec.text) or None,
         "label": spec.label,
-        "train": _relative(folder, spec.train),
+        "train": _relative(folder, spec.train) if spec.train else None,
         "dev": _relative(folder, spec.dev) if spec.dev else None,
         **{field: value for field in ("encoding", "delimiter") if (value := getattr(spec, field))},
     }

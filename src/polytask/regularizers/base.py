@@ -25,7 +25,8 @@ class RegularizerContext:
     model: MultiTaskModel
     """The model before the first step."""
     weights: Mapping[str, float]
-    """The weight of each task's loss, which also weights the terms that compare the task's outputs."""
+    """The weight of each trained task's loss, with its scale. It also weights the terms that compare the task's
+    outputs."""
     steps: int
     """The number of steps of the whole run."""
     stages: tuple[Stage, ...] = ()

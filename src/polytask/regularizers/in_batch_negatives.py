@@ -44,7 +44,7 @@ class InBatchNegatives(Regularizer):
         tasks: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__(context)
-        usable = [task for task in context.model.tasks if _is_usable(context.model, task)]
+        usable = [task for task in context.weights if _is_usable(context.model, task)]
         if not usable:
             raise UserError(
                 f"{WHERE}: no task can be used: it must be a yes_no or score task whose head encodes the texts of a "

@@ -53,7 +53,7 @@ class Lwf(Regularizer):
         # Without an adapter the encoder computes the same for every task, so one pass is enough for all of them.
         shared = None
         if next(model.adapter.parameters(), None) is None:
-            shared = self.copy.encoder.encode(forward.stream, self.copy.adapter), forward.states[-1]
+            shared = self.copy.encode(forward.stream), forward.states[-1]
         for task in self._earlier_tasks():
             layouts = list(readable_layouts(model, forward.stream.layout, task))
             if layouts:
@@ -71,7 +71,7 @@ class Lwf(Regularizer):
         """Encode the stream as if all of it belonged to the task, with the copy's encoder and with the trained one."""
         assert self.copy is not None
         stream = replace(forward.stream, layout=as_task(forward.stream.layout, model.tasks.index(task)))
-        return self.copy.encoder.encode(stream, self.copy.adapter), model.encoder.encode(stream, self.copy.adapter)
+        return self.copy.encode(stream), model.encode(stream, adapter=self.copy.adapter)
 
     def _outputs(
         self, model: MultiTaskModel, task: str, layouts: Sequence[Layout], states: tuple[Tensor, Tensor]

@@ -35,14 +35,14 @@ class SoftSharing(Regularizer):
 
     def __init__(self, context: RegularizerContext, *, form: Form = "l2", weight: NonNegative = 0.01) -> None:
         super().__init__(context)
-        model = context.model
-        if not any(model.adapter.task_parameters(task) for task in model.tasks):
+        model, self.tasks = context.model, tuple(context.weights)
+        if not any(model.adapter.task_parameters(task) for task in self.tasks):
             raise UserError(
                 "recipe: adapter: soft_sharing requires an adapter with per-task parameters; own_encoder has a whole "
                 "encoder per task"
             )
-        if len(model.tasks) < 2:
-            raise UserError("recipe: tasks: soft_sharing requires at least two tasks, found 1")
+        if len(self.tasks) < 2:
+            raise UserError("recipe: tasks: soft_sharing requires at least two trained tasks, found 1")
         self.form = form
         self.weight = weight
         if form == "trace":
@@ -51,7 +51,7 @@ class SoftSharing(Regularizer):
     def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
         weights = [
             [w if task in forward.outputs else w.detach() for w in model.adapter.task_parameters(task)]
-            for task in model.tasks
+            for task in self.tasks
         ]
         rows = list(zip(*weights, strict=True))  # for each weight, that of every task
         return self.weight * (mean_distance(rows) if self.form == "l2" else trace_norms(rows))

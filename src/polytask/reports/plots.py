@@ -66,14 +66,21 @@ def _mark_best(plot: Plot, best: int | None) -> None:
         plot.moment(best, INK, dash=DASHED, name=f"best model (step {best:,})")
 
 
-def loss_curve(name: str, title: str, train: Points, dev: Points, best: int | None = None) -> str:
-    """Training loss (faint: raw; strong: smoothed) and dev loss over the steps."""
+def loss_curve(
+    name: str, title: str, train: Points, dev: Points, best: int | None = None, training_rows: Points = ()
+) -> str:
+    """Training loss (faint: raw; strong: smoothed) and dev loss over the steps.
+
+    `training_rows` are losses that evaluations measured on training rows, without dropout.
+    """
     plot = _curve_plot(title)
     x, y = _thinned(train)
     plot.line(x, y, BLUE, 0.8, opacity=0.3)
     plot.line(x, _smoothed(y), BLUE, name="training, smoothed (faint: as it was)")
     if dev:
         plot.line(*_thinned(dev), ORANGE, mark=4, name="dev")
+    if training_rows:
+        plot.line(*_thinned(training_rows), ORANGE, dash=DASHED, name="evaluated training rows")
     _mark_best(plot, best)
     return plot.render(name)
 
@@ -84,11 +91,14 @@ def metric_curve(
     points: Sequence[tuple[int, float, float, float]],
     best: int | None = None,
     baseline: float | None = None,
+    training_rows: Points = (),
 ) -> str:
-    """(step, value, low, high) of a dev metric, the interval as a band."""
+    """(step, value, low, high) of a dev metric, the interval as a band; (step, value) of the same on training rows."""
     plot = _curve_plot(title)
     steps, values, low, high = np.array(points, np.float64).T.tolist()
     plot.line(steps, values, GREEN, mark=4, name="dev")
+    if training_rows:
+        plot.line(*_thinned(training_rows), GREEN, dash=DASHED, name="evaluated training rows")
     plot.band(steps, low, high, GREEN, 0.18, "95 % interval")
     # A baseline far away would flatten the curve.
     if baseline is not None and min(low) - baseline < 1.5 * (max(high) - min(low)):

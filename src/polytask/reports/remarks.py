@@ -27,6 +27,8 @@ def remarks(trained: EvalReport, start: EvalReport, select: str) -> list[str]:
             f"{abs(start.chosen(select)):.3f} before training, {abs(common.chosen(select)):.3f} after."
         )
     for task, score in trained:
+        if task in trained.not_trained:
+            continue
         value, name = score.metrics[score.primary], score.primary
         references = {}
         if task in start.tasks and name in start.tasks[task].metrics:

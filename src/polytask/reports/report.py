@@ -45,6 +45,8 @@ class RunRecord:
     probes: list[Json]
     predictions: Mapping[str, Mapping[str, Path]]
     """By task and split: the files with predictions."""
+    attention: str | None = None
+    """The page with the heat maps of one text, if there is one."""
 
     @property
     def tasks(self) -> list[str]:
@@ -66,6 +68,17 @@ class RunRecord:
         """{split: {task: score}} of the best model."""
         best = [self.best] if self.best else [line for line in self.evaluations if line["step"] > 0][-1:]
         return self.summary.get("evaluations") or {line["split"]: line["tasks"] for line in best}
+
+    @property
+    def training_rows(self) -> Json:
+        """{task: score} of the best model on training rows (`train.evaluate_train`)."""
+        found: Json = self.summary.get("training_rows") or (self.best or {}).get("train", {})
+        return found
+
+    @property
+    def not_trained(self) -> list[str]:
+        """The tasks that were only scored (`trained: false`)."""
+        return list(self.evaluations[-1].get("not_trained", ())) if self.evaluations else []
 
     def baseline(self, task: str, metric: str) -> Json:
         """The score of the best constant answer, if it is known for this metric."""
@@ -216,14 +229,18 @@ def _task(run: RunRecord, task: str, anchor: str) -> Json:
 def _curves(run: RunRecord, task: str, anchor: str) -> list[str]:
     train = [(line["step"], line["losses"][task]) for line in run.steps if task in line["losses"]]
     scored = [(line["step"], line["tasks"][task]) for line in run.evaluations if task in line["tasks"]]
+    rows = [(line["step"], line["train"][task]) for line in run.evaluations if task in line.get("train", {})]
     best = run.best["step"] if run.best else None
-    dev = [(step, score["loss"]) for step, score in scored]
-    curves = [plots.loss_curve(f"{anchor}-loss", f"{task}: loss", train, dev, best)] if train or dev else []
+    dev, seen = ([(step, score["loss"]) for step, score in scores] for scores in (scored, rows))
+    curves = [plots.loss_curve(f"{anchor}-loss", f"{task}: loss", train, dev, best, seen)] if train or dev else []
     if scored:
         primary = scored[-1][1]["primary"]
         points = [(step, *_interval(score)) for step, score in scored]
         baseline = run.baseline(task, primary).get("value")
-        curves.append(plots.metric_curve(f"{anchor}-metric", f"{task}: {primary} on dev", points, best, baseline))
+        title, seen = f"{task}: {primary} on dev", [(step, _interval(score)[0]) for step, score in rows]
+        if rows:
+            title += " and on training rows"
+        curves.append(plots.metric_curve(f"{anchor}-metric", title, points, best, baseline, seen))
     return curves
 
 

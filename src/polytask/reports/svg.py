@@ -4,10 +4,16 @@ A `Plot` collects what is drawn, in the units of the data; `render` chooses limi
 and returns one `<svg>` element. Sizes are typographic points. A plotting library would take a hundred times as long.
 """
 
+import base64
 import html
 import math
-from collections.abc import Callable, Sequence
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 # Near Okabe and Ito's colours, which people with any common colour blindness can tell apart; readable on white and on
 # near-black.
@@ -88,6 +94,41 @@ def marker(x: float, y: float, shape: str, size: float, colour: str, opacity: fl
 def draw_symbol(x: float, y: float, colour: str, width: float, dash: str | None = None, mark: float = 0) -> str:
     """A short line for a legend, with a marker in its middle if the curve has markers."""
     return path([(x, y), (x + 16, y)], colour, width, dash) + (marker(x + 8, y, "o", mark, colour) if mark else "")
+
+
+def heat_map(box: Box, shades: NDArray[np.floating], colour: str, framed: bool = False) -> str:
+    """A matrix of numbers from 0 (transparent) to 1 (the colour, #rrggbb), each cell a rectangle.
+
+    The cells are the pixels of an image inside the page: thousands of rectangles would take megabytes.
+    """
+    left, top, right, bottom = box
+    place = f'x="{number(left)}" y="{number(top)}" width="{number(right - left)}" height="{number(bottom - top)}"'
+    pixels = base64.b64encode(_png(np.round(shades * 255).clip(0, 255).astype(np.uint8), colour)).decode("ascii")
+    frame = f'<rect {place} fill="none" stroke="{GRID}" stroke-width="0.6"/>' if framed else ""
+    return (
+        f'<image {place} preserveAspectRatio="none" style="image-rendering: pixelated" '
+        f'href="data:image/png;base64,{pixels}"/>{frame}'
+    )
+
+
+def _png(shades: NDArray[np.uint8], colour: str) -> bytes:
+    """A PNG with a palette of 256 opacities of one colour (PNG specification, colour type 3)."""
+    height, width = shades.shape
+    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
+    rows = b"".join(b"\0" + row.tobytes() for row in shades)  # 0: the row is not filtered
+    chunks = [(b"IHDR", header), (b"PLTE", bytes.fromhex(colour[1:]) * 256), (b"tRNS", bytes(range(256)))]
+    chunks += [(b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
+    packed = (struct.pack(">I", len(b)) + a + b + struct.pack(">I", zlib.crc32(a + b)) for a, b in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
+
+
+def svg_element(name: str, title: str, width: float, height: float, parts: Iterable[str]) -> str:
+    """The page's `<svg>`; `name` is its id and must be its own in the page."""
+    # 1.15: at full size a 10-point label is as large as the page's small text.
+    return (
+        f'<svg id="{name}" viewBox="0 0 {number(width)} {number(height)}" role="img" '
+        f'aria-label="{html.escape(title)}" style="max-width: {width * 1.15:.0f}px">{"".join(parts)}</svg>'
+    )
 
 
 def nice_ticks(low: float, high: float, most: int, integer: bool = False) -> list[float]:
@@ -287,12 +328,7 @@ class Plot:
             *(draw(box, x, y) for draw in self.outside),
             legend,
         ]
-        # 1.15: at full size a 10-point label is as large as the page's small text.
-        size = f"max-width: {self.width * 1.15:.0f}px"
-        return (
-            f'<svg id="{name}" viewBox="0 0 {number(self.width)} {number(self.height)}" role="img" '
-            f'aria-label="{html.escape(self.title)}" style="{size}">{"".join(parts)}</svg>'
-        )
+        return svg_element(name, self.title, self.width, self.height, parts)
 
     def _box(self, legend_rows: int) -> Box:
         """Left, top, right and bottom of the axes: what the labels leave."""

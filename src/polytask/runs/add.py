@@ -19,18 +19,18 @@ from polytask.disk.lock import FolderLock
 from polytask.model import MultiTaskModel
 from polytask.pretrained.weights import load_encoder
 from polytask.recipe.records import Recipe
-from polytask.runs.bundle import task_tensors
+from polytask.runs.bundle import read_split_for, task_tensors
 from polytask.runs.finish import Finished
 from polytask.runs.folder import RunFolder
 from polytask.runs.gate import judge_old_tasks
 from polytask.runs.joining import OldRun, join_recipes, read_old_run
-from polytask.runs.prepare import Prepared, check_metrics, check_warmup
+from polytask.runs.prepare import Prepared, check_metrics, check_warmup, trained_tasks
 from polytask.runs.run import Running, running_from
 from polytask.runs.session import make_policy, make_session
 from polytask.runs.start import open_run
 from polytask.runs.teachers import Teacher, load_teachers
 from polytask.settings import AddSettings
-from polytask.tasks.task import Split, Task, read_split, read_tasks
+from polytask.tasks.task import Split, Task, read_tasks, with_tags
 from polytask.training.groups import freeze
 from polytask.training.loop import Session
 from polytask.types import LabelSpace, UserError
@@ -66,7 +66,20 @@ def start_adding(
     old = read_old_run(Path(run))
     whole = join_recipes(old, recipe, settings)
     target = RunFolder(Path(folder) if folder is not None else Path("runs") / whole.name)
-    with open_run(target, whole, FolderLock(target.path), resume, allow_change) as start:
+    return start_joined(old, whole, target, FolderLock(target.path), resume, allow_change, keep_checkpoints)
+
+
+def start_joined(
+    old: OldRun,
+    recipe: Recipe,
+    target: RunFolder,
+    lock: FolderLock,
+    resume: bool,
+    allow_change: bool,
+    keep_checkpoints: bool,
+) -> Running:
+    """`start_adding` with a recipe of `join_recipes`, in a folder that the caller may have locked already."""
+    with open_run(target, recipe, lock, resume, allow_change) as start:
         prepared = prepare_added(start.recipe, old)
         start.check_data(prepared, old.origin)
         teachers = {} if start.finished else {**load_teachers(prepared), **_old_model_as_teacher(prepared, old)}
@@ -82,7 +95,8 @@ def prepare_added(recipe: Recipe, old: OldRun) -> Prepared:
     tokenizer, add = old.bundle.tokenizer, _settings(recipe)
     check_metrics(recipe)
     new = [spec for name, spec in recipe.tasks.items() if name not in old.tasks]
-    added = {task.spec.name: task for task in read_tasks(new, tokenizer, cache_folder())}
+    read, word_tags = read_tasks(new, tokenizer, cache_folder(), old.bundle.tagger), old.bundle.word_tags
+    added = {task.spec.name: with_tags(task, word_tags) for task in read}
     reader = _reader_of_old_examples(recipe, old)
     tasks = {**{name: _old_task(recipe, old, name, reader) for name in old.tasks}, **added}
     model = _make_model(recipe, old, {name: task.labels for name, task in tasks.items()})
@@ -91,11 +105,12 @@ def prepare_added(recipe: Recipe, old: OldRun) -> Prepared:
         recipe,
         tokenizer,
         tasks,
-        make_packer(recipe, tokenizer),
+        make_packer(recipe, tokenizer, tagged=word_tags is not None),
         model,
-        drawn=tuple(added),
+        drawn=tuple(name for name in added if recipe.tasks[name].trained),
         evaluated=tuple(added) if frozen else tuple(tasks),
-        remembered=() if frozen else old.tasks,
+        remembered=() if frozen else tuple(name for name in old.tasks if recipe.tasks[name].trained),
+        word_tags=word_tags,
     )
     check_warmup(prepared)
     return prepared
@@ -108,7 +123,7 @@ def _settings(recipe: Recipe) -> AddSettings:
 
 def _reader_of_old_examples(recipe: Recipe, old: OldRun) -> str | None:
     """The first field of the recipe that needs training examples of the old tasks; None if no field does."""
-    add, policy = _settings(recipe), make_policy(recipe, 1)
+    add, policy = _settings(recipe), make_policy(recipe, dict.fromkeys(trained_tasks(recipe), 1.0), 1)
     if add.guarantee == "measured" and policy.memory is not None:
         return f"policy: {recipe.policy.name}"
     if add.distill:
@@ -124,13 +139,13 @@ def _reader_of_old_examples(recipe: Recipe, old: OldRun) -> str | None:
 
 def _old_task(recipe: Recipe, old: OldRun, name: str, reader: str | None) -> Task:
     spec, bundle = recipe.tasks[name], old.bundle
-    files = {"dev": spec.dev, "test": spec.test, "train": spec.train if reader else None}
+    files = {"dev": spec.dev, "test": spec.test, "train": spec.train if reader and spec.trained else None}
     splits: dict[str, Split] = {}
     for split, file in files.items():
         if file is None:
             continue
         try:
-            splits[split] = read_split(spec, bundle.labels[name], file, bundle.tokenizer, cache_folder(), split)
+            splits[split] = read_split_for(bundle, spec, file, split)
         except UserError as error:
             why = f" for {reader}" if split == "train" else ""
             raise UserError(f"{old.folder}: its task {name} needs its {split} file{why}: {error}") from None
@@ -140,18 +155,27 @@ def _old_task(recipe: Recipe, old: OldRun, name: str, reader: str | None) -> Tas
 def _make_model(recipe: Recipe, old: OldRun, labels: Mapping[str, LabelSpace]) -> MultiTaskModel:
     """The old tasks first, with all their weights; new parts are initialized from the seed."""
     dropout = (recipe.dropout, recipe.attention_dropout)
+    tags = old.bundle.word_tags
     model = make_model(
-        recipe.tasks, labels, recipe.adapter, lambda: load_encoder(old.model.path, *dropout), seed=recipe.seed
+        recipe.tasks,
+        labels,
+        recipe.adapter,
+        lambda: load_encoder(old.model.path, *dropout),
+        seed=recipe.seed,
+        tags=None if tags is None else len(tags.names),
     )
     new = [name for name in model.tasks if name not in old.tasks]
     if isinstance(recipe.encoder, str) and any(model.head(name).pretrained for name in new):
         start_heads(model, encoder_folder(recipe.encoder))
     with torch.no_grad():
+        if model.word_tags is not None and old.bundle.model.word_tags is not None:
+            model.word_tags.weight.copy_(old.bundle.model.word_tags.weight)
         for name in old.tasks:
             theirs = task_tensors(old.bundle.model, name)
             for key, tensor in task_tensors(model, name).items():
                 tensor.copy_(theirs[key])
-    freeze(model, recipe.train, old.tasks if _settings(recipe).guarantee == "frozen" else ())
+    frozen = old.tasks if _settings(recipe).guarantee == "frozen" else ()
+    freeze(model, recipe.train, frozen, [name for name in model.tasks if not recipe.tasks[name].trained])
     return model
 
 
@@ -160,7 +184,7 @@ def _old_model_as_teacher(prepared: Prepared, old: OldRun) -> dict[str, Teacher]
     weight = _settings(prepared.recipe).distill
     if not weight:
         return {}
-    taught = [name for name in old.tasks if prepared.recipe.tasks[name].kind != "text"]
+    taught = [name for name in prepared.remembered if prepared.recipe.tasks[name].kind != "text"]
     return {name: Teacher(old.bundle, weight, only_memory=True) for name in taught}
 
 

@@ -7,16 +7,19 @@ and has the hashes of the other files. Knows no training.
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from polytask.build import check_vocabulary, complete, head_choice, make_model
 from polytask.disk.atomic import atomic_file, write_atomically
+from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
@@ -26,7 +29,10 @@ from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import check_task_name
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
 from polytask.settings import MaxLength, MethodChoice, TaskSpec
+from polytask.tasks.task import Split, read_split
 from polytask.text.packing import Packer
+from polytask.text.tagging import TaggedWord, Tagger, TagVocabulary, column_words, encode_tagged, make_tagger
+from polytask.text.texts import Texts
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import YES_NO, LabelKind, LabelSpace, UserError
 
@@ -64,17 +70,31 @@ class TaskEntry:
     metric: str | None
     head: Method
     encoding: str | None = None
+    tags: tuple[str, ...] = ()
+    standardized_by: tuple[float, float] | None = None
+    """Mean and standard deviation of the training scores; None for other kinds, and in models of earlier versions."""
 
     @classmethod
     def of(cls, spec: TaskSpec, labels: LabelSpace) -> "TaskEntry":
-        head, score_range = Method.of(head_choice(spec)), (labels.low, labels.high)
-        classes = tuple(labels.classes)
-        return cls(spec.kind, spec.text, spec.label, classes, score_range, spec.metric, head, spec.encoding)
+        return cls(
+            kind=spec.kind,
+            text=spec.text,
+            label=spec.label,
+            classes=tuple(labels.classes),
+            range=(labels.low, labels.high),
+            metric=spec.metric,
+            head=Method.of(head_choice(spec)),
+            encoding=spec.encoding,
+            tags=spec.tags,
+            standardized_by=labels.standardized_by,
+        )
 
     def check(self, where: str) -> None:
         """Refuses what no training run writes."""
         if len(self.text) not in ((1,) if self.kind == "text" else (1, 2)):
             raise UserError(f"{where}.text: must be one column, or two for a pair, found {len(self.text)}")
+        if len(self.tags) not in (0, len(self.text)):
+            raise UserError(f"{where}.tags: must be one column for each text, found {len(self.tags)}")
         if (self.label is None) != (self.kind == "text"):
             raise UserError(f"{where}.label: every kind except text has a label, found {self.label!r} for {self.kind}")
         fixed = YES_NO.classes if self.kind == "yes_no" else ()
@@ -86,9 +106,17 @@ class TaskEntry:
         low, high = self.range
         if not low < high or not math.isfinite(high - low):
             raise UserError(f"{where}.range: must be the lowest score and a higher one, found {[low, high]}")
+        if self.standardized_by is not None:
+            mean, deviation = self.standardized_by
+            if self.kind != "score" or not low <= mean <= high or not 0 < deviation <= high - low:
+                raise UserError(
+                    f"{where}.standardized_by: must be the mean and the standard deviation of scores in the range, "
+                    f"found {[mean, deviation]} for kind {self.kind}"
+                )
 
     def labels(self, vocabulary: int = 0) -> LabelSpace:
-        return LabelSpace(self.kind, self.classes, *self.range, vocabulary if self.kind == "text" else 0)
+        vocabulary = vocabulary if self.kind == "text" else 0
+        return LabelSpace(self.kind, self.classes, *self.range, vocabulary, self.standardized_by)
 
     def spec(self, name: str) -> TaskSpec:
         return TaskSpec(
@@ -102,6 +130,7 @@ class TaskEntry:
             metric=self.metric,
             head=self.head.choice(),
             encoding=self.encoding,
+            tags=self.tags,
         )
 
 
@@ -115,6 +144,7 @@ class TasksFile:
     tasks: Mapping[str, TaskEntry]
     files: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the other files."""
+    word_tags: TagVocabulary | None = None
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------
@@ -128,6 +158,32 @@ class Bundle:
     specs: Mapping[str, TaskSpec]
     labels: Mapping[str, LabelSpace]
     adapter: MethodChoice
+    word_tags: TagVocabulary | None = None
+
+    @cached_property
+    def tagger(self) -> Tagger | None:
+        """The tagger that the model was trained with."""
+        return None if self.word_tags is None else make_tagger(self.word_tags.tagger)
+
+    def tokenize(self, examples: Sequence[tuple[str, ...]], tags: Sequence[tuple[str, ...]] | None = None) -> Texts:
+        """The token ids of examples, and the tags of their words if the model has tags.
+
+        `tags` are the values of the columns with tags. Without them, and without a tagger, the words have no tags.
+        """
+        if self.word_tags is None:
+            columns = [self.tokenizer.encode(column) for column in zip(*examples, strict=True)]
+            return Texts.of(list(zip(*columns, strict=True)))
+        texts = [text for example in examples for text in example]
+        words: list[list[TaggedWord]] = [[] for _ in texts]
+        if self.tagger is not None:
+            words = [self.tagger.words(text) for text in texts]
+        elif tags is not None:
+            columns_of_tags = [value for example in tags for value in example]
+            words = [column_words(*one) for one in zip(texts, columns_of_tags, strict=True)]
+        encoded = encode_tagged(self.tokenizer, texts, words, self.word_tags.ids)
+        width = len(examples[0]) if examples else 1
+        ids = [tuple(one.ids for one in encoded[i : i + width]) for i in range(0, len(encoded), width)]
+        return replace(Texts.of(ids), tags=np.concatenate([one.tags for one in encoded]))
 
 
 def save_bundle(bundle: Bundle, folder: Path) -> None:
@@ -145,6 +201,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
         adapter=Method.of(complete(bundle.adapter, "recipe: adapter")),
         tasks={name: TaskEntry.of(spec, bundle.labels[name]) for name, spec in bundle.specs.items()},
         files={file.name: sha256(file) for file in target.files if file != target.tasks},
+        word_tags=bundle.word_tags,
     )
     write_atomically(target.tasks, json.dumps(asdict(content), indent=1, ensure_ascii=False))
 
@@ -184,20 +241,33 @@ def load_bundle(folder: Path) -> Bundle:
     specs = {name: entry.spec(name) for name, entry in content.tasks.items()}
     labels = {name: entry.labels(tokenizer.vocabulary) for name, entry in content.tasks.items()}
     adapter = complete(content.adapter.choice(), f"{path}: adapter", saved=True)
-    model = _load_model(folder, specs, labels, adapter)
-    packer = Packer(tuple(specs), tokenizer.cls_id, tokenizer.sep_id, content.max_length, tokenizer.masker)
-    return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter)
+    tags = content.word_tags
+    model = _load_model(folder, specs, labels, adapter, None if tags is None else len(tags.names))
+    ids, tagged = (tokenizer.cls_id, tokenizer.sep_id), tags is not None
+    packer = Packer(tuple(specs), *ids, content.max_length, tokenizer.masker, tagged)
+    return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter, tags)
+
+
+def read_split_for(bundle: Bundle, spec: TaskSpec, source: str, name: str) -> Split:
+    """Reads a file of a task that the model knows."""
+    parts = bundle.labels[spec.name], source, bundle.tokenizer, cache_folder(), name, bundle.tagger
+    split = read_split(spec, *parts)
+    return split if bundle.word_tags is None else split.with_tags(bundle.word_tags)
 
 
 def _load_model(
-    folder: Path, specs: Mapping[str, TaskSpec], labels: Mapping[str, LabelSpace], adapter: MethodChoice
+    folder: Path,
+    specs: Mapping[str, TaskSpec],
+    labels: Mapping[str, LabelSpace],
+    adapter: MethodChoice,
+    tags: int | None,
 ) -> MultiTaskModel:
     path, tasks = ModelFolder(folder).parts, ModelFolder(folder).tasks
     header = read_header(path, AGAIN)
     # tasks.json may describe an adapter of any size; it is not built larger than the file has numbers for.
     held = sum(math.prod(entry.shape) for entry in header.values())
     try:
-        model = make_model(specs, labels, adapter, lambda: load_encoder(folder), most=2 * held + SPARE)
+        model = make_model(specs, labels, adapter, lambda: load_encoder(folder), most=2 * held + SPARE, tags=tags)
     except UserError as error:
         raise UserError(str(error).replace("recipe:", f"{tasks}:", 1)) from None
     _check_parts(path, header, model)
@@ -238,6 +308,8 @@ def read_tasks(path: Path) -> TasksFile:
     tasks: TasksFile = convert(content, TasksFile, str(path))
     if not tasks.tasks:
         raise UserError(f"{path}: tasks: at least one task is needed")
+    if tasks.word_tags is not None:
+        tasks.word_tags.check(f"{path}: word_tags.names")
     for name, entry in tasks.tasks.items():
         check_task_name(name, f"{path}: tasks")
         entry.check(f"{path}: tasks.{name}")

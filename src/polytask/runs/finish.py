@@ -87,6 +87,8 @@ def finish(
     phases.end("predictions")
     verdict = None if gate is None else gate(scores)
     evaluations = {split: scored.report for split, scored in scores.items()}
+    if isinstance(session.evaluate, DevScorer) and not evaluations["dev"].train:
+        evaluations["dev"] = replace(evaluations["dev"], train=session.evaluate.score_training_rows(step))
     summary = summarize(folder, prepared, session, evaluations, verdict)
     phases.end("data check")
     if summary.saved:
@@ -114,8 +116,9 @@ def _kept_scores(session: Session, step: int) -> SplitScores | None:
 def finish_again(folder: RunFolder, summary: Summary) -> Finished:
     """Writes the report of a finished run again."""
     step = summary.best.step or 0
+    not_trained = [name for name, task in summary.tasks.items() if not task.trained]
     evaluations = {
-        split: report_from({"step": step, "split": split, "tasks": tasks})
+        split: report_from({"step": step, "split": split, "tasks": tasks, "not_trained": not_trained})
         for split, tasks in summary.evaluations.items()
     }
     write_report(folder.path)
@@ -173,6 +176,7 @@ def summarize(
         findings=tuple(asdict(finding) for finding in prepared.findings()),
         evaluations={split: asdict(report)["tasks"] for split, report in evaluations.items()},
         baselines=_baselines(prepared),
+        training_rows={task: asdict(score) for task, score in evaluations["dev"].train.items()},
         start=None if before is None else asdict(before)["tasks"],
         untrained={} if before is None else before.baselines,
         remarks=() if before is None else tuple(remarks(evaluations["dev"], before, recipe.train.select)),
@@ -181,6 +185,7 @@ def summarize(
         added=None if verdict is None else verdict.added,
         refused=refused,
         saved=refused is None,
+        word_tags=None if prepared.word_tags is None else asdict(prepared.word_tags),
     )
 
 
@@ -193,7 +198,8 @@ def _best(prepared: Prepared, session: Session, dev: EvalReport, before: EvalRep
     if task in tasks:
         sign = dev.tasks[task].sign(metric or None)
     else:
-        sign = -1 if all(tasks[name].kind == "text" for name in prepared.evaluated) else 1
+        trained = [name for name in prepared.evaluated if tasks[name].trained]
+        sign = -1 if all(tasks[name].kind == "text" for name in trained) else 1
     start = None if before is None else sign * before.chosen(select)
     return Best(session.best_step, select, sign * session.best_value, start)
 

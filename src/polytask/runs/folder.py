@@ -97,6 +97,11 @@ class RunFolder:
         return self.path / "report.html"
 
     @property
+    def attention(self) -> Path:
+        """Heat maps of one text."""
+        return self.path / "attention.html"
+
+    @property
     def texts(self) -> Path:
         """The texts of a pretraining run."""
         return self.path / "texts"

@@ -29,7 +29,9 @@ def judge_old_tasks(old: OldRun, prepared: Prepared, scores: Mapping[str, SplitS
     frozen = add.guarantee == "frozen"
     if frozen:
         check_nothing_moved(old, prepared, compared)
-    return Verdict(_added(old, prepared, add, compared["dev"]), None if frozen else drop_message(compared["dev"], add))
+    # A head that was never trained has no skill to lose, so its score may change by any amount.
+    trained = {name: task for name, task in compared["dev"].items() if prepared.recipe.tasks[name].trained}
+    return Verdict(_added(old, prepared, add, compared["dev"]), None if frozen else drop_message(trained, add))
 
 
 def _added(old: OldRun, prepared: Prepared, add: AddSettings, dev: Mapping[str, OldTask]) -> Added:
@@ -71,7 +73,9 @@ def check_nothing_moved(old: OldRun, prepared: Prepared, compared: Mapping[str, 
 
 
 def drop_message(old: Mapping[str, OldTask], add: AddSettings) -> str | None:
-    """Why the model is not saved; None if no old task dropped too far."""
+    """Why the model is not saved; None if no old task dropped too far, or any drop is allowed."""
+    if add.max_drop is None:
+        return None
     dropped = [
         f"{name} fell by {task.fell_by():.2f} points ({task.metric} {task.before.value:.3f} before, "
         f"{task.after.value:.3f} after; the 95 % interval of the difference is {100 * task.difference.low:+.1f} to "

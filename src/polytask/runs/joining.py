@@ -80,7 +80,7 @@ def join_recipes(old: OldRun, recipe: str | Path | Mapping[str, Any], settings: 
     whole = recipe_from(
         {
             "name": "-".join([old.recipe.name, *map(str, new)]),
-            **{field: plain[field] for field in ("encoder", "max_length")},
+            **{field: plain[field] for field in ("encoder", "max_length", "word_tags")},
             # The adapter as the model was saved with it: defaults may have changed since then.
             "adapter": {"name": old.bundle.adapter.name, **old.bundle.adapter.options},
             **content,
@@ -90,6 +90,8 @@ def join_recipes(old: OldRun, recipe: str | Path | Mapping[str, Any], settings: 
         where=where,
         folder=folder,
     )
+    if not any(whole.tasks[name].trained for name in map(str, new)):
+        raise UserError(f"{where}: tasks: at least one new task must be trained, found `trained: false` for all")
     _check_same_model(whole, old, where)
     return _frozen(whole, old, where) if whole.add and whole.add.guarantee == "frozen" else whole
 
@@ -116,10 +118,13 @@ def _old_tasks(old: OldRun, plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_same_model(recipe: Recipe, old: OldRun, where: str) -> None:
-    for field in ("encoder", "max_length"):
+    for field in ("encoder", "max_length", "word_tags"):
         own, theirs = getattr(recipe, field), getattr(old.recipe, field)
         if own != theirs:
             raise UserError(f"{where}: {field}: {old.folder} has {theirs!r}, found {own!r}; leave the field out")
+    for name, spec in recipe.tasks.items():
+        if spec.tags and old.bundle.word_tags is None:
+            raise UserError(f"{where}: tasks.{name}.tags: the model of {old.folder} has no word tags; leave it out")
     own, theirs = (complete(choice, f"{where}: adapter") for choice in (recipe.adapter, old.bundle.adapter))
     if own != theirs:
         raise UserError(

@@ -20,11 +20,13 @@ from polytask.runs.bundle import Bundle, no_model
 from polytask.runs.folder import find_model
 from polytask.runs.phases import Phases
 from polytask.runs.summary import TaskSummary
+from polytask.settings import TaskSpec
 from polytask.tasks.describe import describe_split
 from polytask.tasks.doctor import examine
 from polytask.tasks.finding import Finding
-from polytask.tasks.task import Task, read_tasks
+from polytask.tasks.task import Task, read_tasks, tag_vocabulary, with_tags
 from polytask.text.packing import Packer
+from polytask.text.tagging import TagVocabulary, make_tagger
 from polytask.text.tokenizer import TextTokenizer
 from polytask.training.groups import freeze
 from polytask.types import UserError
@@ -42,11 +44,13 @@ class Prepared:
     packer: Packer
     model: MultiTaskModel
     drawn: tuple[str, ...]
-    """The tasks that steps are drawn from: all tasks, or the new ones where tasks are added to a run."""
+    """The tasks that steps are drawn from: all trained tasks, or the new ones where tasks are added to a run."""
     evaluated: tuple[str, ...]
     """The tasks that evaluations during training score."""
     remembered: tuple[str, ...] = ()
     """Tasks that an earlier run has learned, whose examples fill the policy's memory from the start."""
+    word_tags: TagVocabulary | None = None
+    """The part-of-speech tags of the training data; None without tags."""
     packed: PackedSplits = field(default_factory=PackedSplits)
     """The packed batches of the splits that evaluations score."""
 
@@ -74,7 +78,8 @@ class Prepared:
     @property
     def bundle(self) -> Bundle:
         labels = {name: task.labels for name, task in self.tasks.items()}
-        return Bundle(self.model, self.tokenizer, self.packer, self.recipe.tasks, labels, self.recipe.adapter)
+        parts = self.model, self.tokenizer, self.packer
+        return Bundle(*parts, self.recipe.tasks, labels, self.recipe.adapter, self.word_tags)
 
 
 def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
@@ -86,20 +91,34 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     folder = encoder_folder(recipe.encoder)
     tokenizer = load_tokenizer(folder, recipe.max_length)
     check_metrics(recipe)
-    tasks = {task.spec.name: task for task in read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder())}
+    tagger = None if recipe.word_tags is None else recipe.word_tags.tagger
+    read = read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder(), make_tagger(tagger))
+    word_tags = tag_vocabulary(read, tagger)
+    tasks = {task.spec.name: with_tags(task, word_tags) for task in read}
     phases.end("data")
     labels = {name: task.labels for name, task in tasks.items()}
     model = make_model(
-        recipe.tasks, labels, recipe.adapter, lambda: make_encoder(recipe, folder, tokenizer), seed=recipe.seed
+        recipe.tasks,
+        labels,
+        recipe.adapter,
+        lambda: make_encoder(recipe, folder, tokenizer),
+        seed=recipe.seed,
+        tags=None if word_tags is None else len(word_tags.names),
     )
     if isinstance(recipe.encoder, str):
         start_heads(model, folder)
-    freeze(model, recipe.train)
+    freeze(model, recipe.train, not_trained=[name for name in tasks if not recipe.tasks[name].trained])
     phases.end("model")
-    names = tuple(tasks)
-    prepared = Prepared(recipe, tokenizer, tasks, make_packer(recipe, tokenizer), model, drawn=names, evaluated=names)
+    drawn, evaluated = tuple(trained_tasks(recipe)), tuple(tasks)
+    packer = make_packer(recipe, tokenizer, tagged=word_tags is not None)
+    prepared = Prepared(recipe, tokenizer, tasks, packer, model, drawn, evaluated, word_tags=word_tags)
     check_warmup(prepared)
     return prepared
+
+
+def trained_tasks(recipe: Recipe) -> dict[str, TaskSpec]:
+    """The tasks that the recipe does not leave out of training (`trained: false`)."""
+    return {name: spec for name, spec in recipe.tasks.items() if spec.trained}
 
 
 def load_tokenizer(folder: Path, max_length: int) -> TextTokenizer:
@@ -150,5 +169,6 @@ def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
         text=tuple(spec.text),
         label=spec.label,
         metric=primary_of(spec).name,
+        trained=spec.trained,
         data={name: describe_split(split, labels, prepared.packer, apart) for name, split in task.splits.items()},
     )

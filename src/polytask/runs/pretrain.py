@@ -1,12 +1,14 @@
-"""Further masked-language-model training of an encoder, before fine-tuning.
+"""Masked-language-model training of an encoder before fine-tuning, or of a finished run after it.
 
-The texts are collected in the run's folder, each once; the run then has one task of plain text on them. Its `model/` is
-an encoder like any other.
+The texts are collected in the run's folder, each once. Before fine-tuning, the run has one task of plain text on them,
+and its `model/` is an encoder like any other. After fine-tuning, that task is added to the tasks of the finished run,
+whose heads and adapters are kept.
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 
 from polytask.disk.atomic import atomic_file
@@ -14,9 +16,12 @@ from polytask.disk.lock import FolderLock
 from polytask.disk.writable import make_folder
 from polytask.evaluation.baselines import report_from
 from polytask.recipe.reading import read_recipe
-from polytask.recipe.records import Recipe
+from polytask.recipe.records import Recipe, recipe_to_mapping
+from polytask.runs.add import start_joined
 from polytask.runs.finish import Finished
 from polytask.runs.folder import RunFolder
+from polytask.runs.joining import OldRun, join_recipes, read_old_run
+from polytask.runs.prepare import trained_tasks
 from polytask.runs.run import Running, start_run
 from polytask.runs.start import check_free
 from polytask.settings import MethodChoice, TaskSpec
@@ -35,7 +40,11 @@ Texts = Callable[[], Iterator[str]]
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A finished pretraining run, and its perplexity on held-out text before and after."""
+    """A finished pretraining run, and its perplexity on held-out text before and after.
+
+    If it started from a finished run, `finished.summary.added.old` has the dev scores of that run's tasks before and
+    after.
+    """
 
     finished: Finished
     before: MetricValue | None
@@ -44,17 +53,18 @@ class Pretrained:
 
     @property
     def encoder(self) -> Path:
-        """The `encoder` for the recipe that fine-tunes."""
+        """The `encoder` for the recipe that fine-tunes; with the heads of the run that it started from, if any."""
         return RunFolder(self.finished.folder).model.path
 
     @classmethod
     def of(cls, finished: Finished) -> "Pretrained":
-        start = finished.summary.start
+        start, added = finished.summary.start, finished.summary.added
+        task = TASK if added is None else added.tasks[0]
         before = None if start is None else report_from({"step": 0, "split": "dev", "tasks": start})
         return cls(
             finished,
-            None if before is None else before.tasks[TASK].metrics["perplexity"],
-            finished.evaluations["dev"].tasks[TASK].metrics["perplexity"],
+            None if before is None else before.tasks[task].metrics["perplexity"],
+            finished.evaluations["dev"].tasks[task].metrics["perplexity"],
         )
 
 
@@ -67,11 +77,12 @@ def pretrain(
     resume: bool = False,
     allow_change: bool = False,
     keep_checkpoints: bool = False,
+    start: str | Path | None = None,
 ) -> Pretrained:
     """Trains a recipe's encoder further on plain text, with the arguments of `start_pretraining`."""
     if not isinstance(recipe, Recipe):
         recipe = read_recipe(recipe, settings)
-    running = start_pretraining(recipe, run, texts, own, resume, allow_change, keep_checkpoints)
+    running = start_pretraining(recipe, run, texts, own, resume, allow_change, keep_checkpoints, start)
     return Pretrained.of(running.complete())
 
 
@@ -83,6 +94,7 @@ def start_pretraining(
     resume: bool = False,
     allow_change: bool = False,
     keep_checkpoints: bool = False,
+    start: str | Path | None = None,
 ) -> Running:
     """Prepares a run that trains a masked language model on a recipe's texts.
 
@@ -90,7 +102,11 @@ def start_pretraining(
     not used. The texts are those of the tasks' training files, or of `texts`, given as FILE:COLUMN; both with
     `own=True`. Held out are texts of the tasks' dev files, or 5 % of the texts if no dev file is used. `resume`,
     `allow_change` and `keep_checkpoints` are those of `start_training`.
+
+    `start` is a finished run, whose model is trained further: its encoder, adapter and maximum length are used in place
+    of the recipe's, and the new run keeps its tasks, with their heads and adapters unchanged.
     """
+    old = None if start is None else read_old_run(Path(start))
     folder = RunFolder(Path(run) if run is not None else Path("runs") / f"{recipe.name}-pretrained")
     use_own = not texts if own is None else own
     given = [_given(text) for text in texts]
@@ -99,7 +115,10 @@ def start_pretraining(
         check_free(folder)
     if not resume or (folder.path.exists() and not folder.recipe.exists()):  # stopped while it collected texts
         _collect(recipe, given, use_own, folder, lock)
-    return start_run(_of_texts(recipe, folder), folder, lock, resume, allow_change, keep_checkpoints)
+    options = folder, lock, resume, allow_change, keep_checkpoints
+    if old is not None:
+        return start_joined(old, _joined(recipe, old, folder), *options)
+    return start_run(_of_texts(recipe, folder), *options)
 
 
 def _of_texts(recipe: Recipe, folder: RunFolder) -> Recipe:
@@ -118,6 +137,22 @@ def _of_texts(recipe: Recipe, folder: RunFolder) -> Recipe:
     )
 
 
+def _joined(recipe: Recipe, old: OldRun, folder: RunFolder) -> Recipe:
+    """The recipe of a pretraining run that keeps the tasks of a finished run."""
+    content = recipe_to_mapping(_of_texts(recipe, folder))
+    names = chain([TASK], (f"{TASK}-{number}" for number in count(2)))
+    name = next(name for name in names if name not in old.tasks)
+    return join_recipes(
+        old,
+        {
+            **{field: content[field] for field in ("name", "dropout", "attention_dropout", "seed", "optimizer")},
+            "tasks": {name: content["tasks"][TASK]},
+            "train": {**content["train"], "select": name},
+            "add": {"guarantee": "measured", "max_drop": None},
+        },
+    )
+
+
 def _file(folder: RunFolder, split: str) -> Path:
     return folder.texts / f"{split}.jsonl"
 
@@ -125,8 +160,8 @@ def _file(folder: RunFolder, split: str) -> Path:
 # --- texts ------------------------------------------------------------------------------------------------------------
 def _collect(recipe: Recipe, given: Sequence[Texts], own: bool, folder: RunFolder, lock: FolderLock) -> None:
     """Writes train.jsonl and dev.jsonl: each text once, in one of the two. Memory holds only a key of each text."""
-    specs = recipe.tasks.values() if own else ()
-    train = [*given, *(_of_task(spec, spec.train) for spec in specs)]
+    specs = trained_tasks(recipe).values() if own else ()
+    train = [*given, *(_of_task(spec, spec.train) for spec in specs if spec.train is not None)]
     dev = [_of_task(spec, spec.dev) for spec in specs]
     learned = {key for key, _ in _keyed(train)}
     held = _some({key for key, _ in _keyed(dev)} - learned, MOST_HELD_OUT)

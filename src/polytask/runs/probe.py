@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from polytask.recipe.records import Recipe
-from polytask.runs.prepare import Prepared, prepare
+from polytask.runs.prepare import Prepared, prepare, trained_tasks
 from polytask.runs.session import make_sampler
 from polytask.types import UserError
 
@@ -20,8 +20,8 @@ FEWEST = 3
 
 def with_probes(recipe: Recipe, every: int | None = None) -> Recipe:
     """The recipe with a probe every `every` steps; left out: as the recipe says, else every `affordable` steps."""
-    if len(recipe.tasks) < 2:
-        raise UserError(f"recipe: tasks: interference needs two or more tasks, found {len(recipe.tasks)}")
+    if (trained := len(trained_tasks(recipe))) < 2:
+        raise UserError(f"recipe: tasks: interference needs two or more trained tasks, found {trained}")
     every = every or recipe.train.interference_every or affordable(prepare(recipe))
     return replace(recipe, train=replace(recipe.train, interference_every=every))
 
@@ -29,8 +29,8 @@ def with_probes(recipe: Recipe, every: int | None = None) -> Recipe:
 def affordable(prepared: Prepared) -> int:
     """The number of steps between probes that keeps their cost within `COST`."""
     settings = prepared.recipe.train
-    lengths = {task: _tokens_of_one(prepared, task) for task in prepared.tasks}
-    sizes = {task: len(split) for task, split in prepared.splits("train").items()}
+    lengths = {task: _tokens_of_one(prepared, task) for task in prepared.drawn}
+    sizes = {task: len(split) for task, split in prepared.splits("train").items() if task in prepared.drawn}
     a_probe = sum(min(settings.batch_size, sizes[task]) * lengths[task] for task in sizes)
     steps = settings.epochs * prepared.steps_per_epoch
     sampler = make_sampler(prepared)

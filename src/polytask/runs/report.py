@@ -50,6 +50,7 @@ def read_run(folder: RunFolder) -> RunRecord:
         evaluations=evaluations,
         probes=probes,
         predictions=_predictions(folder),
+        attention=folder.attention.name if folder.attention.exists() else None,
     )
 
 

@@ -14,7 +14,8 @@ from polytask.disk.atomic import write_atomically
 from polytask.disk.hidden_folder import clear_leftovers
 from polytask.disk.json_files import read_json
 from polytask.machine import usable_cores
-from polytask.recipe.reading import read_recipe
+from polytask.recipe.earlier import as_written
+from polytask.recipe.reading import read_content, read_recipe
 from polytask.recipe.records import Recipe, flat_fields
 from polytask.runs.folder import RunFolder
 from polytask.runs.summary import Summary, read_summary
@@ -89,13 +90,16 @@ def _without_best(checkpoints: Path, found: Found, allow_change: bool) -> Found:
 
 # --- what the machine decided -----------------------------------------------------------------------------------------
 def as_started(run: RunFolder, recipe: Recipe) -> tuple[Recipe, int | None]:
-    """The recipe with the precision that the run was started with, unless it names one; and the run's CPU threads.
+    """The recipe with what the run was started with and the recipe does not name; and the run's CPU threads.
 
-    Both change the last bits of a sum, so a resumed run must not choose again. None: no usable number is known.
+    Precision and threads change the last bits of a sum, so a resumed run must not choose again. Fields that did not
+    exist when the run was started keep the value that they had. None: no usable number of threads is known.
     """
-    if recipe.train.precision == "auto" and run.recipe.exists():
-        precision = read_recipe(run.recipe).train.precision
-        recipe = replace(recipe, train=replace(recipe.train, precision=precision))
+    if run.recipe.exists():
+        recipe = as_written(recipe, read_content(run.recipe))
+        if recipe.train.precision == "auto":
+            precision = read_recipe(run.recipe).train.precision
+            recipe = replace(recipe, train=replace(recipe.train, precision=precision))
     threads = read_environment(run).get("threads") if run.environment.exists() else None
     return recipe, threads if isinstance(threads, int) and 1 <= threads <= usable_cores() else None
 

@@ -6,21 +6,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from polytask.disk.cache import cache_folder
+from polytask import seeds
 from polytask.evaluation.baselines import untrained_baseline
 from polytask.evaluation.evaluate import evaluate, split_outputs, write_predictions
+from polytask.evaluation.packed_splits import PackedSplits
 from polytask.heads.base import Head
 from polytask.machine import pick_device
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe
-from polytask.runs.bundle import load_run
+from polytask.runs.bundle import load_run, read_split_for
 from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared
 from polytask.settings import TaskSpec
-from polytask.tasks.task import Split, read_split
-from polytask.types import EvalReport, UserError, unknown
+from polytask.tasks.task import Split
+from polytask.text.texts import Texts
+from polytask.types import EvalReport, TaskScore, UserError, unknown
 
 SPLITS = ("train", "dev", "test")
 
@@ -39,27 +43,78 @@ def score_split(prepared: Prepared, split: str, step: int, tasks: Collection[str
     splits = {name: data for name, data in prepared.splits(split).items() if tasks is None or name in tasks}
     outputs = split_outputs(prepared.model, splits, prepared.packer, prepared.bf16, prepared.packed)
     report = evaluate(prepared.model, outputs, splits, prepared.recipe.tasks, split, step)
-    return SplitScores(report, outputs)
+    not_trained = tuple(name for name in report.tasks if not prepared.recipe.tasks[name].trained)
+    return SplitScores(replace(report, not_trained=not_trained), outputs)
+
+
+@dataclass(frozen=True)
+class SomeRows:
+    """Some of a split's examples, by index."""
+
+    split: Split
+    indices: npt.NDArray[np.int64]
+
+    @property
+    def labels(self) -> npt.NDArray[Any]:
+        return self.split.labels[self.indices]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def tokens(self, index: int) -> tuple[npt.NDArray[np.integer], ...]:
+        return self.split.tokens(int(self.indices[index]))
+
+    def gather(self, indices: npt.NDArray[np.int64]) -> Texts:
+        """Returns the texts of several examples, with their tags."""
+        return self.split.gather(self.indices[indices])
+
+
+def sample_of_training_rows(prepared: Prepared) -> dict[str, SomeRows]:
+    """`train.evaluate_train` training rows of each trained task; the choice does not depend on the run's seed."""
+    chosen = {}
+    for name in prepared.drawn if prepared.recipe.train.evaluate_train else ():
+        split = prepared.tasks[name].splits["train"]
+        order = seeds.generator(0, "evaluate_train", name).permutation(len(split))
+        chosen[name] = SomeRows(split, np.sort(order[: prepared.recipe.train.evaluate_train]))
+    return chosen
 
 
 @dataclass
 class DevScorer:
-    """Scores dev during training, and keeps the last result: the end of a run needs that of the best step again."""
+    """Scores dev during training, and keeps the last result: the end of a run needs that of the best step again.
+
+    With `train.evaluate_train` it scores some training rows too.
+    """
 
     prepared: Prepared
     last: SplitScores | None = None
     seconds: float = 0.0
     """The time that all evaluations took."""
 
+    training_rows: Mapping[str, SomeRows] = field(init=False)
+    """By task: the training rows that are scored too."""
+    _packed: PackedSplits = field(default_factory=PackedSplits)
+    """Their batches. Those of dev are kept elsewhere, because only one split of a task is kept."""
+
+    def __post_init__(self) -> None:
+        self.training_rows = sample_of_training_rows(self.prepared)
+
     def __call__(self, step: int) -> EvalReport:
         """The scores that choose the best checkpoint; at step 0 together with the scores of untrained methods."""
         started = time.perf_counter()
-        self.last = score_split(self.prepared, "dev", step, self.prepared.evaluated)
-        report = self.last.report
+        scores = score_split(self.prepared, "dev", step, self.prepared.evaluated)
+        report = replace(scores.report, train=self.score_training_rows(step))
+        self.last = replace(scores, report=report)
         if step == 0:
             report = replace(report, baselines=untrained_baselines(self.prepared))
         self.seconds += time.perf_counter() - started
         return report
+
+    def score_training_rows(self, step: int) -> Mapping[str, TaskScore]:
+        """By task: the scores on the chosen training rows; empty without `train.evaluate_train`."""
+        prepared, rows = self.prepared, self.training_rows
+        outputs = split_outputs(prepared.model, rows, prepared.packer, prepared.bf16, self._packed)
+        return evaluate(prepared.model, outputs, rows, prepared.recipe.tasks, "train", step).tasks
 
     def kept(self, step: int) -> SplitScores | None:
         """The scores of this step, if it was the last that was evaluated and all tasks were."""
@@ -122,7 +177,7 @@ def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] |
             if name not in known:
                 raise UserError(unknown(str(where), name, known, "task"))
         spec = recipe.tasks[name]
-        splits[name] = read_split(spec, bundle.labels[name], file, bundle.tokenizer, cache_folder(), split)
+        splits[name] = read_split_for(bundle, spec, file, split)
     outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16")
     report = evaluate(bundle.model, outputs, splits, recipe.tasks, split, 0)
     written: dict[str, Path] = {}
@@ -131,7 +186,8 @@ def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] |
         path = _write_predictions(target, bundle.model.head(name), outputs[name], data)
         written |= {} if path is None else {name: path}
     skipped = {name: data.num_broken for name, data in splits.items()}
-    return Evaluated(report.step, split, report.tasks, skipped=skipped, predictions=written)
+    not_trained = tuple(name for name in splits if not recipe.tasks[name].trained)
+    return Evaluated(report.step, split, report.tasks, not_trained=not_trained, skipped=skipped, predictions=written)
 
 
 def _check_own_functions(recipe: Recipe, folder: Path) -> None:

@@ -6,15 +6,17 @@ from pathlib import Path
 import torch
 
 from polytask.build import make, make_loss, option
+from polytask.losses.base import Loss
 from polytask.machine import skip_compiler_import, wait_for_warm_up
 from polytask.policies.base import Policy, PolicyContext
 from polytask.recipe.records import Recipe
-from polytask.regularizers.base import RegularizerContext
+from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.runs.folder import RunFolder
-from polytask.runs.prepare import Prepared
+from polytask.runs.prepare import Prepared, trained_tasks
 from polytask.runs.score import DevScorer
 from polytask.runs.teachers import Teacher, teacher_outputs
 from polytask.samplers.base import Sampler, SamplerContext
+from polytask.settings import TrainSettings
 from polytask.tasks.describe import class_counts
 from polytask.training.averages import RunningAverage
 from polytask.training.captured import CapturedSteps, reason_not_capturable
@@ -23,6 +25,7 @@ from polytask.training.feed import Feed
 from polytask.training.groups import parameter_groups
 from polytask.training.journal import Journal
 from polytask.training.loop import Session
+from polytask.training.loss_scale import even_scale
 from polytask.training.memory import Memory
 from polytask.training.objective import Objective
 
@@ -39,9 +42,12 @@ def make_session(
     skip_compiler_import()
     recipe, model, settings = prepared.recipe, prepared.model.to(device), prepared.recipe.train
     sampler = make_sampler(prepared)
-    policy = make_policy(recipe, prepared.steps_per_epoch).to(device)
+    losses = make_losses(prepared)
+    weights = task_weights(prepared, losses)
+    policy = make_policy(recipe, weights, prepared.steps_per_epoch).to(device)
     feed = make_feed(prepared, policy)
-    objective = make_objective(prepared, policy, sampler, feed, teachers or {})
+    regularizers = make_regularizers(prepared, weights, sampler, feed)
+    objective = make_objective(settings, policy, regularizers, losses, teachers or {})
     rates = [option("optimizer", recipe.optimizer, name, "recipe: optimizer") for name in ("lr", "weight_decay")]
     groups = parameter_groups(model, settings, rates[0], rates[1], policy)
     session = Session(
@@ -77,16 +83,41 @@ def make_sampler(prepared: Prepared) -> Sampler:
     return sampler
 
 
-def make_policy(recipe: Recipe, steps_per_epoch: int) -> Policy:
-    weights = {name: spec.weight for name, spec in recipe.tasks.items()}
-    kinds = {name: spec.kind for name, spec in recipe.tasks.items()}
+def make_losses(prepared: Prepared) -> dict[str, Loss]:
+    """The losses of the trained tasks whose recipe names one."""
+    trained = trained_tasks(prepared.recipe)
+    losses = {
+        name: make_loss(task.spec, task.labels, class_counts(task.splits["train"], task.labels))
+        for name, task in prepared.tasks.items()
+        if name in trained and "train" in task.splits
+    }
+    return {name: loss for name, loss in losses.items() if loss is not None}
+
+
+def task_weights(prepared: Prepared, losses: Mapping[str, Loss]) -> dict[str, float]:
+    """The factor of each trained task's loss: its weight in the recipe, times `train.loss_scale`."""
+    settings = prepared.recipe.train
+    weights = {name: spec.weight for name, spec in trained_tasks(prepared.recipe).items()}
+    if settings.loss_scale == "even":
+        for name in weights:
+            splits, head = prepared.tasks[name].splits, prepared.model.head(name)
+            # The training rows of tasks that an earlier run has learned may not be there.
+            labels = torch.from_numpy((splits.get("train") or splits["dev"]).labels)
+            weights[name] *= even_scale(head, losses.get(name), labels, settings.batch_size)
+    return weights
+
+
+def make_policy(recipe: Recipe, weights: Mapping[str, float], steps_per_epoch: int) -> Policy:
+    """The policy of the tasks in `weights`."""
+    kinds = {name: recipe.tasks[name].kind for name in weights}
     policy: Policy = make("policy", recipe.policy, "recipe: policy", PolicyContext(weights, kinds, steps_per_epoch))
     return policy
 
 
 def make_feed(prepared: Prepared, policy: Policy) -> Feed:
     """The training examples; a memory of tasks that an earlier run has learned starts full."""
-    model, examples, seed = prepared.model, prepared.splits("train"), prepared.recipe.seed
+    model, seed, trained = prepared.model, prepared.recipe.seed, trained_tasks(prepared.recipe)
+    examples = {name: split for name, split in prepared.splits("train").items() if name in trained}
     memory = None
     if policy.memory is not None:
         memory = Memory(policy.memory, model.tasks, seed)
@@ -96,27 +127,32 @@ def make_feed(prepared: Prepared, policy: Policy) -> Feed:
     return Feed(examples, prepared.packer, seed, formats=formats, memory=memory)
 
 
-def make_objective(
-    prepared: Prepared, policy: Policy, sampler: Sampler, feed: Feed, teachers: Mapping[str, Teacher]
-) -> Objective:
+def make_regularizers(
+    prepared: Prepared, weights: Mapping[str, float], sampler: Sampler, feed: Feed
+) -> dict[str, Regularizer]:
     recipe, settings = prepared.recipe, prepared.recipe.train
     context = RegularizerContext(
         prepared.model,
-        {name: spec.weight for name, spec in recipe.tasks.items()},
+        weights,
         settings.epochs * prepared.steps_per_epoch,
         sampler.stages,
         feed.sample,
-        tuple(name for name in recipe.tasks if name not in prepared.drawn),
+        tuple(name for name in weights if name not in prepared.drawn),
     )
-    losses = {
-        name: make_loss(task.spec, task.labels, class_counts(task.splits["train"], task.labels))
-        for name, task in prepared.tasks.items()
-        if "train" in task.splits
-    }
+    return {c.name: make("regularizer", c, "recipe: regularizers", context) for c in recipe.regularizers}
+
+
+def make_objective(
+    settings: TrainSettings,
+    policy: Policy,
+    regularizers: Mapping[str, Regularizer],
+    losses: Mapping[str, Loss],
+    teachers: Mapping[str, Teacher],
+) -> Objective:
     return Objective(
         policy=policy,
-        regularizers={c.name: make("regularizer", c, "recipe: regularizers", context) for c in recipe.regularizers},
-        losses={name: loss for name, loss in losses.items() if loss is not None},
+        regularizers=regularizers,
+        losses=losses,
         annealed=settings.teacher_annealing,
         temperature=settings.teacher_temperature,
         teacher_weights={name: teacher.weight for name, teacher in teachers.items() if teacher.weight is not None},

@@ -54,6 +54,8 @@ class TaskSummary:
     metric: str
     data: Mapping[str, Json]
     """By split: rows, label balance and lengths."""
+    trained: bool = True
+    """Whether it was trained, or only scored (`trained: false`)."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Added:
     """The new tasks."""
     guarantee: Literal["frozen", "measured"]
     max_drop: float | None
-    """The largest drop in points that is allowed; None with `frozen`."""
+    """The largest drop in points that is allowed; None with `frozen`, and where any drop is."""
     old: Mapping[str, Json]
     """By old task: metric, before, after, difference, identical."""
 
@@ -90,6 +92,8 @@ class Summary:
     """By split and task: the scores of the saved weights."""
     baselines: Mapping[str, Json]
     """By task: the score of the best constant answer."""
+    training_rows: Mapping[str, Json] = field(default_factory=dict)
+    """By task: the scores of the saved weights on some training rows (`train.evaluate_train`)."""
     format: int = FORMAT
     encoder_revision: str | None = None
     skipped_steps: int = 0
@@ -108,6 +112,8 @@ class Summary:
     refused: str | None = None
     """Why no model was saved."""
     saved: bool = True
+    word_tags: Json | None = None
+    """The part-of-speech tags that the model knows (`names`), and their `tagger`; None without tags."""
     phases: Mapping[str, float] = field(default_factory=dict)
     """Where the time went: seconds by phase, up to the report; of a resumed run, those of the last process."""
 

@@ -1,7 +1,7 @@
 """Teachers: trained models whose outputs for a task's training examples the task learns from."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -43,10 +43,13 @@ def _load(prepared: Prepared, name: str, run: str) -> Bundle:
         raise UserError(unknown(where, name, bundle.specs, f"task of {run}"))
     if task.spec.kind == "text":
         raise UserError(f"{where}: task {name} is plain text, which has no predictions to learn from")
-    if bundle.labels[name] != task.labels:
+    # Outputs are scaled to the range, whatever scores a head was standardized by.
+    if replace(bundle.labels[name], standardized_by=None) != replace(task.labels, standardized_by=None):
         raise UserError(f"{where}: {run} has other labels for {name} than this recipe")
     if len(bundle.specs[name].text) != len(task.spec.text):
         raise UserError(f"{where}: {run} has another number of texts for {name} than this recipe")
+    if bundle.specs[name].tags:
+        raise UserError(f"{where}: {run} reads word tags from columns, which a teacher cannot; use a run with a tagger")
     return bundle
 
 
@@ -71,7 +74,7 @@ def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[in
     split: Split = prepared.tasks[name].splits["train"]
     model = bundle.model.to(device)
     if bundle.tokenizer is prepared.tokenizer:
-        outputs = model.answer(name, [split.tokens(i) for i in indices], bundle.packer)
+        outputs = model.answer(name, split.gather(list(indices)), bundle.packer)
     else:
         texts = [example.texts for example in split.examples()]
         windows = [[texts[i] for i in indices[at : at + WINDOW]] for at in range(0, len(indices), WINDOW)]
@@ -81,5 +84,4 @@ def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[in
 
 
 def _answers_to_texts(bundle: Bundle, name: str, texts: Sequence[tuple[str, ...]]) -> Tensor:
-    columns = [bundle.tokenizer.encode(column) for column in zip(*texts, strict=True)]
-    return bundle.model.answer(name, list(zip(*columns, strict=True)), bundle.packer)
+    return bundle.model.answer(name, bundle.tokenize(texts), bundle.packer)

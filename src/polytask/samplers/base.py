@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from polytask.types import Draw, Stage, StepReport
 
 AHEAD = 32
 """The number of steps whose random numbers are drawn at once."""
+Shares = Literal["sizes", "equal"]
+"""How a sampler of tasks one after another divides the steps: in proportion to the tasks' sizes, or equally."""
 
 
 @dataclass(frozen=True)

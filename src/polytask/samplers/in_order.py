@@ -2,12 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Literal
 
-from polytask.samplers.base import SamplerContext, StepSampler, divide
+from polytask.samplers.base import SamplerContext, Shares, StepSampler, divide
 from polytask.types import Draw, Stage, UserError, unknown
-
-Shares = Literal["sizes", "equal"]
 
 
 class InOrder(StepSampler):

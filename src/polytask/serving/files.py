@@ -68,8 +68,9 @@ def predict_file(
     text_columns = _text_columns(predictor, [tasks] if isinstance(tasks, str) else tasks, file, columns)
     added = {task: AddedColumns(task, predictor.bundle.labels[task], probabilities) for task in text_columns}
     check_names(source, file.columns, added)
-    file.check(_all_columns(text_columns), strict)
-    return _write(predictor, text_columns, added, file, target)
+    tag_columns = {task: _tag_columns(predictor, task, file) for task in text_columns}
+    file.check(_all_columns(text_columns), strict, [(text_columns[task], tag_columns[task]) for task in text_columns])
+    return _write(predictor, text_columns, tag_columns, added, file, target)
 
 
 def _encoding(predictor: Predictor, tasks: str | Sequence[str] | None) -> str | None:
@@ -79,8 +80,19 @@ def _encoding(predictor: Predictor, tasks: str | Sequence[str] | None) -> str | 
     return encodings.pop() if len(encodings) == 1 else None
 
 
+def _tag_columns(predictor: Predictor, task: str, file: InputFile) -> tuple[str, ...]:
+    """The columns with the tags of a task's words; none if the file does not have all of them."""
+    tags = predictor.spec(task).tags
+    return tags if set(tags) <= set(file.columns) else ()
+
+
 def _write(
-    predictor: Predictor, text_columns: TextColumns, added: Added, file: InputFile, target: Path
+    predictor: Predictor,
+    text_columns: TextColumns,
+    tag_columns: TextColumns,
+    added: Added,
+    file: InputFile,
+    target: Path,
 ) -> PredictedFile:
     format, dialect = output_format(target), output_dialect(target, file.path, file.dialect)
     types: dict[str, Any] = dict(file.column_types) if format == "parquet" else dict.fromkeys(file.columns)
@@ -88,7 +100,7 @@ def _write(
         types |= columns_of_task.types
     rows, without_text = 0, Counter(dict.fromkeys(added, 0))
     with atomic_file(target) as part, write_rows(part, format, dialect, types) as write:
-        for window, predictions in _predicted(predictor, text_columns, file):
+        for window, predictions in _predicted(predictor, text_columns, tag_columns, file):
             write([_with_predictions(record, i, predictions, added) for i, record in enumerate(window)])
             rows += len(window)
             without_text.update({task: sum(p.label is None for p in rest) for task, rest in predictions.items()})
@@ -96,18 +108,19 @@ def _write(
 
 
 def _predicted(
-    predictor: Predictor, text_columns: TextColumns, file: InputFile
+    predictor: Predictor, text_columns: TextColumns, tag_columns: TextColumns, file: InputFile
 ) -> Iterator[tuple[list[Record], dict[str, list[Prediction]]]]:
     """Yields a window of rows and each task's predictions for them. Tasks with the same texts share the encoder."""
-    tasks_of: dict[tuple[str, ...], list[str]] = {}
+    tasks_of: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for task, names in text_columns.items():
-        tasks_of.setdefault(names, []).append(task)
-    columns = _all_columns(text_columns)
+        tasks_of.setdefault((names, tag_columns[task]), []).append(task)
+    columns = list(dict.fromkeys([*_all_columns(text_columns), *_all_columns(tag_columns)]))
     for window in windows(file.records(), lambda row: _num_characters(row[1])):
         texts = [file.texts(number, record, columns, strict=False) for number, record in window]
         predictions: dict[str, list[Prediction]] = {}
-        for names, tasks in tasks_of.items():
-            predictions |= predictor.answer(tasks, [tuple(row[name] for name in names) for row in texts])
+        for (names, tag_names), tasks in tasks_of.items():
+            tags = [tuple(row[name] for name in tag_names) for row in texts] if tag_names else None
+            predictions |= predictor.answer(tasks, [tuple(row[name] for name in names) for row in texts], tags)
         yield [record for _, record in window], predictions
 
 

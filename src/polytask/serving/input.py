@@ -18,6 +18,7 @@ from polytask.tasks.sources.delimited import DelimitedSource
 from polytask.tasks.sources.jsonl import JsonLinesSource
 from polytask.tasks.sources.parquet import ParquetSource
 from polytask.tasks.sources.source import BrokenRow, Source, no_column, shortened
+from polytask.text.tagging import tags_problem
 from polytask.types import UserError
 
 Record = dict[str, Any]
@@ -81,12 +82,23 @@ class InputFile:
             texts[column] = None if problem else str(value)
         return texts
 
-    def check(self, columns: Sequence[str], strict: bool) -> None:
-        """Reads all rows, and raises a UserError at the first one that cannot be read."""
+    def check(
+        self, columns: Sequence[str], strict: bool, tagged: Sequence[tuple[Sequence[str], Sequence[str]]] = ()
+    ) -> None:
+        """Reads all rows, and raises a UserError at the first one that cannot be read.
+
+        `tagged` has text columns, each list with the columns of their words' tags; that list may be empty.
+        """
         if missing := [str(no_column(self.source, column)) for column in columns if column not in self.columns]:
             raise UserError("\n".join(missing))
         for number, record in self.records():
-            self.texts(number, record, columns, strict)
+            texts = self.texts(number, record, columns, strict)
+            for text, tags in {pair for names in tagged for pair in zip(*names, strict=False)}:
+                self._check_tags(number, texts[text], tags, record.get(tags))
+
+    def _check_tags(self, number: int, text: str | None, column: str, value: object) -> None:
+        if text is not None and (problem := tags_problem(text, value)):
+            raise UserError(str(BrokenRow(self.name, self.source.unit, number, column, shortened(value), problem)))
 
     @cached_property
     def column_types(self) -> dict[str, pa.DataType]:

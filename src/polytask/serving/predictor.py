@@ -1,5 +1,6 @@
 """Predicts texts with a trained model, in constant memory for any number of texts."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property
@@ -15,6 +16,8 @@ from polytask.serving.examples import Example, Text, Texts, examples_from, has_t
 from polytask.serving.plain import PlainEncoder
 from polytask.settings import TaskSpec
 from polytask.types import Prediction, UserError, unknown
+
+log = logging.getLogger(__name__)
 
 WINDOW = 4096  # examples that are tokenized and sorted by length together, whatever the size of the input
 WINDOW_CHARACTERS = 16_000_000  # a window of long documents has fewer examples, to limit its memory
@@ -37,6 +40,7 @@ class Predictor:
         self.bundle = bundle
         self.bf16 = precision == "bf16"
         self.few = few
+        self._warned = False
 
     @classmethod
     def load(
@@ -103,14 +107,20 @@ class Predictor:
             self.check((task,), window)
             yield self._outputs((task,), window)[task]
 
-    def answer(self, tasks: Sequence[str], window: Sequence[Example]) -> dict[str, list[Prediction]]:
-        """Each task's predictions for one window of examples."""
+    def answer(
+        self, tasks: Sequence[str], window: Sequence[Example], tags: Sequence[Example] | None = None
+    ) -> dict[str, list[Prediction]]:
+        """Each task's predictions for one window of examples.
+
+        `tags` has the tags of the words of each text, for models that were trained with columns of tags.
+        """
         self.check(tasks, window)
         predictions = {task: [Prediction(task, None)] * len(window) for task in tasks}
         indices = [index for index, example in enumerate(window) if has_text(example)]
         if indices:
             texts = [tuple(text for text in window[index] if text is not None) for index in indices]
-            for task, outputs in self._outputs(tasks, texts).items():
+            given = None if tags is None else [tuple(value or "" for value in tags[index]) for index in indices]
+            for task, outputs in self._outputs(tasks, texts, given).items():
                 for index, prediction in zip(indices, self.bundle.model.head(task).decode(outputs), strict=True):
                     predictions[task][index] = prediction
         return predictions
@@ -130,10 +140,13 @@ class Predictor:
             raise UserError(unknown("predict", task, self.tasks, "task"))
         return self.bundle.specs[task]
 
-    def _outputs(self, tasks: Sequence[str], window: Sequence[tuple[str, ...]]) -> dict[str, Tensor]:
+    def _outputs(
+        self, tasks: Sequence[str], window: Sequence[tuple[str, ...]], tags: Sequence[tuple[str, ...]] | None = None
+    ) -> dict[str, Tensor]:
+        if tags is None:
+            self._warn_without_tags(tasks)
         model, packer = self.bundle.model, self.bundle.packer
-        columns = [self.bundle.tokenizer.encode(column) for column in zip(*window, strict=True)]
-        texts = list(zip(*columns, strict=True))
+        texts = self.bundle.tokenize(window, tags)
         outputs: dict[str, Tensor] = {}
         for group in model.passes(tasks):
             heads = [model.head(task) for task in group]
@@ -157,6 +170,18 @@ class Predictor:
         model = self.bundle.model
         fits = model.is_plain and model.device.type == "cpu" and not self.few
         return PlainEncoder(model.encoder, self.bf16) if fits else None
+
+    def _warn_without_tags(self, tasks: Sequence[str]) -> None:
+        """Warns, once, that a task was trained with the tags of a column and gets none."""
+        untagged = [task for task in tasks if self.spec(task).tags]
+        if untagged and not self._warned:
+            self._warned = True
+            log.warning(
+                "predict: %s was trained with word tags (column %s), but the texts have none; the words count as "
+                "untagged, and predictions may be worse",
+                untagged[0],
+                ", ".join(self.spec(untagged[0]).tags),
+            )
 
     def check(self, tasks: Iterable[str], window: Sequence[Example] = ()) -> None:
         """Raises a UserError if a task is unknown, has no labels, or takes another number of texts."""

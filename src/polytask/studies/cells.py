@@ -21,7 +21,7 @@ from polytask.runs.summary import read_summary
 from polytask.studies.study import Study
 from polytask.types import UserError
 
-NOT_IN_A_RESULT = frozenset({"cli", "evaluation.comparison", "export", "reports", "studies"})
+NOT_IN_A_RESULT = frozenset({"cli", "evaluation.comparison", "export", "reports", "studies", "tuning"})
 """Packages that no run's weights, scores, predictions or costs depend on."""
 
 
@@ -63,12 +63,17 @@ def plan(study: Study, folder: Path) -> Plan:
             steps = ready.recipe.train.epochs * ready.steps_per_epoch
             dev = ready.splits("dev")
             examples[variant] = {task: len(split) for task, split in dev.items()}
-            tokens[variant] = sum(int(split.store.lengths().sum()) + 3 * len(split) for split in dev.values())
+            tokens[variant] = dev_tokens(ready)
             for seed in study.seeds:
                 recipe = study.recipe(variant, seed)
                 key = cell_key(recipe, ready)
                 cells.append(Cell(variant, seed, recipe, key, folder / "cells" / key, steps))
     return Plan(tuple(cells), examples, tokens)
+
+
+def dev_tokens(prepared: Prepared) -> int:
+    """Counts the tokens of all dev examples."""
+    return sum(int(split.store.lengths().sum()) + 3 * len(split) for split in prepared.splits("dev").values())
 
 
 def cell_key(recipe: Recipe, prepared: Prepared) -> str:

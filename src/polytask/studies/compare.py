@@ -123,7 +123,7 @@ class StudyRunning:
         if finished:
             seconds = median(summary["seconds"] for summary in finished if summary is not None)
             return Cost(cell, seconds, f"{len(finished)} finished")
-        return Cost(cell, _calibrated(cell, self.plan), f"{CALIBRATION_STEPS} steps")
+        return Cost(cell, calibrated_seconds(cell, self.plan.dev_tokens[cell.variant]), f"{CALIBRATION_STEPS} steps")
 
     def _cell_json(self, cell: Cell) -> dict[str, Any]:
         summary = summary_of(cell.folder)
@@ -162,7 +162,7 @@ class StudyRunning:
             )
 
 
-def _calibrated(cell: Cell, planned: Plan) -> float:
+def calibrated_seconds(cell: Cell, dev_tokens: int) -> float:
     """Estimates a cell's seconds from a few steps; an evaluation takes a third of a step's time per token."""
     with tempfile.TemporaryDirectory() as folder:
         running = start_training(cell.recipe, Path(folder) / "run")
@@ -172,7 +172,7 @@ def _calibrated(cell: Cell, planned: Plan) -> float:
     settings = cell.recipe.train
     evaluations = cell.steps // (settings.evaluate_every or cell.steps // settings.epochs) + 1
     evaluations += len(running.session.sampler.stages)
-    return cell.steps * step + evaluations * planned.dev_tokens[cell.variant] * per_token / 3
+    return cell.steps * step + evaluations * dev_tokens * per_token / 3
 
 
 def study_json(study: Study, runs: Sequence[FinishedRun], cells: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:

@@ -30,22 +30,28 @@ def write_page(folder: Path) -> Path:
     """Writes `report.html` into a study's folder, from its `study.json`."""
     study = table.read_study(folder)
     styles = charts.looks(study["variants"], study["reference"])
-    page = _template().render(
-        study=study,
-        verdict=verdict(study),
-        states={state: len(list(cells(study, state))) for state in ("done", "failed", "missing")},
-        claims={claim: [c["sentence"] for c in table.ordered(study) if c["claim"] == claim] for claim in table.CLAIMS},
-        pace=table.pace(study),
-        seed_noise=table.seed_noise(study),
-        views=scored(study),
-        forgotten=table.FORGOTTEN if table.forgets(study) else "",
-        rows=[_row(study, variant) for variant in study["variants"]],
-        comparisons=table.ordered(study),
-        forests=_forests(study),
-        tradeoffs=_tradeoffs(study, styles),
-        curves=_curves(study, styles),
-        cells=[(variant, cell) for variant, cell in cells(study) if cell["state"] != "failed"],
-        failed=list(cells(study, "failed")),
+    page = (
+        templates()
+        .get_template("study.html.jinja")
+        .render(
+            study=study,
+            verdict=verdict(study),
+            states={state: len(list(cells(study, state))) for state in ("done", "failed", "missing")},
+            claims={
+                claim: [c["sentence"] for c in table.ordered(study) if c["claim"] == claim] for claim in table.CLAIMS
+            },
+            pace=table.pace(study),
+            seed_noise=table.seed_noise(study),
+            views=scored(study),
+            forgotten=table.FORGOTTEN if table.forgets(study) else "",
+            rows=[_row(study, variant) for variant in study["variants"]],
+            comparisons=table.ordered(study),
+            forests=_forests(study),
+            tradeoffs=_tradeoffs(study, styles),
+            curves=_curves(study, styles),
+            cells=[(variant, cell) for variant, cell in cells(study) if cell["state"] != "failed"],
+            failed=list(cells(study, "failed")),
+        )
     )
     target = folder / "report.html"
     write_atomically(target, visible(page))
@@ -53,13 +59,14 @@ def write_page(folder: Path) -> Path:
 
 
 @cache
-def _template() -> jinja2.Template:
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+def templates(*folders: Path) -> jinja2.Environment:
+    """Returns the templates of a study's page and of these folders, with the filters that format numbers."""
+    loader = jinja2.FileSystemLoader([*folders, Path(__file__).parent])
     pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     of_table = (table.points, table.ends, table.count, table.speed, table.memory, table.seconds, table.p_value)
     own = (effect, in_points, key, plain, link, sha256)
     pages.filters |= {function.__name__: function for function in (*of_table, *own)}
-    return pages.get_template("study.html.jinja")
+    return pages
 
 
 # --- the verdict in one sentence --------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Reads finished runs: their predictions on every dev set for the verdict, their costs and their learning curves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from polytask.studies.sentences import sentence
 from polytask.types import UserError
 
 Array = NDArray[Any]
+Split = Literal["dev", "test"]
 NOTHING_TO_COMPARE = "compare: all tasks are plain text, which has no predictions to compare; see the runs' scores"
 
 
@@ -39,32 +40,40 @@ def finished_runs(cells: Sequence[Cell]) -> list[FinishedRun]:
     ]
 
 
-def verdict_of(runs: Sequence[FinishedRun], reference: str, margin: float = MARGIN) -> Verdict:
+def verdict_of(
+    runs: Sequence[FinishedRun],
+    reference: str,
+    margin: float = MARGIN,
+    split: Split = "dev",
+    tasks: Collection[str] | None = None,
+) -> Verdict:
     """Compares every variant that has a finished run with the reference; without a run of it there are scores only.
 
-    `margin` is a fraction, as the scores are.
+    `margin` is a fraction, as the scores are. `tasks` are those to judge, by default all that have predictions.
     """
     by_variant: dict[str, list[FinishedRun]] = {}
     for run in runs:
         by_variant.setdefault(run.variant, []).append(run)
-    check_same_dev(runs)
+    check_same_rows(runs, split)
     first = reference if reference in by_variant else next(iter(by_variant))
     ordered = {first: by_variant[first], **by_variant}
-    tasks = [_task_data(task, about, ordered) for task, about in compared(runs[0].summary).items()]
-    if not tasks:
+    judged = compared(runs[0].summary, tasks)
+    data = [_task_data(task, about, ordered, split) for task, about in judged.items()]
+    if not data:
         raise UserError(NOTHING_TO_COMPARE)
     seeds = {variant: [run.seed for run in own] for variant, own in ordered.items()}
-    verdict = judge(tasks, first, seeds, margin=margin)
+    verdict = judge(data, first, seeds, margin=margin)
     return verdict if first == reference else replace(verdict, comparisons=())
 
 
-def compared(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tasks that have predictions: all but plain text, which runs may have or not."""
-    return {task: about for task, about in summary["tasks"].items() if about["kind"] != "text"}
+def compared(summary: Mapping[str, Any], tasks: Collection[str] | None = None) -> dict[str, Any]:
+    """Returns the tasks that have predictions, or some of them: all but plain text, which runs may have or not."""
+    found = {task: about for task, about in summary["tasks"].items() if about["kind"] != "text"}
+    return found if tasks is None else {task: about for task, about in found.items() if task in tasks}
 
 
-def check_same_dev(runs: Sequence[FinishedRun]) -> None:
-    """Raises a UserError unless all runs have the same tasks, dev data and metrics."""
+def check_same_rows(runs: Sequence[FinishedRun], split: Split = "dev") -> None:
+    """Raises a UserError unless all runs have the same tasks, metrics and data in the split."""
     first = runs[0]
     tasks = compared(first.summary)
     for run in runs[1:]:
@@ -73,12 +82,12 @@ def check_same_dev(runs: Sequence[FinishedRun]) -> None:
                 f"{run.folder}: its tasks are {', '.join(compared(run.summary))}, but those of {first.folder} are "
                 f"{', '.join(tasks)}; only runs of the same tasks can be compared"
             )
-        one, other = _dev_files(first.folder), _dev_files(run.folder)
+        one, other = _files(first.folder, split), _files(run.folder, split)
         for task in tasks:
             if one[task]["sha256"] != other[task]["sha256"]:
                 raise UserError(
                     f"{run.folder}: task {task} was scored on {other[task]['source']}, but in {first.folder} on "
-                    f"{one[task]['source']} with other content; scores on different dev data cannot be compared"
+                    f"{one[task]['source']} with other content; scores on different {split} data cannot be compared"
                 )
         for task, about in compared(run.summary).items():
             if about["metric"] != tasks[task]["metric"]:
@@ -88,26 +97,32 @@ def check_same_dev(runs: Sequence[FinishedRun]) -> None:
                 )
 
 
-def _dev_files(run: Path) -> dict[str, Any]:
+def _files(run: Path, split: Split) -> dict[str, Any]:
     path = RunFolder(run).environment
     try:
         data = read_json(path)["data"]
-        return {task: {key: splits["dev"][key] for key in ("sha256", "source")} for task, splits in data.items()}
+        return {
+            task: {key: splits[split][key] for key in ("sha256", "source")}
+            for task, splits in data.items()
+            if split in splits or split == "dev"  # plain text is not held back
+        }
     except (UserError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: cannot read which dev files the run was scored on: {error}") from None
+        raise UserError(f"{path}: cannot read which {split} files the run was scored on: {error}") from None
 
 
-def _task_data(task: str, about: Mapping[str, Any], runs: Mapping[str, Sequence[FinishedRun]]) -> TaskData:
-    pairs = {variant: [_predicted(run, task, about) for run in own] for variant, own in runs.items()}
+def _task_data(
+    task: str, about: Mapping[str, Any], runs: Mapping[str, Sequence[FinishedRun]], split: Split
+) -> TaskData:
+    pairs = {variant: [_predicted(run, task, about, split) for run in own] for variant, own in runs.items()}
     try:
         return TaskData.from_runs(task, about["kind"], max(len(about["classes"]), 2), about["metric"], pairs)
     except ValueError as error:
         raise UserError(str(error)) from None
 
 
-def _predicted(run: FinishedRun, task: str, about: Mapping[str, Any]) -> tuple[Array, Array]:
-    """Reads the true and the predicted labels of a run, as numbers, in the order of the dev file."""
-    path = RunFolder(run.folder).predictions(task, "dev")
+def _predicted(run: FinishedRun, task: str, about: Mapping[str, Any], split: Split) -> tuple[Array, Array]:
+    """Reads the true and the predicted labels of a run, as numbers, in the order of the file."""
+    path = RunFolder(run.folder).predictions(task, split)
     try:
         lines = list(read_json_lines(path))
     except UserError as error:
@@ -121,10 +136,11 @@ def _predicted(run: FinishedRun, task: str, about: Mapping[str, Any]) -> tuple[A
     )
 
 
-def comparisons_json(verdict: Verdict | None) -> list[dict[str, Any]]:
+def comparisons_json(verdict: Verdict | None, examples: str = "dev examples") -> list[dict[str, Any]]:
+    """Returns the comparisons with their sentences; `examples` says what was scored."""
     if verdict is None:
         return []
-    return [{**asdict(comparison), "sentence": sentence(comparison)} for comparison in verdict.comparisons]
+    return [{**asdict(comparison), "sentence": sentence(comparison, examples)} for comparison in verdict.comparisons]
 
 
 def scores_json(verdict: Verdict | None, variant: str) -> dict[str, Any]:
@@ -166,9 +182,12 @@ def _curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return curves
 
 
-def values_json(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Returns a run's dev scores and, with several tasks, their mean (minus the score where lower is better)."""
-    scores = {task: summary["evaluations"]["dev"][task] for task in compared(summary)}
+def values_json(summary: Mapping[str, Any], tasks: Collection[str] | None = None) -> dict[str, float]:
+    """Returns a run's dev scores and, with several tasks, their mean (minus the score where lower is better).
+
+    `tasks` are those to score, by default all that have predictions.
+    """
+    scores = {task: summary["evaluations"]["dev"][task] for task in compared(summary, tasks)}
     values = {task: score["metrics"][score["primary"]]["value"] for task, score in scores.items()}
     signed = [values[task] if score.get("greater_is_better", True) else -values[task] for task, score in scores.items()]
     return {**values, "mean": float(np.mean(signed))} if len(values) > 1 else values

@@ -10,7 +10,7 @@ import os
 import selectors
 import shutil
 import subprocess
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,15 +42,27 @@ class CellReport:
     """The last lines of its log if it failed."""
 
 
-def run_cells(cells: Sequence[Cell], study: Path, workers: int) -> Generator[CellReport]:
-    """Runs the unfinished cells, `workers` at a time, and yields their reports. Closing the iterator stops them."""
-    waiting = [cell for cell in cells if not cell.done]
+def run_cells(cells: Iterable[Cell | None], study: Path, workers: int) -> Generator[CellReport]:
+    """Runs the unfinished cells, `workers` at a time, and yields their reports. Closing the iterator stops them.
+
+    A cell is taken from `cells` when a worker is free, so that a search can choose it by the results so far. None means
+    that the next cell depends on those that are running.
+    """
+    waiting = (cell for cell in cells if cell is None or not cell.done)
     running: list[_Worker] = []
     idle: list[_Worker] = []
+    ended = False
     try:
-        while waiting or running:
-            while waiting and len(running) < workers:
-                cell = waiting.pop(0)
+        while running or not ended:
+            while len(running) < workers and not ended:
+                try:
+                    cell = next(waiting)
+                except StopIteration:
+                    ended = True
+                    break
+                if cell is None:
+                    assert running, "nothing is running whose result could be waited for"
+                    break
                 running.append(_start(cell, study, idle, workers))
                 yield CellReport(cell, "started")
             answered = _wait(running)

@@ -5,12 +5,12 @@ import numpy as np
 from polytask.evaluation.comparison.records import LEVEL, MEAN, Comparison
 
 
-def sentence(comparison: Comparison) -> str:
-    """Says in words what a comparison shows."""
+def sentence(comparison: Comparison, examples: str = "dev examples") -> str:
+    """Says in words what a comparison shows; `examples` says what was scored."""
     c = comparison
     where = "the mean of the tasks" if c.task == MEAN else c.task
     if c.claim == "undecided":
-        return _undecided(c, where)
+        return _undecided(c, where, examples)
     if c.claim == "same":
         within = f"{c.variant} and {c.reference} are the same within {_margin(c)} on {where}"
         return f"{within}: difference {_points(c.difference)} points {_ends(c)}"
@@ -22,7 +22,7 @@ def sentence(comparison: Comparison) -> str:
     return text if c.greater_is_better else f"{text} (lower is better)"
 
 
-def _undecided(c: Comparison, where: str) -> str:
+def _undecided(c: Comparison, where: str, examples: str) -> str:
     direction = "" if c.greater_is_better else " (lower is better)"
     if c.difference == 0.0:
         size = f"the same as {c.reference}"
@@ -31,7 +31,7 @@ def _undecided(c: Comparison, where: str) -> str:
     scored = f"{c.variant} scored {size}{direction}"
     if not c.seed_noise_known:
         return f"undecided on {where}: seed noise unknown (one seed); {scored}, {_ends(c)} over examples alone"
-    return f"undecided on {where}: {scored} {_in_seeds(c)} {_ends(c)}, but {_what_is_missing(c)}"
+    return f"undecided on {where}: {scored} {_in_seeds(c)} {_ends(c)}, but {_what_is_missing(c, examples)}"
 
 
 def _in_seeds(c: Comparison) -> str:
@@ -44,7 +44,7 @@ def _in_seeds(c: Comparison) -> str:
     return "in both seeds" if c.seeds == 2 else f"in all {c.seeds} seeds"
 
 
-def _what_is_missing(c: Comparison) -> str:
+def _what_is_missing(c: Comparison, examples: str) -> str:
     luck = f"{c.seeds} seeds cannot rule out luck"
     if max(c.p_noise, c.p_swap) <= LEVEL:  # the interval excludes 0, which some of many do by chance
         luck = f"among {c.comparisons} comparisons {luck}"
@@ -52,7 +52,7 @@ def _what_is_missing(c: Comparison) -> str:
         return f"{luck}; {c.seeds_needed} seeds could"
     if abs(c.difference) <= c.margin:
         return f"{luck}, nor a difference of more than {_margin(c)}"
-    return f"{luck}, and more seeds alone would not: {c.examples:,} dev examples are too few"
+    return f"{luck}, and more seeds alone would not: {c.examples:,} {examples} are too few"
 
 
 def _ends(c: Comparison) -> str:

@@ -1,12 +1,13 @@
 """Reads a study file: a base recipe, its variants and seeds. As strict as recipes are; runs nothing.
 
-base: ../three-tasks.yaml          # a recipe file, or a whole recipe in place
+base: ../three-tasks.yaml          # a recipe file, or a whole recipe in place; not needed if all variants are files
 set: {train.epochs: 2}             # for every variant
 seeds: [0, 1, 2]
 reference: cross
 variants:                          # or `grid: {sampler: [proportional, round_robin], optimizer.lr: [5e-5, 1e-4]}`
   cross: {}
   bi: {tasks.sts.head: {name: bi, form: concat}}
+  cosine: cosine.yaml              # a recipe file instead of the base, also as `{recipe: cosine.yaml, max_length: 64}`
 """
 
 import itertools
@@ -25,19 +26,21 @@ from polytask.recipe.yaml_files import load_yaml
 from polytask.types import UserError, unknown
 
 NAME = re.compile(r"[^\x00-\x1f/\\]{1,120}")
+RECIPE = "recipe"
+"""The key of a variant's settings that names a recipe file, which replaces the base."""
 
 
 @dataclass(frozen=True)
 class StudyFile:
     """The fields of a study file."""
 
-    base: Any
+    base: Any = None
     """A recipe file, relative to the study's own folder, or a whole recipe."""
     name: str = "study"
     set: Mapping[str, Any] = field(default_factory=dict)
     """Recipe fields set for every variant."""
     variants: Mapping[str, Any] = field(default_factory=dict)
-    """For each variant, the recipe fields that it sets."""
+    """For each variant, the recipe fields that it sets, or a recipe file that replaces the base."""
     grid: Mapping[str, Any] = field(default_factory=dict)
     """For each recipe field, the values to try; every combination is a variant."""
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -55,7 +58,7 @@ class Study:
     reference: str
     seeds: tuple[int, ...]
     settings: Mapping[str, Mapping[str, Any]]
-    """For each variant, the recipe fields that it sets over the base."""
+    """For each variant, the recipe fields that it sets over the base; `recipe` is a file that replaces the base."""
     recipes: Mapping[str, Recipe]
     """For each variant, its recipe with the first seed."""
     margin: float = 100 * MARGIN
@@ -71,13 +74,8 @@ def read_study(path: str | Path) -> Study:
     where = str(path)
     content = load_yaml(read_text(path, "study"), where)
     file: StudyFile = convert(content, StudyFile, where)
-    base, folder = _base(file.base, path)
-    for key, value in file.set.items():
-        base = with_value(base, key.split("."), value)
     settings = _variants(file, where)
-    recipes = {
-        name: _recipe(base, chosen, f"{where} (variant {name})", folder, file.name) for name, chosen in settings.items()
-    }
+    recipes = {name: _recipe(file, chosen, path, f"{where} (variant {name})") for name, chosen in settings.items()}
     _check_different(recipes, where)
     if len(set(file.seeds)) < len(file.seeds) or not file.seeds:
         raise UserError(f"{where}: seeds: must be one or more different integers, found {list(file.seeds)}")
@@ -118,9 +116,12 @@ def _variants(file: StudyFile, where: str) -> dict[str, Mapping[str, Any]]:
                 raise UserError(
                     f"{where}: variants: a name must have 1 to 120 characters and no slashes, found {name!r}"
                 )
-            if not isinstance(chosen, Mapping | None):
-                raise UserError(f"{where}: variants.{name}: must be recipe fields, found {chosen!r}")
-        return {name: dict(chosen or {}) for name, chosen in file.variants.items()}
+            if not isinstance(chosen, Mapping | str | None):
+                raise UserError(f"{where}: variants.{name}: must be recipe fields or a recipe file, found {chosen!r}")
+        return {
+            name: {RECIPE: chosen} if isinstance(chosen, str) else dict(chosen or {})
+            for name, chosen in file.variants.items()
+        }
     for axis, values in file.grid.items():
         if not isinstance(values, list) or not values:
             raise UserError(f"{where}: grid.{axis}: must be a list of values, found {values!r}")
@@ -137,13 +138,15 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def _recipe(base: Mapping[str, Any], settings: Mapping[str, Any], where: str, folder: Path, name: str) -> Recipe:
-    content = dict(base)
-    for key, value in settings.items():
-        if key in ("seed", "name"):
+def _recipe(file: StudyFile, settings: Mapping[str, Any], study: Path, where: str) -> Recipe:
+    content, folder = _base(settings.get(RECIPE, file.base), study)
+    for key in ("seed", "name"):
+        if key in settings:
             raise UserError(f"{where}: a variant cannot set {key}; use `seeds:` and `name:` of the study")
-        content = with_value(content, key.split("."), value)
-    return replace(recipe_from(content, where=where, folder=folder), name=name)
+    for key, value in [*file.set.items(), *settings.items()]:
+        if key != RECIPE:
+            content = with_value(content, key.split("."), value)
+    return replace(recipe_from(content, where=where, folder=folder), name=file.name)
 
 
 def _check_different(recipes: Mapping[str, Recipe], where: str) -> None:

@@ -48,12 +48,25 @@ def throughput(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
+def finish_times(folder: Path) -> dict[str, float]:
+    """Returns, for each finished run in order, the seconds of work up to its end, over all starts of the study."""
+    times: dict[str, float] = {}
+    started, before, last = None, 0.0, 0.0
+    for line in _lines(folder / TIMES):
+        if line["started"] != started:
+            started, before = line["started"], last
+        last = before + line["seconds"]
+        times.setdefault(line["run"], last)
+    return times
+
+
 def _lines(path: Path) -> list[Mapping[str, Any]]:
     lines: list[Mapping[str, Any]] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
             content = json.loads(line)
-            lines.append({key: content[key] + 0 for key in ("workers", "started", "seconds")})
+            numbers = {key: content[key] + 0 for key in ("workers", "started", "seconds")}
+            lines.append({"run": str(content.get("run", "")), **numbers})
         except (ValueError, KeyError, TypeError, RecursionError):
             continue  # a line that a killed process did not finish
     return lines

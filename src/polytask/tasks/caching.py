@@ -5,8 +5,13 @@ Building an entry is one streaming pass: rows -> batches -> tokenizer -> store.
 
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from polytask.settings import TaskSpec
 from polytask.tasks.labels import LabelReader
@@ -14,6 +19,7 @@ from polytask.tasks.reading import dialect_of
 from polytask.tasks.rows import LabelledRow, labelled_rows
 from polytask.tasks.sources.source import BrokenRow, Source
 from polytask.text.store import DamagedStore, StoreWriter, TokenStore
+from polytask.text.tagging import MOST_TAGS, TaggedWord, Tagger, column_words, encode_tagged
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import UserError
 
@@ -24,24 +30,51 @@ BROKEN_KEPT = 1_000
 
 
 def cached_store(
-    spec: TaskSpec, source: Source, fingerprint: str, reader: LabelReader, tokenizer: TextTokenizer, cache: Path
+    spec: TaskSpec,
+    source: Source,
+    fingerprint: str,
+    reader: LabelReader,
+    tokenizer: TextTokenizer,
+    cache: Path,
+    tagger: Tagger | None = None,
 ) -> TokenStore:
-    """Opens the source's store; builds it if it is missing or incomplete."""
-    key = [
+    """Opens the source's store; builds it if it is missing or incomplete. `tagger` tags all words."""
+    key: list[object] = [
         CACHE_FORMAT,
         [fingerprint, Path(source.name).suffix, spec.format, spec.delimiter, spec.quoting, spec.encoding],
         [spec.text, spec.label, spec.kind, spec.range, spec.classes, reader.names],
         [tokenizer.fingerprint, tokenizer.max_tokens],
     ]
+    if spec.tags or tagger is not None:
+        key.append([spec.tags, None if tagger is None else tagger.fingerprint])
     folder = cache / "tokens" / hashlib.sha256(json.dumps(key).encode()).hexdigest()[:40]
     try:
         return TokenStore.open(folder)
     except DamagedStore:
         pass
+    with _writing(folder):
+        _build_store(folder, spec, source, reader, _Encoder(tokenizer, tagger, bool(spec.tags)))
+    return TokenStore.open(folder)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
     try:
-        _build_store(folder, spec, source, reader, tokenizer)
+        yield
     except OSError as error:
         raise UserError(f"{folder}: cannot write the cache ({error}); set POLYTASK_CACHE to another folder") from error
+
+
+def cached_part(store: TokenStore, indices: npt.NDArray[np.int64], cache: Path) -> TokenStore:
+    """Opens a store with some examples of another one; builds it if it is missing or incomplete."""
+    key = hashlib.sha256(store.folder.name.encode() + indices.astype("<i8").tobytes()).hexdigest()[:40]
+    folder = cache / "tokens" / key
+    try:
+        return TokenStore.open(folder)
+    except DamagedStore:
+        pass
+    with _writing(folder):
+        store.write_part(folder, indices)
     return TokenStore.open(folder)
 
 
@@ -50,20 +83,49 @@ def broken_rows(store: TokenStore, source: Source) -> tuple[BrokenRow, ...]:
     return tuple(BrokenRow(source.name, source.unit, *kept) for kept in store.meta["broken"])
 
 
-def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelReader, tokenizer: TextTokenizer) -> None:
+class _Encoder:
+    """Tokenizes rows, and tags their words; numbers the tags in the order in which they appear, from 1."""
+
+    def __init__(self, tokenizer: TextTokenizer, tagger: Tagger | None, columns: bool) -> None:
+        self.tokenizer, self.tagger = tokenizer, tagger
+        self.tagged = columns or tagger is not None
+        self.tag_numbers: dict[str, int] = {}
+
+    def append(self, rows: Sequence[LabelledRow], writer: StoreWriter) -> None:
+        texts, tags = [text for row in rows for text in row.texts], []
+        if self.tagged:
+            words = self._words(rows)
+            for tag in {word.tag: None for tagged in words for word in tagged}:
+                self.tag_numbers.setdefault(tag, len(self.tag_numbers) + 1)
+            encoded = encode_tagged(self.tokenizer, texts, words, self.tag_numbers)
+            ids, tags = [one.ids for one in encoded], [one.tags for one in encoded]
+        else:
+            ids = self.tokenizer.encode(texts)
+        width = len(texts) // max(len(rows), 1) or 1
+        examples = [tuple(ids[i : i + width]) for i in range(0, len(ids), width)]
+        writer.append(examples, [row.label for row in rows], [row.row for row in rows], tags)
+
+    def _words(self, rows: Sequence[LabelledRow]) -> list[list[TaggedWord]]:
+        if self.tagger is not None:
+            return [self.tagger.words(text) for row in rows for text in row.texts]
+        return [column_words(*one) for row in rows for one in zip(row.texts, row.tags, strict=True)]
+
+    def check(self, source: Source) -> None:
+        if len(self.tag_numbers) > MOST_TAGS:
+            raise UserError(
+                f"{source.name}: has {len(self.tag_numbers):,} different tags ({', '.join(list(self.tag_numbers)[:5])} "
+                f"...), but at most {MOST_TAGS} are allowed; is `tags` the right column?"
+            )
+
+
+def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelReader, encoder: _Encoder) -> None:
     label_type: Literal["int", "float"] = "float" if spec.kind == "score" else "int"
-    width = len(spec.text)
     broken: list[BrokenRow] = []
     num_broken = 0
     batch: list[LabelledRow] = []
     characters = 0
-    with StoreWriter(folder, width=width, vocabulary=tokenizer.vocabulary, label_type=label_type) as writer:
-
-        def append() -> None:
-            ids = tokenizer.encode([text for _, texts, _ in batch for text in texts])
-            examples = [tuple(ids[i : i + width]) for i in range(0, len(ids), width)]
-            writer.append(examples, [label for _, _, label in batch], [row for row, _, _ in batch])
-
+    sizes = {"width": len(spec.text), "vocabulary": encoder.tokenizer.vocabulary}
+    with StoreWriter(folder, **sizes, label_type=label_type, tagged=encoder.tagged) as writer:
         for entry in labelled_rows(spec, source, reader):
             if isinstance(entry, BrokenRow):
                 num_broken += 1
@@ -71,11 +133,13 @@ def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelRead
                     broken.append(entry)
                 continue
             batch.append(entry)
-            characters += sum(map(len, entry[1]))
+            characters += sum(map(len, entry.texts))
             if len(batch) == BATCH_ROWS or characters > BATCH_CHARACTERS:
-                append()
+                encoder.append(batch, writer)
+                encoder.check(source)
                 batch, characters = [], 0
-        append()
+        encoder.append(batch, writer)
+        encoder.check(source)
         kept = [[row.row, row.column, row.value, row.problem] for row in broken]
         meta = {"names": reader.names, "broken": kept, "num_broken": num_broken, "dialect": dialect_of(source)}
-        writer.close(meta)
+        writer.close(meta | ({"tags": list(encoder.tag_numbers)} if encoder.tagged else {}))

@@ -5,6 +5,7 @@ and their stores; knows no model. Row numbers are those of the files.
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from itertools import combinations, permutations
 
@@ -46,6 +47,7 @@ def examine(
     `max_length` is that of a sequence with its special tokens; tasks in `separate_texts` have a sequence for each text
     of a pair; `unknown_id` is the token of words that are not in the vocabulary.
     """
+    tasks = {name: _without_unused(task) for name, task in tasks.items()}
     hashed = {
         name: {split: _HashedSplit(name, task, data) for split, data in task.splits.items()}
         for name, task in tasks.items()
@@ -63,6 +65,13 @@ def examine(
                 findings += _leaks(splits[learned], splits[scored])
     findings += _between_tasks(hashed)
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _without_unused(task: Task) -> Task:
+    """Drops the training rows of a task that is not trained: dev rows among them are no leak."""
+    if task.spec.trained:
+        return task
+    return replace(task, splits={name: split for name, split in task.splits.items() if name != "train"})
 
 
 class _HashedSplit:

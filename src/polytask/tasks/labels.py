@@ -17,6 +17,7 @@ from polytask.types import YES_NO, LabelSpace, UserError
 YES = frozenset({"1", "true", "yes", "y"})
 NO = frozenset({"0", "false", "no", "n"})
 MOST_CLASSES = 10_000  # more different labels than this are texts or ids, and would not fit in memory either
+LEAST_DEVIATION = 1e-6  # of scores, as a share of their range; with less they are all the same score
 NUMBER = re.compile(r"([+-]?)(0|[1-9][0-9]*)(?:\.([0-9]+))?")
 
 
@@ -31,7 +32,8 @@ class LabelReader:
         self._kind = spec.kind
         self._range = score_range(spec) if spec.kind == "score" else (0.0, 1.0)
         given = given_classes(spec) if spec.kind == "classes" else None
-        self._closed = "not one of the task's classes" if given else "not among the labels of the training rows"
+        first = "dev" if spec.train is None else "training"
+        self._closed = "not one of the task's classes" if given else f"not among the labels of the {first} rows"
         known = given if given is not None else training_classes
         self._growing = known is None
         self._numbers = {name: number for number, name in enumerate(known or ())}
@@ -113,22 +115,37 @@ def score_range(spec: TaskSpec) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def label_space(spec: TaskSpec, names: Sequence[str], vocabulary: int = 0) -> LabelSpace:
-    """Returns the task's label space; `names` are the classes of its training rows, `vocabulary` is that of texts."""
+def label_space(
+    spec: TaskSpec, names: Sequence[str], vocabulary: int = 0, stored: npt.NDArray[np.generic] | None = None
+) -> LabelSpace:
+    """Returns the task's label space.
+
+    `names` and `stored` are the classes and labels of its training rows (of its dev rows if it has none), `vocabulary`
+    is the size of the vocabulary, for plain text. Scores of a task that is not trained are not standardized.
+    """
     if spec.kind == "text":
         return LabelSpace("text", vocabulary=vocabulary)
     if spec.kind == "yes_no":
         return YES_NO
     if spec.kind == "score":
         low, high = score_range(spec)
-        return LabelSpace("score", low=low, high=high)
+        by = standardization(stored, high - low) if spec.standardize and spec.trained and stored is not None else None
+        return LabelSpace("score", low=low, high=high, standardized_by=by)
     classes = given_classes(spec) or sorted_classes(names)
     if len(classes) < 2:
         found = f"only the class {classes[0]!r}" if classes else "no labels"
         raise UserError(
-            f"{spec.train}: column {spec.label!r} of task {spec.name!r} has {found}; expected two or more classes"
+            f"{spec.train or spec.dev}: column {spec.label!r} of task {spec.name!r} has {found}; expected two or more "
+            "classes"
         )
     return LabelSpace("classes", classes)
+
+
+def standardization(scores: npt.NDArray[np.generic], span: float) -> tuple[float, float] | None:
+    """Returns mean and standard deviation of the training scores; None if they are all the same score."""
+    values = scores.astype(np.float64)
+    deviation = float(values.std())
+    return (float(values.mean()), deviation) if deviation > LEAST_DEVIATION * span else None
 
 
 def as_targets(

@@ -1,34 +1,45 @@
 """Checks the texts and labels of a source's rows. Knows columns and labels; knows no format and no tokenizer."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from polytask.settings import TaskSpec
 from polytask.tasks.labels import LabelProblem, LabelReader
 from polytask.tasks.sources.source import BrokenRow, Source, no_column, shortened
+from polytask.text.tagging import tags_problem
 from polytask.types import UserError
 
 EMPTY_TEXT = "the text is empty"
 
-LabelledRow = tuple[int, tuple[str, ...], int | float]
-"""A row's number, its text or two texts, and its label as a number."""
+
+class LabelledRow(NamedTuple):
+    """A row that can be used."""
+
+    row: int
+    """Its number in the source."""
+    texts: tuple[str, ...]
+    label: int | float
+    tags: tuple[str, ...] = ()
+    """For each text, the tags of its words, if the task has columns with tags."""
 
 
 def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterator[LabelledRow | BrokenRow]:
     """Yields the rows to train on or to score; a row that cannot be used is a BrokenRow."""
-    columns = spec.text if spec.label is None else (*spec.text, spec.label)
+    columns = (*spec.text, *spec.tags, *([] if spec.label is None else [spec.label]))
     _check_columns(source, columns)
     for entry in source.rows(columns):
         if isinstance(entry, BrokenRow):
             yield entry
             continue
         row, values = entry
-        texts = values[: len(spec.text)]
-        broken = _broken_text(source, row, spec.text, texts)
+        texts, tags = values[: len(spec.text)], values[len(spec.text) : len(spec.text) + len(spec.tags)]
+        broken = _broken_text(source, row, spec.text, texts) or _broken_tags(source, row, spec.tags, texts, tags)
         if broken is not None:
             yield broken
             continue
         try:
-            yield row, tuple(map(str, texts)), 0 if spec.label is None else reader.read(values[-1])
+            label = 0 if spec.label is None else reader.read(values[-1])
+            yield LabelledRow(row, tuple(map(str, texts)), label, tuple(map(str, tags)))
         except LabelProblem as problem:
             yield BrokenRow(source.name, source.unit, row, spec.label, shortened(values[-1]), str(problem))
         except UserError as error:
@@ -49,6 +60,15 @@ def _broken_text(source: Source, row: int, columns: Sequence[str], values: Seque
         return None
     for column, value in zip(columns, values, strict=True):
         if problem := text_problem(value):
+            return BrokenRow(source.name, source.unit, row, column, shortened(value), problem)
+    return None
+
+
+def _broken_tags(
+    source: Source, row: int, columns: Sequence[str], texts: Sequence[object], tags: Sequence[object]
+) -> BrokenRow | None:
+    for column, text, value in zip(columns, texts, tags, strict=False):  # there may be no columns with tags
+        if problem := tags_problem(str(text), value):
             return BrokenRow(source.name, source.unit, row, column, shortened(value), problem)
     return None
 

@@ -42,6 +42,7 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
     memorizing. If the label is known, a class that only dev would have moves to train. Nothing is written; existing
     files with other content are an error.
     """
+    assert spec.train is not None
     source = open_for(spec, spec.train)
     labels = () if spec.label is None else (spec.label,)
     entries = list(source.rows(source.columns, needed=(*spec.text, *labels)))

@@ -4,19 +4,21 @@ The faults in all rows of all tasks are collected and raised as one error, befor
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from polytask.settings import TaskSpec
-from polytask.tasks.caching import broken_rows, cached_store
+from polytask import seeds
+from polytask.settings import RowSample, TaggerName, TaskSpec
+from polytask.tasks.caching import broken_rows, cached_part, cached_store
 from polytask.tasks.labels import LabelReader, as_label, as_targets, label_space
 from polytask.tasks.reading import open_for, warn_of_guess
 from polytask.tasks.sources.source import BrokenRow
 from polytask.text.store import TokenStore
+from polytask.text.tagging import Tagger, TagIds, TagVocabulary
 from polytask.text.texts import Texts
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import Example, LabelSpace, UserError
@@ -39,6 +41,8 @@ class Split:
     broken: tuple[BrokenRow, ...]
     """Rows that were left out, at most the first thousand."""
     num_broken: int
+    tags: TagIds | None = None
+    """The id of each token's word tag, for all tokens of the store; None without tags."""
 
     def __len__(self) -> int:
         return len(self.store)
@@ -49,7 +53,13 @@ class Split:
 
     def gather(self, indices: npt.ArrayLike) -> Texts:
         """Returns the texts of several examples, faster than one by one."""
-        return self.store.gather(indices)
+        return replace(self.store.gather(indices), tags=self.tags)
+
+    def with_tags(self, vocabulary: TagVocabulary) -> "Split":
+        """Returns the split with the tag ids of a model; without tags, unchanged."""
+        if self.store.tags is None:
+            return self
+        return replace(self, tags=vocabulary.translated(self.store.meta["tags"], self.store.tags))
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:
@@ -83,7 +93,7 @@ class Task:
     @property
     def fingerprint(self) -> str:
         """Identifies the task's data: the content of its files, and how they are read."""
-        reading = replace(self.spec, weight=1.0, head=None, loss=None, metric=None, metrics=())
+        reading = replace(self.spec, weight=1.0, standardize=True, head=None, loss=None, metric=None, metrics=())
         return repr((reading, self.labels, {name: split.fingerprint for name, split in self.splits.items()}))
 
 
@@ -109,40 +119,79 @@ class _Faults:
             raise UserError("\n".join(lines))
 
 
-def read_tasks(specs: Sequence[TaskSpec], tokenizer: TextTokenizer, cache: Path) -> tuple[Task, ...]:
+def read_tasks(
+    specs: Sequence[TaskSpec], tokenizer: TextTokenizer, cache: Path, tagger: Tagger | None = None
+) -> tuple[Task, ...]:
     """Reads all tasks with their splits; raises one UserError about all faults in their data."""
     faults = _Faults()
-    tasks = [_read_task(spec, tokenizer, cache, faults) for spec in specs]
+    tasks = [_read_task(spec, _Reader(tokenizer, cache, faults, tagger)) for spec in specs]
     faults.raise_if_any()
     return tuple(task for task in tasks if task is not None)
 
 
+def tag_vocabulary(tasks: Iterable[Task], tagger: TaggerName | None) -> TagVocabulary | None:
+    """Returns the tags of the training files of all trained tasks; None if they have no tags."""
+    stores = [task.splits["train"].store for task in tasks if task.spec.trained]
+    tagged = [store.meta["tags"] for store in stores if store.tags is not None]
+    return TagVocabulary.of([name for names in tagged for name in names], tagger) if tagged else None
+
+
+def with_tags(task: Task, vocabulary: TagVocabulary | None) -> Task:
+    """Returns the task with the tag ids of a model."""
+    if vocabulary is None:
+        return task
+    return replace(task, splits={name: split.with_tags(vocabulary) for name, split in task.splits.items()})
+
+
 def read_split(
-    spec: TaskSpec, labels: LabelSpace, source: str, tokenizer: TextTokenizer, cache: Path, name: str
+    spec: TaskSpec,
+    labels: LabelSpace,
+    source: str,
+    tokenizer: TextTokenizer,
+    cache: Path,
+    name: str,
+    tagger: Tagger | None = None,
 ) -> Split:
-    """Reads one source of a task whose label space is known, such as that of a trained model."""
+    """Reads one source of a task whose label space is known, such as that of a trained model.
+
+    Of the training data, only the chosen rows are returned (`rows`).
+    """
     faults = _Faults()
     warn_of_guess(open_for(spec, source), spec.encoding)
-    split = _read_source(spec, source, labels, tokenizer, cache, faults).as_split(name, labels)
+    read = _read_source(spec, source, labels, _Reader(tokenizer, cache, faults, tagger))
     faults.raise_if_any()
-    return split
+    return (read.with_chosen_rows(cache) if name == "train" and source == spec.train else read).as_split(name, labels)
 
 
-def _read_task(spec: TaskSpec, tokenizer: TextTokenizer, cache: Path, faults: _Faults) -> Task | None:
+@dataclass(frozen=True)
+class _Reader:
+    """What all sources are read with."""
+
+    tokenizer: TextTokenizer
+    cache: Path
+    faults: _Faults
+    tagger: Tagger | None
+
+
+def _read_task(spec: TaskSpec, reading: _Reader) -> Task | None:
     labels: LabelSpace | None = None
     splits: dict[str, Split] = {}
+    first = "dev" if spec.train is None else "train"
     for name, source in (("train", spec.train), ("dev", spec.dev), ("test", spec.test)):
         if source is None:
             continue
         try:
-            read = _read_source(spec, source, labels, tokenizer, cache, faults)
+            read = _read_source(spec, source, labels, reading)
             if name == "train":
-                labels = label_space(spec, read.store.meta["names"], tokenizer.vocabulary)
+                read = read.with_chosen_rows(reading.cache)
+            if name == first:
+                names, vocabulary = read.store.meta["names"], reading.tokenizer.vocabulary
+                labels = label_space(spec, names, vocabulary, read.store.labels)
             if labels is not None:
                 splits[name] = read.as_split(name, labels)
         except UserError as error:
-            if str(error) not in faults.messages:
-                faults.messages.append(str(error))
+            if str(error) not in reading.faults.messages:
+                reading.faults.messages.append(str(error))
     return Task(spec, labels, splits) if labels is not None else None
 
 
@@ -161,14 +210,30 @@ class _Read:
         count: int = self.store.meta["num_broken"]
         return count
 
+    def with_chosen_rows(self, cache: Path) -> "_Read":
+        """Keeps the rows that the task is trained on (`rows`), in their order."""
+        chosen, usable = self.spec.rows, len(self.store)
+        if chosen is None:
+            return self
+        count = chosen.sample if isinstance(chosen, RowSample) else chosen
+        if count > usable:
+            field = f"tasks.{self.spec.name}.rows{'.sample' if isinstance(chosen, RowSample) else ''}"
+            raise UserError(
+                f"recipe: {field}: must be at most {usable:,}, the number of usable rows of {self.source}; found "
+                f"{count:,}"
+            )
+        indices = np.arange(count)
+        if isinstance(chosen, RowSample):
+            rng = seeds.generator(chosen.seed, "rows")
+            indices = np.sort(rng.choice(usable, count, replace=False))
+        return replace(self, store=cached_part(self.store, indices, cache))
+
     def as_split(self, name: str, labels: LabelSpace) -> Split:
         targets = as_targets(labels, self.store.meta["names"], self.store.labels)
         return Split(name, self.spec, self.source, self.fingerprint, self.store, targets, self.broken, self.num_broken)
 
 
-def _read_source(
-    spec: TaskSpec, source: str, labels: LabelSpace | None, tokenizer: TextTokenizer, cache: Path, faults: _Faults
-) -> _Read:
+def _read_source(spec: TaskSpec, source: str, labels: LabelSpace | None, reading: _Reader) -> _Read:
     """Reads a source; with a label space only its classes are allowed. Broken rows are added to the faults.
 
     A dev file is read without a label space if the training file could not be used, to report its faults too.
@@ -176,11 +241,11 @@ def _read_source(
     reader = LabelReader(spec, labels.classes if labels is not None and spec.kind == "classes" else None)
     opened = open_for(spec, source)
     fingerprint = opened.fingerprint()
-    store = cached_store(spec, opened, fingerprint, reader, tokenizer, cache)
+    store = cached_store(spec, opened, fingerprint, reader, reading.tokenizer, reading.cache, reading.tagger)
     read = _Read(spec, source, fingerprint, store, broken_rows(store, opened))
     if read.num_broken and spec.broken_rows == "stop":
-        faults.broken += read.broken
-        faults.counts[source] += read.num_broken
+        reading.faults.broken += read.broken
+        reading.faults.counts[source] += read.num_broken
     elif not len(store):
         raise UserError(f"{source}: no usable row for task {spec.name!r}; the first broken row: {read.broken[0]}")
     return read

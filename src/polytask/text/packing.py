@@ -75,6 +75,8 @@ class Packer:
     """Longest sequence, including special tokens. Longer texts lose their end, in a pair the longer text first."""
     masker: Masker | None = None
     """Required if tokens of a task are to be masked."""
+    tagged: bool = False
+    """Whether streams have the tags of their tokens; a task without tags then has tag 0 everywhere."""
 
     @cached_property
     def _special_tokens(self) -> tuple[Ids, Ids]:
@@ -149,7 +151,8 @@ class Packer:
             if part.labels is not None
         }
         ids_T, positions_T, segments_T = _tokens(sequences, starts, end)
-        return Stream(ids_T, positions_T, segments_T, layout, labels)
+        tags_T = _tags(sequences, starts, end) if self.tagged else None
+        return Stream(ids_T, positions_T, segments_T, layout, labels, tag_ids_T=tags_T)
 
     def sequences_of(self, part: Part) -> Sequences:
         """The sequences of all examples of a part."""
@@ -209,6 +212,14 @@ def _tokens(sequences: Sequence[Sequences], starts: Sequence[int], tokens: int) 
         if end < next_start:
             positions_T[end:next_start] = filler_positions(next_start - end)
     return map(torch.from_numpy, (ids_T, positions_T, segments_T))
+
+
+def _tags(sequences: Sequence[Sequences], starts: Sequence[int], tokens: int) -> Tensor:
+    tags_T = np.zeros(tokens, dtype=np.int64)
+    for own, start in zip(sequences, starts, strict=True):
+        if own.tags_T is not None:
+            tags_T[start : start + own.tokens] = own.tags_T
+    return torch.from_numpy(tags_T)
 
 
 def batches_by_length(lengths: npt.ArrayLike, token_budget: int) -> Iterator[npt.NDArray[np.int64]]:

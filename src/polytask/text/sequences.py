@@ -23,6 +23,8 @@ class Sequences:
     segments_T: Ids | None
     """None if all are 0."""
     lengths: list[int]
+    tags_T: Ids | None = None
+    """None if there are no tags."""
 
     @property
     def tokens(self) -> int:
@@ -34,8 +36,9 @@ class Sequences:
     def slice(self, first: int, last: int) -> "Sequences":
         """The sequences from `first` to before `last`, which are not copied."""
         start, end = self._starts[first], self._starts[last]
-        segments_T = None if self.segments_T is None else self.segments_T[start:end]
-        return Sequences(self.ids_T[start:end], self.positions_T[start:end], segments_T, self.lengths[first:last])
+        segments_T, tags_T = (None if t is None else t[start:end] for t in (self.segments_T, self.tags_T))
+        lengths = self.lengths[first:last]
+        return Sequences(self.ids_T[start:end], self.positions_T[start:end], segments_T, lengths, tags_T)
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -52,7 +55,7 @@ def make_sequences(texts: Texts, separate_texts: bool, special_ids: tuple[int, i
 
     A sequence is copied in pieces, each of which ends with [SEP]: `[CLS] a [SEP]`, and `b [SEP]` if the example is a
     pair in one sequence. A piece is copied together with the tokens before and behind its text, which are then
-    overwritten by the special tokens.
+    overwritten by the special tokens. Special tokens have no tag, that is, tag 0.
     """
     pair = joined(texts.lengths_NW, separate_texts)
     if pair:
@@ -70,10 +73,14 @@ def make_sequences(texts: Texts, separate_texts: bool, special_ids: tuple[int, i
     cls_id, sep_id = special_ids
     ids_T[ends_P - 1] = sep_id
     ids_T[starts_P[::pieces]] = cls_id
+    tags_T = None
+    if texts.tags is not None:
+        tags_T = texts.tags.take(sources_T, mode="clip") if len(texts.tags) else np.zeros_like(places_T)
+        tags_T[ends_P - 1] = tags_T[starts_P[::pieces]] = 0
     lengths_S = lengths_P[::2] + lengths_P[1::2] if pair else lengths_P
     positions_T = places_T - starts_P[::pieces].repeat(lengths_S)
     segments_T = (1 - before_P).repeat(lengths_P) if pair else None
-    return Sequences(ids_T, positions_T, segments_T, lengths_S.tolist())
+    return Sequences(ids_T, positions_T, segments_T, lengths_S.tolist(), tags_T)
 
 
 def truncated_pairs(lengths_N2: npt.NDArray[np.int64], room: int) -> npt.NDArray[np.int64]:

@@ -1,7 +1,8 @@
 """Token ids on disk: written once in batches, read as memory-mapped arrays. Knows no task and no data file.
 
 A store is a folder: `tokens` (all ids, one text after another), `offsets` (where each text starts, and the end),
-`labels`, `rows` (each example's row number in its source), and `meta.json` with the sizes. It is written atomically.
+`labels`, `rows` (each example's row number in its source), `tags` (a number for each token, if words have tags), and
+`meta.json` with the sizes. It is written atomically.
 """
 
 import json
@@ -20,6 +21,8 @@ from polytask.text.texts import Texts
 
 FORMAT = 1
 LABEL_TYPES = {"int": "<i8", "float": "<f8"}
+PART_EXAMPLES = 2_000
+"""Examples that are copied at once."""
 
 
 class DamagedStore(Exception):
@@ -38,6 +41,7 @@ class TokenStore:
         self._offsets = _map(folder / "offsets", "<i8", count * self.width + 1)
         self.labels = _map(folder / "labels", LABEL_TYPES[header["label_type"]], count)
         self.rows = _map(folder / "rows", "<i8", count)
+        self.tags = _map(folder / "tags", "<u2", header["tokens"]) if header.get("tagged") else None
         if self._offsets[0] != 0 or self._offsets[-1] != header["tokens"]:
             raise DamagedStore(f"{folder / 'offsets'}: does not match the number of tokens")
 
@@ -57,8 +61,12 @@ class TokenStore:
 
     def texts(self, i: int) -> tuple[npt.NDArray[np.integer], ...]:
         """Returns the ids of example i's text, or of its two texts, without special tokens."""
+        return self._slices(self._tokens, i)
+
+    def _slices(self, numbers: npt.NDArray[np.integer], i: int) -> tuple[npt.NDArray[np.integer], ...]:
+        """Returns the numbers of the tokens of example i, for each text."""
         bounds = self._offsets[i * self.width : (i + 1) * self.width + 1].tolist()
-        return tuple(self._tokens[a:b] for a, b in pairwise(bounds))
+        return tuple(numbers[a:b] for a, b in pairwise(bounds))
 
     def gather(self, indices: npt.ArrayLike) -> Texts:
         """Returns the texts of several examples, which are not copied."""
@@ -71,6 +79,19 @@ class TokenStore:
         """Returns the number of tokens of each text: [N, width]."""
         lengths: npt.NDArray[np.int64] = np.diff(self._offsets).reshape(len(self), self.width)
         return lengths
+
+    def write_part(self, folder: Path, indices: npt.NDArray[np.int64]) -> None:
+        """Writes a store with these examples only."""
+        vocabulary = 2 ** (8 * self._tokens.itemsize) - 1
+        label_type: Literal["int", "float"] = "float" if self.labels.dtype.kind == "f" else "int"
+        sizes = {"width": self.width, "vocabulary": vocabulary}
+        with StoreWriter(folder, **sizes, label_type=label_type, tagged=self.tags is not None) as writer:
+            for first in range(0, len(indices), PART_EXAMPLES):
+                some = indices[first : first + PART_EXAMPLES]
+                texts = [self.texts(i) for i in some.tolist()]
+                tags = [] if self.tags is None else [tags for i in some.tolist() for tags in self._slices(self.tags, i)]
+                writer.append(texts, self.labels[some].tolist(), self.rows[some].tolist(), tags)
+            writer.close(self.meta)
 
     def pieces(self, max_tokens: int) -> Iterator[tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]]:
         """Yields all texts in pieces of at most `max_tokens` ids (or one longer text): the ids, and their offsets."""
@@ -85,15 +106,19 @@ class TokenStore:
 class StoreWriter:
     """Appends examples to a store, which `close` puts in place. After an error, `with` leaves no files."""
 
-    def __init__(self, folder: Path, *, width: int, vocabulary: int, label_type: Literal["int", "float"]):
+    def __init__(
+        self, folder: Path, *, width: int, vocabulary: int, label_type: Literal["int", "float"], tagged: bool = False
+    ):
         self._folder = folder
         self._width = width
         self._token_type = "<u2" if vocabulary < 65536 else "<i4"
         self._label_type = label_type
+        self._tagged = tagged
         self._examples = 0
         self._num_tokens = 0
         self._hidden = HiddenFolder(folder)
-        self._files = {name: (self._hidden.path / name).open("wb") for name in ("tokens", "offsets", "labels", "rows")}
+        names = ("tokens", "offsets", "labels", "rows", *(["tags"] if tagged else []))
+        self._files = {name: (self._hidden.path / name).open("wb") for name in names}
         self._files["offsets"].write(np.zeros(1, "<i8").tobytes())
 
     def append(
@@ -101,8 +126,12 @@ class StoreWriter:
         texts: Sequence[tuple[npt.NDArray[np.integer], ...]],
         labels: Sequence[int | float],
         rows: Sequence[int],
+        tags: Sequence[npt.NDArray[np.integer]] = (),
     ) -> None:
-        """Appends examples: the ids of their texts, their labels as numbers, and their row numbers in the source."""
+        """Appends examples: the ids of their texts, their labels as numbers, and their row numbers in the source.
+
+        `tags` has the numbers of the tags of each text, one text after another, if the store is tagged.
+        """
         assert len(texts) == len(labels) == len(rows)
         assert all(len(example) == self._width for example in texts)
         if not texts:
@@ -113,6 +142,9 @@ class StoreWriter:
         self._files["offsets"].write(ends.astype("<i8").tobytes())
         self._files["labels"].write(np.array(labels, LABEL_TYPES[self._label_type]).tobytes())
         self._files["rows"].write(np.array(rows, "<i8").tobytes())
+        if self._tagged:
+            assert [len(text) for text in tags] == [len(text) for text in flat]
+            self._files["tags"].write(np.concatenate(tags).astype("<u2").tobytes())
         self._examples += len(texts)
         self._num_tokens = int(ends[-1])
 
@@ -125,6 +157,7 @@ class StoreWriter:
             "tokens": self._num_tokens,
             "token_type": self._token_type,
             "label_type": self._label_type,
+            **({"tagged": True} if self._tagged else {}),
             "meta": dict(meta),
         }
         for file in self._files.values():

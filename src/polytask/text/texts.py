@@ -20,6 +20,8 @@ class Texts:
     """Where each text starts in `ids`."""
     lengths_NW: npt.NDArray[np.int64]
     """The number of tokens of each text."""
+    tags: Ids | None = None
+    """The tag of each token of `ids`; None if there are no tags."""
 
     @classmethod
     def of(cls, texts: "Sequence[tuple[Ids, ...]] | Texts") -> "Texts":
@@ -31,15 +33,16 @@ class Texts:
         flat = [text for example in texts for text in example]
         return cls(np.concatenate(flat) if flat else np.zeros(0, dtype=np.int64), ends - lengths_NW, lengths_NW)
 
-    def take(self, indices: npt.NDArray[np.int64]) -> "Texts":
+    def take(self, indices: npt.NDArray[np.integer]) -> "Texts":
         """Some of the examples, in this order."""
-        return Texts(self.ids, self.starts_NW[indices], self.lengths_NW[indices])
+        return Texts(self.ids, self.starts_NW[indices], self.lengths_NW[indices], self.tags)
 
     def repeated(self, copies: int) -> "Texts":
         """Each example with its texts repeated `copies` times."""
         if copies == 1:
             return self
-        return Texts(self.ids, np.tile(self.starts_NW, (1, copies)), np.tile(self.lengths_NW, (1, copies)))
+        starts_NW, lengths_NW = (np.tile(numbers_NW, (1, copies)) for numbers_NW in (self.starts_NW, self.lengths_NW))
+        return Texts(self.ids, starts_NW, lengths_NW, self.tags)
 
     def concatenated(self, max_length: int) -> "Texts":
         """Truncate each text, and copy them all into an array without anything else."""
@@ -48,7 +51,7 @@ class Texts:
         starts_NW = ends_NW - lengths_NW
         sources = (self.starts_NW - starts_NW).ravel().repeat(lengths_NW.ravel())
         sources += np.arange(len(sources))
-        return Texts(self.ids[sources], starts_NW, lengths_NW)
+        return Texts(self.ids[sources], starts_NW, lengths_NW, None if self.tags is None else self.tags[sources])
 
     def __len__(self) -> int:
         return len(self.lengths_NW)
@@ -58,8 +61,8 @@ class Texts:
             yield tuple(self.ids[start : start + length] for start, length in zip(starts, lengths, strict=True))
 
 
-def texts_of(examples: TokenizedExamples, indices: npt.NDArray[np.int64]) -> Texts:
-    """The texts of some examples; at once if the examples are stored in one array."""
+def texts_of(examples: TokenizedExamples, indices: npt.NDArray[np.integer]) -> Texts:
+    """The texts of some examples, with their tags; at once if the examples are stored in one array."""
     gather = getattr(examples, "gather", None)
     texts: Texts = Texts.of([examples.tokens(i) for i in indices.tolist()]) if gather is None else gather(indices)
     return texts

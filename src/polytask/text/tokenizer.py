@@ -6,10 +6,11 @@ letters.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,10 @@ SPECIAL_TOKENS = {
 }
 MAX_TOKENS = 512  # per text, unless sequences are longer: the token cache is then the same for every `max_length`
 PROBE = "Café 42, \U00012000!"  # with a cuneiform letter, which is in no vocabulary
+SURROGATES = re.compile("[\ud800-\udfff]")
 CHARACTERS = 32  # of a text that are read per token; a word with its space has about five
+
+T = TypeVar("T")
 
 
 class TextTokenizer:
@@ -105,15 +109,25 @@ class TextTokenizer:
             by_word[i] = ids
         return [ids[: self.max_tokens] for ids in by_word if ids is not None]
 
+    def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
+        """Returns the ids of each text as `encode` does, and the index of the first character of each token."""
+        # Every character keeps its place. The library rejects half of a surrogate pair.
+        plain = [SURROGATES.sub("\ufffd", text) for text in texts]
+        pairs = [np.array(pairs, dtype=np.int32).reshape(-1, 2) for pairs in self._first_tokens(plain, self._pairs)]
+        return [(pairs_T2[:, 0], pairs_T2[:, 1]) for pairs_T2 in pairs]
+
     def _encode_whole(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
+        return [np.array(ids, dtype=np.int32) for ids in self._first_tokens(texts, self._encode)]
+
+    def _first_tokens(self, texts: Sequence[str], encode: Callable[[list[str]], list[list[T]]]) -> list[list[T]]:
         enough = CHARACTERS * self.max_tokens
-        encoded = self._encode([text[:enough] for text in texts])
+        encoded = encode([text[:enough] for text in texts])
         # The end of a long text is truncated anyway, unless the tokenizer drops most of the characters before it.
         short = [i for i, text in enumerate(texts) if len(text) > enough and len(encoded[i]) < 2 * self.max_tokens]
         if short:
-            for i, ids in zip(short, self._encode([texts[i] for i in short]), strict=True):
+            for i, ids in zip(short, encode([texts[i] for i in short]), strict=True):
                 encoded[i] = ids
-        return [np.array(ids[: self.max_tokens], dtype=np.int32) for ids in encoded]
+        return [ids[: self.max_tokens] for ids in encoded]
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         encode_batch = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
@@ -123,6 +137,16 @@ class TextTokenizer:
             except TypeError:  # the library rejects half of a surrogate pair
                 encodings = encode_batch([without_lone_surrogates(text) for text in texts], add_special_tokens=False)
             return [encoding.ids for encoding in encodings]
+
+    def _pairs(self, texts: list[str]) -> list[list[tuple[int, int]]]:
+        """Returns the id and the first character of each token."""
+        with library_errors("the encoder's tokenizer failed on a text"):
+            encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+            return [[(i, start) for i, (start, _) in zip(e.ids, e.offsets, strict=True)] for e in encodings]
+
+    def token(self, token_id: int) -> str:
+        """Returns the letters of a token."""
+        return str(self._tokenizer.id_to_token(token_id))
 
     def save(self, folder: Path, positions: int = MAX_TOKENS) -> None:
         """Writes `tokenizer.json` and a `tokenizer_config.json` that transformers opens as a BERT tokenizer.

@@ -17,6 +17,7 @@ from polytask import seeds
 from polytask.stream import Stream
 from polytask.text.packing import InputFormat, Packer, Part
 from polytask.text.sequences import Sequences
+from polytask.text.texts import texts_of
 from polytask.training.memory import Memory
 from polytask.types import Draw, TokenizedExamples
 
@@ -185,9 +186,7 @@ class Feed:
         rngs: Iterable[np.random.Generator] = (),
     ) -> Part:
         examples = self.examples[task]
-        gather = getattr(examples, "gather", None)  # stores have it; it is faster than one text at a time
-        texts = [examples.tokens(i) for i in indices.tolist()] if gather is None else gather(indices)
-        return self.packer.part(task, texts, form, examples.labels[indices], rngs)
+        return self.packer.part(task, texts_of(examples, indices), form, examples.labels[indices], rngs)
 
     def draw(self, task: str, count: int, *names: str | int) -> Stream:
         """Draw examples of a task by (seed, names, task), without replacement and without advancing its order."""

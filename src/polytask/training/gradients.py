@@ -44,7 +44,7 @@ class CutPass:
 def cut_pass(model: MultiTaskModel, stream: Stream) -> CutPass:
     """Run a forward pass with the same values and the same dropout as `model.run`."""
     random, layout, adapter = RandomState(model.device), stream.layout, model.adapter
-    words_TD = model.encoder.words(stream.token_ids_T)
+    words_TD = model.embed_words(stream)
     outs = [model.encoder.embed(stream, adapter, words_TD)]
     leaves = [_cut(outs[0])]
     for index in range(len(model.encoder.layers)):
@@ -73,11 +73,15 @@ def own_parameters(model: MultiTaskModel, task: str) -> list[nn.Parameter]:
 
 
 def shared_by_layer(model: MultiTaskModel) -> Iterator[tuple[str, list[nn.Parameter]]]:
-    """Yield the encoder's trainable parameters by layer, from the top down. (No adapter has shared parameters.)"""
+    """Yield the trainable parameters of encoder and word tags by layer, from the top down.
+
+    (No adapter has shared parameters.)
+    """
     yield "pooler", [p for p in model.encoder.pooler.parameters() if p.requires_grad]
     for index in reversed(range(len(model.encoder.layers))):
         yield f"layer {index}", [p for p in model.encoder.layers[index].parameters() if p.requires_grad]
     below = [module for name, height, module in model.parts() if name.startswith("encoder.") and height == 0]
+    below += [] if model.word_tags is None else [model.word_tags]
     yield "embeddings", [p for module in below for p in module.parameters() if p.requires_grad]
 
 

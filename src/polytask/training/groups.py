@@ -11,13 +11,18 @@ from polytask.settings import TrainSettings
 from polytask.types import UserError
 
 
-def freeze(model: MultiTaskModel, settings: TrainSettings, kept: Collection[str] = ()) -> None:
+def freeze(
+    model: MultiTaskModel, settings: TrainSettings, kept: Collection[str] = (), not_trained: Collection[str] = ()
+) -> None:
     """Freeze the parts of the model that are not trained, so that they need no gradients and no optimizer state.
 
-    `kept` are tasks whose heads and adapters are frozen.
+    The heads and adapters of two kinds of tasks are frozen: `kept` are tasks whose predictions must not change,
+    `not_trained` those that no step has examples of.
     """
     model.encoder.requires_grad_(settings.parts == "all")
     model.adapter.requires_grad_(settings.parts != "heads")
+    if model.word_tags is not None:  # shared, so it must not change if some tasks must not
+        model.word_tags.requires_grad_(settings.parts != "heads" and not kept)
     for index in model.adapter.replacements():
         model.encoder.layers[index].requires_grad_(False)  # replaced by the adapter, so it is not used
     if settings.norms:
@@ -26,7 +31,7 @@ def freeze(model: MultiTaskModel, settings: TrainSettings, kept: Collection[str]
                 module.requires_grad_(True)
     for task in model.tasks:
         own = [*model.head(task).parameters(), *model.adapter.task_parameters(task)]
-        if task in kept:
+        if task in kept or task in not_trained:
             for parameter in own:
                 parameter.requires_grad_(False)
         elif not any(p.requires_grad for p in [*own, *model.encoder.parameters()]):

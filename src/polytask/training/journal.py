@@ -52,9 +52,13 @@ class Journal:
     def write_evaluation(self, report: EvalReport, best: bool = False) -> None:
         """Writes the evaluation after a step, or the one before the first step."""
         self._line(evaluation_line(report, best))
-        losses = {f"dev/{task}/loss": score.loss for task, score in report}
-        metrics = {f"dev/{task}/{n}": metric.value for task, score in report for n, metric in score.metrics.items()}
-        self._add_event(report.step, losses | metrics)
+        values = {
+            f"{split}/{task}/{name}": value
+            for split, scores in (("dev", report.tasks), ("train", report.train))
+            for task, score in scores.items()
+            for name, value in {"loss": score.loss, **{n: m.value for n, m in score.metrics.items()}}.items()
+        }
+        self._add_event(report.step, values)
 
     def _add_step_event(self, report: StepReport) -> None:
         self._add_event(
@@ -137,8 +141,9 @@ def interference_line(report: Interference) -> dict[str, Any]:
 
 def evaluation_line(report: EvalReport, best: bool) -> dict[str, Any]:
     content = asdict(report)
-    if not report.baselines:
-        del content["baselines"]
+    for optional in ("baselines", "not_trained", "train"):
+        if not content[optional]:
+            del content[optional]
     return {"kind": "evaluation", **content, "mean": report.mean, "best": best}
 
 

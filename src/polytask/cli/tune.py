@@ -1,0 +1,87 @@
+"""polytask tune: searches for better settings of a recipe within a time."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import polytask
+from polytask.cli.console import plain_console
+from polytask.cli.options import RecipeFile, Settings
+
+
+def run(
+    recipe: RecipeFile,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="The time of the whole command: 90s, 20m or 2h.")],
+    vary: Annotated[
+        list[str],
+        typer.Option(
+            metavar="FIELD=VALUES",
+            help="A field to vary: FIELD=A,B,C or FIELD=LOW..HIGH, with :log for orders of magnitude. Repeatable. "
+            "Default: learning rates, batch size, warm-up, dropout, sampler and the adapter's size.",
+        ),
+    ] = [],  # noqa: B006
+    setting: Settings = [],  # noqa: B006
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The tuning's folder. Default: tuning/NAME.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(help="Number of parallel runs, each in a worker process; workers can share a GPU.")
+    ] = 1,
+    hold_back: Annotated[
+        str,
+        typer.Option(
+            metavar="SHARE", help="Share of the dev rows that only the final verdict uses, or test: the test files."
+        ),
+    ] = "0.5",
+    top: Annotated[int, typer.Option(help="Number of trials that run again with fresh seeds, at most.")] = 3,
+) -> None:
+    """Search for better settings of a recipe within a time, and test whether they beat it on held-back rows.
+
+    Needs Optuna: `pip install 'polytask[tune]'`. The same command continues a tuning that was stopped or killed; a
+    larger budget continues one that has finished. After Ctrl-C or SIGTERM it writes its page with what has finished.
+
+    Examples:
+
+        polytask tune recipes/quickstart.yaml --budget 20m
+
+        polytask tune recipe.yaml --budget 2h --vary optimizer.lr=1e-5..1e-3:log --vary train.batch_size=16,32
+
+        polytask tune recipe.yaml --budget 30m --vary "adapter=none,{name: pal, size: 96}" --workers 4
+    """
+    console = plain_console()
+    options = {"workers": workers, "hold_back": hold_back, "top": top}
+    tuning = polytask.start_tuning(recipe, budget, vary, setting, folder, **options)  # type: ignore[arg-type]
+    for field in tuning.plan.fields:
+        console.print(f"varies {field.field}: {field}", highlight=False, soft_wrap=True)
+    try:
+        follow(tuning, console)
+    except SystemExit:  # Ctrl-C or SIGTERM; the runs have saved their checkpoints
+        show(tuning.finish(), console)
+        raise
+    show(tuning.finish(), console)
+
+
+def follow(tuning: "polytask.Tuning", console: Console) -> None:
+    """Runs the tuning, and prints a line for each run that has ended."""
+    for report in tuning.reports():
+        if report.state not in ("done", "failed"):
+            continue
+        clock = f"{tuning.budget.used / 60:.1f} of {tuning.budget.total / 60:.1f} min"
+        text = f"{clock}  {report.name}, {report.part}: "
+        text += f"FAILED\n{report.error}" if report.score is None else f"{100 * report.score:.1f} points"
+        settings = ", ".join(f"{field}={_text(value)}" for field, value in report.settings.items())
+        console.print(f"{text}  {settings}".rstrip(), highlight=False, soft_wrap=True)
+
+
+def show(tuned: "polytask.Tuned", console: Console) -> None:
+    """Prints the answer and the files."""
+    lines = [tuned.sentence, f"recipe: {tuned.best}", f"report: {tuned.page}"]
+    lines[1:1] = [f"  {field}: {_text(value)}" for field, value in tuned.settings.items()]
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _text(value: Any) -> str:
+    return "default" if value is None else str(value)

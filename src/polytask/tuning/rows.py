@@ -1,0 +1,89 @@
+"""Divides the dev rows of every task: those that the search may use, and those that are held back for the verdict."""
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from polytask.disk.atomic import write_atomically
+from polytask.recipe.records import Recipe
+from polytask.settings import TaskSpec
+from polytask.tasks.reading import open_for
+from polytask.tasks.sources.source import BrokenRow
+from polytask.tasks.splitting import plan_split
+from polytask.types import UserError
+
+HoldBack = float | str
+"""The share of the dev rows, or `test`: the tasks' test files."""
+DIALECT: Mapping[str, Any] = {"format": None, "delimiter": None, "quoting": None, "encoding": None}
+
+
+def read_hold_back(text: str | float) -> HoldBack:
+    """Reads `--hold-back`: a share in [0, 0.9], or `test`."""
+    if text == "test":
+        return "test"
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 0.9:
+        raise UserError(f"--hold-back: must be a share of the dev rows in [0, 0.9], or test; found {text}")
+    return share
+
+
+def divide_rows(recipe: Recipe, hold_back: HoldBack, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the recipe fields of the search's runs and those of the final runs, by dotted name.
+
+    The final runs score the held-back rows as their test split. The search's runs have no test split.
+    """
+    tasks = [task for task in recipe.tasks.values() if task.kind != "text"]
+    search: dict[str, Any] = {f"tasks.{task.name}.test": None for task in tasks}
+    if hold_back == "test":
+        missing = [task.name for task in tasks if task.test is None]
+        if missing:
+            raise UserError(
+                f"--hold-back test: the tasks {', '.join(missing)} have no test file; pass a share of the dev rows, "
+                "such as --hold-back 0.5"
+            )
+        return search, {f"tasks.{task.name}.test": task.test for task in tasks}
+    if hold_back == 0:
+        return search, search
+    final = dict[str, Any]()
+    for task in tasks:
+        changed = _divide(task, float(hold_back), folder)
+        final |= {f"tasks.{task.name}.{name}": value for name, value in changed.items()}
+    return {**final, **search}, final
+
+
+def _divide(task: TaskSpec, share: float, folder: Path) -> dict[str, Any]:
+    """Writes a task's dev rows as two csv files; returns the fields with which the task reads them."""
+    parts = plan_split(replace(task, train=task.dev), folder / "unused", share)
+    files = {"dev": folder / f"{task.name}-dev.csv", "test": folder / f"{task.name}-held-back.csv"}
+    for file, content in zip(files.values(), parts.contents, strict=True):
+        _write(file, content)
+    changed: dict[str, Any] = {name: str(file.resolve()) for name, file in files.items()}
+    if any(getattr(task, name) is not None for name in DIALECT):  # the recipe's dialect holds for the training file too
+        changed |= DIALECT
+        if task.train is not None:
+            train = folder / f"{task.name}-train.csv"
+            _write(train, _as_csv(task, task.train))
+            changed["train"] = str(train.resolve())
+    return changed
+
+
+def _write(file: Path, content: bytes) -> None:
+    if not file.exists() or file.read_bytes() != content:
+        write_atomically(file, content.decode())
+
+
+def _as_csv(task: TaskSpec, file: str) -> bytes:
+    source = open_for(task, file)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(source.columns)
+    columns = (*task.text, *(() if task.label is None else (task.label,)))
+    rows = source.rows(source.columns, needed=columns)
+    writer.writerows(row[1] for row in rows if not isinstance(row, BrokenRow))
+    return text.getvalue().encode("utf-8", "replace")
