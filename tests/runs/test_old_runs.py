@@ -109,7 +109,7 @@ def test_a_run_keeps_the_loss_it_was_started_with(tmp_path: Path, tiny_settings:
         without_new_fields(tmp_path / name / "recipe.yaml")
     own = read_recipe(tmp_path / "own" / "recipe.yaml")
     assert (own.train.loss_scale, own.tasks["similarity"].standardize) == ("none", False)
-    bare = read_recipe(QUICKSTART, settings)
+    bare = read_recipe(QUICKSTART, [*settings, "train.loss_scale=even"])
     assert (bare.train.loss_scale, bare.tasks["similarity"].standardize) == ("even", True)
     for name, recipe in (("own", own), ("user", bare)):
         resumed = start_training(recipe, tmp_path / name, resume=True).complete()
