@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -14,6 +15,7 @@ import yaml
 
 from polytask import read_recipe, train
 from polytask.disk.json_files import read_json
+from polytask.tuning import search
 from polytask.tuning.search import Tuning
 
 from .conftest import QUICKSTART, Done, Start
@@ -187,3 +189,27 @@ def test_an_unfinished_folder_of_something_else_is_refused(small: Done, tmp_path
     with pytest.raises(Exception, match="the folder holds other files"):
         start(tmp_path)
     assert isinstance(start(tmp_path / "new"), Tuning)
+
+
+def test_a_model_is_removed_after_its_run_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run writes its summary, and then still reads its model."""
+    model = tmp_path / "model"
+    model.mkdir()
+    cell, trial = SimpleNamespace(key="a", folder=tmp_path), SimpleNamespace(number=0)
+    recorded: list[Any] = []
+    tuning = Tuning.__new__(Tuning)
+    vars(tuning).update(
+        _errors={},
+        _running={"a"},
+        plan=SimpleNamespace(score=lambda summary: 0.5),
+        budget=SimpleNamespace(record=lambda *_: None),
+        trials=SimpleNamespace(report=lambda *values: recorded.append(values)),
+    )
+    monkeypatch.setattr(search, "summary_of", lambda folder: {"seconds": 1.0})
+    pending: Any = {0: (trial, cell)}
+    assert tuning._record(pending, 9)
+    assert model.exists()
+    tuning._running.clear()
+    assert not tuning._record(pending, 9)
+    assert not model.exists()
+    assert len(recorded) == 1

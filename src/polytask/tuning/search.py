@@ -55,6 +55,8 @@ class Tuning:
         self._clock = Clock(self.folder, workers)
         self.trials = Trials(self.folder, plan.recipe.name, plan.fields, plan.recipe.seed)
         self._errors: dict[str, str] = {}
+        self._running: set[str] = set()
+        """Keys of the cells whose worker has not answered. A run has its summary before it has checked its model."""
         self._cells: dict[int, dict[int, Cell]] = {}
         self._parts: dict[str, tuple[str, Mapping[str, Any]]] = {}
         """By key of a cell: its part and its settings."""
@@ -82,6 +84,10 @@ class Tuning:
             for report in reports:
                 if report.state == "done":
                     self._clock.record(report.cell)
+                if report.state == "started":
+                    self._running.add(report.cell.key)
+                elif report.state in ("done", "failed"):
+                    self._running.discard(report.cell.key)
                 if report.error is not None:
                     self._errors[report.cell.key] = report.error
                 yield self._report(report)
@@ -154,7 +160,7 @@ class Tuning:
         """Writes the scores of the runs that have ended into the database; returns whether others are running."""
         for trial, cell in list(pending.values()):
             summary, error = summary_of(cell.folder), self._errors.get(cell.key)
-            if summary is None and error is None:
+            if cell.key in self._running or (summary is None and error is None):
                 continue
             del pending[trial.number]
             score = math.nan if summary is None else self.plan.score(summary)
