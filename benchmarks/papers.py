@@ -1,4 +1,4 @@
-"""Runs the studies of recipes/papers/ one after another, and shows their scores beside the published ones.
+"""Runs the studies of recipes/papers/ one after another, and shows their scores next to the published ones.
 
     POLYTASK_DATA=DIR python benchmarks/papers.py run OUT [--only STUDY ...] [--set FIELD=VALUE ...] [--seeds N ...]
         [--workers N] [--seconds N] [--studies DIR]
