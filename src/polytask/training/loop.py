@@ -5,6 +5,7 @@ The caller (command line, notebook, test) decides what to show, and may stop aft
 
 import math
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -291,6 +292,8 @@ class Session(TrainingState):
             return error
         if self.captured is not None:
             self.captured.graphs.clear()  # they hold memory
+        if error.__cause__ is not None:  # so do the variables of the functions in which memory ran out
+            traceback.clear_frames(error.__cause__.__traceback__)
         fits = measure_room(self.model.device, self._part_of_a_batch, self._differentiate, self.optimizer)
         return error if fits is None else StepFailed(f"{error}. About {fits:,} tokens a batch would fit")
 
