@@ -143,19 +143,56 @@ def test_plain_text_is_left_out_of_the_comparison(tiny_settings: list[str], tiny
     assert content["variants"]["more"]["cells"][0]["values"]["mean"] == pytest.approx(more.evaluations["dev"].mean)
 
 
+def test_a_task_that_only_some_runs_have_is_left_out_of_the_comparison(
+    tiny_settings: list[str], tiny_run: Finished, tmp_path: Path
+) -> None:
+    """So that one can ask whether a task that is learned beside the others helps them."""
+    helper = (
+        "tasks.helper={kind: yes_no, text: [question1, question2], label: duplicate, "
+        "train: 'sample:questions-train', dev: 'sample:questions-dev'}"
+    )
+    more = train(QUICKSTART, tmp_path / "more", [*tiny_settings, helper])
+    for folders in ([tiny_run.folder, more.folder], [more.folder, tiny_run.folder]):
+        content = compare_runs(folders, tmp_path / folders[0].name)
+        views = {"opinion", "question", "similarity", "mean"}
+        assert set(content["tasks"]) == views - {"mean"}
+        assert {comparison["task"] for comparison in content["comparisons"]} == views
+        values = content["variants"]["more"]["cells"][0]["values"]
+        assert values["mean"] == pytest.approx(sum(values[task] for task in views - {"mean"}) / 3)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"tasks.opinion.metric": "f1"}, r"variant other: tasks\.opinion\.metric: must be that of cosine"),
+        (
+            {"tasks.opinion.dev": "sample:opinions-train"},
+            r"variant other: tasks\.opinion\.dev: must have the same rows",
+        ),
+    ],
+)
+def test_scores_that_could_not_be_compared_are_an_error_before_anything_runs(
+    setting: dict[str, Any], message: str, tmp_path: Path, tiny_settings: list[str]
+) -> None:
+    path = study_file(tmp_path, tiny_settings, variants={"cosine": {}, "other": setting})
+    with pytest.raises(UserError, match=message):
+        StudyRunning(read_study(path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_plain_text_only_cannot_be_compared(tiny_settings: list[str], tmp_path: Path) -> None:
     task = {"kind": "text", "text": "text", "train": "sample:opinions-train", "dev": "sample:opinions-dev"}
     (tmp_path / "plain.yaml").write_text(yaml.safe_dump({"tasks": {"words": task}}))
     path = study_file(
         tmp_path, tiny_settings, base="plain.yaml", variants={"small": {}, "large": {"train.batch_size": 8}}
     )
-    with pytest.raises(UserError, match="all tasks are plain text, which has no predictions to compare"):
+    with pytest.raises(UserError, match="no task that all runs have, other than plain text"):
         StudyRunning(read_study(path), tmp_path / "out")
     runs = [
         train(tmp_path / "plain.yaml", tmp_path / str(size), [*tiny_settings, f"train.batch_size={size}"]).folder
         for size in (4, 8)
     ]
-    with pytest.raises(UserError, match="all tasks are plain text, which has no predictions to compare"):
+    with pytest.raises(UserError, match="no task that all runs have, other than plain text"):
         compare_runs(runs, tmp_path / "none")
 
 

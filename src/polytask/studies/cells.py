@@ -49,6 +49,8 @@ class Plan:
     cells: tuple[Cell, ...]
     dev_examples: Mapping[str, Mapping[str, int]]
     """For each variant, the number of dev examples of each task."""
+    dev_rows: Mapping[str, Mapping[str, str]]
+    """For each variant, the fingerprint of each task's dev file."""
     dev_tokens: Mapping[str, int]
     """For each variant, the number of tokens of all its dev examples."""
 
@@ -56,19 +58,20 @@ class Plan:
 def plan(study: Study, folder: Path) -> Plan:
     """Prepares each variant once, so that errors in any of them are raised before anything runs."""
     cells: list[Cell] = []
-    examples, tokens = {}, {}
+    examples, rows, tokens = {}, {}, {}
     with keeping_values():  # most variants have the same encoder and data
         for variant, variant_recipe in study.recipes.items():
             ready = prepare(variant_recipe)
             steps = ready.recipe.train.epochs * ready.steps_per_epoch
             dev = ready.splits("dev")
             examples[variant] = {task: len(split) for task, split in dev.items()}
+            rows[variant] = {task: split.fingerprint for task, split in dev.items()}
             tokens[variant] = dev_tokens(ready)
             for seed in study.seeds:
                 recipe = study.recipe(variant, seed)
                 key = cell_key(recipe, ready)
                 cells.append(Cell(variant, seed, recipe, key, folder / "cells" / key, steps))
-    return Plan(tuple(cells), examples, tokens)
+    return Plan(tuple(cells), examples, rows, tokens)
 
 
 def dev_tokens(prepared: Prepared) -> int:

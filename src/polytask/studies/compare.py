@@ -28,7 +28,7 @@ from polytask.studies.page import write_page
 from polytask.studies.results import (
     NOTHING_TO_COMPARE,
     FinishedRun,
-    compared,
+    common_tasks,
     comparisons_json,
     cost_json,
     curves_json,
@@ -71,13 +71,14 @@ class StudyRunning:
         self.folder = Path(folder) if folder is not None else Path("studies") / study.name
         self.workers = workers
         self.errors: dict[str, str] = {}
-        if all(task.kind == "text" for recipe in study.recipes.values() for task in recipe.tasks.values()):
+        if not study.tasks:
             raise UserError(NOTHING_TO_COMPARE)
         for variant, recipe in study.recipes.items():
             for task in recipe.tasks.values():
                 check_metric(task.metric, task.kind, f"study, variant {variant}: tasks.{task.name}.metric")
         self._check_folder()
         self.plan: Plan = plan(study, self.folder)
+        self._check_same_dev_rows()
 
     @property
     def waiting(self) -> list[Cell]:
@@ -134,13 +135,24 @@ class StudyRunning:
             "run": cell.folder.relative_to(self.folder).as_posix(),
             "state": state,
             "error": error,
-            "values": values_json(summary) if summary else {},
+            "values": values_json(summary, self.study.tasks) if summary else {},
         }
 
     def _identity(self) -> dict[str, Any]:
         """Returns what identifies a study: name, variants and reference (seeds may be added)."""
         recipes = {name: recipe_to_mapping(replace(r, seed=0)) for name, r in self.study.recipes.items()}
         return {"name": self.study.name, "reference": self.study.reference, "recipes": recipes}
+
+    def _check_same_dev_rows(self) -> None:
+        """Refuses variants whose scores could not be compared, before anything runs."""
+        reference = self.study.reference
+        for variant, recipe in self.study.recipes.items():
+            for task in self.study.tasks:
+                where = f"study, variant {variant}: tasks.{task}"
+                if recipe.tasks[task].metric != self.study.recipes[reference].tasks[task].metric:
+                    raise UserError(f"{where}.metric: must be that of {reference}, the reference")
+                if self.plan.dev_rows[variant][task] != self.plan.dev_rows[reference][task]:
+                    raise UserError(f"{where}.dev: must have the same rows as in {reference}, the reference")
 
     def _write_plan(self) -> None:
         """Writes which study the folder belongs to."""
@@ -179,14 +191,14 @@ def study_json(study: Study, runs: Sequence[FinishedRun], cells: Mapping[str, li
     """Returns the content of study.json; `cells` are the records of each variant's cells."""
     verdict = verdict_of(runs, study.reference, study.margin / 100) if runs else None
     own = {variant: [run for run in runs if run.variant == variant] for variant in study.recipes}
-    about = runs[0].summary if runs else {"tasks": {}, "evaluations": {"dev": {}}}
+    scores = runs[0].summary["evaluations"]["dev"] if runs else {}
     return {
         "format": FORMAT,
         "name": study.name,
         "reference": study.reference,
         "seeds": list(study.seeds),
         "margin": study.margin,
-        "tasks": {task: _task_json(t, about["evaluations"]["dev"][task]) for task, t in compared(about).items()},
+        "tasks": {task: _task_json(t, scores[task]) for task, t in (common_tasks(runs) if runs else {}).items()},
         "variants": {
             variant: {
                 "settings": study.settings[variant],
@@ -249,7 +261,7 @@ def compare_runs(
                 "run": Path(os.path.relpath(run.folder, target)).as_posix(),
                 "state": "done",
                 "error": None,
-                "values": values_json(run.summary),
+                "values": values_json(run.summary, study.tasks),
             }
             for run in runs
             if run.variant == variant

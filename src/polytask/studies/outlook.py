@@ -56,7 +56,7 @@ def outlook(study: Study, plan: Plan) -> StudyOutlook:
         measured = tuple(_measured([c for c in known if c.task == view], others, len(views)) for view in views)
         return StudyOutlook(len(study.seeds), measured, f"measured in {len(runs)} finished runs of this study")
     examples = plan.dev_examples[study.reference]
-    sizes = {task: examples[task] for task, spec in study.recipes[study.reference].tasks.items() if spec.kind != "text"}
+    sizes = {task: examples[task] for task in study.tasks}
     source = (
         "assumed, because no two variants have two finished runs each: scores have a standard deviation of "
         f"{_points(SEED_DEVIATION)} point over seeds, and two variants predict different labels for "

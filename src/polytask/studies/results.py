@@ -18,7 +18,10 @@ from polytask.types import UserError
 
 Array = NDArray[Any]
 Split = Literal["dev", "test"]
-NOTHING_TO_COMPARE = "compare: all tasks are plain text, which has no predictions to compare; see the runs' scores"
+NOTHING_TO_COMPARE = (
+    "compare: there is no task that all runs have, other than plain text, which has no predictions to compare; see the "
+    "runs' scores"
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def verdict_of(
     check_same_rows(runs, split)
     first = reference if reference in by_variant else next(iter(by_variant))
     ordered = {first: by_variant[first], **by_variant}
-    judged = compared(runs[0].summary, tasks)
+    judged = common_tasks(runs, tasks)
     data = [_task_data(task, about, ordered, split) for task, about in judged.items()]
     if not data:
         raise UserError(NOTHING_TO_COMPARE)
@@ -72,16 +75,17 @@ def compared(summary: Mapping[str, Any], tasks: Collection[str] | None = None) -
     return found if tasks is None else {task: about for task, about in found.items() if task in tasks}
 
 
+def common_tasks(runs: Sequence[FinishedRun], tasks: Collection[str] | None = None) -> dict[str, Any]:
+    """Returns the tasks with predictions that all runs have, or some of them; a run may have others as well."""
+    common = set.intersection(*(set(compared(run.summary, tasks)) for run in runs))
+    return compared(runs[0].summary, common)
+
+
 def check_same_rows(runs: Sequence[FinishedRun], split: Split = "dev") -> None:
-    """Raises a UserError unless all runs have the same tasks, metrics and data in the split."""
+    """Raises a UserError unless the tasks that all runs have are scored by the same metrics and data of the split."""
     first = runs[0]
-    tasks = compared(first.summary)
+    tasks = common_tasks(runs)
     for run in runs[1:]:
-        if set(compared(run.summary)) != set(tasks):
-            raise UserError(
-                f"{run.folder}: its tasks are {', '.join(compared(run.summary))}, but those of {first.folder} are "
-                f"{', '.join(tasks)}; only runs of the same tasks can be compared"
-            )
         one, other = _files(first.folder, split), _files(run.folder, split)
         for task in tasks:
             if one[task]["sha256"] != other[task]["sha256"]:
@@ -89,7 +93,7 @@ def check_same_rows(runs: Sequence[FinishedRun], split: Split = "dev") -> None:
                     f"{run.folder}: task {task} was scored on {other[task]['source']}, but in {first.folder} on "
                     f"{one[task]['source']} with other content; scores on different {split} data cannot be compared"
                 )
-        for task, about in compared(run.summary).items():
+        for task, about in compared(run.summary, tasks).items():
             if about["metric"] != tasks[task]["metric"]:
                 raise UserError(
                     f"{run.folder}: the metric of task {task} is {about['metric']}, but in {first.folder} it is "

@@ -64,6 +64,13 @@ class Study:
     margin: float = 100 * MARGIN
     """In points."""
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that are compared: those that all variants have, without plain text."""
+        first, *others = self.recipes.values()
+        labelled = [name for name, task in first.tasks.items() if task.kind != "text"]
+        return tuple(name for name in labelled if all(name in other.tasks for other in others))
+
     def recipe(self, variant: str, seed: int) -> Recipe:
         return replace(self.recipes[variant], seed=seed)
 
