@@ -14,19 +14,18 @@ from polytask.types import LabelSpace
 
 
 class JointHead(PooledHead):
-    """An ensemble of a cross head and a cosine head, trained together, whose readings of a pair share one encoder.
+    """An ensemble of a cross-encoder and a bi-encoder that share one encoder and are trained together.
 
-    With p the pooled sequence `[CLS] a [SEP] b [SEP]`, u and v the pooled texts a and b, each encoded on its own:
+    p is the pooled sequence `[CLS] a [SEP] b [SEP]`; u and v are the pooled texts a and b, each encoded separately.
+    Scores: `(1 - g) (W drop(p) + c) + g m(cos(u, v))`, where g is the sigmoid of a learned number that starts at 0.
+    The function m, by `map`: linear `(1 + cos) / 2`, direct `cos`, sigmoid `sigmoid(cos)`. If scores are standardized,
+    the cross-encoder's is `mean + deviation (W drop(p) + c)`.
+    yes_no: the logit `W drop(p) + c + s cos(u, v) + t` with learned s and t, which start at 8 and -6.
+    Classes: `W drop([p; |u-v|; u*v]) + c`.
 
-    score: `(1 - g) (W drop(p) + b) + g m(cos(u, v))`; g is the sigmoid of a learned number that starts at 0, and m is
-    the `map` of the cosine head: direct `cos`, linear `(1 + cos) / 2`, sigmoid `sigmoid(cos)`. If the task's scores
-    are standardized, the linear layer's score is `mean + deviation (W drop(p) + b)`.
-    yes_no: the logit `W drop(p) + b + s cos(u, v) + t` with learned s and t.
-    classes: `W drop([p; |u-v|; u*v]) + b`.
-
-    Papers: cross-encoders and bi-encoders that learn from each other are in Thakur et al., "Augmented SBERT", 2021, and
-    Liu et al., "Trans-Encoder", 2022. Differences: these train one with the outputs of the other; here both are trained
-    on the labels, and their sum is the output. Cost: about twice the tokens of cross.
+    Papers, for the idea of the two readings: Thakur et al., "Augmented SBERT", 2021; Liu et al., "Trans-Encoder", 2022.
+    Differences: there, one encoder is trained with the outputs of the other; here both readings are trained on the
+    labels, and the output combines them. Cost: about twice the tokens of cross.
     """
 
     reading: ClassVar[Reading] = "both"
