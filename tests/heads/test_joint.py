@@ -17,9 +17,11 @@ from polytask import (
     Predictor,
     UserError,
     combine,
+    describe_task,
     evaluate_run,
     export_adapter,
     load,
+    prepare,
     recipe_from,
     text_maps,
 )
@@ -33,7 +35,7 @@ from polytask.model import MultiTaskModel
 from polytask.pretrained.config import config_of
 from polytask.pretrained.weights import load_encoder
 from polytask.settings import MethodChoice, TaskSpec
-from polytask.stream import Pooling, Stream
+from polytask.stream import Encoded, Pooling, Stream
 from polytask.text.packing import Packer, Part
 from polytask.types import YES_NO, LabelSpace
 
@@ -154,6 +156,15 @@ def test_gradients_reach_every_sequence(theirs: BertModel, tmp_path: Path, label
     assert all(gradient.any() for gradient in words_TD.grad.split(stream.layout.lengths))
 
 
+@pytest.mark.parametrize("labels", [CLASSES, YES_NO, SCORE], ids=lambda labels: labels.kind)
+def test_a_captured_step_has_the_same_outputs(theirs: BertModel, tmp_path: Path, labels: LabelSpace) -> None:
+    """With filler behind the pairs, and without reading the lengths of the sequences."""
+    model = model_of(theirs, tmp_path, labels)
+    static = PACKER.pack([Part("t", PAIRS, JointHead.reading)], static_shape=True)
+    outputs = model.head("t")(Encoded(model.encode(static), static.layout.for_capture(), 0, model.encoder.pool))
+    torch.testing.assert_close(outputs, model(packed())["t"], atol=1e-6, rtol=1e-5)
+
+
 def test_a_joint_head_starts_as_the_mean_of_its_readings() -> None:
     """The gate of scores starts in the middle; the logit of a cosine of 0.75 starts at 0."""
     score, yes_no = JointHead("t", SCORE, 4), JointHead("t", YES_NO, 4)
@@ -236,6 +247,18 @@ def test_an_exported_task_predicts_the_same(run: Finished, tmp_path: Path) -> No
     file = export_adapter(run.folder, "similarity", tmp_path / "similarity.safetensors")
     combined = load(combine(run.folder, [file], tmp_path / "model"), "cpu")
     assert predictions(combined, "similarity") == predictions(load(run.folder, "cpu"), "similarity")
+
+
+def test_the_data_are_checked_as_those_of_a_cross_head(tmp_path: Path) -> None:
+    """Its longest sequence is that of both texts: it is truncated where that of a cross head is."""
+
+    def described(head: str) -> tuple[Any, Any]:
+        encoder = {"layers": 1, "hidden": 8, "heads": 2, "ffn": 8, "positions": 32}
+        tasks = {"similarity": {**TASKS["similarity"], "head": head}}
+        prepared = prepare(recipe_from({"tasks": tasks, "max_length": 24, "encoder": encoder}, folder=tmp_path))
+        return prepared.findings(), describe_task(prepared.tasks["similarity"], prepared)
+
+    assert described("joint") == described("cross") != described("cosine")
 
 
 def test_heat_maps_are_those_of_three_sequences(run: Finished) -> None:

@@ -68,9 +68,9 @@ def make_sequences(texts: Texts, reading: Reading, special_ids: tuple[int, int],
     if separate:
         lengths.append(np.minimum(texts.lengths_NW, max_length - 2))
         before += [1] * num_texts
-    text_starts_P = np.tile(texts.starts_NW, len(lengths)).ravel()
+    text_starts_P = np.concatenate([texts.starts_NW] * len(lengths), axis=1).ravel()
     before_P = np.tile(before, len(texts))
-    lengths_P = before_P + np.hstack(lengths).ravel() + 1
+    lengths_P = before_P + np.concatenate(lengths, axis=1).ravel() + 1
     ends_P = lengths_P.cumsum()
     starts_P = ends_P - lengths_P
     starts_S = starts_P[before_P == 1]
