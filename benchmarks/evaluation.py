@@ -184,7 +184,7 @@ def sequences_of(pairs: Pairs, packer: Packer) -> list[tuple[list[int], int]]:
     return [
         (np.concatenate(pieces).tolist(), second)
         for texts in pairs.ids
-        for pieces, second in packer.sequences(texts, separate_texts=False)
+        for pieces, second in packer.sequences(texts, "joined")
     ]
 
 

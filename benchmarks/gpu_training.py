@@ -101,7 +101,7 @@ def session_of(
     )
     heads = heads or {}
     spaces = SPACES | ({"text": LabelSpace("text", vocabulary=SHAPES[shape].vocabulary)} if "text" in heads else {})
-    pairs = {task for task, head in heads.items() if head in ("bi", "cosine", "cross")}
+    pairs = {task for task, head in heads.items() if head in ("bi", "cosine", "cross", "joint")}
     specs = {
         task: TaskSpec(
             *(task, space.kind, ("text",) * (1 + (task in pairs)), "label", "", ""),

@@ -51,7 +51,7 @@ def next_stream(rng: np.random.Generator) -> Stream:
         lengths = [[int(rng.integers(n - n // 2, n + n // 2 + 1)) for n in around] for _ in range(count)]
         texts = [tuple(rng.integers(1000, 30000, n) for n in pair) for pair in lengths]
         gold = rng.integers(0, 5, count) if task == "topic" else rng.integers(0, 2, count).astype(np.float32)
-        parts.append(Part(task, texts, HEADS[task][0] == "bi", gold))
+        parts.append(Part(task, texts, "separate" if HEADS[task][0] == "bi" else "joined", gold))
     return PACKER.pack(parts)
 
 

@@ -30,8 +30,7 @@ def test_answering_leaves_the_model_as_it_was(tiny_run: Finished) -> None:
 def test_one_pass_answers_all_tasks(tiny_run: Finished) -> None:
     bundle = load(tiny_run.folder, "cpu").bundle
     pair = (np.array([7, 8, 9]), np.array([10]))
-    apart = {task: bundle.model.head(task).separate_texts for task in bundle.model.tasks}
-    parts = [Part(task, [pair], apart[task]) for task in ("similarity", "question")]
+    parts = [Part(task, [pair], bundle.model.head(task).reading) for task in ("similarity", "question")]
     parts.insert(1, Part("opinion", [(np.array([11, 12]),)]))
     with torch.inference_mode():
         together = bundle.model(bundle.packer.pack(parts))

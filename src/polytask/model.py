@@ -145,7 +145,7 @@ class MultiTaskModel(nn.Module):
     def input_format(self, task: str) -> InputFormat:
         """How the task's head needs its examples to be packed."""
         head = self.head(task)
-        return InputFormat(head.separate_texts, head.copies, head.mask_share)
+        return InputFormat(head.reading, head.copies, head.mask_share)
 
     def answer(
         self,
@@ -188,7 +188,8 @@ class MultiTaskModel(nn.Module):
         while the batches before it are computed.
         """
         device, form, texts = self.device, form or self.input_format(task), Texts.of(texts)
-        for indices in batches_by_length(packer.lengths(texts, form), token_budget or self.token_budget(task)):
+        lengths_N = packer.lengths(texts.lengths_NW, form)
+        for indices in batches_by_length(lengths_N, token_budget or self.token_budget(task)):
             rngs = (seeds.generator(0, "mask", i) for i in indices.tolist())
             stream = packer.pack([packer.part(task, texts.take(indices), form, rngs=rngs)])
             # There is no filler and no other task, so whatever is fast for a single task may be used.
@@ -249,7 +250,7 @@ class MultiTaskModel(nn.Module):
         for task in tasks:
             head = self.head(task)
             needs_own_pass = head.mask_share is not None or self.adapter.task_parameters(task)
-            key = (head.separate_texts, head.copies, task if needs_own_pass else None)
+            key = (head.reading, head.copies, task if needs_own_pass else None)
             groups.setdefault(key, []).append(task)
         return [tuple(group) for group in groups.values()]
 

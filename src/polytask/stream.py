@@ -15,6 +15,9 @@ from torch import Tensor
 MANY_TASKS = 4
 """In a stream of static shape with this many tasks or more, every task has the same number of tokens."""
 Pooling = Literal["first", "pooler", "mean"]
+Reading = Literal["joined", "separate", "both"]
+"""The sequences of a pair: one with both texts, one for each text, or all three in this order. A single text is always
+one sequence."""
 Ranges = tuple[tuple[int, int], ...]
 """For each task its first element and the one after its last."""
 

@@ -32,6 +32,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "cross": [{"pooling": p} for p in ("first", "pooler", "mean")],
     "bi": [{"form": f} for f in ("concat", "difference", "product")] + [{"pooling": "first"}],
     "cosine": [{"map": m} for m in ("linear", "direct", "sigmoid")] + [{"pooling": "pooler"}],
+    "joint": [{"map": m} for m in ("linear", "direct", "sigmoid")] + [{"pooling": p} for p in ("first", "pooler")],
     "mlm": [{}, {"share": 0.5}],
     "simcse": [{"pooling": p} for p in ("first", "pooler", "mean")] + [{"temperature": 0.5}],
 }
@@ -56,7 +57,7 @@ def part_of(head: Head, gold: Any = None) -> Part:
     texts = [tuple(rng.integers(5, 100, rng.integers(1, 12)) for _ in range(head.texts[-1])) for _ in range(12)]
     if head.mask_share is not None:
         return Part.masked("t", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts], head.mask_share)
-    return Part("t", [text * head.copies for text in texts], head.separate_texts, gold)
+    return Part("t", [text * head.copies for text in texts], head.reading, gold)
 
 
 def one_task(name: str, options: dict[str, Any], labels: LabelSpace) -> tuple[MultiTaskModel, Stream]:

@@ -78,7 +78,7 @@ def run(model: MultiTaskModel) -> Any:
     rng = np.random.default_rng(0)
     texts = [tuple(rng.integers(5, 40, 3) for _ in range(2)) for _ in range(3)]
     labels = np.array([0, 1, 1], dtype=np.float32)
-    return model.run(PACKER.pack([Part(task, texts, model.head(task).separate_texts, labels) for task in model.tasks]))
+    return model.run(PACKER.pack([Part(task, texts, model.head(task).reading, labels) for task in model.tasks]))
 
 
 def use_adapter(choice: MethodChoice) -> None:
@@ -92,7 +92,7 @@ def use_head(choice: MethodChoice) -> None:
     head = make_head(spec, SPACES[kind], SHAPE.hidden)
     model = MultiTaskModel(Bert(SHAPE), NoAdapter(AdapterContext(("one",), 1, 12, 2, 12, 0.1)), {"one": head})
     texts = [tuple(np.arange(5, 9) for _ in spec.text)] * 2 * head.copies
-    part = Part("one", texts, head.separate_texts)
+    part = Part("one", texts, head.reading)
     if head.mask_share is not None:
         rng = np.random.default_rng(0)
         part = Part.masked("one", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts], head.mask_share)

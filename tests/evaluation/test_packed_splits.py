@@ -19,10 +19,18 @@ from polytask.text.packing import Packer
 from polytask.types import YES_NO, LabelSpace
 
 SHAPE = BertShape(vocabulary=90, layers=2, hidden=32, heads=4, ffn=64, positions=48)
-HEAD_OF = {"joined": "cross", "separate": "bi", "single": "linear", "masked": "mlm", "copied": "simcse"}
+HEAD_OF = {
+    "joined": "cross",
+    "separate": "bi",
+    "both": "joint",
+    "single": "linear",
+    "masked": "mlm",
+    "copied": "simcse",
+}
 LABELS = {
     "joined": YES_NO,
     "separate": LabelSpace("score"),
+    "both": LabelSpace("score"),
     "single": LabelSpace("classes", ("a", "b", "c")),
     "masked": LabelSpace("text", vocabulary=90),
     "copied": LabelSpace("text", vocabulary=90),
@@ -64,7 +72,7 @@ def model_of(adapter: str = "none") -> MultiTaskModel:
 
 
 def num_texts(task: str) -> int:
-    return 2 if task in ("joined", "separate") else 1
+    return 2 if task in ("joined", "separate", "both") else 1
 
 
 @pytest.mark.parametrize("adapter", ["none", "pal", "prefix"])
@@ -139,7 +147,7 @@ def test_no_more_tokens_are_kept_than_allowed() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize("task", ["joined", "separate", "single", "copied"])
+@pytest.mark.parametrize("task", ["joined", "separate", "both", "single", "copied"])
 def test_a_gpu_is_waited_for_once_however_many_batches(task: str, bf16: bool) -> None:
     model, examples = model_of().cuda(), Examples(task)
     texts = [examples.tokens(i) for i in range(len(examples))]

@@ -72,6 +72,14 @@ def test_a_head_that_reads_texts_separately_has_two_sequences() -> None:
         np.testing.assert_allclose(maps.attention.sum(-1), 1, rtol=1e-5)
 
 
+def test_a_joint_head_has_the_sequences_of_both_readings() -> None:
+    both = small_maps("none", "joint")
+    expected = (*small_maps("none", "cross"), *small_maps("none", "cosine"))
+    assert [maps.tokens for maps in both] == [maps.tokens for maps in expected]
+    for maps in both:
+        np.testing.assert_allclose(maps.attention.sum(-1), 1, rtol=1e-5)
+
+
 @pytest.mark.parametrize("adapter", ["lora", "houlsby", "conditional_norm", "own_encoder"])
 def test_adapters_are_part_of_it(adapter: str) -> None:
     ((plain,), (changed,)) = small_maps("none"), small_maps(adapter)

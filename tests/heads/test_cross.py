@@ -11,9 +11,9 @@ from polytask.text.packing import Packer, Part
 def test_a_pair_is_one_sequence_with_two_segments() -> None:
     assert CrossHead.texts == (2,)
     assert LinearHead.texts == (1,)
-    assert not CrossHead.separate_texts
+    assert CrossHead.reading == "joined"
     pair = (np.array([7, 8]), np.array([9]))
-    stream = Packer(("t",), 2, 3, 16).pack([Part("t", [pair], CrossHead.separate_texts)])
+    stream = Packer(("t",), 2, 3, 16).pack([Part("t", [pair], CrossHead.reading)])
     torch.testing.assert_close(stream.token_ids_T, torch.tensor([2, 7, 8, 3, 9, 3]))
     torch.testing.assert_close(stream.segment_ids_T, torch.tensor([0, 0, 0, 0, 1, 1]))
     torch.testing.assert_close(stream.position_ids_T, torch.arange(6))

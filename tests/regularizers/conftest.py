@@ -72,9 +72,9 @@ def tiny_model() -> MakeModel:
 
 @pytest.fixture
 def tiny_stream() -> MakeStream:
-    """tiny_stream(tasks, count, seed, copies, token_budget): `count` random examples of each task, with labels.
+    """tiny_stream(tasks, count, seed, copies, token_budget, heads): `count` examples of each task, with labels.
 
-    `copies` repeats each example; a token budget fills the stream up with filler.
+    Texts and labels are random. `copies` repeats each example; a token budget fills the stream up with filler.
     """
 
     def make(
@@ -83,6 +83,7 @@ def tiny_stream() -> MakeStream:
         seed: int = 0,
         copies: int = 1,
         token_budget: int | None = None,
+        heads: Mapping[str, str] = PLAIN_HEADS,
     ) -> Stream:
         parts = []
         for task in tasks:
@@ -96,7 +97,7 @@ def tiny_stream() -> MakeStream:
                 "same": rng.integers(0, 2, count).astype(np.float32),
                 "alike": rng.random(count).astype(np.float32),
             }[task]
-            parts.append(Part(task, texts * copies, task == "alike", np.tile(gold, copies)))
+            parts.append(Part(task, texts * copies, HEADS[heads[task]].reading, np.tile(gold, copies)))
         return Packer(tuple(SPACES), 2, 3, 24).pack(parts, token_budget)
 
     return make

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from polytask.model import MultiTaskModel
 from polytask.regularizers.in_batch_negatives import InBatchNegatives, false_negatives, text_hashes
+from polytask.stream import Reading
 from polytask.text.packing import Packer, Part
 from polytask.types import UserError
 
@@ -23,8 +24,8 @@ def random_pairs(count: int, seed: int = 0) -> Pairs:
     return [tuple(rng.integers(5, 60, rng.integers(2, 9)).tolist() for _ in range(2)) for _ in range(count)]
 
 
-def part(task: str, pairs: Pairs, labels: list[float]) -> Part:
-    return Part(task, [tuple(map(np.array, pair)) for pair in pairs], True, np.array(labels, dtype=np.float32))
+def part(task: str, pairs: Pairs, labels: list[float], reading: Reading = "separate") -> Part:
+    return Part(task, [tuple(map(np.array, pair)) for pair in pairs], reading, np.array(labels, dtype=np.float32))
 
 
 def vectors(model: MultiTaskModel, pairs: Pairs) -> tuple[Tensor, Tensor]:
@@ -69,6 +70,20 @@ def test_other_pairs_are_candidates_but_ask_nothing(
     pairs = random_pairs(4)
     value = InBatchNegatives(make_context(model)).penalty(model, model.run(PACKER.pack([part(task, pairs, labels)])))
     torch.testing.assert_close(value, ranking(*vectors(model, pairs), [0, 2]), atol=1e-5, rtol=1e-4)
+
+
+def test_a_joint_head_has_the_texts_of_a_cosine_head(tiny_model: Any, make_context: Any) -> None:
+    pairs: Pairs = [*random_pairs(4), ([5, 6], [7, 8]), ([9, 10], [7, 8])]
+    cosine, joint = (tiny_model(heads={**SEPARATE, "same": head}, dropout=0.0) for head in ("cosine", "joint"))
+    joint.encoder.load_state_dict(cosine.encoder.state_dict())
+
+    def value(model: MultiTaskModel, static_shape: bool = False) -> Tensor:
+        whole = part("same", pairs, [1, 1, 0, 1, 1, 1], model.head("same").reading)
+        stream = PACKER.pack([whole], static_shape=static_shape)
+        return InBatchNegatives(make_context(model), symmetric=True).penalty(model, model.run(stream))
+
+    torch.testing.assert_close(value(joint), value(cosine), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(value(joint, static_shape=True), value(cosine), atol=1e-5, rtol=1e-4)
 
 
 def test_repeated_texts_are_no_negatives(tiny_model: Any, make_context: Any) -> None:

@@ -70,6 +70,14 @@ def test_heads_read_what_they_can(tiny_model: Any, tiny_stream: Any) -> None:
     assert tokens == layout.token_ranges[2]
 
 
+@pytest.mark.parametrize("other", ["cross", "bi", "joint"])
+def test_a_joint_head_reads_the_pairs_of_joint_heads(tiny_model: Any, tiny_stream: Any, other: str) -> None:
+    heads = {"topic": "linear", "same": other, "alike": "joint"}
+    layout = tiny_stream(["same"], heads=heads).layout
+    found = [found.sequence_ranges[2] for found in readable_layouts(tiny_model(heads=heads), layout, "alike")]
+    assert found == ([(0, 12)] if other == "joint" else [])
+
+
 # --- the penalty ------------------------------------------------------------------------------------------------------
 def test_nothing_before_the_first_stage_has_ended(made: Any, tiny_stream: Any) -> None:
     model, lwf = made(2)

@@ -10,12 +10,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
-from polytask.stream import Stream
+from polytask.stream import Reading, Stream
 from polytask.text.filler import FILLER_LENGTH, filler_lengths, size_class, static_rooms
 from polytask.text.packing import InputFormat, Packer, Part, batches_by_length
 
 CLS, SEP = 101, 102
 WORDS = string.ascii_lowercase[:20]
+
+
+READINGS = st.sampled_from(["joined", "separate", "both"])
 
 
 def packer(max_length: int = 16) -> Packer:
@@ -26,13 +29,19 @@ def ids(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.uint16)
 
 
-def test_single_texts_joined_pairs_and_separate_pairs() -> None:
-    single = list(packer().sequences((ids(1, 2),), separate_texts=False))
-    pair = list(packer().sequences((ids(1), ids(2, 3)), separate_texts=False))
-    apart = list(packer().sequences((ids(1), ids(2, 3)), separate_texts=True))
+def test_single_texts_and_the_readings_of_pairs() -> None:
+    single = list(packer().sequences((ids(1, 2),), "joined"))
+    pair = list(packer().sequences((ids(1), ids(2, 3)), "joined"))
+    separate = list(packer().sequences((ids(1), ids(2, 3)), "separate"))
+    both = list(packer().sequences((ids(1), ids(2, 3)), "both"))
     assert [(np.concatenate(s).tolist(), start) for s, start in single] == [([CLS, 1, 2, SEP], 4)]
     assert [(np.concatenate(s).tolist(), start) for s, start in pair] == [([CLS, 1, SEP, 2, 3, SEP], 3)]
-    assert [np.concatenate(s).tolist() for s, _ in apart] == [[CLS, 1, SEP], [CLS, 2, 3, SEP]]
+    assert [np.concatenate(s).tolist() for s, _ in separate] == [[CLS, 1, SEP], [CLS, 2, 3, SEP]]
+    assert [(np.concatenate(s).tolist(), start) for s, start in both] == [
+        ([CLS, 1, SEP, 2, 3, SEP], 3),
+        ([CLS, 1, SEP], 3),
+        ([CLS, 2, 3, SEP], 4),
+    ]
 
 
 def test_a_stream_is_ordered_by_task_with_its_ranges() -> None:
@@ -111,31 +120,33 @@ def test_a_second_text_without_tokens_is_an_empty_second_segment(hugging_face: B
         assert stream.segment_ids_T.tolist() == segments == [0, 0, 0, 0, 1]
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=2), st.booleans(), st.integers(5, 30))
-def test_length_is_what_packing_takes(lengths: list[int], apart: bool, max_length: int) -> None:
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=2), READINGS, st.integers(5, 30))
+def test_length_is_what_packing_takes(lengths: list[int], reading: Reading, max_length: int) -> None:
     texts = tuple(np.ones(length, dtype=np.int64) for length in lengths)
-    made = [np.concatenate(sequence) for sequence, _ in packer(max_length).sequences(texts, apart)]
-    assert sum(map(len, made)) == packer(max_length).length(tuple(lengths), apart)
-    assert all(len(sequence) <= max_length for sequence in made)
+    sequences = [np.concatenate(sequence) for sequence, _ in packer(max_length).sequences(texts, reading)]
+    assert [sum(map(len, sequences))] == packer(max_length).lengths(np.array([lengths]), InputFormat(reading)).tolist()
+    assert all(len(sequence) <= max_length for sequence in sequences)
 
 
 @given(
     st.integers(1, 2).flatmap(lambda width: st.lists(st.tuples(*[st.integers(0, 30)] * width), min_size=1, max_size=8)),
-    st.booleans(),
+    READINGS,
     st.integers(5, 40),
 )
-def test_many_examples_are_packed_as_each_of_them(lengths: list[tuple[int, ...]], apart: bool, max_length: int) -> None:
+def test_many_examples_are_packed_as_each_of_them(
+    lengths: list[tuple[int, ...]], reading: Reading, max_length: int
+) -> None:
     """Truncation included."""
     rng = np.random.default_rng(0)
     texts = [tuple(rng.integers(5, 99, n).astype(np.uint16) for n in example) for example in lengths]
-    stream = packer(max_length).pack([Part("b", texts, apart)])
-    each = [sequence for example in texts for sequence in packer(max_length).sequences(example, apart)]
+    stream = packer(max_length).pack([Part("b", texts, reading)])
+    each = [sequence for example in texts for sequence in packer(max_length).sequences(example, reading)]
     assert stream.token_ids_T.tolist() == [token for pieces, _ in each for piece in pieces for token in piece.tolist()]
     assert stream.layout.lengths == tuple(sum(map(len, pieces)) for pieces, _ in each)
     segments = [int(place >= second) for pieces, second in each for place in range(sum(map(len, pieces)))]
     assert stream.segment_ids_T.tolist() == segments
-    expected = [packer(max_length).length(example, apart) for example in lengths]
-    assert packer(max_length).lengths(texts, InputFormat(separate_texts=apart)).tolist() == expected
+    per_example = np.reshape(stream.layout.lengths, (len(texts), -1)).sum(1)
+    assert packer(max_length).lengths(np.array(lengths), InputFormat(reading)).tolist() == per_example.tolist()
 
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 100))
@@ -171,6 +182,22 @@ def test_static_streams_of_one_size_class_have_the_same_shapes(lengths: list[int
     assert one.token_ids_T[start : start + 6].tolist() == [CLS, 1, SEP, 2, 3, SEP]
     assert one.position_ids_T[start : start + 6].tolist() == list(range(6))
     assert max(one.layout.lengths[len(lengths) : one.layout.sequence_ranges[2][0]], default=0) <= FILLER_LENGTH
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 60)] * 2), min_size=1, max_size=12), st.integers(0, 60))
+def test_static_streams_of_three_sequences_per_pair(lengths: list[tuple[int, int]], other: int) -> None:
+    def static(lengths: list[tuple[int, int]]) -> Stream:
+        texts = [tuple(np.ones(n, dtype=np.uint16) for n in pair) for pair in lengths]
+        return packer(64).pack([Part("a", texts, "both"), Part("c", [(ids(1),)])], static_shape=True)
+
+    one, two = static(lengths), static([(other, lengths[0][1]), *lengths[1:]])
+    assert one.layout.sequence_ranges[0] == (0, 3 * len(lengths))
+    assert one.layout.real_tokens == packer(64).lengths(np.array(lengths), InputFormat("both")).sum() + 3
+    assert one.layout.token_ranges[0] == (0, size_class(one.layout.real_tokens - 3, tasks=2))
+    if one.layout.token_ranges == two.layout.token_ranges:
+        assert one.token_ids_T.shape == two.token_ids_T.shape
+        assert one.layout.cu_seqlens_S1.shape == two.layout.cu_seqlens_S1.shape
+        assert one.layout.sequence_ranges == two.layout.sequence_ranges
 
 
 @pytest.mark.parametrize(("tasks", "wasted"), [(1, 1 / 8), (2, 1 / 4), (3, 1 / 2), (9, 1 / 8)])

@@ -22,9 +22,10 @@ TASKS = ("a", "b", "c", "d")
 SPECIAL = (0, 1, 2, 3, 4)
 FORMS = [
     InputFormat(),
-    InputFormat(separate_texts=True),
-    InputFormat(separate_texts=True, copies=2),
-    InputFormat(separate_texts=True, copies=3),
+    InputFormat("separate"),
+    InputFormat("separate", copies=2),
+    InputFormat("separate", copies=3),
+    InputFormat("both"),
 ]
 
 
@@ -35,7 +36,7 @@ def packer(max_length: int) -> Packer:
 def reference(parts: dict[str, Part], packer: Packer, token_budget: int | None, static_shape: bool) -> Stream:
     """What `Packer.pack` must return: token by token, as its docstring says."""
     sequences = {
-        task: [one for texts in parts[task].texts for one in packer.sequences(texts, parts[task].separate_texts)]
+        task: [one for texts in parts[task].texts for one in packer.sequences(texts, parts[task].reading)]
         for task in TASKS
         if task in parts
     }
@@ -95,19 +96,41 @@ def drawn_examples(data: st.DataObject, width: int, min_size: int = 1) -> Exampl
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.integers(5, 60), st.sampled_from(["tight", "budget", "static"]))
 def test_streams_are_those_of_a_plain_loop(data: st.DataObject, max_length: int, shape: str) -> None:
-    """For texts, pairs, separate texts and copies, truncated or not, of several tasks, with and without filler."""
+    """For texts, the readings of pairs, and copies, truncated or not, of several tasks, with and without filler."""
     parts = {}
     for task in data.draw(st.lists(st.sampled_from(TASKS), min_size=1, unique=True)):
         examples = drawn_examples(data, data.draw(st.integers(1, 2)))
         form = data.draw(st.sampled_from(FORMS))
         labels = np.arange(len(examples), dtype=data.draw(st.sampled_from([np.int64, np.float32])))
         whole = packer(max_length).part(task, examples, form, labels)
-        plain = Part(task, [texts * form.copies for texts in examples], form.separate_texts, labels)
+        plain = Part(task, [texts * form.copies for texts in examples], form.reading, labels)
         parts[task] = whole, plain
     static, budget = shape == "static", 5000 if shape == "budget" else None
     stream = packer(max_length).pack([whole for whole, _ in parts.values()], budget, static)
     expected = reference({task: plain for task, (_, plain) in parts.items()}, packer(max_length), budget, static)
     assert_same(stream, expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(5, 60), st.booleans())
+def test_both_readings_are_a_joined_sequence_and_two_separate_ones(
+    data: st.DataObject, max_length: int, static: bool
+) -> None:
+    """Each example has the sequences that the other readings make of it, in this order."""
+    examples = drawn_examples(data, 2)
+    packing = packer(max_length)
+    both = packing.pack([packing.part("b", examples, InputFormat("both"))], static_shape=static)
+    expected = []
+    for example in examples:
+        for reading in ("joined", "separate"):
+            stream = packing.pack([Part("b", [example], reading)])  # type: ignore[arg-type]
+            columns = (stream.token_ids_T, stream.position_ids_T, stream.segment_ids_T)
+            expected += zip(*(column.split(stream.layout.lengths) for column in columns), strict=True)
+    columns = (both.token_ids_T, both.position_ids_T, both.segment_ids_T)
+    found = list(zip(*(column.split(both.layout.lengths) for column in columns), strict=True))
+    assert both.layout.sequence_ranges[1] == (0, 3 * len(examples)) == (0, len(expected))
+    for one, other in zip(found, expected, strict=not static):  # a static shape has filler behind them
+        assert all(map(torch.equal, one, other))
 
 
 @settings(max_examples=60, deadline=None)

@@ -149,7 +149,9 @@ def packed(
 
 def test_tags_follow_their_tokens() -> None:
     assert packed(InputFormat()) == [0, 1, 1, 0, 2, 3, 0, 0, 4, 0, 5, 0]
-    assert packed(InputFormat(separate_texts=True)) == [0, 1, 1, 0, 0, 2, 3, 0, 0, 4, 0, 0, 5, 0]
+    assert packed(InputFormat("separate")) == [0, 1, 1, 0, 0, 2, 3, 0, 0, 4, 0, 0, 5, 0]
+    both = [0, 1, 1, 0, 2, 3, 0, 0, 1, 1, 0, 0, 2, 3, 0, 0, 4, 0, 5, 0, 0, 4, 0, 0, 5, 0]
+    assert packed(InputFormat("both")) == both
     assert packed(InputFormat(), max_length=5) == [0, 1, 0, 2, 0, 0, 4, 0, 5, 0]
     assert packed(InputFormat(), tagged=False) is None
     filled = packed(InputFormat(), static_shape=True)
@@ -163,7 +165,7 @@ def test_copied_and_masked_texts_keep_their_tags() -> None:
     packer = Packer(("a",), 2, 3, 16, Masker(4, 60, (0, 1, 2, 3, 4)), tagged=True)
     rngs = [np.random.default_rng(i) for i in range(2)]
     for form, tags in (
-        (InputFormat(separate_texts=True, copies=2), [0, 2, 3, 0, 0, 2, 3, 0, 0, 5, 0, 0, 5, 0]),
+        (InputFormat("separate", copies=2), [0, 2, 3, 0, 0, 2, 3, 0, 0, 5, 0, 0, 5, 0]),
         (InputFormat(mask_share=0.5), [0, 2, 3, 0, 0, 5, 0]),
     ):
         stream = packer.pack([packer.part("a", single, form, rngs=rngs)])

@@ -622,7 +622,7 @@ def test_nor_does_a_step_of_many_tasks(monkeypatch: pytest.MonkeyPatch, adapter:
     heads = {task: HEADS["linear"](task, YES_NO, shape.hidden, dropout=0.0) for task in tasks}
     model = MultiTaskModel(Bert(shape), make_adapter(adapter, tasks, shape), heads)
     texts = [(np.arange(5, 9),), (np.arange(7, 14),)]
-    stream = Packer(tasks, 2, 3, 16).pack([Part(task, texts, False) for task in tasks], static_shape=True)
+    stream = Packer(tasks, 2, 3, 16).pack([Part(task, texts) for task in tasks], static_shape=True)
     assert stream.layout.equal_tasks is not None
     expected, found = model(stream), model(replace(stream, layout=stream.layout.for_capture()))
     for task in tasks:

@@ -76,7 +76,7 @@ class Long(Few):
 
 def masked_feed(seed: int = 0) -> Feed:
     packer = Packer(("a", "b"), 2, 3, 64, Masker(4, 60, (0, 1, 2, 3, 4)))
-    formats = {"a": InputFormat(mask_share=0.15), "b": InputFormat(separate_texts=True, copies=2)}
+    formats = {"a": InputFormat(mask_share=0.15), "b": InputFormat("separate", copies=2)}
     return Feed({"a": Long(7), "b": Long(5)}, packer, seed, formats=formats)
 
 
@@ -133,7 +133,7 @@ class Gathered(Pairs):
 
 
 @pytest.mark.parametrize("ahead", [1, 4, 1000])
-@pytest.mark.parametrize("form", [InputFormat(), InputFormat(separate_texts=True, copies=2)])
+@pytest.mark.parametrize("form", [InputFormat(), InputFormat("separate", copies=2), InputFormat("both")])
 def test_batches_have_the_examples_of_the_order(monkeypatch: pytest.MonkeyPatch, ahead: int, form: InputFormat) -> None:
     """However many are packed ahead, across the ends of epochs, and after the feed was set back."""
     monkeypatch.setattr("polytask.training.feed.AHEAD", ahead)

@@ -45,7 +45,7 @@ def stream_of(task: str, seed: int) -> Stream:
     rng = np.random.default_rng(seed)
     texts = [tuple(rng.integers(5, 60, rng.integers(2, 8)) for _ in range(1 if task == "one" else 2)) for _ in range(4)]
     gold = rng.integers(0, 3, 4) if task == "one" else rng.integers(0, 2, 4).astype(np.float32)
-    return Packer(tuple(LABELS), 2, 3, 16).pack([Part(task, texts, task == "three", gold)])
+    return Packer(tuple(LABELS), 2, 3, 16).pack([Part(task, texts, "separate" if task == "three" else "joined", gold)])
 
 
 def sources_and_gradients(model: MultiTaskModel, passes: int = 2) -> tuple[list[Source], torch.Tensor, list[Any]]:

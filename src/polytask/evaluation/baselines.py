@@ -83,7 +83,7 @@ def _vectors(
     texts = texts_of(split, rows)
     vectors, order = [], []
     with eval_mode(model):
-        for batch in model.batches(spec.name, texts, packer, InputFormat(separate_texts=spec.is_pair)):
+        for batch in model.batches(spec.name, texts, packer, InputFormat("separate")):
             with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
                 hidden_TD = model.encode(batch.stream)
             encoded = Encoded(hidden_TD, batch.stream.layout, model.tasks.index(spec.name), model.encoder.pool)

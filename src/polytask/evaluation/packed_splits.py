@@ -52,7 +52,7 @@ class PackedSplits:
             return kept.batches
         self._kept.pop(task, None)
         texts = texts_of(examples, np.arange(len(examples)))
-        tokens = int(packer.lengths(texts, model.input_format(task)).sum())
+        tokens = int(packer.lengths(texts.lengths_NW, model.input_format(task)).sum())
         batches = model.batches(task, texts, packer)
         if tokens + sum(packed.tokens for packed in self._kept.values()) > self.max_tokens:
             return batches

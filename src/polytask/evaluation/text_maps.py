@@ -52,12 +52,13 @@ class TextMaps:
 def text_maps(
     model: MultiTaskModel, task: str, texts: Texts, packer: Packer, token: Callable[[int], str]
 ) -> tuple[TextMaps, ...]:
-    """Computes the maps of one example of a task: one sequence, or two if the task's head reads the texts separately.
+    """Computes the maps of one example of a task, for each sequence that the task's head reads.
 
-    `token` returns the letters of a token id.
+    A pair is one sequence for cross heads, two for heads that read the texts separately, and three for joint heads: the
+    pair, the first text and the second text. `token` returns the letters of a token id.
     """
     assert len(texts) == 1
-    form = InputFormat(separate_texts=model.head(task).separate_texts)
+    form = InputFormat(model.head(task).reading)
     stream = packer.pack([packer.part(task, texts, form)])
     layout, ids = stream.layout, stream.token_ids_T.tolist()
     with eval_mode(model):

@@ -4,6 +4,7 @@ from polytask.heads.base import Head
 from polytask.heads.bi import BiHead
 from polytask.heads.cosine import CosineHead
 from polytask.heads.cross import CrossHead
+from polytask.heads.joint import JointHead
 from polytask.heads.linear import LinearHead
 from polytask.heads.mlm import MlmHead
 from polytask.heads.simcse import SimcseHead
@@ -12,6 +13,7 @@ HEADS: dict[str, type[Head]] = {
     "bi": BiHead,
     "cosine": CosineHead,
     "cross": CrossHead,
+    "joint": JointHead,
     "linear": LinearHead,
     "mlm": MlmHead,
     "simcse": SimcseHead,

@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polytask.stream import Encoded, Pooling
+from polytask.stream import Encoded, Pooling, Reading
 from polytask.types import LabelKind, LabelSpace, Prediction, UserError
 
 
 class Head(nn.Module, ABC):
     """Maps the encoder's output to [B, C] class scores, [B] logits of yes, or [B] scores scaled to [0, 1]."""
 
-    separate_texts: ClassVar[bool] = False
-    """Whether the two texts of a pair are encoded as two sequences instead of one."""
+    reading: ClassVar[Reading] = "joined"
+    """The sequences of a pair that are encoded."""
     texts: ClassVar[tuple[int, ...]] = (1, 2)
     """How many texts an example may have."""
     kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "score")
@@ -116,7 +116,11 @@ class PooledHead(Head):
         return encoded.pool(self.pooling)
 
     def forward(self, encoded: Encoded) -> Tensor:
-        outputs = self.squeeze(self.output(self.dropout(self.features(encoded))))
+        return self.project(self.features(encoded))
+
+    def project(self, features_BF: Tensor) -> Tensor:
+        """Apply dropout and the linear layer: return class scores, logits of yes, or scores scaled to [0, 1]."""
+        outputs = self.squeeze(self.output(self.dropout(features_BF)))
         if self.labels.standardized_by is None:
             return outputs
         scores: Tensor = self.labels.from_standardized(outputs.float())

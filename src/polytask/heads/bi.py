@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polytask.heads.base import PooledHead
 from polytask.settings import Rate
-from polytask.stream import Encoded, Pooling
+from polytask.stream import Encoded, Pooling, Reading
 from polytask.types import LabelSpace
 
 Form = Literal["concat", "difference", "product"]
@@ -21,7 +21,7 @@ class BiHead(PooledHead):
     Papers: Conneau et al., "InferSent", 2017 (product); Reimers & Gurevych, "Sentence-BERT", 2019 (difference).
     """
 
-    separate_texts: ClassVar[bool] = True
+    reading: ClassVar[Reading] = "separate"
     texts: ClassVar[tuple[int, ...]] = (2,)
 
     def __init__(

@@ -7,10 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.heads.base import Head
-from polytask.stream import Encoded, Pooling
+from polytask.stream import Encoded, Pooling, Reading
 from polytask.types import LabelKind, LabelSpace
 
 ScoreMap = Literal["linear", "direct", "sigmoid"]
+SCALE, SHIFT = 8.0, -6.0
+"""Initial a and b of yes_no: the logit is 0 for cos = 0.75, a typical value between unrelated and equal texts."""
 
 
 class CosineHead(Head):
@@ -22,7 +24,7 @@ class CosineHead(Head):
     Paper: Reimers & Gurevych, "Sentence-BERT", 2019.
     """
 
-    separate_texts: ClassVar[bool] = True
+    reading: ClassVar[Reading] = "separate"
     texts: ClassVar[tuple[int, ...]] = (2,)
     kinds: ClassVar[tuple[LabelKind, ...]] = ("yes_no", "score")
     pooling: Pooling
@@ -34,19 +36,23 @@ class CosineHead(Head):
         self.map = map
         self.pooling = pooling
         if labels.kind == "yes_no":
-            # The logit starts at 0 for cos = 0.75, a typical value between unrelated and equal texts.
-            self.scale = nn.Parameter(torch.tensor(8.0))
-            self.shift = nn.Parameter(torch.tensor(-6.0))
+            self.scale = nn.Parameter(torch.tensor(SCALE))
+            self.shift = nn.Parameter(torch.tensor(SHIFT))
 
     def forward(self, encoded: Encoded) -> Tensor:
         u_BD, v_BD = encoded.pool(self.pooling).float().unflatten(0, (-1, 2)).unbind(1)
         cos_B = F.cosine_similarity(u_BD, v_BD, dim=-1)
         if self.labels.kind == "yes_no":
             return self.scale * cos_B + self.shift
-        match self.map:
-            case "linear":
-                return (1 + cos_B) / 2
-            case "direct":
-                return cos_B
-            case "sigmoid":
-                return cos_B.sigmoid()
+        return map_cosine(cos_B, self.map)
+
+
+def map_cosine(cos_B: Tensor, map: ScoreMap) -> Tensor:
+    """Map cosines to scores on a scale from 0 to 1."""
+    match map:
+        case "linear":
+            return (1 + cos_B) / 2
+        case "direct":
+            return cos_B
+        case "sigmoid":
+            return cos_B.sigmoid()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from polytask.heads.base import TextHead
 from polytask.settings import Positive
-from polytask.stream import Encoded, Pooling
+from polytask.stream import Encoded, Pooling, Reading
 from polytask.types import LabelSpace
 
 MAX_BLOCK = 1024
@@ -29,7 +29,7 @@ class SimcseHead(TextHead):
     of the step provide a training signal.
     """
 
-    separate_texts: ClassVar[bool] = True
+    reading: ClassVar[Reading] = "separate"
     copies: ClassVar[int] = 2
     pooling: Pooling
 

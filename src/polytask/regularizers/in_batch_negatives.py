@@ -19,12 +19,12 @@ MULTIPLIER = 6364136223846793005  # odd, so that no power of it is 0 modulo 2^64
 class InBatchNegatives(Regularizer):
     """Multiple negatives ranking: `weight * cross_entropy(scale * cos(u_i, v_j), j = i)` over the positive pairs i.
 
-    u and v are the pooled texts of pair tasks whose head encodes the texts separately (bi, cosine), pooled as the head
-    does. Positive pairs are those labelled yes, and those with a score of at least `threshold` on a scale from 0 to 1.
-    The candidates v_j are those of all the task's pairs in the step, positive or not. False negatives are left out: a
-    candidate with the same tokens as u_i or v_i, and other positive partners of the same u_i. `symmetric: true` takes
-    the mean with the same loss from v to u. Mean over a task's positive pairs, summed over the tasks (all that fit, or
-    `tasks`), without their weights. The penalty of a step without positive pairs is 0.
+    u and v are the pooled texts of pair tasks whose head encodes the texts separately (bi, cosine, joint), pooled as
+    the head does. Positive pairs are those labelled yes, and those with a score of at least `threshold` on a scale from
+    0 to 1. The candidates v_j are those of all the task's pairs in the step, positive or not. False negatives are left
+    out: a candidate with the same tokens as u_i or v_i, and other positive partners of the same u_i. `symmetric: true`
+    takes the mean with the same loss from v to u. Mean over a task's positive pairs, summed over the tasks (all that
+    fit, or `tasks`), without their weights. The penalty of a step without positive pairs is 0.
 
     Paper: Henderson et al., "Efficient Natural Language Response Suggestion for Smart Reply", 2017.
     Differences: cosines and scale as in sentence-transformers' MultipleNegativesRankingLoss, which takes only positive
@@ -48,11 +48,11 @@ class InBatchNegatives(Regularizer):
         if not usable:
             raise UserError(
                 f"{WHERE}: no task can be used: it must be a yes_no or score task whose head encodes the texts of a "
-                "pair separately (tasks.NAME.head: bi or cosine)"
+                "pair separately (tasks.NAME.head: bi, cosine or joint)"
             )
         for task in tasks or ():
             if task not in usable:
-                raise UserError(unknown(f"{WHERE}.tasks", task, usable, "pair task with a bi or cosine head"))
+                raise UserError(unknown(f"{WHERE}.tasks", task, usable, "pair task with a bi, cosine or joint head"))
         self.weight = weight
         self.scale = scale
         self.threshold = threshold
@@ -69,10 +69,13 @@ class InBatchNegatives(Regularizer):
         head, k, layout = model.head(task), model.tasks.index(task), forward.stream.layout
         assert head.pooling is not None
         pooled_SD = Encoded(forward.states[-1], layout, k, model.encoder.pool).pool(head.pooling)
-        u_BD, v_BD = F.normalize(pooled_SD.float(), dim=-1).unflatten(0, (-1, 2)).unbind(1)
+        # The two texts are the last sequences of a pair; a joint head reads both of them together first.
+        by_pair = len(forward.stream.labels[task]), -1
+        u_BD, v_BD = F.normalize(pooled_SD.float(), dim=-1).unflatten(0, by_pair)[:, -2:].unbind(1)
         with torch.autocast(model.device.type, enabled=False):  # in bf16 the error of 20 cos is up to 0.1
             scores_BB = self.scale * u_BD @ v_BD.T
-        u_B, v_B = text_hashes(forward.stream)[slice(*layout.sequence_ranges[k])].unflatten(0, (-1, 2)).unbind(1)
+        hashes_S = text_hashes(forward.stream)[slice(*layout.sequence_ranges[k])]
+        u_B, v_B = hashes_S.unflatten(0, by_pair)[:, -2:].unbind(1)
         positive_B = forward.stream.labels[task] >= (self.threshold if head.labels.kind == "score" else 0.5)
         loss = _ranking_loss(scores_BB, false_negatives(u_B, v_B, positive_B), positive_B)
         if self.symmetric:
@@ -82,7 +85,7 @@ class InBatchNegatives(Regularizer):
 
 def _is_usable(model: MultiTaskModel, task: str) -> bool:
     head = model.head(task)
-    return head.separate_texts and head.pooling is not None and head.labels.kind in ("yes_no", "score")
+    return head.reading != "joined" and head.pooling is not None and head.labels.kind in ("yes_no", "score")
 
 
 def _ranking_loss(scores_BB: Tensor, left_out_BB: Tensor, positive_B: Tensor) -> Tensor:

@@ -27,8 +27,8 @@ class Lwf(Regularizer):
     no dropout and no gradients.
 
     A head that reads one sequence (linear, cross) reads every sequence of the step, whether it is a text or a pair. A
-    head that encodes the texts of a pair separately (bi, cosine) reads such pairs; if the step has none, the task is
-    left out. Plain text has no labels and is left out.
+    head that encodes the texts of a pair separately (bi, cosine) reads the pairs of such heads, and a joint head those
+    of joint heads; if the step has none, the task is left out. Plain text has no labels and is left out.
 
     Paper: Li & Hoiem, "Learning without Forgetting", 2016 (T 2).
     Differences: the paper also trains the earlier heads, and has no T^2. Cost: 4/3 of a plain step; with an adapter,

@@ -9,16 +9,16 @@ from polytask.stream import Layout
 def readable_layouts(model: MultiTaskModel, layout: Layout, task: str) -> Iterator[Layout]:
     """Yield a layout for each part of the stream that the task's head can read; in it that part belongs to the task.
 
-    A head that reads one sequence per example can read the whole stream. A head that encodes the texts of a pair
-    separately can read the pairs of other such heads. In a stream of static shape there is filler between the tasks'
+    A head that reads one sequence per example can read the whole stream. A head that reads several sequences of a pair
+    can read the pairs of heads that read the same ones. In a stream of static shape there is filler between the tasks'
     sequences, so each of them is a part of its own.
     """
-    k, separate = model.tasks.index(task), model.head(task).separate_texts
-    if not separate and not layout.static_shape:
+    k, reading = model.tasks.index(task), model.head(task).reading
+    if reading == "joined" and not layout.static_shape:
         yield as_task(layout, k)
         return
     for other in layout.tasks:
-        if not separate or model.head(model.tasks[other]).separate_texts:
+        if reading in ("joined", model.head(model.tasks[other]).reading):
             yield _with_range(layout, k, layout.sequence_ranges[other], layout.token_ranges[other])
 
 

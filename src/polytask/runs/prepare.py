@@ -70,8 +70,8 @@ class Prepared:
 
     def findings(self) -> list[Finding]:
         """What the data check finds, most severe first."""
-        apart = [name for name in self.tasks if self.model.head(name).separate_texts]
-        options = self.packer.max_length, tuple(apart), self.tokenizer.unk_id
+        separate = [name for name in self.tasks if self.model.head(name).reading == "separate"]
+        options = self.packer.max_length, tuple(separate), self.tokenizer.unk_id
         key = tuple(task.fingerprint for task in self.tasks.values()), self.tokenizer.fingerprint, *options
         return list(kept("findings", key, lambda: examine(self.tasks, *options)))
 
@@ -161,7 +161,7 @@ def check_warmup(prepared: Prepared) -> None:
 def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
     """A task and its data, as the summary and `polytask check` show them."""
     spec, labels = task.spec, task.labels
-    apart = prepared.model.head(spec.name).separate_texts
+    separate = prepared.model.head(spec.name).reading == "separate"
     return TaskSummary(
         kind=spec.kind,
         classes=tuple(labels.classes),
@@ -170,5 +170,5 @@ def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
         label=spec.label,
         metric=primary_of(spec).name,
         trained=spec.trained,
-        data={name: describe_split(split, labels, prepared.packer, apart) for name, split in task.splits.items()},
+        data={name: describe_split(split, labels, prepared.packer, separate) for name, split in task.splits.items()},
     )

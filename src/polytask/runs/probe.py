@@ -3,8 +3,6 @@
 import math
 from dataclasses import replace
 
-import numpy as np
-
 from polytask.recipe.records import Recipe
 from polytask.runs.prepare import Prepared, prepare, trained_tasks
 from polytask.runs.session import make_sampler
@@ -46,6 +44,6 @@ def affordable(prepared: Prepared) -> int:
 
 def _tokens_of_one(prepared: Prepared, task: str) -> float:
     """The mean number of tokens of an example of the task in a stream, over about a thousand examples."""
-    head, lengths = prepared.model.head(task), prepared.tasks[task].splits["train"].store.lengths()
-    some = lengths[:: max(1, len(lengths) // 1000)].tolist()
-    return head.copies * float(np.mean([prepared.packer.length(tuple(texts), head.separate_texts) for texts in some]))
+    lengths_NW = prepared.tasks[task].splits["train"].store.lengths()
+    some = lengths_NW[:: max(1, len(lengths_NW) // 1000)]
+    return float(prepared.packer.lengths(some, prepared.model.input_format(task)).mean())

@@ -14,8 +14,8 @@ from polytask.types import UserError, unknown
 def text_maps(run: str | Path, text: str, text2: str | None = None, task: str | None = None) -> tuple[TextMaps, ...]:
     """Computes attention and hidden states of a run's encoder for one text or pair, as a task reads it.
 
-    The default is the first task that takes this number of texts. A pair is one sequence, or two if the task's head
-    reads the texts separately.
+    The default is the first task that takes this number of texts. A pair is one sequence, two if the task's head reads
+    the texts separately, or three if it does both.
     """
     bundle, texts = load_run(Path(run)), _texts(text, text2)
     return _maps(bundle, _task(bundle, task, len(texts), run), texts)

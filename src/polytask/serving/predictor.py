@@ -156,9 +156,7 @@ class Predictor:
                 with threads(1) if self.few and model.device.type == "cpu" else nullcontext():
                     outputs |= model.answers(group, texts, packer, bf16=self.bf16)
             else:
-                sequences = [
-                    sequence for example in texts for sequence in packer.sequences(example, heads[0].separate_texts)
-                ]
+                sequences = [sequence for example in texts for sequence in packer.sequences(example, heads[0].reading)]
                 pooled = self._plain.vectors(sequences, set(poolings))
                 with torch.inference_mode():
                     outputs |= {head.task: head(pooled) for head in heads}

@@ -44,8 +44,8 @@ def examine(
 ) -> list[Finding]:
     """Returns the findings about the tasks' data, the worst first.
 
-    `max_length` is that of a sequence with its special tokens; tasks in `separate_texts` have a sequence for each text
-    of a pair; `unknown_id` is the token of words that are not in the vocabulary.
+    `max_length` is that of a sequence with its special tokens; tasks in `separate_texts` have no sequence with both
+    texts of a pair; `unknown_id` is the token of words that are not in the vocabulary.
     """
     tasks = {name: _without_unused(task) for name, task in tasks.items()}
     hashed = {

@@ -1,8 +1,8 @@
 """Token ids of examples -> one packed stream. Knows ids and sequence borders; knows no task's meaning and no file.
 
 A single text is `[CLS] a [SEP]`; a pair is `[CLS] a [SEP] b [SEP]` in one sequence (segments 0 and 1), or two sequences
-if each text is encoded separately. A pair whose second text has no tokens stays a pair: `[CLS] a [SEP] [SEP]`. Texts
-are truncated to `max_length` here and nowhere else.
+if each text is encoded separately, or all three. A pair whose second text has no tokens stays a pair:
+`[CLS] a [SEP] [SEP]`. Texts are truncated to `max_length` here and nowhere else.
 """
 
 import math
@@ -17,20 +17,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from polytask.stream import Layout, Stream
+from polytask.stream import Layout, Reading, Stream
 from polytask.text.filler import Room, filler_lengths, filler_positions, longest_class, size_class, static_rooms
 from polytask.text.masking import Ids as Ids
 from polytask.text.masking import MaskedText, Masker, masked_tokens, padded
-from polytask.text.sequences import Sequences, joined, make_sequences, truncate_pair
-from polytask.text.texts import Texts, text_lengths
+from polytask.text.sequences import Sequences, joined_and_separate, make_sequences, truncate_pair
+from polytask.text.texts import Texts
 
 
 @dataclass(frozen=True)
 class InputFormat:
     """How the examples of a task are turned into sequences: what its head asks for."""
 
-    separate_texts: bool = False
-    """The two texts of a pair become two sequences."""
+    reading: Reading = "joined"
+    """The sequences of a pair."""
     copies: int = 1
     """How many times each example's texts are put into the stream."""
     mask_share: float | None = None
@@ -44,8 +44,8 @@ class Part:
     task: str
     texts: Sequence[tuple[Ids, ...]] | Texts | Sequences
     """For each example the ids of its text or its two texts, without special tokens; or the sequences of them."""
-    separate_texts: bool = False
-    """The two texts of a pair become two sequences."""
+    reading: Reading = "joined"
+    """The sequences of a pair."""
     labels: npt.NDArray[np.generic] | None = None
     mask_share: float | None = None
     """The share of the tokens that is masked; the labels are then those of the masked tokens (`masked_tokens`)."""
@@ -99,7 +99,7 @@ class Packer:
         texts = Texts.of(texts)
         if form.mask_share is not None:
             return self._masked_part(task, texts, form.mask_share, rngs)
-        return Part(task, texts.repeated(form.copies), form.separate_texts, labels)
+        return Part(task, texts.repeated(form.copies), form.reading, labels)
 
     def _masked_part(self, task: str, texts: Texts, share: float, rngs: Iterable[np.random.Generator]) -> Part:
         """The part that `mask` and `Part.masked` make of single texts."""
@@ -159,7 +159,7 @@ class Packer:
         if isinstance(part.texts, Sequences):
             return part.texts
         special_ids = self.cls_id, self.sep_id
-        return make_sequences(Texts.of(part.texts), part.separate_texts, special_ids, self.max_length)
+        return make_sequences(Texts.of(part.texts), part.reading, special_ids, self.max_length)
 
     def _labels(self, part: Part, room: Room | None) -> npt.NDArray[np.generic]:
         """The labels of a part. In a stream of static shape the number of masked tokens is static too: those that are
@@ -171,32 +171,26 @@ class Packer:
         usual = math.ceil(part.mask_share * room.tokens + len(part.texts) / 2)  # each text's share is rounded
         return padded(part.labels, usual if chosen <= usual else size_class(chosen))
 
-    def sequences(self, texts: tuple[Ids, ...], separate_texts: bool) -> Iterator[tuple[list[Ids], int]]:
+    def sequences(self, texts: tuple[Ids, ...], reading: Reading) -> Iterator[tuple[list[Ids], int]]:
         """Yield each sequence of an example as a list of pieces, and the position where its second segment starts."""
         cls, sep = self._special_tokens
-        if len(texts) == 1 or separate_texts:
-            for text in texts:
-                truncated = text[: self.max_length - 2]
-                yield [cls, truncated, sep], len(truncated) + 2
-        else:
+        joined, separate = joined_and_separate(reading, len(texts))
+        if joined:
             a, b = truncate_pair(texts[0], texts[1], self.max_length - 3)
             yield [cls, a, sep, b, sep], len(a) + 2
+        for text in texts if separate else ():
+            truncated = text[: self.max_length - 2]
+            yield [cls, truncated, sep], len(truncated) + 2
 
-    def lengths(self, texts: Sequence[tuple[Ids, ...]] | Texts, form: InputFormat) -> npt.NDArray[np.int64]:
-        """The number of tokens that each example takes in a stream."""
-        lengths_NW = text_lengths(texts)
-        lengths_N: npt.NDArray[np.int64]
-        if joined(lengths_NW, form.separate_texts):
-            lengths_N = np.minimum(lengths_NW.sum(1), self.max_length - 3) + 3
-        else:
-            lengths_N = (np.minimum(lengths_NW, self.max_length - 2) + 2).sum(1) * form.copies
+    def lengths(self, lengths_NW: npt.NDArray[np.integer], form: InputFormat) -> npt.NDArray[np.int64]:
+        """The number of tokens that each example takes in a stream, given the number of tokens of its texts."""
+        joined, separate = joined_and_separate(form.reading, lengths_NW.shape[1])
+        lengths_N = np.zeros(len(lengths_NW), dtype=np.int64)
+        if joined:
+            lengths_N += np.minimum(lengths_NW.sum(1), self.max_length - 3) + 3
+        if separate:
+            lengths_N += (np.minimum(lengths_NW, self.max_length - 2) + 2).sum(1) * form.copies
         return lengths_N
-
-    def length(self, lengths: tuple[int, ...], separate_texts: bool) -> int:
-        """The number of tokens that an example with texts of these lengths takes in a stream."""
-        if len(lengths) == 1 or separate_texts:
-            return sum(min(length, self.max_length - 2) + 2 for length in lengths)
-        return min(sum(lengths), self.max_length - 3) + 3
 
 
 def _tokens(sequences: Sequence[Sequences], starts: Sequence[int], tokens: int) -> Iterator[Tensor]:

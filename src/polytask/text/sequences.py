@@ -10,6 +10,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
+from polytask.stream import Reading
 from polytask.text.masking import Ids
 from polytask.text.texts import Texts
 
@@ -45,41 +46,47 @@ class Sequences:
         return list(accumulate(self.lengths, initial=0))
 
 
-def joined(lengths_NW: npt.NDArray[np.int64], separate_texts: bool) -> bool:
-    """Whether both texts of an example are in one sequence."""
-    return not separate_texts and lengths_NW.shape[1] == 2
+def joined_and_separate(reading: Reading, num_texts: int) -> tuple[bool, bool]:
+    """Whether an example has a sequence with both of its texts, and whether it has a sequence for each text."""
+    joined = num_texts == 2 and reading != "separate"
+    return joined, not joined or reading == "both"
 
 
-def make_sequences(texts: Texts, separate_texts: bool, special_ids: tuple[int, int], max_length: int) -> Sequences:
+def make_sequences(texts: Texts, reading: Reading, special_ids: tuple[int, int], max_length: int) -> Sequences:
     """Put special tokens around the texts of each example; `special_ids` are those of [CLS] and [SEP].
 
-    A sequence is copied in pieces, each of which ends with [SEP]: `[CLS] a [SEP]`, and `b [SEP]` if the example is a
-    pair in one sequence. A piece is copied together with the tokens before and behind its text, which are then
-    overwritten by the special tokens. Special tokens have no tag, that is, tag 0.
+    A sequence is copied in pieces, each of which ends with [SEP]: `[CLS] a [SEP]`, and `b [SEP]` if the sequence holds
+    a pair. A piece is copied together with the tokens before and behind its text, which are then overwritten by the
+    special tokens. Special tokens have no tag, that is, tag 0.
     """
-    pair = joined(texts.lengths_NW, separate_texts)
-    if pair:
-        text_lengths_P = truncated_pairs(texts.lengths_NW, max_length - 3).ravel()
-        before_P, pieces = np.tile([1, 0], len(texts)), 2
-    else:
-        text_lengths_P = np.minimum(texts.lengths_NW, max_length - 2).ravel()
-        before_P, pieces = np.ones_like(text_lengths_P), 1
-    lengths_P = before_P + text_lengths_P + 1
+    num_texts = texts.lengths_NW.shape[1]
+    joined, separate = joined_and_separate(reading, num_texts)
+    lengths, before = [], []
+    if joined:
+        lengths.append(truncated_pairs(texts.lengths_NW, max_length - 3))
+        before += [1, 0]
+    if separate:
+        lengths.append(np.minimum(texts.lengths_NW, max_length - 2))
+        before += [1] * num_texts
+    text_starts_P = np.concatenate([texts.starts_NW] * len(lengths), axis=1).ravel()
+    before_P = np.tile(before, len(texts))
+    lengths_P = before_P + np.concatenate(lengths, axis=1).ravel() + 1
     ends_P = lengths_P.cumsum()
     starts_P = ends_P - lengths_P
+    starts_S = starts_P[before_P == 1]
     places_T = np.arange(lengths_P.sum())
-    sources_T = places_T + (texts.starts_NW.ravel() - before_P - starts_P).repeat(lengths_P)
+    sources_T = places_T + (text_starts_P - before_P - starts_P).repeat(lengths_P)
     ids_T = texts.ids.take(sources_T, mode="clip") if len(texts.ids) else np.zeros_like(places_T)
     cls_id, sep_id = special_ids
     ids_T[ends_P - 1] = sep_id
-    ids_T[starts_P[::pieces]] = cls_id
+    ids_T[starts_S] = cls_id
     tags_T = None
     if texts.tags is not None:
         tags_T = texts.tags.take(sources_T, mode="clip") if len(texts.tags) else np.zeros_like(places_T)
-        tags_T[ends_P - 1] = tags_T[starts_P[::pieces]] = 0
-    lengths_S = lengths_P[::2] + lengths_P[1::2] if pair else lengths_P
-    positions_T = places_T - starts_P[::pieces].repeat(lengths_S)
-    segments_T = (1 - before_P).repeat(lengths_P) if pair else None
+        tags_T[ends_P - 1] = tags_T[starts_S] = 0
+    lengths_S = np.diff(starts_S, append=len(places_T))
+    positions_T = places_T - starts_S.repeat(lengths_S)
+    segments_T = (1 - before_P).repeat(lengths_P) if joined else None
     return Sequences(ids_T, positions_T, segments_T, lengths_S.tolist(), tags_T)
 
 

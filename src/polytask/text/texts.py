@@ -28,7 +28,7 @@ class Texts:
         """Concatenate the texts of some examples."""
         if isinstance(texts, Texts):
             return texts
-        lengths_NW = text_lengths(texts)
+        lengths_NW = _lengths(texts)
         ends = lengths_NW.cumsum().reshape(lengths_NW.shape)
         flat = [text for example in texts for text in example]
         return cls(np.concatenate(flat) if flat else np.zeros(0, dtype=np.int64), ends - lengths_NW, lengths_NW)
@@ -68,10 +68,8 @@ def texts_of(examples: TokenizedExamples, indices: npt.NDArray[np.integer]) -> T
     return texts
 
 
-def text_lengths(texts: Sequence[tuple[Ids, ...]] | Texts) -> npt.NDArray[np.int64]:
+def _lengths(texts: Sequence[tuple[Ids, ...]]) -> npt.NDArray[np.int64]:
     """The number of tokens of each text: [N, W]."""
-    if isinstance(texts, Texts):
-        return texts.lengths_NW
     flat = [len(text) for example in texts for text in example]
     width = len(texts[0]) if texts else 1
     assert len(flat) == width * len(texts), "examples of one task must have the same number of texts"
