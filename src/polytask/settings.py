@@ -167,8 +167,11 @@ class TrainSettings:
     average_best: Size = 1
     """The final weights are the mean of the weights at this many best evaluations."""
     teacher_annealing: bool = True
-    """Whether the weight of the teachers' outputs decreases linearly from 1 to 0 (Clark et al. 2019). false: always
-    0.5."""
+    """Whether the weight of the teachers' outputs decreases linearly from 1 to 0 (Clark et al. 2019), while that of the
+    labels increases from 0 to 1. false: it is always `teacher_weight`."""
+    teacher_weight: Share = 0.5
+    """With `teacher_annealing: false`, the weight of the teachers' outputs in a task's loss. The labels have the rest:
+    0 is labels only, 1 is teachers only."""
     teacher_temperature: Positive = 1.0
     """Softmax temperature for the teachers' class probabilities."""
     precision: Literal["auto", "float32", "bf16"] = "float32"

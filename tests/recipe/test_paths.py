@@ -30,7 +30,7 @@ def test_a_home_folder_may_be_written_with_a_tilde(tmp_path: Path, monkeypatch: 
     content = {"tasks": {"one": {**TASK, "train": "~/a.csv", "test": "~/c.csv"}}, "teachers": {"one": "~/runs/x"}}
     recipe = recipe_from(content, folder=tmp_path)
     assert (recipe.tasks["one"].train, recipe.tasks["one"].test) == ("/home/me/a.csv", "/home/me/c.csv")
-    assert recipe.teachers == {"one": "/home/me/runs/x"}
+    assert recipe.teachers == {"one": ("/home/me/runs/x",)}
 
 
 def test_an_encoder_is_a_folder_only_if_it_exists(tmp_path: Path) -> None:

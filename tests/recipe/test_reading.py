@@ -175,7 +175,7 @@ def test_a_base_reaches_its_data_encoder_and_teachers_from_its_own_folder(tmp_pa
     made = read_recipe(folder / "deep" / "mine.yaml")
     assert made.tasks["one"].train == str(tmp_path / "files" / "in" / "a.csv")
     assert made.encoder == str(tmp_path / "encoders" / "small")
-    assert made.teachers == {"one": str(tmp_path / "runs" / "one")}
+    assert made.teachers == {"one": (str(tmp_path / "runs" / "one"),)}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from polytask.recipe.records import Recipe
+from polytask.recipe.records import Recipe, teacher_runs
 from polytask.types import UserError
 
 
@@ -28,10 +28,10 @@ def with_absolute_files(recipe: Recipe, where: str, folder: Path) -> Recipe:
         encoder = _expand(encoder, f"{where}: encoder")
         if os.path.isdir(folder / encoder) and encoder != "minilm":
             encoder = str((folder / encoder).resolve())
-    teachers = {
-        name: os.path.abspath(folder / os.path.expanduser(_expand(run, f"{where}: teachers.{name}")))
-        for name, run in recipe.teachers.items()
-    }
+    teachers: dict[str, tuple[str, ...]] = {}
+    for field, name, run in teacher_runs(recipe):
+        path = os.path.abspath(folder / os.path.expanduser(_expand(run, f"{where}: {field}")))
+        teachers[name] = (*teachers.get(name, ()), path)
     return replace(recipe, tasks=tasks, data=None, encoder=encoder, teachers=teachers)
 
 

@@ -185,7 +185,7 @@ def _old_model_as_teacher(prepared: Prepared, old: OldRun) -> dict[str, Teacher]
     if not weight:
         return {}
     taught = [name for name in prepared.remembered if prepared.recipe.tasks[name].kind != "text"]
-    return {name: Teacher(old.bundle, weight, only_memory=True) for name in taught}
+    return {name: Teacher((old.bundle,), weight, only_memory=True) for name in taught}
 
 
 def _start_regularizers(session: Session) -> None:

@@ -15,7 +15,7 @@ from polytask.evaluation.own_metrics import own_metrics, primary_of
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.model import MultiTaskModel
 from polytask.pretrained.find import TOKENIZER_FILES
-from polytask.recipe.records import Recipe
+from polytask.recipe.records import Recipe, teacher_runs
 from polytask.runs.bundle import Bundle, no_model
 from polytask.runs.folder import find_model
 from polytask.runs.phases import Phases
@@ -130,11 +130,11 @@ def load_tokenizer(folder: Path, max_length: int) -> TextTokenizer:
 
 def check_teachers(recipe: Recipe) -> None:
     """Refuses a teacher that is not a finished run, before any data is read."""
-    for name, run in recipe.teachers.items():
+    for name, _, run in teacher_runs(recipe):
         if not Path(run).is_dir():
-            raise UserError(f"recipe: teachers.{name}: {run}: there is no such run")
+            raise UserError(f"recipe: {name}: {run}: there is no such run")
         if find_model(Path(run)) is None:
-            raise UserError(f"recipe: teachers.{name}: {no_model(Path(run))}")
+            raise UserError(f"recipe: {name}: {no_model(Path(run))}")
 
 
 def check_metrics(recipe: Recipe) -> None:

@@ -149,11 +149,12 @@ def make_objective(
     losses: Mapping[str, Loss],
     teachers: Mapping[str, Teacher],
 ) -> Objective:
+    constant = None if settings.teacher_annealing else settings.teacher_weight
+    weights = {name: constant if teacher.weight is None else teacher.weight for name, teacher in teachers.items()}
     return Objective(
         policy=policy,
         regularizers=regularizers,
         losses=losses,
-        annealed=settings.teacher_annealing,
         temperature=settings.teacher_temperature,
-        teacher_weights={name: teacher.weight for name, teacher in teachers.items() if teacher.weight is not None},
+        teacher_weights={name: weight for name, weight in weights.items() if weight is not None},
     )

@@ -20,12 +20,11 @@ class Objective:
     regularizers: Mapping[str, Regularizer] = field(default_factory=dict)
     losses: Mapping[str, Loss] = field(default_factory=dict)
     """The losses of the tasks whose recipe names one; the other tasks use their head's own loss."""
-    annealed: bool = True
-    """Whether the weight of the teachers decreases from 1 to 0 over the run."""
     temperature: float = 1.0
     """The temperature of the teachers' and the model's probabilities in distillation."""
     teacher_weights: Mapping[str, float] = field(default_factory=dict)
-    """The weight of the teacher, from 0 (labels only) to 1, for tasks where it is constant over the run."""
+    """The weight of the teachers, from 0 (labels only) to 1, for tasks where it is constant over the run. For other
+    tasks it decreases from 1 to 0."""
 
     def task_losses(
         self, model: MultiTaskModel, stream: Stream, outputs: Mapping[str, Tensor], progress: float | Tensor
@@ -42,9 +41,7 @@ class Objective:
             return loss
         teacher = stream.teacher_outputs[task]
         distilled = distillation_loss(outputs, teacher, head.labels.kind, self.temperature, "cross_entropy")
-        label_weight: float | Tensor = progress if self.annealed else 0.5
-        if task in self.teacher_weights:
-            label_weight = 1 - self.teacher_weights[task]
+        label_weight = 1 - self.teacher_weights[task] if task in self.teacher_weights else progress
         return label_weight * loss + (1 - label_weight) * distilled
 
     def penalties(
