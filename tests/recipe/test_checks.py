@@ -30,6 +30,13 @@ def recipe(**more: Any) -> dict[str, Any]:
         (recipe(train={"device": "meta"}), "train.device: must be auto, cpu, cuda or cuda:NUMBER, found 'meta'"),
         (recipe(train={"device": "cuda:x"}), "train.device: must be auto, cpu, cuda or cuda:NUMBER, found 'cuda:x'"),
         (recipe(teachers={"two": "runs/x"}), "teachers: there is no task 'two'"),
+        (recipe(teachers={"one": []}), r"teachers.one: must be the folder of a run, or a list of them; found \[\]"),
+        (recipe(teachers={"one": ["runs/x", {}]}), r"teachers.one\[1\]: must be a string, found {}"),
+        (recipe(train={"teacher_weight": 0.3}), "train.teacher_weight: needs `teacher_annealing: false`"),
+        (
+            recipe(train={"teacher_weight": 1.1, "teacher_annealing": False}),
+            r"train.teacher_weight: must be in \[0, 1\], found 1.1",
+        ),
         (recipe(add={"distill": 1}), "add.distill: needs `guarantee: measured`"),
         (
             {"tasks": {"one": {**TASK, "trained": False}}},

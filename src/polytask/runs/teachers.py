@@ -9,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polytask.recipe.records import teacher_runs
+from polytask.disk.hashing import remembered_sha256
+from polytask.recipe.records import Recipe, teacher_runs
 from polytask.runs.bundle import Bundle, load_run
+from polytask.runs.folder import find_model
 from polytask.runs.prepare import Prepared
 from polytask.tasks.task import Split
 from polytask.training.memory import Memory
@@ -58,6 +60,14 @@ def _load(prepared: Prepared, name: str, run: str, where: str) -> Bundle:
     if bundle.specs[name].tags:
         raise UserError(f"{where}: {run} reads word tags from columns, which a teacher cannot; use a run with a tagger")
     return bundle
+
+
+def teacher_origin(recipe: Recipe) -> dict[str, dict[str, str]]:
+    """The SHA-256 of the weights of each run that is a teacher, for environment.json; empty without teachers."""
+    models = {run: find_model(Path(run)) for _, _, run in teacher_runs(recipe)}
+    files = {run: (model.encoder, model.parts) for run, model in models.items() if model is not None}
+    hashes = {run: " ".join(map(remembered_sha256, weights)) for run, weights in files.items()}
+    return {"teachers_sha256": hashes} if hashes else {}
 
 
 def teacher_outputs(
