@@ -79,6 +79,9 @@ class TaskSpec:
     rows: Count | RowSample | None = None
     """Train on a part of the training data: on its first rows, as in 10000, or on a random sample of them, as in
     {sample: 10000, seed: 0}. The class names are still those of the whole file. Default: all rows."""
+    unlabelled: str | None = None
+    """More training data with the same text columns, without labels: only the task's teachers (`teachers.TASK`) label
+    it. Default: none."""
     trained: bool = True
     """false: the task has a head and is scored like the others, but no step has examples of it, and it has no part in
     the mean that chooses the best checkpoint. At least one task must be trained."""

@@ -59,6 +59,13 @@ def check_recipe(recipe: Recipe, where: str) -> None:
         _check_add(recipe.add, f"{where}: add")
     for name, spec in recipe.tasks.items():
         _check_task(spec, f"{where}: tasks.{name}")
+        if spec.unlabelled is not None and not spec.trained:
+            raise UserError(f"{where}: tasks.{name}.unlabelled: the task is not trained (tasks.{name}.trained: false)")
+        if spec.unlabelled is not None and name not in recipe.teachers:
+            raise UserError(
+                f"{where}: tasks.{name}.unlabelled: needs a teacher, which labels the rows; set `teachers.{name}` to "
+                "the folder of a finished run"
+            )
         if spec.tags and recipe.word_tags is not None:
             raise UserError(
                 f"{where}: tasks.{name}.tags: must be left out with word_tags.tagger, which tags all texts; found "
@@ -118,6 +125,6 @@ def _check_add(add: AddSettings, where: str) -> None:
 def _check_plain_text(task: TaskSpec, where: str) -> None:
     if task.is_pair:
         raise UserError(f"{where}.text: must be one column for kind text, found {len(task.text)}")
-    for name in ("label", "range", "loss", "metrics"):
+    for name in ("label", "range", "loss", "metrics", "unlabelled"):
         if (value := getattr(task, name)) not in (None, ()):
             raise UserError(f"{where}.{name}: must be left out for kind text, which has no labels; found {value!r}")

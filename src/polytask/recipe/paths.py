@@ -21,6 +21,7 @@ def with_absolute_files(recipe: Recipe, where: str, folder: Path) -> Recipe:
             train=None if task.train is None else _absolute(task.train, base, f"{field}.train"),
             dev=_absolute(task.dev, base, f"{field}.dev"),
             test=None if task.test is None else _absolute(task.test, base, f"{field}.test"),
+            unlabelled=None if task.unlabelled is None else _absolute(task.unlabelled, base, f"{field}.unlabelled"),
             metrics=tuple(locate_function(reference, folder) for reference in task.metrics),
         )
     encoder = recipe.encoder

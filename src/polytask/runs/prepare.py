@@ -25,6 +25,7 @@ from polytask.tasks.describe import describe_split
 from polytask.tasks.doctor import examine
 from polytask.tasks.finding import Finding
 from polytask.tasks.task import Task, read_tasks, tag_vocabulary, with_tags
+from polytask.tasks.training_rows import training_rows
 from polytask.text.packing import Packer
 from polytask.text.tagging import TagVocabulary, make_tagger
 from polytask.text.tokenizer import TextTokenizer
@@ -56,7 +57,7 @@ class Prepared:
 
     @property
     def steps_per_epoch(self) -> int:
-        examples = sum(len(self.tasks[name].splits["train"]) for name in self.drawn)
+        examples = sum(len(training_rows(self.tasks[name])) for name in self.drawn)
         settings = self.recipe.train
         return settings.steps_per_epoch or -(-examples // (settings.batch_size * settings.accumulate))
 

@@ -14,7 +14,7 @@ from polytask.recipe.records import Recipe, teacher_runs
 from polytask.runs.bundle import Bundle, load_run
 from polytask.runs.folder import find_model
 from polytask.runs.prepare import Prepared
-from polytask.tasks.task import Split
+from polytask.tasks.training_rows import training_rows
 from polytask.training.memory import Memory
 from polytask.types import LabelKind, UserError, unknown
 
@@ -76,14 +76,14 @@ def teacher_outputs(
     """The outputs of each task's teacher for the task's training examples, in their order."""
     outputs = {}
     for name, teacher in teachers.items():
-        split = prepared.tasks[name].splits["train"]
-        indices: Sequence[int] = range(len(split))
+        rows = training_rows(prepared.tasks[name])
+        indices: Sequence[int] = range(len(rows))
         # An interference probe may draw any example.
         if teacher.only_memory and memory is not None and prepared.recipe.train.interference_every is None:
             indices = memory.kept[name]
         answers = [_answers(prepared, name, bundle, indices, device) for bundle in teacher.bundles]
         known = mean_outputs(answers, prepared.tasks[name].labels.kind)
-        outputs[name] = known.new_zeros(len(split), *known.shape[1:])
+        outputs[name] = known.new_zeros(len(rows), *known.shape[1:])
         outputs[name][list(indices)] = known
     return outputs
 
@@ -109,12 +109,12 @@ def mean_outputs(outputs: Sequence[Tensor], kind: LabelKind) -> Tensor:
 
 
 def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[int], device: torch.device) -> Tensor:
-    split: Split = prepared.tasks[name].splits["train"]
+    rows = training_rows(prepared.tasks[name])
     model = bundle.model.to(device)
     if bundle.tokenizer is prepared.tokenizer:
-        outputs = model.answer(name, split.gather(list(indices)), bundle.packer)
+        outputs = model.answer(name, rows.gather(list(indices)), bundle.packer)
     else:
-        texts = [example.texts for example in split.examples()]
+        texts = [example.texts for example in rows.examples()]
         windows = [[texts[i] for i in indices[at : at + WINDOW]] for at in range(0, len(indices), WINDOW)]
         outputs = torch.cat([_answers_to_texts(bundle, name, window) for window in windows])
     model.cpu()
