@@ -157,9 +157,7 @@ def check_unlabelled(prepared: Prepared, losses: Mapping[str, Loss], regularizer
         if loss is not None and type(loss).terms is Loss.terms:
             methods.append(f"the loss {type(loss).__name__}")
         if methods:
-            raise UserError(
-                f"recipe: tasks.{name}.unlabelled: {methods[0]} needs the label of every row; leave one out"
-            )
+            raise UserError(f"recipe: tasks.{name}.unlabelled: {methods[0]} needs labels for all rows; leave one out")
 
 
 def make_objective(
