@@ -16,7 +16,8 @@ from torch import Tensor
 from polytask import Finished, Recipe, UserError, add_task, prepare, read_recipe, start_training, train
 from polytask.losses import LOSSES
 from polytask.losses.base import Loss
-from polytask.tasks.training_rows import TrainingRows
+from polytask.recipe.reading import recipe_from
+from polytask.tasks.training_rows import TrainingRows, training_rows
 from polytask.training.checkpoint import optimizer_tensors
 from polytask.types import NO_LABEL, Draw
 
@@ -159,6 +160,28 @@ def test_gathered_texts_are_those_of_both_files(taught: Any, files: dict[str, Pa
     assert (examples[-1].texts, examples[-1].label) == (("Why 39?", "What is 39 for?"), None)
     assert examples[0].label in ("no", "yes")
     assert len(rows.gather([])) == 0
+
+
+def test_word_tags_of_both_files(tmp_path: Path, tiny_settings: list[str]) -> None:
+    (tmp_path / "a.csv").write_text("text,tags,label\na film,D N,yes\nfilms run,N V,no\n")
+    (tmp_path / "b.csv").write_text("text,tags\nrun films,V N\n")
+    task = {"kind": "yes_no", "text": "text", "label": "label", "tags": "tags", "train": "a.csv", "dev": "a.csv"}
+    content = {"tasks": {"one": {**task, "unlabelled": "b.csv"}}, "teachers": {"one": "unused"}}
+    recipe = recipe_from(content, [tiny_settings[0]], folder=tmp_path)
+    task_read = prepare(replace(recipe, teachers={})).tasks["one"]
+    texts = training_rows(task_read).gather([2, 1, 0])
+    assert texts.tags is not None
+    found = [
+        texts.tags[start : start + length].tolist()
+        for (start,), (length,) in zip(texts.starts_NW.tolist(), texts.lengths_NW.tolist(), strict=True)
+    ]
+    splits = task_read.splits
+    separate = [splits["unlabelled"].gather([0]), *(splits["train"].gather([i]) for i in (1, 0))]
+    for tags, own in zip(found, separate, strict=True):
+        assert own.tags is not None
+        start, length = own.starts_NW.item(), own.lengths_NW.item()
+        assert tags == own.tags[start : start + length].tolist()
+        assert max(tags) > 0
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import csv
 from dataclasses import replace
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
