@@ -75,7 +75,7 @@ def mean_of_labelled(losses_B: Tensor, weights_B: Tensor, labelled_B: Tensor) ->
     With weights of 1 this is the mean over all examples, where those without a label have a loss of 0. Shapes are
     static.
     """
-    loss, weight = (torch.where(labelled_B, terms_B, 0).sum() for terms_B in (losses_B, weights_B))
+    loss, weight = (terms_B.masked_fill(~labelled_B, 0).sum() for terms_B in (losses_B, weights_B))
     return labelled_B.to(loss.dtype).mean() * loss / weight.clamp(min=torch.finfo(weight.dtype).tiny)
 
 
