@@ -79,6 +79,9 @@ class TaskSpec:
     rows: Count | RowSample | None = None
     """Train on a part of the training data: on its first rows, as in 10000, or on a random sample of them, as in
     {sample: 10000, seed: 0}. The class names are still those of the whole file. Default: all rows."""
+    unlabelled: str | None = None
+    """More training data with the same text columns, without labels: only the task's teachers (`teachers.TASK`) label
+    it. Default: none."""
     trained: bool = True
     """false: the task has a head and is scored like the others, but no step has examples of it, and it has no part in
     the mean that chooses the best checkpoint. At least one task must be trained."""
@@ -167,8 +170,11 @@ class TrainSettings:
     average_best: Size = 1
     """The final weights are the mean of the weights at this many best evaluations."""
     teacher_annealing: bool = True
-    """Whether the weight of the teachers' outputs decreases linearly from 1 to 0 (Clark et al. 2019). false: always
-    0.5."""
+    """Whether the weight of the teachers' outputs decreases linearly from 1 to 0 (Clark et al. 2019), while that of the
+    labels increases from 0 to 1. false: it is always `teacher_weight`."""
+    teacher_weight: Share = 0.5
+    """With `teacher_annealing: false`, the weight of the teachers' outputs in a task's loss. The labels have the rest:
+    0 is labels only, 1 is teachers only."""
     teacher_temperature: Positive = 1.0
     """Softmax temperature for the teachers' class probabilities."""
     precision: Literal["auto", "float32", "bf16"] = "float32"

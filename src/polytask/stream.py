@@ -211,8 +211,8 @@ class Stream:
     segment_ids_T: Tensor
     layout: Layout
     labels: Mapping[str, Tensor] = field(default_factory=dict)
-    """For each task of the stream, the labels of its examples in order; for masked text, [2, M]:
-    the place of each masked token among the task's tokens, and its original id."""
+    """For each task of the stream, the labels of its examples in order (NO_LABEL for those without a label); for masked
+    text, [2, M]: the place of each masked token among the task's tokens, and its original id."""
     teacher_outputs: Mapping[str, Tensor] = field(default_factory=dict)
     """For each task with a teacher, the teacher's outputs for its examples."""
     tag_ids_T: Tensor | None = None

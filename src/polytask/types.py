@@ -47,6 +47,8 @@ class LabelSpace:
 
 
 YES_NO = LabelSpace("yes_no", classes=("no", "yes"))
+NO_LABEL = -1
+"""What heads get as the label of an example that only a teacher labels: no class, no answer and no scaled score."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ class TokenizedExamples(Protocol):
 
     @property
     def labels(self) -> "npt.NDArray[Any]":
-        """Labels as heads learn them: class indices (int64); 0 and 1, or scores in [0, 1] (float32); zeros for text."""
+        """Labels as heads learn them: class indices (int64); 0 and 1, or scores in [0, 1] (float32); zeros for text.
+        NO_LABEL for an example without a label."""
 
     def __len__(self) -> int: ...
 

@@ -36,6 +36,14 @@ def test_broken_data_is_listed_row_by_row(cli: Any, tmp_path: Path, tiny_setting
     assert "t.csv, line 5, column 'score': '9'" in said.err
 
 
+def test_counts_rows_without_labels(cli: Any, tiny_settings: list[str], tiny_run: Any, tmp_path: Path) -> None:
+    (tmp_path / "more.csv").write_text("text\n" + "".join(f"Film number {n}.\n" for n in range(34)))
+    more = [f"tasks.opinion.unlabelled={tmp_path / 'more.csv'}", f"teachers.opinion={tiny_run.folder}"]
+    said = cli("check", QUICKSTART, *(w for s in (*tiny_settings, *more) for w in ("--set", s)))
+    assert said.code == 0, said.err
+    assert re.search(r"opinion +classes +unlabelled +34 +0 +none", said.out)
+
+
 def test_plain_text_has_no_labels(cli: Any, tiny_settings: list[str], tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(
         "tasks: {words: {kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:opinions-dev'}}"

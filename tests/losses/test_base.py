@@ -9,12 +9,68 @@ from scipy.special import expit, softmax
 from scipy.stats import entropy
 from torch import Tensor
 
-from polytask.losses.base import distillation_loss, symmetric_distance, weighted_sum
+from polytask.heads import HEADS
+from polytask.losses import LOSSES
+from polytask.losses.base import (
+    distillation_loss,
+    label_terms,
+    mean_of_labelled,
+    mean_of_terms,
+    symmetric_distance,
+    weighted_sum,
+)
+from polytask.types import YES_NO, LabelSpace
 
 
 def test_weighted_sum() -> None:
     losses = {"a": torch.tensor(2.0), "b": torch.tensor(3.0)}
     assert weighted_sum(losses, {"a": 0.5, "b": 10.0, "c": 100.0}).item() == 31
+
+
+# --- examples without a label -----------------------------------------------------------------------------------------
+KINDS: dict[str, LabelSpace] = {
+    "classes": LabelSpace("classes", tuple("abcd")),
+    "yes_no": YES_NO,
+    "score": LabelSpace("score", low=0, high=5),
+}
+NAMED = [
+    ("cross_entropy", "classes", {}),
+    ("cross_entropy", "classes", {"smoothing": 0.1, "class_weights": "balanced"}),
+    ("cross_entropy", "yes_no", {"smoothing": 0.1, "class_weights": (1.0, 3.0)}),
+    ("focal", "classes", {"class_weights": "balanced"}),
+    ("focal", "yes_no", {}),
+    ("ordinal", "classes", {"form": "soft"}),
+    ("ordinal", "classes", {"form": "emd"}),
+    *((None, kind, {}) for kind in KINDS),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "options"), NAMED)
+def test_terms_and_the_mean_over_labelled_examples(name: str | None, kind: str, options: dict[str, Any]) -> None:
+    """The loss of the labelled examples alone, times their share; the other examples have no gradient."""
+    torch.manual_seed(0)
+    outputs = torch.randn((8, 4) if kind == "classes" else (8,), requires_grad=True)
+    labels = {"classes": torch.arange(8) % 4, "yes_no": (torch.arange(8) % 2).float(), "score": torch.rand(8)}[kind]
+    space = KINDS[kind]
+    loss: Any = HEADS["linear"]("t", space, 4).loss
+    terms = label_terms(outputs, labels, space.kind)
+    if name is not None:
+        loss = LOSSES[name](space, (5, 4, 3, 2)[: len(space.classes)], **options)
+        terms = loss.terms(outputs, labels)
+    assert mean_of_terms(*terms).item() == pytest.approx(loss(outputs, labels).item(), rel=1e-6)
+    labelled = torch.tensor([True, False, True, True, False, False, True, True])
+    found = mean_of_labelled(*terms, labelled)
+    assert found.item() == pytest.approx(5 / 8 * loss(outputs[labelled], labels[labelled]).item(), rel=1e-6)
+    (gradient,) = torch.autograd.grad(found, outputs)
+    assert (gradient[~labelled] == 0).all()
+    assert (gradient[labelled] != 0).any()
+
+
+def test_without_labelled_examples_the_loss_is_0() -> None:
+    outputs = torch.randn(3, requires_grad=True)
+    loss = mean_of_labelled(*label_terms(outputs, torch.zeros(3), "yes_no"), torch.zeros(3, dtype=torch.bool))
+    assert loss.item() == 0
+    assert torch.autograd.grad(loss, outputs)[0].tolist() == [0, 0, 0]
 
 
 # --- symmetric distance -----------------------------------------------------------------------------------------------

@@ -30,6 +30,25 @@ def recipe(**more: Any) -> dict[str, Any]:
         (recipe(train={"device": "meta"}), "train.device: must be auto, cpu, cuda or cuda:NUMBER, found 'meta'"),
         (recipe(train={"device": "cuda:x"}), "train.device: must be auto, cpu, cuda or cuda:NUMBER, found 'cuda:x'"),
         (recipe(teachers={"two": "runs/x"}), "teachers: there is no task 'two'"),
+        (recipe(teachers={"one": []}), r"teachers.one: must be the folder of a run, or a list of them; found \[\]"),
+        (recipe(teachers={"one": ["runs/x", {}]}), r"teachers.one\[1\]: must be a string, found {}"),
+        (
+            {"tasks": {"one": {**TASK, "unlabelled": "more.csv"}}},
+            "tasks.one.unlabelled: needs a teacher, which labels the rows; set `teachers.one` to the folder of a",
+        ),
+        (
+            {"tasks": {"one": TASK, "two": {**TASK, "trained": False, "unlabelled": "more.csv"}}},
+            r"tasks.two.unlabelled: the task is not trained \(tasks.two.trained: false\)",
+        ),
+        (
+            {"tasks": {"one": {**PLAIN, "unlabelled": "more.csv"}}},
+            "tasks.one.unlabelled: must be left out for kind text, which has no labels",
+        ),
+        (recipe(train={"teacher_weight": 0.3}), "train.teacher_weight: needs `teacher_annealing: false`"),
+        (
+            recipe(train={"teacher_weight": 1.1, "teacher_annealing": False}),
+            r"train.teacher_weight: must be in \[0, 1\], found 1.1",
+        ),
         (recipe(add={"distill": 1}), "add.distill: needs `guarantee: measured`"),
         (
             {"tasks": {"one": {**TASK, "trained": False}}},

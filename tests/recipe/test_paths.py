@@ -6,6 +6,7 @@ import pytest
 
 from polytask.recipe.paths import locate_function
 from polytask.recipe.reading import read_recipe, recipe_from
+from polytask.recipe.records import recipe_to_mapping
 from polytask.types import UserError
 
 TASK = {"kind": "yes_no", "text": "t", "label": "l", "train": "a.csv", "dev": "b.csv"}
@@ -30,7 +31,16 @@ def test_a_home_folder_may_be_written_with_a_tilde(tmp_path: Path, monkeypatch: 
     content = {"tasks": {"one": {**TASK, "train": "~/a.csv", "test": "~/c.csv"}}, "teachers": {"one": "~/runs/x"}}
     recipe = recipe_from(content, folder=tmp_path)
     assert (recipe.tasks["one"].train, recipe.tasks["one"].test) == ("/home/me/a.csv", "/home/me/c.csv")
-    assert recipe.teachers == {"one": "/home/me/runs/x"}
+    assert recipe.teachers == {"one": ("/home/me/runs/x",)}
+
+
+def test_several_teachers_are_relative_to_the_recipes_folder(tmp_path: Path) -> None:
+    content = {"tasks": {"one": TASK}}
+    recipe = recipe_from(content, ["teachers.one=[runs/x, ../y]"], folder=tmp_path / "recipes")
+    assert recipe.teachers == {"one": (str(tmp_path / "recipes/runs/x"), str(tmp_path / "y"))}
+    assert recipe_from(recipe_to_mapping(recipe)).teachers == recipe.teachers
+    with pytest.raises(UserError, match=r"teachers.one\[1\]: the environment variable NO_RUNS is not set"):
+        recipe_from(content, ["teachers.one=[runs/x, '${NO_RUNS}/y']"], folder=tmp_path)
 
 
 def test_an_encoder_is_a_folder_only_if_it_exists(tmp_path: Path) -> None:

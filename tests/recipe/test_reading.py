@@ -170,12 +170,15 @@ def test_a_task_of_the_base_can_be_left_out_and_bases_can_have_bases(tmp_path: P
 
 def test_a_base_reaches_its_data_encoder_and_teachers_from_its_own_folder(tmp_path: Path) -> None:
     (tmp_path / "encoders" / "small").mkdir(parents=True)
-    more = "data: files\nencoder: encoders/small\nteachers: {one: runs/one}\n"
+    more = "data: files\nencoder: encoders/small\nteachers: {one: runs/one, two: [runs/two, ~/runs/three]}\n"
     folder = written(tmp_path, base=more + BASE.replace("encoder: minilm", ""), deep__mine="{base: ../base.yaml}")
     made = read_recipe(folder / "deep" / "mine.yaml")
     assert made.tasks["one"].train == str(tmp_path / "files" / "in" / "a.csv")
     assert made.encoder == str(tmp_path / "encoders" / "small")
-    assert made.teachers == {"one": str(tmp_path / "runs" / "one")}
+    assert made.teachers == {
+        "one": (str(tmp_path / "runs" / "one"),),
+        "two": (str(tmp_path / "runs" / "two"), str(Path.home() / "runs" / "three")),
+    }
 
 
 @pytest.mark.parametrize(

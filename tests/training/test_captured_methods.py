@@ -4,6 +4,7 @@ On the CPU, steps are recorded (`recorded_graphs.py`) instead of captured; on a 
 """
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ CASES = {
     "skip": ["train.on_nan=skip"],
     "smoothing": ["tasks.opinion.loss={name: cross_entropy, smoothing: 0.1, class_weights: balanced}"],
     "focal": ["tasks.opinion.loss=focal"],
+    "unlabelled": ["sampler=mixed"],
+    "unlabelled focal": ["sampler=mixed", "tasks.opinion.loss={name: focal, class_weights: balanced}"],
 }
 
 
@@ -65,6 +68,7 @@ def attention_that_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 STATIC = [
     *(case for case in CASES if case.startswith(("regularizer", "text", "accumulate", "lwf", "lnsr", "l2_sp"))),
     *("policy dwa", "policy pcgrad", "memory gem", "memory a_gem", "gem and smart", "optimizer lamb", "smoothing"),
+    "unlabelled",
 ]
 """Cases in which a stream of static shape, or a step of several passes, could change what is computed."""
 
@@ -72,7 +76,16 @@ STATIC = [
 def session_of(folder: Path, tiny: list[str], case: str, captured: bool, dropout: bool) -> Session:
     settings = ["max_length=12", "train.batch_size=4", "train.epochs=1", f"train.steps_per_epoch={STEPS + 1}"]
     recipe = read_recipe(QUICKSTART, [*tiny, *settings, f"train.device={DEVICE}", *CASES[case]])
+    if case.startswith("unlabelled"):
+        files = {"opinion": "opinions", "question": "questions", "similarity": "similarity"}
+        specs = {name: replace(spec, unlabelled=f"sample:{files[name]}-dev") for name, spec in recipe.tasks.items()}
+        recipe = replace(recipe, tasks=specs)
     session = make_session(prepare(recipe), RunFolder(folder), torch.device(DEVICE))
+    if case.startswith("unlabelled"):
+        torch.manual_seed(0)
+        shapes = {"opinion": (5,), "question": (), "similarity": ()}
+        rows = session.feed.examples
+        session.feed.teacher_outputs = {name: torch.rand(len(rows[name]), *shape) for name, shape in shapes.items()}
     if not dropout:
         for module in session.model.modules():
             if isinstance(module, nn.Dropout):

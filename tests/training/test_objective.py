@@ -41,14 +41,19 @@ def test_a_named_loss_for_its_task_and_the_heads_own_for_the_others(make_session
     assert named["two"].item() == focal(two, forward.stream.labels["two"]).item() != own["two"].item()
 
 
-@pytest.mark.parametrize(("annealed", "progress", "share"), [(True, 0.0, 0.0), (True, 0.75, 0.75), (False, 0.75, 0.5)])
-def test_teachers_give_way_to_labels(make_session: Any, annealed: bool, progress: float, share: float) -> None:
+@pytest.mark.parametrize(
+    ("constant", "progress", "share"),
+    [({}, 0.0, 0.0), ({}, 0.75, 0.75), ({"one": 0.5}, 0.75, 0.5), ({"one": 0.2}, 0.75, 0.8)],
+)
+def test_teachers_give_way_to_labels(
+    make_session: Any, constant: dict[str, float], progress: float, share: float
+) -> None:
     session = make_session()
     teacher = torch.tensor([[1.0, -1.0], [0.0, 2.0], [3.0, 0.0], [0.5, 0.5]])
     forward = a_pass(session, one=teacher)
     gold = F.cross_entropy(forward.outputs["one"], forward.stream.labels["one"]).item()
     taught = -(teacher.softmax(-1) * forward.outputs["one"].log_softmax(-1)).sum(-1).mean().item()
-    objective = replace(session.objective, annealed=annealed)
+    objective = replace(session.objective, teacher_weights=constant)
     losses = objective.task_losses(session.model, forward.stream, forward.outputs, progress)
     assert losses["one"].item() == pytest.approx(share * gold + (1 - share) * taught, rel=1e-5)
     # The other task has no teacher, so its labels have the whole weight.

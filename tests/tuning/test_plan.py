@@ -58,14 +58,15 @@ def test_a_recipe_with_a_dialect_of_its_own_reads_the_divided_rows(tmp_path: Pat
     for name in ("train", "dev"):
         (tmp_path / f"{name}.txt").write_text("\n".join(["text;mood", *(f"{name} {row}" for row in rows)]))
     task = {"kind": "classes", "text": "text", "label": "mood", "train": "train.txt", "dev": "dev.txt"}
-    content = {"tasks": {"mood": {**task, "delimiter": "semicolon", "format": "csv"}}}
-    recipe = recipe_from(content, tiny_settings, folder=tmp_path)
+    (tmp_path / "more.txt").write_text("id;text\n1;one more\n2;and, another\n")
+    task = {**task, "delimiter": "semicolon", "format": "csv", "unlabelled": "more.txt"}
+    recipe = recipe_from({"tasks": {"mood": task}, "teachers": {"mood": "unused"}}, tiny_settings, folder=tmp_path)
     _, final = divide_rows(recipe, 0.5, tmp_path / "data")
     divided = recipe_to_mapping(recipe)
     for field, value in final.items():
         divided = with_value(divided, field.split("."), value)
-    splits = prepare(recipe_from(divided)).tasks["mood"].splits
-    assert {name: len(split) for name, split in splits.items()} == {"train": 60, "dev": 30, "test": 30}
+    splits = prepare(replace(recipe_from(divided), teachers={})).tasks["mood"].splits
+    assert {name: len(split) for name, split in splits.items()} == {"train": 60, "dev": 30, "test": 30, "unlabelled": 2}
 
 
 def test_only_trained_tasks_and_the_selected_one_are_tuned(tmp_path: Path, tiny_settings: list[str]) -> None:

@@ -33,6 +33,13 @@ class Loss(ABC):
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the mean over the examples, in float32 (in float64 if the outputs are float64)."""
 
+    def terms(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return [B] losses, each times its example's weight, and [B] weights: the mean is `sum losses / sum weights`.
+
+        A loss without it cannot be used for a task that has rows without labels.
+        """
+        raise NotImplementedError
+
 
 def at_least_float32(outputs: Tensor) -> Tensor:
     """Convert half-precision outputs to float32; leave others unchanged."""
@@ -57,10 +64,34 @@ def class_weights_tensor(weights: ClassWeights, labels: LabelSpace, counts: tupl
     return torch.tensor(weights)
 
 
-def weighted_mean(losses_B: Tensor, weights_C: Tensor, labels_B: Tensor) -> Tensor:
-    """`sum_i w_i loss_i / sum_i w_i`, where w_i is the weight of example i's class."""
-    weights_B = weights_C[labels_B.long()]
-    return (weights_B * losses_B).sum() / weights_B.sum()
+def mean_of_terms(losses_B: Tensor, weights_B: Tensor) -> Tensor:
+    """`sum_i loss_i / sum_i w_i`, where the losses include the weights (`Loss.terms`)."""
+    return losses_B.sum() / weights_B.sum()
+
+
+def mean_of_labelled(losses_B: Tensor, weights_B: Tensor, labelled_B: Tensor) -> Tensor:
+    """`n/B sum_i loss_i / sum_i w_i` over the n labelled of B examples; 0 if there are none.
+
+    With weights of 1 this is the mean over all examples, where those without a label have a loss of 0. Shapes are
+    static.
+    """
+    loss, weight = (terms_B.masked_fill(~labelled_B, 0).sum() for terms_B in (losses_B, weights_B))
+    return labelled_B.to(loss.dtype).mean() * loss / weight.clamp(min=torch.finfo(weight.dtype).tiny)
+
+
+def label_terms(outputs: Tensor, labels: Tensor, kind: LabelKind) -> tuple[Tensor, Tensor]:
+    """Return the terms (`Loss.terms`) of the heads' own loss: cross-entropy, binary cross-entropy or squared error."""
+    outputs = at_least_float32(outputs)
+    match kind:
+        case "classes":
+            losses_B = F.cross_entropy(outputs, labels, reduction="none")
+        case "yes_no":
+            losses_B = F.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
+        case "score":
+            losses_B = (outputs - labels).square()
+        case "text":
+            raise AssertionError("plain text has no labels")
+    return losses_B, torch.ones_like(losses_B)
 
 
 def weighted_sum(losses: Mapping[str, Tensor], weights: Mapping[str, float] | Mapping[str, Tensor]) -> Tensor:

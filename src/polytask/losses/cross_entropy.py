@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from polytask.losses.base import ClassWeights, Loss, at_least_float32, class_weights_tensor, weighted_mean
+from polytask.losses.base import ClassWeights, Loss, at_least_float32, class_weights_tensor, mean_of_terms
 from polytask.settings import Rate
 from polytask.types import LabelKind, LabelSpace
 
@@ -32,20 +32,27 @@ class CrossEntropy(Loss):
         self.weights_C = class_weights_tensor(class_weights, labels, counts)
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        if self.labels.kind == "classes" and not self.smoothing:
+            outputs = at_least_float32(outputs)
+            return F.cross_entropy(outputs, labels, weight=self._weights(outputs))
+        return mean_of_terms(*self.terms(outputs, labels))
+
+    def terms(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         outputs = at_least_float32(outputs)
-        self.weights_C = self.weights_C.to(outputs)  # copies only in the first call
+        weights_B = self._weights(outputs)[labels.long()]
         if self.labels.kind == "classes":
-            return self._of_classes(outputs, labels)
+            return self._losses_of_classes(outputs, labels, weights_B), weights_B
         targets_B = labels.to(outputs) * (1 - self.smoothing) + self.smoothing / 2
         losses_B = F.binary_cross_entropy_with_logits(outputs, targets_B, reduction="none")
-        return weighted_mean(losses_B, self.weights_C, labels)
+        return weights_B * losses_B, weights_B
 
-    def _of_classes(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
-        if not self.smoothing:
-            return F.cross_entropy(outputs_BC, labels_B, weight=self.weights_C)
+    def _weights(self, outputs: Tensor) -> Tensor:
+        self.weights_C = self.weights_C.to(outputs)  # copies only in the first call
+        return self.weights_C
+
+    def _losses_of_classes(self, outputs_BC: Tensor, labels_B: Tensor, weights_B: Tensor) -> Tensor:
         # torch's cross_entropy computes the same, but waits for the device if it has both weights and smoothing.
         log_p_BC, classes = outputs_BC.log_softmax(-1), len(self.weights_C)
-        weights_B = self.weights_C[labels_B]
         given_B = weights_B * log_p_BC.gather(-1, labels_B[:, None]).squeeze(-1)
         uniform_B = (self.weights_C * log_p_BC).sum(-1) / classes
-        return -((1 - self.smoothing) * given_B + self.smoothing * uniform_B).sum() / weights_B.sum()
+        return -((1 - self.smoothing) * given_B + self.smoothing * uniform_B)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polytask.losses.base import ClassWeights, Loss, at_least_float32, class_weights_tensor, weighted_mean
+from polytask.losses.base import ClassWeights, Loss, at_least_float32, class_weights_tensor, mean_of_terms
 from polytask.settings import NonNegative
 from polytask.types import LabelKind, LabelSpace
 
@@ -37,6 +37,9 @@ class Focal(Loss):
         self.weights_C = class_weights_tensor(class_weights, labels, counts)
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return mean_of_terms(*self.terms(outputs, labels))
+
+    def terms(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         outputs = at_least_float32(outputs)
         self.weights_C = self.weights_C.to(outputs)  # copies only in the first call
         if self.labels.kind == "classes":
@@ -45,4 +48,5 @@ class Focal(Loss):
             log_p_B = F.logsigmoid(outputs * (2 * labels - 1))
         # Never exactly 0: for gamma < 1 the power has an infinite slope there, and infinity times 0 is NaN.
         miss_B = (-torch.expm1(log_p_B)).clamp_min(torch.finfo(outputs.dtype).tiny)
-        return weighted_mean(-(miss_B**self.gamma) * log_p_B, self.weights_C, labels)
+        weights_B = self.weights_C[labels.long()]
+        return weights_B * (-(miss_B**self.gamma) * log_p_B), weights_B

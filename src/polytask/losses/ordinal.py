@@ -44,8 +44,20 @@ class Ordinal(Loss):
         """Row y is the target for label y: probabilities (soft) or cumulative probabilities (emd)."""
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        outputs = at_least_float32(outputs)
-        self.targets_CC = self.targets_CC.to(outputs)  # copies only in the first call
         if self.form == "soft":
-            return F.cross_entropy(outputs, self.targets_CC[labels])
-        return (outputs.softmax(-1).cumsum(-1) - self.targets_CC[labels]).square().sum(-1).mean()
+            outputs = at_least_float32(outputs)
+            return F.cross_entropy(outputs, self._targets(outputs, labels))
+        return self.terms(outputs, labels)[0].mean()
+
+    def terms(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = at_least_float32(outputs)
+        targets_BC = self._targets(outputs, labels)
+        if self.form == "soft":
+            losses_B = F.cross_entropy(outputs, targets_BC, reduction="none")
+        else:
+            losses_B = (outputs.softmax(-1).cumsum(-1) - targets_BC).square().sum(-1)
+        return losses_B, torch.ones_like(losses_B)
+
+    def _targets(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        self.targets_CC = self.targets_CC.to(outputs)  # copies only in the first call
+        return self.targets_CC[labels]

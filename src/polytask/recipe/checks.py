@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from polytask.recipe.records import SELECT_WORDS, Recipe
-from polytask.settings import AddSettings, TaskSpec
+from polytask.settings import AddSettings, TaskSpec, TrainSettings
 from polytask.types import UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
@@ -44,19 +44,28 @@ def check_recipe(recipe: Recipe, where: str) -> None:
     names = [regularizer.name for regularizer in recipe.regularizers]
     if len(set(names)) < len(names):
         raise UserError(f"{where}: regularizers: must be different, found {', '.join(names)}")
-    for task in recipe.teachers:
+    for task, runs in recipe.teachers.items():
         if task not in recipe.tasks:
             raise UserError(unknown(f"{where}: teachers", task, recipe.tasks, "task"))
         if recipe.tasks[task].kind == "text":
             raise UserError(f"{where}: teachers.{task}: a task of kind text has no labels to distill")
         if not recipe.tasks[task].trained:
             raise UserError(f"{where}: teachers.{task}: the task is not trained (tasks.{task}.trained: false)")
+        if not runs:
+            raise UserError(f"{where}: teachers.{task}: must be the folder of a run, or a list of them; found []")
     if not any(task.trained for task in recipe.tasks.values()):
         raise UserError(f"{where}: tasks: at least one task must be trained, found `trained: false` for all")
     if recipe.add is not None:
         _check_add(recipe.add, f"{where}: add")
     for name, spec in recipe.tasks.items():
         _check_task(spec, f"{where}: tasks.{name}")
+        if spec.unlabelled is not None and not spec.trained:
+            raise UserError(f"{where}: tasks.{name}.unlabelled: the task is not trained (tasks.{name}.trained: false)")
+        if spec.unlabelled is not None and name not in recipe.teachers:
+            raise UserError(
+                f"{where}: tasks.{name}.unlabelled: needs a teacher, which labels the rows; set `teachers.{name}` to "
+                "the folder of a finished run"
+            )
         if spec.tags and recipe.word_tags is not None:
             raise UserError(
                 f"{where}: tasks.{name}.tags: must be left out with word_tags.tagger, which tags all texts; found "
@@ -69,6 +78,11 @@ def _check_train(recipe: Recipe, where: str) -> None:
     train = recipe.train
     if not DEVICE.fullmatch(train.device):
         raise UserError(f"{where}.device: must be auto, cpu, cuda or cuda:NUMBER, found {train.device!r}")
+    if train.teacher_annealing and train.teacher_weight != TrainSettings.teacher_weight:
+        raise UserError(
+            f"{where}.teacher_weight: needs `teacher_annealing: false`: with annealing the weight decreases from 1 to "
+            f"0; found {train.teacher_weight}"
+        )
     selected = train.select.partition(".")[0]
     if train.select not in SELECT_WORDS and selected not in recipe.tasks:
         raise UserError(unknown(f"{where}.select", selected, [*SELECT_WORDS, *recipe.tasks], "task"))
@@ -111,6 +125,6 @@ def _check_add(add: AddSettings, where: str) -> None:
 def _check_plain_text(task: TaskSpec, where: str) -> None:
     if task.is_pair:
         raise UserError(f"{where}.text: must be one column for kind text, found {len(task.text)}")
-    for name in ("label", "range", "loss", "metrics"):
+    for name in ("label", "range", "loss", "metrics", "unlabelled"):
         if (value := getattr(task, name)) not in (None, ()):
             raise UserError(f"{where}.{name}: must be left out for kind text, which has no labels; found {value!r}")

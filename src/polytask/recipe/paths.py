@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from polytask.recipe.records import Recipe
+from polytask.recipe.records import Recipe, teacher_runs
 from polytask.types import UserError
 
 
@@ -21,6 +21,7 @@ def with_absolute_files(recipe: Recipe, where: str, folder: Path) -> Recipe:
             train=None if task.train is None else _absolute(task.train, base, f"{field}.train"),
             dev=_absolute(task.dev, base, f"{field}.dev"),
             test=None if task.test is None else _absolute(task.test, base, f"{field}.test"),
+            unlabelled=None if task.unlabelled is None else _absolute(task.unlabelled, base, f"{field}.unlabelled"),
             metrics=tuple(locate_function(reference, folder) for reference in task.metrics),
         )
     encoder = recipe.encoder
@@ -28,10 +29,10 @@ def with_absolute_files(recipe: Recipe, where: str, folder: Path) -> Recipe:
         encoder = _expand(encoder, f"{where}: encoder")
         if os.path.isdir(folder / encoder) and encoder != "minilm":
             encoder = str((folder / encoder).resolve())
-    teachers = {
-        name: os.path.abspath(folder / os.path.expanduser(_expand(run, f"{where}: teachers.{name}")))
-        for name, run in recipe.teachers.items()
-    }
+    teachers: dict[str, tuple[str, ...]] = {}
+    for field, name, run in teacher_runs(recipe):
+        path = os.path.abspath(folder / os.path.expanduser(_expand(run, f"{where}: {field}")))
+        teachers[name] = (*teachers.get(name, ()), path)
     return replace(recipe, tasks=tasks, data=None, encoder=encoder, teachers=teachers)
 
 

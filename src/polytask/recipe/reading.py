@@ -92,10 +92,14 @@ def _with_absolute_paths(base: Mapping[str, Any], folder: Path) -> dict[str, Any
         content["tasks"] = {name: _with_located_metrics(task, folder) for name, task in content["tasks"].items()}
     if isinstance(content.get("teachers"), Mapping):
         content["teachers"] = {
-            task: run if str(run).startswith(("$", "~")) else str(folder / str(run))
-            for task, run in content["teachers"].items()
+            task: [_below(folder, run) for run in runs] if isinstance(runs, list) else _below(folder, runs)
+            for task, runs in content["teachers"].items()
         }
     return content
+
+
+def _below(folder: Path, run: Any) -> str:
+    return run if isinstance(run, str) and run.startswith(("$", "~")) else str(folder / str(run))
 
 
 def _with_located_metrics(task: Any, folder: Path) -> Any:

@@ -53,8 +53,9 @@ class Recipe:
     """Combines the tasks' losses or gradients into one update."""
     optimizer: MethodChoice = field(default_factory=lambda: MethodChoice("adamw"))
     """The optimizer. Its `lr` and `weight_decay` are those of the encoder."""
-    teachers: Mapping[str, str] = field(default_factory=dict)
-    """Folder of a finished run for each task to distill: the task learns the run's outputs as well as the labels."""
+    teachers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Folder of a finished run for each task to distill: the task learns the run's outputs as well as the labels.
+    With a list of runs, as in {sts: [runs/a, runs/b]}, it learns the mean of their predictions."""
     word_tags: WordTags | None = None
     """A tagger for the words of all texts. An embedding of each word's tag is added to its token embeddings. Default:
     no tags, or those of the tasks' `tags` columns. See below."""
@@ -62,6 +63,13 @@ class Recipe:
     """Training settings. See below."""
     add: AddSettings | None = None
     """How the tasks are added to a finished run, for `polytask add-task RUN RECIPE` only. See below."""
+
+
+def teacher_runs(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """Yields each teacher's field in the recipe, as error messages name it, its task and its run's folder."""
+    for task, runs in recipe.teachers.items():
+        for i, run in enumerate(runs):
+            yield (f"teachers.{task}[{i}]" if len(runs) > 1 else f"teachers.{task}"), task, run
 
 
 def recipe_to_mapping(recipe: Recipe) -> dict[str, Any]:

@@ -89,6 +89,9 @@ class Regularizer(ABC):
     followers: Followers | None = None
     """What `after_step` moves, if it does nothing else: captured steps then do it on the device, and `after_step` is
     not called."""
+    needs_labels: bool = False
+    """Whether `penalty` with these options needs the label of every example: tasks with rows without labels are then
+    refused."""
     needs_examples: ClassVar[bool] = False
     """Whether it needs examples of the tasks in `context.learned`, whose training files must then exist."""
 

@@ -24,7 +24,7 @@ class RDrop(Regularizer):
     def __init__(self, context: RegularizerContext, *, weight: NonNegative = 1.0, both_losses: bool = False) -> None:
         super().__init__(context)
         self.weight = weight
-        self.both_losses = both_losses
+        self.both_losses = self.needs_labels = both_losses
 
     def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
         second = model.run(forward.stream).outputs

@@ -28,7 +28,7 @@ from polytask.runs.prepare import Prepared, check_metrics, check_warmup, trained
 from polytask.runs.run import Running, running_from
 from polytask.runs.session import make_policy, make_session
 from polytask.runs.start import open_run
-from polytask.runs.teachers import Teacher, load_teachers
+from polytask.runs.teachers import Teacher, load_teachers, teacher_origin
 from polytask.settings import AddSettings
 from polytask.tasks.task import Split, Task, read_tasks, with_tags
 from polytask.training.groups import freeze
@@ -81,12 +81,13 @@ def start_joined(
     """`start_adding` with a recipe of `join_recipes`, in a folder that the caller may have locked already."""
     with open_run(target, recipe, lock, resume, allow_change) as start:
         prepared = prepare_added(start.recipe, old)
-        start.check_data(prepared, old.origin)
+        origin = {**old.origin, **teacher_origin(recipe)}
+        start.check_data(prepared, origin)
         teachers = {} if start.finished else {**load_teachers(prepared), **_old_model_as_teacher(prepared, old)}
         session = make_session(prepared, target, start.device, teachers, start.checkpoint)
         if session.step == 0 and start.finished is None:
             _start_regularizers(session)
-        start.write(prepared, old.origin)
+        start.write(prepared, origin)
         return running_from(start, prepared, session, keep_checkpoints, partial(judge_old_tasks, old, prepared))
 
 
@@ -185,7 +186,7 @@ def _old_model_as_teacher(prepared: Prepared, old: OldRun) -> dict[str, Teacher]
     if not weight:
         return {}
     taught = [name for name in prepared.remembered if prepared.recipe.tasks[name].kind != "text"]
-    return {name: Teacher(old.bundle, weight, only_memory=True) for name in taught}
+    return {name: Teacher((old.bundle,), weight, only_memory=True) for name in taught}
 
 
 def _start_regularizers(session: Session) -> None:

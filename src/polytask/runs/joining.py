@@ -109,10 +109,17 @@ def _new_tasks(content: Mapping[str, Any], old: OldRun, where: str) -> Mapping[s
 
 
 def _old_tasks(old: OldRun, plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The old tasks as the old recipe has them, with the heads that the model was saved with."""
+    """The old tasks as the old recipe has them, with the heads that the model was saved with.
+
+    Their rows without labels are left out, because the teachers of the old recipe are not used.
+    """
     heads = {name: spec.head for name, spec in old.bundle.specs.items()}
     return {
-        name: {**plain["tasks"][name], "head": None if head is None else {"name": head.name, **head.options}}
+        name: {
+            **plain["tasks"][name],
+            "unlabelled": None,
+            "head": None if head is None else {"name": head.name, **head.options},
+        }
         for name, head in heads.items()
     }
 

@@ -15,7 +15,7 @@ from polytask.evaluation.own_metrics import own_metrics, primary_of
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.model import MultiTaskModel
 from polytask.pretrained.find import TOKENIZER_FILES
-from polytask.recipe.records import Recipe
+from polytask.recipe.records import Recipe, teacher_runs
 from polytask.runs.bundle import Bundle, no_model
 from polytask.runs.folder import find_model
 from polytask.runs.phases import Phases
@@ -25,6 +25,7 @@ from polytask.tasks.describe import describe_split
 from polytask.tasks.doctor import examine
 from polytask.tasks.finding import Finding
 from polytask.tasks.task import Task, read_tasks, tag_vocabulary, with_tags
+from polytask.tasks.training_rows import training_rows
 from polytask.text.packing import Packer
 from polytask.text.tagging import TagVocabulary, make_tagger
 from polytask.text.tokenizer import TextTokenizer
@@ -56,7 +57,7 @@ class Prepared:
 
     @property
     def steps_per_epoch(self) -> int:
-        examples = sum(len(self.tasks[name].splits["train"]) for name in self.drawn)
+        examples = sum(len(training_rows(self.tasks[name])) for name in self.drawn)
         settings = self.recipe.train
         return settings.steps_per_epoch or -(-examples // (settings.batch_size * settings.accumulate))
 
@@ -130,11 +131,11 @@ def load_tokenizer(folder: Path, max_length: int) -> TextTokenizer:
 
 def check_teachers(recipe: Recipe) -> None:
     """Refuses a teacher that is not a finished run, before any data is read."""
-    for name, run in recipe.teachers.items():
+    for name, _, run in teacher_runs(recipe):
         if not Path(run).is_dir():
-            raise UserError(f"recipe: teachers.{name}: {run}: there is no such run")
+            raise UserError(f"recipe: {name}: {run}: there is no such run")
         if find_model(Path(run)) is None:
-            raise UserError(f"recipe: teachers.{name}: {no_model(Path(run))}")
+            raise UserError(f"recipe: {name}: {no_model(Path(run))}")
 
 
 def check_metrics(recipe: Recipe) -> None:

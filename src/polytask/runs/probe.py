@@ -6,6 +6,7 @@ from dataclasses import replace
 from polytask.recipe.records import Recipe
 from polytask.runs.prepare import Prepared, prepare, trained_tasks
 from polytask.runs.session import make_sampler
+from polytask.tasks.training_rows import training_rows
 from polytask.types import UserError
 
 COST = 0.1
@@ -28,7 +29,7 @@ def affordable(prepared: Prepared) -> int:
     """The number of steps between probes that keeps their cost within `COST`."""
     settings = prepared.recipe.train
     lengths = {task: _tokens_of_one(prepared, task) for task in prepared.drawn}
-    sizes = {task: len(split) for task, split in prepared.splits("train").items() if task in prepared.drawn}
+    sizes = {task: len(training_rows(prepared.tasks[task])) for task in prepared.drawn}
     a_probe = sum(min(settings.batch_size, sizes[task]) * lengths[task] for task in sizes)
     steps = settings.epochs * prepared.steps_per_epoch
     sampler = make_sampler(prepared)

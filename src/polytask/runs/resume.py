@@ -132,6 +132,9 @@ def data_changes(run: RunFolder, tasks: Mapping[str, Task], origin: Mapping[str,
         changes.append("encoder: its weights have changed")
     if "added_to" in origin and then.get("added_to_sha256") != origin["added_to_sha256"]:
         changes.append(f"add.run: {origin['added_to']}: its weights have changed")
+    for teacher, weights in origin.get("teachers_sha256", {}).items():
+        if _field(then.get("teachers_sha256"), teacher) not in (None, weights):
+            changes.append(f"teachers: {teacher}: its weights have changed")
     for task, splits in fingerprints(tasks).items():
         for split, now in splits.items():
             before = _field(_field(_field(then, "data"), task), split)

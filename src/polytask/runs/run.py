@@ -21,7 +21,7 @@ from polytask.runs.score import DevScorer, score_split
 from polytask.runs.session import make_session
 from polytask.runs.start import Start, open_run
 from polytask.runs.summary import Summary
-from polytask.runs.teachers import load_teachers
+from polytask.runs.teachers import load_teachers, teacher_origin
 from polytask.training.loop import Session
 from polytask.types import EvalReport, StepReport
 
@@ -67,7 +67,7 @@ def start_run(
     with open_run(folder, recipe, lock, resume, allow_change) as start:
         phases.end("device")
         prepared = prepare(start.recipe, phases)
-        origin = encoder_origin(recipe.encoder)
+        origin = {**encoder_origin(recipe.encoder), **teacher_origin(recipe)}
         start.check_data(prepared, origin)
         teachers = {} if start.finished else load_teachers(prepared)
         session = make_session(prepared, folder, start.device, teachers, start.checkpoint)

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from polytask.build import make, make_loss, option
+from polytask.heads.base import Head
 from polytask.losses.base import Loss
 from polytask.machine import skip_compiler_import, wait_for_warm_up
 from polytask.policies.base import Policy, PolicyContext
@@ -18,6 +19,7 @@ from polytask.runs.teachers import Teacher, teacher_outputs
 from polytask.samplers.base import Sampler, SamplerContext
 from polytask.settings import TrainSettings
 from polytask.tasks.describe import class_counts
+from polytask.tasks.training_rows import training_rows
 from polytask.training.averages import RunningAverage
 from polytask.training.captured import CapturedSteps, reason_not_capturable
 from polytask.training.checkpoint_writer import CheckpointWriter
@@ -28,6 +30,7 @@ from polytask.training.loop import Session
 from polytask.training.loss_scale import even_scale
 from polytask.training.memory import Memory
 from polytask.training.objective import Objective
+from polytask.types import UserError
 
 
 def make_session(
@@ -47,7 +50,9 @@ def make_session(
     policy = make_policy(recipe, weights, prepared.steps_per_epoch).to(device)
     feed = make_feed(prepared, policy)
     regularizers = make_regularizers(prepared, weights, sampler, feed)
-    objective = make_objective(settings, policy, regularizers, losses, teachers or {})
+    check_unlabelled(prepared, losses, regularizers)
+    partly_labelled = frozenset(prepared.splits("unlabelled"))
+    objective = make_objective(settings, policy, regularizers, losses, teachers or {}, partly_labelled)
     rates = [option("optimizer", recipe.optimizer, name, "recipe: optimizer") for name in ("lr", "weight_decay")]
     groups = parameter_groups(model, settings, rates[0], rates[1], policy)
     session = Session(
@@ -77,7 +82,7 @@ def make_session(
 
 def make_sampler(prepared: Prepared) -> Sampler:
     recipe, settings = prepared.recipe, prepared.recipe.train
-    sizes = {name: len(prepared.tasks[name].splits["train"]) for name in prepared.drawn}
+    sizes = {name: len(training_rows(prepared.tasks[name])) for name in prepared.drawn}
     context = SamplerContext(sizes, settings.batch_size, recipe.seed, prepared.steps_per_epoch, settings.epochs)
     sampler: Sampler = make("sampler", recipe.sampler, "recipe: sampler", context)
     return sampler
@@ -117,7 +122,7 @@ def make_policy(recipe: Recipe, weights: Mapping[str, float], steps_per_epoch: i
 def make_feed(prepared: Prepared, policy: Policy) -> Feed:
     """The training examples; a memory of tasks that an earlier run has learned starts full."""
     model, seed, trained = prepared.model, prepared.recipe.seed, trained_tasks(prepared.recipe)
-    examples = {name: split for name, split in prepared.splits("train").items() if name in trained}
+    examples = {name: training_rows(prepared.tasks[name]) for name in prepared.splits("train") if name in trained}
     memory = None
     if policy.memory is not None:
         memory = Memory(policy.memory, model.tasks, seed)
@@ -142,18 +147,34 @@ def make_regularizers(
     return {c.name: make("regularizer", c, "recipe: regularizers", context) for c in recipe.regularizers}
 
 
+def check_unlabelled(prepared: Prepared, losses: Mapping[str, Loss], regularizers: Mapping[str, Regularizer]) -> None:
+    """Raises a UserError if a method needs the label of every example, but a task has rows without labels."""
+    for name in prepared.splits("unlabelled"):
+        head, loss = prepared.model.head(name), losses.get(name)
+        methods = [f"the regularizer {r} with these options" for r, made in regularizers.items() if made.needs_labels]
+        if loss is None and type(head).loss is not Head.loss:
+            methods.append(f"the loss of the head {type(head).__name__}")
+        if loss is not None and type(loss).terms is Loss.terms:
+            methods.append(f"the loss {type(loss).__name__}")
+        if methods:
+            raise UserError(f"recipe: tasks.{name}.unlabelled: {methods[0]} needs labels for all rows; leave one out")
+
+
 def make_objective(
     settings: TrainSettings,
     policy: Policy,
     regularizers: Mapping[str, Regularizer],
     losses: Mapping[str, Loss],
     teachers: Mapping[str, Teacher],
+    partly_labelled: frozenset[str],
 ) -> Objective:
+    constant = None if settings.teacher_annealing else settings.teacher_weight
+    weights = {name: constant if teacher.weight is None else teacher.weight for name, teacher in teachers.items()}
     return Objective(
         policy=policy,
         regularizers=regularizers,
         losses=losses,
-        annealed=settings.teacher_annealing,
+        partly_labelled=partly_labelled,
         temperature=settings.teacher_temperature,
-        teacher_weights={name: teacher.weight for name, teacher in teachers.items() if teacher.weight is not None},
+        teacher_weights={name: weight for name, weight in weights.items() if weight is not None},
     )

@@ -1,17 +1,22 @@
 """Teachers: trained models whose outputs for a task's training examples the task learns from."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from polytask.disk.hashing import remembered_sha256
+from polytask.recipe.records import Recipe, teacher_runs
 from polytask.runs.bundle import Bundle, load_run
+from polytask.runs.folder import find_model
 from polytask.runs.prepare import Prepared
-from polytask.tasks.task import Split
+from polytask.tasks.training_rows import training_rows
 from polytask.training.memory import Memory
-from polytask.types import UserError, unknown
+from polytask.types import LabelKind, UserError, unknown
 
 WINDOW = 4096
 """Texts that are tokenized at once."""
@@ -19,22 +24,26 @@ WINDOW = 4096
 
 @dataclass(frozen=True)
 class Teacher:
-    """A model that knows a task."""
+    """A model that knows a task, or several of them."""
 
-    bundle: Bundle
+    bundles: tuple[Bundle, ...]
+    """The mean of their predictions is learned. They may have different encoders, heads and tokenizers."""
     weight: float | None = None
-    """The constant share of its outputs in the task's loss; None: `train.teacher_annealing` decides."""
+    """The constant weight of their outputs in the task's loss; None: that of the recipe's `train` settings."""
     only_memory: bool = False
-    """It is asked about remembered examples only, because steps have no others of its task."""
+    """Only the outputs for remembered examples are needed, because steps have no others of the task."""
 
 
 def load_teachers(prepared: Prepared) -> dict[str, Teacher]:
-    """The teacher of each task for which the recipe names one."""
-    return {name: Teacher(_load(prepared, name, run)) for name, run in prepared.recipe.teachers.items()}
+    """The teacher of each task for which the recipe names one or more runs."""
+    bundles: dict[str, tuple[Bundle, ...]] = {}
+    for field, task, run in teacher_runs(prepared.recipe):
+        bundles[task] = (*bundles.get(task, ()), _load(prepared, task, run, f"recipe: {field}"))
+    return {task: Teacher(known) for task, known in bundles.items()}
 
 
-def _load(prepared: Prepared, name: str, run: str) -> Bundle:
-    where, task = f"recipe: teachers.{name}", prepared.tasks[name]
+def _load(prepared: Prepared, name: str, run: str, where: str) -> Bundle:
+    task = prepared.tasks[name]
     try:
         bundle = load_run(Path(run))
     except UserError as error:
@@ -53,30 +62,59 @@ def _load(prepared: Prepared, name: str, run: str) -> Bundle:
     return bundle
 
 
+def teacher_origin(recipe: Recipe) -> dict[str, dict[str, str]]:
+    """The SHA-256 of the weights of each run that is a teacher, for environment.json; empty without teachers."""
+    models = {run: find_model(Path(run)) for _, _, run in teacher_runs(recipe)}
+    files = {run: (model.encoder, model.parts) for run, model in models.items() if model is not None}
+    hashes = {run: " ".join(map(remembered_sha256, weights)) for run, weights in files.items()}
+    return {"teachers_sha256": hashes} if hashes else {}
+
+
 def teacher_outputs(
     prepared: Prepared, teachers: Mapping[str, Teacher], memory: Memory | None, device: torch.device
 ) -> dict[str, Tensor]:
-    """Each teacher's outputs for the training examples of its task, in their order."""
+    """The outputs of each task's teacher for the task's training examples, in their order."""
     outputs = {}
     for name, teacher in teachers.items():
-        split = prepared.tasks[name].splits["train"]
-        indices: Sequence[int] = range(len(split))
+        rows = training_rows(prepared.tasks[name])
+        indices: Sequence[int] = range(len(rows))
         # An interference probe may draw any example.
         if teacher.only_memory and memory is not None and prepared.recipe.train.interference_every is None:
             indices = memory.kept[name]
-        known = _answers(prepared, name, teacher.bundle, indices, device)
-        outputs[name] = known.new_zeros(len(split), *known.shape[1:])
+        answers = [_answers(prepared, name, bundle, indices, device) for bundle in teacher.bundles]
+        known = mean_outputs(answers, prepared.tasks[name].labels.kind)
+        outputs[name] = known.new_zeros(len(rows), *known.shape[1:])
         outputs[name][list(indices)] = known
     return outputs
 
 
+def mean_outputs(outputs: Sequence[Tensor], kind: LabelKind) -> Tensor:
+    """The outputs whose predictions are the mean of those of several models: log-probabilities of classes, logits of
+    yes, or scores. The outputs of one model are returned unchanged.
+
+    Means of probabilities are computed from their logarithms, so that no output is infinite.
+    """
+    if len(outputs) == 1:
+        return outputs[0]
+    outputs_KB = torch.stack([one.float() for one in outputs])
+    match kind:
+        case "classes":
+            return outputs_KB.log_softmax(-1).logsumexp(0) - math.log(len(outputs))
+        case "yes_no":
+            return F.logsigmoid(outputs_KB).logsumexp(0) - F.logsigmoid(-outputs_KB).logsumexp(0)
+        case "score":
+            return outputs_KB.mean(0)
+        case "text":
+            raise AssertionError("plain text has no predictions")
+
+
 def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[int], device: torch.device) -> Tensor:
-    split: Split = prepared.tasks[name].splits["train"]
+    rows = training_rows(prepared.tasks[name])
     model = bundle.model.to(device)
     if bundle.tokenizer is prepared.tokenizer:
-        outputs = model.answer(name, split.gather(list(indices)), bundle.packer)
+        outputs = model.answer(name, rows.gather(list(indices)), bundle.packer)
     else:
-        texts = [example.texts for example in split.examples()]
+        texts = [example.texts for example in rows.examples()]
         windows = [[texts[i] for i in indices[at : at + WINDOW]] for at in range(0, len(indices), WINDOW)]
         outputs = torch.cat([_answers_to_texts(bundle, name, window) for window in windows])
     model.cpu()

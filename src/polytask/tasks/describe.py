@@ -41,7 +41,7 @@ def describe_split(split: Split, labels: LabelSpace, packer: Packer, separate_te
 
 
 def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
-    if labels.kind == "text":
+    if not split.is_labelled:
         return {}
     if labels.kind == "score":
         edges = np.linspace(0, 1, 11)

@@ -1,6 +1,7 @@
 """Findings about labels: classes without rows, one class for nearly all rows, scores that look like classes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +24,12 @@ Mask = npt.NDArray[np.bool_]
 
 def odd_labels(name: str, task: Task) -> Iterator[Finding]:
     """Yields the findings about the task's labels, split by split."""
+    labelled = {split: data for split, data in task.splits.items() if data.is_labelled}
     if task.labels.kind == "score":
-        for split in task.splits.values():
-            yield from _scores(name, task, split)
+        for data in labelled.values():
+            yield from _scores(name, task, data)
     elif task.labels.kind != "text":
-        yield from _classes(name, task)
+        yield from _classes(name, replace(task, splits=labelled))
 
 
 def _classes(name: str, task: Task) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from polytask.text.store import TokenStore
 from polytask.text.tagging import Tagger, TagIds, TagVocabulary
 from polytask.text.texts import Texts
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import Example, LabelSpace, UserError
+from polytask.types import NO_LABEL, Example, LabelSpace, UserError
 
 BROKEN_SHOWN = 20
 
@@ -31,18 +31,24 @@ class Split:
     """The usable rows of one file of a task."""
 
     name: str
-    """train, dev or test."""
+    """train, dev, test or unlabelled."""
     spec: TaskSpec
     source: str
     fingerprint: str
     store: TokenStore
     labels: npt.NDArray[np.int64] | npt.NDArray[np.float32]
-    """The labels as heads need them: the class's index, 0.0 or 1.0, or the score scaled to [0, 1]; 0 for plain text."""
+    """The labels as heads need them: the class's index, 0.0 or 1.0, or the score scaled to [0, 1]; 0 for plain text,
+    NO_LABEL in an unlabelled split."""
     broken: tuple[BrokenRow, ...]
     """Rows that were left out, at most the first thousand."""
     num_broken: int
     tags: TagIds | None = None
     """The id of each token's word tag, for all tokens of the store; None without tags."""
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether its rows have labels. Plain text has none."""
+        return self.spec.label is not None
 
     def __len__(self) -> int:
         return len(self.store)
@@ -76,7 +82,8 @@ class Split:
         for entry in open_for(spec, self.source).rows(spec.text):
             if isinstance(entry, BrokenRow) or entry[0] != row:
                 continue
-            yield Example(tuple(map(str, entry[1])), as_label(kind, names, stored), entry[0])
+            label = as_label(kind, names, stored) if self.is_labelled else None
+            yield Example(tuple(map(str, entry[1])), label, entry[0])
             row, stored = next(wanted, (None, 0))
         if row is not None:
             raise UserError(f"{self.source}: the file has changed since its rows were read; start again")
@@ -177,11 +184,12 @@ def _read_task(spec: TaskSpec, reading: _Reader) -> Task | None:
     labels: LabelSpace | None = None
     splits: dict[str, Split] = {}
     first = "dev" if spec.train is None else "train"
-    for name, source in (("train", spec.train), ("dev", spec.dev), ("test", spec.test)):
+    for name in ("train", "dev", "test", "unlabelled"):
+        source: str | None = getattr(spec, name)
         if source is None:
             continue
         try:
-            read = _read_source(spec, source, labels, reading)
+            read = _read_source(spec if name != "unlabelled" else replace(spec, label=None), source, labels, reading)
             if name == "train":
                 read = read.with_chosen_rows(reading.cache)
             if name == first:
@@ -230,6 +238,8 @@ class _Read:
 
     def as_split(self, name: str, labels: LabelSpace) -> Split:
         targets = as_targets(labels, self.store.meta["names"], self.store.labels)
+        if name == "unlabelled":
+            targets = np.full_like(targets, NO_LABEL)
         return Split(name, self.spec, self.source, self.fingerprint, self.store, targets, self.broken, self.num_broken)
 
 

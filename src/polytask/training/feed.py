@@ -19,7 +19,7 @@ from polytask.text.packing import InputFormat, Packer, Part
 from polytask.text.sequences import Sequences
 from polytask.text.texts import texts_of
 from polytask.training.memory import Memory
-from polytask.types import Draw, TokenizedExamples
+from polytask.types import NO_LABEL, Draw, TokenizedExamples
 
 AHEAD = 1024
 """How many examples of a task are turned into sequences at once."""
@@ -122,7 +122,7 @@ class Feed:
         plan = self.memory.plan if self.memory is not None else None
         if self.memory is not None:
             for chosen in own:
-                self.memory.observe(chosen.task, chosen.indices)
+                self.memory.observe(chosen.task, self._labelled(chosen.task, chosen.indices))
         together = [*own, *remembered] if plan is not None and plan.trained else own
         pack = partial(self._stream, static_shape=static_shape)
         if not per_task_gradients:
@@ -133,6 +133,11 @@ class Feed:
             [partial(pack, [chosen]) for chosen in own],
             [partial(pack, group) for group in groups if group],
         )
+
+    def _labelled(self, task: str, indices: Sequence[int]) -> list[int]:
+        """Leave out the examples that only a teacher labels."""
+        labels = self.examples[task].labels
+        return [i for i in indices if labels[i] != NO_LABEL]
 
     def _draw_memory(self, tasks: Sequence[str], count: int, number: int) -> list[_Chosen]:
         """Draw examples from the memory of every task that is not in the step."""
@@ -196,9 +201,9 @@ class Feed:
         return self._stream([_Chosen(task, indices, self.given[task])])
 
     def sample(self, task: str, count: int) -> Iterator[Stream]:
-        """Yield up to `count` examples of a task, each in its own stream, drawn by (seed, task)."""
-        order = seeds.generator(self.seed, "sample", task).permutation(len(self.examples[task]))
-        for number, index in enumerate(order[:count].tolist()):
+        """Yield up to `count` labelled examples of a task, each in its own stream, drawn by (seed, task)."""
+        order = seeds.generator(self.seed, "sample", task).permutation(len(self.examples[task])).tolist()
+        for number, index in enumerate(self._labelled(task, order)[:count]):
             yield self._stream([_Chosen(task, [index], number)])
 
     def next_indices(self, draw: Draw) -> list[int]:

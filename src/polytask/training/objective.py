@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from polytask.losses.base import Loss, distillation_loss
+from polytask.heads.base import Head
+from polytask.losses.base import Loss, distillation_loss, label_terms, mean_of_labelled
 from polytask.model import MultiTaskModel, Pass
 from polytask.policies.base import Policy
 from polytask.regularizers.base import Pull, Regularizer
 from polytask.stream import Stream
+from polytask.types import NO_LABEL
 
 
 @dataclass(frozen=True)
@@ -20,12 +22,13 @@ class Objective:
     regularizers: Mapping[str, Regularizer] = field(default_factory=dict)
     losses: Mapping[str, Loss] = field(default_factory=dict)
     """The losses of the tasks whose recipe names one; the other tasks use their head's own loss."""
-    annealed: bool = True
-    """Whether the weight of the teachers decreases from 1 to 0 over the run."""
+    partly_labelled: frozenset[str] = frozenset()
+    """Tasks that have examples without a label, for which the loss of the labels is 0."""
     temperature: float = 1.0
     """The temperature of the teachers' and the model's probabilities in distillation."""
     teacher_weights: Mapping[str, float] = field(default_factory=dict)
-    """The weight of the teacher, from 0 (labels only) to 1, for tasks where it is constant over the run."""
+    """The weight of the teachers, from 0 (labels only) to 1, for tasks where it is constant over the run. For other
+    tasks it decreases from 1 to 0."""
 
     def task_losses(
         self, model: MultiTaskModel, stream: Stream, outputs: Mapping[str, Tensor], progress: float | Tensor
@@ -37,15 +40,21 @@ class Objective:
         self, model: MultiTaskModel, stream: Stream, task: str, outputs: Tensor, progress: float | Tensor
     ) -> Tensor:
         head, labels = model.head(task), stream.labels[task]
-        loss = self.losses[task](outputs, labels) if task in self.losses else head.loss(outputs, labels)
+        loss = self._label_loss(head, outputs, labels)
         if task not in stream.teacher_outputs:
             return loss
         teacher = stream.teacher_outputs[task]
         distilled = distillation_loss(outputs, teacher, head.labels.kind, self.temperature, "cross_entropy")
-        label_weight: float | Tensor = progress if self.annealed else 0.5
-        if task in self.teacher_weights:
-            label_weight = 1 - self.teacher_weights[task]
+        label_weight = 1 - self.teacher_weights[task] if task in self.teacher_weights else progress
         return label_weight * loss + (1 - label_weight) * distilled
+
+    def _label_loss(self, head: Head, outputs: Tensor, labels: Tensor) -> Tensor:
+        named = self.losses.get(head.task)
+        if head.task not in self.partly_labelled:
+            return head.loss(outputs, labels) if named is None else named(outputs, labels)
+        given = labels.clamp(min=0)  # any label in place of NO_LABEL: these examples are left out
+        terms = label_terms(outputs, given, head.labels.kind) if named is None else named.terms(outputs, given)
+        return mean_of_labelled(*terms, labels != NO_LABEL)
 
     def penalties(
         self, model: MultiTaskModel, forward: Pass, of_weights: bool | None = None, *, without: str | None = None

@@ -64,12 +64,13 @@ def _divide(task: TaskSpec, share: float, folder: Path) -> dict[str, Any]:
     for file, content in zip(files.values(), parts.contents, strict=True):
         _write(file, content)
     changed: dict[str, Any] = {name: str(file.resolve()) for name, file in files.items()}
-    if any(getattr(task, name) is not None for name in DIALECT):  # the recipe's dialect holds for the training file too
+    if any(getattr(task, name) is not None for name in DIALECT):  # the recipe's dialect holds for the other files too
         changed |= DIALECT
-        if task.train is not None:
-            train = folder / f"{task.name}-train.csv"
-            _write(train, _as_csv(task, task.train))
-            changed["train"] = str(train.resolve())
+        for name, columns in (("train", task), ("unlabelled", replace(task, label=None))):
+            if (source := getattr(task, name)) is not None:
+                file = folder / f"{task.name}-{name}.csv"
+                _write(file, _as_csv(columns, source))
+                changed[name] = str(file.resolve())
     return changed
 
 

@@ -1,0 +1,61 @@
+"""The rows that a task is trained on: its labelled rows, followed by the rows that only a teacher labels."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polytask.tasks.task import Split, Task
+from polytask.text.texts import Texts
+from polytask.types import Example
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """Two splits of a task as one. Examples of the second have the label NO_LABEL."""
+
+    labelled: Split
+    unlabelled: Split
+
+    @cached_property
+    def labels(self) -> npt.NDArray[Any]:
+        return np.concatenate([self.labelled.labels, self.unlabelled.labels])
+
+    def __len__(self) -> int:
+        return len(self.labelled) + len(self.unlabelled)
+
+    def tokens(self, index: int) -> tuple[npt.NDArray[np.integer], ...]:
+        """Returns the ids of one example's text, or of its two texts, without special tokens."""
+        first = len(self.labelled)
+        return self.labelled.tokens(index) if index < first else self.unlabelled.tokens(index - first)
+
+    def gather(self, indices: npt.ArrayLike) -> Texts:
+        """Returns the texts of several examples, with their tags."""
+        indices_N = np.asarray(indices, dtype=np.int64)
+        is_labelled_N = indices_N < len(self.labelled)
+        one = self.labelled.gather(indices_N[is_labelled_N]).concatenated(sys.maxsize)
+        other = self.unlabelled.gather(indices_N[~is_labelled_N] - len(self.labelled)).concatenated(sys.maxsize)
+        places_N = np.argsort(np.argsort(~is_labelled_N, kind="stable"))
+        tags = None if one.tags is None or other.tags is None else np.concatenate([one.tags, other.tags])
+        both = Texts(
+            np.concatenate([one.ids, other.ids]),
+            np.concatenate([one.starts_NW, other.starts_NW + len(one.ids)]),
+            np.concatenate([one.lengths_NW, other.lengths_NW]),
+            tags,
+        )
+        return both.take(places_N)
+
+    def examples(self) -> Iterator[Example]:
+        """Reads the texts of all examples from their sources again, in order."""
+        return chain(self.labelled.examples(), self.unlabelled.examples())
+
+
+def training_rows(task: Task) -> Split | TrainingRows:
+    """Returns the rows that steps are drawn from."""
+    labelled = task.splits["train"]
+    return TrainingRows(labelled, task.splits["unlabelled"]) if "unlabelled" in task.splits else labelled
