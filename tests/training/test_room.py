@@ -52,6 +52,7 @@ def test_on_cuda_the_number_fits_and_three_times_as_much_does_not(make_session: 
     """A step runs out of memory, and names a number of tokens; batches of that size can be trained."""
     options = {"device": "cuda", "precision": precision, "optimizer": "fused_adamw", "steps_per_epoch": 2}
     message = train_until_memory_ends(make_session("large", batch_size=60_000, **options))
+    assert "would fit" in message, message
     fits = int(message.rpartition("About ")[2].split()[0].replace(",", ""))
     examples = fits // 9  # a text has 4 to 13 tokens with its special ones
     list(make_session("fits", batch_size=examples, **options).fit())
@@ -81,7 +82,9 @@ class FakeMemory:
         return Used(batch, needed)
 
 
-@pytest.mark.parametrize(("tokens", "tried"), [(100_000, [12_500, 25_000]), (900_000, [112_500, 14_062, 28_125])])
+@pytest.mark.parametrize(
+    ("tokens", "tried"), [(100_000, [12_500, 12_500, 25_000]), (900_000, [112_500, 14_062, 14_062, 28_125])]
+)
 def test_smaller_batches_are_measured_until_two_fit(
     tokens: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
