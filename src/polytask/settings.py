@@ -67,7 +67,7 @@ class TaskSpec:
     """classes (two or more), yes_no, score (a number in a range), or text (plain text without labels)."""
     text: tuple[str, ...]
     """Column with the text, or the two columns of a pair."""
-    label: str | None
+    label: str | tuple[str, ...] | None
     """Column with the label. Kind text has none."""
     train: str | None
     """Training data: a csv, tsv, jsonl, parquet or xlsx[#SHEET] file; sample:NAME; or
@@ -120,6 +120,11 @@ class TaskSpec:
     @property
     def is_pair(self) -> bool:
         return len(self.text) == 2
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns with labels: none, one or several."""
+        return () if self.label is None else (self.label,) if isinstance(self.label, str) else self.label
 
 
 TaggerName = Literal["pattern", "nltk"]

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 
 LabelKind = Literal["classes", "yes_no", "score", "text"]
+Label = str | float | tuple[str, ...] | None
+"""A label as files write it: a class name, yes or no, a score, or several class names; None if there is none."""
 
 
 class UserError(ValueError):
@@ -56,7 +58,7 @@ class Example:
     """One row: its text or two texts, its label as in the file (None if it has none), and its row number."""
 
     texts: tuple[str, ...]
-    label: str | float | None
+    label: Label
     row: int
 
 
@@ -79,7 +81,7 @@ class Prediction:
     """A task's prediction for one example: a class name, yes or no, or a score."""
 
     task: str
-    label: str | float | None
+    label: Label
     """None if the example has no text (None, "", or only whitespace)."""
     probabilities: Mapping[str, float] | None = None
     """Probability of each class. None for scores and for examples without text."""

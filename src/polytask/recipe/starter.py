@@ -64,7 +64,7 @@ def start_recipe(
         guess = guess_task(
             name, train, dev=devs.get(name), label=labels.get(name), text=texts.get(name), others=others, taken=taken
         )
-        if guess.spec.label is not None:
+        if isinstance(guess.spec.label, str):
             label_columns[name] = guess.spec.label
         spec, reasons[name], split = _with_dev(guess, target.parent)
         tasks.append(_task_text(spec, reasons[name], target.parent, guess.columns))

@@ -64,7 +64,7 @@ class TaskEntry:
 
     kind: LabelKind
     text: tuple[str, ...]
-    label: str | None
+    label: str | tuple[str, ...] | None
     classes: tuple[str, ...]
     range: tuple[float, float]
     metric: str | None

@@ -50,7 +50,7 @@ class TaskSummary:
     range: tuple[float, float] | None
     """The lowest and highest score; None for other kinds."""
     text: tuple[str, ...]
-    label: str | None
+    label: str | tuple[str, ...] | None
     metric: str
     data: Mapping[str, Json]
     """By split: rows, label balance and lengths."""

@@ -1,15 +1,14 @@
 """Teachers: trained models whose outputs for a task's training examples the task learns from."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.disk.hashing import remembered_sha256
+from polytask.kinds.table import KINDS
 from polytask.recipe.records import Recipe, teacher_runs
 from polytask.runs.bundle import Bundle, load_run
 from polytask.runs.folder import find_model
@@ -96,16 +95,7 @@ def mean_outputs(outputs: Sequence[Tensor], kind: LabelKind) -> Tensor:
     """
     if len(outputs) == 1:
         return outputs[0]
-    outputs_KB = torch.stack([one.float() for one in outputs])
-    match kind:
-        case "classes":
-            return outputs_KB.log_softmax(-1).logsumexp(0) - math.log(len(outputs))
-        case "yes_no":
-            return F.logsigmoid(outputs_KB).logsumexp(0) - F.logsigmoid(-outputs_KB).logsumexp(0)
-        case "score":
-            return outputs_KB.mean(0)
-        case "text":
-            raise AssertionError("plain text has no predictions")
+    return KINDS[kind].mean_outputs(torch.stack([one.float() for one in outputs]))
 
 
 def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[int], device: torch.device) -> Tensor:

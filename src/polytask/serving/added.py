@@ -7,7 +7,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from polytask.types import LabelSpace, Prediction, UserError, unknown
+from polytask.types import Label, LabelSpace, Prediction, UserError, unknown
 
 PROBABILITIES = ("top", "all", "none")
 PROBABILITY_DIGITS = 6  # significant digits, so that small probabilities do not become 0
@@ -35,9 +35,9 @@ class AddedColumns:
                 types |= {self._class_column(name): pa.float64() for name in self.labels.classes}
         return types
 
-    def values(self, prediction: Prediction) -> dict[str, str | float | None]:
+    def values(self, prediction: Prediction) -> dict[str, Label]:
         """The prediction's values by column; all None if there is no prediction."""
-        label, values = prediction.label, dict[str, str | float | None](dict.fromkeys(self.types))
+        label, values = prediction.label, dict[str, Label](dict.fromkeys(self.types))
         if label is None:
             return values
         values[f"predicted_{self.task}"] = round(label, self._decimals) if isinstance(label, float) else label

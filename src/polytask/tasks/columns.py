@@ -8,8 +8,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from polytask.kinds.names import class_name
 from polytask.tasks.dates import are_dates
-from polytask.tasks.labels import class_name
 from polytask.tasks.sources.source import BrokenRow, Row, Source
 from polytask.types import UserError
 

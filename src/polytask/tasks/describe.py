@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from polytask.evaluation.metrics import Metric
+from polytask.kinds.table import KINDS
 from polytask.tasks.task import Split
 from polytask.text.packing import Packer
 from polytask.types import LabelSpace
@@ -52,9 +53,7 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
 
 def class_counts(split: Split, labels: LabelSpace) -> tuple[int, ...]:
     """Counts the rows of each class (no, yes for yes_no); empty for scores and plain text."""
-    if not labels.classes:
-        return ()
-    return tuple(np.bincount(split.labels.astype(np.int64), minlength=len(labels.classes)).tolist())
+    return KINDS[labels.kind].class_counts(labels, split.labels)
 
 
 def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]:

@@ -4,9 +4,9 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from polytask.kinds.names import NO, NUMBER, YES, class_name, sorted_classes
 from polytask.settings import TaskSpec
 from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, first_pair, likeness, rank
-from polytask.tasks.labels import NO, NUMBER, YES, class_name, sorted_classes
 from polytask.tasks.reading import detected_fields, open_for, open_source
 from polytask.tasks.siblings import find_dev
 from polytask.tasks.sources.encoding import WINDOWS
@@ -173,10 +173,9 @@ def _guess_kind(label: Column) -> tuple[LabelKind, str]:
 
 def _whole_range(spec: TaskSpec) -> tuple[float, float]:
     """Returns the integers around all scores of the files, not only those of the first rows."""
-    assert spec.label is not None
     low, high = math.inf, -math.inf
     for path in filter(None, (spec.train, spec.dev)):
-        for row in open_for(spec, path).rows([spec.label]):
+        for row in open_for(spec, path).rows(spec.label_columns):
             try:
                 score = math.nan if isinstance(row, BrokenRow) else float(row[1][0])
             except (TypeError, ValueError):

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from polytask.kinds.names import NUMBER
 from polytask.tasks.describe import class_counts
 from polytask.tasks.finding import Finding, Severity, in_percent
-from polytask.tasks.labels import NUMBER
 from polytask.tasks.task import Split, Task
 
 FEWEST_OF_A_CLASS = 5  # fewer examples than this are memorized rather than learned

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from polytask.disk.atomic import atomic_file
+from polytask.kinds.names import class_name
 from polytask.settings import TaskSpec
-from polytask.tasks.labels import class_name
 from polytask.tasks.reading import open_for
 from polytask.tasks.sources.source import BrokenRow
 from polytask.types import UserError
@@ -44,8 +44,7 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
     """
     assert spec.train is not None
     source = open_for(spec, spec.train)
-    labels = () if spec.label is None else (spec.label,)
-    entries = list(source.rows(source.columns, needed=(*spec.text, *labels)))
+    entries = list(source.rows(source.columns, needed=(*spec.text, *spec.label_columns)))
     rows = [entry[1] for entry in entries if not isinstance(entry, BrokenRow)]
     texts = [source.columns.index(column) for column in spec.text]
     keys = [[text_key(row[i], seed) for i in texts] for row in rows]
@@ -56,7 +55,7 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
         kept_together = "pairs"
         groups = _groups([[b"".join(sorted(key))] for key in keys])
         in_dev = _choose_dev(groups, share)
-    if spec.kind == "classes" and spec.label is not None:
+    if spec.kind == "classes" and isinstance(spec.label, str):
         label = source.columns.index(spec.label)
         in_dev = _without_new_classes(groups, [class_name(str(row[label])) for row in rows], in_dev)
     if not any(in_dev) or all(in_dev):
