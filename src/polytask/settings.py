@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from polytask.types import LabelKind
+from polytask.types import LabelKind, TagScheme
 
 
 # --- numbers with bounds ----------------------------------------------------------------------------------------------
@@ -105,14 +105,18 @@ class TaskSpec:
     """Default: cross-entropy for classes, binary cross-entropy for yes_no, squared error for scores."""
     broken_rows: Literal["stop", "skip"] = "stop"
     """stop: list all broken rows and train nothing. skip: ignore them; the report shows their number."""
-    format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx"] | None = None
-    """File format. Default: by the file's extension. csv and tsv differ only in the delimiter that is tried first."""
+    format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx", "conll"] | None = None
+    """File format. Default: by the file's extension. csv and tsv differ only in the delimiter that is tried first.
+    conll: one word per line, for kind tokens; `text` and `label` are then the columns' numbers, from 0, or names."""
     delimiter: str | None = None
     """comma, semicolon, tab, pipe, or any one character. Default: detected."""
     quoting: Literal["minimal", "none"] | None = None
     """Whether quotation marks around a field are removed (minimal) or belong to the text (none). Default: detected."""
     encoding: str | None = None
     """Encoding of csv, tsv and jsonl files. Default: detected (UTF-8, UTF-16 or Windows-1252)."""
+    scheme: TagScheme | None = None
+    """For kind tokens: bio (B-PER, I-PER, O), bioes (with E-PER and S-PER), or plain (each word has a tag of its own).
+    Default: detected from the tags. Spans are read as bio."""
     tags: tuple[str, ...] = ()
     """Column with one part-of-speech tag for each word of the text, or the two columns of a pair. Words and tags are
     separated by spaces. Default: no tags."""

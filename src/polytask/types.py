@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-LabelKind = Literal["classes", "yes_no", "score", "text"]
+LabelKind = Literal["classes", "yes_no", "score", "tokens", "text"]
+TagScheme = Literal["bio", "bioes", "plain"]
+"""How the tags of words mark spans: see kinds/schemes.py."""
 Label = str | float | tuple[str, ...] | None
 """A label as files write it: a class name, yes or no, a score, or several class names; None if there is none."""
 
@@ -32,6 +34,8 @@ class LabelSpace:
     """Size of the vocabulary, for plain text."""
     standardized_by: tuple[float, float] | None = None
     """Mean and standard deviation of the training scores; None if heads learn scores without standardizing them."""
+    scheme: TagScheme | None = None
+    """For tags of words: how they mark spans."""
 
     def scaled(self, score: float) -> float:
         """Maps a score from the range to [0, 1], which is what heads learn."""
@@ -60,6 +64,8 @@ class Example:
     texts: tuple[str, ...]
     label: Label
     row: int
+    words: tuple[tuple[int, int], ...] | None = None
+    """For tags of words: the first character of each word, and the one after its last."""
 
 
 class TokenizedExamples(Protocol):
@@ -77,6 +83,20 @@ class TokenizedExamples(Protocol):
 
 
 @dataclass(frozen=True)
+class Span:
+    """A part of a text, such as the name of a person."""
+
+    start: int
+    """Its first character."""
+    end: int
+    """The character after its last."""
+    label: str
+    text: str
+    probability: float
+    """The product of the probabilities of its words' tags."""
+
+
+@dataclass(frozen=True)
 class Prediction:
     """A task's prediction for one example: a class name, yes or no, or a score."""
 
@@ -84,7 +104,13 @@ class Prediction:
     label: Label
     """None if the example has no text (None, "", or only whitespace)."""
     probabilities: Mapping[str, float] | None = None
-    """Probability of each class. None for scores and for examples without text."""
+    """Probability of each class. None for scores, tags of words, and examples without text."""
+    words: tuple[tuple[int, int], ...] | None = None
+    """For tags of words: the first character of each word, and the one after its last."""
+    word_probabilities: tuple[float, ...] | None = None
+    """For tags of words: the probability of each word's tag."""
+    spans: "tuple[Span, ...] | None" = None
+    """For tags of words: the spans that the tags mark, in the order of the text."""
 
 
 # --- reports of a run -------------------------------------------------------------------------------------------------

@@ -31,10 +31,19 @@ from polytask.runs.folder import ModelFolder, RunFolder, find_model
 from polytask.settings import MaxLength, MethodChoice, TaskSpec
 from polytask.tasks.task import Split, read_split
 from polytask.text.packing import Packer
-from polytask.text.tagging import TaggedWord, Tagger, TagVocabulary, column_words, encode_tagged, make_tagger
+from polytask.text.tagging import (
+    TaggedWord,
+    Tagger,
+    TagVocabulary,
+    column_words,
+    encode_tagged,
+    make_tagger,
+    tags_of,
+)
 from polytask.text.texts import Texts
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import YES_NO, LabelKind, LabelSpace, UserError
+from polytask.text.words import WordText, encode_words
+from polytask.types import YES_NO, LabelKind, LabelSpace, TagScheme, UserError
 
 FORMAT = 1
 AGAIN = "train again, or restore it from a copy"
@@ -73,6 +82,8 @@ class TaskEntry:
     tags: tuple[str, ...] = ()
     standardized_by: tuple[float, float] | None = None
     """Mean and standard deviation of the training scores; None for other kinds, and in models of earlier versions."""
+    scheme: TagScheme | None = None
+    """For kind tokens, how tags mark spans."""
 
     @classmethod
     def of(cls, spec: TaskSpec, labels: LabelSpace) -> "TaskEntry":
@@ -87,18 +98,21 @@ class TaskEntry:
             encoding=spec.encoding,
             tags=spec.tags,
             standardized_by=labels.standardized_by,
+            scheme=labels.scheme,
         )
 
     def check(self, where: str) -> None:
         """Refuses what no training run writes."""
-        if len(self.text) not in ((1,) if self.kind == "text" else (1, 2)):
+        if len(self.text) not in ((1,) if self.kind in ("text", "tokens") else (1, 2)):
             raise UserError(f"{where}.text: must be one column, or two for a pair, found {len(self.text)}")
         if len(self.tags) not in (0, len(self.text)):
             raise UserError(f"{where}.tags: must be one column for each text, found {len(self.tags)}")
         if (self.label is None) != (self.kind == "text"):
             raise UserError(f"{where}.label: every kind except text has a label, found {self.label!r} for {self.kind}")
         fixed = YES_NO.classes if self.kind == "yes_no" else ()
-        if self.kind == "classes":
+        if (self.scheme is None) == (self.kind == "tokens"):
+            raise UserError(f"{where}.scheme: must be given for kind tokens only, found {self.scheme!r}")
+        if self.kind in ("classes", "tokens"):
             if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes) or not all(self.classes):
                 raise UserError(f"{where}.classes: must be two or more different names, found {self.classes!r:.200}")
         elif self.classes != fixed:
@@ -116,7 +130,7 @@ class TaskEntry:
 
     def labels(self, vocabulary: int = 0) -> LabelSpace:
         vocabulary = vocabulary if self.kind == "text" else 0
-        return LabelSpace(self.kind, self.classes, *self.range, vocabulary, self.standardized_by)
+        return LabelSpace(self.kind, self.classes, *self.range, vocabulary, self.standardized_by, scheme=self.scheme)
 
     def spec(self, name: str) -> TaskSpec:
         return TaskSpec(
@@ -131,6 +145,7 @@ class TaskEntry:
             head=self.head.choice(),
             encoding=self.encoding,
             tags=self.tags,
+            scheme=self.scheme,
         )
 
 
@@ -184,6 +199,17 @@ class Bundle:
         width = len(examples[0]) if examples else 1
         ids = [tuple(one.ids for one in encoded[i : i + width]) for i in range(0, len(encoded), width)]
         return replace(Texts.of(ids), tags=np.concatenate([one.tags for one in encoded]))
+
+    def tokenize_words(self, texts: Sequence[WordText]) -> Texts:
+        """The token ids of whole texts, with the first tokens of their words."""
+        encoded = encode_words(self.tokenizer, texts)
+        ids = Texts.of([(one.ids,) for one in encoded])
+        words = np.concatenate([one.is_first for one in encoded]) if encoded else np.zeros(0, bool)
+        if self.word_tags is None:
+            return replace(ids, words=words)
+        tagged = [[] if self.tagger is None else self.tagger.words(one.text) for one in texts]
+        both = zip((one.starts for one in encoded), tagged, strict=True)
+        return replace(ids, words=words, tags=np.concatenate([tags_of(*one, self.word_tags.ids) for one in both]))
 
 
 def save_bundle(bundle: Bundle, folder: Path) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from polytask.tasks.task import Split, Task
 from polytask.text.texts import Texts
-from polytask.types import Example
+from polytask.types import NO_LABEL, Example
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,11 @@ class TrainingRows:
 
     @cached_property
     def labels(self) -> npt.NDArray[Any]:
-        return np.concatenate([self.labelled.labels, self.unlabelled.labels])
+        one, other = self.labelled.labels, self.unlabelled.labels
+        if one.ndim == 2:  # rows with other numbers of words
+            width = max(one.shape[1], other.shape[1])
+            one, other = (np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=NO_LABEL) for x in (one, other))
+        return np.concatenate([one, other])
 
     def __len__(self) -> int:
         return len(self.labelled) + len(self.unlabelled)
@@ -41,12 +45,16 @@ class TrainingRows:
         one = self.labelled.gather(indices_N[is_labelled_N]).concatenated(sys.maxsize)
         other = self.unlabelled.gather(indices_N[~is_labelled_N] - len(self.labelled)).concatenated(sys.maxsize)
         places_N = np.argsort(np.argsort(~is_labelled_N, kind="stable"))
-        tags = None if one.tags is None or other.tags is None else np.concatenate([one.tags, other.tags])
+        tags, words = (
+            None if own is None or more is None else np.concatenate([own, more])
+            for own, more in ((one.tags, other.tags), (one.words, other.words))
+        )
         both = Texts(
             np.concatenate([one.ids, other.ids]),
             np.concatenate([one.starts_NW, other.starts_NW + len(one.ids)]),
             np.concatenate([one.lengths_NW, other.lengths_NW]),
             tags,
+            words,
         )
         return both.take(places_N)
 
