@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-LabelKind = Literal["classes", "yes_no", "score", "tokens", "text"]
+LabelKind = Literal["classes", "yes_no", "score", "multilabel", "tokens", "text"]
 TagScheme = Literal["bio", "bioes", "plain"]
 """How the tags of words mark spans: see kinds/schemes.py."""
 Label = str | float | tuple[str, ...] | None
@@ -34,6 +34,10 @@ class LabelSpace:
     """Size of the vocabulary, for plain text."""
     standardized_by: tuple[float, float] | None = None
     """Mean and standard deviation of the training scores; None if heads learn scores without standardizing them."""
+    thresholds: tuple[float, ...] = ()
+    """For several classes per row: the probability from which each class is predicted; empty: 0.5 for all."""
+    separator: str = ""
+    """For several classes per row: what separates them in a column of text."""
     scheme: TagScheme | None = None
     """For tags of words: how they mark spans."""
 
@@ -57,6 +61,11 @@ NO_LABEL = -1
 """What heads get as the label of an example that only a teacher labels: no class, no answer and no scaled score."""
 
 
+def has_label(labels: Any) -> Any:
+    """Returns, for an array or tensor of labels [N] or [N, C], which examples have a label: [N]."""
+    return (labels if labels.ndim == 1 else labels[:, 0]) != NO_LABEL
+
+
 @dataclass(frozen=True)
 class Example:
     """One row: its text or two texts, its label as in the file (None if it has none), and its row number."""
@@ -73,8 +82,8 @@ class TokenizedExamples(Protocol):
 
     @property
     def labels(self) -> "npt.NDArray[Any]":
-        """Labels as heads learn them: class indices (int64); 0 and 1, or scores in [0, 1] (float32); zeros for text.
-        NO_LABEL for an example without a label."""
+        """Labels as heads learn them: class indices (int64); 0 and 1, or scores in [0, 1] (float32); [N, C] of 0 and 1
+        (float32) for several classes per row; zeros for text. NO_LABEL for an example without a label."""
 
     def __len__(self) -> int: ...
 
@@ -98,7 +107,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A task's prediction for one example: a class name, yes or no, or a score."""
+    """A task's prediction for one example: a class name, yes or no, a score, or a tuple of class names."""
 
     task: str
     label: Label

@@ -18,13 +18,13 @@ from polytask.types import LabelKind, LabelSpace, Prediction, UserError
 
 
 class Head(nn.Module, ABC):
-    """Maps the encoder's output to [B, C] class scores, [B] logits of yes, or [B] scores scaled to [0, 1]."""
+    """Maps the encoder's output to [B, C] class scores or logits, [B] logits of yes, or [B] scores scaled to [0, 1]."""
 
     reading: ClassVar[Reading] = "joined"
     """The sequences of a pair that are encoded."""
     texts: ClassVar[tuple[int, ...]] = (1, 2)
     """How many texts an example may have."""
-    kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "score")
+    kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "score", "multilabel")
     """The kinds of label it supports."""
     copies: ClassVar[int] = 1
     """How many times each example's texts are put into the stream."""

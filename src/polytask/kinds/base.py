@@ -161,6 +161,10 @@ class Kind(ABC):
         """Returns the probability of every class [N, C] in float64; None for kinds without classes."""
         return None
 
+    def tuned(self, spec: TaskSpec, labels: LabelSpace, outputs: Tensor, targets: Array) -> LabelSpace:
+        """Returns the label space with what is chosen after training, from the best weights' outputs on dev."""
+        return labels
+
     def for_metrics(self, targets: Array, labels: LabelSpace) -> Array:
         """Converts targets to what metrics take: class numbers, 0 and 1, or scores in the task's range."""
         return targets.astype(np.int64)

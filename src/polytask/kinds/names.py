@@ -1,7 +1,10 @@
 """Names of classes: how a file's values become names, their order, and their numbers. Imports no PyTorch."""
 
+import ast
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from polytask.settings import TaskSpec
 from polytask.types import LabelSpace, UserError
@@ -9,6 +12,9 @@ from polytask.types import LabelSpace, UserError
 YES = frozenset({"1", "true", "yes", "y"})
 NO = frozenset({"0", "false", "no", "n"})
 MOST_CLASSES = 10_000  # more different labels than this are texts or ids, and would not fit in memory either
+SEPARATORS = ("|", ";", ",")
+"""Of several classes in one value, in order of preference: names of classes contain commas more often than bars."""
+ROWS_GUESSED_FROM = 10_000
 NUMBER = re.compile(r"([+-]?)(0|[1-9][0-9]*)(?:\.([0-9]+))?")
 
 
@@ -108,3 +114,40 @@ class ClassNumbers:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+
+
+# --- several classes per row ------------------------------------------------------------------------------------------
+def guess_separator(values: Iterable[object]) -> str:
+    """Returns the first of the usual separators that occurs in the first labels; lists are left out."""
+    texts = [value for value in islice(values, ROWS_GUESSED_FROM) if isinstance(value, str) and not is_list(value)]
+    return next((mark for mark in SEPARATORS if any(mark in text for text in texts)), SEPARATORS[-1])
+
+
+def split_names(value: object, separator: str) -> list[str]:
+    """Returns the names in a label: a list, a JSON list, or names between separators; none for an empty label."""
+    items: Iterable[object]
+    if isinstance(value, list | tuple):
+        items = value
+    elif isinstance(value, str):
+        items = _parsed(value) if is_list(value) else value.split(separator)
+    else:
+        items = [] if is_empty(value) else [value]
+    return list(dict.fromkeys(class_name(plain_value(item)) for item in items if not is_empty(item)))
+
+
+def is_list(text: str) -> bool:
+    return text.strip().startswith("[") and text.strip().endswith("]")
+
+
+def _parsed(text: str) -> list[object]:
+    """Returns a JSON list, or a list as Python prints it, which is what pandas writes into a csv file."""
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        try:
+            parsed = ast.literal_eval(text.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            parsed = None
+    if not isinstance(parsed, list):
+        raise LabelProblem('in brackets, but not a list; expected ["name", "name"]')
+    return parsed

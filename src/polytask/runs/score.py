@@ -47,6 +47,20 @@ def score_split(prepared: Prepared, split: str, step: int, tasks: Collection[str
     return SplitScores(replace(report, not_trained=not_trained), outputs)
 
 
+def choose_on_dev(prepared: Prepared, scores: SplitScores) -> SplitScores:
+    """Sets what is chosen on dev after training, such as thresholds, and returns the dev scores with it."""
+    model, specs, splits = prepared.model, prepared.recipe.tasks, prepared.splits("dev")
+    changed = False
+    for name in prepared.drawn:
+        head = model.head(name)
+        labels = head.kind.tuned(specs[name], head.labels, scores.outputs[name], splits[name].labels)
+        changed, head.labels = changed or labels != head.labels, labels
+    if not changed:
+        return scores
+    report = evaluate(model, scores.outputs, splits, specs, "dev", scores.report.step)
+    return SplitScores(replace(report, not_trained=scores.report.not_trained), scores.outputs)
+
+
 @dataclass(frozen=True)
 class SomeRows:
     """Some of a split's examples, by index."""

@@ -56,6 +56,8 @@ class TaskSummary:
     """By split: rows, label balance and lengths."""
     trained: bool = True
     """Whether it was trained, or only scored (`trained: false`)."""
+    thresholds: tuple[float, ...] = ()
+    """For kind multilabel: the probability from which each class is predicted; empty: 0.5 for all."""
 
 
 @dataclass(frozen=True)

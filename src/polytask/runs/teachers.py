@@ -9,15 +9,15 @@ from torch import Tensor
 
 from polytask.disk.hashing import remembered_sha256
 from polytask.kinds.table import KINDS
+from polytask.model import concatenated
 from polytask.recipe.records import Recipe, teacher_runs
 from polytask.runs.bundle import Bundle, load_run
-from polytask.model import concatenated
 from polytask.runs.folder import find_model
 from polytask.runs.prepare import Prepared
 from polytask.tasks.training_rows import training_rows
-from polytask.training.memory import Memory
 from polytask.text.words import WordText
-from polytask.types import Example, LabelKind, UserError, unknown
+from polytask.training.memory import Memory
+from polytask.types import Example, LabelKind, LabelSpace, UserError, unknown
 
 WINDOW = 4096
 """Texts that are tokenized at once."""
@@ -53,14 +53,18 @@ def _load(prepared: Prepared, name: str, run: str, where: str) -> Bundle:
         raise UserError(unknown(where, name, bundle.specs, f"task of {run}"))
     if task.spec.kind == "text":
         raise UserError(f"{where}: task {name} is plain text, which has no predictions to learn from")
-    # Outputs are scaled to the range, whatever scores a head was standardized by.
-    if replace(bundle.labels[name], standardized_by=None) != replace(task.labels, standardized_by=None):
+    if _outputs_of(bundle.labels[name]) != _outputs_of(task.labels):
         raise UserError(f"{where}: {run} has other labels for {name} than this recipe")
     if len(bundle.specs[name].text) != len(task.spec.text):
         raise UserError(f"{where}: {run} has another number of texts for {name} than this recipe")
     if bundle.specs[name].tags:
         raise UserError(f"{where}: {run} reads word tags from columns, which a teacher cannot; use a run with a tagger")
     return bundle
+
+
+def _outputs_of(labels: LabelSpace) -> LabelSpace:
+    """What outputs mean: they are scaled to the range, whatever scores a head was standardized by."""
+    return replace(labels, standardized_by=None, thresholds=(), separator="")
 
 
 def teacher_origin(recipe: Recipe) -> dict[str, dict[str, str]]:

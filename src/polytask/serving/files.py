@@ -66,7 +66,8 @@ def predict_file(
     file = InputFile(opened)
     _check_target(target, file, force)
     text_columns = _text_columns(predictor, [tasks] if isinstance(tasks, str) else tasks, file, columns)
-    added = {task: AddedColumns(task, predictor.bundle.labels[task], probabilities) for task in text_columns}
+    lists = output_format(target) in ("jsonl", "parquet")
+    added = {task: AddedColumns(task, predictor.bundle.labels[task], probabilities, lists) for task in text_columns}
     check_names(source, file.columns, added)
     tag_columns = {task: _tag_columns(predictor, task, file) for task in text_columns}
     file.check(_all_columns(text_columns), strict, [(text_columns[task], tag_columns[task]) for task in text_columns])

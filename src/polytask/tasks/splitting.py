@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from polytask.disk.atomic import atomic_file
-from polytask.kinds.names import class_name
+from polytask.kinds.names import LabelProblem, class_name, split_names
 from polytask.settings import TaskSpec
 from polytask.tasks.reading import open_for
 from polytask.tasks.sources.source import BrokenRow
@@ -55,9 +55,10 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
         kept_together = "pairs"
         groups = _groups([[b"".join(sorted(key))] for key in keys])
         in_dev = _choose_dev(groups, share)
-    if spec.kind == "classes" and isinstance(spec.label, str):
+    if isinstance(spec.label, str) and spec.kind in ("classes", "multilabel"):
         label = source.columns.index(spec.label)
-        in_dev = _without_new_classes(groups, [class_name(str(row[label])) for row in rows], in_dev)
+        classes = [_classes(spec, row[label]) for row in rows]
+        in_dev = _without_new_classes(groups, classes, in_dev)
     if not any(in_dev) or all(in_dev):
         raise UserError(
             f"{spec.train}: {len(rows)} rows are too few, or too similar, to split into a training and a dev file"
@@ -111,10 +112,22 @@ def _choose_dev(groups: Sequence[bytes], share: float) -> list[bool]:
     return [group in chosen for group in groups]
 
 
-def _without_new_classes(groups: Sequence[bytes], classes: Sequence[str], in_dev: Sequence[bool]) -> list[bool]:
+def _classes(spec: TaskSpec, value: object) -> list[str]:
+    """Returns the classes of a row: one, or for kind multilabel any number; none of a label that cannot be read."""
+    if spec.kind == "classes":
+        return [class_name(str(value))]
+    try:
+        return split_names(value, spec.separator or ",")
+    except LabelProblem:
+        return []
+
+
+def _without_new_classes(
+    groups: Sequence[bytes], classes: Sequence[Sequence[str]], in_dev: Sequence[bool]
+) -> list[bool]:
     """Moves whole groups to train if they have a class that no training row has."""
-    learned = {name for name, dev in zip(classes, in_dev, strict=True) if not dev}
-    moved = {group for group, name in zip(groups, classes, strict=True) if name not in learned}
+    learned = {name for names, dev in zip(classes, in_dev, strict=True) if not dev for name in names}
+    moved = {group for group, names in zip(groups, classes, strict=True) if not learned.issuperset(names)}
     return [dev and group not in moved for group, dev in zip(groups, in_dev, strict=True)]
 
 
