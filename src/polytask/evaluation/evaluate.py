@@ -62,7 +62,7 @@ def predictions_of(outputs: Tensor, head: Head, labels: np.ndarray) -> Predictio
         log_losses, num_masked = head.surprise(outputs).double().numpy().T
         return Predictions(num_masked, log_losses)
     kind, space = head.kind, head.labels
-    gold, predicted = (kind.for_metrics(values, space) for values in (labels, kind.predicted(outputs, space)))
+    gold, predicted = kind.compared(labels, kind.predicted(outputs, space), space)
     return Predictions(gold, predicted, kind.probabilities(outputs, space))
 
 

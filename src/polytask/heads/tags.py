@@ -16,8 +16,8 @@ class TagsHead(Head):
     """A tag for each word: `W drop(h) + b` with h the state of the word's first token.
 
     Loss: the mean cross-entropy over all words of the step that have a label. The other tokens of a word have no label
-    and no output. A text that is longer than `max_length` is read in windows that start `stride` tokens after each other
-    (0: half a window), and each word has its output in the window where it is farthest from a cut.
+    and no output. A text that is longer than `max_length` is read in windows that start `stride` tokens after each
+    other (0: half a window), and each word has its output in the window where it is farthest from a cut.
 
     Paper: Devlin et al., "BERT", 2019, section 5.3, which also has no conditional random field on top.
     """

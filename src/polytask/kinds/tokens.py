@@ -9,6 +9,7 @@ two outputs knows which words there are.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -129,8 +130,8 @@ class Tokens(Kind):
 
     def compared(self, gold: Array, predicted: Array, labels: LabelSpace) -> tuple[Array, Array]:
         assert labels.scheme is not None
-        rows = (_named(numbers, labels.classes) for numbers in (gold, predicted))
-        return tallies(*rows, span_classes(labels.classes, labels.scheme), labels.scheme)
+        true, guessed = (_named(numbers, labels.classes) for numbers in (gold, predicted))
+        return tallies(true, guessed, span_classes(labels.classes, labels.scheme), labels.scheme)
 
     def compared_values(
         self, gold: Sequence[Any], predicted: Sequence[Any], classes: Sequence[str]
@@ -262,7 +263,7 @@ def _spans(value: Sequence[Any], words: Words) -> list[TagSpan]:
             raise LabelProblem(f"{where} does not begin and end at the borders of words")
         spans.append(TagSpan(starts[start], ends[end], str(label).strip()))
     spans.sort()
-    for one, other in zip(spans, spans[1:], strict=False):
+    for one, other in pairwise(spans):
         if other.first < one.last:
             raise LabelProblem(f"the spans {one.label} and {other.label} overlap; a word has one tag")
     return spans

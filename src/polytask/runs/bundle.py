@@ -148,8 +148,9 @@ class TaskEntry:
 
     def labels(self, vocabulary: int = 0) -> LabelSpace:
         vocabulary = vocabulary if self.kind == "text" else 0
-        several = self.thresholds, self.separator, self.scheme
-        return LabelSpace(self.kind, self.classes, *self.range, vocabulary, self.standardized_by, *several)
+        several = self.thresholds, self.separator
+        standardized = vocabulary, self.standardized_by
+        return LabelSpace(self.kind, self.classes, *self.range, *standardized, *several, scheme=self.scheme)
 
     def spec(self, name: str) -> TaskSpec:
         return TaskSpec(

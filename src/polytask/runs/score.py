@@ -138,11 +138,13 @@ class DevScorer:
 
 
 def untrained_baselines(prepared: Prepared) -> dict[str, dict[str, Any]]:
-    """By task: the dev score of a method that trains nothing (`untrained_baseline`). Plain text has none."""
+    """By task: the dev score of a method that trains nothing (`untrained_baseline`). Plain text and words have none."""
     return {
         name: untrained_baseline(prepared.model, task.spec, task.labels, task.splits, prepared.packer, prepared.bf16)
         for name, task in prepared.tasks.items()
-        if name in prepared.evaluated and task.spec.kind != "text" and {"train", "dev"} <= set(task.splits)
+        if name in prepared.evaluated
+        and task.spec.kind not in ("text", "tokens")
+        and {"train", "dev"} <= set(task.splits)
     }
 
 

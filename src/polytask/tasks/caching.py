@@ -150,9 +150,9 @@ def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelRead
     num_broken = 0
     batch: list[LabelledRow] = []
     characters = 0
-    sizes = {"width": len(spec.text), "vocabulary": encoder.tokenizer.vocabulary}
-    has = {"tagged": encoder.tagged, "words": kind.per_word}
-    with StoreWriter(folder, **sizes, label_type=kind.stored_type, **has) as writer:
+    width, vocabulary = len(spec.text), encoder.tokenizer.vocabulary
+    numbers = {"tagged": encoder.tagged, "words": kind.per_word}
+    with StoreWriter(folder, width=width, vocabulary=vocabulary, label_type=kind.stored_type, **numbers) as writer:
         for entry in labelled_rows(spec, source, reader):
             if isinstance(entry, BrokenRow):
                 num_broken += 1

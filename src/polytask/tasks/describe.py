@@ -9,7 +9,7 @@ from polytask.evaluation.metrics import Metric
 from polytask.kinds.table import KINDS
 from polytask.tasks.task import Split
 from polytask.text.packing import Packer
-from polytask.types import LabelSpace
+from polytask.types import NO_LABEL, LabelSpace
 
 SHOWN_BROKEN_ROWS = 50
 MOST_CONSTANT = 50
@@ -72,6 +72,8 @@ def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]
     gold = split.labels.astype(np.int64)
     if labels.kind == "multilabel":
         return _constant_set(gold, labels, metric)
+    if labels.kind == "tokens":
+        return _constant_tag(gold, labels, metric)
     counts = np.bincount(gold, minlength=len(labels.classes))
     if metric.columns is not None:
         shares = np.tile(counts / len(gold), (len(gold), 1))
@@ -83,6 +85,15 @@ def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]
     values = [float(metric.function(gold, np.full(len(gold), candidate))) for candidate in candidates]
     best = int(np.argmax(values) if metric.greater_is_better else np.argmin(values))
     return {"metric": metric.name, "value": values[best], "what": f"always '{labels.classes[candidates[best]]}'"}
+
+
+def _constant_tag(gold_NW: npt.NDArray[np.int64], labels: LabelSpace, metric: Metric) -> dict[str, Any]:
+    """Scores the most frequent tag as the tag of every word."""
+    kind = KINDS[labels.kind]
+    most = int(np.argmax(kind.class_counts(labels, gold_NW)))
+    predicted_NW = np.where(gold_NW == NO_LABEL, NO_LABEL, most)
+    value = float(metric.function(*kind.compared(gold_NW, predicted_NW, labels)))
+    return {"metric": metric.name, "value": value, "what": f"always '{labels.classes[most]}'"}
 
 
 def _constant_set(gold_NC: npt.NDArray[np.int64], labels: LabelSpace, metric: Metric) -> dict[str, Any]:

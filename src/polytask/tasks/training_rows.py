@@ -24,7 +24,8 @@ class TrainingRows:
 
     @cached_property
     def labels(self) -> npt.NDArray[Any]:
-        one, other = self.labelled.labels, self.unlabelled.labels
+        one: npt.NDArray[Any] = self.labelled.labels
+        other: npt.NDArray[Any] = self.unlabelled.labels
         if one.ndim == 2:  # rows with other numbers of words
             width = max(one.shape[1], other.shape[1])
             one, other = (np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=NO_LABEL) for x in (one, other))
