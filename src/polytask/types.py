@@ -107,7 +107,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A task's prediction for one example: a class name, yes or no, a score, or a tuple of class names."""
+    """A task's prediction for one example: a class name, yes or no, a score, or a tuple of class names.
+
+    For tags of words, the label is a tuple with one tag for each word, and the fields from `words` on are set.
+    """
 
     task: str
     label: Label
@@ -116,6 +119,8 @@ class Prediction:
     """Probability of each class. None for scores, tags of words, and examples without text."""
     words: tuple[tuple[int, int], ...] | None = None
     """For tags of words: the first character of each word, and the one after its last."""
+    word_texts: tuple[str, ...] | None = None
+    """For tags of words: the words themselves."""
     word_probabilities: tuple[float, ...] | None = None
     """For tags of words: the probability of each word's tag."""
     spans: "tuple[Span, ...] | None" = None

@@ -21,7 +21,7 @@ from polytask.kinds.base import Array, Form, Kind, LabelReader, Meta
 from polytask.kinds.names import ClassNumbers, LabelProblem, check_number_of_classes, is_empty, sorted_classes
 from polytask.kinds.schemes import TagSpan, all_tags, find_spans, fits, guess_scheme, span_classes, tag_spans
 from polytask.settings import TaskSpec
-from polytask.types import NO_LABEL, Label, LabelSpace, TagScheme
+from polytask.types import NO_LABEL, Label, LabelSpace, Prediction, Span, TagScheme
 
 Words = Sequence[tuple[int, int]]
 """The first character of each word, and the one after its last."""
@@ -138,6 +138,23 @@ class Tokens(Kind):
     ) -> tuple[Array, Array]:
         scheme = guess_scheme(classes)
         return tallies(gold, predicted, span_classes(classes, scheme), scheme)
+
+
+def located(prediction: Prediction, text: str, words: Words, scheme: TagScheme) -> Prediction:
+    """Returns the prediction with the places of its words and spans in the text.
+
+    The probability of a span is the product of the probabilities of its words' tags: that of exactly these tags, if
+    each word's tag is independent of the others.
+    """
+    tags, shares = prediction.label, prediction.word_probabilities
+    assert isinstance(tags, tuple)
+    assert shares is not None
+    spans = []
+    for first, last, label in find_spans(tags, scheme):
+        start, end = words[first][0], words[last - 1][1]
+        spans.append(Span(start, end, label, text[start:end], math.prod(shares[first:last])))
+    texts = tuple(text[start:end] for start, end in words)
+    return replace(prediction, words=tuple(words), word_texts=texts, spans=tuple(spans))
 
 
 def tallies(

@@ -1,7 +1,7 @@
 """Scores and predictions of a run's model on whole splits, during training and afterwards."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 
 from polytask import seeds
 from polytask.evaluation.baselines import untrained_baseline
-from polytask.evaluation.evaluate import evaluate, split_outputs, write_predictions
+from polytask.evaluation.evaluate import evaluate, split_outputs, with_places, write_predictions
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.heads.base import Head
 from polytask.machine import pick_device
@@ -24,7 +24,7 @@ from polytask.runs.prepare import Prepared
 from polytask.settings import TaskSpec
 from polytask.tasks.task import Split
 from polytask.text.texts import Texts
-from polytask.types import EvalReport, TaskScore, UserError, unknown
+from polytask.types import EvalReport, Prediction, TaskScore, UserError, unknown
 
 SPLITS = ("train", "dev", "test")
 
@@ -158,7 +158,10 @@ def _write_predictions(path: Path, head: Head, outputs: torch.Tensor, data: Spli
     """Returns the path; None for plain text, which has no predictions."""
     if head.labels.kind == "text":
         return None
-    write_predictions(path, data.examples(), head.decode(outputs))
+    predictions: Iterable[Prediction] = head.decode(outputs)
+    if head.labels.scheme is not None:
+        predictions = with_places(data.examples(), predictions, head.labels.scheme)
+    write_predictions(path, data.examples(), predictions)
     return path
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from polytask.tasks.rows import EMPTY_TEXT, text_problem
+from polytask.tasks.rows import EMPTY_TEXT, row_words, text_problem, words_problem
 from polytask.tasks.sources.source import shortened
 from polytask.types import UserError
 
@@ -11,13 +11,18 @@ Text = str | None
 """None, like an empty text, is a missing text."""
 Texts = Text | Sequence[Text] | Sequence[tuple[Text, Text]]
 """One text, a list of texts, or a list of pairs."""
-Example = tuple[Text, ...]
-"""One text, or the two texts of a pair."""
+Example = tuple[Text | tuple[str, ...], ...]
+"""One text, or the two texts of a pair; for tags of words, a text may be a tuple of words."""
 
 
 def has_text(example: Example) -> bool:
     """Whether none of the example's texts is missing or empty."""
-    return not any(map(text_problem, example))
+    return not any(map(words_problem, example))
+
+
+def plain_texts(example: Example) -> tuple[str, ...]:
+    """The texts of an example that has text; words are joined by spaces."""
+    return tuple(row_words(text).text for text in example)
 
 
 def examples_from(text: Texts, text2: Text | Sequence[Text], strict: bool) -> list[Example]:

@@ -70,7 +70,8 @@ def predict_file(
     added = {task: AddedColumns(task, predictor.bundle.labels[task], probabilities, lists) for task in text_columns}
     check_names(source, file.columns, added)
     tag_columns = {task: _tag_columns(predictor, task, file) for task in text_columns}
-    file.check(_all_columns(text_columns), strict, [(text_columns[task], tag_columns[task]) for task in text_columns])
+    tagged = [(text_columns[task], tag_columns[task]) for task in text_columns]
+    file.check(_all_columns(text_columns), strict, tagged, _columns_of_words(predictor, text_columns))
     return _write(predictor, text_columns, tag_columns, added, file, target)
 
 
@@ -85,6 +86,11 @@ def _tag_columns(predictor: Predictor, task: str, file: InputFile) -> tuple[str,
     """The columns with the tags of a task's words; none if the file does not have all of them."""
     tags = predictor.spec(task).tags
     return tags if set(tags) <= set(file.columns) else ()
+
+
+def _columns_of_words(predictor: Predictor, text_columns: TextColumns) -> set[str]:
+    """The text columns that may have lists of words: those of tasks with a label for each word."""
+    return {name for task, names in text_columns.items() if predictor.spec(task).kind == "tokens" for name in names}
 
 
 def _write(
@@ -116,8 +122,9 @@ def _predicted(
     for task, names in text_columns.items():
         tasks_of.setdefault((names, tag_columns[task]), []).append(task)
     columns = list(dict.fromkeys([*_all_columns(text_columns), *_all_columns(tag_columns)]))
+    of_words = _columns_of_words(predictor, text_columns)
     for window in windows(file.records(), lambda row: _num_characters(row[1])):
-        texts = [file.texts(number, record, columns, strict=False) for number, record in window]
+        texts = [file.texts(number, record, columns, False, of_words) for number, record in window]
         predictions: dict[str, list[Prediction]] = {}
         for (names, tag_names), tasks in tasks_of.items():
             tags = [tuple(row[name] for name in tag_names) for row in texts] if tag_names else None

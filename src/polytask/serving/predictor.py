@@ -10,11 +10,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from polytask.kinds.table import KINDS
+from polytask.kinds.tokens import located
 from polytask.machine import multiplies_bf16, pick_device, threads
 from polytask.runs.bundle import Bundle, load_run
-from polytask.serving.examples import Example, Text, Texts, examples_from, has_text
+from polytask.serving.examples import Example, Text, Texts, examples_from, has_text, plain_texts
 from polytask.serving.plain import PlainEncoder
 from polytask.settings import TaskSpec
+from polytask.tasks.rows import row_words
 from polytask.types import Prediction, UserError, unknown
 
 log = logging.getLogger(__name__)
@@ -105,7 +108,11 @@ class Predictor:
         self.check((task,))
         for window in windows(examples, _characters):
             self.check((task,), window)
-            yield self._outputs((task,), window)[task]
+            if self._is_per_word(task):
+                texts = self.bundle.tokenize_words([row_words(example[0]) for example in window])
+                yield self.bundle.model.answer(task, texts, self.bundle.packer, bf16=self.bf16)
+            else:
+                yield self._outputs((task,), window)[task]
 
     def answer(
         self, tasks: Sequence[str], window: Sequence[Example], tags: Sequence[Example] | None = None
@@ -118,11 +125,36 @@ class Predictor:
         predictions = {task: [Prediction(task, None)] * len(window) for task in tasks}
         indices = [index for index, example in enumerate(window) if has_text(example)]
         if indices:
-            texts = [tuple(text for text in window[index] if text is not None) for index in indices]
-            given = None if tags is None else [tuple(value or "" for value in tags[index]) for index in indices]
-            for task, outputs in self._outputs(tasks, texts, given).items():
-                for index, prediction in zip(indices, self.bundle.model.head(task).decode(outputs), strict=True):
+            examples = [window[index] for index in indices]
+            given = None if tags is None else [tuple(str(value or "") for value in tags[index]) for index in indices]
+            of_words = [task for task in tasks if self._is_per_word(task)]
+            answers = self._tags(of_words, examples)
+            if rest := [task for task in tasks if task not in of_words]:
+                outputs = self._outputs(rest, [plain_texts(example) for example in examples], given)
+                answers |= {task: self.bundle.model.head(task).decode(own) for task, own in outputs.items()}
+            for task in tasks:
+                for index, prediction in zip(indices, answers[task], strict=True):
                     predictions[task][index] = prediction
+        return predictions
+
+    def _is_per_word(self, task: str) -> bool:
+        return KINDS[self.spec(task).kind].per_word
+
+    def _tags(self, tasks: Sequence[str], examples: Sequence[Example]) -> dict[str, list[Prediction]]:
+        """The predictions of tasks that have a label for each word."""
+        if not tasks:
+            return {}
+        model, words = self.bundle.model, [row_words(example[0]) for example in examples]
+        texts = self.bundle.tokenize_words(words)
+        predictions: dict[str, list[Prediction]] = {}
+        for group in model.passes(tasks):
+            with threads(1) if self.few and model.device.type == "cpu" else nullcontext():
+                outputs = model.answers(group, texts, self.bundle.packer, bf16=self.bf16)
+            for task, own in outputs.items():
+                head = model.head(task)
+                assert head.labels.scheme is not None
+                pairs = zip(head.decode(own), words, strict=True)
+                predictions[task] = [located(answer, *text, head.labels.scheme) for answer, text in pairs]
         return predictions
 
     def taking(self, texts: int) -> tuple[str, ...]:
