@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from polytask.evaluation import intervals
 from polytask.evaluation.intervals import Ends
+from polytask.kinds.schemes import WORDS
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
-WORDS = 2
-"""The number of columns about words."""
 
 
 def rows_of_tallies(gold: Array, predicted: Array) -> Array:

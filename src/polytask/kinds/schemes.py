@@ -12,6 +12,8 @@ from typing import NamedTuple
 from polytask.types import TagScheme
 
 OUTSIDE = "O"
+WORDS = 2
+"""The columns of counts of spans that are about words, the last ones: see `tokens.tallies`."""
 PREFIXES: dict[TagScheme, str] = {"bio": "BI", "bioes": "BIES", "plain": ""}
 _PATTERNS = {scheme: re.compile(rf"O|[{letters}]-.+", re.DOTALL) for scheme, letters in PREFIXES.items() if letters}
 

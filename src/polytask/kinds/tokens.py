@@ -19,7 +19,7 @@ from torch import Tensor
 
 from polytask.kinds.base import Array, Form, Kind, LabelReader, Meta
 from polytask.kinds.names import ClassNumbers, LabelProblem, check_number_of_classes, is_empty, sorted_classes
-from polytask.kinds.schemes import TagSpan, all_tags, find_spans, fits, guess_scheme, span_classes, tag_spans
+from polytask.kinds.schemes import WORDS, TagSpan, all_tags, find_spans, fits, guess_scheme, span_classes, tag_spans
 from polytask.settings import TaskSpec
 from polytask.types import NO_LABEL, Label, LabelSpace, Prediction, Span, TagScheme
 
@@ -167,7 +167,7 @@ def tallies(
     words are truly of the last but one; those with the right tag are also predicted as such.
     """
     index = {name: number for number, name in enumerate(classes)}
-    true_N3K, found_N3K = (np.zeros((len(gold), 3, len(classes) + 2), np.int64) for _ in range(2))
+    true_N3K, found_N3K = (np.zeros((len(gold), 3, len(classes) + WORDS), np.int64) for _ in range(2))
     for n, (tags, guessed) in enumerate(zip(gold, predicted, strict=True)):
         spans, found = (set(find_spans(one, scheme)) for one in (tags, guessed))
         for span in spans:
@@ -191,6 +191,16 @@ def repaired(tags: Sequence[str], scheme: TagScheme) -> list[str]:
 def with_width(targets_BW: Tensor, width: int) -> Tensor:
     """Returns targets for this many words per text: what is behind the last word is added or left out."""
     return F.pad(targets_BW, (0, width - targets_BW.shape[1]), value=NO_LABEL)
+
+
+def same_width(one_NW: Array, other_MW: Array) -> tuple[Array, Array]:
+    """Returns the targets of two splits for the same number of words per text."""
+    width = max(one_NW.shape[1], other_MW.shape[1])
+    one, other = (
+        np.pad(targets, ((0, 0), (0, width - targets.shape[1])), constant_values=NO_LABEL)
+        for targets in (one_NW, other_MW)
+    )
+    return one, other
 
 
 def _mean_over_words(values_BW: Tensor, outputs: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ class AddedColumns:
         spans = [asdict(span) | {"probability": _rounded(span.probability)} for span in prediction.spans]
         if self.probabilities == "none":
             spans = [{key: value for key, value in span.items() if key != "probability"} for span in spans]
-        names = {"predicted": spans, "words": list(prediction.word_texts), "tags": list(prediction.label)}
+        names = {"predicted": spans, "words": list(prediction.word_texts or ()), "tags": list(prediction.label)}
         return {f"{name}_{self.task}": values for name, values in names.items()}
 
     def _items(self, items: Sequence[str | float]) -> list[str | float] | str:

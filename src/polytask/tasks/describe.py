@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask.evaluation.metrics import Metric
+from polytask.kinds.schemes import WORDS, span_classes
 from polytask.kinds.table import KINDS
 from polytask.tasks.task import Split
 from polytask.text.packing import Packer
@@ -39,7 +40,7 @@ def describe_split(split: Split, labels: LabelSpace, packer: Packer, separate_te
             "counts": counts.tolist(),
             "mean": float(truncated.mean()),
             "max": int(lengths.max()),
-            "truncated": int((lengths > max_length).sum()),
+            "truncated": 0 if KINDS[labels.kind].per_word else int((lengths > max_length).sum()),
         },
     }
 
@@ -51,10 +52,19 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
         edges = np.linspace(0, 1, 11)
         counts, _ = np.histogram(split.labels, bins=edges)
         return {"edges": [labels.unscaled(edge) for edge in edges.tolist()], "counts": counts.tolist()}
-    balance = {"names": list(labels.classes), "counts": list(class_counts(split, labels))}
+    names, rows = classes_and_counts(split, labels)
+    balance: dict[str, Any] = {"names": list(names), "counts": list(rows)}
     if labels.kind == "multilabel":
         balance |= {"without_class": int((split.labels.sum(1) == 0).sum())}
     return balance
+
+
+def classes_and_counts(split: Split, labels: LabelSpace) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Returns the classes with the number of their rows; of tags of words, the classes of spans with that of spans."""
+    if labels.scheme is None:
+        return labels.classes, class_counts(split, labels)
+    true, _ = KINDS[labels.kind].compared(split.labels, split.labels, labels)
+    return span_classes(labels.classes, labels.scheme), tuple(true[:, 2].sum(0).tolist()[:-WORDS])
 
 
 def class_counts(split: Split, labels: LabelSpace) -> tuple[int, ...]:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polytask.kinds.tokens import same_width
 from polytask.tasks.task import Split, Task
 from polytask.text.texts import Texts
-from polytask.types import NO_LABEL, Example
+from polytask.types import Example
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,8 @@ class TrainingRows:
     def labels(self) -> npt.NDArray[Any]:
         one: npt.NDArray[Any] = self.labelled.labels
         other: npt.NDArray[Any] = self.unlabelled.labels
-        if one.ndim == 2:  # rows with other numbers of words
-            width = max(one.shape[1], other.shape[1])
-            one, other = (np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=NO_LABEL) for x in (one, other))
+        if one.ndim == 2:
+            one, other = same_width(one, other)
         return np.concatenate([one, other])
 
     def __len__(self) -> int:
