@@ -25,6 +25,7 @@ SPACES = {
     "classes": LabelSpace("classes", ("a", "b", "c")),
     "yes_no": YES_NO,
     "score": LabelSpace("score", low=1, high=5),
+    "multilabel": LabelSpace("multilabel", ("a", "b", "c"), separator="|", thresholds=(0.5, 0.4, 0.6)),
     "text": LabelSpace("text", vocabulary=100),
 }
 OPTIONS: dict[str, list[dict[str, Any]]] = {
@@ -70,6 +71,7 @@ def one_task(name: str, options: dict[str, Any], labels: LabelSpace) -> tuple[Mu
         "classes": rng.integers(0, 3, 12),
         "yes_no": rng.integers(0, 2, 12).astype(np.float32),
         "score": rng.random(12).astype(np.float32),
+        "multilabel": rng.integers(0, 2, (12, 3)).astype(np.float32),
         "text": np.zeros(12, np.int64),
     }[labels.kind]
     return model, Packer(("t",), 2, 3, 32).pack([part_of(head, gold)])
@@ -96,12 +98,16 @@ def test_loss_falls_and_predictions_are_valid(
         with pytest.raises(UserError, match="task t is plain text: it has no labels"):
             model.head("t").decode(outputs)
         return
-    assert outputs.shape == ((12, 3) if kind == "classes" else (12,))
+    assert outputs.shape == ((12, 3) if kind in ("classes", "multilabel") else (12,))
     for prediction in model.head("t").decode(outputs):
         if kind == "score":
             assert isinstance(prediction.label, float)
             assert 1 <= prediction.label <= 5
             assert prediction.probabilities is None
+        elif kind == "multilabel":
+            assert prediction.probabilities is not None
+            chosen = zip(prediction.probabilities.items(), labels.thresholds, strict=True)
+            assert prediction.label == tuple(name for (name, p), threshold in chosen if p >= threshold)
         else:
             assert prediction.probabilities is not None
             assert tuple(prediction.probabilities) == labels.classes

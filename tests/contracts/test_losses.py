@@ -16,12 +16,21 @@ SPACES: dict[LabelKind, LabelSpace] = {
     "classes": LabelSpace("classes", ("a", "b", "c", "d")),
     "yes_no": YES_NO,
     "score": LabelSpace("score", low=0, high=5),
+    "multilabel": LabelSpace("multilabel", ("a", "b", "c", "d"), separator="|"),
 }
-COUNTS: dict[LabelKind, tuple[int, ...]] = {"classes": (50, 10, 5, 1), "yes_no": (30, 10), "score": ()}
+COUNTS: dict[LabelKind, tuple[int, ...]] = {
+    "classes": (50, 10, 5, 1),
+    "yes_no": (30, 10),
+    "score": (),
+    "multilabel": (9, 5, 3, 0),
+}
 LABELS: dict[LabelKind, Tensor] = {
     "classes": torch.tensor([0, 1, 2, 3, 0, 2]),
     "yes_no": torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0, 0.0]),
     "score": torch.tensor([0.0, 0.2, 0.5, 1.0, 0.7, 0.4]),
+    "multilabel": torch.tensor(
+        [[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 0]]
+    ).float(),
 }
 OPTIONS: dict[str, list[dict[str, Any]]] = {  # in addition to the defaults
     "cross_entropy": [{"smoothing": 0.1}, {"class_weights": "balanced"}],
@@ -48,7 +57,7 @@ def made(name: str, kind: LabelKind, options: dict[str, Any]) -> Loss:
 
 def some_outputs(kind: LabelKind, **more: Any) -> Tensor:
     torch.manual_seed(0)
-    return torch.randn((6, 4) if kind == "classes" else (6,), **more)
+    return torch.randn((6, 4) if kind in ("classes", "multilabel") else (6,), **more)
 
 
 @pytest.mark.parametrize(("name", "kind"), [(n, k) for n in LOSSES for k in SPACES if k not in LOSSES[n].kinds])
@@ -99,7 +108,7 @@ def test_a_mean_over_the_examples_in_any_order(name: str, kind: LabelKind, optio
 @pytest.mark.parametrize(("name", "kind", "options"), CASES)
 def test_smallest_at_the_right_answer(name: str, kind: LabelKind, options: dict[str, Any]) -> None:
     loss, labels = made(name, kind, options), LABELS[kind]
-    outputs = torch.zeros((6, 4) if kind == "classes" else (6,), requires_grad=True)
+    outputs = torch.zeros_like(some_outputs(kind)).requires_grad_()
     optimizer = torch.optim.Adam([outputs], lr=0.1)
     for _ in range(200):
         optimizer.zero_grad()
@@ -107,7 +116,7 @@ def test_smallest_at_the_right_answer(name: str, kind: LabelKind, options: dict[
         optimizer.step()
     if kind == "classes":
         assert torch.equal(outputs.argmax(-1), labels)
-    elif kind == "yes_no":
+    elif kind in ("yes_no", "multilabel"):
         assert torch.equal((outputs > 0).float(), labels)
     else:
         torch.testing.assert_close(outputs.detach(), labels, atol=0.05, rtol=0)

@@ -136,7 +136,7 @@ class Column:
 
     @property
     def _could_be_any_label(self) -> bool:
-        never = not self.values or self.is_constant or self.is_unique or self.is_date
+        never = not self.values or self.is_constant or self.is_unique or self.is_date or is_list(self.values[0])
         return not never and self.mean_length <= 40
 
 

@@ -107,6 +107,7 @@ def words_problem(value: object) -> str:
 
 def label_values(spec: TaskSpec, source: Source) -> Iterator[object]:
     """Yields the value of the label column of each row, or a list of those of several label columns."""
+    _check_columns(source, spec.label_columns)
     for entry in source.rows(spec.label_columns, needed=()):
         if not isinstance(entry, BrokenRow):
             yield entry[1][0] if isinstance(spec.label, str) else entry[1]
