@@ -19,6 +19,7 @@ from polytask.settings import MethodChoice, TaskSpec
 from polytask.stream import Encoded, Stream
 from polytask.text.masking import Masker
 from polytask.text.packing import Packer, Part
+from polytask.text.texts import Texts
 from polytask.types import YES_NO, LabelKind, LabelSpace, UserError
 
 SPACES = {
@@ -26,6 +27,7 @@ SPACES = {
     "yes_no": YES_NO,
     "score": LabelSpace("score", low=1, high=5),
     "multilabel": LabelSpace("multilabel", ("a", "b", "c"), separator="|", thresholds=(0.5, 0.4, 0.6)),
+    "tokens": LabelSpace("tokens", ("O", "B-a", "I-a"), scheme="bio"),
     "text": LabelSpace("text", vocabulary=100),
 }
 OPTIONS: dict[str, list[dict[str, Any]]] = {
@@ -58,6 +60,9 @@ def part_of(head: Head, gold: Any = None) -> Part:
     texts = [tuple(rng.integers(5, 100, rng.integers(1, 12)) for _ in range(head.texts[-1])) for _ in range(12)]
     if head.mask_share is not None:
         return Part.masked("t", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts], head.mask_share)
+    if head.stride is not None:
+        words = Texts.of(texts)
+        return Part("t", replace(words, words=np.ones(len(words.ids), bool)), head.reading, gold)
     return Part("t", [text * head.copies for text in texts], head.reading, gold)
 
 
@@ -72,6 +77,7 @@ def one_task(name: str, options: dict[str, Any], labels: LabelSpace) -> tuple[Mu
         "yes_no": rng.integers(0, 2, 12).astype(np.float32),
         "score": rng.random(12).astype(np.float32),
         "multilabel": rng.integers(0, 2, (12, 3)).astype(np.float32),
+        "tokens": rng.integers(0, 3, (12, 12)),
         "text": np.zeros(12, np.int64),
     }[labels.kind]
     return model, Packer(("t",), 2, 3, 32).pack([part_of(head, gold)])
@@ -97,6 +103,13 @@ def test_loss_falls_and_predictions_are_valid(
     if kind == "text":
         with pytest.raises(UserError, match="task t is plain text: it has no labels"):
             model.head("t").decode(outputs)
+        return
+    if kind == "tokens":
+        words = [len(text) for (text,) in part_of(model.head("t")).texts]
+        assert outputs.shape == (12, max(words), 4)
+        predictions = model.head("t").decode(outputs)
+        assert [len(prediction.label) for prediction in predictions] == words  # type: ignore[arg-type]
+        assert {tag for prediction in predictions for tag in prediction.label} <= {*labels.classes}  # type: ignore[union-attr]
         return
     assert outputs.shape == ((12, 3) if kind in ("classes", "multilabel") else (12,))
     for prediction in model.head("t").decode(outputs):

@@ -30,6 +30,7 @@ QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 STEPS = 11
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TEXTS = "{kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:opinions-dev', head: %s}"
+WORDS = "{kind: tokens, text: text, label: spans, train: 'sample:entities-train', dev: 'sample:entities-dev'}"
 NEEDS = {
     "ewc": ["sampler=in_order", "regularizers=[{name: ewc, samples: 10}]"],
     "lwf": ["sampler=in_order"],
@@ -43,6 +44,12 @@ CASES = {
     **{f"memory {name}": ["sampler=round_robin", f"policy={name}"] for name in ("gem", "a_gem", "replay")},
     **{f"optimizer {name}": [f"optimizer={{name: {name}, lr: 3e-3}}"] for name in OPTIMIZERS},
     **{f"text {head}": [f"tasks.texts={TEXTS % head}"] for head in ("mlm", "simcse")},
+    "words": [f"tasks.entities={WORDS}", "sampler=mixed"],
+    "words alone": [f"tasks.entities={WORDS}", "sampler=round_robin"],
+    "words smart": [f"tasks.entities={WORDS}", *NEEDS["smart"]],
+    "words r_drop": [f"tasks.entities={WORDS}", "regularizers=[{name: r_drop, both_losses: true}]"],
+    "words gem": [f"tasks.entities={WORDS}", "policy=gem", "sampler=mixed"],
+    "words lwf": [f"tasks.entities={WORDS}", "regularizers=[lwf]", "sampler=in_order"],
     "accumulate": ["train.accumulate=2"],
     "accumulate gem": ["train.accumulate=2", "policy=gem"],
     "gem and smart": ["policy=gem", *NEEDS["smart"]],
@@ -66,7 +73,11 @@ def attention_that_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 STATIC = [
-    *(case for case in CASES if case.startswith(("regularizer", "text", "accumulate", "lwf", "lnsr", "l2_sp"))),
+    *(
+        case
+        for case in CASES
+        if case.startswith(("regularizer", "text", "words", "accumulate", "lwf", "lnsr", "l2_sp"))
+    ),
     *("policy dwa", "policy pcgrad", "memory gem", "memory a_gem", "gem and smart", "optimizer lamb", "smoothing"),
     "unlabelled",
 ]
