@@ -46,9 +46,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (" ".join(words[n % 7 : n % 7 + 4]), " ".join(words[n % 5 : n % 5 + 5]), n % 3, ("no", "yes")[n % 2], n % 6)
         for n in range(30)
     ]
+    tags = ["O B-X I-X O B-Y", "B-Y O O B-X I-X", "O O B-Y I-Y O"]
     topics = ["plot", "plot|style", "", "price|style", "plot|price|style"]
     lines = [
-        f"{a},{b},{('sad', 'calm', 'glad')[mood]},{same},{score},{topics[n % 5]},{'O B-X I-X O B-Y' if n % 3 else 'B-Y O O B-X I-X'}"
+        f"{a},{b},{('sad', 'calm', 'glad')[mood]},{same},{score},{topics[n % 5]},{tags[n % 3]}"
         for n, (a, b, mood, same, score) in enumerate(rows)
     ]
     (folder / "data.csv").write_text("a,b,mood,same,score,topics,tags\n" + "\n".join(lines) + "\n")

@@ -6,9 +6,10 @@ is then a span by itself.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from polytask.kinds.names import LabelProblem, is_empty
 from polytask.types import TagScheme
 
 OUTSIDE = "O"
@@ -88,3 +89,24 @@ def tag_spans(spans: Iterable[TagSpan], words: int, scheme: TagScheme) -> list[s
             letters[-1] = "S" if last - first == 1 else "E"
         tags[first:last] = [label if scheme == "plain" else f"{letter}-{label}" for letter in letters]
     return tags
+
+
+# --- labels as files write them ---------------------------------------------------------------------------------------
+def is_span_list(value: object) -> bool:
+    """Whether a label is a list of spans rather than of tags. A text without spans has an empty list."""
+    return isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value)
+
+
+def written_tags(value: object) -> list[str]:
+    """Returns the tags of a list, or of a text in which spaces separate them."""
+    if isinstance(value, str):
+        tags: list[Any] = value.split()
+    elif isinstance(value, list | tuple):
+        tags = list(value)
+    else:
+        tags = []
+    if not tags:
+        raise LabelProblem("no tags; expected a list with one tag for each word, or a list of spans")
+    if any(is_empty(tag) or not isinstance(tag, str | int) for tag in tags):
+        raise LabelProblem("a tag is empty or not a name; expected one tag for each word")
+    return [str(tag).strip() for tag in tags]

@@ -7,7 +7,7 @@ two outputs knows which words there are.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,18 @@ from torch import Tensor
 
 from polytask.kinds.base import Array, Form, Kind, LabelReader, Meta
 from polytask.kinds.names import ClassNumbers, LabelProblem, check_number_of_classes, is_empty, sorted_classes
-from polytask.kinds.schemes import WORDS, TagSpan, all_tags, find_spans, fits, guess_scheme, span_classes, tag_spans
+from polytask.kinds.schemes import (
+    WORDS,
+    TagSpan,
+    all_tags,
+    find_spans,
+    fits,
+    guess_scheme,
+    is_span_list,
+    span_classes,
+    tag_spans,
+    written_tags,
+)
 from polytask.settings import TaskSpec
 from polytask.types import NO_LABEL, Label, LabelSpace, Prediction, Span, TagScheme
 
@@ -250,26 +261,6 @@ class _Reader(LabelReader):
 
 def _first_unknown(tags: Sequence[str], numbers: ClassNumbers) -> str:
     return next((tag for tag in tags if tag not in numbers.names), tags[0])
-
-
-def is_span_list(value: object) -> bool:
-    """Whether a label is a list of spans rather than of tags. A text without spans has an empty list."""
-    return isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value)
-
-
-def written_tags(value: object) -> list[str]:
-    """Returns the tags of a list, or of a text in which spaces separate them."""
-    if isinstance(value, str):
-        tags: list[Any] = value.split()
-    elif isinstance(value, list | tuple):
-        tags = list(value)
-    else:
-        tags = []
-    if not tags:
-        raise LabelProblem("no tags; expected a list with one tag for each word, or a list of spans")
-    if any(is_empty(tag) or not isinstance(tag, str | int) for tag in tags):
-        raise LabelProblem("a tag is empty or not a name; expected one tag for each word")
-    return [str(tag).strip() for tag in tags]
 
 
 def _spans(value: Sequence[Any], words: Words) -> list[TagSpan]:

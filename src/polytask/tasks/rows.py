@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from polytask.kinds.base import LabelReader
 from polytask.kinds.names import LabelProblem
+from polytask.kinds.schemes import is_span_list
 from polytask.kinds.table import KINDS
-from polytask.kinds.tokens import is_span_list
 from polytask.settings import TaskSpec
 from polytask.tasks.sources.source import BrokenRow, Source, no_column, shortened
 from polytask.text.tagging import tags_problem

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from polytask.disk.atomic import atomic_file
 from polytask.kinds.names import LabelProblem, class_name, split_names
+from polytask.kinds.schemes import guess_scheme, is_span_list, span_classes, written_tags
 from polytask.settings import TaskSpec
 from polytask.tasks.reading import open_for
 from polytask.tasks.sources.source import BrokenRow
@@ -55,7 +57,7 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
         kept_together = "pairs"
         groups = _groups([[b"".join(sorted(key))] for key in keys])
         in_dev = _choose_dev(groups, share)
-    if isinstance(spec.label, str) and spec.kind in ("classes", "multilabel"):
+    if isinstance(spec.label, str) and spec.kind in ("classes", "multilabel", "tokens"):
         label = source.columns.index(spec.label)
         classes = [_classes(spec, row[label]) for row in rows]
         in_dev = _without_new_classes(groups, classes, in_dev)
@@ -63,10 +65,11 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
         raise UserError(
             f"{spec.train}: {len(rows)} rows are too few, or too similar, to split into a training and a dev file"
         )
-    files = [out_dir / f"{spec.name}-{part}.csv" for part in ("train", "dev")]
+    ending, write = ("jsonl", _json_lines) if spec.kind == "tokens" else ("csv", _csv)  # cells of csv have no lists
+    files = [out_dir / f"{spec.name}-{part}.{ending}" for part in ("train", "dev")]
     contents = []
     for file, wanted in zip(files, (False, True), strict=True):
-        contents.append(_csv(source.columns, [row for row, dev in zip(rows, in_dev, strict=True) if dev is wanted]))
+        contents.append(write(source.columns, [row for row, dev in zip(rows, in_dev, strict=True) if dev is wanted]))
         if file.exists() and file.read_bytes() != contents[-1]:
             raise UserError(f"{file}: already exists with other content; move it or choose another folder")
     return Parts(files[0], files[1], (contents[0], contents[1]), kept_together, len(entries) - len(rows))
@@ -116,10 +119,23 @@ def _classes(spec: TaskSpec, value: object) -> list[str]:
     """Returns the classes of a row: one, or for kind multilabel any number; none of a label that cannot be read."""
     if spec.kind == "classes":
         return [class_name(str(value))]
+    if spec.kind == "tokens":
+        return _classes_of_words(value)
     try:
         return split_names(value, spec.separator or ",")
     except LabelProblem:
         return []
+
+
+def _classes_of_words(value: object) -> list[str]:
+    """Returns the classes of spans, or the tags without their prefixes."""
+    if isinstance(value, list) and is_span_list(value):
+        return [str(span.get("label")) for span in value]
+    try:
+        tags = written_tags(value)
+    except LabelProblem:
+        return []
+    return list(span_classes(tags, guess_scheme(tags)))
 
 
 def _without_new_classes(
@@ -137,3 +153,8 @@ def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
     writer.writerow(columns)
     writer.writerows(rows)
     return text.getvalue().encode("utf-8", "replace")
+
+
+def _json_lines(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
+    lines = (json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) for row in rows)
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
