@@ -1,0 +1,45 @@
+"""The data of a run that was in memory: its files are copied from the cache into the run's folder.
+
+So the folder holds all that is needed to resume the run, to score it again and to see what it was trained on.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from polytask.disk.atomic import atomic_file
+from polytask.disk.writable import make_folder
+from polytask.recipe.in_memory import memory_folder
+from polytask.recipe.records import Recipe
+from polytask.recipe.task_classes import DATA_FIELDS
+from polytask.runs.folder import RunFolder
+
+
+def with_own_data(recipe: Recipe, folder: RunFolder) -> Recipe:
+    """The recipe as the run's folder has it: data that was in memory is in that folder, not in the cache."""
+    tasks = dict(recipe.tasks)
+    for name, field, path in _files_in_memory(recipe):
+        tasks[name] = replace(tasks[name], **{field: os.path.abspath(folder.data / path.name)})
+    return replace(recipe, tasks=tasks)
+
+
+def copy_data(recipe: Recipe, folder: RunFolder) -> None:
+    """Copies the data that was in memory into the run's folder. The names contain the hash of the content."""
+    for _, _, path in _files_in_memory(recipe):
+        target = folder.data / path.name
+        if not target.exists():
+            make_folder(folder.data)
+            with atomic_file(target) as unfinished:
+                shutil.copyfile(path, unfinished)
+
+
+def _files_in_memory(recipe: Recipe) -> Iterator[tuple[str, str, Path]]:
+    """Yields task, field and file of all data that was in memory."""
+    cached = Path(os.path.abspath(memory_folder()))
+    for name, task in recipe.tasks.items():
+        for field in DATA_FIELDS:
+            source: str | None = getattr(task, field)
+            if source is not None and Path(source).parent == cached:
+                yield name, field, Path(source)
