@@ -42,6 +42,8 @@ MAY: dict[str, set[str]] = {
     "export": {"build", "encoders", "model", "pretrained", "recipe", "runs.bundle", "runs.folder", "text"},
     "studies": {"build", "evaluation", "machine", "recipe", "reports", "runs", "text"},
     "tuning": {"build", "evaluation", "machine", "recipe", "reports", "runs", "studies", "tasks", "text"},
+    "fitting": {"recipe", "runs", "serving"},
+    "sklearn": {"fitting", "recipe", "runs.bundle", "serving", "tasks"},
     "__main__": {"cli"},
 }
 

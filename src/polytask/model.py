@@ -234,6 +234,25 @@ class MultiTaskModel(nn.Module):
         inverse = torch.from_numpy(np.argsort(order))
         return {task: torch.cat(outputs)[inverse] for task, outputs in copied.items()}
 
+    @torch.inference_mode()
+    def embed(
+        self, texts: Sequence[tuple[Ids, ...]] | Texts, packer: Packer, task: str | None = None, bf16: bool = False
+    ) -> Tensor:
+        """Return the mean of each text's last hidden states, in order and on the CPU.
+
+        Without a task the encoder is used without the adapter, else as this task uses it.
+        """
+        plain = Adapter(LayerAdapter(), (LayerAdapter() for _ in self.encoder.layers), self.tasks)
+        adapter, packed_as = (plain, self.tasks[0]) if task is None else (self.adapter, task)
+        means, order = [], list[int]()
+        with eval_mode(self), torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
+            for batch in self.batches(packed_as, texts, packer, InputFormat()):
+                hidden_TD = self.encode(batch.stream, adapter=adapter)
+                k = self.tasks.index(packed_as)
+                means.append(Encoded(hidden_TD, batch.stream.layout, k, self.encoder.pool).pool("mean").float().cpu())
+                order += batch.indices.tolist()
+        return torch.cat(means)[torch.from_numpy(np.argsort(order))]
+
     def _output(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Tensor:
         """Return a task's outputs for the sequences that the stream holds for the task `packed_as`."""
         k, labels = self.tasks.index(packed_as), stream.labels.get(packed_as)

@@ -77,7 +77,9 @@ def _hold_out(task: TaskFields, content: Mapping[str, Any], where: str) -> tuple
     if task.broken_rows == "stop":
         _check_filled(rows, columns, where)
     classes = [class_name(str(row.get(task.label))) for row in rows] if task.kind != "score" else None
-    in_dev = choose_dev([[row.get(text) for text in texts] for row in rows], task.dev_share, task.dev_seed, classes).in_dev
+    in_dev = choose_dev(
+        [[row.get(text) for text in texts] for row in rows], task.dev_share, task.dev_seed, classes
+    ).in_dev
     if not any(in_dev) or all(in_dev):
         raise UserError(
             f"{where}: {len(rows)} rows are too few, or too similar, to hold out {task.dev_share:.0%} of them for "

@@ -9,8 +9,8 @@ from polytask.settings import RowSample
 from polytask.types import LabelKind
 
 Data = str | os.PathLike[str] | Iterable[Mapping[str, Any]] | Any
-"""A file as in a recipe, a pandas or Polars frame, a Hugging Face data set, a pyarrow table, or dicts. (Any: the types of
-optional libraries cannot be named here.)"""
+"""A file as in a recipe, a pandas or Polars frame, a Hugging Face data set, a pyarrow table, or dicts. (Any: the types
+of optional libraries cannot be named here.)"""
 Method = str | Mapping[str, Any]
 """A method's name, or its name and options as in {"name": "focal", "gamma": 2.0}."""
 DEV_FIELDS = ("dev_share", "dev_seed")
@@ -52,7 +52,8 @@ class TaskFields:
     """Without `dev`: the share of the training rows that is held out, of each class the same. Rows with the
     same text stay together (rows with the same pair, if shared texts connect nearly all rows)."""
     dev_seed: int = field(default=0, kw_only=True)
-    """Without `dev`: seed of the choice. It is not the run's seed, so that runs with several seeds have the same rows."""
+    """Without `dev`: seed of the choice. It is not the run's seed, so that runs with several seeds use the same
+    rows."""
     rows: int | RowSample | Mapping[str, int] | None = field(default=None, kw_only=True)
     """Train on the first rows, as in 10000, or on a random sample of them, as in {"sample": 10000, "seed": 0}."""
     unlabelled: Data = field(default=None, kw_only=True)

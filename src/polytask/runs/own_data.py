@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from polytask.disk.atomic import atomic_file
 from polytask.disk.writable import make_folder
@@ -21,7 +22,8 @@ def with_own_data(recipe: Recipe, folder: RunFolder) -> Recipe:
     """The recipe as the run's folder has it: data that was in memory is in that folder, not in the cache."""
     tasks = dict(recipe.tasks)
     for name, field, path in _files_in_memory(recipe):
-        tasks[name] = replace(tasks[name], **{field: os.path.abspath(folder.data / path.name)})
+        own: dict[str, Any] = {field: os.path.abspath(folder.data / path.name)}
+        tasks[name] = replace(tasks[name], **own)
     return replace(recipe, tasks=tasks)
 
 

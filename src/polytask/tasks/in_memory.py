@@ -87,7 +87,7 @@ def _line(row: Record) -> bytes:
 
 
 def _table_rows(data: Any, kind: str, columns: Sequence[str], where: str) -> Iterator[Record]:
-    names = columns_of(data, kind, where)
+    names: Sequence[str] = columns_of(data, kind, where)
     _check_columns(names, columns, where)
     if kind == "datasets.Dataset":
         data, names = data.with_format(None).select_columns(list(columns)), columns

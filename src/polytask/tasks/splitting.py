@@ -121,7 +121,7 @@ def _groups(keys: Sequence[Sequence[bytes]]) -> list[bytes]:
 
 
 def _choose_dev(groups: Sequence[bytes], share: float, classes: Sequence[object] | None = None) -> list[bool]:
-    """Chooses whole groups in the order of their hashes, as long as they fit into the share of each of their classes."""
+    """Chooses whole groups in the order of their hashes, as long as they fit into the share of all their classes."""
     classes = [None] * len(groups) if classes is None else classes
     room = {name: round(share * count) for name, count in Counter(classes).items()}
     sizes: dict[bytes, Counter[object]] = {}
