@@ -207,7 +207,7 @@ def _labels(X: Texts, y: npt.ArrayLike | None) -> npt.NDArray[Any]:
     if y is None:
         raise UserError("fit: requires y to be passed, but the target y is None")
     labels = column_or_1d(y, warn=True)
-    check_consistent_length(X, labels)
+    check_consistent_length(_examples(X), labels)
     return np.asarray(labels)
 
 
