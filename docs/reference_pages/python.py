@@ -1,6 +1,7 @@
 """The page on the Python API: everything in `polytask.__all__`."""
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -54,7 +55,7 @@ def class_entry(name: str, value: type) -> list[str]:
         text = inspect.getdoc(getattr(value, member)) or ""
         if member.startswith("_") or f"**`{name}.{member}" in "\n".join(lines):
             continue
-        if isinstance(entry, property):
+        if isinstance(entry, property | functools.cached_property):
             lines += [f"**`{name}.{member}`** {markdown(text)}".rstrip(), ""]
         elif inspect.isroutine(getattr(value, member)):
             lines += [f"**`{name}.{member}()`**", "", *signature(member, getattr(value, member)), markdown(text), ""]

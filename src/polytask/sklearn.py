@@ -213,7 +213,9 @@ def _labels(X: Texts, y: npt.ArrayLike | None) -> npt.NDArray[Any]:
 
 def _examples(X: Texts) -> list[tuple[str, ...]]:
     """Returns single texts or pairs as tuples; raises a UserError about anything else."""
-    values = X.to_numpy() if hasattr(X, "to_numpy") else X
+    if hasattr(X, "toarray"):
+        raise UserError("X must be a list, an array or a series of texts; found sparse data")
+    values = X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X) if hasattr(X, "__array__") else X
     if isinstance(values, str) or not hasattr(values, "__len__"):
         raise UserError(f"X must be a list, an array or a series of texts; found {type(X).__name__}")
     values = values.tolist() if isinstance(values, np.ndarray) else list(values)

@@ -20,16 +20,17 @@ from polytask.runs.folder import RunFolder
 
 def with_own_data(recipe: Recipe, folder: RunFolder) -> Recipe:
     """The recipe as the run's folder has it: data that was in memory is in that folder, not in the cache."""
-    tasks = dict(recipe.tasks)
-    for name, field, path in _files_in_memory(recipe):
-        own: dict[str, Any] = {field: os.path.abspath(folder.data / path.name)}
-        tasks[name] = replace(tasks[name], **own)
-    return replace(recipe, tasks=tasks)
+    return _moved(recipe, memory_folder(), folder.data)
+
+
+def with_named_data(recipe: Recipe, folder: RunFolder) -> Recipe:
+    """The recipe of a run without the folder of its own data, so that runs on the same data have equal recipes."""
+    return _moved(recipe, folder.data, None)
 
 
 def copy_data(recipe: Recipe, folder: RunFolder) -> None:
     """Copies the data that was in memory into the run's folder. The names contain the hash of the content."""
-    for _, _, path in _files_in_memory(recipe):
+    for _, _, path in _files_in(recipe, memory_folder()):
         target = folder.data / path.name
         if not target.exists():
             make_folder(folder.data)
@@ -37,11 +38,19 @@ def copy_data(recipe: Recipe, folder: RunFolder) -> None:
                 shutil.copyfile(path, unfinished)
 
 
-def _files_in_memory(recipe: Recipe) -> Iterator[tuple[str, str, Path]]:
-    """Yields task, field and file of all data that was in memory."""
-    cached = Path(os.path.abspath(memory_folder()))
+def _moved(recipe: Recipe, source: Path, target: Path | None) -> Recipe:
+    """The recipe with files of the source folder in the target folder; without one, only with their names."""
+    tasks = dict(recipe.tasks)
+    for name, field, path in _files_in(recipe, source):
+        own: dict[str, Any] = {field: path.name if target is None else os.path.abspath(target / path.name)}
+        tasks[name] = replace(tasks[name], **own)
+    return replace(recipe, tasks=tasks)
+
+
+def _files_in(recipe: Recipe, folder: Path) -> Iterator[tuple[str, str, Path]]:
+    """Yields task, field and path of the tasks' files in a folder."""
     for name, task in recipe.tasks.items():
         for field in DATA_FIELDS:
             source: str | None = getattr(task, field)
-            if source is not None and Path(source).parent == cached:
+            if source is not None and Path(source).parent == Path(os.path.abspath(folder)):
                 yield name, field, Path(source)
