@@ -7,13 +7,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
 
 import polytask
 from polytask import Classes, Fitted, Score, UserError, YesNo
-from polytask.settings import TaskSpec
+from polytask.runs.folder import RunFolder
+from polytask.runs.own_data import with_named_data, with_own_data
+from polytask.settings import RowSample, TaskSpec
 
 TINY = {"layers": 2, "hidden": 32, "heads": 4, "ffn": 64, "positions": 128}
 SETTINGS: dict[str, Any] = {
@@ -180,6 +183,29 @@ def test_what_cannot_be_trained(task: Any, message: str, tmp_path: Path) -> None
 def test_unknown_settings_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"fit: there is no field 'adaptor' \(did you mean adapter\?\)"):
         polytask.fit({"t": Classes(rows(), "text", "label")}, TINY, run=tmp_path / "run", adaptor="pal")
+
+
+def test_lists_can_be_any_sequence() -> None:
+    task = Classes(rows(), "text", "label", dev=rows(9), classes=np.unique([2, 0, 1]), rows=RowSample(5, seed=2))
+    recipe = polytask.recipe_from({"tasks": {"t": task}}, ["tasks.t.weight=2"])
+    assert recipe.tasks["t"].classes == ("0", "1", "2")
+    assert recipe.tasks["t"].rows == RowSample(5, seed=2)
+    assert recipe.tasks["t"].weight == 2
+
+
+def test_runs_on_the_same_data_have_equal_recipes(tmp_path: Path) -> None:
+    recipe = polytask.recipe_from({"tasks": {"t": Classes(rows(), "text", "label")}})
+    folders = [RunFolder(tmp_path / name) for name in "ab"]
+    a, b = (with_own_data(recipe, folder) for folder in folders)
+    assert a != b
+    assert with_named_data(a, folders[0]) == with_named_data(b, folders[1])
+
+
+def test_a_task_with_data_in_memory_is_added(fitted: Fitted, tmp_path: Path) -> None:
+    recipe = {"tasks": {"new": Classes(rows(), "text", "label")}, "train": SETTINGS["train"]}
+    added = polytask.add_task(fitted.folder, recipe, tmp_path / "added")
+    assert added.evaluations["dev"].tasks.keys() == {"opinion", "question", "similarity", "new"}
+    assert [path.name[:8] for path in sorted((tmp_path / "added" / "data").iterdir())] == ["new-dev-", "new-trai"]
 
 
 def test_a_generator_is_read_once(tmp_path: Path) -> None:

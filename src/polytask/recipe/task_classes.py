@@ -15,6 +15,8 @@ Method = str | Mapping[str, Any]
 """A method's name, or its name and options as in {"name": "focal", "gamma": 2.0}."""
 DEV_FIELDS = ("dev_share", "dev_seed")
 """The fields that a recipe does not have: they say how rows are held out if there are no dev rows."""
+LISTS = ("text", "tags", "metrics", "classes", "range")
+"""The fields with several values."""
 DATA_FIELDS = ("train", "dev", "test", "unlabelled")
 """The fields of a task that name a file, or hold data in memory."""
 
@@ -88,7 +90,7 @@ class TaskFields:
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in DEV_FIELDS}
         defaults = {f.name: f.default for f in fields(self) if f.default is not MISSING}
         own = {name: value for name, value in values.items() if name not in defaults or value is not defaults[name]}
-        return {"kind": self.kind, **{name: _plain(value) for name, value in own.items()}}
+        return {"kind": self.kind, **{name: _plain(name, value) for name, value in own.items()}}
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,10 @@ class Score(TaskFields):
     """Whether the head learns (score - mean) / standard deviation of the training labels."""
 
 
-def _plain(value: Any) -> Any:
+def _plain(name: str, value: Any) -> Any:
+    """A field's value as a recipe file has it; lists may be given as any sequence, such as an array of classes."""
     if isinstance(value, RowSample):
         return {"sample": value.sample, "seed": value.seed}
+    if name in LISTS and value is not None and not isinstance(value, str):
+        return value.tolist() if hasattr(value, "tolist") else list(value)
     return os.fspath(value) if isinstance(value, os.PathLike) else value
