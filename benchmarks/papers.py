@@ -137,7 +137,7 @@ def changes_of(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     return {"set": options.set, "rate": options.rate, "recipes": values}
 
 
-# --- what study.json lacks ---------------------------------------------------------------------------------------------
+# --- what study.json lacks --------------------------------------------------------------------------------------------
 def with_details(folder: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The content of a study.json with the changes, the scores on training rows and the comparisons for claims."""
     study: dict[str, Any] = json.loads((folder / "study.json").read_text(encoding="utf-8"))

@@ -105,9 +105,8 @@ def read_claim(content: Mapping[str, Any], where: str) -> Claim:
 
 def read_tests(group: Mapping[str, Any], where: str) -> Iterable[Check]:
     """One test for every variant, reference and task of a group; each may be one name or a list."""
-    names = [
-        [value] if isinstance(value, str) else value for value in map(group.get, ("variant", "reference", "tasks"))
-    ]
+    values = [group[key] for key in ("variant", "reference", "tasks")]
+    names = [[value] if isinstance(value, str) else value for value in values]
     if group["expected"] not in EXPECTED or not set(names[2]) <= {*TASKS, MEAN}:
         raise UserError(f"{where}: unknown task or expectation in {dict(group)}")
     for variant, reference, task in itertools.product(*names):

@@ -7,49 +7,28 @@ from pathlib import Path
 from papers_claims import VERDICTS, Claim, Judged, System, judge, read_systems
 from papers_results import TASKS, Result, Scores, decimals, own_score, published_scores, table
 
-from polytask.reports.svg import BLUE, GREEN, INK, LEGEND, ORANGE, PURPLE, Axis, Plot, label, marker, svg_element
+from polytask.reports.svg import (
+    BLUE,
+    GREEN,
+    INK,
+    LEGEND,
+    ORANGE,
+    PURPLE,
+    TEXT,
+    Axis,
+    Plot,
+    label,
+    marker,
+    svg_element,
+    text_width,
+)
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
-PANEL, NAMES, ROW = 175.0, 150.0, 19.0  # points
+PANEL, ROW = 175.0, 19.0  # points
 HARMLESS = ("train.evaluate_train",)
 """Settings that change no training, so they are not listed as changes."""
 
-INTRODUCTION = """# Published systems
-
-Five student systems on the "minBERT" skeleton of Stanford CS224N, repeated row by row: the published scores next to ours, and a verdict on every claim.
-[Every row is one recipe, and every table one study](../recipes/papers/README.md).
-The page is made by `benchmarks/papers.py`; {run} of {all} studies have results.
-
-## How to read it
-
-- **Data**: SST (five classes, accuracy), Quora question pairs (accuracy) and STS (Pearson's r), scored on the public dev sets, which also choose the checkpoint.
-- **Encoder**: MiniLM (`all-MiniLM-L6-v2`, 22.7 M parameters) instead of BERT-base (110 M), in bf16 instead of float32.
-  So the scores themselves are not comparable with the published ones; differences between rows are what the claims are about.
-  With settings of its own, [three-tasks.yaml](../recipes/three-tasks.yaml), polytask reaches SST .487, Quora .859 and STS .866 with this encoder and data ([2026-11-15](../benchmarks/2026-11-15-three-tasks-h200.md)).
-  Rows far below that are undertrained or badly set, and their differences may vanish or turn with more training.
-- **Published scores** are those of one run each, without intervals.
-  Ours are means over seeds, with 95 % intervals over seeds and dev examples.
-- **▲ ▼ =** mark what is better than, worse than or the same (within 0.5 points) as the study's reference, after correction for all comparisons of the study; without a mark the difference is [undecided](comparing.md#read-the-results).
-  An interval is that of one difference, so it may exclude 0 and the verdict still be undecided.
-- **Changes** from the published settings are above each table; what the documents do not state is in the recipes.
-
-To run a study yourself, with the published encoder if you have its weights:
-
-```bash
-export POLYTASK_DATA=DIR
-polytask compare recipes/papers/round-robin-cosine/study-table-2.yaml --workers 8
-python benchmarks/papers.py run OUT --only round-robin-cosine/study-table-2 --set encoder=bert-base-uncased
-```
-
-The second command also makes the comparisons that are not with the study's reference, and takes changes for all studies: `--set train.epochs=3`, `--rate 5` (times the learning rate).
-`papers.py pack` and `papers.py page` bring its results into this page.
-
-## Verdicts
-
-A claim **holds** if every comparison it depends on came out as it says, and **does not hold** if one came out the other way or as no difference.
-It **cannot be told** if comparisons are undecided with these dev sets and seeds, or if no score can decide it.
-Differences below are in points, with 95 % intervals.
-"""
+INTRODUCTION = Path(__file__).parent / "papers_introduction.txt"
 
 
 def write_page(results: Sequence[Result], out: Path) -> None:
@@ -77,7 +56,8 @@ def page(
 ) -> str:
     run = sum(bool(own) for own in by_study.values())
     verdicts = {name: {c: verdict(claim, by_study) for c, claim in s.claims.items()} for name, s in systems.items()}
-    parts = [INTRODUCTION.format(run=run, all=len(by_study)), summary(systems, by_study, verdicts)]
+    introduction = INTRODUCTION.read_text(encoding="utf-8").format(run=run, all=len(by_study))
+    parts = [introduction, summary(systems, by_study, verdicts)]
     for name, system in systems.items():
         parts += [f"## {name}", f"{system.about}\n{system.differs}".strip().replace("\n\n", "\n")]
         for study, heading in system.studies.items():
@@ -162,9 +142,8 @@ def shortfall(result: Result, published: Scores, on_training_rows: bool) -> list
         for task, score in tasks.items():
             ours = variant.get("training" if on_training_rows else "scores", {}).get(task)
             if ours is not None and ours[0] < score:
-                gaps.append(
-                    (score - ours[0], f"{TASKS[task]} of {name}, {decimals(ours[0])} instead of {decimals(score)}")
-                )
+                text = f"{TASKS[task]} of {name}, {decimals(ours[0])} instead of {decimals(score)}"
+                gaps.append((score - ours[0], text))
     return [f"Furthest below the published scores: {max(gaps)[1]}."] if gaps else []
 
 
@@ -184,25 +163,27 @@ def plot(study: str, results: Sequence[Result], published: Scores, on_training_r
     """One panel for each task, a line for each row: the published score as a cross, ours with intervals."""
     rows = list(dict.fromkeys(name for result in results for name in result["variants"]))
     height = 48 + ROW * len(rows)
+    names = max(map(text_width, rows)) + TEXT
     parts = ['<rect width="100%" height="100%" fill="#ffffff"/>']
     left = 0.0
     for number, task in enumerate(TASKS):
-        width = PANEL + (NAMES if number == 0 else 0)
+        width = PANEL + (names if number == 0 else 0)
         shown = panel(task, rows, results, published, on_training_rows)
         shown.width, shown.height = width, height
         shown.y.names = [(float(row), name if number == 0 else "") for row, name in enumerate(rows)]
+        shown.y.label = "" if number else " "  # room, because the width of a name is an estimate
         box = f'<svg x="{left:g}" y="0" width="{width:g}" height="{height:g}" '
         parts.append(shown.render(f"{study}-{task}").replace("<svg ", box, 1))
         left += width
     parts.append(legend(results, bool(published), on_training_rows, height + LEGEND))
     whole = svg_element(f"papers-{study}", f"Scores of {study}", left, height + 20, parts)
-    style = 'font-family="system-ui,-apple-system,Segoe UI,Roboto,sans-serif"'
-    whole = whole.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {style} ', 1)
-    return plain_colours(whole) + "\n"
+    size = f'width="{1.2 * left:.0f}" height="{1.2 * (height + 20):.0f}"'
+    fonts = 'font-family="system-ui,-apple-system,Segoe UI,Roboto,sans-serif"'
+    return plain_colours(whole.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {size} {fonts} ', 1)) + "\n"
 
 
 def panel(task: str, rows: Sequence[str], results: Sequence[Result], published: Scores, on_training_rows: bool) -> Plot:
-    drawn = Plot(TASKS[task], x=Axis(most_ticks=4), y=Axis(limits=(len(rows) - 0.5, -0.5), grid=False))
+    drawn = Plot(TASKS[task], x=Axis(most_ticks=4, margin=0.08), y=Axis(limits=(len(rows) - 0.5, -0.5), grid=False))
     for number, result in enumerate(results):
         shift = 0.3 * (number - (len(results) - 1) / 2)
         for row, name in enumerate(rows):
