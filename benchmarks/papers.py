@@ -177,10 +177,11 @@ def compare_pairs(
 # --- tables, pack -----------------------------------------------------------------------------------------------------
 def print_tables(files: Sequence[Path]) -> None:
     published = published_scores()
+    on_training_rows = [study for system in read_systems().values() for study in system.on_training_rows]
     for result in pack(files):
         print(f"### {result['name']}", end="\n\n")
         print(f"Seeds {', '.join(map(str, result['seeds']))}; reference: {result['reference']}.", end="\n\n")
-        print(table(result, published.get(result["name"], {})), end="\n\n")
+        print(table(result, published.get(result["name"], {}), result["name"] in on_training_rows), end="\n\n")
 
 
 def print_packed(files: Sequence[Path]) -> None:

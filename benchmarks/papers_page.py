@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from papers_claims import VERDICTS, Claim, Judged, System, judge, read_systems
-from papers_results import TASKS, Result, Scores, decimals, own_score, published_scores, table
+from papers_results import TASKS, Result, Scores, decimals, has_training, own_score, published_scores, table
 
 from polytask.reports.svg import (
     BLUE,
@@ -59,7 +59,7 @@ def page(
     introduction = INTRODUCTION.read_text(encoding="utf-8").format(run=run, all=len(by_study))
     parts = [introduction, summary(systems, by_study, verdicts)]
     for name, system in systems.items():
-        parts += [f"## {name}", f"{system.about}\n{system.differs}".strip().replace("\n\n", "\n")]
+        parts += [f"## {name}", system.about, system.differs]
         for study, heading in system.studies.items():
             if by_study[study]:
                 scores, on_training_rows = published.get(study, {}), study in system.on_training_rows
@@ -101,10 +101,8 @@ def study_part(
     parts = [f"### {heading}"]
     for result in results:
         parts += [setting(result), table(result, published, on_training_rows)]
-        if on_training_rows and not any(variant["training"] for variant in result["variants"].values()):
-            parts += [
-                "These results have no scores of ours on training rows, so no column compares with the published one."
-            ]
+        if on_training_rows and not has_training(result):
+            parts += ["These results have no scores of ours on training rows."]
         parts += shortfall(result, published, on_training_rows)
     crosses = "cross: published; " if published else ""
     caption = f"{heading}: {crosses}point: ours, with its 95 % interval"
@@ -114,9 +112,11 @@ def study_part(
 def setting(result: Result) -> str:
     seeds = ", ".join(map(str, result["seeds"]))
     device = result["environment"]["device"].removeprefix("cuda (").removesuffix(")")
+    runs = {name: variant["runs"] for name, variant in result["variants"].items()}
+    unfinished = [f"{name} {done} of {planned}" for name, (done, planned) in runs.items() if done < planned]
     return (
         f"**{changes_of(result)}**; seeds {seeds}, reference {result['reference']}; {result['date']}, one {device}, "
-        f"torch {result['environment']['torch']}."
+        f"torch {result['environment']['torch']}{'; finished runs: ' if unfinished else ''}{', '.join(unfinished)}."
     )
 
 
@@ -184,6 +184,8 @@ def plot(study: str, results: Sequence[Result], published: Scores, on_training_r
 
 def panel(task: str, rows: Sequence[str], results: Sequence[Result], published: Scores, on_training_rows: bool) -> Plot:
     drawn = Plot(TASKS[task], x=Axis(most_ticks=4, margin=0.08), y=Axis(limits=(len(rows) - 0.5, -0.5), grid=False))
+    crosses = [(published[name][task], float(row)) for row, name in enumerate(rows) if task in published.get(name, {})]
+    drawn.markers([x for x, _ in crosses], [y for _, y in crosses], INK, "X", 10)
     for number, result in enumerate(results):
         shift = 0.3 * (number - (len(results) - 1) / 2)
         for row, name in enumerate(rows):
@@ -193,8 +195,6 @@ def panel(task: str, rows: Sequence[str], results: Sequence[Result], published: 
                 drawn.markers([score[0]], [row + shift], COLOURS[number % len(COLOURS)], "o", 6)
             if on_training_rows and (score := variant["training"].get(task)):
                 drawn.markers([score[0]], [row + shift], COLOURS[number % len(COLOURS)], "s", 7)
-    crosses = [(published[name][task], float(row)) for row, name in enumerate(rows) if task in published.get(name, {})]
-    drawn.markers([x for x, _ in crosses], [y for _, y in crosses], INK, "X", 9)
     return drawn
 
 
@@ -203,9 +203,10 @@ def legend(results: Sequence[Result], published: bool, on_training_rows: bool, d
     entries = [(INK, "X", f"published{rows}")] if published else []
     for number, result in enumerate(results):
         colour = COLOURS[number % len(COLOURS)]
-        entries.append((colour, "o", f"ours, dev: {changes_of(result)}".replace("`", "")))
-        if on_training_rows and any(variant["training"] for variant in result["variants"].values()):
-            entries.append((colour, "s", "ours, training rows"))
+        which = f": {changes_of(result)}".replace("`", "") if len(results) > 1 else ""
+        entries.append((colour, "o", f"ours (dev){which}"))
+        if on_training_rows and has_training(result):
+            entries.append((colour, "s", f"ours (training rows){which}"))
     parts, across = [], 6.0
     for colour, shape, text in entries:
         parts += [marker(across + 4, down, shape, 7, colour), label(across + 12, down, text, LEGEND)]

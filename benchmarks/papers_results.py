@@ -140,22 +140,26 @@ def table(result: Result, published: Scores, on_training_rows: bool = False) -> 
     claims = {
         (c["variant"], c["task"], c["rows"]): c["claim"] for c in result["comparisons"] if c["reference"] == reference
     }
-    has_training = on_training_rows and any(variant["training"] for variant in result["variants"].values())
-    kinds = ["published (training rows)", *["ours (training rows)"] * has_training, "ours (dev)"]
-    kinds = kinds if on_training_rows else ["published", "ours"]
-    lines = ["| row | " + " | ".join(f"{task} {kind}" for task in TASKS.values() for kind in kinds) + " | runs |"]
-    lines += ["|---" * (len(kinds) * len(TASKS) + 2) + "|"]
+    with_training = on_training_rows and has_training(result)
+    kinds = [" published<br>(training rows)", *[" ours<br>(training rows)"] * with_training, " ours<br>(dev)"]
+    kinds = kinds if on_training_rows else ["<br>published", "<br>ours"]
+    lines = ["| row | " + " | ".join(f"{task}{kind}" for task in TASKS.values() for kind in kinds) + " |"]
+    lines += ["|---" * (len(kinds) * len(TASKS) + 1) + "|"]
     for name, variant in result["variants"].items():
         cells = [name]
         for task in TASKS:
             there = published.get(name, {})
             cells.append(decimals(there[task]) if task in there else ABSENT)
-            if has_training:
+            if with_training:
                 cells.append(scored(variant["training"].get(task), claims.get((name, task, "train"))))
             cells.append(scored(own_score(variant, there, task), claims.get((name, task, "dev"))))
-        done, planned = variant["runs"]
-        lines.append(f"| {' | '.join(cells)} | {done} of {planned} |")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def has_training(result: Result) -> bool:
+    """Whether a result has scores on training rows."""
+    return any(variant["training"] for variant in result["variants"].values())
 
 
 def own_score(variant: Mapping[str, Any], published: Mapping[str, float], task: str) -> Sequence[float] | None:
@@ -174,4 +178,4 @@ def scored(score: Sequence[float] | None, claim: str | None) -> str:
     if score is None or not all(map(math.isfinite, score)):
         return ABSENT
     middle, low, high = map(decimals, score)
-    return f"{middle} [{low}, {high}]{MARKS[claim] if claim else ''}"
+    return f"{middle} [{low}, {high}]{MARKS[claim] if claim else ''}".replace(" ", "\N{NO-BREAK SPACE}")
