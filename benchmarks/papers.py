@@ -10,11 +10,11 @@ run     runs `polytask compare` for each study (all, or those whose name contain
         study.json to OUT/NAME.json as soon as it has ended. After --seconds the running study is stopped, its page
         is written, and the others are left out. --set and --seeds replace fields and seeds of every study, for
         example for a shorter schedule. --rate multiplies the learning rate of every row by a factor: `optimizer.lr`,
-        and `train.head_lr` in rows that set it, so that the ratio of heads and encoder stays. Cells are kept in
-        --studies, so that the same command continues; use another folder for other changes. OUT/NAME.json also has
-        what `polytask compare` does not write: the changes, the scores on training rows (of rows with
-        `train.evaluate_train`), and the comparisons that claims need and that are not with the study's reference.
-        For those, Holm's correction is over the comparisons with the same reference.
+        and `train.head_lr` in rows that set it, so that the ratio of heads and encoder stays; also in rows with a
+        frozen encoder. Cells are kept in --studies, so that the same command continues; use another folder for other
+        changes. OUT/NAME.json also has what `polytask compare` does not write: the changes, the scores on training
+        rows (of rows with `train.evaluate_train`), and the comparisons that claims need and that are not with the
+        study's reference. For those, Holm's correction is over the comparisons with the same reference.
 tables  prints a Markdown table of each study: published scores, ours with their intervals, and the verdict of every
         comparison with the study's reference.
 pack    prints what the page needs of the results (files, or all files of a folder), and nothing else: scores,
@@ -65,14 +65,17 @@ def run(options: argparse.Namespace) -> None:
         folder = options.studies / study["name"]
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / "study.yaml"
-            file.write_text(json.dumps(study), encoding="utf-8")  # JSON is YAML
+            write_yaml(study, file)
             if options.rate != 1:
-                file.write_text(json.dumps(with_rates(study, file, options.rate)), encoding="utf-8")
-            seconds = compare(file, folder, options.workers, left, options.out / f"{study['name']}.log")
+                write_yaml(with_rates(study, file, options.rate), file)
+            log = options.out / f"{study['name']}.log"
+            seconds = compare(file, folder, options.workers, left, log)
         if (folder / "study.json").is_file():
             result = with_details(folder, changes_of(path, options))
             target = options.out / f"{study['name']}.json"
             target.write_text(json.dumps(result, indent=1, ensure_ascii=False), encoding="utf-8")
+        else:
+            print(f"{study['name']}: no result, see {log}", flush=True)
         print(f"{study['name']}: {seconds:.0f} s", flush=True)
 
 
@@ -98,6 +101,10 @@ def absolute(variant: str | dict[str, Any], folder: Path) -> str | dict[str, Any
     if isinstance(variant, str):
         return str((folder / variant).resolve())
     return {**variant, "recipe": str((folder / variant["recipe"]).resolve())}
+
+
+def write_yaml(study: Mapping[str, Any], file: Path) -> None:
+    file.write_text(yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def with_rates(study: Mapping[str, Any], file: Path, factor: float) -> dict[str, Any]:

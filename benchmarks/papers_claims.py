@@ -18,7 +18,7 @@ from typing import Any, Literal
 import yaml
 from papers_results import MARKS, TASKS, Result
 
-from polytask import UserError
+from polytask.types import UserError, unknown
 
 CLAIMS = Path(__file__).parent / "claims.yaml"
 VERDICTS = ("holds", "does not hold", "cannot be told", "not run yet")
@@ -83,9 +83,33 @@ class Judged:
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 def read_systems(path: Path = CLAIMS) -> dict[str, System]:
-    """Reads claims.yaml; raises a UserError for a verdict, expectation or task that does not exist."""
+    """Reads claims.yaml; raises a UserError for a study, variant, task, expectation or verdict that does not exist."""
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return {name: read_system(system, f"{path.name}: {name}") for name, system in content.items()}
+    systems = {name: read_system(system, f"{path.name}: {name}") for name, system in content.items()}
+    variants = variants_of_studies()
+    for name, system in systems.items():
+        for study in system.studies:
+            if study not in variants:
+                raise UserError(unknown(f"{path.name}: {name}.studies", study, variants, "study"))
+        for number, claim in system.claims.items():
+            check_names(claim, variants, f"{path.name}: {name}.{number}")
+    return systems
+
+
+def variants_of_studies() -> dict[str, list[str]]:
+    """The variants of every study in recipes/papers/."""
+    files = sorted((CLAIMS.parent.parent / "recipes" / "papers").glob("*/study-*.yaml"))
+    studies = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files]
+    return {study["name"]: list(study["variants"]) for study in studies}
+
+
+def check_names(claim: Claim, variants: Mapping[str, Sequence[str]], where: str) -> None:
+    for test in claim.tests:
+        if test.study not in variants:
+            raise UserError(unknown(where, test.study, variants, "study"))
+        for variant in (test.variant, test.reference):
+            if variant not in variants[test.study]:
+                raise UserError(unknown(where, variant, variants[test.study], f"variant of {test.study}"))
 
 
 def read_system(content: Mapping[str, Any], where: str) -> System:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from papers_claims import VERDICTS, Claim, Judged, System, judge, read_systems
@@ -78,7 +79,7 @@ def verdict(claim: Claim, by_study: Mapping[str, Sequence[Result]]) -> Judged:
     if earlier.verdict in (last.verdict, "not run yet"):
         return last
     settings = {changes_of(first[test.study]) for test in claim.tests if test.study in first}
-    return Judged(last.verdict, last.reason, [*last.shown, f"({'; '.join(sorted(settings))}: {earlier.verdict})"])
+    return replace(last, reason=f"{last.reason} With {' and '.join(sorted(settings))}: {earlier.verdict}.".strip())
 
 
 def summary(
@@ -114,24 +115,25 @@ def setting(result: Result) -> str:
     device = result["environment"]["device"].removeprefix("cuda (").removesuffix(")")
     runs = {name: variant["runs"] for name, variant in result["variants"].items()}
     unfinished = [f"{name} {done} of {planned}" for name, (done, planned) in runs.items() if done < planned]
+    rest = f"; finished runs: {', '.join(unfinished)}" if unfinished else ""
     return (
-        f"**{changes_of(result)}**; seeds {seeds}, reference {result['reference']}; {result['date']}, one {device}, "
-        f"torch {result['environment']['torch']}{'; finished runs: ' if unfinished else ''}{', '.join(unfinished)}."
+        f"**With {changes_of(result)}**; seeds {seeds}, reference {result['reference']}; {result['date']}, "
+        f"one {device}, torch {result['environment']['torch']}{rest}."
     )
 
 
 def changes_of(result: Result) -> str:
-    """What was changed for a result, as a phrase."""
+    """The settings of a result, as a phrase: those of the recipes, or what was changed."""
     changes = [change for change in result["changes"]["set"] if change.partition("=")[0] not in HARMLESS]
     texts = [f"`{change}`{in_recipes(result, change)}" for change in changes]
     if result["changes"]["rate"] != 1:
         texts.append(f"{result['changes']['rate']:g} times the learning rate")
-    return f"Changed: {', '.join(texts)}" if texts else "As in the recipes"
+    return ", ".join(texts) or "the settings of the recipes"
 
 
 def in_recipes(result: Result, change: str) -> str:
-    values = result["changes"]["recipes"].get(change.partition("=")[0])
-    return f" (recipes: {', '.join(map(str, values))})" if values else ""
+    values = [value for value in result["changes"]["recipes"].get(change.partition("=")[0], ()) if value != "None"]
+    return f" (recipes: {', '.join(values)})" if values else ""
 
 
 def shortfall(result: Result, published: Scores, on_training_rows: bool) -> list[str]:
@@ -175,9 +177,13 @@ def plot(study: str, results: Sequence[Result], published: Scores, on_training_r
         box = f'<svg x="{left:g}" y="0" width="{width:g}" height="{height:g}" '
         parts.append(shown.render(f"{study}-{task}").replace("<svg ", box, 1))
         left += width
-    parts.append(legend(results, bool(published), on_training_rows, height + LEGEND))
-    whole = svg_element(f"papers-{study}", f"Scores of {study}", left, height + 20, parts)
-    size = f'width="{1.2 * left:.0f}" height="{1.2 * (height + 20):.0f}"'
+    lines = legend(results, bool(published), on_training_rows)
+    for number, (colour, shape, text) in enumerate(lines):
+        down = height + LEGEND + 1.5 * LEGEND * number
+        parts += [marker(10, down, shape, 7, colour), label(20, down, text, LEGEND)]
+    height += LEGEND + 1.5 * LEGEND * len(lines)
+    whole = svg_element(f"papers-{study}", f"Scores of {study}", left, height, parts)
+    size = f'width="{1.2 * left:.0f}" height="{1.2 * height:.0f}"'
     fonts = 'font-family="system-ui,-apple-system,Segoe UI,Roboto,sans-serif"'
     return plain_colours(whole.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {size} {fonts} ', 1)) + "\n"
 
@@ -198,20 +204,17 @@ def panel(task: str, rows: Sequence[str], results: Sequence[Result], published: 
     return drawn
 
 
-def legend(results: Sequence[Result], published: bool, on_training_rows: bool, down: float) -> str:
+def legend(results: Sequence[Result], published: bool, on_training_rows: bool) -> list[tuple[str, str, str]]:
+    """Colour, marker and text of each line of the legend."""
     rows = " (training rows)" if on_training_rows else ""
-    entries = [(INK, "X", f"published{rows}")] if published else []
+    lines = [(INK, "X", f"published{rows}")] if published else []
     for number, result in enumerate(results):
         colour = COLOURS[number % len(COLOURS)]
-        which = f": {changes_of(result)}".replace("`", "") if len(results) > 1 else ""
-        entries.append((colour, "o", f"ours (dev){which}"))
+        which = f", {changes_of(result)}".replace("`", "") if len(results) > 1 else ""
+        lines.append((colour, "o", f"ours (dev){which}"))
         if on_training_rows and has_training(result):
-            entries.append((colour, "s", f"ours (training rows){which}"))
-    parts, across = [], 6.0
-    for colour, shape, text in entries:
-        parts += [marker(across + 4, down, shape, 7, colour), label(across + 12, down, text, LEGEND)]
-        across += 30 + 5.2 * len(text)
-    return "".join(parts)
+            lines.append((colour, "s", f"ours (training rows){which}"))
+    return lines
 
 
 def plain_colours(text: str) -> str:
