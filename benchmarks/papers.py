@@ -26,6 +26,7 @@ page    writes docs/papers.md and its plots from benchmarks/papers-*.json, claim
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,8 +72,9 @@ def run(options: argparse.Namespace) -> None:
             log = options.out / f"{study['name']}.log"
             seconds = compare(file, folder, options.workers, left, log)
         if (folder / "study.json").is_file():
-            result = with_details(folder, changes_of(path, options))
             target = options.out / f"{study['name']}.json"
+            shutil.copy(folder / "study.json", target)  # the details take up to a minute
+            result = with_details(folder, changes_of(path, options))
             target.write_text(json.dumps(result, indent=1, ensure_ascii=False), encoding="utf-8")
         else:
             print(f"{study['name']}: no result, see {log}", flush=True)
