@@ -68,7 +68,14 @@ def test_regressor_of_pairs(regressor: TextRegressor) -> None:
 def test_labels_of_any_type(labels: list[Any]) -> None:
     model = TextClassifier(**{**OPTIONS, "epochs": 1}).fit(TEXTS, labels)
     assert model.classes_.tolist() == sorted(set(labels))
+    assert model.model_.bundle.labels["label"].classes == tuple(str(label) for label in sorted(set(labels)))
     assert set(model.predict(TEXTS).tolist()) <= set(labels)
+
+
+def test_classes_that_look_the_same_stay_apart() -> None:
+    model = TextClassifier(**{**OPTIONS, "epochs": 8}).fit(TEXTS, ["1", "1.0", " 1"] * 15)
+    assert model.classes_.tolist() == [" 1", "1", "1.0"]
+    assert model.score(TEXTS, ["1", "1.0", " 1"] * 15) > 0.9
 
 
 def test_the_same_seed_gives_the_same_model(classifier: TextClassifier) -> None:

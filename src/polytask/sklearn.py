@@ -24,6 +24,7 @@ from polytask.recipe.task_classes import Classes, Score, TaskFields
 from polytask.runs.bundle import save_bundle
 from polytask.serving.predictor import Predictor
 from polytask.tasks.in_memory import Record, write_rows
+from polytask.tasks.labels import class_name
 from polytask.types import Prediction, UserError
 
 TASK = "label"
@@ -166,7 +167,7 @@ class TextClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
         self.classes_, indices = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise UserError(f"fit: y must have two or more classes, found only one class: {self.classes_.tolist()}")
-        names = [str(index) for index in range(len(self.classes_))]
+        names = _class_names(self.classes_)
         self._train(X, [names[index] for index in indices], Classes, classes=names)
         return self
 
@@ -201,6 +202,12 @@ class TextRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
     def predict(self, X: Texts) -> npt.NDArray[np.float64]:
         """Returns a number for each row."""
         return np.array([prediction.label for prediction in self._predictions(X)], dtype=np.float64)
+
+
+def _class_names(classes: npt.NDArray[Any]) -> list[str]:
+    """Returns the names that the model has for the classes: their own, or numbers if two of them look the same."""
+    names = [class_name(str(value)) for value in classes.tolist()]
+    return names if all(names) and len(set(names)) == len(names) else [str(index) for index in range(len(names))]
 
 
 def _labels(X: Texts, y: npt.ArrayLike | None) -> npt.NDArray[Any]:

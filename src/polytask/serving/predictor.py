@@ -17,7 +17,6 @@ from polytask.runs.bundle import Bundle, load_run
 from polytask.serving.examples import Example, Text, Texts, examples_from, has_text
 from polytask.serving.explanation import Explanation, explain
 from polytask.serving.plain import PlainEncoder
-from polytask.serving.tables import as_table, predict_table
 from polytask.settings import TaskSpec
 from polytask.text.texts import Texts as TokenIds
 from polytask.types import Prediction, UserError, unknown
@@ -113,8 +112,11 @@ class Predictor:
         predicted_TASK, probability_TASK and, with `probabilities="all"`, probability_TASK_CLASS. `columns` are the text
         columns, by default those of the training data.
         """
-        if len(data) == 1 and not isinstance(data[0], str) and (table := as_table(data[0])) is not None:
-            return predict_table(self, table, task, columns, probabilities, strict)
+        if len(data) == 1 and not isinstance(data[0], str):
+            from polytask.serving.tables import as_table, predict_table  # imports pyarrow  # noqa: PLC0415
+
+            if (table := as_table(data[0])) is not None:
+                return predict_table(self, table, task, columns, probabilities, strict)
         positional = list(data)
         task = positional.pop(0) if task is None and positional else task
         text = positional.pop(0) if text is ... and positional else text
