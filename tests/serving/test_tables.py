@@ -58,6 +58,7 @@ def test_tables_and_texts_are_told_apart(model: Predictor) -> None:
     rows = [{"text": "fine"}]
     assert model.predict(iter(rows)) == model.predict(rows)
     (one,) = model.predict("opinion", "fine")
+    assert model.predict(iter(["fine"]), task="opinion") == [one]
     assert model.predict(["fine"], task="opinion") == model.predict("fine", task="opinion") == [one]
     assert model.predict(task="opinion", text="fine") == [one]
     assert model.predict("opinion", None)[0].label is None

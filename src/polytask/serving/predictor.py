@@ -113,10 +113,11 @@ class Predictor:
         columns, by default those of the training data.
         """
         if len(data) == 1 and not isinstance(data[0], str):
-            from polytask.serving.tables import as_table, predict_table  # imports pyarrow  # noqa: PLC0415
+            from polytask.serving.tables import is_table, predict_table  # imports pyarrow  # noqa: PLC0415
 
-            if (table := as_table(data[0])) is not None:
-                return predict_table(self, table, task, columns, probabilities, strict)
+            data = (list(data[0]),) if isinstance(data[0], Iterator) else data
+            if is_table(data[0]):
+                return predict_table(self, data[0], task, columns, probabilities, strict)
         positional = list(data)
         task = positional.pop(0) if task is None and positional else task
         text = positional.pop(0) if text is ... and positional else text

@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 WHERE = "predict"
 
 
-def as_table(data: Any) -> Any:
-    """Returns the data if it is a table or a list of dicts (a generator as a list); None for texts."""
+def is_table(data: Any) -> bool:
+    """Whether the data is a table or a list of dicts, rather than texts."""
     if kind_of(data):
-        return data
-    rows = list(data) if isinstance(data, Iterator) else data
-    is_rows = isinstance(rows, Sequence) and not isinstance(rows, str) and len(rows) and isinstance(rows[0], Mapping)
-    return rows if is_rows else None
+        return True
+    return isinstance(data, Sequence) and not isinstance(data, str) and len(data) > 0 and isinstance(data[0], Mapping)
 
 
 def predict_table(
