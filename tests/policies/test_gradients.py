@@ -116,5 +116,7 @@ def test_gradients_that_cannot_be_combined() -> None:
         combine_gradients(PcGrad, [])
     with pytest.raises(UserError, match="PcGrad has no memories"):
         combine_gradients(PcGrad, [one], [one])
+    with pytest.raises(UserError, match="WeightedSum weights losses"):
+        combine_gradients(POLICIES["sum"], [one])  # type: ignore[arg-type]
     with pytest.raises(UserError, match="AGem needs one gradient"):
         combine_gradients(OF_GRADIENTS["a_gem"], [one], [one, one])

@@ -28,6 +28,7 @@ class PolicyContext:
     """The weight of each trained task's loss, in the recipe's order: the recipe's `weight` times `train.loss_scale`.
     Policies that weight gradients do not need it."""
     kinds: Mapping[str, LabelKind] = field(default_factory=dict)
+    """The kind of each task's labels."""
     steps_per_epoch: int = 1
 
 

@@ -29,7 +29,7 @@ def combine_gradients(
     """
     if isinstance(policy, type):
         policy = policy(PolicyContext(), **options)
-    _check_memories(policy, len(memories))
+    _check(policy, len(memories))
     rows = [_as_list(gradient) for gradient in (*gradients, *memories)]
     if not gradients or len({len(row) for row in rows}) > 1:
         found = ", ".join(str(len(row)) for row in rows) or "no gradients"
@@ -45,8 +45,11 @@ def combine_gradients(
     return sums[0] if isinstance(gradients[0], Tensor) else sums  # type: ignore[return-value]
 
 
-def _check_memories(policy: GradientPolicy, count: int) -> None:
+def _check(policy: GradientPolicy, count: int) -> None:
+    """Raise a UserError if the policy does not weight gradients, or has no use for this number of memories."""
     name = type(policy).__name__
+    if not policy.needs_task_gradients:
+        raise UserError(f"policy: {name} weights losses, not gradients; call its weigh(losses) instead")
     if count and policy.memory is None:
         raise UserError(f"memories: {name} has no memories; pass all gradients as `gradients`")
     if count > 1 and policy.memory is not None and policy.memory.one_gradient:

@@ -144,7 +144,7 @@ def penalty_of(
 
     `layers` maps the input x of a layer, such as the output of the embeddings, to the outputs of that layer and of
     those above it, each [B, L, D]. It is called twice, with the same dropout. Where `mask_BL` is 0, tokens are padding:
-    they get no noise and have no part in the mean. Formula and paper: see `Lnsr`.
+    they get no noise and have no part in the mean. The formula is that of `Lnsr`, with a weight of 1.
     """
     random = RandomState(x_BLD.device)
     clean = layers(x_BLD)

@@ -26,13 +26,17 @@ MTDNN_EPS = 1e-6
 
 @dataclass(frozen=True)
 class Ascent:
-    """How SMART looks for the adversarial change d of embeddings: see `Smart`."""
+    """How the adversarial change d of embeddings is found: by steps along the gradient, from random noise."""
 
     mode: Mode = "paper"
+    """paper, or mtdnn: the authors' code."""
     steps: int = 1
     epsilon: float = 1e-5
+    """The largest change of a number, in mode paper."""
     sigma: float = 1e-5
+    """The standard deviation of the noise."""
     eta: float = 1e-3
+    """The length of a step."""
 
     def noise(self, x: Tensor) -> Tensor:
         """Draw the start of d: N(0, sigma^2)."""
@@ -69,7 +73,7 @@ def penalty_of(
 
     `forward` maps word embeddings [B, L, D] to outputs: [B, C] logits for kind classes, [B] logits for yes_no, [B]
     numbers for score. It is called `ascent.steps` + 2 times, always with the same dropout. Where `mask_BL` is 0, the
-    embeddings are padding and are not changed. Formula and paper: see `Smart`.
+    embeddings are padding and are not changed. The formula is that of `Smart`, with a weight of 1.
     """
     random = RandomState(embeddings_BLD.device)
     outputs = forward(embeddings_BLD)
