@@ -19,7 +19,7 @@ from polytask.types import UserError
 
 SHAPE = BertShape(layers=2, hidden=16, heads=2, ffn=24, vocabulary=50, positions=32, dropout=0, attention_dropout=0)
 OPTIONS: dict[str, dict[str, Any]] = {"pal": {"size": 6, "heads": 3}, "houlsby": {"size": 4}, "prefix": {"length": 3}}
-METHODS = [name for name in ADAPTERS if name != "stack"]
+METHODS = [name for name in ADAPTERS if name not in ("shared", "stack")]  # which are made of others by `build`
 LENGTHS, TASKS = [5, 1, 9, 7], ["a", "a", "b", "b"]
 
 
@@ -138,3 +138,23 @@ def test_one_task_without_a_mask_and_tasks_that_do_not_fit() -> None:
         both(ids, task=["b", "a"])
     with pytest.raises(UserError, match="there is no task 'c'"):
         both(ids, task="c")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", METHODS)
+def test_on_a_gpu_as_on_the_cpu(name: str) -> None:
+    both, inputs = adapted(name), padded()
+    is_token = inputs["attention_mask"].bool()
+    expected = both(**inputs, task=TASKS).last_hidden_state[is_token]
+    expected.square().sum().backward()
+    gradients = {own: parameter.grad for own, parameter in both.adapter.named_parameters()}
+    both.zero_grad()
+    both.cuda()
+    found = both(**{key: tensor.cuda() for key, tensor in inputs.items()}, task=TASKS).last_hidden_state[
+        is_token.cuda()
+    ]
+    found.square().sum().backward()
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-3)
+    for own, parameter in both.adapter.named_parameters():
+        gradient = None if parameter.grad is None else parameter.grad.cpu()
+        torch.testing.assert_close(gradient, gradients[own], rtol=1e-2, atol=1e-2)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -31,3 +32,19 @@ def test_it_imports_only_what_it_needs(part: str) -> None:
     assert not {name.partition(".")[0] for name in modules} & HEAVY
     ours = {name.split(".")[1] for name in modules if name.startswith("polytask.")}
     assert ours <= BASICS | PARTS[part] | {part.partition(".")[0]}
+
+
+TABLES = {
+    "adapters": "ADAPTERS",
+    "optim": "OPTIMIZERS",
+    "policies": "POLICIES",
+    "regularizers": "REGULARIZERS",
+    "samplers": "SAMPLERS",
+}
+
+
+@pytest.mark.parametrize("package", TABLES)
+def test_every_method_can_be_imported_from_its_package(package: str) -> None:
+    module = import_module(f"polytask.{package}")
+    methods = getattr(module, TABLES[package]).values()
+    assert {method.__name__ for method in methods if method.__module__.startswith("polytask")} <= set(module.__all__)

@@ -120,3 +120,11 @@ def test_gradients_that_cannot_be_combined() -> None:
         combine_gradients(POLICIES["sum"], [one])  # type: ignore[arg-type]
     with pytest.raises(UserError, match="AGem needs one gradient"):
         combine_gradients(OF_GRADIENTS["a_gem"], [one], [one, one])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu() -> None:
+    gradients = [[part.float() for part in gradient] for gradient in drawn_lists()]
+    found = combine_gradients(OF_STEPS["upgrad"], [[part.cuda() for part in gradient] for gradient in gradients])
+    assert all(part.is_cuda for part in found)
+    torch.testing.assert_close([part.cpu() for part in found], combine_gradients(OF_STEPS["upgrad"], gradients))

@@ -153,3 +153,16 @@ def test_other_kinds_of_outputs(kind: Any) -> None:
     assert penalty.item() > 0
     second = outputs + 0.1
     assert torch.equal(r_drop.penalty_of(outputs, second, kind), symmetric_distance(outputs, second, kind))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_dropout_is_replayed_on_a_gpu(bert: BertForSequenceClassification) -> None:
+    bert.cuda()
+    words_BLD, mask = bert.bert.embeddings.word_embeddings(IDS.cuda()), MASK.cuda()
+
+    def forward(words_BLD: Tensor) -> Tensor:
+        logits: Tensor = bert(inputs_embeds=words_BLD, attention_mask=mask).logits
+        return logits
+
+    calm = smart.penalty_of(forward, words_BLD, mask_BL=mask, ascent=Ascent(epsilon=1e-12))[1]
+    assert calm.item() < 1e-6

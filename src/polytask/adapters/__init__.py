@@ -49,5 +49,6 @@ __all__ = [
     "OwnEncoder",
     "Pal",
     "Prefix",
+    "Shared",
     "Stack",
 ]

@@ -19,7 +19,8 @@ class AdaptedModel(nn.Module):
 
     `AdaptedModel(bert, ("topic", "same"), Pal, size=24)`; the options are those of the adapter, whose parameters are in
     `adapter`. The names and values of the model's own parameters do not change, so `model.save_pretrained` still works.
-    Models with layers like BERT's can be used too: RoBERTa, XLM-R, ELECTRA. The adapter stack cannot be used.
+    Models with layers like BERT's can be used too: RoBERTa, XLM-R, ELECTRA. The adapters `Stack` and `Shared`, which
+    contain others, cannot be used.
     """
 
     layout: Layout
