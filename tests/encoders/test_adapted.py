@@ -114,6 +114,17 @@ def test_a_copy_has_its_own_slots() -> None:
     assert not both(**inputs, task=TASKS).last_hidden_state.any()
 
 
+def test_gradient_checkpointing() -> None:
+    both, gradients = adapted("pal").train(), []
+    for checkpointing in (False, True):
+        if checkpointing:
+            both.model.gradient_checkpointing_enable()
+        both.zero_grad()
+        both(**padded(), task=TASKS, use_cache=False).last_hidden_state.square().sum().backward()
+        gradients.append([parameter.grad for parameter in both.parameters()])
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
 def test_names_and_weights_of_the_model_stay(tmp_path: Any) -> None:
     model = BertModel(BertConfig(**config_of(SHAPE)))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
