@@ -15,6 +15,7 @@ INTRO = """\
 # Python API
 
 Everything here is imported from `polytask` itself: `import polytask; polytask.train(...)`.
+[Parts](parts.md) lists what can be used without polytask's training loop.
 Other modules are internal and may change without notice.
 Errors that a user can cause are raised as `polytask.UserError`.
 """

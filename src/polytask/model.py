@@ -1,7 +1,6 @@
 """The multi-task model: one encoder, one adapter, and one head per task. Knows interfaces, no concrete method."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +12,7 @@ from polytask import seeds
 from polytask.adapters.base import Adapter, LayerAdapter
 from polytask.encoders.bert import Bert
 from polytask.heads.base import Head
+from polytask.modes import eval_mode
 from polytask.seeds import RandomState
 from polytask.stream import Encoded, Stream
 from polytask.text.packing import Ids, InputFormat, PackedBatch, Packer, batches_by_length
@@ -38,31 +38,6 @@ class Pass:
     """The outputs of each task in the stream."""
     random: RandomState
     """The random state before the pass, from which dropout was drawn."""
-
-
-@contextmanager
-def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put the module in eval mode inside the context; afterwards every submodule has the mode it had before."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
-
-
-@contextmanager
-def without_gradients(module: nn.Module) -> Iterator[None]:
-    """Inside the context, passes compute no gradients of the module's parameters; those of its input remain."""
-    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    for parameter in trainable:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in trainable:
-            parameter.requires_grad_(True)
 
 
 class TagEmbedding(nn.Embedding):
