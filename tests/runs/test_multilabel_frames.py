@@ -39,6 +39,6 @@ def test_lists_and_columns_train_the_same_model(tmp_path: Path) -> None:
     predicted = model.predict(some)
     expected = [list(prediction.label) for prediction in model.predict("t", list(some["message"]))]
     assert predicted["predicted_t"].tolist() == expected
-    explained = model.explain("late parcel")
+    explained = model.explain("late parcel", task="t")
     assert explained.label in ("broken", "late", "wrong")
-    assert model.explain("late parcel", label="wrong").label == "wrong"
+    assert model.explain("late parcel", task="t", label="wrong").label == "wrong"
