@@ -13,8 +13,8 @@ FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init
 
 TABLES = {"adapters", "heads", "losses", "optim", "policies", "regularizers", "samplers"}
 BASES = {f"{table}.base" for table in TABLES - {"optim"}}
-# What every package may import: records, kinds of labels, the table of fused forms, random draws, the version, files.
-BASICS = {"types", "settings", "kinds", "stream", "fused_forms", "seeds", "version", "disk"}
+# What every package may import: records, kinds of labels, the table of fused forms, random draws, modes, files ...
+BASICS = {"types", "settings", "kinds", "stream", "fused_forms", "seeds", "modes", "version", "disk"}
 
 # A package (or a file at the root) -> the packages and modules it may import in addition to the basics and itself.
 MAY: dict[str, set[str]] = {
@@ -42,6 +42,8 @@ MAY: dict[str, set[str]] = {
     "export": {"build", "encoders", "model", "pretrained", "recipe", "runs.bundle", "runs.folder", "text"},
     "studies": {"build", "evaluation", "machine", "recipe", "reports", "runs", "text"},
     "tuning": {"build", "evaluation", "machine", "recipe", "reports", "runs", "studies", "tasks", "text"},
+    "fitting": {"recipe", "runs", "serving"},
+    "sklearn": {"fitting", "recipe", "runs.bundle", "serving", "tasks"},
     "__main__": {"cli"},
 }
 

@@ -64,15 +64,16 @@ class TaskSpec:
 
     name: str
     kind: LabelKind
-    """classes (two or more), yes_no, score (a number in a range), multilabel (any number of classes per row), or text
-    (plain text without labels)."""
+    """classes (two or more), yes_no, score (a number in a range), multilabel (any number of classes per row),
+    tokens (a tag for each word), or text (plain text without labels)."""
     text: tuple[str, ...]
-    """Column with the text, or the two columns of a pair."""
+    """Column with the text, or the two columns of a pair. For kind tokens, texts or lists of words."""
     label: str | tuple[str, ...] | None
     """Column with the label. Kind text has none. For kind multilabel: a column with a list of classes, or a list of
-    columns of 0 and 1, whose names are the classes."""
+    columns of 0 and 1, whose names are the classes. For kind tokens: a column with one tag for each word, or with lists
+    of spans, [{start: 0, end: 3, label: person}]."""
     train: str | None
-    """Training data: a csv, tsv, jsonl, parquet or xlsx[#SHEET] file; sample:NAME; or
+    """Training data: a csv, tsv, jsonl, parquet, xlsx[#SHEET] or CoNLL file; sample:NAME; or
     hub:DATASET[/CONFIG][@REVISION]#SPLIT. Can be left out with `trained: false`."""
     dev: str
     """Data that is evaluated during training, to choose the best checkpoint."""
@@ -88,7 +89,8 @@ class TaskSpec:
     """false: the task has a head and is scored like the others, but no step has examples of it, and it has no part in
     the mean that chooses the best checkpoint. At least one task must be trained."""
     classes: tuple[str, ...] | None = None
-    """Class names in order. Default: the labels of the training data (without it, of the dev data), sorted."""
+    """Class names in order; for kind tokens, classes of spans or plain tags. Default: the labels of the training data
+    (without it, of the dev data), sorted."""
     separator: str | None = None
     """For kind multilabel: what separates the classes of a row, as in billing|login. JSON lists need none. Default: the
     first of | ; , that the labels contain."""
@@ -99,7 +101,7 @@ class TaskSpec:
     """Lowest and highest score. Required for kind score."""
     metric: str | None = None
     """Primary metric, which chooses the best checkpoint. Default: accuracy; pearson for scores; f1_micro for
-    multilabel; perplexity for text. data.md lists the others."""
+    multilabel; f1 of spans for tokens; perplexity for text. data.md lists the others."""
     metrics: tuple[str, ...] = ()
     """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder."""
     weight: Positive = 1.0
@@ -108,7 +110,7 @@ class TaskSpec:
     """For kind score: whether the head learns (score - mean) / standard deviation of the training labels. Predictions
     are scores in the range. Cosine heads for scores have no weights to standardize."""
     head: MethodChoice | None = None
-    """Default: linear for one text, cross for a pair, mlm for plain text."""
+    """Default: linear for one text, cross for a pair, tags for kind tokens, mlm for plain text."""
     loss: MethodChoice | None = None
     """Default: cross-entropy for classes, binary cross-entropy for yes_no and multilabel, squared error for scores."""
     broken_rows: Literal["stop", "skip"] = "stop"

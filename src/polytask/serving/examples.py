@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from polytask.tasks.rows import EMPTY_TEXT, row_words, text_problem, words_problem
+from polytask.tasks.rows import EMPTY_TEXT, row_words, words_problem
 from polytask.tasks.sources.source import shortened
 from polytask.types import UserError
 
 Text = str | None
 """None, like an empty text, is a missing text."""
-Texts = Text | Sequence[Text] | Sequence[tuple[Text, Text]]
+Texts = Text | Sequence[Text] | Sequence[tuple[Text, ...]]
 """One text, a list of texts, or a list of pairs."""
 Example = tuple[Text | tuple[str, ...], ...]
 """One text, or the two texts of a pair; for tags of words, a text may be a tuple of words."""
@@ -49,9 +49,11 @@ def _is_one(value: object) -> bool:
     return isinstance(value, str | bytes) or not isinstance(value, Iterable)
 
 
-def _text(value: object, number: int, strict: bool) -> Text:
+def _text(value: object, number: int, strict: bool) -> Text | tuple[str, ...]:
     missing = not isinstance(value, str) and str(value) == "<NA>"  # pandas.NA, which cannot be compared
-    problem = EMPTY_TEXT if missing else text_problem(value)
+    problem = EMPTY_TEXT if missing else words_problem(value)
     if problem and (strict or problem != EMPTY_TEXT):
         raise UserError(f"predict: example {number} (counted from 0): {shortened(value)!r}: {problem}")
+    if isinstance(value, list | tuple) and not problem:
+        return tuple(map(str, value))
     return None if problem else str(value)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from polytask.disk.atomic import atomic_file
-from polytask.kinds.names import LabelProblem, class_name, split_names
+from polytask.kinds.names import LabelProblem, class_name, guess_separator, split_names
 from polytask.kinds.schemes import guess_scheme, is_span_list, span_classes, written_tags
 from polytask.settings import TaskSpec
 from polytask.tasks.reading import open_for
@@ -28,6 +28,15 @@ class Parts(NamedTuple):
     """What is never in both files: a text or, if shared texts connect nearly all rows, a pair of texts."""
     dropped: int
     """Rows that could not be read and are in neither file."""
+
+
+class Chosen(NamedTuple):
+    """Which rows are dev rows."""
+
+    in_dev: list[bool]
+    groups: list[bytes]
+    """For each row, the group of rows that stay together."""
+    kept_together: Literal["texts", "pairs"]
 
 
 def split_file(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0) -> Parts:
@@ -49,18 +58,12 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
     entries = list(source.rows(source.columns, needed=(*spec.text, *spec.label_columns)))
     rows = [entry[1] for entry in entries if not isinstance(entry, BrokenRow)]
     texts = [source.columns.index(column) for column in spec.text]
-    keys = [[text_key(row[i], seed) for i in texts] for row in rows]
-    kept_together: Literal["texts", "pairs"] = "texts"
-    groups = _groups(keys)
-    in_dev = _choose_dev(groups, share)
-    if spec.is_pair and sum(in_dev) < share * len(rows) / 2:
-        kept_together = "pairs"
-        groups = _groups([[b"".join(sorted(key))] for key in keys])
-        in_dev = _choose_dev(groups, share)
+    chosen = choose_dev([[row[i] for i in texts] for row in rows], share, seed)
+    in_dev = chosen.in_dev
     if isinstance(spec.label, str) and spec.kind in ("classes", "multilabel", "tokens"):
         label = source.columns.index(spec.label)
-        classes = [_classes(spec, row[label]) for row in rows]
-        in_dev = _without_new_classes(groups, classes, in_dev)
+        classes = _classes_of_rows(spec, [row[label] for row in rows])
+        in_dev = without_new_classes(chosen.groups, classes, in_dev)
     if not any(in_dev) or all(in_dev):
         raise UserError(
             f"{spec.train}: {len(rows)} rows are too few, or too similar, to split into a training and a dev file"
@@ -72,7 +75,23 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
         contents.append(write(source.columns, [row for row, dev in zip(rows, in_dev, strict=True) if dev is wanted]))
         if file.exists() and file.read_bytes() != contents[-1]:
             raise UserError(f"{file}: already exists with other content; move it or choose another folder")
-    return Parts(files[0], files[1], (contents[0], contents[1]), kept_together, len(entries) - len(rows))
+    return Parts(files[0], files[1], (contents[0], contents[1]), chosen.kept_together, len(entries) - len(rows))
+
+
+def choose_dev(
+    texts: Sequence[Sequence[object]], share: float, seed: int = 0, classes: Sequence[object] | None = None
+) -> Chosen:
+    """Chooses the rows of a dev set: `share` of all rows or, with classes, of the rows of each class.
+
+    The choice depends on the texts and the seed only. Rows with the same text are either all chosen or not at all.
+    """
+    keys = [[text_key(text, seed) for text in row] for row in texts]
+    groups = _groups(keys)
+    in_dev = _choose_dev(groups, share, classes)
+    if any(len(row) > 1 for row in keys) and sum(in_dev) < share * len(keys) / 2:
+        groups = _groups([[b"".join(sorted(key))] for key in keys])
+        return Chosen(_choose_dev(groups, share, classes), groups, "pairs")
+    return Chosen(in_dev, groups, "texts")
 
 
 def write_parts(parts: Parts) -> None:
@@ -104,31 +123,43 @@ def _groups(keys: Sequence[Sequence[bytes]]) -> list[bytes]:
     return [root(row[0]) for row in keys]
 
 
-def _choose_dev(groups: Sequence[bytes], share: float) -> list[bool]:
-    """Chooses whole groups in the order of their hashes, as long as they fit into the share."""
+def _choose_dev(groups: Sequence[bytes], share: float, classes: Sequence[object] | None = None) -> list[bool]:
+    """Chooses whole groups in the order of their hashes, as long as they fit into the share of all their classes."""
+    classes = [None] * len(groups) if classes is None else classes
+    room = {name: round(share * count) for name, count in Counter(classes).items()}
+    sizes: dict[bytes, Counter[object]] = {}
+    for group, name in zip(groups, classes, strict=True):
+        sizes.setdefault(group, Counter())[name] += 1
     chosen: set[bytes] = set()
-    room = round(share * len(groups))
-    for group, size in sorted(Counter(groups).items()):
-        if size <= room:
+    for group, counts in sorted(sizes.items(), key=lambda entry: entry[0]):
+        if all(count <= room[name] for name, count in counts.items()):
             chosen.add(group)
-            room -= size
+            for name, count in counts.items():
+                room[name] -= count
     return [group in chosen for group in groups]
 
 
-def _classes(spec: TaskSpec, value: object) -> list[str]:
-    """Returns the classes of a row: one, or for kind multilabel any number; none of a label that cannot be read."""
+def _classes_of_rows(spec: TaskSpec, values: Sequence[object]) -> list[list[str]]:
     if spec.kind == "classes":
-        return [class_name(str(value))]
-    if spec.kind == "tokens":
-        return _classes_of_words(value)
-    try:
-        return split_names(value, spec.separator or ",")
-    except LabelProblem:
-        return []
+        return [[class_name(str(value))] for value in values]
+    return [classes_of_words(value) for value in values] if spec.kind == "tokens" else sets_of(values, spec.separator)
 
 
-def _classes_of_words(value: object) -> list[str]:
-    """Returns the classes of spans, or the tags without their prefixes."""
+def sets_of(values: Sequence[object], separator: str | None) -> list[list[str]]:
+    """Returns the classes of each row of a task with several classes per row; none of a label that cannot be read."""
+    mark = separator or guess_separator(values)
+
+    def names(value: object) -> list[str]:
+        try:
+            return split_names(value, mark)
+        except LabelProblem:
+            return []
+
+    return [names(value) for value in values]
+
+
+def classes_of_words(value: object) -> list[str]:
+    """Returns the classes of the spans of a row, or of its tags; none of a label that cannot be read."""
     if isinstance(value, list) and is_span_list(value):
         return [str(span.get("label")) for span in value]
     try:
@@ -138,7 +169,7 @@ def _classes_of_words(value: object) -> list[str]:
     return list(span_classes(tags, guess_scheme(tags)))
 
 
-def _without_new_classes(
+def without_new_classes(
     groups: Sequence[bytes], classes: Sequence[Sequence[str]], in_dev: Sequence[bool]
 ) -> list[bool]:
     """Moves whole groups to train if they have a class that no training row has."""
