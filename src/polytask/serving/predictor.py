@@ -329,6 +329,9 @@ class Predictor:
             spec = self.spec(task)
             if spec.kind == "text":
                 raise UserError(f"predict: task {task} is of kind text: it has no labels to predict")
+            words = next((text for example in window for text in example if isinstance(text, tuple)), None)
+            if words is not None and not self._is_per_word(task):
+                raise UserError(f"predict: task {task}: {list(words)!r:.80}: a list or table; expected text")
             wrong = next((example for example in window if len(example) != len(spec.text)), None)
             if wrong is not None:
                 raise UserError(

@@ -112,7 +112,7 @@ class Feed:
         self.use_teachers(teacher_outputs or {})
         self.given = dict.fromkeys(examples, 0)
         """The number of examples drawn per task."""
-        self.order = ExampleOrder({task: len(own) for task, own in examples.items()}, seed)
+        self.order = ExampleOrder({task: len(own) for task, own in self.examples.items()}, seed)
         self._ahead: dict[str, _Ahead] = {}
 
     def _windows(self, task: str, examples: TokenizedExamples) -> TokenizedExamples:
