@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from polytask.version import __version__
 
 if TYPE_CHECKING:
-    from polytask.build import TABLES, options_of
     from polytask.evaluation.metrics import KNOWN_METRICS
     from polytask.evaluation.text_maps import TextMaps
     from polytask.export.adapter import export_adapter
     from polytask.export.combine import combine
+    from polytask.methods import TABLES, options_of
+    from polytask.plugins.register import register
+    from polytask.plugins.trust import trust_plugin
     from polytask.pretrained.find import describe_encoder, find_encoder
     from polytask.recipe.reading import read_recipe, recipe_from, write_recipe
     from polytask.recipe.records import Recipe
@@ -81,6 +83,7 @@ __all__ = [
     "read_recipe",
     "read_study",
     "recipe_from",
+    "register",
     "rehearse",
     "start_adding",
     "start_pretraining",
@@ -89,6 +92,7 @@ __all__ = [
     "start_tuning",
     "text_maps",
     "train",
+    "trust_plugin",
     "tune",
     "with_probes",
     "write_recipe",
@@ -98,7 +102,9 @@ __all__ = [
 
 _MODULES = {
     "runs.add": ("add_task", "start_adding"),
-    "build": ("TABLES", "options_of"),
+    "methods": ("TABLES", "options_of"),
+    "plugins.register": ("register",),
+    "plugins.trust": ("trust_plugin",),
     "evaluation.metrics": ("KNOWN_METRICS",),
     "runs.finish": ("Finished",),
     "runs.report": ("write_report",),

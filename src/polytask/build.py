@@ -4,11 +4,8 @@ All methods of a table get the same positional arguments. A method's other argum
 are its options in the recipe. An unknown method or option is an error that lists the valid ones.
 """
 
-import inspect
-import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from importlib import import_module, resources
+from collections.abc import Callable, Iterable, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ from polytask.heads import HEADS
 from polytask.heads.base import Head
 from polytask.losses import LOSSES
 from polytask.losses.base import Loss
+from polytask.methods import find_method, options_of
 from polytask.model import MultiTaskModel, TagEmbedding
 from polytask.pretrained.find import find_encoder, hub_revision
 from polytask.pretrained.limits import AtMost, check_parameters, most_parameters
@@ -36,58 +34,9 @@ from polytask.text.tokenizer import TextTokenizer
 from polytask.types import LabelSpace, UserError, unknown
 
 
-class Tables(Mapping[str, Mapping[str, Callable[..., Any]]]):
-    """The tables of methods by name. Each is imported on first use: prediction needs only two of them."""
-
-    locations = {  # noqa: RUF012  (never changed)
-        "adapter": ("polytask.adapters", "ADAPTERS"),
-        "head": ("polytask.heads", "HEADS"),
-        "loss": ("polytask.losses", "LOSSES"),
-        "regularizer": ("polytask.regularizers", "REGULARIZERS"),
-        "sampler": ("polytask.samplers", "SAMPLERS"),
-        "policy": ("polytask.policies", "POLICIES"),
-        "optimizer": ("polytask.optim", "OPTIMIZERS"),
-    }
-
-    def __getitem__(self, table: str) -> Mapping[str, Callable[..., Any]]:
-        module, name = self.locations[table]
-        methods: Mapping[str, Callable[..., Any]] = getattr(import_module(module), name)
-        return methods
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.locations)
-
-    def __len__(self) -> int:
-        return len(self.locations)
-
-
-TABLES = Tables()
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option of a method, from its constructor's signature."""
-
-    name: str
-    kind: Any
-    default: Any
-
-
-def options_of(method: Callable[..., Any]) -> list[Option]:
-    """The options of a method: its constructor's arguments that are keyword-only or have a default."""
-    init = method.__init__ if inspect.isclass(method) else method
-    hints = typing.get_type_hints(init, include_extras=True)
-    parameters = inspect.signature(method).parameters.values()
-    return [Option(p.name, hints[p.name], p.default) for p in parameters if is_option(p)]
-
-
-def is_option(p: inspect.Parameter) -> bool:
-    return p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty)
-
-
 def make(table: str, choice: MethodChoice, where: str, *context: Any) -> Any:
     """Creates the method that a recipe names, with the recipe's options."""
-    method = _find(table, choice, where)
+    method = find_method(table, choice.name, where)
     kinds = {option.name: option.kind for option in options_of(method)}
     _check_options(choice, kinds, where)
     return method(*context, **{k: convert(v, kinds[k], f"{where}.{k}") for k, v in choice.options.items()})
@@ -95,7 +44,7 @@ def make(table: str, choice: MethodChoice, where: str, *context: Any) -> Any:
 
 def option(table: str, choice: MethodChoice, name: str, where: str) -> Any:
     """The value of an option: the recipe's, or the method's default."""
-    declared = {o.name: o for o in options_of(_find(table, choice, where))}[name]
+    declared = {o.name: o for o in options_of(find_method(table, choice.name, where))}[name]
     if name in choice.options:
         return convert(choice.options[name], declared.kind, f"{where}.{name}")
     return declared.default
@@ -106,7 +55,7 @@ def complete(choice: MethodChoice, where: str, saved: bool = False) -> MethodCho
 
     `saved`: it comes from a file, which may be older than some of the options (`Adapter.earlier_options`).
     """
-    method = _find("adapter", choice, where)
+    method = find_method("adapter", choice.name, where)
     declared = [one.name for one in options_of(method)]
     _check_options(choice, declared, where)
     if saved:
@@ -119,13 +68,6 @@ def complete(choice: MethodChoice, where: str, saved: bool = False) -> MethodCho
         return [plain(item) for item in value] if isinstance(value, tuple) else value
 
     return MethodChoice(choice.name, {name: plain(option("adapter", choice, name, where)) for name in declared})
-
-
-def _find(table: str, choice: MethodChoice, where: str) -> Callable[..., Any]:
-    methods = TABLES[table]
-    if choice.name not in methods:
-        raise UserError(unknown(where, choice.name, methods, table))
-    return methods[choice.name]
 
 
 def _check_options(choice: MethodChoice, declared: Iterable[str], where: str) -> None:
@@ -201,10 +143,11 @@ def head_choice(spec: TaskSpec) -> MethodChoice:
 def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
     where = f"recipe: tasks.{spec.name}.head"
     choice = head_choice(spec)
-    method, problem = HEADS.get(choice.name), None  # None: unknown, which is an error of `make`
-    if method is not None and labels.kind not in method.kinds:
+    method: Any = find_method("head", choice.name, where)
+    problem = None
+    if labels.kind not in method.kinds:
         problem = f"{choice.name} does not support kind {labels.kind}"
-    elif method is not None and len(spec.text) not in method.texts:
+    elif len(spec.text) not in method.texts:
         problem = f"{choice.name} does not support {len(spec.text)} text(s)"
     if problem:
         raise UserError(f"{where}: {problem}; choose one of: {', '.join(fitting_heads(spec, labels)) or 'none'}")
@@ -222,8 +165,9 @@ def make_loss(spec: TaskSpec, labels: LabelSpace, counts: tuple[int, ...]) -> Lo
     if spec.loss is None:
         return None
     where = f"recipe: tasks.{spec.name}.loss"
+    find_method("loss", spec.loss.name, where)
     fits = [name for name, method in LOSSES.items() if labels.kind in method.kinds]
-    if spec.loss.name in LOSSES and spec.loss.name not in fits:
+    if spec.loss.name not in fits:
         remedy = f"choose one of: {', '.join(fits)}" if fits else "leave it out"
         raise UserError(f"{where}: {spec.loss.name} does not support kind {labels.kind}; {remedy}")
     try:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from polytask.adapters import ADAPTERS
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, Linear, LinearSite
 from polytask.adapters.stack import Stack
-from polytask.build import options_of
 from polytask.encoders.attention import attend
 from polytask.encoders.bert import Bert, BertShape
+from polytask.methods import options_of
 from polytask.settings import MethodChoice
 from polytask.stream import Layout, Stream
 from polytask.text.packing import Packer, Part

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite, SublayerSite
 from polytask.adapters.conditional_norm import ConditionalNormLayer
 from polytask.adapters.per_task import TaskLinear, TaskVector
-from polytask.build import TABLES, make_adapter, options_of
+from polytask.build import make_adapter
 from polytask.encoders.attention import attend
 from polytask.encoders.bert import Attention, Bert, BertShape, Dropout
 from polytask.fused_forms import FUSED_FORMS, definition_of, fused_form
@@ -36,6 +36,7 @@ from polytask.kernels.fused.attention import one_product_mix
 from polytask.kernels.fused.layer import fused_layer_fits
 from polytask.kernels.row_norm import Draw
 from polytask.kernels.weight_distance import distance
+from polytask.methods import TABLES, options_of
 from polytask.optim.base import ListOptimizer, TensorLists
 from polytask.optim.lion import Lion
 from polytask.regularizers.ewc import weighted_distance

@@ -16,8 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from polytask.build import option, options_of
+from polytask.build import option
 from polytask.kernels.updates import UPDATES, Learned, Table, Update, update_for
+from polytask.methods import options_of
 from polytask.optim import OPTIMIZERS
 from polytask.settings import MethodChoice
 from polytask.training import checkpoint as ckpt

@@ -16,6 +16,7 @@ from polytask.evaluation.evaluate import evaluate, split_outputs, write_predicti
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.heads.base import Head
 from polytask.machine import pick_device
+from polytask.plugins.files import use_plugins
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe
 from polytask.runs.bundle import load_run, read_split_for
@@ -156,16 +157,20 @@ class Evaluated(EvalReport):
     """By task: the file with its predictions."""
 
 
-def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] | None = None) -> Evaluated:
+def evaluate_run(
+    folder: str | Path, split: str = "dev", on: Mapping[str, str] | None = None, trust_plugins: bool = False
+) -> Evaluated:
     """Scores a finished run on its own files of a split, or on other files by task, and writes the predictions.
 
-    Predictions on other files are written to predictions/TASK-on-FILE.jsonl.
+    Predictions on other files are written to predictions/TASK-on-FILE.jsonl. `trust_plugins` remembers that the run's
+    plug-ins, which are Python programs, may run.
     """
     run = RunFolder(Path(folder))
     if not run.recipe.is_file():
         raise UserError(f"{folder}: not a run: it has no {run.recipe.name}")
     recipe = read_recipe(run.recipe)
     _check_own_functions(recipe, run.path)
+    use_plugins(recipe.plugins, trust_plugins)
     bundle = load_run(run.path)
     bundle.model.to(pick_device(recipe.train.device))
     files = dict(on or {}) or {n: f for n, s in recipe.tasks.items() if (f := _file_of(s, split, run.path)) is not None}

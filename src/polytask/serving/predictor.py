@@ -44,13 +44,20 @@ class Predictor:
 
     @classmethod
     def load(
-        cls, run: str | Path, device: str = "auto", precision: str = "float32", *, few: bool = False
+        cls,
+        run: str | Path,
+        device: str = "auto",
+        precision: str = "float32",
+        *,
+        few: bool = False,
+        trust_plugins: bool = False,
     ) -> "Predictor":
         """Loads the model of a run's folder, or of the model folder inside it.
 
         `few` is for a handful of texts: the first prediction is faster, because the encoder is not optimized first.
+        `trust_plugins` remembers that the folder's plug-ins, which are Python programs, may run.
         """
-        bundle = load_run(Path(run))
+        bundle = load_run(Path(run), trust_plugins)
         bundle.model.to(pick_device(device))
         return cls(bundle, precision, few)
 

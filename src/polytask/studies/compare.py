@@ -18,6 +18,7 @@ from polytask.disk.writable import check_target
 from polytask.evaluation.comparison.records import MARGIN
 from polytask.evaluation.metrics import check_metric
 from polytask.machine import environment, pick_device
+from polytask.plugins.files import use_plugins
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.folder import RunFolder
@@ -60,9 +61,19 @@ class StudyRunning:
     """A running study: iterate over `reports()`, then call `finish()`. Finished cells never run again."""
 
     def __init__(
-        self, study: Study, folder: str | Path | None = None, workers: int = 1, margin: float | None = None
+        self,
+        study: Study,
+        folder: str | Path | None = None,
+        workers: int = 1,
+        margin: float | None = None,
+        trust_plugins: bool = False,
     ) -> None:
-        """`margin`, in points, overrides the study's: variants that surely differ by less are called the same."""
+        """`margin`, in points, overrides the study's: variants that surely differ by less are called the same.
+
+        `trust_plugins` remembers that the recipes' plug-ins, which are Python programs, may run.
+        """
+        for recipe in study.recipes.values():
+            use_plugins(recipe.plugins, trust_plugins)
         if margin is not None:
             study = replace(study, margin=check_margin(margin, "--margin"))
         if workers < 1:
