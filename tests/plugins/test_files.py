@@ -30,9 +30,7 @@ def trained(folder: Path) -> "polytask.Finished":
 def test_a_plug_in_does_not_run_before_it_is_trusted(folder: Path) -> None:
     (folder / "my_adapter.py").write_text("open('ran', 'w')")
     for use in (polytask.train, lambda path: polytask.rehearse(read_recipe(path))):
-        with pytest.raises(
-            UserError, match=r"my_adapter.py: this plug-in is not trusted \(SHA-256 [0-9a-f]{64}\)"
-        ) as e:
+        with pytest.raises(UserError, match=r"my_adapter.py: this plug-in is not trusted \(SHA-256 \w{64}\)") as e:
             use(folder / "recipe.yaml")
         for part in ("Python program", "less ", "--trust-plugins", "polytask.trust_plugin("):
             assert part in str(e.value)
@@ -206,6 +204,9 @@ def test_the_tables_have_the_version_that_is_in_use(folder: Path, change: Change
 
 
 # --- files that are wrong ---------------------------------------------------------------------------------------------
+IMPORT = "from polytask import register; "
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -213,10 +214,10 @@ def test_the_tables_have_the_version_that_is_in_use(folder: Path, change: Change
         ("def (", "the plug-in cannot be loaded: SyntaxError"),
         ("raise SystemExit", "the plug-in cannot be loaded: SystemExit"),
         ("x = 1", "the plug-in registers nothing"),
-        ("import polytask; polytask.register('adapter', 'mine', 3)", r"my_adapter.py: register\('adapter', 'mine', ...\): must be a class"),
-        ("import polytask; [polytask.register('metric', 'm', lambda a, b: 0.0) for _ in 'ab']", "registers this name twice"),
+        (f"{IMPORT}register('adapter', 'mine', 3)", r"my_adapter.py: register\('adapter', .*: must be a class"),
+        (f"{IMPORT}[register('metric', 'm', lambda a, b: 0.0) for _ in 'ab']", "registers this name twice"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_cannot_be_used_is_named(folder: Path, source: str, message: str) -> None:
     (folder / "my_adapter.py").write_text(source)
     with pytest.raises(UserError, match=message):
@@ -229,7 +230,9 @@ def test_two_files_of_one_name_or_with_one_method_are_refused(folder: Path) -> N
     with pytest.raises(UserError, match="another plug-in has the same file name"):
         use_plugins([folder / "my_adapter.py", folder / "inner" / "my_adapter.py"], trust=True)
     (folder / "copy.py").write_text((folder / "my_adapter.py").read_text())
-    with pytest.raises(UserError, match="the name is taken by plug-in my_adapter.py, and plug-in copy.py registers it"):
+    with pytest.raises(
+        UserError, match=r"the name is taken by plug-in my_adapter.py, and plug-in copy.py registers it"
+    ):
         use_plugins([folder / "my_adapter.py", folder / "copy.py"], trust=True)
 
 

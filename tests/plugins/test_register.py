@@ -88,8 +88,8 @@ def test_a_registered_method_is_one_of_the_table() -> None:
         ("adaptor", "mine", Mine, "there is no table 'adaptor' \\(did you mean adapter\\?\\)"),
         ("kind", "mine", Mine, "kinds of tasks cannot be registered"),
         ("adapter", "My-Own", Mine, "a name must have 1 to 64 lower-case letters"),
-        ("adapter", "pal", Mine, "polytask has a adapter of this name"),
-        ("metric", "accuracy", max, "polytask has a metric of this name"),
+        ("adapter", "pal", Mine, "polytask has its own adapter of this name"),
+        ("metric", "accuracy", max, "polytask has its own metric of this name"),
         ("adapter", "mine", Mine(AdapterContext((), 1, 8, 2, 16, 0.0)), "must be a class, found Mine"),
         ("head", "mine", Mine, "Mine must derive from polytask.heads.base.Head"),
         ("sampler", "mine", Mine, "Mine has no next_step, observe, stages; derive it from .*StepSampler"),
@@ -118,7 +118,6 @@ def test_another_class_cannot_take_the_name() -> None:
 
 def test_what_is_registered_in_python_counts_in_a_runs_identity(folder: Path) -> None:
     register("adapter", "mine", Mine)
-    recipe = polytask.read_recipe(folder / "recipe.yaml", ["plugins=[]", "adapter=mine", "tasks.mood.loss=null"])
     recipe = polytask.read_recipe(
         folder / "recipe.yaml", ["plugins=[]", "adapter=mine", "tasks.mood.loss=null", "tasks.mood.metrics=[]"]
     )
@@ -170,9 +169,8 @@ def test_packages_are_imported_when_a_method_is_unknown(install: Install, caplog
     assert "good_methods" not in sys.modules
     with caplog.at_level(logging.WARNING):
         assert type(make("adapter", MethodChoice("packaged"), "here", context)).__name__ == "Packaged"
-    assert (
-        "the package broken cannot register its methods (entry point all = broken_methods): RuntimeError: too old"
-        in (caplog.text)
+    assert "the package broken cannot register its methods (entry point all = broken_methods)" in caplog.text
+    assert "RuntimeError: too old" in caplog.text
     )
     assert str(methods.REGISTERED["adapter", "packaged"].origin) == "package good 1.5"
     with pytest.raises(UserError, match="there is no adapter 'pakaged' \\(did you mean packaged"):
