@@ -230,9 +230,7 @@ def test_two_files_of_one_name_or_with_one_method_are_refused(folder: Path) -> N
     with pytest.raises(UserError, match="another plug-in has the same file name"):
         use_plugins([folder / "my_adapter.py", folder / "inner" / "my_adapter.py"], trust=True)
     (folder / "copy.py").write_text((folder / "my_adapter.py").read_text())
-    with pytest.raises(
-        UserError, match=r"the name is taken by plug-in my_adapter.py, and plug-in copy.py registers it"
-    ):
+    with pytest.raises(UserError, match=r"the name is taken by plug-in my_adapter.py, and plug-in copy.py"):
         use_plugins([folder / "my_adapter.py", folder / "copy.py"], trust=True)
 
 

@@ -171,7 +171,6 @@ def test_packages_are_imported_when_a_method_is_unknown(install: Install, caplog
         assert type(make("adapter", MethodChoice("packaged"), "here", context)).__name__ == "Packaged"
     assert "the package broken cannot register its methods (entry point all = broken_methods)" in caplog.text
     assert "RuntimeError: too old" in caplog.text
-    )
     assert str(methods.REGISTERED["adapter", "packaged"].origin) == "package good 1.5"
     with pytest.raises(UserError, match="there is no adapter 'pakaged' \\(did you mean packaged"):
         make("adapter", MethodChoice("pakaged"), "here", context)
