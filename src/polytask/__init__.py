@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from polytask.version import __version__
 
 if TYPE_CHECKING:
+    from polytask.contracts.run import Outcome, run_contracts
     from polytask.evaluation.metrics import KNOWN_METRICS
     from polytask.evaluation.text_maps import TextMaps
     from polytask.export.adapter import export_adapter
     from polytask.export.combine import combine
     from polytask.methods import TABLES, options_of
+    from polytask.plugins.files import registered_methods
     from polytask.plugins.register import register
     from polytask.plugins.trust import trust_plugin
     from polytask.pretrained.find import describe_encoder, find_encoder
@@ -50,6 +52,7 @@ __all__ = [
     "Evaluated",
     "Finding",
     "Finished",
+    "Outcome",
     "PredictedFile",
     "Prediction",
     "Predictor",
@@ -84,7 +87,9 @@ __all__ = [
     "read_study",
     "recipe_from",
     "register",
+    "registered_methods",
     "rehearse",
+    "run_contracts",
     "start_adding",
     "start_pretraining",
     "start_recipe",
@@ -102,7 +107,9 @@ __all__ = [
 
 _MODULES = {
     "runs.add": ("add_task", "start_adding"),
+    "contracts.run": ("Outcome", "run_contracts"),
     "methods": ("TABLES", "options_of"),
+    "plugins.files": ("registered_methods",),
     "plugins.register": ("register",),
     "plugins.trust": ("trust_plugin",),
     "evaluation.metrics": ("KNOWN_METRICS",),

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from polytask.disk.atomic import atomic_file
-from polytask.methods import REGISTERED, Origin, Registered, loading, put, remove
+from polytask.methods import REGISTERED, Origin, Registered, load_entry_points, loading, put, remove
 from polytask.plugins.register import check_free, collected
 from polytask.plugins.trust import check_trusted, read_plugin, trust_plugin
 from polytask.types import UserError
@@ -128,6 +128,13 @@ def use_plugins(paths: Iterable[str | Path], trust: bool = False) -> tuple[Plugi
             remove(entry)
         _put_all(plugins)
     return plugins
+
+
+def registered_methods(files: Iterable[str | Path] = (), trust_plugins: bool = False) -> tuple[Registered, ...]:
+    """All methods that are not part of polytask: those of installed packages, of these plug-in files, and of Python."""
+    load_entry_points()
+    use_plugins(files, trust_plugins)
+    return tuple(REGISTERED.values())
 
 
 @contextmanager

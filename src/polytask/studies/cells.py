@@ -22,7 +22,7 @@ from polytask.runs.teachers import teacher_origin
 from polytask.studies.study import Study
 from polytask.types import UserError
 
-NOT_IN_A_RESULT = frozenset({"cli", "evaluation.comparison", "export", "reports", "studies", "tuning"})
+NOT_IN_A_RESULT = frozenset({"cli", "contracts", "evaluation.comparison", "export", "reports", "studies", "tuning"})
 """Packages that no run's weights, scores, predictions or costs depend on."""
 
 
