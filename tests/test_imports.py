@@ -35,7 +35,7 @@ MAY: dict[str, set[str]] = {
     "training": {"kernels", "model", "text", *BASES},
     "recipe": {"tasks"},
     "build": {"encoders", "kernels", "methods", "model", "pretrained", "recipe", "text", *TABLES},
-    "contracts": {"adapters", "build", "encoders", "heads", "methods", "model", "plugins", "recipe", "text", *BASES},
+    "contracts": {"adapters", "build", "encoders", "methods", "model", "plugins", "recipe", "text", *BASES},
     "reports": {"evaluation", "text"},
     "runs": {
         *("build", "evaluation", "machine", "methods", "model", "plugins", "pretrained", "recipe", "reports", "tasks"),
