@@ -173,6 +173,23 @@ def test_worker_processes_load_trusted_plug_ins(folder: Path, monkeypatch: pytes
     assert [cell["state"] for variant in content["variants"].values() for cell in variant["cells"]] == ["done"] * 4
 
 
+def test_finished_runs_are_compared_by_the_content_of_their_plug_ins(folder: Path) -> None:
+    for name, settings in {"a": [], "b": ["seed=1"], "c": ["adapter=none"]}.items():
+        polytask.train(folder / "recipe.yaml", folder / name, [*settings, "train.epochs=1"], trust_plugins=True)
+    content = polytask.compare_runs([folder / name for name in "abc"], folder / "comparison")
+    assert {variant: len(known["cells"]) for variant, known in content["variants"].items()} == {"a": 2, "c": 1}
+    assert content["differences"].keys() == {"adapter", "adapter.strength"}
+
+
+def test_a_search_loads_trusted_plug_ins(folder: Path) -> None:
+    pytest.importorskip("optuna")
+    options = {"vary": ["optimizer.lr=1e-4,1e-3"], "folder": folder / "tuning"}
+    with pytest.raises(UserError, match="not trusted"):
+        polytask.start_tuning(folder / "recipe.yaml", "1m", **options)
+    tuning = polytask.start_tuning(folder / "recipe.yaml", "1m", **options, trust_plugins=True)
+    assert tuning.plan.fields[0].field == "optimizer.lr"
+
+
 def test_tasks_are_added_with_the_plug_ins_of_both_recipes(folder: Path) -> None:
     old = {**RECIPE, "plugins": ["my_adapter.py"], "tasks": {"mood": TASK, "other": TASK}}
     (folder / "recipe.yaml").write_text(yaml.safe_dump(old))

@@ -37,10 +37,6 @@ class Plugin:
     source: bytes
     methods: tuple[Registered, ...]
 
-    @property
-    def module(self) -> ModuleType:
-        return sys.modules[_module_name(self.name, self.sha256)]
-
 
 _known: dict[tuple[str, str], Plugin] = {}
 """By name and SHA-256: the plug-ins that this process has loaded."""

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from polytask.disk.atomic import write_atomically
+from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.writable import check_target
 from polytask.evaluation.comparison.records import MARGIN
@@ -291,7 +292,7 @@ def _grouped(folders: Sequence[Path]) -> tuple[list[FinishedRun], dict[str, Reci
         summary = summary_of(folder)
         if summary is None:
             raise UserError(f"{folder}: not a finished run: it has no summary.json")
-        recipe = read_recipe(RunFolder(folder).recipe)
+        recipe = _with_hashed_plugins(read_recipe(RunFolder(folder).recipe))
         plain = replace(recipe, seed=0, name="")
         same = [name for name, other in recipes.items() if replace(other, seed=0, name="") == plain]
         variant = same[0] if same else _free_name(folder, recipes)
@@ -300,6 +301,12 @@ def _grouped(folders: Sequence[Path]) -> tuple[list[FinishedRun], dict[str, Reci
             raise UserError(f"{folder}: another run has the same recipe and the same seed {recipe.seed}")
         runs.append(FinishedRun(variant, recipe.seed, folder, summary))
     return runs, recipes
+
+
+def _with_hashed_plugins(recipe: Recipe) -> Recipe:
+    """The recipe with the content of its plug-ins in place of their paths, which are different for every run."""
+    files = [Path(file) for file in recipe.plugins]
+    return replace(recipe, plugins=tuple(f"{file.name} {sha256(file)[:16]}" for file in files if file.is_file()))
 
 
 def _free_name(folder: Path, taken: Mapping[str, Any]) -> str:
