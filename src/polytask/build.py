@@ -179,7 +179,11 @@ def make_loss(spec: TaskSpec, labels: LabelSpace, counts: tuple[int, ...]) -> Lo
 
 def make_adapter(choice: MethodChoice, tasks: tuple[str, ...], shape: BertShape) -> Adapter:
     numbers = (shape.layers, shape.hidden, shape.heads, shape.ffn, shape.dropout)
-    context = AdapterContext(tasks, *numbers, make=lambda inner: make_adapter(inner, tasks, shape), attend=attend)
+
+    def make_inner(inner: MethodChoice, inner_tasks: tuple[str, ...] | None = None) -> Adapter:
+        return make_adapter(inner, inner_tasks or tasks, shape)
+
+    context = AdapterContext(tasks, *numbers, make=make_inner, attend=attend)
     adapter: Adapter = make("adapter", choice, "recipe: adapter", context)
     return adapter
 

@@ -20,6 +20,7 @@ from polytask.stream import Layout
 from polytask.types import UserError
 
 OPTIONS: dict[str, dict[str, Any]] = {"pal": {"size": 12, "heads": 3}, "low_rank": {"size": 8}, "houlsby": {"size": 6}}
+OPTIONS["shared"] = {"adapter": MethodChoice("pal", OPTIONS["pal"])}
 OPTIONS["stack"] = {
     "adapters": tuple(MethodChoice(name, OPTIONS.get(name, {})) for name in ("pal", "conditional_norm", "lhuc", "lora"))
 }
@@ -40,6 +41,7 @@ def test_the_contract(name: str, holds: Callable[[contract.Method], None]) -> No
 
 
 WITH_PARAMETERS = [name for name in ADAPTERS if any(True for _ in make(name).parameters())]
+WITH_TASKS = [name for name in ADAPTERS if make(name).task_parameters("one")]
 WITH_LAYERS = [name for name, method in ADAPTERS.items() if "layers" in {option.name for option in options_of(method)}]
 
 
@@ -80,11 +82,11 @@ def stacked(*parts: Adapter) -> Stack:
     return Stack(context, adapters=tuple(MethodChoice("any") for _ in parts))
 
 
-@pytest.mark.parametrize("name", WITH_PARAMETERS)
+@pytest.mark.parametrize("name", WITH_TASKS)
 def test_in_a_stack_every_parameter_gets_a_gradient_in_both_orders(name: str) -> None:
     """With every adapter that follows in the table, and with one that changes what goes into a linear map."""
     bert, stream = encoder(), PACKER.pack(both())
-    following = WITH_PARAMETERS[WITH_PARAMETERS.index(name) :]
+    following = WITH_TASKS[WITH_TASKS.index(name) :]
     others = {other: shaken(make(other)) for other in following} | {"input_scale": input_scale()}
     for other, partner in others.items():
         adapter = shaken(make(name))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from polytask.adapters.base import Adapter
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter
 from polytask.adapters.bitfit import BitFit
 from polytask.adapters.conditional_norm import ConditionalNorm
 from polytask.adapters.houlsby import Houlsby
@@ -14,6 +14,7 @@ from polytask.adapters.none import NoAdapter
 from polytask.adapters.own_encoder import OwnEncoder
 from polytask.adapters.pal import Pal
 from polytask.adapters.prefix import Prefix
+from polytask.adapters.shared import Shared
 from polytask.adapters.stack import Stack
 
 ADAPTERS: dict[str, Callable[..., Adapter]] = {
@@ -28,5 +29,26 @@ ADAPTERS: dict[str, Callable[..., Adapter]] = {
     "own_encoder": OwnEncoder,
     "pal": Pal,
     "prefix": Prefix,
+    "shared": Shared,
     "stack": Stack,
 }
+
+__all__ = [
+    "ADAPTERS",
+    "Adapter",
+    "AdapterContext",
+    "BitFit",
+    "ConditionalNorm",
+    "Houlsby",
+    "Ia3",
+    "LayerAdapter",
+    "Lhuc",
+    "Lora",
+    "LowRank",
+    "NoAdapter",
+    "OwnEncoder",
+    "Pal",
+    "Prefix",
+    "Shared",
+    "Stack",
+]

@@ -13,6 +13,7 @@ from polytask.contracts.claims import require, require_close, require_finite
 from polytask.encoders.attention import attend
 from polytask.encoders.bert import Bert, BertShape
 from polytask.methods import find_method
+from polytask.settings import MethodChoice
 from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
 
@@ -25,7 +26,13 @@ PACKER = Packer(TASKS, 2, 3, 32)
 def context_of(tasks: Sequence[str] = TASKS) -> AdapterContext:
     numbers = SHAPE.layers, SHAPE.hidden, SHAPE.heads, SHAPE.ffn, SHAPE.dropout
     context = AdapterContext(tuple(tasks), *numbers, attend=attend)
-    return replace(context, make=lambda inner: find_method("adapter", inner.name, "here")(context, **inner.options))
+
+    def make(inner: MethodChoice, own: tuple[str, ...] | None = None) -> Adapter:
+        method = find_method("adapter", inner.name, "here")
+        adapter: Adapter = method(replace(context, tasks=own or context.tasks), **inner.options)
+        return adapter
+
+    return replace(context, make=make)
 
 
 def encoder() -> Bert:

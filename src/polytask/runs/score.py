@@ -17,8 +17,10 @@ from polytask.evaluation.packed_splits import PackedSplits
 from polytask.heads.base import Head
 from polytask.machine import pick_device
 from polytask.plugins.files import use_plugins
+from polytask.recipe.in_memory import file_of
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe
+from polytask.recipe.task_classes import Data, is_in_memory
 from polytask.runs.bundle import load_run, read_split_for
 from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared
@@ -158,12 +160,12 @@ class Evaluated(EvalReport):
 
 
 def evaluate_run(
-    folder: str | Path, split: str = "dev", on: Mapping[str, str] | None = None, trust_plugins: bool = False
+    folder: str | Path, split: str = "dev", on: Mapping[str, Data] | None = None, trust_plugins: bool = False
 ) -> Evaluated:
-    """Scores a finished run on its own files of a split, or on other files by task, and writes the predictions.
+    """Scores a finished run on its own files of a split, or on other data by task, and writes the predictions.
 
-    Predictions on other files are written to predictions/TASK-on-FILE.jsonl. `trust_plugins` remembers that the run's
-    plug-ins, which are Python programs, may run.
+    Other data is a file, or in memory. Predictions on it are written to predictions/TASK-on-FILE.jsonl. `trust_plugins`
+    remembers that the run's plug-ins, which are Python programs, may run.
     """
     run = RunFolder(Path(folder))
     if not run.recipe.is_file():
@@ -173,7 +175,8 @@ def evaluate_run(
     use_plugins(recipe.plugins, trust_plugins)
     bundle = load_run(run.path)
     bundle.model.to(pick_device(recipe.train.device))
-    files = dict(on or {}) or {n: f for n, s in recipe.tasks.items() if (f := _file_of(s, split, run.path)) is not None}
+    own = {} if on else {name: _file_of(spec, split, run.path) for name, spec in recipe.tasks.items()}
+    files: dict[str, Any] = dict(on or {}) or {name: file for name, file in own.items() if file is not None}
     if not files:
         raise UserError(f"{folder}: no task of its recipe has a {split} file")
     splits = {}
@@ -182,6 +185,10 @@ def evaluate_run(
             if name not in known:
                 raise UserError(unknown(str(where), name, known, "task"))
         spec = recipe.tasks[name]
+        if is_in_memory(file):
+            columns = [*spec.text, *spec.tags, *([] if spec.label is None else [spec.label])]
+            files[name] = file = file_of(file, columns, name, f"evaluate: on[{name!r}]")
+            spec = replace(spec, format=None, encoding=None)
         splits[name] = read_split_for(bundle, spec, file, split)
     outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16")
     report = evaluate(bundle.model, outputs, splits, recipe.tasks, split, 0)
