@@ -40,7 +40,28 @@ class AdapterContext:
     make: "Callable[[MethodChoice], Adapter] | None" = None
     """Makes another adapter for the same encoder and tasks."""
     attend: Callable[[Tensor, Tensor, Tensor, Layout, float], Tensor] | None = None
-    """The encoder's attention: queries, keys, values, layout and the dropout of attention weights."""
+    """Attention inside each sequence: queries, keys, values, layout and the dropout of attention weights."""
+    embedding: int | None = None
+    """The size of word embeddings; None: `hidden`."""
+    up: int | None = None
+    """The number of outputs of the linear map "up"; None: `ffn`. A gated feed-forward part has twice as many."""
+    pre_norm: bool = False
+    """Whether the layers normalize their input instead of their output."""
+
+    @property
+    def embedding_size(self) -> int:
+        return self.embedding or self.hidden
+
+    @property
+    def up_size(self) -> int:
+        return self.up or self.ffn
+
+
+class AffineNorm(Protocol):
+    """A norm with a scale and, unless it is None, a shift."""
+
+    weight: Any
+    bias: Any
 
 
 class Encoder(Protocol):
@@ -49,7 +70,7 @@ class Encoder(Protocol):
     def linear(self, layer: int, site: str) -> nn.Linear:
         """Returns a linear map of a layer."""
 
-    def layer_norm(self, layer: int, site: str) -> nn.LayerNorm:
+    def layer_norm(self, layer: int, site: str) -> AffineNorm:
         """Returns a norm of a layer."""
 
 
@@ -90,8 +111,9 @@ class LayerAdapter(nn.Module):
     @fusible
     def norm(self, site: NormSite, base: nn.LayerNorm, x_TD: Tensor, layout: Layout) -> Tensor:
         """The LayerNorm that `affine` defines, each task's rows with the task's own vectors. Not a slot."""
-        vectors = {k: self.affine(site, base.weight, base.bias, k) for k, _ in task_rows(layout)}
-        if all(gamma_D is base.weight and beta_D is base.bias for gamma_D, beta_D in vectors.values()):
+        shift_D = norm_shift(base)
+        vectors = {k: self.affine(site, base.weight, shift_D, k) for k, _ in task_rows(layout)}
+        if all(gamma_D is base.weight and beta_D is shift_D for gamma_D, beta_D in vectors.values()):
             plain_TD: Tensor = base(x_TD)
             return plain_TD
         return per_task(
@@ -157,6 +179,12 @@ class TaskSpecific(Protocol):
 
     def own(self, k: int) -> list[nn.Parameter]:
         """Returns the parameters of task k."""
+
+
+def norm_shift(norm: AffineNorm) -> Tensor:
+    """The shift of a norm; zeros if it has none."""
+    shift_D: Tensor = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
+    return shift_D
 
 
 def task_rows(layout: Layout) -> Iterator[tuple[int, slice]]:

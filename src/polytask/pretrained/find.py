@@ -89,11 +89,14 @@ def describe_encoder(folder: Path) -> dict[str, Any]:
     return {
         "folder": str(folder),
         **({"revision": revision} if (revision := hub_revision(folder)) else {}),
+        "kind": shape.kind,
         "layers": shape.layers,
         "hidden": shape.hidden,
         "heads": shape.heads,
         "parameters": num_parameters(shape),
         "vocabulary": shape.vocabulary,
+        "longest sequence": shape.positions,
+        **({"runs without fused kernels": reason} if (reason := shape.plain_definition) else {}),
         "files": [{"name": p.name, "bytes": p.stat().st_size, "sha256": sha256(p)} for p in paths if p.is_file()],
     }
 
