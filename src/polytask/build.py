@@ -205,7 +205,8 @@ def check_vocabulary(tokenizer: TextTokenizer, shape: EncoderShape, folder: Path
 def make_packer(recipe: Recipe, tokenizer: TextTokenizer, tagged: bool = False) -> Packer:
     tasks = tuple(recipe.tasks)
     assert recipe.max_length <= tokenizer.max_tokens, "texts were truncated before packing"
-    return Packer(tasks, tokenizer.cls_id, tokenizer.sep_id, recipe.max_length, tokenizer.masker, tagged)
+    special_ids = tokenizer.cls_id, tokenizer.sep_id
+    return Packer(tasks, *special_ids, recipe.max_length, tokenizer.masker, tagged, tokenizer.pair)
 
 
 # --- the model --------------------------------------------------------------------------------------------------------

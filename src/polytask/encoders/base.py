@@ -31,8 +31,6 @@ class EncoderShape:
     pre_norm: ClassVar[bool] = False
     """Whether layers normalize their input instead of their output."""
 
-    kind: str = "bert"
-    """The architecture, by the name that Hugging Face's config.json has for it (`model_type`)."""
     layers: Annotated[int, Bounds(1, 1000)] = 12
     hidden: Size = 768
     heads: Size = 12
@@ -45,6 +43,8 @@ class EncoderShape:
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.1
     initializer_range: Annotated[float, Bounds(0, 1, "(]")] = 0.02
+    kind: str = "bert"
+    """The architecture, by the name that Hugging Face's config.json has for it (`model_type`)."""
 
     @property
     def plain_definition(self) -> str | None:

@@ -59,7 +59,7 @@ def combine(
     for name, part in parts.items():
         _copy_tensors(model, name, part)
     length = _choose_length(parts, max_length, model.encoder.shape.positions)
-    packer = Packer(tuple(parts), tokenizer.cls_id, tokenizer.sep_id, length)
+    packer = Packer(tuple(parts), tokenizer.cls_id, tokenizer.sep_id, length, pair=tokenizer.pair)
     with atomic_folder(target) as fresh:
         save_bundle(Bundle(model, tokenizer, packer, specs, labels, adapter), fresh)
     return target

@@ -244,7 +244,7 @@ def load_bundle(folder: Path) -> Bundle:
     tags = content.word_tags
     model = _load_model(folder, specs, labels, adapter, None if tags is None else len(tags.names))
     ids, tagged = (tokenizer.cls_id, tokenizer.sep_id), tags is not None
-    packer = Packer(tuple(specs), *ids, content.max_length, tokenizer.masker, tagged)
+    packer = Packer(tuple(specs), *ids, content.max_length, tokenizer.masker, tagged, tokenizer.pair)
     return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter, tags)
 
 
