@@ -252,10 +252,14 @@ def make_loss(spec: TaskSpec, labels: LabelSpace, counts: tuple[int, ...]) -> Lo
 
 def make_adapter(choice: MethodChoice, tasks: tuple[str, ...], shape: EncoderShape) -> Adapter:
     numbers = (shape.layers, shape.hidden, shape.heads, shape.ffn, shape.dropout)
+
+    def make_inner(inner: MethodChoice, inner_tasks: tuple[str, ...] | None = None) -> Adapter:
+        return make_adapter(inner, inner_tasks or tasks, shape)
+
     context = AdapterContext(
         tasks,
         *numbers,
-        make=lambda inner: make_adapter(inner, tasks, shape),
+        make=make_inner,
         attend=attend,
         embedding=shape.embedding_size,
         up=shape.up_size,

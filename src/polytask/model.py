@@ -284,11 +284,9 @@ class MultiTaskModel(nn.Module):
             for task in self.tasks
         }
         tags = 0 if self.word_tags is None else self.word_tags.weight.numel()
-        adapter = _count(self.adapter.parameters())
-        own = sum(_count(self.adapter.task_parameters(task)) for task in self.tasks)
         return {
             "encoder": _count(self.encoder.parameters()) + tags,
-            "adapter_shared": adapter - own,
+            "adapter_shared": _count(self.adapter.shared_state().values()),
             "per_task": per_task,
             "total": _count(self.parameters()),
             "trainable": _count(p for p in self.parameters() if p.requires_grad),

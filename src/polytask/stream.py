@@ -142,6 +142,13 @@ class Layout:
         return tuple(length + own for own in self.lengths)
 
     @cached_property
+    def as_one_task(self) -> "Layout":
+        """The same sequences as those of a single task, filler included."""
+        sequences = len(self.cu_seqlens_S1) - 1
+        tokens = max((end for _, end in self.token_ranges), default=0) if self.static_shape else sum(self.lengths)
+        return self.with_ranges(((0, sequences),), ((0, tokens),))
+
+    @cached_property
     def groups(self) -> Groups:
         tasks = tuple(k for k, (first, last) in enumerate(self.token_ranges) if first < last)
         tokens = sum(self.lengths)

@@ -27,13 +27,14 @@ CONTEXT = AdapterContext(
     SHAPE.heads,
     SHAPE.ffn,
     SHAPE.dropout,
-    make=lambda swap: ADAPTERS[swap.name](CONTEXT, **swap.options),
+    make=lambda swap, tasks=None: ADAPTERS[swap.name](replace(CONTEXT, tasks=tasks or CONTEXT.tasks), **swap.options),
     attend=attend,
 )
 PACKER = Packer(("one", "two"), 2, 3, 32)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {"pal": {"size": 12, "heads": 3}, "low_rank": {"size": 8}, "houlsby": {"size": 6}}
+OPTIONS["shared"] = {"adapter": MethodChoice("pal", OPTIONS["pal"])}
 OPTIONS["stack"] = {
     "adapters": tuple(MethodChoice(name, OPTIONS.get(name, {})) for name in ("pal", "conditional_norm", "lhuc", "lora"))
 }
@@ -103,6 +104,7 @@ def test_a_mixed_stream_is_the_same_as_one_task_at_a_time(name: str) -> None:
 
 
 WITH_PARAMETERS = [name for name in ADAPTERS if any(True for _ in make(name).parameters())]
+WITH_TASKS = [name for name in ADAPTERS if make(name).task_parameters("one")]
 WITH_LAYERS = [name for name, method in ADAPTERS.items() if "layers" in {option.name for option in options_of(method)}]
 
 
@@ -123,7 +125,7 @@ def test_gradients_of_a_mixed_stream_are_those_of_each_task_alone(name: str) -> 
         torch.testing.assert_close(gradient, sum(found[1:], start=found[0]), atol=2e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", WITH_PARAMETERS)
+@pytest.mark.parametrize("name", WITH_TASKS)
 def test_no_gradient_reaches_another_task(name: str) -> None:
     bert, adapter = encoder(), shaken(make(name))
     bert.encode(PACKER.pack([part("one", 1)]), adapter).square().sum().backward()
@@ -131,7 +133,7 @@ def test_no_gradient_reaches_another_task(name: str) -> None:
     assert all(p.grad is None for p in adapter.task_parameters("two"))
 
 
-@pytest.mark.parametrize("name", WITH_PARAMETERS)
+@pytest.mark.parametrize("name", WITH_TASKS)
 def test_a_task_changes_only_its_own_rows(name: str) -> None:
     bert, adapter = encoder(), shaken(make(name))
     stream, before = encoded(bert, adapter, part("one", 1), part("two", 2))
@@ -196,7 +198,9 @@ def test_many_tasks_in_a_stream_of_static_shape_are_each_as_if_separate(name: st
     """Their parameters are stacked, and the gradients reach each task's own parameters."""
     tasks = tuple("abcdef")
     inner, packer = replace(CONTEXT, tasks=tasks), Packer(tasks, 2, 3, 32)
-    context = replace(inner, make=lambda swap: ADAPTERS[swap.name](inner, **swap.options))
+    context = replace(
+        inner, make=lambda swap, own=None: ADAPTERS[swap.name](replace(inner, tasks=own or tasks), **swap.options)
+    )
     bert = encoder()
     torch.manual_seed(1)
     adapter = ADAPTERS[name](context, **OPTIONS.get(name, {}))
@@ -254,11 +258,11 @@ def stacked(*parts: Adapter) -> Stack:
     return Stack(replace(CONTEXT, make=lambda swap: next(given)), adapters=tuple(MethodChoice("any") for _ in parts))
 
 
-@pytest.mark.parametrize("name", WITH_PARAMETERS)
+@pytest.mark.parametrize("name", WITH_TASKS)
 def test_in_a_stack_every_parameter_gets_a_gradient_in_both_orders(name: str) -> None:
     """With every adapter that follows in the table, and with one that changes what goes into a linear map."""
     bert, stream = encoder(), PACKER.pack([part("one", 1), part("two", 2)])
-    following = WITH_PARAMETERS[WITH_PARAMETERS.index(name) :]
+    following = WITH_TASKS[WITH_TASKS.index(name) :]
     others = {other: shaken(make(other)) for other in following} | {"input_scale": input_scale()}
     for other, partner in others.items():
         adapter = shaken(make(name))

@@ -230,9 +230,10 @@ def choices(kind: Any) -> list[Any]:
 
 
 def must_be_first(name: str) -> bool:
-    """Whether it can only be the first of a stack, or is a stack itself."""
+    """Whether it can only be the first of a stack, or is made of other adapters."""
     options = {option.kind for option in options_of(ADAPTERS[name])}
-    return tuple[MethodChoice, ...] in options or bool(made_adapter(MethodChoice(name, small(name))).replacements())
+    of_others = bool(options & {MethodChoice, tuple[MethodChoice, ...]})
+    return of_others or bool(made_adapter(MethodChoice(name, small(name))).replacements())
 
 
 def made_adapter(choice: MethodChoice) -> Adapter:

@@ -9,12 +9,9 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from polytask import Finished, UserError, export_adapter, load
 from polytask.adapters import ADAPTERS
-from polytask.adapters.base import AdapterContext
-from polytask.adapters.none import NoAdapter
 from polytask.build import complete
 from polytask.encoders.bert import Bert, BertShape
 from polytask.export.adapter import KEY, read_adapter
@@ -23,6 +20,9 @@ from polytask.runs.bundle import load_bundle, save_bundle
 from polytask.settings import MethodChoice
 
 SMALL = {"pal": "{name: pal, size: 12, heads: 3}", "stack": "{name: stack, adapters: [low_rank, lora, lhuc]}"}
+
+
+PER_TASK = [name for name in ADAPTERS if name != "shared"]  # tests/adapters/test_shared.py
 
 
 def record_of(path: Path) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def rewrite(path: Path, record: Any, tensors: dict[str, torch.Tensor] | None = N
     save_file(load_file(path) if tensors is None else tensors, path, metadata={KEY: json.dumps(record)})
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("name", PER_TASK)
 def test_a_file_has_its_own_numbers_and_no_others(name: str, tmp_path: Path, make_run: Any) -> None:
     bundle = load_bundle(make_run("run", (f"adapter={SMALL.get(name, name)}",)) / "model")
     model = bundle.model
@@ -54,7 +54,7 @@ def test_a_file_has_its_own_numbers_and_no_others(name: str, tmp_path: Path, mak
     assert path.stat().st_size < 4 * model.budget()["per_task"]["question"] + 16_000
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("name", PER_TASK)
 def test_tensor_names_do_not_depend_on_the_task(name: str, make_run: Any) -> None:
     model = load(make_run("run", (f"adapter={SMALL.get(name, name)}",))).bundle.model
     first, last = (model.adapter.task_state(task) for task in ("opinion", "similarity"))
@@ -114,20 +114,6 @@ def test_what_cannot_be_exported(tmp_path: Path, make_run: Any) -> None:
         export_adapter(run, "opinion", tmp_path / "file" / "o.safetensors")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "run"]
     assert (tmp_path / "file").read_text() == "precious"
-
-
-class Shared(NoAdapter):
-    def __init__(self, context: AdapterContext) -> None:
-        super().__init__(context)
-        self.shared = nn.Parameter(torch.ones(1))
-
-
-def test_an_adapter_shared_by_tasks_cannot_be_exported(
-    tmp_path: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(ADAPTERS, "none", Shared)
-    with pytest.raises(UserError, match="the tasks share parameters of the adapter none"):
-        export_adapter(make_run("run"), "opinion", tmp_path / "o.safetensors")
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

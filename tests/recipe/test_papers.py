@@ -39,8 +39,8 @@ ROWS = {
     "pal-gem": [
         f"pal-gem-{row}"
         for row in (
-            *("single-sst", "single-quora", "single-sts", "pals", "gem", "gem-sequence", "pals-sequence"),
-            *("joint", "pals-final", "gem-final"),
+            *("single-sst", "single-quora", "single-sts", "pals", "pals-shared", "gem", "gem-sequence"),
+            *("pals-sequence", "joint", "pals-final", "gem-final"),
         )
     ],
 }

@@ -55,6 +55,7 @@ DEVICES = [
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
 ]
 SMALL: dict[str, Any] = {"size": 8, "heads": 2, "adapters": [{"name": "pal", "size": 8, "heads": 2}, "lora"]}
+SMALL["adapter"] = SMALL["adapters"][0]
 """Options that must fit the tiny encoder, for every adapter that has them."""
 SMALL_ADAPTERS = [
     MethodChoice(name, {one.name: SMALL[one.name] for one in options_of(method) if one.name in SMALL})

@@ -82,7 +82,10 @@ OTHERS = {
 
 @pytest.mark.parametrize(
     ("adapter", "shape"),
-    [*((name, SHAPE) for name in ADAPTERS if name != "own_encoder"), *(("lora", shape) for shape in OTHERS.values())],
+    [
+        *((name, SHAPE) for name in ADAPTERS if name not in ("own_encoder", "shared")),
+        *(("lora", shape) for shape in OTHERS.values()),
+    ],
 )
 def test_products_sums_and_own_gradients_are_those_of_whole_gradients(adapter: str, shape: EncoderShape) -> None:
     model = model_with(adapter, shape)
@@ -148,7 +151,7 @@ def test_word_vectors_that_a_head_uses_too_have_both_gradients() -> None:
     """mlm's decoder is the word embeddings: part of their gradient bypasses the layers."""
     spec = TaskSpec("words", "text", ("t",), None, "", "", head=MethodChoice("mlm"))
     labels = {"words": LabelSpace("text", vocabulary=SHAPE.vocabulary)}
-    model = make_model({"words": spec}, labels, MethodChoice("none"), lambda: Bert(SHAPE)).eval()
+    model = make_model({"words": spec}, labels, MethodChoice("none"), lambda: new_encoder(SHAPE)).eval()
     rng = np.random.default_rng(0)
     hidden = np.array([[2, 11, 20, 29], [7, 8, 9, 10]])
     part = Part("words", [(rng.integers(5, 60, 6),) for _ in range(4)], labels=hidden)
@@ -174,7 +177,7 @@ def test_word_vectors_of_one_task_with_a_head_and_one_without() -> None:
         "one": TaskSpec("one", "classes", ("t",), "l", "", "", head=MethodChoice("linear")),
     }
     labels = {"words": LabelSpace("text", vocabulary=SHAPE.vocabulary), "one": LABELS["one"]}
-    model = make_model(specs, labels, MethodChoice("none"), lambda: Bert(SHAPE)).eval()
+    model = make_model(specs, labels, MethodChoice("none"), lambda: new_encoder(SHAPE)).eval()
     rng = np.random.default_rng(0)
     texts = [(rng.integers(5, 60, 6),) for _ in range(4)]
     gold = {"words": np.array([[2, 10, 18, 26], [7, 7, 7, 7]]), "one": rng.integers(0, 3, 4)}

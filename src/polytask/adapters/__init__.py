@@ -14,6 +14,7 @@ from polytask.adapters.none import NoAdapter
 from polytask.adapters.own_encoder import OwnEncoder
 from polytask.adapters.pal import Pal
 from polytask.adapters.prefix import Prefix
+from polytask.adapters.shared import Shared
 from polytask.adapters.stack import Stack
 
 ADAPTERS: dict[str, Callable[..., Adapter]] = {
@@ -28,5 +29,6 @@ ADAPTERS: dict[str, Callable[..., Adapter]] = {
     "own_encoder": OwnEncoder,
     "pal": Pal,
     "prefix": Prefix,
+    "shared": Shared,
     "stack": Stack,
 }

@@ -37,8 +37,8 @@ class AdapterContext:
     heads: int
     ffn: int
     dropout: float
-    make: "Callable[[MethodChoice], Adapter] | None" = None
-    """Makes another adapter for the same encoder and tasks."""
+    make: "MakeAdapter | None" = None
+    """Makes another adapter for the same encoder, and for the same tasks unless others are given."""
     attend: Callable[[Tensor, Tensor, Tensor, Layout, float], Tensor] | None = None
     """Attention inside each sequence: queries, keys, values, layout and the dropout of attention weights."""
     embedding: int | None = None
@@ -62,6 +62,13 @@ class AffineNorm(Protocol):
 
     weight: Any
     bias: Any
+
+
+class MakeAdapter(Protocol):
+    """Makes the adapter that a recipe names."""
+
+    def __call__(self, choice: MethodChoice, tasks: tuple[str, ...] | None = None, /) -> "Adapter":
+        """Returns a new adapter."""
 
 
 class Encoder(Protocol):
@@ -157,6 +164,11 @@ class Adapter(nn.Module):
     def task_parameters(self, task: str) -> list[nn.Parameter]:
         """The parameters that belong to this task only: those that `TaskSpecific.own` returns."""
         return list(self.task_state(task).values())
+
+    def shared_state(self) -> dict[str, nn.Parameter]:
+        """The parameters that belong to no single task."""
+        own = {parameter for task in self.tasks for parameter in self.task_parameters(task)}
+        return {name: parameter for name, parameter in self.named_parameters() if parameter not in own}
 
     def task_state(self, task: str) -> dict[str, nn.Parameter]:
         """The same parameters by names without the task's index, so that they fit another place in the order."""

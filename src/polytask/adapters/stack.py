@@ -87,6 +87,11 @@ class Stack(Adapter):
     ) -> None:
         if len(adapters) < 2 or context.make is None:
             raise UserError("recipe: adapter: a stack needs two or more adapters, as in `adapters: [pal, lhuc]`")
+        if any(choice.name == "shared" for choice in adapters):
+            raise UserError(
+                "recipe: adapter: a stack cannot have shared parts; a stack itself can be shared, as in "
+                "{name: shared, adapter: {name: stack, adapters: [pal, lhuc]}}"
+            )
         parts = [context.make(choice) for choice in adapters]
         for choice, part in list(zip(adapters, parts, strict=True))[1:]:
             if part.replacements():

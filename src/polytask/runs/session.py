@@ -48,6 +48,11 @@ def make_session(
     losses = make_losses(prepared)
     weights = task_weights(prepared, losses)
     policy = make_policy(recipe, weights, prepared.steps_per_epoch).to(device)
+    if policy.needs_task_gradients and model.adapter.shared_state():
+        raise UserError(
+            f"recipe: policy: {recipe.policy.name} combines the tasks' gradients on the encoder, but with the adapter "
+            f"{recipe.adapter.name} they share more than that; use policy: sum, or another adapter"
+        )
     feed = make_feed(prepared, policy)
     regularizers = make_regularizers(prepared, weights, sampler, feed)
     check_unlabelled(prepared, losses, regularizers)

@@ -75,7 +75,7 @@ def own_parameters(model: MultiTaskModel, task: str) -> list[nn.Parameter]:
 def shared_by_layer(model: MultiTaskModel) -> Iterator[tuple[str, list[nn.Parameter]]]:
     """Yield the trainable parameters of encoder and word tags by layer, from the top down.
 
-    (No adapter has shared parameters.)
+    Parameters of an adapter that tasks share are left out.
     """
     yield "pooler", [p for p in model.encoder.pooler.parameters() if p.requires_grad]
     for index in reversed(range(len(model.encoder.layers))):
