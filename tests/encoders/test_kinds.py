@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -12,13 +13,22 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, LayerAdapter
+from polytask.build import make_model, start_heads
 from polytask.encoders.base import Encoder
+from polytask.encoders.bert import Bert
+from polytask.evaluation.text_maps import text_maps
 from polytask.pretrained.config import config_of, read_shape
 from polytask.pretrained.kinds import KINDS, hugging_face_name, new_encoder, parameter_shapes
 from polytask.pretrained.limits import num_parameters
-from polytask.pretrained.weights import load_encoder, save_encoder
+from polytask.pretrained.weights import fingerprints, load_encoder, save_encoder
+from polytask.serving.plain import PlainEncoder
+from polytask.settings import MethodChoice, TaskSpec
 from polytask.stream import Stream
-from polytask.types import UserError
+from polytask.text.masking import MaskedText
+from polytask.text.packing import Packer, Part
+from polytask.text.templates import PairForm
+from polytask.text.texts import Texts
+from polytask.types import YES_NO, LabelSpace, UserError
 
 MakeStream = Callable[..., Stream]
 TOLERANCE = 1e-5
@@ -257,3 +267,78 @@ def test_a_tensor_that_does_not_fit_is_named(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match=r"layers.1.attn.Wqkv.weight: must have the shape \[72, 24\], found \[71, 24\]"):
         load_encoder(tmp_path)
+
+
+# --- what else reads an encoder ---------------------------------------------------------------------------------------
+SPECS = {"t": TaskSpec("t", "yes_no", ("a", "b"), "label", "", "")}
+MASKED = {"t": TaskSpec("t", "text", ("a",), None, "", "")}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["roberta", "electra", "distilbert", "mpnet", "modernbert"])
+def test_attention_maps(name: str, tmp_path: Path) -> None:
+    theirs = their_model(name)
+    theirs.save_pretrained(tmp_path)
+    theirs.set_attn_implementation("eager")
+    model = make_model(SPECS, {"t": YES_NO}, MethodChoice("none"), lambda: load_encoder(tmp_path))
+    packer = Packer(("t",), 11, 12, 30, pair=PairForm(2, second_segment=False))
+    first, second = random_texts([14, 5])
+    (maps,) = text_maps(model, "t", Texts.of([(first.numpy(), second.numpy())]), packer, str)
+    ids = torch.tensor([11, *first.tolist(), 12, 12, *second.tolist(), 12])
+    assert maps.tokens == tuple(map(str, ids.tolist()))
+    out = theirs(ids[None], output_attentions=True, output_hidden_states=True)
+    np.testing.assert_allclose(maps.attention, torch.cat(out.attentions).numpy(), atol=1e-5)
+    np.testing.assert_allclose(maps.hidden_states[1:-1], torch.cat(out.hidden_states[1:-1]).numpy(), atol=2e-5)
+    np.testing.assert_allclose(maps.hidden_states[-1], out.last_hidden_state[0].numpy(), atol=2e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["roberta", "electra", "distilbert"])
+def test_the_faster_encoder_for_predictions(name: str, tmp_path: Path) -> None:
+    their_model(name).save_pretrained(tmp_path)
+    ours = load_encoder(tmp_path).eval()
+    assert isinstance(ours, Bert)
+    packer = Packer(("t",), 11, 12, 30, pair=PairForm(1, second_segment=name == "electra"))
+    pairs = enumerate([(3, 9), (1, 1), (12, 4)])
+    texts = [tuple(text.numpy() for text in random_texts(lengths, seed)) for seed, lengths in pairs]
+    stream = packer.pack([Part("t", texts)])
+    states_TD = our_states(ours, stream)
+    pooled = PlainEncoder(ours).vectors([one for text in texts for one in packer.sequences(text, "joined")], {"mean"})
+    expected_SD = torch.stack([piece.mean(0) for piece in states_TD.split(list(stream.layout.lengths))])
+    torch.testing.assert_close(pooled.pool("mean"), expected_SD, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["bert", "roberta", "camembert", "distilbert", "mpnet", "modernbert"])
+def test_masked_language_modelling_starts_from_the_encoders_own_head(name: str, tmp_path: Path) -> None:
+    theirs = their_model(name, "ForMaskedLM")
+    theirs.save_pretrained(tmp_path)
+    labels = {"t": LabelSpace("text", vocabulary=VOCABULARY)}
+    model = make_model(MASKED, labels, MethodChoice("none"), lambda: load_encoder(tmp_path)).eval()
+    start_heads(model, tmp_path)
+    (ids,) = random_texts([9])
+    wanted = torch.full_like(ids, -100)
+    wanted[[2, 5]] = torch.tensor([20, 40])
+    text = MaskedText(ids[1:-1].numpy(), wanted[1:-1].numpy())
+    stream = Packer(("t",), int(ids[0]), int(ids[-1]), 30).pack([Part.masked("t", [text], 0.2)])
+    assert stream.token_ids_T.tolist() == ids.tolist()
+    loss = model.head("t").loss(model(stream)["t"], stream.labels["t"])
+    assert float(loss) == pytest.approx(float(theirs(ids[None], labels=wanted[None]).loss), abs=1e-5)
+
+
+def test_masked_language_modelling_needs_embeddings_of_the_hidden_size(tmp_path: Path) -> None:
+    their_model("electra").save_pretrained(tmp_path)
+    labels = {"t": LabelSpace("text", vocabulary=VOCABULARY)}
+    with pytest.raises(UserError, match="needs word embeddings of the hidden size 24, but those of this electra"):
+        make_model(MASKED, labels, MethodChoice("none"), lambda: load_encoder(tmp_path))
+
+
+def test_fingerprints_tell_kinds_apart(tmp_path: Path) -> None:
+    """Two encoders with the same tensors, one of which looks less far."""
+    their_model("modernbert").save_pretrained(tmp_path)
+    one = load_encoder(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"local_attention": 4}))
+    other = load_encoder(tmp_path)
+    assert fingerprints(one)[0] != fingerprints(other)[0]
+    assert fingerprints(other)[0] == fingerprints(load_encoder(tmp_path))[0]
