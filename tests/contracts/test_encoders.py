@@ -155,6 +155,25 @@ def test_bf16_is_close(kind: str, name: str) -> None:
     assert (rough.float() - exact).abs().mean() < 0.1
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", VARIATIONS)
+def test_on_cuda_as_on_the_cpu(kind: str, name: str) -> None:
+    """Hidden states in float32 and bf16, and finite gradients."""
+    encoder = encoder_of(kind)
+    adapter, stream = shaken(adapter_of(name, encoder)), PACKER.pack(PARTS)
+    with torch.inference_mode():
+        expected = encoder.encode(stream, adapter)
+    encoder.cuda()
+    adapter.cuda()
+    stream = stream.to(torch.device("cuda"))
+    torch.testing.assert_close(encoder.encode(stream, adapter).cpu(), expected, atol=5e-3, rtol=5e-3)
+    with torch.autocast("cuda", torch.bfloat16):
+        rough = encoder.encode(stream, adapter)
+    assert (rough.float().cpu() - expected).abs().mean() < 0.1
+    rough.float().square().sum().backward()
+    assert all(p.grad is None or torch.isfinite(p.grad).all() for p in encoder.parameters())
+
+
 class Probe(LayerAdapter):
     """Records which slots are called, and the sizes of their inputs."""
 
