@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 
-from polytask import load, train
+from polytask import load, prepare, train
 from polytask.adapters import ADAPTERS
 from polytask.adapters.base import Adapter, LayerAdapter
 from polytask.build import make_adapter
@@ -20,6 +22,7 @@ from polytask.regularizers import REGULARIZERS
 from polytask.settings import MethodChoice
 from polytask.stream import Layout
 from polytask.text.packing import Packer, Part
+from polytask.types import UserError
 
 from .conftest import NEEDS, MakeRecipe
 
@@ -268,3 +271,59 @@ def test_policies(kind: str, policy: str, make_recipe: MakeRecipe, tmp_path: Pat
 def test_regularizers(kind: str, regularizer: str, make_recipe: MakeRecipe, tmp_path: Path) -> None:
     more = [f"regularizers=[{regularizer}]", "train.steps_per_epoch=3", *NEEDS.get(regularizer, [])]
     train(make_recipe(*settings_of(kind), *more), tmp_path / "run")
+
+
+# --- a run with the files of Hugging Face -----------------------------------------------------------------------------
+TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+def save_roberta(folder: Path, data: Path) -> None:
+    """A random RoBERTa and a byte-level BPE, as transformers saves them."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=TOKENS, initial_alphabet=alphabet)
+    tokenizer.train([str(data / "data.csv")], trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    roles = ("bos_token", "pad_token", "eos_token", "unk_token", "mask_token")
+    named = dict(zip(roles, TOKENS, strict=True)) | {"cls_token": "<s>", "sep_token": "</s>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named).save_pretrained(folder)
+    sizes = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
+    config = transformers.RobertaConfig(vocab_size=300, max_position_embeddings=34, type_vocab_size=1, **sizes)
+    torch.manual_seed(0)
+    transformers.RobertaModel(config).save_pretrained(folder)
+
+
+def test_a_run_with_the_files_of_transformers(make_recipe: MakeRecipe, data: Path, tmp_path: Path) -> None:
+    """Trained, evaluated, saved and loaded; the saved model opens in transformers and has the same hidden states."""
+    save_roberta(tmp_path / "roberta", data)
+    train(make_recipe(f"encoder={tmp_path / 'roberta'}"), tmp_path / "run")
+    bundle = load(tmp_path / "run").bundle
+    assert (bundle.packer.pair.separators, bundle.tokenizer.pad_id) == (2, 1)
+    theirs = transformers.AutoModel.from_pretrained(tmp_path / "run" / "model").eval()
+    batch = transformers.AutoTokenizer.from_pretrained(tmp_path / "run" / "model")(
+        ["the book", "it"], ["was", "not"], return_tensors="pt", padding=True
+    )
+    batch.pop("token_type_ids", None)
+    texts = bundle.tokenize([("the book", "was"), ("it", "not")])
+    stream = bundle.packer.pack([bundle.packer.part("two", texts, bundle.model.input_format("two"))])
+    with torch.inference_mode():
+        found = bundle.model.encode(stream)
+        expected = theirs(**batch).last_hidden_state[batch["attention_mask"].bool()]
+    assert stream.token_ids_T.tolist() == batch["input_ids"][batch["attention_mask"].bool()].tolist()
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "words"),
+    [
+        ("{kind: gpt}", r"recipe: encoder.kind: .*'gpt'"),
+        ("{kind: roberta, window: 4}", "recipe: encoder.*window"),
+        ("{kind: modernbert, hidden: 12, heads: 4}", "recipe: encoder.heads: the size of a head, 3, must be even"),
+        ("{kind: modernbert, window: 1}", r"recipe: encoder.window: must be in \[2, 1000000\], found 1"),
+        ("{kind: electra, positions: 8}", "recipe: max_length: must be at most 8"),
+    ],
+)
+def test_an_untrained_encoder_that_is_not_possible(encoder: str, words: str, make_recipe: MakeRecipe) -> None:
+    with pytest.raises(UserError, match=words):
+        prepare(make_recipe(f"encoder={encoder}"))
