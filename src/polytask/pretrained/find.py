@@ -74,8 +74,8 @@ def check_folder(folder: Path) -> Path:
     weight_files(folder)
     if not any((folder / name).is_file() for name in TOKENIZER_FILES[:2]):
         raise UserError(
-            f"{folder} has neither tokenizer.json nor vocab.txt; copy the encoder's tokenizer there, or, if it has other "
-            "files, write tokenizer.json with transformers: "
+            f"{folder} has neither tokenizer.json nor vocab.txt; copy the encoder's tokenizer there, or, if it has "
+            "other files, write tokenizer.json with transformers: "
             f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
         )
     return folder
