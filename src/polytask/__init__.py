@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from polytask.evaluation.text_maps import TextMaps
     from polytask.export.adapter import export_adapter
     from polytask.export.combine import combine
+    from polytask.fitting import Fitted, fit
     from polytask.pretrained.find import describe_encoder, find_encoder
     from polytask.recipe.reading import read_recipe, recipe_from, write_recipe
     from polytask.recipe.records import Recipe
     from polytask.recipe.starter import start_recipe
+    from polytask.recipe.task_classes import Classes, Score, YesNo
     from polytask.runs.add import add_task, start_adding
     from polytask.runs.finish import Finished
     from polytask.runs.prepare import Prepared, describe_task, prepare
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from polytask.runs.score import Evaluated, evaluate_run
     from polytask.runs.summary import Summary
     from polytask.runs.text_maps import text_maps, write_text_maps
+    from polytask.serving.explanation import Explanation, WordEffect
     from polytask.serving.files import PredictedFile, predict_file
     from polytask.serving.predictor import Predictor, load
     from polytask.studies.compare import StudyRunning, compare_runs
@@ -44,10 +47,13 @@ __all__ = [
     "KNOWN_METRICS",
     "TABLES",
     "CellReport",
+    "Classes",
     "EvalReport",
     "Evaluated",
+    "Explanation",
     "Finding",
     "Finished",
+    "Fitted",
     "PredictedFile",
     "Prediction",
     "Predictor",
@@ -55,6 +61,7 @@ __all__ = [
     "Pretrained",
     "Recipe",
     "Running",
+    "Score",
     "StepReport",
     "StudyRunning",
     "Summary",
@@ -64,6 +71,8 @@ __all__ = [
     "Tuned",
     "Tuning",
     "UserError",
+    "WordEffect",
+    "YesNo",
     "__version__",
     "add_task",
     "combine",
@@ -73,6 +82,7 @@ __all__ = [
     "evaluate_run",
     "export_adapter",
     "find_encoder",
+    "fit",
     "load",
     "options_of",
     "predict_file",
@@ -110,15 +120,18 @@ _MODULES = {
     "studies.study": ("read_study",),
     "export.adapter": ("export_adapter",),
     "export.combine": ("combine",),
+    "fitting": ("Fitted", "fit"),
     "runs.prepare": ("Prepared", "describe_task", "prepare"),
     "runs.pretrain": ("Pretrained", "pretrain", "start_pretraining"),
     "runs.probe": ("with_probes",),
     "recipe.reading": ("Recipe", "read_recipe", "recipe_from", "write_recipe"),
     "runs.run": ("Running", "rehearse", "start_training", "train"),
     "runs.score": ("Evaluated", "evaluate_run"),
+    "serving.explanation": ("Explanation", "WordEffect"),
     "serving.files": ("PredictedFile", "predict_file"),
     "serving.predictor": ("Predictor", "load"),
     "recipe.starter": ("start_recipe",),
+    "recipe.task_classes": ("Classes", "Score", "YesNo"),
     "tasks.finding": ("Finding",),
     "tuning.result": ("Tuned",),
     "tuning.search": ("TuneReport", "Tuning"),
@@ -130,6 +143,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 
 def __getattr__(name: str) -> Any:
+    if name == "sklearn":  # a module: scikit-learn is an optional extra
+        return import_module("polytask.sklearn")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'polytask' has no attribute {name!r}")
     value = getattr(import_module(f"polytask.{_MODULE_OF[name]}"), name)

@@ -58,7 +58,7 @@ def run(words: list[str], tiny: list[str], monkeypatch: pytest.MonkeyPatch, caps
     return str(printed.out)
 
 
-PAGES = ["adding-a-task", "data", "get-started", "interference", "your-own-files"]
+PAGES = ["adding-a-task", "data", "get-started", "interference", "python", "your-own-files"]
 """The commands of the other guides are those of these, or need data that is not here."""
 
 
@@ -67,7 +67,7 @@ def test_commands_and_python_work_in_order(
     page: str, workplace: Path, tiny_settings: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     listed = commands(ROOT / page)
-    assert listed
+    assert listed or page == "docs/python.md"
     tiny_settings = [*tiny_settings, "train.epochs=1"]
     with_tiny_encoder(tiny_settings, monkeypatch)
     comparing = [words for words in listed if words[1] == "compare"]

@@ -14,7 +14,8 @@ from torch import Tensor
 from polytask import seeds
 from polytask.evaluation.own_metrics import primary_of
 from polytask.evaluation.scoring import Predictions
-from polytask.model import MultiTaskModel, eval_mode
+from polytask.model import MultiTaskModel
+from polytask.modes import eval_mode
 from polytask.settings import TaskSpec
 from polytask.stream import Encoded
 from polytask.text.packing import InputFormat, Packer

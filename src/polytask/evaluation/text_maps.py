@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polytask.model import MultiTaskModel, eval_mode
+from polytask.model import MultiTaskModel
+from polytask.modes import eval_mode
 from polytask.stream import Layout
 from polytask.text.packing import InputFormat, Packer
 from polytask.text.texts import Texts

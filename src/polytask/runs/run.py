@@ -34,16 +34,22 @@ def train(
     allow_change: bool = False,
     keep_checkpoints: bool = False,
 ) -> Finished:
-    """Trains a recipe (a file, a mapping, or a Recipe) to its end and returns the finished run."""
+    """Trains a recipe (a file, a mapping, or a Recipe) to its end and returns the finished run.
+
+    The data in a mapping can be in memory: see `recipe_from`.
+    """
+    return start_training(as_recipe(recipe, settings), run, resume, allow_change, keep_checkpoints).complete()
+
+
+def as_recipe(recipe: Recipe | str | Path | Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:
+    """Reads a recipe from a file or a mapping; settings cannot change a Recipe."""
     if isinstance(recipe, str | Path):
-        recipe = read_recipe(recipe, settings)
-    elif isinstance(recipe, Mapping):
-        recipe = recipe_from(recipe, settings)
-    return start_training(recipe, run, resume, allow_change, keep_checkpoints).complete()
+        return read_recipe(recipe, settings)
+    return recipe_from(recipe, settings) if isinstance(recipe, Mapping) else recipe
 
 
 def start_training(
-    recipe: Recipe,
+    recipe: Recipe | str | Path | Mapping[str, Any],
     run: str | Path | None = None,
     resume: bool = False,
     allow_change: bool = False,
@@ -51,10 +57,12 @@ def start_training(
 ) -> "Running":
     """Prepares a run, or a stopped one with `resume`: iterate its `steps()`, then call `finish()`.
 
+    The recipe is a file, a mapping or a Recipe, and the run's folder by default runs/NAME, with the recipe's name.
     A resumed run continues from its newest whole checkpoint. It is refused if the recipe or the data has changed,
     unless `allow_change` is given. When a run has finished its checkpoints are removed, unless `keep_checkpoints` is
     given.
     """
+    recipe = as_recipe(recipe)
     folder = RunFolder(Path(run) if run is not None else Path("runs") / recipe.name)
     return start_run(recipe, folder, FolderLock(folder.path), resume, allow_change, keep_checkpoints)
 
@@ -105,6 +113,11 @@ class Running:
         return self.session.not_captured
 
     def steps(self) -> Iterator[StepReport]:
+        """Trains, one step for each item, and yields the step's report, with an evaluation where one was due.
+
+        Call `save()` before you leave the loop early, so that the run can be resumed at this step; else it resumes at
+        its last checkpoint.
+        """
         if self.summary is None:
             before = self.session.progress.step_seconds
             yield from self.session.fit()

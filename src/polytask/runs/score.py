@@ -16,8 +16,10 @@ from polytask.evaluation.evaluate import evaluate, split_outputs, write_predicti
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.heads.base import Head
 from polytask.machine import pick_device
+from polytask.recipe.in_memory import file_of
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe
+from polytask.recipe.task_classes import Data, is_in_memory
 from polytask.runs.bundle import load_run, read_split_for
 from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared
@@ -156,10 +158,10 @@ class Evaluated(EvalReport):
     """By task: the file with its predictions."""
 
 
-def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] | None = None) -> Evaluated:
-    """Scores a finished run on its own files of a split, or on other files by task, and writes the predictions.
+def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, Data] | None = None) -> Evaluated:
+    """Scores a finished run on its own files of a split, or on other data by task, and writes the predictions.
 
-    Predictions on other files are written to predictions/TASK-on-FILE.jsonl.
+    Other data is a file, or in memory. Predictions on it are written to predictions/TASK-on-FILE.jsonl.
     """
     run = RunFolder(Path(folder))
     if not run.recipe.is_file():
@@ -168,7 +170,8 @@ def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] |
     _check_own_functions(recipe, run.path)
     bundle = load_run(run.path)
     bundle.model.to(pick_device(recipe.train.device))
-    files = dict(on or {}) or {n: f for n, s in recipe.tasks.items() if (f := _file_of(s, split, run.path)) is not None}
+    own = {} if on else {name: _file_of(spec, split, run.path) for name, spec in recipe.tasks.items()}
+    files: dict[str, Any] = dict(on or {}) or {name: file for name, file in own.items() if file is not None}
     if not files:
         raise UserError(f"{folder}: no task of its recipe has a {split} file")
     splits = {}
@@ -177,6 +180,10 @@ def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] |
             if name not in known:
                 raise UserError(unknown(str(where), name, known, "task"))
         spec = recipe.tasks[name]
+        if is_in_memory(file):
+            columns = [*spec.text, *spec.tags, *([] if spec.label is None else [spec.label])]
+            files[name] = file = file_of(file, columns, name, f"evaluate: on[{name!r}]")
+            spec = replace(spec, format=None, encoding=None)
         splits[name] = read_split_for(bundle, spec, file, split)
     outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16")
     report = evaluate(bundle.model, outputs, splits, recipe.tasks, split, 0)

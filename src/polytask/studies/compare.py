@@ -21,6 +21,7 @@ from polytask.machine import environment, pick_device
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.folder import RunFolder
+from polytask.runs.own_data import with_named_data
 from polytask.runs.run import start_training
 from polytask.studies.cells import Cell, Plan, plan, summary_of
 from polytask.studies.outlook import StudyOutlook, outlook
@@ -280,7 +281,7 @@ def _grouped(folders: Sequence[Path]) -> tuple[list[FinishedRun], dict[str, Reci
         summary = summary_of(folder)
         if summary is None:
             raise UserError(f"{folder}: not a finished run: it has no summary.json")
-        recipe = read_recipe(RunFolder(folder).recipe)
+        recipe = with_named_data(read_recipe(RunFolder(folder).recipe), RunFolder(folder))
         plain = replace(recipe, seed=0, name="")
         same = [name for name, other in recipes.items() if replace(other, seed=0, name="") == plain]
         variant = same[0] if same else _free_name(folder, recipes)

@@ -28,6 +28,15 @@ class Parts(NamedTuple):
     """Rows that could not be read and are in neither file."""
 
 
+class Chosen(NamedTuple):
+    """Which rows are dev rows."""
+
+    in_dev: list[bool]
+    groups: list[bytes]
+    """For each row, the group of rows that stay together."""
+    kept_together: Literal["texts", "pairs"]
+
+
 def split_file(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0) -> Parts:
     """Plans a split and writes its files."""
     parts = plan_split(spec, out_dir, share, seed)
@@ -48,17 +57,11 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
     entries = list(source.rows(source.columns, needed=(*spec.text, *labels)))
     rows = [entry[1] for entry in entries if not isinstance(entry, BrokenRow)]
     texts = [source.columns.index(column) for column in spec.text]
-    keys = [[text_key(row[i], seed) for i in texts] for row in rows]
-    kept_together: Literal["texts", "pairs"] = "texts"
-    groups = _groups(keys)
-    in_dev = _choose_dev(groups, share)
-    if spec.is_pair and sum(in_dev) < share * len(rows) / 2:
-        kept_together = "pairs"
-        groups = _groups([[b"".join(sorted(key))] for key in keys])
-        in_dev = _choose_dev(groups, share)
+    chosen = choose_dev([[row[i] for i in texts] for row in rows], share, seed)
+    in_dev = chosen.in_dev
     if spec.kind == "classes" and spec.label is not None:
         label = source.columns.index(spec.label)
-        in_dev = _without_new_classes(groups, [class_name(str(row[label])) for row in rows], in_dev)
+        in_dev = _without_new_classes(chosen.groups, [class_name(str(row[label])) for row in rows], in_dev)
     if not any(in_dev) or all(in_dev):
         raise UserError(
             f"{spec.train}: {len(rows)} rows are too few, or too similar, to split into a training and a dev file"
@@ -69,7 +72,23 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
         contents.append(_csv(source.columns, [row for row, dev in zip(rows, in_dev, strict=True) if dev is wanted]))
         if file.exists() and file.read_bytes() != contents[-1]:
             raise UserError(f"{file}: already exists with other content; move it or choose another folder")
-    return Parts(files[0], files[1], (contents[0], contents[1]), kept_together, len(entries) - len(rows))
+    return Parts(files[0], files[1], (contents[0], contents[1]), chosen.kept_together, len(entries) - len(rows))
+
+
+def choose_dev(
+    texts: Sequence[Sequence[object]], share: float, seed: int = 0, classes: Sequence[object] | None = None
+) -> Chosen:
+    """Chooses the rows of a dev set: `share` of all rows or, with classes, of the rows of each class.
+
+    The choice depends on the texts and the seed only. Rows with the same text are either all chosen or not at all.
+    """
+    keys = [[text_key(text, seed) for text in row] for row in texts]
+    groups = _groups(keys)
+    in_dev = _choose_dev(groups, share, classes)
+    if any(len(row) > 1 for row in keys) and sum(in_dev) < share * len(keys) / 2:
+        groups = _groups([[b"".join(sorted(key))] for key in keys])
+        return Chosen(_choose_dev(groups, share, classes), groups, "pairs")
+    return Chosen(in_dev, groups, "texts")
 
 
 def write_parts(parts: Parts) -> None:
@@ -101,14 +120,19 @@ def _groups(keys: Sequence[Sequence[bytes]]) -> list[bytes]:
     return [root(row[0]) for row in keys]
 
 
-def _choose_dev(groups: Sequence[bytes], share: float) -> list[bool]:
-    """Chooses whole groups in the order of their hashes, as long as they fit into the share."""
+def _choose_dev(groups: Sequence[bytes], share: float, classes: Sequence[object] | None = None) -> list[bool]:
+    """Chooses whole groups in the order of their hashes, as long as they fit into the share of all their classes."""
+    classes = [None] * len(groups) if classes is None else classes
+    room = {name: round(share * count) for name, count in Counter(classes).items()}
+    sizes: dict[bytes, Counter[object]] = {}
+    for group, name in zip(groups, classes, strict=True):
+        sizes.setdefault(group, Counter())[name] += 1
     chosen: set[bytes] = set()
-    room = round(share * len(groups))
-    for group, size in sorted(Counter(groups).items()):
-        if size <= room:
+    for group, counts in sorted(sizes.items(), key=lambda entry: entry[0]):
+        if all(count <= room[name] for name, count in counts.items()):
             chosen.add(group)
-            room -= size
+            for name, count in counts.items():
+                room[name] -= count
     return [group in chosen for group in groups]
 
 

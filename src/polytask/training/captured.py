@@ -27,7 +27,8 @@ from polytask.kernels.side_stream import SideStream
 from polytask.kernels.static_tensors import StaticTensors, as_stream, shape_of, tensors_of
 from polytask.kernels.triton_support import kernels_run
 from polytask.kernels.updates import Following, Learned, PlainUpdate, Table, declared, norm_of, update_for
-from polytask.model import MultiTaskModel, Pass, eval_mode
+from polytask.model import MultiTaskModel, Pass
+from polytask.modes import eval_mode
 from polytask.regularizers.base import Pull
 from polytask.settings import TrainSettings
 from polytask.stream import Stream
