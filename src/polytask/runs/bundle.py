@@ -256,7 +256,7 @@ def load_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
         adapter = complete(content.adapter.choice(), f"{path}: adapter", saved=True)
         model = _load_model(folder, specs, labels, adapter, None if tags is None else len(tags.names))
     ids, tagged = (tokenizer.cls_id, tokenizer.sep_id), tags is not None
-    packer = Packer(tuple(specs), *ids, content.max_length, tokenizer.masker, tagged)
+    packer = Packer(tuple(specs), *ids, content.max_length, tokenizer.masker, tagged, tokenizer.pair)
     return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter, tags, plugins)
 
 
