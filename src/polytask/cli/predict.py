@@ -9,7 +9,7 @@ import typer
 import polytask
 from polytask.cli.console import plain_console
 from polytask.cli.cuda import start_cuda
-from polytask.cli.options import RunFolder
+from polytask.cli.options import RunFolder, TrustPlugins
 
 
 def run(
@@ -53,6 +53,7 @@ def run(
     precision: Annotated[
         str, typer.Option(help="float32 or bf16. bf16 is faster if the hardware supports it; scores differ slightly.")
     ] = "float32",
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """Predict one text, one pair, or a file of any size, with one or more tasks.
 
@@ -73,7 +74,7 @@ def run(
     if probabilities not in ("top", "all", "none"):
         raise typer.BadParameter(f"--probabilities must be top, all or none, found {probabilities!r}")
     start_cuda("auto")
-    predictor = polytask.load(folder, precision=precision, few=text is not None)
+    predictor = polytask.load(folder, precision=precision, few=text is not None, trust_plugins=trust_plugins)
     console = plain_console()
     if text is not None:
         if not text.strip() or (text2 is not None and not text2.strip()):
