@@ -13,8 +13,8 @@ FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init
 
 TABLES = {"adapters", "heads", "losses", "optim", "policies", "regularizers", "samplers"}
 BASES = {f"{table}.base" for table in TABLES - {"optim"}}
-# What every package may import: records, the table of fused forms, random draws, modes, the version, files on disk.
-BASICS = {"types", "settings", "stream", "fused_forms", "seeds", "modes", "version", "disk"}
+# What every package may import: records, kinds of labels, the table of fused forms, random draws, modes, files ...
+BASICS = {"types", "settings", "kinds", "stream", "fused_forms", "seeds", "modes", "version", "disk"}
 
 # A package (or a file at the root) -> the packages and modules it may import in addition to the basics and itself.
 MAY: dict[str, set[str]] = {

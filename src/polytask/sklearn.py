@@ -20,11 +20,11 @@ except ImportError as error:
     raise ImportError("polytask.sklearn needs scikit-learn: pip install 'polytask[sklearn]'") from error
 
 from polytask.fitting import fit
+from polytask.kinds.names import class_name
 from polytask.recipe.task_classes import Classes, Score, TaskFields
 from polytask.runs.bundle import save_bundle
 from polytask.serving.predictor import Predictor
 from polytask.tasks.in_memory import Record, write_rows
-from polytask.tasks.labels import class_name
 from polytask.types import Prediction, UserError
 
 TASK = "label"

@@ -94,10 +94,11 @@ def balance(labels: Mapping[str, Any]) -> str:
     if "edges" in labels:
         return f"{labels['edges'][0]:g} to {labels['edges'][-1]:g}"
     names, counts = labels["names"], labels["counts"]
-    if len(names) == 2:
+    if len(names) == 2 and "without_class" not in labels:
         return ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
     spread = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
-    return f"{len(names)} classes, {spread} rows each"
+    without = f", {labels['without_class']:,} without a class" if labels.get("without_class") else ""
+    return f"{len(names)} classes, {spread} rows each{without}"
 
 
 def budget_table(prepared: "polytask.Prepared") -> Table:

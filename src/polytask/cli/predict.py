@@ -94,15 +94,18 @@ def run(
 
 
 def format_prediction(prediction: "polytask.Prediction", probabilities: str = "top") -> str:
-    """`opinion: positive (positive 0.81, neutral 0.12, ...)`, or `similarity: 3.42`."""
+    """`opinion: positive (positive 0.81, neutral 0.12, ...)`, `topics: billing, login (...)`, or `similarity: 3.42`."""
     if prediction.probabilities is None:
         return f"{prediction.task}: {prediction.label:.2f}"
+    label = prediction.label
+    if isinstance(label, tuple):
+        label = ", ".join(label) or "no class"
     if probabilities == "none":
-        return f"{prediction.task}: {prediction.label}"
+        return f"{prediction.task}: {label}"
     ordered = sorted(prediction.probabilities.items(), key=lambda item: -item[1])
     most = 5 if probabilities == "top" else len(ordered)
     rest = f", and {len(ordered) - most} more" if len(ordered) > most else ""
-    return f"{prediction.task}: {prediction.label} ({', '.join(f'{n} {p:.2f}' for n, p in ordered[:most])}{rest})"
+    return f"{prediction.task}: {label} ({', '.join(f'{n} {p:.2f}' for n, p in ordered[:most])}{rest})"
 
 
 def lines_without_text(rows: int, counts: Mapping[str, int]) -> list[str]:

@@ -25,6 +25,7 @@ SPACES = {
     "classes": LabelSpace("classes", ("a", "b", "c")),
     "yes_no": YES_NO,
     "score": LabelSpace("score", low=1, high=5),
+    "multilabel": LabelSpace("multilabel", ("a", "b", "c"), separator="|", thresholds=(0.5, 0.4, 0.6)),
     "text": LabelSpace("text", vocabulary=100),
 }
 STANDARDIZED = LabelSpace("score", low=1, high=5, standardized_by=(2.5, 1.0))
@@ -67,6 +68,7 @@ def one_task(subject: Subject) -> tuple[MultiTaskModel, Stream]:
         "classes": rng.integers(0, 3, EXAMPLES),
         "yes_no": rng.integers(0, 2, EXAMPLES).astype(np.float32),
         "score": rng.random(EXAMPLES).astype(np.float32),
+        "multilabel": rng.integers(0, 2, (EXAMPLES, 3)).astype(np.float32),
         "text": np.zeros(EXAMPLES, np.int64),
     }[subject.labels.kind]
     return model, Packer(("t",), 2, 3, 32).pack([part_of(head, gold)])
@@ -74,13 +76,13 @@ def one_task(subject: Subject) -> tuple[MultiTaskModel, Stream]:
 
 # --- properties -------------------------------------------------------------------------------------------------------
 def outputs_have_the_right_shape(subject: Subject) -> None:
-    """Outputs are finite and have one row per example: [B, C] for classes, [B] for yes_no and scores."""
+    """Outputs are finite and have one row per example: [B, C] for classes and multilabel, else [B]."""
     model, stream = one_task(subject)
     outputs, kind = model(stream)["t"], subject.labels.kind
     require_finite(outputs, "outputs")
     require(len(outputs) == EXAMPLES, f"outputs must have a row per example ({EXAMPLES}), found {len(outputs)}")
     if kind != "text":
-        wanted = (EXAMPLES, len(subject.labels.classes)) if kind == "classes" else (EXAMPLES,)
+        wanted = (EXAMPLES, len(subject.labels.classes)) if kind in ("classes", "multilabel") else (EXAMPLES,)
         found = tuple(outputs.shape)
         require(found == wanted, f"outputs for kind {kind} must have the shape {wanted}, found {found}")
 
@@ -123,6 +125,12 @@ def _check_prediction(prediction: Prediction, labels: LabelSpace) -> None:
         in_range = isinstance(label, float) and labels.low <= label <= labels.high
         require(in_range, f"a predicted score must be in [{labels.low}, {labels.high}], found {label!r}")
         require(probabilities is None, "scores have no probabilities")
+        return
+    if labels.kind == "multilabel":
+        assert probabilities is not None
+        chosen = zip(probabilities.items(), labels.thresholds, strict=True)
+        wanted = tuple(name for (name, p), threshold in chosen if p >= threshold)
+        require(label == wanted, f"the classes that reach their threshold are {wanted}, found {label!r}")
         return
     require(label in labels.classes, f"a predicted label must be one of {labels.classes}, found {label!r}")
     require(probabilities is not None, "predictions of classes must have probabilities")

@@ -16,12 +16,21 @@ SPACES: dict[LabelKind, LabelSpace] = {
     "classes": LabelSpace("classes", ("a", "b", "c", "d")),
     "yes_no": YES_NO,
     "score": LabelSpace("score", low=0, high=5),
+    "multilabel": LabelSpace("multilabel", ("a", "b", "c", "d"), separator="|"),
 }
-COUNTS: dict[LabelKind, tuple[int, ...]] = {"classes": (50, 10, 5, 1), "yes_no": (30, 10), "score": ()}
+COUNTS: dict[LabelKind, tuple[int, ...]] = {
+    "classes": (50, 10, 5, 1),
+    "yes_no": (30, 10),
+    "score": (),
+    "multilabel": (9, 5, 3, 0),
+}
 LABELS: dict[LabelKind, Tensor] = {
     "classes": torch.tensor([0, 1, 2, 3, 0, 2]),
     "yes_no": torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0, 0.0]),
     "score": torch.tensor([0.0, 0.2, 0.5, 1.0, 0.7, 0.4]),
+    "multilabel": torch.tensor(
+        [[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 0]], dtype=torch.float32
+    ),
 }
 
 
@@ -42,7 +51,7 @@ class Subject:
 
     def outputs(self, **more: Any) -> Tensor:
         torch.manual_seed(0)
-        return torch.randn((6, 4) if self.kind == "classes" else (6,), **more)
+        return torch.randn((6, 4) if self.kind in ("classes", "multilabel") else (6,), **more)
 
 
 def subjects(kinds: Iterable[LabelKind], method: Method) -> dict[str, Subject]:
@@ -94,7 +103,7 @@ def a_mean_over_the_examples(subject: Subject) -> None:
 def smallest_at_the_right_answer(subject: Subject) -> None:
     """Outputs that minimize the loss are the labels."""
     loss, labels, kind = subject.loss, subject.labels, subject.kind
-    outputs = torch.zeros((6, 4) if kind == "classes" else (6,), requires_grad=True)
+    outputs = torch.zeros_like(subject.outputs()).requires_grad_()
     optimizer = torch.optim.Adam([outputs], lr=0.1)
     for _ in range(200):
         optimizer.zero_grad()
@@ -103,7 +112,7 @@ def smallest_at_the_right_answer(subject: Subject) -> None:
     message = "outputs that minimize the loss do not predict the labels"
     if kind == "classes":
         require(torch.equal(outputs.argmax(-1), labels), message)
-    elif kind == "yes_no":
+    elif kind in ("yes_no", "multilabel"):
         require(torch.equal((outputs > 0).float(), labels), message)
     else:
         require_close(outputs.detach(), labels, message, atol=0.05)

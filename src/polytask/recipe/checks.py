@@ -11,7 +11,7 @@ from polytask.types import UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 REQUIRED = {
-    "kind": "classes, yes_no, score or text",
+    "kind": "classes, yes_no, score, multilabel or text",
     "text": "the name of the column with the text, or of two columns",
     "label": "the name of the column with the labels",
     "train": "the file with the training rows",
@@ -110,10 +110,14 @@ def _check_task(task: TaskSpec, where: str) -> None:
             raise UserError(f"{where}.range: must be the lowest and highest score, such as [0, 5]; found nothing")
         if not task.range[0] < task.range[1]:
             raise UserError(f"{where}.range: the first value must be lower than the second, found {list(task.range)}")
-    if task.classes is not None and (task.kind != "classes" or len(set(task.classes)) < max(2, len(task.classes))):
+    if task.classes is not None and (
+        task.kind not in ("classes", "multilabel") or len(set(task.classes)) < max(2, len(task.classes))
+    ):
         raise UserError(
-            f"{where}.classes: must be two or more different names, for kind classes only; found {list(task.classes)}"
+            f"{where}.classes: must be two or more different names, for kinds classes and multilabel only; found "
+            f"{list(task.classes)}"
         )
+    _check_labels(task, where)
     for reference in task.metrics:
         module, colon, function = reference.rpartition(":")
         if bool(colon) != bool(module) or not function.isidentifier():
@@ -121,6 +125,23 @@ def _check_task(task: TaskSpec, where: str) -> None:
                 f"{where}.metrics: must be functions as module:function, or metrics that a plug-in registers; found "
                 f"{reference!r}"
             )
+
+
+def _check_labels(task: TaskSpec, where: str) -> None:
+    if isinstance(task.label, tuple):
+        if task.kind != "multilabel":
+            raise UserError(f"{where}.label: must be one column for kind {task.kind}, found {list(task.label)}")
+        if len(set(task.label)) < max(2, len(task.label)):
+            raise UserError(f"{where}.label: must be two or more different columns, found {list(task.label)}")
+        if task.classes is not None:
+            raise UserError(f"{where}.classes: must be left out: the names of the label columns are the classes")
+    if task.kind == "multilabel":
+        if task.separator is not None and not task.separator.strip(" "):
+            raise UserError(f"{where}.separator: must be one or more characters such as |, found {task.separator!r}")
+        return
+    for name, default in (("separator", None), ("thresholds", "tuned")):
+        if (value := getattr(task, name)) != default:
+            raise UserError(f"{where}.{name}: must be left out for kind {task.kind}, found {value!r}")
 
 
 def _check_add(add: AddSettings, where: str) -> None:

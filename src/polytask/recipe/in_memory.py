@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from polytask.disk.cache import cache_folder
+from polytask.kinds.names import class_name
 from polytask.recipe.records import check_task_name
-from polytask.recipe.task_classes import DATA_FIELDS, TaskFields, is_in_memory
+from polytask.recipe.task_classes import DATA_FIELDS, MultiLabel, TaskFields, is_in_memory
 from polytask.tasks.in_memory import Record, rows_of, write_rows
-from polytask.tasks.labels import class_name
 from polytask.tasks.reading import open_source
 from polytask.tasks.sources.source import BrokenRow, no_column
-from polytask.tasks.splitting import choose_dev
+from polytask.tasks.splitting import choose_dev, sets_of, without_new_classes
 from polytask.types import UserError
 
 COLUMN_FIELDS = ("text", "label", "tags")
@@ -75,11 +75,16 @@ def _hold_out(task: TaskFields, content: Mapping[str, Any], where: str) -> tuple
     rows = list(rows_of(task.train, columns, where) if is_in_memory(task.train) else _file_rows(task, columns))
     texts = [task.text] if isinstance(task.text, str) else list(task.text)
     if task.broken_rows == "stop":
-        _check_filled(rows, columns, where)
-    classes = [class_name(str(row.get(task.label))) for row in rows] if task.kind != "score" else None
-    in_dev = choose_dev(
-        [[row.get(text) for text in texts] for row in rows], task.dev_share, task.dev_seed, classes
-    ).in_dev
+        may_be_empty = [task.label] if task.kind == "multilabel" else []
+        _check_filled(rows, [column for column in columns if column not in may_be_empty], where)
+    classes = None
+    if isinstance(task.label, str) and task.kind in ("classes", "yes_no"):
+        classes = [class_name(str(row.get(task.label))) for row in rows]
+    chosen = choose_dev([[row.get(text) for text in texts] for row in rows], task.dev_share, task.dev_seed, classes)
+    in_dev = chosen.in_dev
+    if isinstance(task, MultiLabel) and isinstance(task.label, str):
+        values = [row.get(task.label) for row in rows]
+        in_dev = without_new_classes(chosen.groups, sets_of(values, task.separator), in_dev)
     if not any(in_dev) or all(in_dev):
         raise UserError(
             f"{where}: {len(rows)} rows are too few, or too similar, to hold out {task.dev_share:.0%} of them for "

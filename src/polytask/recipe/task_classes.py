@@ -15,7 +15,7 @@ Method = str | Mapping[str, Any]
 """A method's name, or its name and options as in {"name": "focal", "gamma": 2.0}."""
 DEV_FIELDS = ("dev_share", "dev_seed")
 """The fields that a recipe does not have: they say how rows are held out if there are no dev rows."""
-LISTS = ("text", "tags", "metrics", "classes", "range")
+LISTS = ("text", "label", "tags", "metrics", "classes", "range")
 """The fields with several values."""
 DATA_FIELDS = ("train", "dev", "test", "unlabelled")
 """The fields of a task that name a file, or hold data in memory."""
@@ -43,8 +43,8 @@ class TaskFields:
     """Training data."""
     text: str | Sequence[str]
     """Column with the text, or the two columns of a pair."""
-    label: str
-    """Column with the label."""
+    label: str | Sequence[str]
+    """Column with the label; for `MultiLabel` also a list of columns of 0 and 1."""
     dev: Data = None
     """Data that is evaluated during training, to choose the best weights. Default: a share of the training data, which
     is then not trained on (see `dev_share`)."""
@@ -63,7 +63,8 @@ class TaskFields:
     trained: bool = field(default=True, kw_only=True)
     """False: the task is scored like the others, but not trained."""
     metric: str | None = field(default=None, kw_only=True)
-    """Primary metric, which chooses the best weights. Default: accuracy; pearson for scores."""
+    """Primary metric, which chooses the best weights. Default: accuracy; pearson for scores; f1_micro for
+    multilabel."""
     metrics: Sequence[str] = field(default=(), kw_only=True)
     """Your own functions as additional metrics, as in ["mymodule:function"]."""
     weight: float = field(default=1.0, kw_only=True)
@@ -71,7 +72,7 @@ class TaskFields:
     head: Method | None = field(default=None, kw_only=True)
     """Default: linear for one text, cross for a pair."""
     loss: Method | None = field(default=None, kw_only=True)
-    """Default: cross-entropy for classes, binary cross-entropy for yes_no, squared error for scores."""
+    """Default: cross-entropy for classes, binary cross-entropy for yes_no and multilabel, squared error for scores."""
     broken_rows: Literal["stop", "skip"] = field(default="stop", kw_only=True)
     """What to do with rows that cannot be used, such as those without a label: stop, or skip them."""
     format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx"] | None = field(default=None, kw_only=True)
@@ -127,6 +128,23 @@ class Score(TaskFields):
     """Lowest and highest score. Required."""
     standardize: bool = field(default=True, kw_only=True)
     """Whether the head learns (score - mean) / standard deviation of the training labels."""
+
+
+@dataclass(frozen=True)
+class MultiLabel(TaskFields):
+    """A task whose labels are any number of classes per row: lists, names with a separator, or columns of 0 and 1.
+
+    polytask.MultiLabel(frame, text="message", label="topics")
+    polytask.MultiLabel(frame, text="message", label=["billing", "refund", "delivery"])
+    """
+
+    kind = "multilabel"
+    classes: Sequence[str] | None = field(default=None, kw_only=True)
+    """Class names in order. Default: the labels of the training data, sorted; or the names of the label columns."""
+    separator: str | None = field(default=None, kw_only=True)
+    """What separates the classes in a column of text. Default: the first of | ; , that the labels contain."""
+    thresholds: Literal["tuned"] | float = field(default="tuned", kw_only=True)
+    """The probability from which a class is predicted: the same for all classes, or chosen for each class on dev."""
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -66,7 +66,7 @@ class TaskEntry:
 
     kind: LabelKind
     text: tuple[str, ...]
-    label: str | None
+    label: str | tuple[str, ...] | None
     classes: tuple[str, ...]
     range: tuple[float, float]
     metric: str | None
@@ -75,6 +75,10 @@ class TaskEntry:
     tags: tuple[str, ...] = ()
     standardized_by: tuple[float, float] | None = None
     """Mean and standard deviation of the training scores; None for other kinds, and in models of earlier versions."""
+    thresholds: tuple[float, ...] = ()
+    """For kind multilabel, the probability from which each class is predicted; empty: 0.5 for all."""
+    separator: str = ""
+    """For kind multilabel, what separates the classes in a column of text."""
 
     @classmethod
     def of(cls, spec: TaskSpec, labels: LabelSpace) -> "TaskEntry":
@@ -89,6 +93,8 @@ class TaskEntry:
             encoding=spec.encoding,
             tags=spec.tags,
             standardized_by=labels.standardized_by,
+            thresholds=labels.thresholds,
+            separator=labels.separator,
         )
 
     def check(self, where: str) -> None:
@@ -100,11 +106,14 @@ class TaskEntry:
         if (self.label is None) != (self.kind == "text"):
             raise UserError(f"{where}.label: every kind except text has a label, found {self.label!r} for {self.kind}")
         fixed = YES_NO.classes if self.kind == "yes_no" else ()
-        if self.kind == "classes":
+        if isinstance(self.label, tuple) and (self.kind != "multilabel" or self.label != self.classes):
+            raise UserError(f"{where}.label: must be one column, found {self.label!r:.200} for {self.kind}")
+        if self.kind in ("classes", "multilabel"):
             if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes) or not all(self.classes):
                 raise UserError(f"{where}.classes: must be two or more different names, found {self.classes!r:.200}")
         elif self.classes != fixed:
             raise UserError(f"{where}.classes: must be {list(fixed)} for kind {self.kind}, found {self.classes!r:.200}")
+        self._check_thresholds(where)
         low, high = self.range
         if not low < high or not math.isfinite(high - low):
             raise UserError(f"{where}.range: must be the lowest score and a higher one, found {[low, high]}")
@@ -116,9 +125,19 @@ class TaskEntry:
                     f"found {[mean, deviation]} for kind {self.kind}"
                 )
 
+    def _check_thresholds(self, where: str) -> None:
+        several = self.kind == "multilabel"
+        if len(self.thresholds) not in ((0, len(self.classes)) if several else (0,)):
+            raise UserError(f"{where}.thresholds: must be one for each class, found {len(self.thresholds)}")
+        if not all(0 <= threshold <= 1 for threshold in self.thresholds):
+            raise UserError(f"{where}.thresholds: must be in [0, 1], found {list(self.thresholds)!r:.200}")
+        if bool(self.separator) != several:
+            raise UserError(f"{where}.separator: only kind multilabel has one, found {self.separator!r:.80}")
+
     def labels(self, vocabulary: int = 0) -> LabelSpace:
         vocabulary = vocabulary if self.kind == "text" else 0
-        return LabelSpace(self.kind, self.classes, *self.range, vocabulary, self.standardized_by)
+        several = self.thresholds, self.separator
+        return LabelSpace(self.kind, self.classes, *self.range, vocabulary, self.standardized_by, *several)
 
     def spec(self, name: str) -> TaskSpec:
         return TaskSpec(

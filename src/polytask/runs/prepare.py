@@ -81,7 +81,8 @@ class Prepared:
 
     @property
     def bundle(self) -> Bundle:
-        labels = {name: task.labels for name, task in self.tasks.items()}
+        # Those of the heads, which may have thresholds that were chosen on dev.
+        labels = {name: self.model.head(name).labels for name in self.tasks}
         parts = self.model, self.tokenizer, self.packer
         return Bundle(*parts, self.recipe.tasks, labels, self.recipe.adapter, self.word_tags, self.plugins)
 
@@ -183,5 +184,6 @@ def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
         label=spec.label,
         metric=primary_of(spec).name,
         trained=spec.trained,
+        thresholds=prepared.model.head(spec.name).labels.thresholds,
         data={name: describe_split(split, labels, prepared.packer, separate) for name, split in task.splits.items()},
     )

@@ -50,6 +50,20 @@ def score_split(prepared: Prepared, split: str, step: int, tasks: Collection[str
     return SplitScores(replace(report, not_trained=not_trained), outputs)
 
 
+def choose_on_dev(prepared: Prepared, scores: SplitScores) -> SplitScores:
+    """Sets what is chosen on dev after training, such as thresholds, and returns the dev scores with it."""
+    model, specs, splits = prepared.model, prepared.recipe.tasks, prepared.splits("dev")
+    changed = False
+    for name in prepared.drawn:
+        head = model.head(name)
+        labels = head.kind.tuned(specs[name], head.labels, scores.outputs[name], splits[name].labels)
+        changed, head.labels = changed or labels != head.labels, labels
+    if not changed:
+        return scores
+    report = evaluate(model, scores.outputs, splits, specs, "dev", scores.report.step)
+    return SplitScores(replace(report, not_trained=scores.report.not_trained), scores.outputs)
+
+
 @dataclass(frozen=True)
 class SomeRows:
     """Some of a split's examples, by index."""
@@ -186,7 +200,7 @@ def evaluate_run(
                 raise UserError(unknown(str(where), name, known, "task"))
         spec = recipe.tasks[name]
         if is_in_memory(file):
-            columns = [*spec.text, *spec.tags, *([] if spec.label is None else [spec.label])]
+            columns = [*spec.text, *spec.tags, *spec.label_columns]
             files[name] = file = file_of(file, columns, name, f"evaluate: on[{name!r}]")
             spec = replace(spec, format=None, encoding=None)
         splits[name] = read_split_for(bundle, spec, file, split)

@@ -1,9 +1,10 @@
 """The columns that a task's predictions add to a file: names, types and rounding."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,11 +17,17 @@ SCORE_DIGITS = 5  # relative to the task's range: 4 decimals for scores from 0 t
 
 @dataclass(frozen=True)
 class AddedColumns:
-    """The columns of one task: predicted_TASK, probability_TASK and, with "all", probability_TASK_CLASS per class."""
+    """The columns of one task: predicted_TASK, probability_TASK and, with "all", probability_TASK_CLASS per class.
+
+    With several classes per row, predicted_TASK and probability_TASK have one item for each predicted class: in a list
+    where the file's format has lists, else joined by the separator of the training data.
+    """
 
     task: str
     labels: LabelSpace
     probabilities: str
+    lists: bool = False
+    """Whether the file's format has lists."""
 
     def __post_init__(self) -> None:
         if self.probabilities not in PROBABILITIES:
@@ -28,24 +35,36 @@ class AddedColumns:
 
     @cached_property
     def types(self) -> dict[str, pa.DataType]:
-        types = {f"predicted_{self.task}": pa.float64() if self.labels.kind == "score" else pa.string()}
+        label, probability = pa.float64() if self.labels.kind == "score" else pa.string(), pa.float64()
+        if self.labels.kind == "multilabel":
+            label, probability = (pa.list_(label), pa.list_(probability)) if self.lists else (label, pa.string())
+        types = {f"predicted_{self.task}": label}
         if self.labels.kind != "score" and self.probabilities != "none":
-            types[f"probability_{self.task}"] = pa.float64()
+            types[f"probability_{self.task}"] = probability
             if self.probabilities == "all":
                 types |= {self._class_column(name): pa.float64() for name in self.labels.classes}
         return types
 
-    def values(self, prediction: Prediction) -> dict[str, str | float | None]:
+    def values(self, prediction: Prediction) -> dict[str, Any]:
         """The prediction's values by column; all None if there is no prediction."""
-        label, values = prediction.label, dict[str, str | float | None](dict.fromkeys(self.types))
+        label, values = prediction.label, dict[str, Any](dict.fromkeys(self.types))
         if label is None:
             return values
         values[f"predicted_{self.task}"] = round(label, self._decimals) if isinstance(label, float) else label
+        if isinstance(label, tuple):
+            values[f"predicted_{self.task}"] = self._items(label)
         if prediction.probabilities is not None and self.probabilities != "none":
-            values[f"probability_{self.task}"] = _rounded(prediction.probabilities[str(label)])
+            known = prediction.probabilities
+            if isinstance(label, tuple):
+                values[f"probability_{self.task}"] = self._items([_rounded(known[name]) for name in label])
+            else:
+                values[f"probability_{self.task}"] = _rounded(known[str(label)])
             if self.probabilities == "all":
                 values |= {self._class_column(name): _rounded(p) for name, p in prediction.probabilities.items()}
         return values
+
+    def _items(self, items: Sequence[str | float]) -> list[str | float] | str:
+        return list(items) if self.lists else self.labels.separator.join(map(str, items))
 
     def _class_column(self, name: str) -> str:
         return f"probability_{self.task}_{name}"

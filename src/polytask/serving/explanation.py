@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from polytask.types import Prediction, UserError, unknown
+from polytask.types import Label, Prediction, UserError, unknown
 
 WORD = re.compile(r"\w+(?:['’-]\w+)*")  # noqa: RUF001  (both apostrophes)
 COLORS = {True: "46, 125, 50", False: "198, 40, 40"}
@@ -42,7 +42,7 @@ class Explanation:
     """A prediction and the effect of each word on it. Notebooks show it as the text with colored words."""
 
     prediction: Prediction
-    label: str | float | None
+    label: Label
     """The class whose probability is explained; for scores, the predicted score."""
     texts: tuple[str, ...]
     words: tuple[WordEffect, ...]
@@ -92,6 +92,8 @@ def explain(task: str, texts: tuple[str, ...], predict: Predict, label: str | No
             raise UserError(f"explain: label: task {task} has scores instead of classes; leave label out")
         raise UserError(unknown("explain: label", label, whole.probabilities, "class"))
     chosen = whole.label if label is None else label
+    if isinstance(chosen, tuple) and whole.probabilities:  # several classes per row: the most probable one
+        chosen = max(whole.probabilities, key=whole.probabilities.__getitem__)
     value = _value(whole, chosen)
     words = [
         WordEffect(texts[i][start:end], i, start, end, value - _value(prediction, chosen))
@@ -100,7 +102,7 @@ def explain(task: str, texts: tuple[str, ...], predict: Predict, label: str | No
     return Explanation(whole, chosen, texts, tuple(words))
 
 
-def _value(prediction: Prediction, label: str | float | None) -> float:
+def _value(prediction: Prediction, label: Label) -> float:
     """The number that is explained: the label's probability, or the score."""
     if prediction.probabilities is not None:
         return prediction.probabilities[str(label)]

@@ -64,7 +64,8 @@ def predict_file(
     _check_target(target, file, force)
     names = [tasks] if isinstance(tasks, str) else tasks
     chosen = text_columns(predictor, names, columns, file.columns, file.name)
-    added = {task: AddedColumns(task, predictor.bundle.labels[task], probabilities) for task in chosen}
+    lists = output_format(target) in ("jsonl", "parquet")
+    added = {task: AddedColumns(task, predictor.bundle.labels[task], probabilities, lists) for task in chosen}
     check_names(source, file.columns, added)
     tag_columns = {task: _tag_columns(predictor, task, file) for task in chosen}
     file.check(_all_columns(chosen), strict, [(chosen[task], tag_columns[task]) for task in chosen])

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from polytask.disk.atomic import atomic_file
+from polytask.kinds.names import LabelProblem, class_name, guess_separator, split_names
 from polytask.settings import TaskSpec
-from polytask.tasks.labels import class_name
 from polytask.tasks.reading import open_for
 from polytask.tasks.sources.source import BrokenRow
 from polytask.types import UserError
@@ -53,15 +53,17 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
     """
     assert spec.train is not None
     source = open_for(spec, spec.train)
-    labels = () if spec.label is None else (spec.label,)
-    entries = list(source.rows(source.columns, needed=(*spec.text, *labels)))
+    entries = list(source.rows(source.columns, needed=(*spec.text, *spec.label_columns)))
     rows = [entry[1] for entry in entries if not isinstance(entry, BrokenRow)]
     texts = [source.columns.index(column) for column in spec.text]
     chosen = choose_dev([[row[i] for i in texts] for row in rows], share, seed)
     in_dev = chosen.in_dev
-    if spec.kind == "classes" and spec.label is not None:
+    if isinstance(spec.label, str) and spec.kind in ("classes", "multilabel"):
         label = source.columns.index(spec.label)
-        in_dev = _without_new_classes(chosen.groups, [class_name(str(row[label])) for row in rows], in_dev)
+        values = [row[label] for row in rows]
+        one = spec.kind == "classes"
+        classes = [[class_name(str(value))] for value in values] if one else sets_of(values, spec.separator)
+        in_dev = without_new_classes(chosen.groups, classes, in_dev)
     if not any(in_dev) or all(in_dev):
         raise UserError(
             f"{spec.train}: {len(rows)} rows are too few, or too similar, to split into a training and a dev file"
@@ -136,10 +138,25 @@ def _choose_dev(groups: Sequence[bytes], share: float, classes: Sequence[object]
     return [group in chosen for group in groups]
 
 
-def _without_new_classes(groups: Sequence[bytes], classes: Sequence[str], in_dev: Sequence[bool]) -> list[bool]:
+def sets_of(values: Sequence[object], separator: str | None) -> list[list[str]]:
+    """Returns the classes of each row of a task with several classes per row; none of a label that cannot be read."""
+    mark = separator or guess_separator(values)
+
+    def names(value: object) -> list[str]:
+        try:
+            return split_names(value, mark)
+        except LabelProblem:
+            return []
+
+    return [names(value) for value in values]
+
+
+def without_new_classes(
+    groups: Sequence[bytes], classes: Sequence[Sequence[str]], in_dev: Sequence[bool]
+) -> list[bool]:
     """Moves whole groups to train if they have a class that no training row has."""
-    learned = {name for name, dev in zip(classes, in_dev, strict=True) if not dev}
-    moved = {group for group, name in zip(groups, classes, strict=True) if name not in learned}
+    learned = {name for names, dev in zip(classes, in_dev, strict=True) if not dev for name in names}
+    moved = {group for group, names in zip(groups, classes, strict=True) if not learned.issuperset(names)}
     return [dev and group not in moved for group, dev in zip(groups, in_dev, strict=True)]
 
 

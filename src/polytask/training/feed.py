@@ -20,7 +20,7 @@ from polytask.text.packing import InputFormat, Packer, Part
 from polytask.text.sequences import Sequences
 from polytask.text.texts import texts_of
 from polytask.training.memory import Memory
-from polytask.types import NO_LABEL, Draw, TokenizedExamples
+from polytask.types import Draw, TokenizedExamples, has_label
 
 AHEAD = 1024
 """How many examples of a task are turned into sequences at once."""
@@ -137,8 +137,8 @@ class Feed:
 
     def _labelled(self, task: str, indices: Sequence[int]) -> list[int]:
         """Leave out the examples that only a teacher labels."""
-        labels = self.examples[task].labels
-        return [i for i in indices if labels[i] != NO_LABEL]
+        labelled = has_label(self.examples[task].labels[np.asarray(indices, dtype=np.int64)])
+        return [i for i, known in zip(indices, labelled, strict=True) if known]
 
     def _draw_memory(self, tasks: Sequence[str], count: int, number: int) -> list[_Chosen]:
         """Draw examples from the memory of every task that is not in the step."""
