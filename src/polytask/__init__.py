@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 from polytask.version import __version__
 
 if TYPE_CHECKING:
-    from polytask.build import TABLES, options_of
+    from polytask.contracts.run import Outcome, run_contracts
     from polytask.evaluation.metrics import KNOWN_METRICS
     from polytask.evaluation.text_maps import TextMaps
     from polytask.export.adapter import export_adapter
     from polytask.export.combine import combine
     from polytask.fitting import Fitted, fit
+    from polytask.methods import TABLES, options_of
+    from polytask.plugins.files import registered_methods
+    from polytask.plugins.register import register
+    from polytask.plugins.trust import trust_plugin
     from polytask.pretrained.find import describe_encoder, find_encoder
     from polytask.recipe.reading import read_recipe, recipe_from, write_recipe
     from polytask.recipe.records import Recipe
@@ -55,6 +59,7 @@ __all__ = [
     "Finished",
     "Fitted",
     "MultiLabel",
+    "Outcome",
     "PredictedFile",
     "Prediction",
     "Predictor",
@@ -94,7 +99,10 @@ __all__ = [
     "read_recipe",
     "read_study",
     "recipe_from",
+    "register",
+    "registered_methods",
     "rehearse",
+    "run_contracts",
     "start_adding",
     "start_pretraining",
     "start_recipe",
@@ -102,6 +110,7 @@ __all__ = [
     "start_tuning",
     "text_maps",
     "train",
+    "trust_plugin",
     "tune",
     "with_probes",
     "write_recipe",
@@ -111,7 +120,11 @@ __all__ = [
 
 _MODULES = {
     "runs.add": ("add_task", "start_adding"),
-    "build": ("TABLES", "options_of"),
+    "contracts.run": ("Outcome", "run_contracts"),
+    "methods": ("TABLES", "options_of"),
+    "plugins.files": ("registered_methods",),
+    "plugins.register": ("register",),
+    "plugins.trust": ("trust_plugin",),
     "evaluation.metrics": ("KNOWN_METRICS",),
     "runs.finish": ("Finished",),
     "runs.report": ("write_report",),

@@ -36,6 +36,7 @@ def fit(
     resume: bool = False,
     allow_change: bool = False,
     keep_checkpoints: bool = False,
+    trust_plugins: bool = False,
     **settings: Any,
 ) -> Fitted:
     """Trains one encoder for these tasks and returns the finished run. It prints nothing.
@@ -60,8 +61,9 @@ def fit(
         resume: Continues a run that was stopped, with the same tasks, data and settings; a finished one is returned.
         allow_change: Resumes although the recipe or the data has changed.
         keep_checkpoints: Keeps the checkpoints when the run has finished.
+        trust_plugins: Remembers that the plug-ins, which are Python programs, may run.
         settings: Further fields of a recipe, such as name, seed, max_length, adapter, sampler, optimizer or train.
     """
     recipe = recipe_from({"tasks": tasks, "encoder": encoder, **settings}, where="fit")
-    finished = start_training(recipe, run, resume, allow_change, keep_checkpoints).complete()
+    finished = start_training(recipe, run, resume, allow_change, keep_checkpoints, trust_plugins).complete()
     return Fitted(**{f.name: getattr(finished, f.name) for f in fields(Finished)})

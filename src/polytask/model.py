@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from polytask import seeds
 from polytask.adapters.base import Adapter, LayerAdapter
-from polytask.encoders.bert import Bert
+from polytask.encoders.base import Encoder
 from polytask.heads.base import Head
 from polytask.modes import eval_mode
 from polytask.seeds import RandomState
@@ -47,15 +47,15 @@ class TagEmbedding(nn.Embedding):
     Tag 0, of special tokens and of words without a tag, is always zero.
     """
 
-    def __init__(self, tags: int, hidden: int) -> None:
-        super().__init__(tags + 1, hidden, padding_idx=0, _weight=torch.zeros(tags + 1, hidden))
+    def __init__(self, tags: int, size: int) -> None:
+        super().__init__(tags + 1, size, padding_idx=0, _weight=torch.zeros(tags + 1, size))
 
 
 class MultiTaskModel(nn.Module):
     """Computes the outputs of every task in a stream with one pass of the encoder."""
 
     def __init__(
-        self, encoder: Bert, adapter: Adapter, heads: Mapping[str, Head], word_tags: TagEmbedding | None = None
+        self, encoder: Encoder, adapter: Adapter, heads: Mapping[str, Head], word_tags: TagEmbedding | None = None
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -280,8 +280,8 @@ class MultiTaskModel(nn.Module):
         Layer-wise learning rates are based on the heights.
         """
         encoder = self.encoder
-        for name in ("words", "positions", "segments", "norm"):
-            yield f"encoder.{name}", 0, getattr(encoder, name)
+        for name, module in encoder.embedding_modules().items():
+            yield f"encoder.{name}", 0, module
         for index, layer in enumerate(encoder.layers):
             yield f"encoder.layers.{index}", index + 1, layer
         yield "encoder.pooler", len(encoder.layers), encoder.pooler

@@ -103,7 +103,8 @@ class TaskSpec:
     """Primary metric, which chooses the best checkpoint. Default: accuracy; pearson for scores; f1_micro for
     multilabel; f1 of spans for tokens; perplexity for text. data.md lists the others."""
     metrics: tuple[str, ...] = ()
-    """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder."""
+    """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder. A name
+    without a module is a metric that a plug-in registers."""
     weight: Positive = 1.0
     """Factor of the task's loss, in addition to `train.loss_scale`."""
     standardize: bool = True

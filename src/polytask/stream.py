@@ -67,6 +67,8 @@ class Layout:
     """For each task of the model, its first token and the one after its last; with filler if the shape is static."""
     length_bound: int | None = None
     """Upper bound of the sequence lengths in a stream of static shape; None for other streams."""
+    prefix: int = 0
+    """How many positions at the start of each sequence are not of the text (`with_prefix`)."""
 
     @staticmethod
     def from_padding(mask_BL: Tensor, tasks: int | Sequence[int] = 0) -> "Layout":
@@ -160,7 +162,14 @@ class Layout:
             lengths=self._lengths_with_prefix(length),
             token_ranges=tuple(token_ranges),
             length_bound=None if self.length_bound is None else self.length_bound + length,
+            prefix=self.prefix + length,
         )
+
+    def positions(self, tokens: int) -> Tensor:
+        """[T]: the position of each of the stream's tokens in its sequence."""
+        borders_S1 = self.cu_seqlens_S1
+        places_T = torch.arange(tokens, dtype=borders_S1.dtype, device=borders_S1.device)
+        return places_T - borders_S1[torch.searchsorted(borders_S1[1:], places_T, right=True)]
 
     def _lengths_with_prefix(self, length: int) -> tuple[int, ...]:
         return tuple(length + own for own in self.lengths)

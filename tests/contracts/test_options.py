@@ -13,10 +13,11 @@ from torch import nn
 
 from polytask.adapters import ADAPTERS, NoAdapter
 from polytask.adapters.base import AdapterContext
-from polytask.build import TABLES, make, make_adapter, make_head, options_of
+from polytask.build import make, make_adapter, make_head
 from polytask.encoders.bert import Bert, BertShape
 from polytask.heads import HEADS
 from polytask.losses import LOSSES
+from polytask.methods import TABLES, options_of
 from polytask.model import MultiTaskModel
 from polytask.policies.base import PolicyContext
 from polytask.regularizers.base import RegularizerContext

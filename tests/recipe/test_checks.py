@@ -66,8 +66,8 @@ def recipe(**more: Any) -> dict[str, Any]:
         ({"tasks": {"one": {**TASK, "rows": {"smple": 1}}}}, r"tasks.one.rows: .*'smple' \(did you mean sample\?\)"),
         (recipe(train={"evaluate_train": -1}), "train.evaluate_train: must be in"),
         (
-            {"tasks": {"one": {**TASK, "metrics": ["measure"]}}},
-            "tasks.one.metrics: must be functions as module:function, found 'measure'",
+            {"tasks": {"one": {**TASK, "metrics": [":measure"]}}},
+            "tasks.one.metrics: must be functions as module:function, or .*; found ':measure'",
         ),
         ({"tasks": {"one": {**TASK, "classes": ["a", "b"]}}}, "tasks.one.classes: .*classes and multilabel only"),
         (recipe(train={"select": "two"}), "train.select: there is no task 'two'"),

@@ -31,6 +31,9 @@ STEPS = 11
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TEXTS = "{kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:opinions-dev', head: %s}"
 WORDS = "{kind: tokens, text: text, label: spans, train: 'sample:entities-train', dev: 'sample:entities-dev'}"
+TOPICS = (
+    "{kind: multilabel, text: text, label: topics, train: 'sample:tickets-train', dev: 'sample:tickets-dev', loss: %s}"
+)
 NEEDS = {
     "ewc": ["sampler=in_order", "regularizers=[{name: ewc, samples: 10}]"],
     "lwf": ["sampler=in_order"],
@@ -50,6 +53,10 @@ CASES = {
     "words r_drop": [f"tasks.entities={WORDS}", "regularizers=[{name: r_drop, both_losses: true}]"],
     "words gem": [f"tasks.entities={WORDS}", "policy=gem", "sampler=mixed"],
     "words lwf": [f"tasks.entities={WORDS}", "regularizers=[lwf]", "sampler=in_order"],
+    "multilabel": [f"tasks.topics={TOPICS % 'null'}", "sampler=mixed"],
+    "multilabel smart": [f"tasks.topics={TOPICS % 'null'}", *NEEDS["smart"]],
+    "multilabel gem": [f"tasks.topics={TOPICS % '{name: focal, class_weights: balanced}'}", "policy=gem"],
+    "multilabel weights": [f"tasks.topics={TOPICS % '{name: cross_entropy, class_weights: balanced}'}"],
     "accumulate": ["train.accumulate=2"],
     "accumulate gem": ["train.accumulate=2", "policy=gem"],
     "gem and smart": ["policy=gem", *NEEDS["smart"]],
@@ -76,7 +83,7 @@ STATIC = [
     *(
         case
         for case in CASES
-        if case.startswith(("regularizer", "text", "words", "accumulate", "lwf", "lnsr", "l2_sp"))
+        if case.startswith(("regularizer", "text", "multilabel", "words", "accumulate", "lwf", "lnsr", "l2_sp"))
     ),
     *("policy dwa", "policy pcgrad", "memory gem", "memory a_gem", "gem and smart", "optimizer lamb", "smoothing"),
     "unlabelled",

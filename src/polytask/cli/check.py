@@ -9,7 +9,7 @@ from rich.table import Table
 
 import polytask
 from polytask.cli.console import plain_console
-from polytask.cli.options import RecipeFile, Settings
+from polytask.cli.options import RecipeFile, Settings, TrustPlugins
 from polytask.cli.tables import NOT_TRAINED_CAPTION, mark_trained, new_table
 
 TITLES = {
@@ -23,6 +23,7 @@ def run(
     recipe: RecipeFile,
     setting: Settings = [],  # noqa: B006
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 if the data has problems.")] = False,
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """Check a recipe and its data, and show what would be trained. Nothing is trained or written.
 
@@ -34,7 +35,7 @@ def run(
 
         polytask check recipes/quickstart.yaml --strict
     """
-    prepared = polytask.rehearse(polytask.read_recipe(recipe, setting))
+    prepared = polytask.rehearse(polytask.read_recipe(recipe, setting), trust_plugins)
     console = plain_console()
     console.print(data_table(prepared))
     findings = prepared.findings()

@@ -10,7 +10,7 @@ from rich.text import Text
 import polytask
 from polytask.cli.console import plain_console
 from polytask.cli.cuda import start_cuda
-from polytask.cli.options import RunFolder
+from polytask.cli.options import RunFolder, TrustPlugins
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 """The classes of marked spans, in the order of their appearance in the text."""
@@ -57,6 +57,7 @@ def run(
     precision: Annotated[
         str, typer.Option(help="float32 or bf16. bf16 is faster if the hardware supports it; scores differ slightly.")
     ] = "float32",
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """Predict one text, one pair, or a file of any size, with one or more tasks.
 
@@ -77,7 +78,7 @@ def run(
     if probabilities not in ("top", "all", "none"):
         raise typer.BadParameter(f"--probabilities must be top, all or none, found {probabilities!r}")
     start_cuda("auto")
-    predictor = polytask.load(folder, precision=precision, few=text is not None)
+    predictor = polytask.load(folder, precision=precision, few=text is not None, trust_plugins=trust_plugins)
     console = plain_console()
     if text is not None:
         if not text.strip() or (text2 is not None and not text2.strip()):

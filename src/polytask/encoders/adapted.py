@@ -33,7 +33,8 @@ class AdaptedModel(nn.Module):
         self.model, self.tasks = model, tuple(tasks)
         config = model.config
         sizes = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
-        context = AdapterContext(self.tasks, *sizes, config.hidden_dropout_prob, attend=attend)
+        embedding = getattr(config, "embedding_size", None)  # ELECTRA's may differ from the hidden size
+        context = AdapterContext(self.tasks, *sizes, config.hidden_dropout_prob, embedding=embedding, attend=attend)
         self.adapter = method(context, **options)
         self.adapter.start_from(self)
         _replace_forward(model.embeddings.LayerNorm, self._norm, self.adapter.embedding, "embedding")

@@ -28,8 +28,8 @@ class Head(nn.Module, ABC):
     """The kinds of label it supports."""
     copies: ClassVar[int] = 1
     """How many times each example's texts are put into the stream."""
-    pretrained: ClassVar[Mapping[str, str]] = {}
-    """The head's parameters -> their names in the files of encoders that include such a head."""
+    pretrained: ClassVar[tuple[Mapping[str, str], ...]] = ()
+    """For each kind of encoder files that include such a head: the head's parameters -> their names there."""
     pooling: Pooling | None = None
     """How the head pools each sequence into one vector, which must then be all that it reads of the sequence; None: the
     head reads the hidden states of all tokens. Prediction, export and some regularizers depend on it."""

@@ -44,6 +44,9 @@ def check_recipe(recipe: Recipe, where: str) -> None:
     names = [regularizer.name for regularizer in recipe.regularizers]
     if len(set(names)) < len(names):
         raise UserError(f"{where}: regularizers: must be different, found {', '.join(names)}")
+    for plugin in recipe.plugins:
+        if not plugin.endswith(".py") or "\0" in plugin:
+            raise UserError(f"{where}: plugins: must be Python files, whose names end in .py; found {plugin!r}")
     for task, runs in recipe.teachers.items():
         if task not in recipe.tasks:
             raise UserError(unknown(f"{where}: teachers", task, recipe.tasks, "task"))
@@ -120,9 +123,12 @@ def _check_task(task: TaskSpec, where: str) -> None:
         )
     _check_labels(task, where)
     for reference in task.metrics:
-        module, _, function = reference.rpartition(":")
-        if not module or not function.isidentifier():
-            raise UserError(f"{where}.metrics: must be functions as module:function, found {reference!r}")
+        module, colon, function = reference.rpartition(":")
+        if bool(colon) != bool(module) or not function.isidentifier():
+            raise UserError(
+                f"{where}.metrics: must be functions as module:function, or metrics that a plug-in registers; found "
+                f"{reference!r}"
+            )
 
 
 def _check_words(task: TaskSpec, where: str) -> None:

@@ -91,6 +91,9 @@ def _with_absolute_paths(base: Mapping[str, Any], folder: Path) -> dict[str, Any
         content["encoder"] = str(folder / content["encoder"])
     if isinstance(content.get("tasks"), Mapping):
         content["tasks"] = {name: _with_located_metrics(task, folder) for name, task in content["tasks"].items()}
+    if isinstance(content.get("plugins"), list | str):
+        plugins = content["plugins"] if isinstance(content["plugins"], list) else [content["plugins"]]
+        content["plugins"] = [_below(folder, file) for file in plugins]
     if isinstance(content.get("teachers"), Mapping):
         content["teachers"] = {
             task: [_below(folder, run) for run in runs] if isinstance(runs, list) else _below(folder, runs)
@@ -99,8 +102,8 @@ def _with_absolute_paths(base: Mapping[str, Any], folder: Path) -> dict[str, Any
     return content
 
 
-def _below(folder: Path, run: Any) -> str:
-    return run if isinstance(run, str) and run.startswith(("$", "~")) else str(folder / str(run))
+def _below(folder: Path, path: Any) -> str:
+    return path if isinstance(path, str) and path.startswith(("$", "~")) else str(folder / str(path))
 
 
 def _with_located_metrics(task: Any, folder: Path) -> Any:

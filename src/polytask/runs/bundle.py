@@ -1,8 +1,9 @@
 """The model folder: what predict, export and add-task load, in files that other programs can open too.
 
 config.json and model.safetensors are the encoder in the layout of Hugging Face Transformers; tokenizer.json is its
-tokenizer; parts.safetensors has the weights of the adapter and the heads; tasks.json, written last, describes the tasks
-and has the hashes of the other files. Knows no training.
+tokenizer; parts.safetensors has the weights of the adapter and the heads; plugins/ has the plug-in files that the model
+needs, which run only if the user has trusted them; tasks.json, written last, describes the tasks and has the hashes of
+the other files. Knows no training.
 """
 
 import json
@@ -24,6 +25,7 @@ from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
 from polytask.model import MultiTaskModel
+from polytask.plugins.files import Plugin, copy_plugins, read_copies, using_plugins
 from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import check_task_name
@@ -180,6 +182,8 @@ class TasksFile:
     files: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the other files."""
     word_tags: TagVocabulary | None = None
+    plugins: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the files in plugins/, by name."""
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------
@@ -194,6 +198,7 @@ class Bundle:
     labels: Mapping[str, LabelSpace]
     adapter: MethodChoice
     word_tags: TagVocabulary | None = None
+    plugins: tuple[Plugin, ...] = ()
 
     @cached_property
     def tagger(self) -> Tagger | None:
@@ -241,6 +246,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
     }
     with atomic_file(target.parts) as file:
         save_file(parts, file)
+    copy_plugins(bundle.plugins, folder)
     content = TasksFile(
         format=FORMAT,
         max_length=bundle.packer.max_length,
@@ -248,24 +254,28 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
         tasks={name: TaskEntry.of(spec, bundle.labels[name]) for name, spec in bundle.specs.items()},
         files={file.name: sha256(file) for file in target.files if file != target.tasks},
         word_tags=bundle.word_tags,
+        plugins={plugin.name: plugin.sha256 for plugin in bundle.plugins},
     )
     write_atomically(target.tasks, json.dumps(asdict(content), indent=1, ensure_ascii=False))
 
 
-def load_run(run: Path) -> Bundle:
+def load_run(run: Path, trust_plugins: bool = False) -> Bundle:
     """The model of a run; `run` may also be the model folder itself."""
     if not run.is_dir():
         raise UserError(f"{run}: there is no such run")
     inner = RunFolder(run).model.path
     if inner.is_dir():
-        return load_bundle(inner)
+        return load_bundle(inner, trust_plugins)
     if find_model(run) is None:
         raise no_model(run)
-    return load_bundle(run)
+    return load_bundle(run, trust_plugins)
 
 
-def load_bundle(folder: Path) -> Bundle:
-    """The model in a folder that may come from a stranger: every file is checked before its content is used."""
+def load_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
+    """The model in a folder that may come from a stranger: every file is checked before its content is used.
+
+    The folder's plug-ins run only if the user has trusted them; `trust_plugins` trusts them first.
+    """
     files = ModelFolder(folder).files
     for file in files:
         if not file.is_file():
@@ -284,14 +294,16 @@ def load_bundle(folder: Path) -> Bundle:
         )
     tokenizer = TextTokenizer.load(folder, content.max_length)
     check_vocabulary(tokenizer, shape, folder)
+    plugins = read_copies(folder, content.plugins, trust_plugins)
     specs = {name: entry.spec(name) for name, entry in content.tasks.items()}
     labels = {name: entry.labels(tokenizer.vocabulary) for name, entry in content.tasks.items()}
-    adapter = complete(content.adapter.choice(), f"{path}: adapter", saved=True)
     tags = content.word_tags
-    model = _load_model(folder, specs, labels, adapter, None if tags is None else len(tags.names))
+    with using_plugins(plugins):
+        adapter = complete(content.adapter.choice(), f"{path}: adapter", saved=True)
+        model = _load_model(folder, specs, labels, adapter, None if tags is None else len(tags.names))
     ids, tagged = (tokenizer.cls_id, tokenizer.sep_id), tags is not None
-    packer = Packer(tuple(specs), *ids, content.max_length, tokenizer.masker, tagged)
-    return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter, tags)
+    packer = Packer(tuple(specs), *ids, content.max_length, tokenizer.masker, tagged, tokenizer.pair)
+    return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter, tags, plugins)
 
 
 def read_split_for(bundle: Bundle, spec: TaskSpec, source: str, name: str) -> Split:

@@ -14,8 +14,9 @@ from polytask.evaluation.metrics import chosen_metric
 from polytask.evaluation.own_metrics import own_metrics, primary_of
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.model import MultiTaskModel
+from polytask.plugins.files import Plugin, method_versions, use_plugins
 from polytask.pretrained.find import TOKENIZER_FILES
-from polytask.recipe.records import Recipe, teacher_runs
+from polytask.recipe.records import Recipe, recipe_to_mapping, strings_in, teacher_runs
 from polytask.runs.bundle import Bundle, no_model
 from polytask.runs.folder import find_model
 from polytask.runs.phases import Phases
@@ -54,6 +55,8 @@ class Prepared:
     """The part-of-speech tags of the training data; None without tags."""
     packed: PackedSplits = field(default_factory=PackedSplits)
     """The packed batches of the splits that evaluations score."""
+    plugins: tuple[Plugin, ...] = ()
+    """The recipe's plug-ins, whose methods are in the tables."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -81,7 +84,7 @@ class Prepared:
         # Those of the heads, which may have thresholds that were chosen on dev.
         labels = {name: self.model.head(name).labels for name in self.tasks}
         parts = self.model, self.tokenizer, self.packer
-        return Bundle(*parts, self.recipe.tasks, labels, self.recipe.adapter, self.word_tags)
+        return Bundle(*parts, self.recipe.tasks, labels, self.recipe.adapter, self.word_tags, self.plugins)
 
 
 def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
@@ -89,6 +92,7 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     phases = phases or Phases()
     if recipe.add is not None:
         raise UserError("recipe: add: this recipe adds tasks to a finished run; use polytask add-task RUN RECIPE")
+    plugins = use_plugins(recipe.plugins)
     check_teachers(recipe)
     folder = encoder_folder(recipe.encoder)
     tokenizer = load_tokenizer(folder, recipe.max_length)
@@ -113,9 +117,17 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     phases.end("model")
     drawn, evaluated = tuple(trained_tasks(recipe)), tuple(tasks)
     packer = make_packer(recipe, tokenizer, tagged=word_tags is not None)
-    prepared = Prepared(recipe, tokenizer, tasks, packer, model, drawn, evaluated, word_tags=word_tags)
+    parts = recipe, tokenizer, tasks, packer, model
+    prepared = Prepared(*parts, drawn, evaluated, word_tags=word_tags, plugins=plugins)
     check_warmup(prepared)
     return prepared
+
+
+def methods_origin(prepared: Prepared) -> dict[str, dict[str, str]]:
+    """The versions of the methods that are not part of polytask, for environment.json; empty if there are none."""
+    named = strings_in(recipe_to_mapping(prepared.recipe))
+    versions = method_versions(prepared.plugins, named)
+    return {"methods": versions} if versions else {}
 
 
 def trained_tasks(recipe: Recipe) -> dict[str, TaskSpec]:

@@ -16,6 +16,7 @@ from polytask.evaluation.evaluate import evaluate, split_outputs, with_places, w
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.heads.base import Head
 from polytask.machine import pick_device
+from polytask.plugins.files import use_plugins
 from polytask.recipe.in_memory import file_of
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe
@@ -177,16 +178,20 @@ class Evaluated(EvalReport):
     """By task: the file with its predictions."""
 
 
-def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, Data] | None = None) -> Evaluated:
+def evaluate_run(
+    folder: str | Path, split: str = "dev", on: Mapping[str, Data] | None = None, trust_plugins: bool = False
+) -> Evaluated:
     """Scores a finished run on its own files of a split, or on other data by task, and writes the predictions.
 
-    Other data is a file, or in memory. Predictions on it are written to predictions/TASK-on-FILE.jsonl.
+    Other data is a file, or in memory. Predictions on it are written to predictions/TASK-on-FILE.jsonl. `trust_plugins`
+    remembers that the run's plug-ins, which are Python programs, may run.
     """
     run = RunFolder(Path(folder))
     if not run.recipe.is_file():
         raise UserError(f"{folder}: not a run: it has no {run.recipe.name}")
     recipe = read_recipe(run.recipe)
     _check_own_functions(recipe, run.path)
+    use_plugins(recipe.plugins, trust_plugins)
     bundle = load_run(run.path)
     bundle.model.to(pick_device(recipe.train.device))
     own = {} if on else {name: _file_of(spec, split, run.path) for name, spec in recipe.tasks.items()}

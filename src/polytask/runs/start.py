@@ -29,6 +29,7 @@ from polytask.machine import (
     set_threads,
     start_warm_up,
 )
+from polytask.plugins.files import copy_plugins
 from polytask.recipe.reading import write_recipe
 from polytask.recipe.records import Recipe
 from polytask.runs.folder import RunFolder
@@ -86,22 +87,26 @@ class Start:
             return
         if self.checkpoint is not None:
             if self.changes:
-                self._write_recipe()
-                note_changes(self.folder, step_of(self.checkpoint), self.changes, prepared.tasks)
+                self._write_recipe(prepared)
+                at, methods = step_of(self.checkpoint), origin.get("methods", {})
+                note_changes(self.folder, at, self.changes, prepared.tasks, methods)
             return
         make_folder(self.folder.path)
         self.lock.acquire()
         if not self.resume:
             check_free(self.folder)  # again: another process may have been faster
-        self._write_recipe()
+        self._write_recipe(prepared)
         started = datetime.now(UTC).isoformat(timespec="seconds")
         data = fingerprints(prepared.tasks)
         content = {**environment(self.device), **origin, "started": started, "data": data}
         write_atomically(self.folder.environment, json.dumps(content, indent=1, ensure_ascii=False))
 
-    def _write_recipe(self) -> None:
+    def _write_recipe(self, prepared: Prepared) -> None:
+        """Writes the recipe, and copies of its plug-ins and of data that was in memory, which it names."""
         copy_data(self.recipe, self.folder)
-        write_recipe(with_own_data(self.recipe, self.folder), self.folder.recipe)
+        copies = copy_plugins(prepared.plugins, self.folder.path)
+        names = tuple(str(copy.relative_to(self.folder.path)) for copy in copies)
+        write_recipe(replace(with_own_data(self.recipe, self.folder), plugins=names), self.folder.recipe)
 
 
 @contextmanager

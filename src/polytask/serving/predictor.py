@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from polytask.encoders.bert import Bert
 from polytask.kinds.table import KINDS
 from polytask.kinds.tokens import located
 from polytask.machine import multiplies_bf16, pick_device, threads
@@ -53,13 +54,20 @@ class Predictor:
 
     @classmethod
     def load(
-        cls, run: str | Path, device: str = "auto", precision: str = "float32", *, few: bool = False
+        cls,
+        run: str | Path,
+        device: str = "auto",
+        precision: str = "float32",
+        *,
+        few: bool = False,
+        trust_plugins: bool = False,
     ) -> "Predictor":
         """Loads the model of a run's folder, or of the model folder inside it.
 
         `few` is for a handful of texts: the first prediction is faster, because the encoder is not optimized first.
+        `trust_plugins` remembers that the folder's plug-ins, which are Python programs, may run.
         """
-        bundle = load_run(Path(run))
+        bundle = load_run(Path(run), trust_plugins)
         bundle.model.to(pick_device(device))
         return cls(bundle, precision, few)
 
@@ -307,9 +315,11 @@ class Predictor:
     @cached_property
     def _plain(self) -> PlainEncoder | None:
         """The faster encoder, if it can replace the model's encoder."""
-        model = self.bundle.model
+        model, encoder = self.bundle.model, self.bundle.model.encoder
         fits = model.is_plain and model.device.type == "cpu" and not self.few
-        return PlainEncoder(model.encoder, self.bf16) if fits else None
+        if not fits or not isinstance(encoder, Bert) or encoder.shape.plain_definition is not None:
+            return None
+        return PlainEncoder(encoder, self.bf16)
 
     def _warn_without_tags(self, tasks: Sequence[str]) -> None:
         """Warns, once, that a task was trained with the tags of a column and gets none."""

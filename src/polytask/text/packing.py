@@ -2,7 +2,8 @@
 
 A single text is `[CLS] a [SEP]`; a pair is `[CLS] a [SEP] b [SEP]` in one sequence (segments 0 and 1), or two sequences
 if each text is encoded separately, or all three. A pair whose second text has no tokens stays a pair:
-`[CLS] a [SEP] [SEP]`. Texts are truncated to `max_length` here and nowhere else.
+`[CLS] a [SEP] [SEP]`. Other tokenizers have other special tokens (`PairForm`). Texts are truncated to `max_length` here
+and nowhere else.
 """
 
 import math
@@ -23,6 +24,7 @@ from polytask.text.filler import Room, filler_lengths, filler_positions, longest
 from polytask.text.masking import Ids as Ids
 from polytask.text.masking import MaskedText, Masker, masked_tokens, padded
 from polytask.text.sequences import Sequences, joined_and_separate, make_sequences, truncate_pair
+from polytask.text.templates import BERT_PAIR, PairForm
 from polytask.text.texts import Texts
 from polytask.text.windows import without_words
 
@@ -89,6 +91,8 @@ class Packer:
     """Required if tokens of a task are to be masked."""
     tagged: bool = False
     """Whether streams have the tags of their tokens; a task without tags then has tag 0 everywhere."""
+    pair: PairForm = BERT_PAIR
+    """How two texts are put into one sequence."""
 
     @cached_property
     def _special_tokens(self) -> tuple[Ids, Ids]:
@@ -180,7 +184,7 @@ class Packer:
         if isinstance(part.texts, Sequences):
             return part.texts
         special_ids = self.cls_id, self.sep_id
-        return make_sequences(Texts.of(part.texts), part.reading, special_ids, self.max_length)
+        return make_sequences(Texts.of(part.texts), part.reading, special_ids, self.max_length, self.pair)
 
     def _labels(self, part: Part, room: Room | None) -> npt.NDArray[np.generic]:
         """The labels of a part. In a stream of static shape the number of masked tokens is static too: those that are
@@ -197,8 +201,10 @@ class Packer:
         cls, sep = self._special_tokens
         joined, separate = joined_and_separate(reading, len(texts))
         if joined:
-            a, b = truncate_pair(texts[0], texts[1], self.max_length - 3)
-            yield [cls, a, sep, b, sep], len(a) + 2
+            separators = self.pair.separators
+            a, b = truncate_pair(texts[0], texts[1], self.max_length - 2 - separators)
+            pieces = [cls, a, *[sep] * separators, b, sep]
+            yield pieces, len(a) + 2 if self.pair.second_segment else sum(map(len, pieces))
         for text in texts if separate else ():
             truncated = text[: self.max_length - 2]
             yield [cls, truncated, sep], len(truncated) + 2
@@ -208,7 +214,8 @@ class Packer:
         joined, separate = joined_and_separate(form.reading, lengths_NW.shape[1])
         lengths_N = np.zeros(len(lengths_NW), dtype=np.int64)
         if joined:
-            lengths_N += np.minimum(lengths_NW.sum(1), self.max_length - 3) + 3
+            special = 2 + self.pair.separators
+            lengths_N += np.minimum(lengths_NW.sum(1), self.max_length - special) + special
         if separate:
             lengths_N += (np.minimum(lengths_NW, self.max_length - 2) + 2).sum(1) * form.copies
         return lengths_N

@@ -66,13 +66,19 @@ Part = tuple[Tensor, PassFacts]
 
 
 def reason_not_capturable(
-    device: torch.device, optimizer: torch.optim.Optimizer, objective: Objective, settings: TrainSettings
+    device: torch.device,
+    optimizer: torch.optim.Optimizer,
+    objective: Objective,
+    settings: TrainSettings,
+    model: MultiTaskModel | None = None,
 ) -> str | None:
     """Return why the steps of a run cannot be captured; None if they can."""
     if device.type != "cuda":
         return f"the run is on {device.type}, and only CUDA has graphs"
     if not settings.capture:
         return "train.capture is false"
+    if model is not None and (reason := model.encoder.shape.plain_definition) is not None:
+        return f"the encoder {model.encoder.shape.kind}: {reason}"
     if not declared(optimizer, "capturable") or not all(group.get("fused", True) for group in optimizer.param_groups):
         return f"the optimizer {type(optimizer).__name__} does not declare capturable = True"
     if not declared(objective.policy, "capturable"):
