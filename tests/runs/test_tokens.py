@@ -12,12 +12,14 @@ from seqeval.metrics import accuracy_score, f1_score
 
 from polytask import (
     Finished,
+    Tokens,
     UserError,
     add_task,
     combine,
     compare_runs,
     evaluate_run,
     export_adapter,
+    fit,
     load,
     predict_file,
     prepare,
@@ -289,3 +291,21 @@ def test_a_damaged_description_is_refused(run: Finished, tmp_path: Path) -> None
     (tmp_path / "tasks.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match="scheme: must be given for kind tokens only, found None"):
         read_tasks(tmp_path / "tasks.json")
+
+
+@pytest.mark.parametrize("kind", ["roberta", "modernbert", "distilbert"])
+def test_other_encoders_tag_words(kind: str, tmp_path: Path, settings: list[str]) -> None:
+    more = [f"encoder={{kind: {kind}, layers: 2, hidden: 32, heads: 4, ffn: 64, positions: 128}}", "max_length=16"]
+    finished = train(ENTITIES, tmp_path / "run", [*settings, *more, "train.steps_per_epoch=3"])
+    predicted = load(finished.folder).predict("entities", TEXTS)
+    assert [len(one.label or ()) for one in predicted] == [6, 8]  # type: ignore[arg-type]
+
+
+def test_rows_in_memory_are_fitted_and_predicted(tmp_path: Path) -> None:
+    rows = [{"words": ["Ada", "left", f"Rome{n}"], "tags": ["B-P", "O", "B-L"]} for n in range(20)]
+    task = Tokens(rows, text="words", label="tags")
+    encoder = {"layers": 2, "hidden": 32, "heads": 4, "ffn": 64, "positions": 128}
+    fitted = fit({"t": task}, encoder, run=tmp_path / "run", train={"epochs": 1, "device": "cpu"})
+    assert fitted.evaluations["dev"].tasks["t"].examples == 4
+    found = fitted.model.predict(rows[:2], task="t")
+    assert [row["words_t"] for row in found] == [row["words"] for row in rows[:2]]
