@@ -255,8 +255,8 @@ def test_captured_steps_and_fused_layers_are_refused_with_a_reason(kind: str) ->
     assert (reason is not None) == (kind in ("mpnet", "modernbert"))
 
 
-DIFFERENT = ("electra", "mpnet", "modernbert")
-"""The kinds whose layers or embeddings differ from BERT's."""
+DIFFERENT = ("modernbert", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("electra", "mpnet")))
+"""The kinds whose layers or embeddings differ from BERT's; ModernBERT's differ most."""
 
 
 @pytest.mark.parametrize("kind", DIFFERENT)
