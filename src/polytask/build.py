@@ -189,7 +189,9 @@ def check_vocabulary(tokenizer: TextTokenizer, shape: BertShape, folder: Path) -
 def make_packer(recipe: Recipe, tokenizer: TextTokenizer, tagged: bool = False) -> Packer:
     tasks = tuple(recipe.tasks)
     assert recipe.max_length <= tokenizer.max_tokens, "texts were truncated before packing"
-    return Packer(tasks, tokenizer.cls_id, tokenizer.sep_id, recipe.max_length, tokenizer.masker, tagged)
+    return Packer(
+        tasks, tokenizer.cls_id, tokenizer.sep_id, recipe.max_length, tokenizer.masker, tagged, recipe.truncate
+    )
 
 
 # --- the model --------------------------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ Count = Annotated[int, Bounds(1, 10**9)]
 Size = Annotated[int, Bounds(1, 2**16)]
 MaxLength = Annotated[int, Bounds(4, 10**6)]
 """At least 4: a pair has three special tokens."""
+Truncate = Literal["end", "start", "error"]
+"""Which end of a text that is too long is cut off; error: none, such a text is refused."""
 
 
 # --- parts of a recipe ------------------------------------------------------------------------------------------------
@@ -94,6 +96,8 @@ class TaskSpec:
     data.md lists the others."""
     metrics: tuple[str, ...] = ()
     """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder."""
+    abstain_below: Share | None = None
+    """For classes and yes_no: a prediction whose highest probability is lower has no label. Default: always a label."""
     weight: Positive = 1.0
     """Factor of the task's loss, in addition to `train.loss_scale`."""
     standardize: bool = True

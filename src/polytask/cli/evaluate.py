@@ -34,5 +34,10 @@ def run(
         if count:
             rows = "1 broken row was" if count == 1 else f"{count:,} broken rows were"
             console.print(f"{task}: {rows} skipped (broken_rows: skip)", soft_wrap=True, highlight=False)
+    for task, count in report.truncated.items():
+        if count:
+            rows = "1 row has" if count == 1 else f"{count:,} rows have"
+            cut = f"{task}: warning: {rows} more tokens than max_length, and only a part of the text was used"
+            console.print(cut, soft_wrap=True, highlight=False)
     for task, path in report.predictions.items():
         console.print(f"{task}: predictions written to {path}", soft_wrap=True, highlight=False)

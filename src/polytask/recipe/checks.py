@@ -111,6 +111,11 @@ def _check_task(task: TaskSpec, where: str) -> None:
         raise UserError(
             f"{where}.classes: must be two or more different names, for kind classes only; found {list(task.classes)}"
         )
+    if task.abstain_below is not None and task.kind not in ("classes", "yes_no"):
+        raise UserError(
+            f"{where}.abstain_below: is only for kinds classes and yes_no, which have probabilities; found "
+            f"{task.abstain_below} for kind {task.kind}"
+        )
     for reference in task.metrics:
         module, _, function = reference.rpartition(":")
         if not module or not function.isidentifier():

@@ -113,6 +113,7 @@ def prepare_added(recipe: Recipe, old: OldRun) -> Prepared:
         remembered=() if frozen else tuple(name for name in old.tasks if recipe.tasks[name].trained),
         word_tags=word_tags,
     )
+    prepared.check_lengths()
     check_warmup(prepared)
     return prepared
 

@@ -20,10 +20,11 @@ from polytask.runs.bundle import Bundle, no_model
 from polytask.runs.folder import find_model
 from polytask.runs.phases import Phases
 from polytask.runs.summary import TaskSummary
-from polytask.settings import TaskSpec
+from polytask.settings import TaskSpec, Truncate
 from polytask.tasks.describe import describe_split
 from polytask.tasks.doctor import examine
 from polytask.tasks.finding import Finding
+from polytask.tasks.lengths import check_lengths
 from polytask.tasks.task import Task, read_tasks, tag_vocabulary, with_tags
 from polytask.tasks.training_rows import training_rows
 from polytask.text.packing import Packer
@@ -76,6 +77,12 @@ class Prepared:
         key = tuple(task.fingerprint for task in self.tasks.values()), self.tokenizer.fingerprint, *options
         return list(kept("findings", key, lambda: examine(self.tasks, *options)))
 
+    def check_lengths(self) -> None:
+        """Refuses rows that are too long, with `truncate: error`."""
+        readings = {name: self.model.head(name).reading for name in self.tasks}
+        splits = ((split, readings[name]) for name, task in self.tasks.items() for split in task.splits.values())
+        check_lengths(splits, self.packer, self.tokenizer)
+
     @property
     def bundle(self) -> Bundle:
         labels = {name: task.labels for name, task in self.tasks.items()}
@@ -90,7 +97,7 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
         raise UserError("recipe: add: this recipe adds tasks to a finished run; use polytask add-task RUN RECIPE")
     check_teachers(recipe)
     folder = encoder_folder(recipe.encoder)
-    tokenizer = load_tokenizer(folder, recipe.max_length)
+    tokenizer = load_tokenizer(folder, recipe.max_length, recipe.truncate)
     check_metrics(recipe)
     tagger = None if recipe.word_tags is None else recipe.word_tags.tagger
     read = read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder(), make_tagger(tagger))
@@ -113,6 +120,7 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     drawn, evaluated = tuple(trained_tasks(recipe)), tuple(tasks)
     packer = make_packer(recipe, tokenizer, tagged=word_tags is not None)
     prepared = Prepared(recipe, tokenizer, tasks, packer, model, drawn, evaluated, word_tags=word_tags)
+    prepared.check_lengths()
     check_warmup(prepared)
     return prepared
 
@@ -122,11 +130,11 @@ def trained_tasks(recipe: Recipe) -> dict[str, TaskSpec]:
     return {name: spec for name, spec in recipe.tasks.items() if spec.trained}
 
 
-def load_tokenizer(folder: Path, max_length: int) -> TextTokenizer:
+def load_tokenizer(folder: Path, max_length: int, truncate: Truncate = "end") -> TextTokenizer:
     """Loads an encoder's tokenizer; a process that keeps values between runs loads it once."""
     files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     hashes = tuple((file.name, remembered_sha256(file)) for file in files)
-    return kept("tokenizer", (hashes, max_length), lambda: TextTokenizer.load(folder, max_length))
+    return kept("tokenizer", (hashes, max_length, truncate), lambda: TextTokenizer.load(folder, max_length, truncate))
 
 
 def check_teachers(recipe: Recipe) -> None:

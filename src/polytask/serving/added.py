@@ -16,11 +16,17 @@ SCORE_DIGITS = 5  # relative to the task's range: 4 decimals for scores from 0 t
 
 @dataclass(frozen=True)
 class AddedColumns:
-    """The columns of one task: predicted_TASK, probability_TASK and, with "all", probability_TASK_CLASS per class."""
+    """The columns of one task: predicted_TASK, probability_TASK and, with "all", probability_TASK_CLASS per class.
+
+    They are followed by tokens_TASK and truncated_TASK, except with "none", and by abstained_TASK if the model may
+    abstain.
+    """
 
     task: str
     labels: LabelSpace
     probabilities: str
+    abstains: bool = False
+    """Whether predictions may have no label because all probabilities are too low."""
 
     def __post_init__(self) -> None:
         if self.probabilities not in PROBABILITIES:
@@ -33,16 +39,23 @@ class AddedColumns:
             types[f"probability_{self.task}"] = pa.float64()
             if self.probabilities == "all":
                 types |= {self._class_column(name): pa.float64() for name in self.labels.classes}
-        return types
+        if self.probabilities != "none":
+            types |= {f"tokens_{self.task}": pa.int64(), f"truncated_{self.task}": pa.bool_()}
+        return types | ({f"abstained_{self.task}": pa.bool_()} if self.abstains else {})
 
     def values(self, prediction: Prediction) -> dict[str, str | float | None]:
         """The prediction's values by column; all None if there is no prediction."""
         label, values = prediction.label, dict[str, str | float | None](dict.fromkeys(self.types))
-        if label is None:
+        if label is None and not prediction.abstained:
             return values
+        if self.probabilities != "none":
+            values |= {f"tokens_{self.task}": prediction.tokens, f"truncated_{self.task}": prediction.truncated}
+        if self.abstains:
+            values[f"abstained_{self.task}"] = prediction.abstained
         values[f"predicted_{self.task}"] = round(label, self._decimals) if isinstance(label, float) else label
         if prediction.probabilities is not None and self.probabilities != "none":
-            values[f"probability_{self.task}"] = _rounded(prediction.probabilities[str(label)])
+            shares = prediction.probabilities
+            values[f"probability_{self.task}"] = _rounded(max(shares.values()) if label is None else shares[str(label)])
             if self.probabilities == "all":
                 values |= {self._class_column(name): _rounded(p) for name, p in prediction.probabilities.items()}
         return values

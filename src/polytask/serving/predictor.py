@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from polytask.runs.bundle import Bundle, load_run
 from polytask.serving.examples import Example, Text, Texts, examples_from, has_text
 from polytask.serving.plain import PlainEncoder
 from polytask.settings import TaskSpec
+from polytask.text.texts import Texts as TokenIds
 from polytask.types import Prediction, UserError, unknown
 
 log = logging.getLogger(__name__)
@@ -22,6 +25,7 @@ log = logging.getLogger(__name__)
 WINDOW = 4096  # examples that are tokenized and sorted by length together, whatever the size of the input
 WINDOW_CHARACTERS = 16_000_000  # a window of long documents has fewer examples, to limit its memory
 PRECISIONS = ("float32", "bf16")
+MOST_SHOWN = 20  # examples that an error names
 
 T = TypeVar("T")
 
@@ -29,9 +33,13 @@ T = TypeVar("T")
 class Predictor:
     """Predicts with all tasks of one run. The model's weights must not change afterwards."""
 
-    def __init__(self, bundle: Bundle, precision: str = "float32", few: bool = False) -> None:
+    def __init__(
+        self, bundle: Bundle, precision: str = "float32", few: bool = False, abstain_below: float | None = None
+    ) -> None:
         if precision not in PRECISIONS:
             raise UserError(unknown("predict", precision, PRECISIONS, "precision"))
+        if abstain_below is not None and not 0 <= abstain_below <= 1:
+            raise UserError(f"predict: abstain_below: must be in [0, 1], found {abstain_below}")
         device = bundle.model.device
         if precision == "bf16" and device.type == "cpu" and not multiplies_bf16(device):
             raise UserError(
@@ -40,19 +48,28 @@ class Predictor:
         self.bundle = bundle
         self.bf16 = precision == "bf16"
         self.few = few
+        self.abstain_below = abstain_below
         self._warned = False
 
     @classmethod
     def load(
-        cls, run: str | Path, device: str = "auto", precision: str = "float32", *, few: bool = False
+        cls,
+        run: str | Path,
+        device: str = "auto",
+        precision: str = "float32",
+        *,
+        few: bool = False,
+        abstain_below: float | None = None,
     ) -> "Predictor":
         """Loads the model of a run's folder, or of the model folder inside it.
 
         `few` is for a handful of texts: the first prediction is faster, because the encoder is not optimized first.
+        `abstain_below` replaces that of the model's tasks: a prediction whose highest probability is lower has the
+        label None.
         """
         bundle = load_run(Path(run))
         bundle.model.to(pick_device(device))
-        return cls(bundle, precision, few)
+        return cls(bundle, precision, few, abstain_below)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -89,30 +106,35 @@ class Predictor:
         examples = examples_from(text, text2, strict)
         chosen = self.taking(len(examples[0])) if tasks is None and examples else tuple(tasks or ())
         predictions: dict[str, list[Prediction]] = {task: [] for task in chosen}
+        first = 0
         for window in windows(examples, _characters):
-            for task, more in self.answer(chosen, window).items():
+            for task, more in self.answer(chosen, window, first=first).items():
                 predictions[task] += more
+            first += len(window)
         return predictions
 
     def stream(self, task: str, examples: Iterable[Example]) -> Iterator[Prediction]:
         """Yields the predictions for any number of examples, in order and in constant memory."""
         self.check((task,))
+        first = 0
         for window in windows(examples, _characters):
-            yield from self.answer((task,), window)[task]
+            yield from self.answer((task,), window, first=first)[task]
+            first += len(window)
 
     def outputs(self, task: str, examples: Iterable[tuple[str, ...]]) -> Iterator[Tensor]:
         """Yields the head's outputs, one window of examples at a time."""
         self.check((task,))
         for window in windows(examples, _characters):
             self.check((task,), window)
-            yield self._outputs((task,), window)[task]
+            yield self._outputs((task,), self._tokenize((task,), window))[task]
 
     def answer(
-        self, tasks: Sequence[str], window: Sequence[Example], tags: Sequence[Example] | None = None
+        self, tasks: Sequence[str], window: Sequence[Example], tags: Sequence[Example] | None = None, first: int = 0
     ) -> dict[str, list[Prediction]]:
         """Each task's predictions for one window of examples.
 
-        `tags` has the tags of the words of each text, for models that were trained with columns of tags.
+        `tags` has the tags of the words of each text, for models that were trained with columns of tags. `first` is the
+        number of the first example, for error messages.
         """
         self.check(tasks, window)
         predictions = {task: [Prediction(task, None)] * len(window) for task in tasks}
@@ -120,10 +142,35 @@ class Predictor:
         if indices:
             texts = [tuple(text for text in window[index] if text is not None) for index in indices]
             given = None if tags is None else [tuple(value or "" for value in tags[index]) for index in indices]
-            for task, outputs in self._outputs(tasks, texts, given).items():
-                for index, prediction in zip(indices, self.bundle.model.head(task).decode(outputs), strict=True):
+            tokenized = self._tokenize(tasks, texts, given)
+            lengths_NW = self.bundle.text_lengths(texts, tokenized)
+            self._check_lengths(tasks, lengths_NW, [first + index for index in indices])
+            for task, outputs in self._outputs(tasks, tokenized).items():
+                decoded = self.bundle.predictions(task, outputs, lengths_NW, self.abstain_below)
+                for index, prediction in zip(indices, decoded, strict=True):
                     predictions[task][index] = prediction
         return predictions
+
+    def too_long(self, tasks: Sequence[str], examples: Sequence[tuple[str, ...]]) -> list[tuple[int, int]]:
+        """The index and the number of tokens of each example that is longer than `max_length`."""
+        return self._too_long(tasks, self.bundle.text_lengths(examples, self.bundle.tokenize(examples)))
+
+    def _too_long(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+        packer, readings = self.bundle.packer, {self.bundle.model.head(task).reading for task in tasks}
+        tokens_N = np.max([packer.full_lengths(lengths_NW, reading) for reading in sorted(readings)], axis=0)
+        return [(i, int(tokens_N[i])) for i in np.flatnonzero(tokens_N > packer.max_length).tolist()]
+
+    def _check_lengths(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64], numbers: Sequence[int]) -> None:
+        """Refuses examples that are too long, with `truncate: error`."""
+        packer = self.bundle.packer
+        long = self._too_long(tasks, lengths_NW) if packer.truncate == "error" else []
+        if long:
+            shown = ", ".join(f"{numbers[i]} ({tokens:,} tokens)" for i, tokens in long[:MOST_SHOWN])
+            more = f" and {len(long) - MOST_SHOWN:,} more" if len(long) > MOST_SHOWN else ""
+            raise UserError(
+                f"predict: longer than max_length ({packer.max_length} tokens), which is an error because the model "
+                f"was trained with `truncate: error`: example {shown}{more} (counted from 0); shorten the texts"
+            )
 
     def taking(self, texts: int) -> tuple[str, ...]:
         """The tasks with labels that take this number of texts."""
@@ -140,13 +187,15 @@ class Predictor:
             raise UserError(unknown("predict", task, self.tasks, "task"))
         return self.bundle.specs[task]
 
-    def _outputs(
+    def _tokenize(
         self, tasks: Sequence[str], window: Sequence[tuple[str, ...]], tags: Sequence[tuple[str, ...]] | None = None
-    ) -> dict[str, Tensor]:
+    ) -> TokenIds:
         if tags is None:
             self._warn_without_tags(tasks)
+        return self.bundle.tokenize(window, tags)
+
+    def _outputs(self, tasks: Sequence[str], texts: TokenIds) -> dict[str, Tensor]:
         model, packer = self.bundle.model, self.bundle.packer
-        texts = self.bundle.tokenize(window, tags)
         outputs: dict[str, Tensor] = {}
         for group in model.passes(tasks):
             heads = [model.head(task) for task in group]

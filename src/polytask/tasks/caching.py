@@ -45,6 +45,8 @@ def cached_store(
         [spec.text, spec.label, spec.kind, spec.range, spec.classes, reader.names],
         [tokenizer.fingerprint, tokenizer.max_tokens],
     ]
+    if tokenizer.cut_start:
+        key.append("start")
     if spec.tags or tagger is not None:
         key.append([spec.tags, None if tagger is None else tagger.fingerprint])
     folder = cache / "tokens" / hashlib.sha256(json.dumps(key).encode()).hexdigest()[:40]
