@@ -148,6 +148,9 @@ class TrainSettings:
     """Steps per epoch. Default: as many as contain all tasks' training examples once."""
     batch_size: Size = 32
     """Examples per forward pass."""
+    batch_tokens: Count | None = None
+    """Tokens per forward pass, about: each task's batch size is this number divided by the mean number of tokens of its
+    training examples, rounded. Default: `batch_size` examples, whatever their lengths."""
     accumulate: Size = 1
     """Number of forward passes whose gradients are accumulated for one step."""
     parts: Literal["all", "adapters", "heads"] = "all"
@@ -201,6 +204,9 @@ class TrainSettings:
     text), TASK or TASK.METRIC. last: the final weights."""
     patience: Count | None = None
     """Stop after this many evaluations without improvement. Default: never."""
+    stop: Literal["all", "per_task"] = "all"
+    """What stops when patience runs out. all: the run, by the number that `select` chooses by. per_task: each task by
+    its own primary metric on dev; no more examples of it are drawn, and the run ends when all tasks have stopped."""
     interference_every: Count | None = None
     """Steps between probes that compare the tasks' gradients. Default: no probes. Probes do not change the weights."""
     device: str = "auto"

@@ -245,6 +245,8 @@ class StepReport:
     """Set on steps that ended with an evaluation."""
     best: bool = False
     """Whether this evaluation is the best so far."""
+    left: tuple[str, ...] = ()
+    """The tasks that stopped after this evaluation (`train.stop: per_task`)."""
     checkpoint: str | None = None
     """Set on steps that ended with a checkpoint. On a GPU it is written while training continues."""
     interference: Interference | None = None

@@ -86,7 +86,14 @@ def _check_train(recipe: Recipe, where: str) -> None:
     selected = train.select.partition(".")[0]
     if train.select not in SELECT_WORDS and selected not in recipe.tasks:
         raise UserError(unknown(f"{where}.select", selected, [*SELECT_WORDS, *recipe.tasks], "task"))
-    if train.select == "last" and train.patience is not None:
+    if train.batch_tokens is not None and train.batch_size != TrainSettings.batch_size:
+        raise UserError(
+            f"{where}.batch_tokens: cannot be combined with batch_size, which sets the number of examples; leave "
+            f"batch_size out (or at {TrainSettings.batch_size}, its default), found {train.batch_size}"
+        )
+    if train.stop == "per_task" and train.patience is None:
+        raise UserError(f"{where}.stop: per_task needs `patience`, the number of evaluations without improvement")
+    if train.select == "last" and train.patience is not None and train.stop == "all":
         raise UserError(
             f"{where}.patience: must be left out with `select: last`, which has no best evaluation; found "
             f"{train.patience}"

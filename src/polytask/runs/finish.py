@@ -165,6 +165,7 @@ def summarize(
         finished=True,
         steps=session.step,
         skipped_steps=progress.skipped,
+        task_bests=_task_bests(session, evaluations["dev"]),
         epochs=session.step / session.steps_per_epoch,
         seconds=progress.seconds,
         examples_per_second=sum(session.feed.given.values()) / progress.step_seconds,
@@ -202,6 +203,20 @@ def _best(prepared: Prepared, session: Session, dev: EvalReport, before: EvalRep
         sign = -1 if all(tasks[name].kind == "text" for name in trained) else 1
     start = None if before is None else sign * before.chosen(select)
     return Best(session.best_step, select, sign * session.best_value, start)
+
+
+def _task_bests(session: Session, dev: EvalReport) -> dict[str, dict[str, Any]]:
+    """Each task's best evaluation during training; the values have the sign of the metric."""
+    left = session.progress.left
+    return {
+        task: {
+            "metric": dev.tasks[task].primary,
+            "value": dev.tasks[task].sign() * best.value,
+            "step": best.step,
+            "left": left.get(task),
+        }
+        for task, best in session.progress.task_bests.items()
+    }
 
 
 def _baselines(prepared: Prepared) -> dict[str, dict[str, Any]]:

@@ -1,10 +1,15 @@
 """Reads a recipe's data and builds its model: what comes before training. Knows recipes, tasks and models, no run."""
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from polytask.build import encoder_folder, make_encoder, make_model, make_packer, start_heads
 from polytask.disk.cache import cache_folder
@@ -35,6 +40,9 @@ from polytask.types import UserError
 
 log = logging.getLogger(__name__)
 
+MAX_BATCH = 2**16
+"""The most examples of a batch, as for `train.batch_size`."""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -58,9 +66,32 @@ class Prepared:
 
     @property
     def steps_per_epoch(self) -> int:
-        examples = sum(len(training_rows(self.tasks[name])) for name in self.drawn)
-        settings = self.recipe.train
-        return settings.steps_per_epoch or -(-examples // (settings.batch_size * settings.accumulate))
+        """As many steps as contain all tasks' training examples once, unless the recipe says otherwise."""
+        sizes, settings, batch_sizes = self.training_sizes, self.recipe.train, self.batch_sizes
+        if settings.steps_per_epoch is not None:
+            return settings.steps_per_epoch
+        if batch_sizes is None:
+            return -(-sum(sizes.values()) // (settings.batch_size * settings.accumulate))
+        return math.ceil(sum(Fraction(size, batch_sizes[name]) for name, size in sizes.items()) / settings.accumulate)
+
+    @property
+    def training_sizes(self) -> dict[str, int]:
+        """The number of training examples of each task that steps are drawn from."""
+        return {name: len(training_rows(self.tasks[name])) for name in self.drawn}
+
+    @cached_property
+    def batch_sizes(self) -> dict[str, int] | None:
+        """With `train.batch_tokens`, the number of examples of each task whose mean length gives about that many."""
+        tokens = self.recipe.train.batch_tokens
+        if tokens is None:
+            return None
+        return {name: min(max(1, round(tokens / self._mean_tokens(name))), MAX_BATCH) for name in self.drawn}
+
+    def _mean_tokens(self, name: str) -> float:
+        """The mean number of tokens that a training example of the task takes in a stream."""
+        splits = [split for part, split in self.tasks[name].splits.items() if part in ("train", "unlabelled")]
+        lengths_NW = np.concatenate([split.store.lengths() for split in splits])
+        return float(self.packer.lengths(lengths_NW, self.model.input_format(name)).mean())
 
     @property
     def bf16(self) -> bool:

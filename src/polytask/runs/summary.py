@@ -97,6 +97,9 @@ class Summary:
     format: int = FORMAT
     encoder_revision: str | None = None
     skipped_steps: int = 0
+    task_bests: Mapping[str, Json] = field(default_factory=dict)
+    """By task: metric, value and step of its best dev score, and the step after which it `left` the sampler, if it
+    did. The saved weights are those of `best`. Empty in runs of earlier versions."""
     findings: tuple[Json, ...] | None = None
     """What the data check found; None in runs of versions that did not check."""
     start: Mapping[str, Json] | None = None
