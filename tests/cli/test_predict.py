@@ -171,3 +171,13 @@ def test_truncated_texts_are_reported(cli: Any, tiny_run: Finished, tmp_path: Pa
     assert "warning: the text has 72 tokens and was truncated" in said.out
     said = cli("evaluate", tiny_run.folder, "--on", f"opinion={tmp_path / 'in.csv'}")
     assert "opinion: warning: 1 row has more tokens than max_length" in said.out
+
+
+def test_a_threshold_for_labels(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
+    task = ["--task", "opinion", "--abstain-below", 1]
+    said = cli("predict", tiny_run.folder, *task, "--text", "good")
+    assert said.out.startswith("opinion: no label (")
+    (tmp_path / "in.csv").write_text("text\ngood\n")
+    said = cli("predict", tiny_run.folder, *task, "--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv")
+    assert "1 of 1 row has no label, because all probabilities are below the threshold" in said.out
+    assert cli("predict", tiny_run.folder, "--abstain-below", 1.5, "--text", "good").code == 2

@@ -17,6 +17,7 @@ from polytask.machine import peak_memory
 from polytask.reports.interference import with_sentences
 from polytask.reports.remarks import remarks
 from polytask.runs.bundle import Bundle, load_bundle, save_bundle
+from polytask.runs.calibrate import calibrate_tasks
 from polytask.runs.folder import RunFolder
 from polytask.runs.phases import Phases
 from polytask.runs.prepare import Prepared, describe_task
@@ -81,6 +82,9 @@ def finish(
     kept = _kept_scores(session, step)
     scores = {} if kept is None else {"dev": kept}
     scores |= {s: score_split(prepared, s, step) for s in ("dev", "test") if prepared.splits(s) and s not in scores}
+    calibration = calibrate_tasks(prepared, scores)
+    temperatures = {name: found["temperature"] for name, found in calibration.items()}
+    prepared = replace(prepared, temperatures={**prepared.temperatures, **temperatures})
     phases.end("final scores")
     for split, scored in scores.items():
         predict_split(prepared, split, scored, folder)
@@ -89,7 +93,7 @@ def finish(
     evaluations = {split: scored.report for split, scored in scores.items()}
     if isinstance(session.evaluate, DevScorer) and not evaluations["dev"].train:
         evaluations["dev"] = replace(evaluations["dev"], train=session.evaluate.score_training_rows(step))
-    summary = summarize(folder, prepared, session, evaluations, verdict)
+    summary = replace(summarize(folder, prepared, session, evaluations, verdict), calibration=calibration)
     phases.end("data check")
     if summary.saved:
         save_bundle(prepared.bundle, folder.model.path)

@@ -61,6 +61,8 @@ class Prepared:
     """Tasks that an earlier run has learned, whose examples fill the policy's memory from the start."""
     word_tags: TagVocabulary | None = None
     """The part-of-speech tags of the training data; None without tags."""
+    temperatures: Mapping[str, float] = field(default_factory=dict)
+    """By task: the temperature of its probabilities (`Bundle.temperatures`). Left out: 1."""
     packed: PackedSplits = field(default_factory=PackedSplits)
     """The packed batches of the splits that evaluations score."""
 
@@ -118,7 +120,7 @@ class Prepared:
     def bundle(self) -> Bundle:
         labels = {name: task.labels for name, task in self.tasks.items()}
         parts = self.model, self.tokenizer, self.packer
-        return Bundle(*parts, self.recipe.tasks, labels, self.recipe.adapter, self.word_tags)
+        return Bundle(*parts, self.recipe.tasks, labels, self.recipe.adapter, self.word_tags, self.temperatures)
 
 
 def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:

@@ -12,6 +12,7 @@ import torch
 
 from polytask import seeds
 from polytask.evaluation.baselines import untrained_baseline
+from polytask.evaluation.calibration import before_and_after
 from polytask.evaluation.evaluate import evaluate, split_outputs, write_predictions
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.machine import pick_device
@@ -160,6 +161,9 @@ class Evaluated(EvalReport):
     """By task: the file with its predictions."""
     truncated: Mapping[str, int] = field(default_factory=dict)
     """By task: the number of rows that are longer than `max_length`."""
+    calibration: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By task with a temperature other than 1: log loss and calibration error without it (before) and with it (after).
+    The scores are those without it."""
 
 
 def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] | None = None) -> Evaluated:
@@ -202,6 +206,11 @@ def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] |
         not_trained=not_trained,
         skipped=skipped,
         predictions=written,
+        calibration={
+            name: before_and_after(outputs[name], data.labels, bundle.labels[name], temperature)
+            for name, data in splits.items()
+            if (temperature := bundle.temperatures.get(name, 1.0)) != 1 and outputs[name].isfinite().all()
+        },
         truncated={name: count_truncated(data, bundle.packer, readings[name]) for name, data in splits.items()},
     )
 

@@ -92,6 +92,8 @@ class Summary:
     """By split and task: the scores of the saved weights."""
     baselines: Mapping[str, Json]
     """By task: the score of the best constant answer."""
+    calibration: Mapping[str, Json] = field(default_factory=dict)
+    """By task with classes: its temperature, log loss and calibration error before and after, and the coverage."""
     training_rows: Mapping[str, Json] = field(default_factory=dict)
     """By task: the scores of the saved weights on some training rows (`train.evaluate_train`)."""
     format: int = FORMAT
