@@ -58,7 +58,7 @@ def run(words: list[str], tiny: list[str], monkeypatch: pytest.MonkeyPatch, caps
     return str(printed.out)
 
 
-PAGES = ["adding-a-task", "data", "get-started", "interference", "your-own-files"]
+PAGES = ["adding-a-task", "data", "get-started", "interference", "probabilities", "your-own-files"]
 """The commands of the other guides are those of these, or need data that is not here."""
 
 

@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +80,7 @@ class Prepared:
         """The number of training examples of each task that steps are drawn from."""
         return {name: len(training_rows(self.tasks[name])) for name in self.drawn}
 
-    @cached_property
+    @property
     def batch_sizes(self) -> dict[str, int] | None:
         """With `train.batch_tokens`, the number of examples of each task whose mean length gives about that many."""
         tokens = self.recipe.train.batch_tokens
