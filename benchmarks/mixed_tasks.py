@@ -16,10 +16,11 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
-from polytask.build import TABLES, make_adapter
+from polytask.build import make_adapter
 from polytask.encoders.bert import Bert, BertShape
 from polytask.kernels.half_weights import HalfWeights
 from polytask.machine import environment, pick_device
+from polytask.methods import TABLES
 from polytask.settings import MethodChoice
 from polytask.text.packing import Packer, Part
 

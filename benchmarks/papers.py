@@ -1,15 +1,26 @@
-"""Runs the studies of recipes/papers/ one after another, and shows their scores next to the published ones.
+"""Runs the studies of recipes/papers/, and makes the page docs/papers.md from their results.
 
-    POLYTASK_DATA=DIR python benchmarks/papers.py run OUT [--only STUDY ...] [--set FIELD=VALUE ...] [--seeds N ...]
-        [--workers N] [--seconds N] [--studies DIR]
+    POLYTASK_DATA=DIR python benchmarks/papers.py run OUT [--only STUDY ...] [--set FIELD=VALUE ...] [--rate FACTOR]
+        [--seeds N ...] [--workers N] [--seconds N] [--studies DIR]
     python benchmarks/papers.py tables STUDY.json ...
+    python benchmarks/papers.py pack OUT ... > benchmarks/papers-DATE.json
+    python benchmarks/papers.py page [--out DIR]
 
 run     runs `polytask compare` for each study (all, or those whose name contains a word of --only), and writes its
         study.json to OUT/NAME.json as soon as it has ended. After --seconds the running study is stopped, its page
         is written, and the others are left out. --set and --seeds replace fields and seeds of every study, for
-        example for a shorter schedule. Cells are kept in --studies, so that the same command continues.
+        example for a shorter schedule. --rate multiplies the learning rate of every row by a factor: `optimizer.lr`,
+        and `train.head_lr` in rows that set it, so that the ratio of heads and encoder stays; also in rows with a
+        frozen encoder. Cells are kept in --studies, so that the same command continues; use another folder for other
+        changes. OUT/NAME.json also has what `polytask compare` does not write: the changes, the scores on training
+        rows (of rows with `train.evaluate_train`), and the comparisons that claims need and that are not with the
+        study's reference. For those, Holm's correction is over the comparisons with the same reference.
 tables  prints a Markdown table of each study: published scores, ours with their intervals, and the verdict of every
         comparison with the study's reference.
+pack    prints what the page needs of the results (files, or all files of a folder), and nothing else: scores,
+        comparisons, changes, environment.
+page    writes docs/papers.md and its plots from benchmarks/papers-*.json, claims.yaml and published.yaml. Of several
+        results of one study, the last one decides the verdicts.
 """
 
 import argparse
@@ -26,10 +37,18 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from papers_claims import needed_pairs, read_systems
+from papers_page import write_page
+from papers_results import pack, published_scores, read_results, table
 
-PAPERS = Path(__file__).parent.parent / "recipes" / "papers"
-PUBLISHED = Path(__file__).parent / "published.yaml"
-TASKS = ("sst", "quora", "sts")
+from polytask import read_study
+from polytask.recipe.records import flat_fields
+from polytask.recipe.yaml_files import load_yaml
+from polytask.studies.cells import summary_of
+from polytask.studies.results import FinishedRun, comparisons_json, verdict_of
+
+ROOT = Path(__file__).parent.parent
+PAPERS = ROOT / "recipes" / "papers"
 GRACE = 60
 """Seconds that a study that was stopped may take for its page."""
 
@@ -47,10 +66,18 @@ def run(options: argparse.Namespace) -> None:
         folder = options.studies / study["name"]
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / "study.yaml"
-            file.write_text(json.dumps(study), encoding="utf-8")  # JSON is YAML
-            seconds = compare(file, folder, options.workers, left, options.out / f"{study['name']}.log")
+            write_yaml(study, file)
+            if options.rate != 1:
+                write_yaml(with_rates(study, file, options.rate), file)
+            log = options.out / f"{study['name']}.log"
+            seconds = compare(file, folder, options.workers, left, log)
         if (folder / "study.json").is_file():
-            shutil.copy(folder / "study.json", options.out / f"{study['name']}.json")
+            target = options.out / f"{study['name']}.json"
+            shutil.copy(folder / "study.json", target)  # the details take up to a minute
+            result = with_details(folder, changes_of(path, options))
+            target.write_text(json.dumps(result, indent=1, ensure_ascii=False), encoding="utf-8")
+        else:
+            print(f"{study['name']}: no result, see {log}", flush=True)
         print(f"{study['name']}: {seconds:.0f} s", flush=True)
 
 
@@ -65,7 +92,7 @@ def studies(only: Sequence[str]) -> list[Path]:
 def with_changes(path: Path, settings: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
     """The study with absolute paths, and with other settings and seeds."""
     study: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    changes = {field: yaml.safe_load(value) for field, _, value in (text.partition("=") for text in settings)}
+    changes = {field: load_yaml(value, f"--set {field}") for field, _, value in (s.partition("=") for s in settings)}
     study["set"] = {**study.get("set", {}), **changes}
     study["seeds"] = list(seeds) or study["seeds"]
     study["variants"] = {name: absolute(variant, path.parent) for name, variant in study["variants"].items()}
@@ -76,6 +103,22 @@ def absolute(variant: str | dict[str, Any], folder: Path) -> str | dict[str, Any
     if isinstance(variant, str):
         return str((folder / variant).resolve())
     return {**variant, "recipe": str((folder / variant["recipe"]).resolve())}
+
+
+def write_yaml(study: Mapping[str, Any], file: Path) -> None:
+    file.write_text(yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def with_rates(study: Mapping[str, Any], file: Path, factor: float) -> dict[str, Any]:
+    """The study with the learning rates of every variant multiplied; `file` holds the study."""
+    variants = {}
+    for name, recipe in read_study(file).recipes.items():
+        variant = study["variants"][name]
+        rates = {"optimizer.lr": float(f"{factor * recipe.optimizer.options['lr']:.12g}")}
+        if recipe.train.head_lr is not None:
+            rates["train.head_lr"] = float(f"{factor * recipe.train.head_lr:.12g}")
+        variants[name] = {**({"recipe": variant} if isinstance(variant, str) else variant), **rates}
+    return {**study, "variants": variants}
 
 
 def compare(file: Path, folder: Path, workers: int, seconds: float, log: Path) -> float:
@@ -95,44 +138,65 @@ def compare(file: Path, folder: Path, workers: int, seconds: float, log: Path) -
     return time.monotonic() - started
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
-def tables(files: Sequence[Path]) -> None:
-    published = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
-    for file in files:
-        study = json.loads(file.read_text(encoding="utf-8"))
-        print(table(study, published.get(study["name"], {})), end="\n\n")
+def changes_of(path: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """What the options change, with the values that the recipes of a study have."""
+    fields = [flat_fields(recipe) for recipe in read_study(path).recipes.values()]
+    names = [setting.partition("=")[0] for setting in options.set]
+    values = {name: list(dict.fromkeys(str(own[name]) for own in fields if name in own)) for name in names}
+    return {"set": options.set, "rate": options.rate, "recipes": values}
 
 
-def table(study: Mapping[str, Any], published: Mapping[str, Mapping[str, float]]) -> str:
-    claims = {(c["variant"], c["task"]): c for c in study["comparisons"]}
-    lines = [
-        f"### {study['name']}",
-        "",
-        f"Seeds {', '.join(map(str, study['seeds']))}; reference: {study['reference']}.",
-        "",
+# --- what study.json lacks --------------------------------------------------------------------------------------------
+def with_details(folder: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a study.json with the changes, the scores on training rows and the comparisons for claims."""
+    study: dict[str, Any] = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+    runs = [
+        FinishedRun(variant, cell["seed"], folder / cell["run"], summary)
+        for variant, record in study["variants"].items()
+        for cell in record["cells"]
+        if (summary := summary_of(folder / cell["run"])) is not None
     ]
-    lines += ["| row | " + " | ".join(f"{task} published | {task} ours" for task in TASKS) + " | runs |"]
-    lines += ["|---" * (2 * len(TASKS) + 2) + "|"]
-    for name, variant in study["variants"].items():
-        cells = []
-        for task in TASKS:
-            cells.append(f"{published[name][task]:.3f}" if task in published.get(name, {}) else ABSENT)
-            cells.append(score(variant["scores"].get(task), claims.get((name, task))))
-        done = sum(cell["state"] == "done" for cell in variant["cells"])
-        lines.append(f"| {name} | {' | '.join(cells)} | {done} of {len(variant['cells'])} |")
-    return "\n".join(lines)
+    pairs = compare_pairs(study, runs, needed_pairs(read_systems(), study["name"], study["reference"]))
+    return {**study, "changes": dict(changes), "training": training_scores(runs), "pairs": pairs}
 
 
-ABSENT = "\N{EN DASH}"
-MARKS = {"better": " ▲", "worse": " ▼", "same": " =", "undecided": ""}
+def training_scores(runs: Sequence[FinishedRun]) -> dict[str, dict[str, dict[str, float]]]:
+    """By variant, task and seed: the score on training rows."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for run in runs:
+        for task, score in run.summary["training_rows"].items():
+            value = score["metrics"][score["primary"]]["value"]
+            found.setdefault(run.variant, {}).setdefault(task, {})[str(run.seed)] = value
+    return found
 
 
-def score(value: Mapping[str, Any] | None, claim: Mapping[str, Any] | None) -> str:
-    """A mean with its interval; ▲ and ▼ mark what is better or worse than the reference."""
-    if value is None or value.get("mean") is None:
-        return ABSENT
-    mark = MARKS[claim["claim"]] if claim else ""
-    return f"{value['mean']:.3f} [{value['low']:.3f}, {value['high']:.3f}]{mark}"
+def compare_pairs(
+    study: Mapping[str, Any], runs: Sequence[FinishedRun], pairs: Mapping[str, Sequence[str]]
+) -> list[dict[str, Any]]:
+    """Comparisons with other references than the study's; `pairs` names the variants to compare with each."""
+    found = []
+    for reference, variants in pairs.items():
+        chosen = [run for run in runs if run.variant in (reference, *variants)]
+        finished = {run.variant for run in chosen}
+        if reference in finished and len(finished) > 1:
+            found += comparisons_json(verdict_of(chosen, reference, study["margin"] / 100, tasks=study["tasks"]))
+    return found
+
+
+# --- tables, pack -----------------------------------------------------------------------------------------------------
+def print_tables(files: Sequence[Path]) -> None:
+    published = published_scores()
+    on_training_rows = [study for system in read_systems().values() for study in system.on_training_rows]
+    for result in pack(files):
+        print(f"### {result['name']}", end="\n\n")
+        print(f"Seeds {', '.join(map(str, result['seeds']))}; reference: {result['reference']}.", end="\n\n")
+        print(table(result, published.get(result["name"], {}), result["name"] in on_training_rows), end="\n\n")
+
+
+def print_packed(files: Sequence[Path]) -> None:
+    """One line for each result, so that a diff shows which one changed."""
+    lines = [json.dumps(result, ensure_ascii=False) for result in pack(files)]
+    print("[\n" + ",\n".join(lines) + "\n]")
 
 
 def main() -> None:
@@ -142,16 +206,23 @@ def main() -> None:
     running.add_argument("out", type=Path)
     running.add_argument("--only", nargs="*", default=[])
     running.add_argument("--set", action="append", default=[])
+    running.add_argument("--rate", type=float, default=1)
     running.add_argument("--seeds", nargs="*", type=int, default=[])
     running.add_argument("--workers", type=int, default=12)
     running.add_argument("--seconds", type=float, default=1e9)
     running.add_argument("--studies", type=Path, default=Path("studies"))
     commands.add_parser("tables").add_argument("files", nargs="+", type=Path)
+    commands.add_parser("pack").add_argument("files", nargs="+", type=Path)
+    commands.add_parser("page").add_argument("--out", type=Path, default=ROOT / "docs")
     options = parser.parse_args()
     if options.command == "run":
         run(options)
+    elif options.command == "tables":
+        print_tables(options.files)
+    elif options.command == "pack":
+        print_packed(options.files)
     else:
-        tables(options.files)
+        write_page(read_results(), options.out)
 
 
 if __name__ == "__main__":

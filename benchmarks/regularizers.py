@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import torch
 
-from polytask.build import TABLES, make, make_model
+from polytask.build import make, make_model
 from polytask.encoders.bert import Bert, BertShape
 from polytask.machine import environment, pick_device
+from polytask.methods import TABLES
 from polytask.policies.base import PolicyContext
 from polytask.regularizers.base import RegularizerContext
 from polytask.settings import MethodChoice, TaskSpec, TrainSettings

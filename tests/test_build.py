@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 
 import polytask
 from polytask import read_recipe, start_training
-from polytask.build import TABLES, make, option, options_of
+from polytask.build import make, option
 from polytask.encoders.bert import Bert, BertShape
+from polytask.methods import TABLES, options_of
 from polytask.pretrained.weights import save_encoder
 from polytask.samplers.base import SamplerContext
 from polytask.settings import MethodChoice

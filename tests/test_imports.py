@@ -13,8 +13,8 @@ FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init
 
 TABLES = {"adapters", "heads", "losses", "optim", "policies", "regularizers", "samplers"}
 BASES = {f"{table}.base" for table in TABLES - {"optim"}}
-# What every package may import: records, the table of fused forms, random draws, the version, and files on disk.
-BASICS = {"types", "settings", "stream", "fused_forms", "seeds", "version", "disk"}
+# What every package may import: records, kinds of labels, the table of fused forms, random draws, modes, files ...
+BASICS = {"types", "settings", "kinds", "stream", "fused_forms", "seeds", "modes", "version", "disk"}
 
 # A package (or a file at the root) -> the packages and modules it may import in addition to the basics and itself.
 MAY: dict[str, set[str]] = {
@@ -22,26 +22,35 @@ MAY: dict[str, set[str]] = {
     **{name: set() for name in ("samplers", "heads", "losses", "optim", "text")},
     "policies": {"losses.base"},
     "machine": set(),
+    "methods": set(),
+    "plugins": {"methods"},
     "adapters": set(),
     "encoders": {"adapters.base"},
     "kernels": {"adapters", "encoders", "optim", "regularizers"},
     "pretrained": {"encoders", "machine"},
     "model": {"adapters.base", "encoders", "heads.base", "text"},
     "regularizers": {"losses.base", "model"},
-    "evaluation": {"heads.base", "model", "text"},
+    "evaluation": {"heads.base", "methods", "model", "plugins", "text"},
     "tasks": {"evaluation.metrics", "text"},
     "training": {"kernels", "model", "text", *BASES},
     "recipe": {"tasks"},
-    "build": {"encoders", "kernels", "model", "pretrained", "recipe", "text", *TABLES},
+    "build": {"encoders", "kernels", "methods", "model", "pretrained", "recipe", "text", *TABLES},
+    "contracts": {"adapters", "build", "encoders", "methods", "model", "plugins", "recipe", "text", *BASES},
     "reports": {"evaluation", "text"},
     "runs": {
-        *("build", "evaluation", "machine", "model", "pretrained", "recipe", "reports", "tasks", "text", "training"),
+        *("build", "evaluation", "machine", "methods", "model", "plugins", "pretrained", "recipe", "reports", "tasks"),
+        *("text", "training"),
         *BASES,
     },
     "serving": {"encoders", "machine", "runs.bundle", "tasks", "text"},
     "export": {"build", "encoders", "model", "pretrained", "recipe", "runs.bundle", "runs.folder", "text"},
-    "studies": {"build", "evaluation", "machine", "recipe", "reports", "runs", "text"},
-    "tuning": {"build", "evaluation", "machine", "recipe", "reports", "runs", "studies", "tasks", "text"},
+    "studies": {"build", "evaluation", "machine", "plugins", "recipe", "reports", "runs", "text"},
+    "tuning": {
+        *("build", "evaluation", "machine", "methods", "plugins", "recipe", "reports", "runs", "studies", "tasks"),
+        "text",
+    },
+    "fitting": {"recipe", "runs", "serving"},
+    "sklearn": {"fitting", "recipe", "runs.bundle", "serving", "tasks"},
     "__main__": {"cli"},
 }
 

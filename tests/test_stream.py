@@ -1,4 +1,4 @@
-"""What can be read of the layout of a captured step."""
+"""Layouts: what can be read of that of a captured step, prefixes, and padded batches."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from polytask.stream import Layout
+from polytask.types import UserError
 
 
 def layout(length_bound: int | None = 8) -> Layout:
@@ -53,3 +54,22 @@ def test_a_prefix_moves_every_border(length_bound: int | None) -> None:
 def test_without_a_static_shape_the_maximum_length_is_not_known_either() -> None:
     with pytest.raises(RuntimeError, match="is not known"):
         _ = layout(length_bound=None).for_capture().max_length
+
+
+def test_a_padded_batch_is_a_stream_of_texts_and_padding() -> None:
+    mask_BL = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 0, 0]])
+    found = Layout.from_padding(mask_BL, [0, 2, 2, 2])
+    assert found.lengths == (2, 2, 4, 3, 1, 4)
+    assert found.cu_seqlens_S1.tolist() == [0, 2, 4, 8, 11, 12, 16]
+    assert found.sequence_ranges == ((0, 2), (2, 2), (2, 6))
+    assert found.token_ranges == ((0, 4), (4, 4), (4, 16))
+    assert Layout.from_padding(mask_BL, 1).token_ranges == ((0, 0), (0, 16))
+    assert Layout.from_padding(torch.ones(2, 3)).lengths == (3, 3)
+
+
+def test_padding_that_is_not_a_stream() -> None:
+    with pytest.raises(UserError, match="found it between tokens"):
+        Layout.from_padding(torch.tensor([[1, 0, 1]]))
+    for tasks in ([1, 0], [0], [0, 1, 1]):
+        with pytest.raises(UserError, match="2 indices in ascending order"):
+            Layout.from_padding(torch.ones(2, 3), tasks)

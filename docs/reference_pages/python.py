@@ -1,6 +1,7 @@
 """The page on the Python API: everything in `polytask.__all__`."""
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ INTRO = """\
 # Python API
 
 Everything here is imported from `polytask` itself: `import polytask; polytask.train(...)`.
+[Parts](parts.md) lists what can be used without polytask's training loop.
 Other modules are internal and may change without notice.
 Errors that a user can cause are raised as `polytask.UserError`.
 """
@@ -54,7 +56,7 @@ def class_entry(name: str, value: type) -> list[str]:
         text = inspect.getdoc(getattr(value, member)) or ""
         if member.startswith("_") or f"**`{name}.{member}" in "\n".join(lines):
             continue
-        if isinstance(entry, property):
+        if isinstance(entry, property | functools.cached_property):
             lines += [f"**`{name}.{member}`** {markdown(text)}".rstrip(), ""]
         elif inspect.isroutine(getattr(value, member)):
             lines += [f"**`{name}.{member}()`**", "", *signature(member, getattr(value, member)), markdown(text), ""]
@@ -73,7 +75,8 @@ def signature(name: str, function: Callable[..., Any]) -> list[str]:
         star = star or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
         kind = "" if parameter.annotation is parameter.empty else f": {type_name(parameter.annotation)}"
         default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
-        arguments.append(f"{parameter.name}{kind}{default}")
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        arguments.append(f"{stars}{parameter.name}{kind}{default}")
     result = parsed.return_annotation
     end = "" if result is parsed.empty or inspect.isclass(function) else f" -> {type_name(result)}"
     line = f"{name}({', '.join(arguments)}){end}"

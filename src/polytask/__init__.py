@@ -10,15 +10,21 @@ from typing import TYPE_CHECKING, Any
 from polytask.version import __version__
 
 if TYPE_CHECKING:
-    from polytask.build import TABLES, options_of
+    from polytask.contracts.run import Outcome, run_contracts
     from polytask.evaluation.metrics import KNOWN_METRICS
     from polytask.evaluation.text_maps import TextMaps
     from polytask.export.adapter import export_adapter
     from polytask.export.combine import combine
+    from polytask.fitting import Fitted, fit
+    from polytask.methods import TABLES, options_of
+    from polytask.plugins.files import registered_methods
+    from polytask.plugins.register import register
+    from polytask.plugins.trust import trust_plugin
     from polytask.pretrained.find import describe_encoder, find_encoder
     from polytask.recipe.reading import read_recipe, recipe_from, write_recipe
     from polytask.recipe.records import Recipe
     from polytask.recipe.starter import start_recipe
+    from polytask.recipe.task_classes import Classes, MultiLabel, Score, YesNo
     from polytask.runs.add import add_task, start_adding
     from polytask.runs.finish import Finished
     from polytask.runs.prepare import Prepared, describe_task, prepare
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from polytask.runs.score import Evaluated, evaluate_run
     from polytask.runs.summary import Summary
     from polytask.runs.text_maps import text_maps, write_text_maps
+    from polytask.serving.explanation import Explanation, WordEffect
     from polytask.serving.files import PredictedFile, predict_file
     from polytask.serving.predictor import Predictor, load
     from polytask.studies.compare import StudyRunning, compare_runs
@@ -44,10 +51,15 @@ __all__ = [
     "KNOWN_METRICS",
     "TABLES",
     "CellReport",
+    "Classes",
     "EvalReport",
     "Evaluated",
+    "Explanation",
     "Finding",
     "Finished",
+    "Fitted",
+    "MultiLabel",
+    "Outcome",
     "PredictedFile",
     "Prediction",
     "Predictor",
@@ -55,6 +67,7 @@ __all__ = [
     "Pretrained",
     "Recipe",
     "Running",
+    "Score",
     "StepReport",
     "StudyRunning",
     "Summary",
@@ -64,6 +77,8 @@ __all__ = [
     "Tuned",
     "Tuning",
     "UserError",
+    "WordEffect",
+    "YesNo",
     "__version__",
     "add_task",
     "combine",
@@ -73,6 +88,7 @@ __all__ = [
     "evaluate_run",
     "export_adapter",
     "find_encoder",
+    "fit",
     "load",
     "options_of",
     "predict_file",
@@ -81,7 +97,10 @@ __all__ = [
     "read_recipe",
     "read_study",
     "recipe_from",
+    "register",
+    "registered_methods",
     "rehearse",
+    "run_contracts",
     "start_adding",
     "start_pretraining",
     "start_recipe",
@@ -89,6 +108,7 @@ __all__ = [
     "start_tuning",
     "text_maps",
     "train",
+    "trust_plugin",
     "tune",
     "with_probes",
     "write_recipe",
@@ -98,7 +118,11 @@ __all__ = [
 
 _MODULES = {
     "runs.add": ("add_task", "start_adding"),
-    "build": ("TABLES", "options_of"),
+    "contracts.run": ("Outcome", "run_contracts"),
+    "methods": ("TABLES", "options_of"),
+    "plugins.files": ("registered_methods",),
+    "plugins.register": ("register",),
+    "plugins.trust": ("trust_plugin",),
     "evaluation.metrics": ("KNOWN_METRICS",),
     "runs.finish": ("Finished",),
     "runs.report": ("write_report",),
@@ -110,15 +134,18 @@ _MODULES = {
     "studies.study": ("read_study",),
     "export.adapter": ("export_adapter",),
     "export.combine": ("combine",),
+    "fitting": ("Fitted", "fit"),
     "runs.prepare": ("Prepared", "describe_task", "prepare"),
     "runs.pretrain": ("Pretrained", "pretrain", "start_pretraining"),
     "runs.probe": ("with_probes",),
     "recipe.reading": ("Recipe", "read_recipe", "recipe_from", "write_recipe"),
     "runs.run": ("Running", "rehearse", "start_training", "train"),
     "runs.score": ("Evaluated", "evaluate_run"),
+    "serving.explanation": ("Explanation", "WordEffect"),
     "serving.files": ("PredictedFile", "predict_file"),
     "serving.predictor": ("Predictor", "load"),
     "recipe.starter": ("start_recipe",),
+    "recipe.task_classes": ("Classes", "MultiLabel", "Score", "YesNo"),
     "tasks.finding": ("Finding",),
     "tuning.result": ("Tuned",),
     "tuning.search": ("TuneReport", "Tuning"),
@@ -130,6 +157,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 
 def __getattr__(name: str) -> Any:
+    if name == "sklearn":  # a module: scikit-learn is an optional extra
+        return import_module("polytask.sklearn")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'polytask' has no attribute {name!r}")
     value = getattr(import_module(f"polytask.{_MODULE_OF[name]}"), name)

@@ -4,15 +4,14 @@ All methods of a table get the same positional arguments. A method's other argum
 are its options in the recipe. An unknown method or option is an error that lists the valid ones.
 """
 
-import inspect
-import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from importlib import import_module, resources
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import polytask.kernels  # noqa: F401  (registers the fused forms of the definitions)
 from polytask import seeds
@@ -20,13 +19,15 @@ from polytask.adapters.base import Adapter, AdapterContext
 from polytask.disk.hashing import remembered_sha256
 from polytask.disk.records import convert
 from polytask.encoders.attention import attend
-from polytask.encoders.bert import ACTIVATIONS, Bert, BertShape
+from polytask.encoders.base import ACTIVATIONS, Encoder, EncoderShape
 from polytask.heads import HEADS
 from polytask.heads.base import Head
 from polytask.losses import LOSSES
 from polytask.losses.base import Loss
+from polytask.methods import find_method, options_of
 from polytask.model import MultiTaskModel, TagEmbedding
 from polytask.pretrained.find import find_encoder, hub_revision
+from polytask.pretrained.kinds import KINDS, new_encoder
 from polytask.pretrained.limits import AtMost, check_parameters, most_parameters
 from polytask.pretrained.weights import load_encoder, load_tensors, weight_files
 from polytask.recipe.records import Recipe
@@ -36,58 +37,9 @@ from polytask.text.tokenizer import TextTokenizer
 from polytask.types import LabelSpace, UserError, unknown
 
 
-class Tables(Mapping[str, Mapping[str, Callable[..., Any]]]):
-    """The tables of methods by name. Each is imported on first use: prediction needs only two of them."""
-
-    locations = {  # noqa: RUF012  (never changed)
-        "adapter": ("polytask.adapters", "ADAPTERS"),
-        "head": ("polytask.heads", "HEADS"),
-        "loss": ("polytask.losses", "LOSSES"),
-        "regularizer": ("polytask.regularizers", "REGULARIZERS"),
-        "sampler": ("polytask.samplers", "SAMPLERS"),
-        "policy": ("polytask.policies", "POLICIES"),
-        "optimizer": ("polytask.optim", "OPTIMIZERS"),
-    }
-
-    def __getitem__(self, table: str) -> Mapping[str, Callable[..., Any]]:
-        module, name = self.locations[table]
-        methods: Mapping[str, Callable[..., Any]] = getattr(import_module(module), name)
-        return methods
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.locations)
-
-    def __len__(self) -> int:
-        return len(self.locations)
-
-
-TABLES = Tables()
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option of a method, from its constructor's signature."""
-
-    name: str
-    kind: Any
-    default: Any
-
-
-def options_of(method: Callable[..., Any]) -> list[Option]:
-    """The options of a method: its constructor's arguments that are keyword-only or have a default."""
-    init = method.__init__ if inspect.isclass(method) else method
-    hints = typing.get_type_hints(init, include_extras=True)
-    parameters = inspect.signature(method).parameters.values()
-    return [Option(p.name, hints[p.name], p.default) for p in parameters if is_option(p)]
-
-
-def is_option(p: inspect.Parameter) -> bool:
-    return p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty)
-
-
 def make(table: str, choice: MethodChoice, where: str, *context: Any) -> Any:
     """Creates the method that a recipe names, with the recipe's options."""
-    method = _find(table, choice, where)
+    method = find_method(table, choice.name, where)
     kinds = {option.name: option.kind for option in options_of(method)}
     _check_options(choice, kinds, where)
     return method(*context, **{k: convert(v, kinds[k], f"{where}.{k}") for k, v in choice.options.items()})
@@ -95,7 +47,7 @@ def make(table: str, choice: MethodChoice, where: str, *context: Any) -> Any:
 
 def option(table: str, choice: MethodChoice, name: str, where: str) -> Any:
     """The value of an option: the recipe's, or the method's default."""
-    declared = {o.name: o for o in options_of(_find(table, choice, where))}[name]
+    declared = {o.name: o for o in options_of(find_method(table, choice.name, where))}[name]
     if name in choice.options:
         return convert(choice.options[name], declared.kind, f"{where}.{name}")
     return declared.default
@@ -106,7 +58,7 @@ def complete(choice: MethodChoice, where: str, saved: bool = False) -> MethodCho
 
     `saved`: it comes from a file, which may be older than some of the options (`Adapter.earlier_options`).
     """
-    method = _find("adapter", choice, where)
+    method = find_method("adapter", choice.name, where)
     declared = [one.name for one in options_of(method)]
     _check_options(choice, declared, where)
     if saved:
@@ -119,13 +71,6 @@ def complete(choice: MethodChoice, where: str, saved: bool = False) -> MethodCho
         return [plain(item) for item in value] if isinstance(value, tuple) else value
 
     return MethodChoice(choice.name, {name: plain(option("adapter", choice, name, where)) for name in declared})
-
-
-def _find(table: str, choice: MethodChoice, where: str) -> Callable[..., Any]:
-    methods = TABLES[table]
-    if choice.name not in methods:
-        raise UserError(unknown(where, choice.name, methods, table))
-    return methods[choice.name]
 
 
 def _check_options(choice: MethodChoice, declared: Iterable[str], where: str) -> None:
@@ -154,20 +99,15 @@ def encoder_origin(encoder: str | Mapping[str, Any]) -> dict[str, str | None]:
     return {"encoder_sha256": weights, "encoder_revision": hub_revision(folder)}
 
 
-def make_encoder(recipe: Recipe, folder: Path, tokenizer: TextTokenizer) -> Bert:
+def make_encoder(recipe: Recipe, folder: Path, tokenizer: TextTokenizer) -> Encoder:
     """Loads the recipe's pretrained encoder, or creates an untrained one of the recipe's shape."""
     if isinstance(recipe.encoder, str):
         encoder = load_encoder(folder, recipe.dropout, recipe.attention_dropout, keep=True)
     else:
         rates = {"dropout": recipe.dropout, "attention_dropout": recipe.attention_dropout}
-        defaults = {"vocabulary": tokenizer.vocabulary} | {k: v for k, v in rates.items() if v is not None}
-        shape: BertShape = convert({**defaults, **recipe.encoder}, BertShape, "recipe: encoder")
-        if shape.hidden % shape.heads:
-            raise UserError(f"recipe: encoder.heads: must divide the hidden size {shape.hidden}, found {shape.heads}")
-        if shape.activation not in ACTIVATIONS:
-            raise UserError(unknown("recipe: encoder.activation", shape.activation, ACTIVATIONS, "activation"))
+        shape = untrained_shape(recipe.encoder, {k: v for k, v in rates.items() if v is not None}, tokenizer)
         check_parameters(shape, "recipe: encoder")
-        encoder = Bert(shape)
+        encoder = new_encoder(shape)
     check_vocabulary(tokenizer, encoder.shape, folder)
     if recipe.max_length > encoder.shape.positions:
         raise UserError(
@@ -177,7 +117,26 @@ def make_encoder(recipe: Recipe, folder: Path, tokenizer: TextTokenizer) -> Bert
     return encoder
 
 
-def check_vocabulary(tokenizer: TextTokenizer, shape: BertShape, folder: Path) -> None:
+def untrained_shape(given: Mapping[str, Any], rates: Mapping[str, float], tokenizer: TextTokenizer) -> EncoderShape:
+    """The shape of an untrained encoder: what the recipe says, else what its kind and the tokenizer have."""
+    name = given.get("kind", "bert")
+    if name not in KINDS:
+        raise UserError(unknown("recipe: encoder.kind", str(name), KINDS, "kind of encoder"))
+    kind = KINDS[name]
+    defaults = {**asdict(kind.shape), "vocabulary": tokenizer.vocabulary}
+    if kind.after_padding:
+        defaults["first_position"] = tokenizer.pad_id + 1
+    shape: EncoderShape = convert({**defaults, **rates, **given}, type(kind.shape), "recipe: encoder")
+    if shape.hidden % shape.heads:
+        raise UserError(f"recipe: encoder.heads: must divide the hidden size {shape.hidden}, found {shape.heads}")
+    if kind.is_modern and shape.hidden // shape.heads % 2:
+        raise UserError(f"recipe: encoder.heads: the size of a head, {shape.hidden // shape.heads}, must be even")
+    if shape.activation not in ACTIVATIONS:
+        raise UserError(unknown("recipe: encoder.activation", shape.activation, ACTIVATIONS, "activation"))
+    return shape
+
+
+def check_vocabulary(tokenizer: TextTokenizer, shape: EncoderShape, folder: Path) -> None:
     """Raises a UserError if the tokenizer has ids without an embedding: some text would fail later."""
     if tokenizer.vocabulary > shape.vocabulary:
         raise UserError(
@@ -189,9 +148,8 @@ def check_vocabulary(tokenizer: TextTokenizer, shape: BertShape, folder: Path) -
 def make_packer(recipe: Recipe, tokenizer: TextTokenizer, tagged: bool = False) -> Packer:
     tasks = tuple(recipe.tasks)
     assert recipe.max_length <= tokenizer.max_tokens, "texts were truncated before packing"
-    return Packer(
-        tasks, tokenizer.cls_id, tokenizer.sep_id, recipe.max_length, tokenizer.masker, tagged, recipe.truncate
-    )
+    special_ids = tokenizer.cls_id, tokenizer.sep_id
+    return Packer(tasks, *special_ids, recipe.max_length, tokenizer.masker, tagged, tokenizer.pair, recipe.truncate)
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
@@ -203,10 +161,11 @@ def head_choice(spec: TaskSpec) -> MethodChoice:
 def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
     where = f"recipe: tasks.{spec.name}.head"
     choice = head_choice(spec)
-    method, problem = HEADS.get(choice.name), None  # None: unknown, which is an error of `make`
-    if method is not None and labels.kind not in method.kinds:
+    method: Any = find_method("head", choice.name, where)
+    problem = None
+    if labels.kind not in method.kinds:
         problem = f"{choice.name} does not support kind {labels.kind}"
-    elif method is not None and len(spec.text) not in method.texts:
+    elif len(spec.text) not in method.texts:
         problem = f"{choice.name} does not support {len(spec.text)} text(s)"
     if problem:
         raise UserError(f"{where}: {problem}; choose one of: {', '.join(fitting_heads(spec, labels)) or 'none'}")
@@ -224,8 +183,9 @@ def make_loss(spec: TaskSpec, labels: LabelSpace, counts: tuple[int, ...]) -> Lo
     if spec.loss is None:
         return None
     where = f"recipe: tasks.{spec.name}.loss"
+    find_method("loss", spec.loss.name, where)
     fits = [name for name, method in LOSSES.items() if labels.kind in method.kinds]
-    if spec.loss.name in LOSSES and spec.loss.name not in fits:
+    if spec.loss.name not in fits:
         remedy = f"choose one of: {', '.join(fits)}" if fits else "leave it out"
         raise UserError(f"{where}: {spec.loss.name} does not support kind {labels.kind}; {remedy}")
     try:
@@ -235,13 +195,21 @@ def make_loss(spec: TaskSpec, labels: LabelSpace, counts: tuple[int, ...]) -> Lo
     return loss
 
 
-def make_adapter(choice: MethodChoice, tasks: tuple[str, ...], shape: BertShape) -> Adapter:
+def make_adapter(choice: MethodChoice, tasks: tuple[str, ...], shape: EncoderShape) -> Adapter:
     numbers = (shape.layers, shape.hidden, shape.heads, shape.ffn, shape.dropout)
 
     def make_inner(inner: MethodChoice, inner_tasks: tuple[str, ...] | None = None) -> Adapter:
         return make_adapter(inner, inner_tasks or tasks, shape)
 
-    context = AdapterContext(tasks, *numbers, make=make_inner, attend=attend)
+    context = AdapterContext(
+        tasks,
+        *numbers,
+        make=make_inner,
+        attend=attend,
+        embedding=shape.embedding_size,
+        up=shape.up_size,
+        pre_norm=shape.pre_norm,
+    )
     adapter: Adapter = make("adapter", choice, "recipe: adapter", context)
     return adapter
 
@@ -250,7 +218,7 @@ def make_model(
     specs: Mapping[str, TaskSpec],
     labels: Mapping[str, LabelSpace],
     adapter: MethodChoice,
-    encoder: Callable[[], Bert],
+    encoder: Callable[[], Encoder],
     seed: int = 0,
     most: int | None = None,
     tags: int | None = None,
@@ -264,14 +232,26 @@ def make_model(
         if hasattr(torch.nn.ModuleDict, name):  # the heads are in one, whose attributes cannot be used as keys
             raise UserError(f"recipe: tasks.{name}: this name is reserved; choose another name for the task")
     torch.manual_seed(seeds.derive(seed, "start"))
-    bert = encoder()
+    shared = encoder()
     most = most_parameters() if most is None else most
     with AtMost(most, f"recipe: adapter and heads need more than {most:,} parameters; choose smaller sizes"):
-        parts = make_adapter(adapter, tuple(specs), bert.shape)
-        parts.start_from(bert)
-        heads = {name: make_head(spec, labels[name], bert.shape.hidden) for name, spec in specs.items()}
-        word_tags = None if tags is None else TagEmbedding(tags, bert.shape.hidden)
-    return MultiTaskModel(bert, parts, heads, word_tags)
+        parts = make_adapter(adapter, tuple(specs), shared.shape)
+        parts.start_from(shared)
+        heads = {name: make_head(spec, labels[name], shared.shape.hidden) for name, spec in specs.items()}
+        _check_decoders(heads, shared.shape)
+        word_tags = None if tags is None else TagEmbedding(tags, shared.shape.embedding_size)
+    return MultiTaskModel(shared, parts, heads, word_tags)
+
+
+def _check_decoders(heads: Mapping[str, Head], shape: EncoderShape) -> None:
+    """Raises a UserError for heads that predict tokens with word embeddings of another size than the hidden states."""
+    for name, head in heads.items():
+        if head.mask_share is not None and shape.embedding_size != shape.hidden:
+            raise UserError(
+                f"recipe: tasks.{name}: masked language modelling needs word embeddings of the hidden size "
+                f"{shape.hidden}, but those of this {shape.kind} encoder have {shape.embedding_size} numbers; choose "
+                "another encoder, or leave the task out"
+            )
 
 
 def start_heads(model: MultiTaskModel, encoder: Path) -> None:
@@ -279,6 +259,7 @@ def start_heads(model: MultiTaskModel, encoder: Path) -> None:
     for task in model.tasks:
         head = model.head(task)
         own = head.state_dict()
-        pretrained = load_tensors(encoder, head.pretrained) if head.pretrained else {}
+        found = (load_tensors(encoder, names) for names in head.pretrained)
+        pretrained: dict[str, Tensor] = next(filter(None, found), {})
         if pretrained:  # a head may have fewer tokens than the encoder, whose matrix is often padded
-            head.load_state_dict({name: tensor[: len(own[name])] for name, tensor in pretrained.items()})
+            head.load_state_dict(own | {name: tensor[: len(own[name])] for name, tensor in pretrained.items()})

@@ -1,7 +1,6 @@
 """The multi-task model: one encoder, one adapter, and one head per task. Knows interfaces, no concrete method."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +10,9 @@ from torch import Tensor, nn
 
 from polytask import seeds
 from polytask.adapters.base import Adapter, LayerAdapter
-from polytask.encoders.bert import Bert
+from polytask.encoders.base import Encoder
 from polytask.heads.base import Head
+from polytask.modes import eval_mode
 from polytask.seeds import RandomState
 from polytask.stream import Encoded, Stream
 from polytask.text.packing import Ids, InputFormat, PackedBatch, Packer, batches_by_length
@@ -40,46 +40,21 @@ class Pass:
     """The random state before the pass, from which dropout was drawn."""
 
 
-@contextmanager
-def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put the module in eval mode inside the context; afterwards every submodule has the mode it had before."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
-
-
-@contextmanager
-def without_gradients(module: nn.Module) -> Iterator[None]:
-    """Inside the context, passes compute no gradients of the module's parameters; those of its input remain."""
-    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    for parameter in trainable:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in trainable:
-            parameter.requires_grad_(True)
-
-
 class TagEmbedding(nn.Embedding):
     """An embedding of part-of-speech tags that starts at zero, so that the model starts as the one without tags.
 
     Tag 0, of special tokens and of words without a tag, is always zero.
     """
 
-    def __init__(self, tags: int, hidden: int) -> None:
-        super().__init__(tags + 1, hidden, padding_idx=0, _weight=torch.zeros(tags + 1, hidden))
+    def __init__(self, tags: int, size: int) -> None:
+        super().__init__(tags + 1, size, padding_idx=0, _weight=torch.zeros(tags + 1, size))
 
 
 class MultiTaskModel(nn.Module):
     """Computes the outputs of every task in a stream with one pass of the encoder."""
 
     def __init__(
-        self, encoder: Bert, adapter: Adapter, heads: Mapping[str, Head], word_tags: TagEmbedding | None = None
+        self, encoder: Encoder, adapter: Adapter, heads: Mapping[str, Head], word_tags: TagEmbedding | None = None
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -234,6 +209,25 @@ class MultiTaskModel(nn.Module):
         inverse = torch.from_numpy(np.argsort(order))
         return {task: torch.cat(outputs)[inverse] for task, outputs in copied.items()}
 
+    @torch.inference_mode()
+    def embed(
+        self, texts: Sequence[tuple[Ids, ...]] | Texts, packer: Packer, task: str | None = None, bf16: bool = False
+    ) -> Tensor:
+        """Return the mean of each text's last hidden states, in order and on the CPU.
+
+        Without a task the encoder is used without the adapter, else as this task uses it.
+        """
+        plain = Adapter(LayerAdapter(), (LayerAdapter() for _ in self.encoder.layers), self.tasks)
+        adapter, packed_as = (plain, self.tasks[0]) if task is None else (self.adapter, task)
+        means, order = [], list[int]()
+        with eval_mode(self), torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
+            for batch in self.batches(packed_as, texts, packer, InputFormat()):
+                hidden_TD = self.encode(batch.stream, adapter=adapter)
+                k = self.tasks.index(packed_as)
+                means.append(Encoded(hidden_TD, batch.stream.layout, k, self.encoder.pool).pool("mean").float().cpu())
+                order += batch.indices.tolist()
+        return torch.cat(means)[torch.from_numpy(np.argsort(order))]
+
     def _output(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Tensor:
         """Return a task's outputs for the sequences that the stream holds for the task `packed_as`."""
         k, labels = self.tasks.index(packed_as), stream.labels.get(packed_as)
@@ -267,8 +261,8 @@ class MultiTaskModel(nn.Module):
         Layer-wise learning rates are based on the heights.
         """
         encoder = self.encoder
-        for name in ("words", "positions", "segments", "norm"):
-            yield f"encoder.{name}", 0, getattr(encoder, name)
+        for name, module in encoder.embedding_modules().items():
+            yield f"encoder.{name}", 0, module
         for index, layer in enumerate(encoder.layers):
             yield f"encoder.layers.{index}", index + 1, layer
         yield "encoder.pooler", len(encoder.layers), encoder.pooler

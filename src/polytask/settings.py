@@ -66,11 +66,13 @@ class TaskSpec:
 
     name: str
     kind: LabelKind
-    """classes (two or more), yes_no, score (a number in a range), or text (plain text without labels)."""
+    """classes (two or more), yes_no, score (a number in a range), multilabel (any number of classes per row), or text
+    (plain text without labels)."""
     text: tuple[str, ...]
     """Column with the text, or the two columns of a pair."""
-    label: str | None
-    """Column with the label. Kind text has none."""
+    label: str | tuple[str, ...] | None
+    """Column with the label. Kind text has none. For kind multilabel: a column with a list of classes, or a list of
+    columns of 0 and 1, whose names are the classes."""
     train: str | None
     """Training data: a csv, tsv, jsonl, parquet or xlsx[#SHEET] file; sample:NAME; or
     hub:DATASET[/CONFIG][@REVISION]#SPLIT. Can be left out with `trained: false`."""
@@ -89,13 +91,20 @@ class TaskSpec:
     the mean that chooses the best checkpoint. At least one task must be trained."""
     classes: tuple[str, ...] | None = None
     """Class names in order. Default: the labels of the training data (without it, of the dev data), sorted."""
+    separator: str | None = None
+    """For kind multilabel: what separates the classes of a row, as in billing|login. JSON lists need none. Default: the
+    first of | ; , that the labels contain."""
+    thresholds: Literal["tuned"] | Annotated[float, Bounds(0, 1, "()")] = "tuned"
+    """For kind multilabel: the probability from which a class is predicted. tuned: after training, each class gets the
+    threshold with its highest F1 on dev. A number: the same threshold for all classes."""
     range: tuple[float, float] | None = None
     """Lowest and highest score. Required for kind score."""
     metric: str | None = None
-    """Primary metric, which chooses the best checkpoint. Default: accuracy; pearson for scores; perplexity for text.
-    data.md lists the others."""
+    """Primary metric, which chooses the best checkpoint. Default: accuracy; pearson for scores; f1_micro for
+    multilabel; perplexity for text. data.md lists the others."""
     metrics: tuple[str, ...] = ()
-    """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder."""
+    """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder. A name
+    without a module is a metric that a plug-in registers."""
     abstain_below: Share | None = None
     """For classes and yes_no: a prediction whose highest probability is lower has no label. Default: always a label."""
     weight: Positive = 1.0
@@ -106,7 +115,7 @@ class TaskSpec:
     head: MethodChoice | None = None
     """Default: linear for one text, cross for a pair, mlm for plain text."""
     loss: MethodChoice | None = None
-    """Default: cross-entropy for classes, binary cross-entropy for yes_no, squared error for scores."""
+    """Default: cross-entropy for classes, binary cross-entropy for yes_no and multilabel, squared error for scores."""
     broken_rows: Literal["stop", "skip"] = "stop"
     """stop: list all broken rows and train nothing. skip: ignore them; the report shows their number."""
     format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx"] | None = None
@@ -124,6 +133,11 @@ class TaskSpec:
     @property
     def is_pair(self) -> bool:
         return len(self.text) == 2
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns with labels: none, one or several."""
+        return () if self.label is None else (self.label,) if isinstance(self.label, str) else self.label
 
 
 TaggerName = Literal["pattern", "nltk"]

@@ -4,13 +4,17 @@ Shape letters: T tokens of a stream, S sequences, D hidden size, K tasks of a mo
 A field or variable that ends in such letters is a tensor of that shape.
 """
 
-from collections.abc import Callable, Mapping
+import bisect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from polytask.types import UserError
 
 MANY_TASKS = 4
 """In a stream of static shape with this many tasks or more, every task has the same number of tokens."""
@@ -63,6 +67,37 @@ class Layout:
     """For each task of the model, its first token and the one after its last; with filler if the shape is static."""
     length_bound: int | None = None
     """Upper bound of the sequence lengths in a stream of static shape; None for other streams."""
+    prefix: int = 0
+    """How many positions at the start of each sequence are not of the text (`with_prefix`)."""
+
+    @staticmethod
+    def from_padding(mask_BL: Tensor, tasks: int | Sequence[int] = 0) -> "Layout":
+        """The layout of a padded batch, whose `x_BLD.flatten(0, 1)` is then the stream: B * L tokens, without a copy.
+
+        `mask_BL` is 1 for tokens and 0 for padding, which must be at the end or at the start of a row. `tasks` is the
+        index of the task that all rows belong to, or that of each row, in ascending order. The padding of a row is a
+        sequence of its own, of the row's task: tokens do not attend to it, and its states have no meaning.
+        """
+        is_token_BL = mask_BL.bool().cpu()
+        rows, width = is_token_BL.shape
+        tasks_B = [tasks] * rows if isinstance(tasks, int) else list(tasks)
+        if len(tasks_B) != rows or sorted(tasks_B) != tasks_B:
+            raise UserError(f"tasks: must be {rows} indices in ascending order, one for each row, found {tasks_B}")
+        if (is_token_BL.diff(dim=1).sum(1) > 1).any():
+            raise UserError("mask_BL: padding must be at the end or at the start of a row, found it between tokens")
+        tokens_B = is_token_BL.sum(1)
+        first_B = torch.where(is_token_BL[:, 0], tokens_B, width - tokens_B).tolist()
+        parts = [[length for length in (first, width - first) if length] for first in first_B]
+        lengths = tuple(length for part in parts for length in part)
+        counts = [0, *itertools.accumulate(map(len, parts))]
+        ends = [bisect.bisect_left(tasks_B, k) for k in range(max(tasks_B) + 2)]
+        cu_seqlens_S1 = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=mask_BL.device)
+        return Layout(
+            cu_seqlens_S1,
+            lengths,
+            tuple((counts[first], counts[last]) for first, last in itertools.pairwise(ends)),
+            tuple((width * first, width * last) for first, last in itertools.pairwise(ends)),
+        )
 
     @property
     def max_length(self) -> int:
@@ -127,7 +162,14 @@ class Layout:
             lengths=self._lengths_with_prefix(length),
             token_ranges=tuple(token_ranges),
             length_bound=None if self.length_bound is None else self.length_bound + length,
+            prefix=self.prefix + length,
         )
+
+    def positions(self, tokens: int) -> Tensor:
+        """[T]: the position of each of the stream's tokens in its sequence."""
+        borders_S1 = self.cu_seqlens_S1
+        places_T = torch.arange(tokens, dtype=borders_S1.dtype, device=borders_S1.device)
+        return places_T - borders_S1[torch.searchsorted(borders_S1[1:], places_T, right=True)]
 
     def _lengths_with_prefix(self, length: int) -> tuple[int, ...]:
         return tuple(length + own for own in self.lengths)

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-LabelKind = Literal["classes", "yes_no", "score", "text"]
+LabelKind = Literal["classes", "yes_no", "score", "multilabel", "text"]
+Label = str | float | tuple[str, ...] | None
+"""A label as files write it: a class name, yes or no, a score, or several class names; None if there is none."""
 
 
 class UserError(ValueError):
@@ -30,6 +32,11 @@ class LabelSpace:
     """Size of the vocabulary, for plain text."""
     standardized_by: tuple[float, float] | None = None
     """Mean and standard deviation of the training scores; None if heads learn scores without standardizing them."""
+
+    thresholds: tuple[float, ...] = ()
+    """For several classes per row: the probability from which each class is predicted; empty: 0.5 for all."""
+    separator: str = ""
+    """For several classes per row: what separates them in a column of text."""
 
     def scaled(self, score: float) -> float:
         """Maps a score from the range to [0, 1], which is what heads learn."""
@@ -51,12 +58,17 @@ NO_LABEL = -1
 """What heads get as the label of an example that only a teacher labels: no class, no answer and no scaled score."""
 
 
+def has_label(labels: Any) -> Any:
+    """Returns, for an array or tensor of labels [N] or [N, C], which examples have a label: [N]."""
+    return (labels if labels.ndim == 1 else labels[:, 0]) != NO_LABEL
+
+
 @dataclass(frozen=True)
 class Example:
     """One row: its text or two texts, its label as in the file (None if it has none), and its row number."""
 
     texts: tuple[str, ...]
-    label: str | float | None
+    label: Label
     row: int
 
 
@@ -65,8 +77,8 @@ class TokenizedExamples(Protocol):
 
     @property
     def labels(self) -> "npt.NDArray[Any]":
-        """Labels as heads learn them: class indices (int64); 0 and 1, or scores in [0, 1] (float32); zeros for text.
-        NO_LABEL for an example without a label."""
+        """Labels as heads learn them: class indices (int64); 0 and 1, or scores in [0, 1] (float32); [N, C] of 0 and 1
+        (float32) for several classes per row; zeros for text. NO_LABEL for an example without a label."""
 
     def __len__(self) -> int: ...
 
@@ -76,10 +88,10 @@ class TokenizedExamples(Protocol):
 
 @dataclass(frozen=True)
 class Prediction:
-    """A task's prediction for one example: a class name, yes or no, or a score."""
+    """A task's prediction for one example: a class name, yes or no, a score, or a tuple of class names."""
 
     task: str
-    label: str | float | None
+    label: Label
     """None if the example has no text (None, "", or only whitespace), or if the model abstained."""
     probabilities: Mapping[str, float] | None = None
     """Probability of each class. None for scores and for examples without text."""

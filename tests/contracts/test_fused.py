@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite, SublayerSite
 from polytask.adapters.conditional_norm import ConditionalNormLayer
 from polytask.adapters.per_task import TaskLinear, TaskVector
-from polytask.build import TABLES, make_adapter, options_of
+from polytask.build import make_adapter
 from polytask.encoders.attention import attend
 from polytask.encoders.bert import Attention, Bert, BertShape, Dropout
 from polytask.fused_forms import FUSED_FORMS, definition_of, fused_form
@@ -36,6 +36,7 @@ from polytask.kernels.fused.attention import one_product_mix
 from polytask.kernels.fused.layer import fused_layer_fits
 from polytask.kernels.row_norm import Draw
 from polytask.kernels.weight_distance import distance
+from polytask.methods import TABLES, options_of
 from polytask.optim.base import ListOptimizer, TensorLists
 from polytask.optim.lion import Lion
 from polytask.regularizers.ewc import weighted_distance
@@ -369,6 +370,23 @@ def test_fused_layers_are_the_definition(choice: MethodChoice, stream: str) -> N
     compare(choice, *STREAMS[stream])
 
 
+VARIATIONS = {
+    "one segment": replace(SHAPE, kind="roberta", segments=1),
+    "no segments": replace(SHAPE, kind="distilbert", segments=0),
+    "projected embeddings": replace(SHAPE, kind="electra", embedding=16),
+    "position bias": replace(SHAPE, kind="mpnet", segments=0, relative_positions=True),
+}
+"""What RoBERTa, DistilBERT, ELECTRA and MPNet change in BERT."""
+
+
+@pytest.mark.usefixtures("without_kernels")
+@pytest.mark.parametrize("shape", VARIATIONS.values(), ids=VARIATIONS)
+@pytest.mark.parametrize("name", ["none", "conditional_norm", "prefix"])
+def test_fused_layers_of_variations_are_the_definition(name: str, shape: BertShape) -> None:
+    for tasks, static_shape in STREAMS.values():
+        compare(MethodChoice(name, small(name)), tasks, static_shape, shape)
+
+
 @pytest.mark.usefixtures("without_kernels")
 def test_fused_embeddings_of_given_words_are_the_definition() -> None:
     encoder, adapter = random_model(MethodChoice("conditional_norm"))
@@ -448,7 +466,13 @@ def test_interpreted_kernels_are_the_definition(name: str) -> None:
     compare(MethodChoice(name, small(name)), ("two",), static_shape=False, shape=replace(SHAPE, layers=1))
 
 
+def test_interpreted_kernels_are_the_definition_of_variations() -> None:
+    for shape in VARIATIONS.values():
+        compare(MethodChoice("none"), ("two",), static_shape=False, shape=replace(shape, layers=1))
+
+
 test_interpreted_kernels_are_the_definition.__test__ = INTERPRETED  # type: ignore[attr-defined]
+test_interpreted_kernels_are_the_definition_of_variations.__test__ = INTERPRETED  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -457,8 +481,20 @@ test_interpreted_kernels_are_the_definition.__test__ = INTERPRETED  # type: igno
 )
 @pytest.mark.parametrize("choice", FORMS)
 def test_on_cuda_in_bf16(choice: MethodChoice, tasks: tuple[str, ...], static_shape: bool) -> None:
+    compare_on_cuda(choice, tasks, static_shape, SHAPE)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("shape", VARIATIONS.values(), ids=VARIATIONS)
+@pytest.mark.parametrize("name", ["none", "conditional_norm", "prefix"])
+def test_variations_on_cuda_in_bf16(name: str, shape: BertShape) -> None:
+    for tasks, static_shape in STREAMS.values():
+        compare_on_cuda(MethodChoice(name, small(name)), tasks, static_shape, shape)
+
+
+def compare_on_cuda(choice: MethodChoice, tasks: tuple[str, ...], static_shape: bool, shape: BertShape) -> None:
     """As near to float32 as torch's own kernels are, with room for chance."""
-    encoder, adapter = random_model(choice, "cuda")
+    encoder, adapter = random_model(choice, "cuda", shape)
     run = partial(encoder.encode, stream_of(tasks, static_shape).to(torch.device("cuda")), adapter)
     expected = results(encoder, adapter, run, fused=False)
     with torch.autocast("cuda", torch.bfloat16):

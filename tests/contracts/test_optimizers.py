@@ -5,10 +5,10 @@ What a new one needs: the options `lr` and `weight_decay`, which training sets f
 option, and what is kept of a parameter, is its own matter; options that others have too are tested by their name.
 """
 
-import copy
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from polytask.build import option, options_of
+from polytask.build import option
+from polytask.contracts import optimizers as contract
+from polytask.contracts.optimizers import gradients, named_groups, run, start, through_state_dict
 from polytask.kernels.updates import UPDATES, Learned, Table, Update, update_for
+from polytask.methods import options_of
 from polytask.optim import OPTIMIZERS
 from polytask.settings import MethodChoice
 from polytask.training import checkpoint as ckpt
 from polytask.types import UserError
 
-SHAPES: list[tuple[int, ...]] = [(7, 5), (11,), (3, 2, 2), ()]
 # In addition to the defaults: options that change the formula.
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in OPTIMIZERS),
@@ -34,80 +36,10 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 IDS = [f"{name}-{'-'.join(options)}" if options else name for name, options in CASES]
 
 
-def start(device: str = "cpu") -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randn(shape, generator=generator).to(device).requires_grad_() for shape in SHAPES]
-
-
-def named_groups(params: list[Tensor]) -> list[dict[str, Any]]:
-    """As in training/groups.py: names, two learning rates, two decays."""
-    named = [(f"parameter.{i}", parameter) for i, parameter in enumerate(params)]
-    return [
-        {"params": named[:2], "lr": 1e-2, "base_lr": 1e-2, "weight_decay": 0.1},
-        {"params": named[2:], "lr": 3e-3, "base_lr": 3e-3, "weight_decay": 0.0},
-    ]
-
-
-def gradients(steps: int) -> Iterator[list[Tensor | None]]:
-    """Gradients of changing size; the second and the last parameter often have none, and not in the same steps."""
-    generator = torch.Generator().manual_seed(1)
-    for step in range(steps):
-        size = 10.0 ** (step % 5 - 3)
-        grads: list[Tensor | None] = [size * torch.randn(shape, generator=generator) for shape in SHAPES]
-        if step % 3 == 0:
-            grads[1] = None
-        if step % 7 < 4:
-            grads[3] = None
-        yield grads
-
-
-def run(optimizer: torch.optim.Optimizer, params: list[Tensor], steps: list[list[Tensor | None]]) -> None:
-    for grads in steps:
-        for parameter, grad in zip(params, grads, strict=True):
-            parameter.grad = None if grad is None else grad.to(parameter.device)
-        optimizer.step()
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_without_a_gradient_nothing_moves(name: str) -> None:
-    params = [torch.ones(3, 2, requires_grad=True), torch.ones(3, 2, requires_grad=True)]
-    optimizer = OPTIMIZERS[name](params, lr=0.1, weight_decay=0.5)
-    for _ in range(5):
-        params[0].grad = torch.ones(3, 2)
-        optimizer.step()
-    assert torch.equal(params[1], torch.ones(3, 2))
-    assert params[1] not in optimizer.state
-    assert not torch.equal(params[0], torch.ones(3, 2))
-    params[1].grad = torch.ones(3, 2)
-    optimizer.step()
-    assert counts(optimizer, params) in ([6.0, 1.0], [])
-    before = [parameter.detach().clone() for parameter in params]
-    params[0].grad = params[1].grad = None
-    optimizer.step()  # no parameter has a gradient
-    assert counts(optimizer, params) in ([6.0, 1.0], [])
-    assert all(torch.equal(parameter, then) for parameter, then in zip(params, before, strict=True))
-
-
-def counts(optimizer: torch.optim.Optimizer, params: list[Tensor]) -> list[float]:
-    """The steps of each parameter, where the optimizer counts them."""
-    return [float(optimizer.state[p]["step"]) for p in params if "step" in optimizer.state[p]]
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_steps_without_a_gradient_change_nothing(name: str) -> None:
-    """The moments and the count of a parameter do not change until its next gradient."""
-    steps: list[list[Tensor | None]] = [[torch.full((2, 2), float(i % 3 - 1) + 0.1)] for i in range(12)]
-    ends = []
-    for pause in (0, 4):
-        parameter = torch.ones(2, 2, requires_grad=True)
-        optimizer = OPTIMIZERS[name]([parameter], lr=0.1)
-        nothing: list[list[Tensor | None]] = [[None]] * pause
-        run(optimizer, [parameter], steps[:6] + nothing + steps[6:])
-        ends.append(parameter.detach())
-    assert torch.equal(*ends)
-
-
-Round = Callable[[torch.optim.Optimizer, torch.optim.Optimizer, Path], None]
+@pytest.mark.parametrize("holds", contract.PROPERTIES, ids=lambda function: function.__name__)
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+def test_the_contract(name: str, options: dict[str, Any], holds: Callable[[contract.Method], None]) -> None:
+    holds(partial(OPTIMIZERS[name], **options))
 
 
 def through_checkpoint(before: torch.optim.Optimizer, after: torch.optim.Optimizer, folder: Path) -> None:
@@ -116,73 +48,10 @@ def through_checkpoint(before: torch.optim.Optimizer, after: torch.optim.Optimiz
     ckpt.load_optimizer_tensors(after, ckpt.read_checkpoint(folder / "step-9").tensors["optimizer"])
 
 
-def through_state_dict(before: torch.optim.Optimizer, after: torch.optim.Optimizer, folder: Path) -> None:
-    after.load_state_dict(copy.deepcopy(before.state_dict()))
-
-
 @pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
-@pytest.mark.parametrize("through", [through_checkpoint, through_state_dict])
-def test_a_saved_state_resumes_bit_identical(
-    name: str, options: dict[str, Any], through: Round, tmp_path: Path
-) -> None:
-    steps = list(gradients(20))
-    whole = start()
-    run(OPTIMIZERS[name](named_groups(whole), **options), whole, steps)
-    first = start()
-    before = OPTIMIZERS[name](named_groups(first), **options)
-    run(before, first, steps[:9])
-    assert all(isinstance(value, Tensor) for state in before.state.values() for value in state.values())
-    second = [parameter.detach().clone().requires_grad_() for parameter in first]
-    after = OPTIMIZERS[name](named_groups(second), **options)
-    through(before, after, tmp_path)
-    run(after, second, steps[9:])
-    assert all(torch.equal(one, two) for one, two in zip(whole, second, strict=True))
-
-
-@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
-def test_it_finds_the_bottom_of_a_bowl(name: str, options: dict[str, Any]) -> None:
-    """Steep in one direction and flat in another, with noise in the gradient, at a learning rate that falls to 0."""
-    assert min(distance_left(name, options, rate) for rate in (0.1, 1.0, 0.01)) < 0.1
-
-
-def distance_left(name: str, options: dict[str, Any], rate: float) -> float:
-    steepness = torch.tensor([[0.1, 1.0], [3.0, 10.0]])
-    bottom = torch.tensor([[1.0, -2.0], [0.5, 1.5]])
-    generator = torch.Generator().manual_seed(0)
-    place = torch.tensor([[-1.0, 1.0], [2.0, -1.0]], requires_grad=True)
-    optimizer = OPTIMIZERS[name]([place], lr=rate, weight_decay=0.0, **options)
-    for step in range(400):
-        for group in optimizer.param_groups:
-            group["lr"] = rate * (1 - step / 400)
-        place.grad = steepness * (place.detach() - bottom) + 0.01 * torch.randn(2, 2, generator=generator)
-        optimizer.step()
-    return float((place.detach() - bottom).abs().max().nan_to_num(torch.inf))
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_decay_shrinks_weights(name: str) -> None:
-    ends = []
-    for decay in (0.0, 0.5):
-        place = torch.full((2, 2), 3.0, requires_grad=True)
-        optimizer = OPTIMIZERS[name]([place], lr=0.01, weight_decay=decay)
-        run(optimizer, [place], [[torch.full((2, 2), 0.01 * (-1) ** i)] for i in range(50)])
-        ends.append(float(place.detach().norm()))
-    assert ends[1] < ends[0] - 0.01
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_closure_is_asked_for_the_loss(name: str) -> None:
-    parameter = torch.tensor([[2.0]], requires_grad=True)
-    optimizer = OPTIMIZERS[name]([parameter], lr=0.1)
-
-    def closure() -> float:
-        optimizer.zero_grad()
-        loss = parameter.square().sum()
-        loss.backward()
-        return float(loss.detach())
-
-    assert optimizer.step(closure) == 4.0
-    assert float(parameter.detach()) < 2.0
+def test_a_checkpoint_resumes_bit_identical(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    method = partial(OPTIMIZERS[name], **options)
+    contract.a_saved_state_resumes_bit_identical(method, partial(through_checkpoint, folder=tmp_path))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -398,8 +267,8 @@ def test_steps_and_updates_take_turns(
     for number, given in enumerate(inputs(16, device)):
         if number in (5, 10):
             before, ours = ours, Captured(kind if number == 5 else "definition", device, name, options)
-            through = through_checkpoint if number == 5 else through_state_dict
-            through(before.optimizer, ours.optimizer, tmp_path)
+            through = partial(through_checkpoint, folder=tmp_path) if number == 5 else through_state_dict
+            through(before.optimizer, ours.optimizer)
             with torch.no_grad():
                 for new, old in zip(ours.params, before.params, strict=True):
                     new.copy_(old)

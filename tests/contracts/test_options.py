@@ -13,10 +13,11 @@ from torch import nn
 
 from polytask.adapters import ADAPTERS, NoAdapter
 from polytask.adapters.base import AdapterContext
-from polytask.build import TABLES, make, make_adapter, make_head, options_of
+from polytask.build import make, make_adapter, make_head
 from polytask.encoders.bert import Bert, BertShape
 from polytask.heads import HEADS
 from polytask.losses import LOSSES
+from polytask.methods import TABLES, options_of
 from polytask.model import MultiTaskModel
 from polytask.policies.base import PolicyContext
 from polytask.regularizers.base import RegularizerContext
@@ -33,6 +34,7 @@ SPACES = {
     "classes": LabelSpace("classes", ("a", "b", "c")),
     "yes_no": YES_NO,
     "score": LabelSpace("score", low=1, high=5),
+    "multilabel": LabelSpace("multilabel", ("a", "b", "c"), separator="|"),
     "text": LabelSpace("text", vocabulary=40),
 }
 PACKER = Packer(TASKS, 1, 2, 16, Masker(3, 40, (0, 1, 2, 3)))
@@ -97,7 +99,9 @@ def use_head(choice: MethodChoice) -> None:
         rng = np.random.default_rng(0)
         part = Part.masked("one", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts], head.mask_share)
     stream = PACKER.pack([part])
-    head.loss(model(stream)["one"], torch.ones(2, dtype=torch.long if kind == "classes" else torch.float))
+    outputs = model(stream)["one"]
+    labels = torch.ones(2, dtype=torch.long) if kind == "classes" else torch.ones(outputs.shape)
+    head.loss(outputs, labels)
 
 
 def use_loss(choice: MethodChoice) -> None:

@@ -1,16 +1,17 @@
 """Every regularizer of the table, with its default options: with every adapter, in half precision, in whole runs."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from polytask import prepare, start_training
 from polytask.adapters import ADAPTERS
 from polytask.build import make
-from polytask.model import MultiTaskModel
+from polytask.contracts import regularizers as contract
+from polytask.contracts.regularizers import penalty, shake
 from polytask.regularizers import REGULARIZERS
 from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.runs.prepare import Prepared
@@ -50,21 +51,6 @@ def stream_of(prepared: Prepared, *tasks: str) -> Stream:
     return feed_of(prepared).next_batch([Draw(task, 8) for task in tasks or prepared.model.tasks]).together
 
 
-def shake(model: MultiTaskModel) -> None:
-    """Change all weights: at the start some penalties and their gradients are 0."""
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter += 0.05 * torch.randn_like(parameter)
-
-
-def penalty(regularizer: Regularizer, model: MultiTaskModel, stream: Stream, bf16: bool = False) -> Tensor:
-    torch.manual_seed(2)
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        return regularizer.penalty(model, model.run(stream))
-
-
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("name", REGULARIZERS)
 def test_the_penalty_is_positive_and_its_gradient_reaches_the_lowest_layer(
@@ -85,22 +71,11 @@ def test_the_penalty_is_positive_and_its_gradient_reaches_the_lowest_layer(
     assert any(gradient.abs().sum() > 0 for n, gradient in gradients.items() if n.startswith(lowest))
 
 
+@pytest.mark.parametrize("holds", contract.PROPERTIES, ids=lambda function: function.__name__)
 @pytest.mark.parametrize("name", REGULARIZERS)
-def test_tasks_that_are_not_in_the_batch_get_no_gradient(name: str, make_recipe: MakeRecipe) -> None:
-    """None rather than zero, so that no optimizer updates it."""
-    ready = prepared(make_recipe, name, "adapter=conditional_norm")
-    model = ready.model.train()
-    regularizer = made(name, ready)
-    shake(model)
-    for task in model.tasks:
-        model.zero_grad(set_to_none=True)
-        found = penalty(regularizer, model, stream_of(ready, task))
-        assert torch.isfinite(found)
-        if found.requires_grad:
-            found.backward()
-        others = [other for other in model.tasks if other != task]
-        own = [p for t in others for p in [*model.head(t).parameters(), *model.adapter.task_parameters(t)]]
-        assert all(p.grad is None for p in own)
+def test_the_contract(name: str, holds: Callable[[contract.Subject], None]) -> None:
+    adapter = "own_encoder" if name in NEEDS_ADAPTER else "conditional_norm"
+    holds(contract.Subject(REGULARIZERS[name], MethodChoice(adapter)))
 
 
 @pytest.mark.parametrize("adapter", ["conditional_norm", "own_encoder"])
@@ -152,23 +127,6 @@ def test_with_every_adapter_and_a_frozen_encoder(name: str, adapter: str, make_r
         learns = [p for p in model.parameters() if p.requires_grad]
         assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in learns)
     assert all(p.grad is None for p in model.encoder.parameters())
-
-
-@pytest.mark.parametrize("name", REGULARIZERS)
-def test_the_penalty_is_the_same_after_loading_the_state(name: str, make_recipe: MakeRecipe) -> None:
-    ready = prepared(make_recipe, name)
-    model = ready.model.train()
-    regularizer = made(name, ready)
-    shake(model)
-    regularizer.after_step(model, 4)
-    saved = {key: tensor.clone() for key, tensor in regularizer.state_dict().items()}
-    more = prepared(make_recipe, name)
-    other = more.model.train()
-    again = made(name, more)
-    other.load_state_dict(model.state_dict())
-    again.load_state_dict(saved)
-    stream = stream_of(ready)
-    assert torch.equal(penalty(again, other, stream), penalty(regularizer, model, stream))
 
 
 @pytest.mark.parametrize("name", REGULARIZERS)

@@ -16,6 +16,7 @@ import polytask
 from polytask import TABLES, options_of, read_recipe, read_study, recipe_from
 from polytask.cli.main import COMMANDS, main
 from polytask.disk.records import convert
+from polytask.plugins.files import use_plugins
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -58,7 +59,7 @@ def run(words: list[str], tiny: list[str], monkeypatch: pytest.MonkeyPatch, caps
     return str(printed.out)
 
 
-PAGES = ["adding-a-task", "data", "get-started", "interference", "probabilities", "your-own-files"]
+PAGES = ["adding-a-task", "data", "get-started", "interference", "kinds", "probabilities", "python", "your-own-files"]
 """The commands of the other guides are those of these, or need data that is not here."""
 
 
@@ -67,7 +68,7 @@ def test_commands_and_python_work_in_order(
     page: str, workplace: Path, tiny_settings: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     listed = commands(ROOT / page)
-    assert listed
+    assert listed or page == "docs/python.md"
     tiny_settings = [*tiny_settings, "train.epochs=1"]
     with_tiny_encoder(tiny_settings, monkeypatch)
     comparing = [words for words in listed if words[1] == "compare"]
@@ -124,6 +125,19 @@ def test_the_method_shown_in_contributing_works(tmp_path: Path, monkeypatch: pyt
         function()
     assert [(option.name, option.default) for option in options_of(names["Uniform"])] == [("repeat", 1)]
     monkeypatch.delitem(sys.modules, "polytask.samplers.uniform")
+
+
+def test_the_plug_in_shown_works(
+    workplace: Path, tiny_settings: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    page = ROOT / "docs" / "plugins.md"
+    monkeypatch.setenv("POLYTASK_CONFIG", str(workplace / "config"))
+    (workplace / "my_adapter.py").write_text(blocks(page, "python")[0], encoding="utf-8")
+    (workplace / "recipe.yaml").write_text(blocks(page, "yaml")[0], encoding="utf-8")
+    printed = [run(words, tiny_settings, monkeypatch, capsys) for words in commands(page)]
+    assert "All 12 checks passed." in printed[0]
+    assert printed[-1].startswith("opinion: ")
+    use_plugins([])
 
 
 STUDIES = sorted([*ROOT.glob("recipes/studies/*.yaml"), *ROOT.glob("recipes/papers/*/study-*.yaml")])

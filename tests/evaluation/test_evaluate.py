@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from polytask.evaluation.evaluate import predicted_labels, write_predictions
+from polytask.evaluation.evaluate import write_predictions
+from polytask.kinds.table import KINDS
 from polytask.types import YES_NO, EvalReport, Example, LabelSpace, MetricValue, Prediction, TaskScore
 
 
 def test_outputs_become_labels() -> None:
     classes = LabelSpace("classes", ("a", "b"))
-    assert predicted_labels(torch.tensor([[0.1, 0.3], [2.0, 1.0]]), classes).tolist() == [1, 0]
-    assert predicted_labels(torch.tensor([-0.1, 0.1]), YES_NO).tolist() == [0, 1]
-    scores = predicted_labels(torch.tensor([-1.0, 0.25, 3.0]), LabelSpace("score", low=0, high=5))
+    assert KINDS["classes"].predicted(torch.tensor([[0.1, 0.3], [2.0, 1.0]]), classes).tolist() == [1, 0]
+    assert KINDS["yes_no"].predicted(torch.tensor([-0.1, 0.1]), YES_NO).tolist() == [0, 1]
+    scores = KINDS["score"].predicted(torch.tensor([-1.0, 0.25, 3.0]), LabelSpace("score", low=0, high=5))
     np.testing.assert_allclose(scores, [0, 0.25, 1])
 
 

@@ -8,11 +8,11 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from polytask.evaluation.evaluate import predicted_labels
 from polytask.evaluation.forgetting import OldTask, before_and_after
 from polytask.evaluation.metrics import metrics_for
 from polytask.evaluation.scoring import Predictions, score
 from polytask.heads.base import Head, TextHead
+from polytask.kinds.table import KINDS
 from polytask.settings import TaskSpec
 from polytask.stream import Encoded
 from polytask.types import YES_NO, EvalReport, LabelSpace, MetricValue
@@ -55,7 +55,7 @@ def compared(head: Head, gold: Any, before: Tensor, after: Tensor, metric: str |
         if isinstance(head, TextHead):
             said, true = outputs.double().numpy().T
         else:
-            said = predicted_labels(outputs, head.labels)
+            said = head.kind.predicted(outputs, head.labels)
         return EvalReport(0, "dev", {"task": score(Predictions(np.asarray(true), said), head.labels, 0.0, metric)})
 
     spec = TaskSpec("task", head.labels.kind, ("text",), "label", "train.csv", "dev.csv", metric=metric)
@@ -82,7 +82,9 @@ def test_the_interval_of_a_difference_is_that_of_pairs(kind: str, metric: str) -
     function = next(m for m in metrics_for(labels.kind) if m.name == metric).function
 
     def statistic(rows: Any) -> float:
-        was, now = (function(gold[rows], predicted_labels(outputs, labels)[rows]) for outputs in (before, after))
+        was, now = (
+            function(gold[rows], KINDS[labels.kind].predicted(outputs, labels)[rows]) for outputs in (before, after)
+        )
         return float(now - was)
 
     drawn = [statistic(rng.integers(0, n, n)) for _ in range(200)]

@@ -123,8 +123,14 @@ def test_modules_are_looked_up_next_to_the_recipe(file: Path, monkeypatch: pytes
     assert read_recipe(over).tasks["mood"].metrics == task.metrics
 
 
-@pytest.mark.parametrize("reference", ["distance", ":distance", "mine:", "mine:not a name"])
+@pytest.mark.parametrize("reference", [":distance", "mine:", "mine:not a name"])
 def test_references_that_are_not_functions(file: Path, reference: str) -> None:
     (file.parent / "recipe.yaml").write_text(RECIPE.format(metrics=f"['{reference}']", metric="null"))
-    with pytest.raises(UserError, match=r"tasks.mood.metrics: must be functions as module:function, found"):
+    with pytest.raises(UserError, match=r"tasks.mood.metrics: must be functions as module:function, or .*; found"):
         read_recipe(file.parent / "recipe.yaml")
+
+
+def test_a_name_without_a_module_must_be_registered(file: Path) -> None:
+    (file.parent / "recipe.yaml").write_text(RECIPE.format(metrics="[distance]", metric="null"))
+    with pytest.raises(UserError, match=r"no metric 'distance'.*named as module:function"):
+        own_metrics(read_recipe(file.parent / "recipe.yaml").tasks["mood"])

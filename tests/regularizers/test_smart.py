@@ -41,7 +41,7 @@ def test_a_step_that_stays_inside_is_eta_long(
     model = tiny_model()
     forward = model.run(tiny_stream())
     smart = Smart(make_context(model), epsilon=1.0, eta=0.01)
-    moved_TD = smart.perturbation(model, forward) - smart.sigma * pattern(forward.words_TD)
+    moved_TD = smart.perturbation(model, forward) - smart.ascent.sigma * pattern(forward.words_TD)
     torch.testing.assert_close(
         largest_of_sequence(moved_TD, forward.stream.layout), torch.full((len(moved_TD), 1), 0.01), rtol=1e-4, atol=0
     )

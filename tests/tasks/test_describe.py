@@ -125,3 +125,18 @@ def test_guessing_is_the_best_constant_in_the_metrics_own_direction(make: MakeTa
     assert entropy["value"] == pytest.approx(-(0.25 * np.log(0.25) + 0.75 * np.log(0.75)))
     assert entropy["what"] == "always the shares of the classes"
     assert guess(answers, "auc")["value"] == 0.5
+
+
+def test_several_classes_per_row(make: MakeTask) -> None:
+    task = make("multilabel", ["x,p|q", "y,p", "z,", "w,r|p"])
+    dev = task.splits["dev"]
+    assert label_balance(dev, task.labels) == {"names": ["p", "q", "r"], "counts": [3, 1, 1], "without_class": 1}
+    micro = baseline(dev, task.labels, chosen_metric("f1_micro", "multilabel", "here"))
+    gold = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 0, 1]])
+    constants = [np.tile(row, (4, 1)) for row in ([0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1])]
+    assert micro["value"] == max(f1_score(gold, constant, average="micro", zero_division=0) for constant in constants)
+    assert micro["what"] == "always 'p'"
+    assert baseline(dev, task.labels, chosen_metric("hamming_loss", "multilabel", "here"))["what"] == "always 'p'"
+    shares = baseline(dev, task.labels, chosen_metric("average_precision", "multilabel", "here"))
+    assert shares["value"] == pytest.approx(np.mean([3 / 4, 1 / 4, 1 / 4]))
+    assert shares["what"] == "always the shares of the classes"

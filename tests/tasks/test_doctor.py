@@ -252,3 +252,15 @@ def test_training_rows_that_are_not_used_leak_nothing(make: Make) -> None:
     between = found(used, unused)
     assert ("unused", "dev", "leak_between_tasks") in between
     assert ("used", "dev", "leak_between_tasks") not in between
+
+
+def test_several_classes_that_contradict_each_other(make: Make) -> None:
+    texts = words(0)
+    labels = ["a|b", "a", "b|c", "c"]
+    train = [[text, labels[i % 4]] for i, text in enumerate(texts)]
+    same = make([*train, [texts[0], "b|a"]], [[text, "a"] for text in words(100)], kind="multilabel")
+    assert ("t", "train", "contradictions") not in found(same)  # the same set in another order
+    other = make([*train, [texts[0], "a|c"]], [[texts[1], "a|b"], [texts[2], "c|b"]], kind="multilabel", name="u")
+    findings = found(other)
+    assert findings["u", "train", "contradictions"].count == 2
+    assert findings["u", "dev", "other_label"].rows == (2,)

@@ -1,5 +1,6 @@
 """Guesses are right for common kinds of files."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -200,3 +201,44 @@ def test_a_missing_header_is_asked_about(table: Table) -> None:
     rows: list[list[object]] = [[f"{LONG} {i}", ["good", "bad"][i % 2]] for i in range(60)]
     assert "is the header missing?" in guess_task("x", table("x.csv", ["a first text", "good"], rows)).reasons[1]
     assert "is the header missing?" not in guess_task("x", table("x.csv", ["text", "mood"], rows)).reasons[1]
+
+
+# --- several classes per row ------------------------------------------------------------------------------------------
+SETS = [["late", "broken"], ["late"], ["wrong size"], [], ["broken", "wrong size"], ["late"]]
+
+
+@pytest.mark.parametrize("mark", ["|", ";", ","])
+def test_names_between_separators_are_several_classes(table: Table, mark: str) -> None:
+    rows: list[list[object]] = [[f"{LONG} {i}", mark.join(SETS[i % 6])] for i in range(60)]
+    train = table("train.csv", ["text", "topics"], rows)
+    guess = guess_task("x", train)
+    assert (guess.spec.kind, guess.spec.label, guess.spec.separator) == ("multilabel", "topics", mark)
+    assert guess.spec.text == ("text",)
+    names = "(late, broken, wrong size): multilabel"
+    assert f"3 different names separated by '{mark}' in 50 rows {names}" in guess.reasons[1]
+
+
+def test_lists_are_several_classes(tmp_path: Path, table: Table) -> None:
+    lines = [json.dumps({"text": f"{LONG} {i}", "flags": SETS[i % 6]}) for i in range(60)]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines) + "\n")
+    of_lines = guess_task("x", str(tmp_path / "train.jsonl"))
+    rows: list[list[object]] = [[f"{LONG} {i}", json.dumps(SETS[i % 6])] for i in range(60)]
+    of_csv = guess_task("x", table("t.csv", ["text", "flags"], rows))
+    for guess in (of_lines, of_csv):
+        assert (guess.spec.kind, guess.spec.label, guess.spec.separator) == ("multilabel", "flags", None)
+        assert "in lists" in guess.reasons[1]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [f"{LONG}, {i}, and more, {i * 7}" for i in range(60)],  # texts with commas
+        [["Paris, France", "Rome, Italy", "Bonn, Germany"][i % 3] for i in range(60)],  # always the same pairs
+        [["good", "bad"][i % 2] for i in range(60)],
+        [["3,5", "2,0", "4,5", "1,0"][i % 4] for i in range(60)],  # decimal commas
+        [f"tag{i},tag{i + 1}" for i in range(60)],  # names that do not repeat
+    ],
+)
+def test_other_columns_are_not_several_classes(table: Table, values: list[str]) -> None:
+    rows: list[list[object]] = [[f"{LONG} {i}", value] for i, value in enumerate(values)]
+    assert guess_task("x", table("train.csv", ["text", "label"], rows)).spec.kind != "multilabel"

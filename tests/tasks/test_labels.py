@@ -1,6 +1,7 @@
 """A label has one name in all its spellings, and an invalid label is an error that says what was expected."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,22 +9,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polytask.kinds.base import LabelReader
+from polytask.kinds.names import MOST_CLASSES, LabelProblem, class_name, sorted_classes
+from polytask.kinds.table import KINDS
 from polytask.settings import TaskSpec
-from polytask.tasks.labels import (
-    MOST_CLASSES,
-    LabelProblem,
-    LabelReader,
-    as_label,
-    as_targets,
-    class_name,
-    label_space,
-    sorted_classes,
-)
-from polytask.types import YES_NO, LabelKind, LabelSpace, UserError
+from polytask.types import YES_NO, Label, LabelKind, LabelSpace, UserError
 
 
 def spec(kind: LabelKind, classes: tuple[str, ...] | None = None, range: tuple[float, float] | None = None) -> TaskSpec:
     return TaskSpec("t", kind, ("text",), "label", "train.csv", "dev.csv", classes=classes, range=range)
+
+
+def label_reader(task: TaskSpec, known: LabelSpace | None = None) -> LabelReader:
+    return KINDS[task.kind].reader(task, known)
+
+
+def label_space(task: TaskSpec, names: Sequence[str], stored: np.ndarray | None = None) -> LabelSpace:
+    return KINDS[task.kind].space(task, {"names": names}, 0, stored)
+
+
+def as_targets(space: LabelSpace, names: Sequence[str], stored: np.ndarray) -> np.ndarray:
+    return KINDS[space.kind].targets(space, {"names": names}, stored)
+
+
+def as_label(kind: LabelKind, names: Sequence[str], stored: float) -> Label:
+    return KINDS[kind].label({"names": names}, stored)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +61,7 @@ def test_classes_sort_as_numbers_or_as_letters() -> None:
 
 
 def test_classes_are_numbered_as_they_appear_and_put_in_order_later() -> None:
-    reader = LabelReader(spec("classes"))
+    reader = label_reader(spec("classes"))
     stored = np.array([reader.read(value) for value in ("10", 2, "2.0", "1", 10.0)])
     space = label_space(spec("classes"), reader.names)
     assert stored.tolist() == [0, 1, 1, 2, 0]
@@ -63,7 +73,7 @@ def test_classes_are_numbered_as_they_appear_and_put_in_order_later() -> None:
 
 
 def test_given_classes_keep_their_order_and_close_the_list() -> None:
-    reader = LabelReader(spec("classes", ("good", "bad", "3.0")))
+    reader = label_reader(spec("classes", ("good", "bad", "3.0")))
     assert [reader.read(value) for value in ("bad", "good", "3")] == [1, 0, 2]
     with pytest.raises(LabelProblem, match=r"not one of the task's classes; expected good, bad, 3$"):
         reader.read("Good")
@@ -71,7 +81,7 @@ def test_given_classes_keep_their_order_and_close_the_list() -> None:
 
 
 def test_a_dev_label_must_be_among_the_training_labels() -> None:
-    reader = LabelReader(spec("classes"), training_classes=("a", "b"))
+    reader = label_reader(spec("classes"), known=LabelSpace("classes", ("a", "b")))
     assert reader.read("b") == 1
     with pytest.raises(LabelProblem, match="not among the labels of the training rows; expected a, b"):
         reader.read("c")
@@ -79,25 +89,25 @@ def test_a_dev_label_must_be_among_the_training_labels() -> None:
 
 @pytest.mark.parametrize("value", [1, 1.0, "1", "1.0", "true", "TRUE", "Yes", " y ", "Y", True])
 def test_yes(value: object) -> None:
-    assert LabelReader(spec("yes_no")).read(value) == 1
+    assert label_reader(spec("yes_no")).read(value) == 1
 
 
 @pytest.mark.parametrize("value", [0, 0.0, "0", "0.0", "False", "no", "N", False])
 def test_no(value: object) -> None:
-    assert LabelReader(spec("yes_no")).read(value) == 0
+    assert label_reader(spec("yes_no")).read(value) == 0
 
 
 def test_neither_yes_nor_no() -> None:
     for value in ("2", "maybe", 0.5):
         with pytest.raises(LabelProblem, match="neither yes nor no; expected 1/0, true/false, yes/no or y/n"):
-            LabelReader(spec("yes_no")).read(value)
+            label_reader(spec("yes_no")).read(value)
     assert label_space(spec("yes_no"), ()) is YES_NO
     assert as_targets(YES_NO, (), np.array([0, 1])).dtype == np.float32
     assert as_label("yes_no", (), 1) == "yes"
 
 
 def test_scores_are_inside_their_range() -> None:
-    reader = LabelReader(spec("score", range=(1, 5)))
+    reader = label_reader(spec("score", range=(1, 5)))
     assert [reader.read(value) for value in ("1", 5, " 2.5 ", "1e0")] == [1.0, 5.0, 2.5, 1.0]
     for value, problem in (
         ("5.01", "outside the range"),
@@ -133,12 +143,12 @@ def test_scores_are_standardized_by_the_training_rows() -> None:
 @pytest.mark.parametrize("value", [None, "", "  ", math.nan])
 def test_an_empty_label_is_a_problem_for_every_kind(kind: LabelKind, value: object) -> None:
     with pytest.raises(LabelProblem, match="the label is empty"):
-        LabelReader(spec(kind, range=(0, 1))).read(value)
+        label_reader(spec(kind, range=(0, 1))).read(value)
 
 
 def test_a_list_is_not_a_label() -> None:
     with pytest.raises(LabelProblem, match="expected a name or a number"):
-        LabelReader(spec("classes")).read([1])
+        label_reader(spec("classes")).read([1])
 
 
 @pytest.mark.parametrize(
@@ -153,7 +163,7 @@ def test_a_list_is_not_a_label() -> None:
 )
 def test_recipes_that_cannot_be(task: TaskSpec, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        LabelReader(task)
+        label_reader(task)
 
 
 @pytest.mark.parametrize(("names", "found"), [(["x"], "only the class 'x'"), ([], "no labels")])
@@ -163,7 +173,7 @@ def test_fewer_than_two_classes(names: list[str], found: str) -> None:
 
 
 def test_a_column_of_texts_is_not_taken_for_classes() -> None:
-    reader = LabelReader(spec("classes"))
+    reader = label_reader(spec("classes"))
     for i in range(MOST_CLASSES):
         reader.read(f"name {i}")
     with pytest.raises(UserError, match="more than 10,000 different labels; is this the label column"):

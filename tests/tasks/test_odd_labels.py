@@ -103,3 +103,16 @@ def test_scores_that_use_a_small_part_of_their_range(look: Look) -> None:
     findings = look("score", [0, 0.5, 3.7, 5], range=(0, 100))
     assert set(findings) == {("train", "narrow_range"), ("dev", "narrow_range")}
     assert findings["train", "narrow_range"].sentence == "all scores are in [0, 5], but `range` is [0, 100]"
+
+
+def test_several_classes_per_row(look: Look) -> None:
+    assert look("multilabel", ["a|b", "b|c", "a|c", "a", "b", "c"] * 5) == {}
+    few = look("multilabel", ["a|b", "b", "a"] * 10 + ["c", ""], ["a", "b", ""])
+    assert "fewer than 5 training rows each: 'c'" in few["train", "few_examples"].sentence
+    assert few["train", "without_class"].severity == "note"
+    assert few["train", "without_class"].rows == (33,)
+    assert "1 of 3 rows" in few["dev", "without_class"].sentence
+    assert "no dev row has the label 'c'" in few["dev", "class_missing"].sentence
+    assert look("multilabel", ["", "", "", "a|b"] * 5)["train", "without_class"].severity == "warning"
+    everywhere = look("multilabel", ["a", "a|b"] * 10)
+    assert "more than 95% of the rows have the class 'a'" in everywhere["train", "one_sided"].sentence

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polytask.kinds.table import KINDS
 from polytask.serving.input import InputFile
 from polytask.settings import TaskSpec
 from polytask.tasks.guess import guess_task
-from polytask.tasks.labels import LabelReader
 from polytask.tasks.reading import Format, open_source
 from polytask.tasks.rows import labelled_rows
 from polytask.tasks.sources.source import BrokenRow
@@ -72,7 +72,7 @@ def test_random_bytes(folder: Path, content: bytes, format: Format, kind: LabelK
     spec = TaskSpec("t", kind, ("text",), "label", str(file), str(file), range=(0, 1))
     with nothing_but_user_errors(file):
         source = open_source(str(file), format=format, **options)
-        for entry in labelled_rows(spec, source, LabelReader(spec)):
+        for entry in labelled_rows(spec, source, KINDS[spec.kind].reader(spec)):
             if isinstance(entry, BrokenRow):
                 assert entry.row > 0
                 assert str(file) in str(entry)
@@ -109,7 +109,7 @@ def test_any_json_in_every_cell(folder: Path, rows: list[dict[str, Any]]) -> Non
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for kind in ("classes", "yes_no", "score"):
         spec = TaskSpec("t", kind, ("text",), "label", str(file), str(file), range=(0, 1))  # type: ignore[arg-type]
-        found = list(labelled_rows(spec, open_source(str(file)), LabelReader(spec)))
+        found = list(labelled_rows(spec, open_source(str(file)), KINDS[spec.kind].reader(spec)))
         assert [entry.row if isinstance(entry, BrokenRow) else entry[0] for entry in found] == list(
             range(1, len(rows) + 1)
         )

@@ -1,6 +1,7 @@
 """A file is split in two: every row in one of them, the same every time, and no text in both."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,15 @@ def test_no_class_is_only_in_dev(tmp_path: Path, table: Table) -> None:
     train, dev = ({row[1] for row in rows_of(part)} for part in (parts.train, parts.dev))
     assert dev <= train
     assert len(train) == 11
+
+
+def test_no_class_of_several_is_only_in_dev(tmp_path: Path, table: Table) -> None:
+    rows: list[list[object]] = [[f"text {i}", f"common|rare{i // 2}" if i % 2 else ""] for i in range(80)]
+    spec = replace(spec_of(table("x.csv", ["text", "label"], rows), "multilabel"), separator="|")
+    parts = split_file(spec, tmp_path / "out")
+    train, dev = ({name for row in rows_of(part) for name in row[1].split("|")} for part in (parts.train, parts.dev))
+    assert dev <= train
+    assert len(train) == 42
 
 
 def test_ragged_rows_are_counted_and_odd_text_survives(tmp_path: Path) -> None:

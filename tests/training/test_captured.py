@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from polytask.adapters import ADAPTERS
-from polytask.build import make_adapter, options_of
+from polytask.build import make_adapter
 from polytask.encoders.bert import Attention, Bert, BertShape
 from polytask.heads import HEADS
 from polytask.kernels.static_tensors import tensors_of
+from polytask.methods import options_of
 from polytask.model import MultiTaskModel
 from polytask.optim import OPTIMIZERS
 from polytask.optim.fused_adamw import FusedAdamW

@@ -30,6 +30,9 @@ QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 STEPS = 11
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TEXTS = "{kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:opinions-dev', head: %s}"
+TOPICS = (
+    "{kind: multilabel, text: text, label: topics, train: 'sample:tickets-train', dev: 'sample:tickets-dev', loss: %s}"
+)
 NEEDS = {
     "ewc": ["sampler=in_order", "regularizers=[{name: ewc, samples: 10}]"],
     "lwf": ["sampler=in_order"],
@@ -43,6 +46,10 @@ CASES = {
     **{f"memory {name}": ["sampler=round_robin", f"policy={name}"] for name in ("gem", "a_gem", "replay")},
     **{f"optimizer {name}": [f"optimizer={{name: {name}, lr: 3e-3}}"] for name in OPTIMIZERS},
     **{f"text {head}": [f"tasks.texts={TEXTS % head}"] for head in ("mlm", "simcse")},
+    "multilabel": [f"tasks.topics={TOPICS % 'null'}", "sampler=mixed"],
+    "multilabel smart": [f"tasks.topics={TOPICS % 'null'}", *NEEDS["smart"]],
+    "multilabel gem": [f"tasks.topics={TOPICS % '{name: focal, class_weights: balanced}'}", "policy=gem"],
+    "multilabel weights": [f"tasks.topics={TOPICS % '{name: cross_entropy, class_weights: balanced}'}"],
     "accumulate": ["train.accumulate=2"],
     "accumulate gem": ["train.accumulate=2", "policy=gem"],
     "gem and smart": ["policy=gem", *NEEDS["smart"]],
@@ -66,7 +73,11 @@ def attention_that_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 STATIC = [
-    *(case for case in CASES if case.startswith(("regularizer", "text", "accumulate", "lwf", "lnsr", "l2_sp"))),
+    *(
+        case
+        for case in CASES
+        if case.startswith(("regularizer", "text", "multilabel", "accumulate", "lwf", "lnsr", "l2_sp"))
+    ),
     *("policy dwa", "policy pcgrad", "memory gem", "memory a_gem", "gem and smart", "optimizer lamb", "smoothing"),
     "unlabelled",
 ]

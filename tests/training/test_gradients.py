@@ -1,5 +1,6 @@
 """Inner products and weighted sums computed layer by layer, against whole gradients."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from polytask.adapters import ADAPTERS
 from polytask.build import make_model
-from polytask.encoders.bert import Bert, BertShape
+from polytask.encoders.base import EncoderShape
+from polytask.encoders.bert import BertShape
 from polytask.model import MultiTaskModel
+from polytask.pretrained.kinds import KINDS, new_encoder
 from polytask.settings import MethodChoice, TaskSpec
 from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
@@ -23,7 +26,7 @@ OPTIONS = {"pal": {"size": 12, "heads": 3}, "houlsby": {"size": 4}, "low_rank": 
 SMALL = [{"name": name, **OPTIONS[name]} for name in ("pal", "low_rank")]
 
 
-def model_with(adapter: str) -> MultiTaskModel:
+def model_with(adapter: str, shape: EncoderShape = SHAPE) -> MultiTaskModel:
     heads = {
         "one": MethodChoice("linear", {"pooling": "pooler"}),
         "two": MethodChoice("cross"),
@@ -34,7 +37,7 @@ def model_with(adapter: str) -> MultiTaskModel:
         for task, space in LABELS.items()
     }
     options: dict[str, Any] = {"adapters": SMALL} if adapter == "stack" else OPTIONS.get(adapter, {})
-    model = make_model(specs, LABELS, MethodChoice(adapter, options), lambda: Bert(SHAPE), seed=1)
+    model = make_model(specs, LABELS, MethodChoice(adapter, options), lambda: new_encoder(shape), seed=1)
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():  # so that nothing starts at zero
         parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
@@ -71,9 +74,21 @@ def sources_and_gradients(model: MultiTaskModel, passes: int = 2) -> tuple[list[
     return sources, torch.stack(rows), own
 
 
-@pytest.mark.parametrize("adapter", [name for name in ADAPTERS if name not in ("own_encoder", "shared")])
-def test_products_sums_and_own_gradients_are_those_of_whole_gradients(adapter: str) -> None:
-    model = model_with(adapter)
+SIZES = {name: getattr(SHAPE, name) for name in ("layers", "hidden", "ffn", "vocabulary", "positions")}
+OTHERS = {
+    kind: replace(KINDS[kind].shape, **SIZES, heads=2, dropout=0.1) for kind in ("electra", "mpnet", "modernbert")
+}
+
+
+@pytest.mark.parametrize(
+    ("adapter", "shape"),
+    [
+        *((name, SHAPE) for name in ADAPTERS if name not in ("own_encoder", "shared")),
+        *(("lora", shape) for shape in OTHERS.values()),
+    ],
+)
+def test_products_sums_and_own_gradients_are_those_of_whole_gradients(adapter: str, shape: EncoderShape) -> None:
+    model = model_with(adapter, shape)
     sources, rows, own = sources_and_gradients(model)
     gradients = Gradients(model, sources, {"two": ["two"]})
     torch.testing.assert_close(gradients.gram_KK, rows @ rows.T, atol=1e-6, rtol=1e-5)
@@ -136,7 +151,7 @@ def test_word_vectors_that_a_head_uses_too_have_both_gradients() -> None:
     """mlm's decoder is the word embeddings: part of their gradient bypasses the layers."""
     spec = TaskSpec("words", "text", ("t",), None, "", "", head=MethodChoice("mlm"))
     labels = {"words": LabelSpace("text", vocabulary=SHAPE.vocabulary)}
-    model = make_model({"words": spec}, labels, MethodChoice("none"), lambda: Bert(SHAPE)).eval()
+    model = make_model({"words": spec}, labels, MethodChoice("none"), lambda: new_encoder(SHAPE)).eval()
     rng = np.random.default_rng(0)
     hidden = np.array([[2, 11, 20, 29], [7, 8, 9, 10]])
     part = Part("words", [(rng.integers(5, 60, 6),) for _ in range(4)], labels=hidden)
@@ -162,7 +177,7 @@ def test_word_vectors_of_one_task_with_a_head_and_one_without() -> None:
         "one": TaskSpec("one", "classes", ("t",), "l", "", "", head=MethodChoice("linear")),
     }
     labels = {"words": LabelSpace("text", vocabulary=SHAPE.vocabulary), "one": LABELS["one"]}
-    model = make_model(specs, labels, MethodChoice("none"), lambda: Bert(SHAPE)).eval()
+    model = make_model(specs, labels, MethodChoice("none"), lambda: new_encoder(SHAPE)).eval()
     rng = np.random.default_rng(0)
     texts = [(rng.integers(5, 60, 6),) for _ in range(4)]
     gold = {"words": np.array([[2, 10, 18, 26], [7, 7, 7, 7]]), "one": rng.integers(0, 3, 4)}

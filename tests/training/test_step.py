@@ -165,7 +165,7 @@ def test_gem_keeps_the_gradient_from_going_against_the_memory(make_session: Any)
     feed.examples["two"] = copy.copy(feed.examples["one"])
     feed.examples["two"].labels = feed.examples["one"].labels.astype("float32")
     feed.memory.observe("two", [0, 1, 2, 3])
-    feed._orders["one"] = (0, np.arange(40))
+    feed.order._latest["one"] = (0, np.arange(40))
     batch = feed.next_batch([Draw("one", 4)], True)
     (memory,) = batch.remembered()
     shared = [p for p in model.encoder.parameters() if p.requires_grad]

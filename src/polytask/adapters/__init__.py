@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from polytask.adapters.base import Adapter
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter
 from polytask.adapters.bitfit import BitFit
 from polytask.adapters.conditional_norm import ConditionalNorm
 from polytask.adapters.houlsby import Houlsby
@@ -32,3 +32,23 @@ ADAPTERS: dict[str, Callable[..., Adapter]] = {
     "shared": Shared,
     "stack": Stack,
 }
+
+__all__ = [
+    "ADAPTERS",
+    "Adapter",
+    "AdapterContext",
+    "BitFit",
+    "ConditionalNorm",
+    "Houlsby",
+    "Ia3",
+    "LayerAdapter",
+    "Lhuc",
+    "Lora",
+    "LowRank",
+    "NoAdapter",
+    "OwnEncoder",
+    "Pal",
+    "Prefix",
+    "Shared",
+    "Stack",
+]

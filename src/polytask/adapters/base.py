@@ -40,7 +40,28 @@ class AdapterContext:
     make: "MakeAdapter | None" = None
     """Makes another adapter for the same encoder, and for the same tasks unless others are given."""
     attend: Callable[[Tensor, Tensor, Tensor, Layout, float], Tensor] | None = None
-    """The encoder's attention: queries, keys, values, layout and the dropout of attention weights."""
+    """Attention inside each sequence: queries, keys, values, layout and the dropout of attention weights."""
+    embedding: int | None = None
+    """The size of word embeddings; None: `hidden`."""
+    up: int | None = None
+    """The number of outputs of the linear map "up"; None: `ffn`. A gated feed-forward part has twice as many."""
+    pre_norm: bool = False
+    """Whether the layers normalize their input instead of their output."""
+
+    @property
+    def embedding_size(self) -> int:
+        return self.embedding or self.hidden
+
+    @property
+    def up_size(self) -> int:
+        return self.up or self.ffn
+
+
+class AffineNorm(Protocol):
+    """A norm with a scale and, unless it is None, a shift."""
+
+    weight: Any
+    bias: Any
 
 
 class MakeAdapter(Protocol):
@@ -56,7 +77,7 @@ class Encoder(Protocol):
     def linear(self, layer: int, site: str) -> nn.Linear:
         """Returns a linear map of a layer."""
 
-    def layer_norm(self, layer: int, site: str) -> nn.LayerNorm:
+    def layer_norm(self, layer: int, site: str) -> AffineNorm:
         """Returns a norm of a layer."""
 
 
@@ -97,8 +118,9 @@ class LayerAdapter(nn.Module):
     @fusible
     def norm(self, site: NormSite, base: nn.LayerNorm, x_TD: Tensor, layout: Layout) -> Tensor:
         """The LayerNorm that `affine` defines, each task's rows with the task's own vectors. Not a slot."""
-        vectors = {k: self.affine(site, base.weight, base.bias, k) for k, _ in task_rows(layout)}
-        if all(gamma_D is base.weight and beta_D is base.bias for gamma_D, beta_D in vectors.values()):
+        shift_D = norm_shift(base)
+        vectors = {k: self.affine(site, base.weight, shift_D, k) for k, _ in task_rows(layout)}
+        if all(gamma_D is base.weight and beta_D is shift_D for gamma_D, beta_D in vectors.values()):
             plain_TD: Tensor = base(x_TD)
             return plain_TD
         return per_task(
@@ -169,6 +191,12 @@ class TaskSpecific(Protocol):
 
     def own(self, k: int) -> list[nn.Parameter]:
         """Returns the parameters of task k."""
+
+
+def norm_shift(norm: AffineNorm) -> Tensor:
+    """The shift of a norm; zeros if it has none."""
+    shift_D: Tensor = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
+    return shift_D
 
 
 def task_rows(layout: Layout) -> Iterator[tuple[int, slice]]:

@@ -3,16 +3,16 @@
 from torch import Tensor
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, Linear, LinearSite, NormSite, on_layers
-from polytask.adapters.per_task import TaskVectors
+from polytask.adapters.per_task import TaskVectors, norm_sizes
 from polytask.stream import Layout
 
 
 class BitFitLayer(LayerAdapter):
     def __init__(self, context: AdapterContext, linears: tuple[LinearSite, ...], norms: tuple[NormSite, ...]) -> None:
         super().__init__()
-        sizes: dict[str, int] = {site: context.ffn if site == "up" else context.hidden for site in linears}
+        sizes: dict[str, int] = {site: context.up_size if site == "up" else context.hidden for site in linears}
         self.biases = TaskVectors(context.tasks, sizes)
-        self.shifts = TaskVectors(context.tasks, dict.fromkeys(norms, context.hidden))
+        self.shifts = TaskVectors(context.tasks, norm_sizes(context, norms))
 
     def linear(self, site: LinearSite, base: Linear, x_TD: Tensor, layout: Layout) -> Tensor:
         y_TD = base(x_TD)

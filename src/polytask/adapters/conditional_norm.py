@@ -3,14 +3,14 @@
 from torch import Tensor
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSite, on_layers
-from polytask.adapters.per_task import TaskVectors
+from polytask.adapters.per_task import TaskVectors, norm_sizes
 
 
 class ConditionalNormLayer(LayerAdapter):
     def __init__(self, context: AdapterContext, sites: tuple[NormSite, ...]) -> None:
         super().__init__()
-        self.scales = TaskVectors(context.tasks, dict.fromkeys(sites, context.hidden))
-        self.shifts = TaskVectors(context.tasks, dict.fromkeys(sites, context.hidden))
+        self.scales = TaskVectors(context.tasks, norm_sizes(context, sites))
+        self.shifts = TaskVectors(context.tasks, norm_sizes(context, sites))
 
     def affine(self, site: NormSite, gamma_D: Tensor, beta_D: Tensor, k: int) -> tuple[Tensor, Tensor]:
         return gamma_D + self.scales.vector(site, k), beta_D + self.shifts.vector(site, k)

@@ -4,6 +4,7 @@ from torch import Tensor
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSite, on_layers
 from polytask.adapters.per_task import TaskVector
+from polytask.stream import Layout
 
 
 class LhucLayer(LayerAdapter):
@@ -19,6 +20,18 @@ class LhucLayer(LayerAdapter):
         return gamma_D * gate_D, beta_D * gate_D
 
 
+class LhucOutput(LayerAdapter):
+    """The gate on the output itself, for layers that normalize their input: their output is a sum, not a norm's."""
+
+    def __init__(self, context: AdapterContext) -> None:
+        super().__init__()
+        self.gate = TaskVector(context.tasks, context.hidden)
+
+    def output(self, h_TD: Tensor, layout: Layout) -> Tensor:
+        gate_TD: Tensor = self.gate(h_TD, layout)
+        return h_TD * (2 * gate_TD.sigmoid())
+
+
 class Lhuc(Adapter):
     """Learning hidden unit contributions: each layer's output becomes `h * 2 sigmoid(r_t)`, r_t = 0 at the start.
 
@@ -26,4 +39,5 @@ class Lhuc(Adapter):
     """
 
     def __init__(self, context: AdapterContext, *, layers: int | None = None) -> None:
-        super().__init__(LayerAdapter(), on_layers(context, layers, lambda: LhucLayer(context)), context.tasks)
+        layer = LhucOutput if context.pre_norm else LhucLayer
+        super().__init__(LayerAdapter(), on_layers(context, layers, lambda: layer(context)), context.tasks)

@@ -22,7 +22,7 @@ class LoraLayer(LayerAdapter):
         super().__init__()
         self.scale = scale
         tasks, hidden, ffn = context.tasks, context.hidden, context.ffn
-        inputs, outputs = {"down": ffn}, {"up": ffn}
+        inputs, outputs = {"down": ffn}, {"up": context.up_size}
         self.down = nn.ModuleDict(
             {s: TaskLinear(tasks, inputs.get(s, hidden), rank, as_linear, bias=False) for s in sites}
         )

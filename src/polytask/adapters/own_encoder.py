@@ -12,6 +12,7 @@ from polytask.adapters.base import (
     LinearSite,
     NormSite,
     TaskSpecific,
+    norm_shift,
     on_layers,
 )
 from polytask.adapters.per_task import TaskLinear, TaskVectors
@@ -32,7 +33,7 @@ class OwnLayer(LayerAdapter):
             "key": (hidden, hidden),
             "value": (hidden, hidden),
             "attention_output": (hidden, hidden),
-            "up": (hidden, ffn),
+            "up": (hidden, context.up_size),
             "down": (ffn, hidden),
         }
         self.maps = nn.ModuleDict({site: TaskLinear(tasks, *size, nn.init.zeros_) for site, size in sizes.items()})
@@ -43,11 +44,13 @@ class OwnLayer(LayerAdapter):
     def start_from(self, encoder: Encoder, index: int) -> None:
         for site, own in self.maps.items():
             base = encoder.linear(index, site)
-            self._copy(own, base.weight, base.bias)
+            # A map without a bias gets one that starts at zero.
+            bias = torch.zeros(len(base.weight)) if base.bias is None else base.bias
+            self._copy(own, base.weight, bias)
         for site in NORMS:
             norm = encoder.layer_norm(index, site)
             self._copy(self.scales[site], norm.weight)
-            self._copy(self.shifts[site], norm.bias)
+            self._copy(self.shifts[site], norm_shift(norm))
 
     def _copy(self, part: nn.Module, *values: Tensor) -> None:
         assert isinstance(part, TaskSpecific)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polytask.adapters.base import per_task
+from polytask.adapters.base import AdapterContext, NormSite, per_task
 from polytask.fused_forms import fusible
 from polytask.stream import Layout
 
@@ -77,6 +77,11 @@ class TaskVectors(nn.ModuleDict):
         assert isinstance(at_site, TaskVector)
         vector: Tensor = at_site.vectors[k]
         return vector
+
+
+def norm_sizes(context: AdapterContext, sites: Iterable[NormSite]) -> dict[str, int]:
+    """The sizes of the norms at these sites."""
+    return {site: context.embedding_size if site == "embedding" else context.hidden for site in sites}
 
 
 class Projections(nn.Module):

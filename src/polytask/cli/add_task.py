@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import polytask
-from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, Resume, RunFolder, Settings
+from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, Resume, RunFolder, Settings, TrustPlugins
 from polytask.cli.progress import follow
 from polytask.cli.tables import print_finished
 
@@ -21,6 +21,7 @@ def run(
     resume: Resume = False,
     allow_change: AllowChange = False,
     keep_checkpoints: KeepCheckpoints = False,
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """Add tasks to a finished run. The result is a new run with the old and the new tasks.
 
@@ -34,7 +35,8 @@ def run(
 
         polytask add-task runs/two-tasks recipes/adding/similarity-replay.yaml --set add.max_drop=2 --run runs/three
     """
-    adding = polytask.start_adding(old, recipe, folder, setting, resume, allow_change, keep_checkpoints)
+    options = resume, allow_change, keep_checkpoints, trust_plugins
+    adding = polytask.start_adding(old, recipe, folder, setting, *options)
     follow(adding)
     finished = adding.finish()
     print_finished(finished)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 import polytask
 from polytask.cli.console import plain_console
-from polytask.cli.options import RecipeFile, Settings
+from polytask.cli.options import RecipeFile, Settings, TrustPlugins
 from polytask.cli.tables import NOT_TRAINED_CAPTION, mark_trained, new_table
 
 TITLES = {
@@ -23,6 +23,7 @@ def run(
     recipe: RecipeFile,
     setting: Settings = [],  # noqa: B006
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 if the data has problems.")] = False,
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """Check a recipe and its data, and show what would be trained. Nothing is trained or written.
 
@@ -34,7 +35,7 @@ def run(
 
         polytask check recipes/quickstart.yaml --strict
     """
-    prepared = polytask.rehearse(polytask.read_recipe(recipe, setting))
+    prepared = polytask.rehearse(polytask.read_recipe(recipe, setting), trust_plugins)
     console = plain_console()
     console.print(data_table(prepared))
     findings = prepared.findings()
@@ -97,10 +98,11 @@ def balance(labels: Mapping[str, Any]) -> str:
     if "edges" in labels:
         return f"{labels['edges'][0]:g} to {labels['edges'][-1]:g}"
     names, counts = labels["names"], labels["counts"]
-    if len(names) == 2:
+    if len(names) == 2 and "without_class" not in labels:
         return ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
     spread = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
-    return f"{len(names)} classes, {spread} rows each"
+    without = f", {labels['without_class']:,} without a class" if labels.get("without_class") else ""
+    return f"{len(names)} classes, {spread} rows each{without}"
 
 
 def budget_table(prepared: "polytask.Prepared") -> Table:

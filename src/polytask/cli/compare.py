@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeE
 
 import polytask
 from polytask.cli.console import plain_console
+from polytask.cli.options import TrustPlugins
 
 
 def run(
@@ -37,6 +38,7 @@ def run(
             "0.5."
         ),
     ] = None,
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """Train the variants of a study with several seeds, and test statistically which one is better.
 
@@ -61,7 +63,7 @@ def run(
         target = folder or Path("comparison")
         show(polytask.compare_runs(what, target, margin), target, console)
         return
-    running = polytask.StudyRunning(polytask.read_study(what[0]), folder, workers, margin)
+    running = polytask.StudyRunning(polytask.read_study(what[0]), folder, workers, margin, trust_plugins)
     if dry_run:
         show_plan(running, console)
         return

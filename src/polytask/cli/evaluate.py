@@ -7,7 +7,7 @@ import typer
 import polytask
 from polytask.cli.console import plain_console
 from polytask.cli.init import pairs
-from polytask.cli.options import RunFolder
+from polytask.cli.options import RunFolder, TrustPlugins
 from polytask.cli.tables import calibration_line, scores_table
 
 
@@ -18,6 +18,7 @@ def run(
         list[str],
         typer.Option("--on", metavar="TASK=FILE", help="Evaluate this file instead of the split's. Repeatable."),
     ] = [],  # noqa: B006
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """Evaluate a finished run on its dev or test data, or on other files.
 
@@ -28,7 +29,7 @@ def run(
         polytask evaluate runs/quickstart --on opinion=more-opinions.csv
     """
     console = plain_console()
-    report = polytask.evaluate_run(folder, split, pairs("--on", on))
+    report = polytask.evaluate_run(folder, split, pairs("--on", on), trust_plugins)
     console.print(scores_table(report))
     for task, count in report.skipped.items():
         if count:

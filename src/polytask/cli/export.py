@@ -7,7 +7,7 @@ import typer
 
 import polytask
 from polytask.cli.console import echo
-from polytask.cli.options import RunFolder
+from polytask.cli.options import RunFolder, TrustPlugins
 
 
 def run(
@@ -19,6 +19,7 @@ def run(
             "--output", metavar="FILE", help="The file to write. Default: TASK.adapter.safetensors.", show_default=False
         ),
     ] = None,
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """Write one task's adapter and head to a small file.
 
@@ -31,5 +32,5 @@ def run(
 
         polytask export runs/quickstart --adapter opinion --output shared/mood.safetensors
     """
-    file = polytask.export_adapter(folder, adapter, output)
+    file = polytask.export_adapter(folder, adapter, output, trust_plugins)
     echo(f"{file}: {file.stat().st_size:,} bytes\nNext: polytask combine ENCODER {file} ... --output DIR")

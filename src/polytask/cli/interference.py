@@ -7,7 +7,7 @@ import typer
 
 import polytask
 from polytask.cli.console import plain_console
-from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, RecipeFile, Resume, Settings
+from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, RecipeFile, Resume, Settings, TrustPlugins
 from polytask.cli.progress import follow
 from polytask.cli.tables import interference_table, print_finished
 
@@ -23,6 +23,7 @@ def run(
     resume: Resume = False,
     allow_change: AllowChange = False,
     keep_checkpoints: KeepCheckpoints = False,
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """Train a recipe and show, for every pair of tasks, whether their gradients agree or conflict.
 
@@ -34,7 +35,10 @@ def run(
 
         polytask interference recipe.yaml --every 10 --run runs/probed --set train.epochs=5
     """
-    probed = polytask.with_probes(polytask.read_recipe(recipe, setting), every)
+    content = polytask.read_recipe(recipe, setting)
+    for plugin in content.plugins if trust_plugins else ():
+        polytask.trust_plugin(plugin)
+    probed = polytask.with_probes(content, every)
     running = polytask.start_training(
         probed, folder or Path("runs") / f"{probed.name}-interference", resume, allow_change, keep_checkpoints
     )

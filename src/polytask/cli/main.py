@@ -30,6 +30,7 @@ COMMANDS = (
     "combine",
     "report",
     "methods",
+    "contract",
     "encoder",
 )
 """The commands in the order of the help page; each has a module in polytask/cli."""

@@ -6,7 +6,7 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -14,11 +14,13 @@ from rich.text import Text
 
 import polytask
 from polytask.cli.console import plain_console
+from polytask.cli.options import TrustPlugins
 
 FIELDS = {
     "regularizer": "regularizers: [{}]",
     "head": "tasks: {{NAME: {{head: {}}}}}",
     "loss": "tasks: {{NAME: {{loss: {}}}}}",
+    "metric": "tasks: {{NAME: {{metrics: [{}]}}}}",
 }
 """Where a recipe names the methods of a table, unless the field has the table's name."""
 
@@ -68,10 +70,15 @@ MEANINGS: dict[str, dict[str, str]] = {
 def run(
     name: Annotated[
         str | None,
-        typer.Argument(help="A kind (adapter, head, loss, regularizer, sampler, policy, optimizer) or a method."),
+        typer.Argument(
+            help="A kind (adapter, head, loss, regularizer, sampler, policy, optimizer), a method or a plug-in file."
+        ),
     ] = None,
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """List all methods that a recipe can name, with their options, or explain one of them.
+
+    Methods of installed packages are listed with their origin. Those of a plug-in file are listed by its name.
 
     Examples:
 
@@ -80,9 +87,17 @@ def run(
         polytask methods head
 
         polytask methods pal
+
+        polytask methods my_method.py --trust-plugins
     """
+    if name is not None and name.endswith(".py"):
+        for entry in polytask.registered_methods([name], trust_plugins):
+            if entry.origin.kind == "file":
+                _explain(entry.name, entry.table, entry.method)
+        return
+    origins = {(entry.table, entry.name): str(entry.origin) for entry in polytask.registered_methods()}
     if name is None or name in polytask.TABLES:
-        _list(name)
+        _list(name, origins)
         return
     methods = [(table, entries[name]) for table, entries in polytask.TABLES.items() if name in entries]
     if not methods:
@@ -98,14 +113,15 @@ def _unknown(name: str) -> str:
     return f"methods: there is no method or kind {name!r}{hint}; `polytask methods` lists all of them"
 
 
-def _list(table: str | None) -> None:
+def _list(table: str | None, origins: Mapping[tuple[str, str], str]) -> None:
     console = plain_console()
     for name, entries in polytask.TABLES.items():
         if table in (None, name):
             console.print(Text(name, style="bold"))
             for method, constructor in entries.items():
                 first_line = (inspect.getdoc(constructor) or "").partition("\n")[0]
-                console.print(Text.assemble("  ", (method, "bold cyan"), "  ", first_line), soft_wrap=True)
+                origin = f"  ({origins[name, method]})" if (name, method) in origins else ""
+                console.print(Text.assemble("  ", (method, "bold cyan"), "  ", first_line, origin), soft_wrap=True)
                 for option in polytask.options_of(constructor):
                     console.print(
                         Text(f"      {option.name}: {kind_name(option.kind)} = {option.default}"), soft_wrap=True
@@ -129,7 +145,7 @@ def _explain(name: str, table: str, method: Callable[..., Any]) -> None:
         console.print(Text("\n" + textwrap.fill(paragraph, width)), soft_wrap=True)
     part("Formula", formulas)
     part("Paper", papers)
-    options = polytask.options_of(method)
+    options = [] if table == "metric" else polytask.options_of(method)
     if options:
         console.print(Text("\nOptions", style="bold"))
     for option in options:

@@ -26,3 +26,10 @@ KeepCheckpoints = Annotated[
         help="Keep the checkpoints after the run has finished (by default only the model and small files are kept).",
     ),
 ]
+TrustPlugins = Annotated[
+    bool,
+    typer.Option(
+        "--trust-plugins",
+        help="Remember that the plug-ins may run. They are Python programs: read them first.",
+    ),
+]

@@ -9,7 +9,7 @@ import typer
 import polytask
 from polytask.cli.console import plain_console
 from polytask.cli.cuda import start_cuda
-from polytask.cli.options import RunFolder
+from polytask.cli.options import RunFolder, TrustPlugins
 
 WITHOUT_TEXT = "no text and no prediction"
 TRUNCATED = "more tokens than max_length, and only a part of the text was used"
@@ -66,6 +66,7 @@ def run(
             show_default=False,
         ),
     ] = None,
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """Predict one text, one pair, or a file of any size, with one or more tasks.
 
@@ -86,7 +87,10 @@ def run(
     if probabilities not in ("top", "all", "none"):
         raise typer.BadParameter(f"--probabilities must be top, all or none, found {probabilities!r}")
     start_cuda("auto")
-    predictor = polytask.load(folder, precision=precision, few=text is not None, abstain_below=abstain_below)
+    few = text is not None
+    predictor = polytask.load(
+        folder, precision=precision, few=few, abstain_below=abstain_below, trust_plugins=trust_plugins
+    )
     console = plain_console()
     if text is not None:
         if not text.strip() or (text2 is not None and not text2.strip()):
@@ -110,10 +114,12 @@ def run(
 
 
 def format_prediction(prediction: "polytask.Prediction", probabilities: str = "top") -> str:
-    """`opinion: positive (positive 0.81, neutral 0.12, ...)`, or `similarity: 3.42`."""
+    """`opinion: positive (positive 0.81, neutral 0.12, ...)`, `topics: billing, login (...)`, or `similarity: 3.42`."""
     if prediction.probabilities is None:
         return f"{prediction.task}: {prediction.label:.2f}"
     label = "no label" if prediction.abstained else prediction.label
+    if isinstance(label, tuple):
+        label = ", ".join(label) or "no class"
     if probabilities == "none":
         return f"{prediction.task}: {label}"
     ordered = sorted(prediction.probabilities.items(), key=lambda item: -item[1])

@@ -7,7 +7,7 @@ import typer
 
 import polytask
 from polytask.cli.console import echo
-from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, RecipeFile, Resume, Settings
+from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, RecipeFile, Resume, Settings, TrustPlugins
 from polytask.cli.progress import follow
 from polytask.cli.tables import print_finished
 
@@ -28,6 +28,7 @@ def run(
     resume: Resume = False,
     allow_change: AllowChange = False,
     keep_checkpoints: KeepCheckpoints = False,
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """Continue the pretraining of a recipe's encoder on plain text, as a masked language model.
 
@@ -48,7 +49,7 @@ def run(
     """
     content = polytask.read_recipe(recipe, setting)
     running = polytask.start_pretraining(
-        content, folder, text, own or None, resume, allow_change, keep_checkpoints, start
+        content, folder, text, own or None, resume, allow_change, keep_checkpoints, start, trust_plugins
     )
     follow(running)
     result = polytask.Pretrained.of(running.finish())

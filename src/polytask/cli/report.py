@@ -6,7 +6,7 @@ import typer
 
 import polytask
 from polytask.cli.console import echo
-from polytask.cli.options import RunFolder
+from polytask.cli.options import RunFolder, TrustPlugins
 
 
 def run(
@@ -19,6 +19,7 @@ def run(
     task: Annotated[
         str | None, typer.Option(help="The task that reads the text. Default: the first that takes this many texts.")
     ] = None,
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """Write a run's report.html again; the run may still be training.
 
@@ -31,5 +32,5 @@ def run(
     if text is None and (text2 is not None or task is not None):
         raise typer.BadParameter("--text2 and --task need --text")
     if text is not None:
-        echo(polytask.write_text_maps(folder, text, text2, task))
+        echo(polytask.write_text_maps(folder, text, text2, task, trust_plugins))
     echo(polytask.write_report(folder))

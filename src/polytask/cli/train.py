@@ -4,7 +4,7 @@ import time
 
 import polytask
 from polytask.cli.cuda import start_cuda
-from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, RecipeFile, Resume, Settings
+from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, RecipeFile, Resume, Settings, TrustPlugins
 from polytask.cli.progress import follow
 from polytask.cli.tables import print_finished
 
@@ -16,6 +16,7 @@ def run(
     resume: Resume = False,
     allow_change: AllowChange = False,
     keep_checkpoints: KeepCheckpoints = False,
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """Train all tasks of a recipe on one encoder.
 
@@ -34,7 +35,7 @@ def run(
     start_cuda(content.train.device)
     start = polytask.start_training  # imports PyTorch
     imports = time.perf_counter() - began
-    running = start(content, folder, resume, allow_change, keep_checkpoints)
+    running = start(content, folder, resume, allow_change, keep_checkpoints, trust_plugins)
     running.phases.seconds = {"imports": imports, **running.phases.seconds}
     follow(running)
     print_finished(running.finish())

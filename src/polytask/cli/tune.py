@@ -8,7 +8,7 @@ from rich.console import Console
 
 import polytask
 from polytask.cli.console import plain_console
-from polytask.cli.options import RecipeFile, Settings
+from polytask.cli.options import RecipeFile, Settings, TrustPlugins
 
 
 def run(
@@ -36,6 +36,7 @@ def run(
         ),
     ] = "0.5",
     top: Annotated[int, typer.Option(help="Number of trials that run again with fresh seeds, at most.")] = 3,
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """Search for better settings of a recipe within a time, and test whether they beat it on held-back rows.
 
@@ -51,7 +52,7 @@ def run(
         polytask tune recipe.yaml --budget 30m --vary "adapter=none,{name: pal, size: 96}" --workers 4
     """
     console = plain_console()
-    options = {"workers": workers, "hold_back": hold_back, "top": top}
+    options = {"workers": workers, "hold_back": hold_back, "top": top, "trust_plugins": trust_plugins}
     tuning = polytask.start_tuning(recipe, budget, vary, setting, folder, **options)  # type: ignore[arg-type]
     for field in tuning.plan.fields:
         console.print(f"varies {field.field}: {field}", highlight=False, soft_wrap=True)

@@ -11,16 +11,22 @@ MAX_TEXT_BYTES = 2**20  # a recipe: PyYAML needs seconds for a megabyte
 MAX_JSON_BYTES = 2**26  # a JSON file, or one line of a JSON Lines file
 
 
-def read_text(path: Path, what: str, max_bytes: int = MAX_TEXT_BYTES) -> str:
-    """The content of a small UTF-8 text file. Stops at a limit, so that /dev/zero cannot fill the memory."""
+def read_bytes(path: Path, what: str, max_bytes: int) -> bytes:
+    """The content of a small file. Stops at a limit, so that /dev/zero cannot fill the memory."""
     try:
         with path.open("rb") as file:
             content = file.read(max_bytes + 1)
-        if len(content) > max_bytes:
-            raise UserError(f"{path}: the {what} is larger than {max_bytes:,} bytes, which is the limit")
-        return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         raise UserError(f"{path}: the {what} cannot be read: {error.strerror}") from None
+    if len(content) > max_bytes:
+        raise UserError(f"{path}: the {what} is larger than {max_bytes:,} bytes, which is the limit")
+    return content
+
+
+def read_text(path: Path, what: str, max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """The content of a small UTF-8 text file."""
+    try:
+        return read_bytes(path, what, max_bytes).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: the {what} is not UTF-8 text (byte {error.start})") from None
 

@@ -39,6 +39,22 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     return _scalar(value, kind, where)
 
 
+def check_kind(kind: Any, where: str) -> None:
+    """Raises a UserError if a recipe cannot have values of this type."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        check_kind(inner[0], where)
+    elif origin in (types.UnionType, typing.Union, tuple) or (origin in (Mapping, dict) and inner[0] is str):
+        for one in inner:
+            if one not in (type(None), Ellipsis):
+                check_kind(one, where)
+    elif origin is not Literal and kind not in (int, float, str, bool, Any, MethodChoice):
+        raise UserError(
+            f"{where}: recipes have no values of type {getattr(kind, '__name__', kind)}; use int, float, str, bool, "
+            "Literal, MethodChoice, and unions, tuples or mappings of them"
+        )
+
+
 def _bounded(value: Any, annotations: tuple[Any, ...], where: str) -> Any:
     for bounds in annotations:
         if isinstance(bounds, Bounds) and value not in bounds:

@@ -1,13 +1,24 @@
 """Self-attention over the sequences of a packed stream: the only part of the encoder that sees sequence borders."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.fused_forms import fusible
-from polytask.stream import Layout
+from polytask.stream import Bucket, Layout
+
+
+class ScoreBias(Protocol):
+    """What is added to attention scores, by the positions of query and key in their sequence."""
+
+    def __call__(self, length: int, prefix: int) -> Tensor:
+        """[heads or 1, length, length] for a sequence of this length; -inf where a query does not see a key.
+
+        The first `prefix` positions are those that an adapter put before the text: every query sees them, and nothing
+        is added to their scores. A query always sees itself.
+        """
 
 
 @fusible
@@ -16,13 +27,27 @@ def attend(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, dropout:
 
     Each bucket of sequences of similar length becomes padded rows, goes through torch's attention, and is put back.
     """
+    return _attend_buckets(q_THd, k_THd, v_THd, layout, dropout, None)
+
+
+def attend_with_bias(
+    q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, bias: ScoreBias, dropout: float = 0.0
+) -> Tensor:
+    """softmax(q k' / sqrt(d) + bias) v inside each sequence: [T, heads, head size] in and out."""
+    return _attend_buckets(q_THd, k_THd, v_THd, layout, dropout, bias)
+
+
+def _attend_buckets(
+    q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, dropout: float, bias: ScoreBias | None
+) -> Tensor:
     qkv_T3Hd = torch.stack((q_THd, k_THd, v_THd), dim=1)
     outs: list[Tensor] = []
     places: list[Tensor] = []
     for bucket in layout.buckets:
         block: Tensor = _Pad.apply(qkv_T3Hd, bucket.token_index, bucket.slot_index, bucket.rows * bucket.width)  # type: ignore[no-untyped-call]
         q, k, v = block.view(bucket.rows, bucket.width, *qkv_T3Hd.shape[1:]).permute(2, 0, 3, 1, 4).unbind(0)
-        out_BHLd = F.scaled_dot_product_attention(q, k, v, attn_mask=bucket.mask_B11L, dropout_p=dropout)
+        mask = bucket.mask_B11L if bias is None else _biased_mask(bias(bucket.width, layout.prefix), bucket).to(q.dtype)
+        out_BHLd = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
         flat = out_BHLd.transpose(1, 2).reshape(bucket.rows * bucket.width, *q_THd.shape[1:])
         outs.append(_Pick.apply(flat, bucket.slot_index))  # type: ignore[no-untyped-call]
         places.append(bucket.token_index)
@@ -31,6 +56,14 @@ def attend(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, dropout:
     back = torch.argsort(torch.cat(places))
     restored: Tensor = _Pick.apply(torch.cat(outs), back)  # type: ignore[no-untyped-call]
     return restored
+
+
+def _biased_mask(bias_HLL: Tensor, bucket: Bucket) -> Tensor:
+    """The bias for every row of a bucket, -inf at padding. Padding sees itself: a softmax over nothing would be NaN."""
+    if bucket.mask_B11L is None:
+        return bias_HLL[None]
+    itself_LL = torch.eye(bucket.width, dtype=torch.bool, device=bias_HLL.device)
+    return bias_HLL.masked_fill(~(bucket.mask_B11L | itself_LL), -torch.inf)
 
 
 class _Pad(torch.autograd.Function):

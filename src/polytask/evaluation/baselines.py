@@ -14,7 +14,9 @@ from torch import Tensor
 from polytask import seeds
 from polytask.evaluation.own_metrics import primary_of
 from polytask.evaluation.scoring import Predictions
-from polytask.model import MultiTaskModel, eval_mode
+from polytask.kinds.table import KINDS
+from polytask.model import MultiTaskModel
+from polytask.modes import eval_mode
 from polytask.settings import TaskSpec
 from polytask.stream import Encoded
 from polytask.text.packing import InputFormat, Packer
@@ -56,10 +58,9 @@ def untrained_baseline(
         what = f"the {min(NEIGHBOURS, len(train_rows))} nearest of {len(train_rows):,} training rows, untrained encoder"
     if len(rows) < len(dev):
         what += f", on {len(rows):,} dev rows"
-    if labels.kind == "score":
-        predictions = Predictions(*(labels.unscaled(values.astype(np.float64)) for values in (gold, predicted)))
-    else:
-        predictions = Predictions(gold.astype(np.int64), predicted, shares)
+    kind = KINDS[spec.kind]
+    gold, predicted = (kind.for_metrics(values, labels) for values in (gold, predicted))
+    predictions = Predictions(gold, predicted, shares)
     return {"metric": metric.name, "value": predictions.value(metric), "what": what}
 
 
@@ -103,15 +104,10 @@ def _joined(vectors: Tensor) -> Tensor:
 def _vote(
     dev_ND: Tensor, train_ND: Tensor, train_labels: NDArray[Any], labels: LabelSpace
 ) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
-    """Returns predicted labels, and each class's share of the neighbours' weight plus one vote spread over all."""
+    """Returns predicted labels, and the probability of each class."""
     cosines, indices = (dev_ND @ train_ND.T).topk(min(NEIGHBOURS, len(train_ND)), dim=1)
     weights, near = cosines.clamp(min=1e-6).double().numpy(), train_labels[indices.numpy()]
-    if labels.kind == "score":
-        return (weights * near).sum(1) / weights.sum(1), None
-    votes = np.zeros((len(dev_ND), len(labels.classes)))
-    np.add.at(votes, (np.arange(len(votes))[:, None], near.astype(np.int64)), weights)
-    shares = (votes + 1 / votes.shape[1]) / (votes.sum(1, keepdims=True) + 1)
-    return shares.argmax(1), shares
+    return KINDS[labels.kind].vote(near, weights, labels)
 
 
 def report_from(line: Json) -> EvalReport:

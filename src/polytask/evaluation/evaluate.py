@@ -19,7 +19,7 @@ from polytask.heads.base import Head, TextHead
 from polytask.model import MultiTaskModel
 from polytask.settings import TaskSpec
 from polytask.text.packing import Packer
-from polytask.types import EvalReport, Example, LabelSpace, Prediction, TaskScore, TokenizedExamples
+from polytask.types import EvalReport, Example, Prediction, TaskScore, TokenizedExamples
 
 
 def split_outputs(
@@ -61,32 +61,9 @@ def predictions_of(outputs: Tensor, head: Head, labels: np.ndarray) -> Predictio
     if isinstance(head, TextHead):
         log_losses, num_masked = head.surprise(outputs).double().numpy().T
         return Predictions(num_masked, log_losses)
-    predicted = predicted_labels(outputs, head.labels)
-    if head.labels.kind == "score":
-        return Predictions(*(head.labels.unscaled(values.astype(np.float64)) for values in (labels, predicted)))
-    return Predictions(labels.astype(np.int64), predicted, probabilities(outputs, head.labels))
-
-
-def predicted_labels(outputs: Tensor, labels: LabelSpace) -> np.ndarray:
-    """Turns outputs into labels: class indices, 0 and 1, or scores in [0, 1]."""
-    match labels.kind:
-        case "classes":
-            return outputs.argmax(-1).numpy()
-        case "yes_no":
-            return (outputs > 0).numpy().astype(np.int64)
-        case "score":
-            return outputs.clamp(0, 1).numpy()
-        case "text":
-            raise NotImplementedError("plain text has no labels")
-
-
-def probabilities(outputs: Tensor, labels: LabelSpace) -> np.ndarray | None:
-    """Returns the probability of every class [N, C], of no and yes too; None for scores and plain text."""
-    if labels.kind == "classes":
-        return outputs.double().softmax(-1).numpy()
-    if labels.kind == "yes_no":
-        return torch.stack((-outputs, outputs), -1).double().sigmoid().numpy()
-    return None
+    kind, space = head.kind, head.labels
+    gold, predicted = (kind.for_metrics(values, space) for values in (labels, kind.predicted(outputs, space)))
+    return Predictions(gold, predicted, kind.probabilities(outputs, space))
 
 
 def write_predictions(path: Path, examples: Iterable[Example], predictions: Iterable[Prediction]) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polytask.evaluation.comparison.records import TaskData
 from polytask.evaluation.comparison.verdict import judge
-from polytask.evaluation.evaluate import predicted_labels, predictions_of
+from polytask.evaluation.evaluate import predictions_of
 from polytask.evaluation.intervals import CONFIDENCE, FEWER_RESAMPLES, RESAMPLES
 from polytask.evaluation.metrics import Metric, metrics_for
 from polytask.evaluation.own_metrics import primary_of
@@ -82,9 +82,9 @@ def before_and_after(
 def _ends(head: Head, split: TokenizedExamples, metric: Metric, before: Tensor, after: Tensor) -> tuple[float, float]:
     """Returns the 95 % interval of the difference over examples."""
     labels = head.labels
-    if labels.kind == "text" or metric.name not in {entry.name for entry in metrics_for(labels.kind)}:
+    if not head.kind.has_labels or metric.name not in {entry.name for entry in metrics_for(labels.kind)}:
         return _resampled_ends(head, split, metric, before, after)
-    rows = {name: predicted_labels(out, labels)[None] for name, out in (("before", before), ("after", after))}
+    rows = {name: head.kind.predicted(out, labels)[None] for name, out in (("before", before), ("after", after))}
     classes = max(2, len(labels.classes))
     (comparison,) = judge(
         [TaskData(head.task, labels.kind, classes, metric.name, split.labels, rows)], "before"

@@ -77,14 +77,51 @@ def of_matrix(
         present = np.arange(classes)
     cells, counts = np.unique(gold * classes + predicted, return_counts=True)
     true, guessed = np.divmod(cells, classes)
+
+    def draw(rows: int) -> Floats:
+        weights = rng.standard_gamma(counts.astype(np.float64), (rows, len(cells)))
+        right = np.where(true == guessed, weights, 0.0)
+        parts = [_summed(right, true, classes), _summed(weights, guessed, classes), _summed(weights, true, classes)]
+        return np.stack(parts, axis=-2)
+
     batch = max(1, BATCH_NUMBERS // max(len(cells), 3 * classes))
+    return _of_drawn_margins(functions, draw, present, batch, rng)
+
+
+def of_label_sets(functions: Mapping[str, Callable[[Array], Floats]], rows_N3C: Array, seed: int) -> dict[str, Ends]:
+    """Returns intervals as `of_matrix` does, for several classes per row: `rows_N3C` is each row's part of the margins.
+
+    The one more row has one true and one predicted class, the same (upper end) or another (lower end).
+    """
+    rng = np.random.default_rng(seed)
+    classes = rows_N3C.shape[-1]
+    present = np.flatnonzero(rows_N3C.any(axis=(0, 1)))
+    if len(present) < 2:  # a wrong row needs a second class
+        present = np.arange(min(2, classes))
+    cells, counts = np.unique(rows_N3C.reshape(len(rows_N3C), -1), axis=0, return_counts=True)
+    cells = cells.astype(np.float64)
+
+    def draw(rows: int) -> Floats:
+        weights = rng.standard_gamma(counts.astype(np.float64), (rows, len(cells)))
+        margins: Floats = (weights @ cells).reshape(rows, 3, classes)
+        return margins
+
+    batch = max(1, BATCH_NUMBERS // max(len(cells), 3 * classes))
+    return _of_drawn_margins(functions, draw, present, batch, rng)
+
+
+def _of_drawn_margins(
+    functions: Mapping[str, Callable[[Array], Floats]],
+    draw: Callable[[int], Floats],
+    present: Array,
+    batch: int,
+    rng: np.random.Generator,
+) -> dict[str, Ends]:
+    """Returns quantiles over drawn margins [B, 3, C], each with one more wrong row, and with one more right row."""
     samples: dict[str, tuple[list[Floats], list[Floats]]] = {name: ([], []) for name in functions}
     for start in range(0, RESAMPLES, batch):
         rows = min(batch, RESAMPLES - start)
-        weights = rng.standard_gamma(counts.astype(np.float64), (rows, len(cells)))
-        right = np.where(true == guessed, weights, 0.0)
-        seen_3C = np.stack([_summed(right, true, classes), _summed(weights, guessed, classes)], axis=-2)
-        seen_3C = np.concatenate([seen_3C, _summed(weights, true, classes)[:, None]], axis=-2)
+        seen_3C = draw(rows)
         for side in (0, 1):
             one = rng.standard_gamma(1 / len(present), (rows, len(present)))
             margins_3C = seen_3C.copy()

@@ -3,6 +3,7 @@
 A metric is a record. Its function takes the true and the predicted labels, arrays [..., N] of class numbers, 0 / 1 or
 scores, and works over any leading axes. Metrics of probabilities first turn labels and probabilities into two such
 arrays. A metric that is undefined (one class only, constant scores) is 0.0, and an undefined AUC is 0.5.
+Of several classes per row the arrays are [..., N, C] of 0 and 1: see label_sets.py.
 Plain text has no labels: the two arrays are then the number of masked tokens of each text and their summed -log p.
 """
 
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polytask.evaluation import intervals
+from polytask.evaluation import intervals, label_sets
 from polytask.evaluation.intervals import Scale
 from polytask.types import LabelKind, UserError, unknown
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
+Columns = Callable[[Array, Array], tuple[Array, Array]]
 
 LARGEST_LOSS = 50.0
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)
@@ -39,12 +41,14 @@ class Metric:
     """Computes the metric from margins [..., 3, C]; None: it cannot be computed from them."""
     order_only: bool = False
     """Only the order of the scores matters, so that integer codes can replace them."""
-    columns: Callable[[Array, Array], tuple[Array, Array]] | None = None
+    columns: Columns | None = None
     """Turns true labels [N] and probabilities [N, C] into what `function` takes; None: it takes labels."""
     influence: Callable[[Array, Array], Floats] | None = None
     """Computes the influence of each row [N] on the value, if there is a formula for it."""
     scale: Scale | None = None
     """The scale on which the interval is symmetric; None: the interval comes from a confusion matrix or resampling."""
+    row_values: Callable[[Array, Array], Floats] | None = None
+    """Computes the values of the rows [..., N], from 0 to 1, if the metric is their mean."""
     own: bool = False
     """Whether it is a user's function that the recipe names. Such a function takes one split at a time."""
 
@@ -247,9 +251,27 @@ def _perplexity(num_masked: Array, log_losses: Array) -> Floats:
     return np.exp(np.where(np.isfinite(mean), np.minimum(mean, LARGEST_LOSS), LARGEST_LOSS))
 
 
+# --- several classes per row ------------------------------------------------------------------------------------------
+
+
+def _over_sets(from_margins: Callable[[Array], Floats]) -> Callable[[Array, Array], Floats]:
+    return lambda gold, predicted: from_margins(label_sets.margins_of_sets(gold, predicted))
+
+
+def _mean_of_rows(row_values: Callable[[Array, Array], Floats]) -> Callable[[Array, Array], Floats]:
+    return lambda gold, predicted: np.asarray(row_values(gold, predicted).mean(-1))
+
+
 # --- the table --------------------------------------------------------------------------------------------------------
 
 _CLASSES: tuple[LabelKind, ...] = ("classes", "yes_no")
+_SETS: tuple[LabelKind, ...] = ("multilabel",)
+
+
+def _average_precision(name: str, function: Callable[[Array, Array], Floats], columns: Columns) -> Metric:
+    return Metric(name, function, True, _SETS, columns=columns, scale=intervals.LOG_ODDS)
+
+
 METRICS: tuple[Metric, ...] = (
     Metric("accuracy", _over_margins(_accuracy), True, ("classes", "yes_no"), _accuracy),
     Metric("f1", _over_margins(_f1_yes), True, ("yes_no",), _f1_yes),
@@ -265,6 +287,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("mae", _mae, False, ("score",), scale=intervals.LOG),
     Metric("rmse", _rmse, False, ("score",), scale=intervals.LOG),
     Metric("r2", _r2, True, ("score",), scale=intervals.LOG_BELOW_ONE),
+    Metric("f1_micro", _over_sets(label_sets.f1_micro), True, _SETS, label_sets.f1_micro),
+    Metric("f1_macro", _over_sets(label_sets.f1_macro), True, _SETS, label_sets.f1_macro),
+    Metric("subset_accuracy", _mean_of_rows(label_sets.all_right), True, _SETS, row_values=label_sets.all_right),
+    Metric("hamming_loss", _mean_of_rows(label_sets.wrong_share), False, _SETS, row_values=label_sets.wrong_share),
+    _average_precision("average_precision", label_sets.average_precision, label_sets.codes_by_class),
+    _average_precision("average_precision_micro", label_sets.average_precision_micro, label_sets.codes_of_all),
 )
 
 

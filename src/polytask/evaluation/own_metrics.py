@@ -1,13 +1,12 @@
-"""Users' own metrics: functions that a recipe names as `module:function`. Imports them; knows no task's data.
+"""Users' own metrics: functions that a recipe names as `module:function`, or by the name that a plug-in registers.
 
-This runs the user's code, and only because a recipe names the function. A module that is a file next to the recipe is
-written into the run's recipe as an absolute path; every other module must be installed.
+Imports them; knows no task's data. This runs the user's code, and only because a recipe names the function. A module
+that is a file next to the recipe is written into the run's recipe as an absolute path; every other module must be
+installed.
 """
 
 import hashlib
 import importlib
-import importlib.util
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from polytask.evaluation.metrics import Array, Floats, Metric, all_metrics_for, chosen_metric
+from polytask.methods import METRIC, find_method
+from polytask.plugins.files import load_module
 from polytask.settings import TaskSpec
 from polytask.types import UserError
 
@@ -43,6 +44,11 @@ def primary_of(spec: TaskSpec) -> Metric:
 
 def _load(reference: str, where: str) -> Callable[..., Any]:
     module_name, _, name = reference.rpartition(":")
+    if not module_name:
+        try:
+            return find_method(METRIC, name, where)
+        except UserError as error:
+            raise UserError(f"{error}. A function that no plug-in registers is named as module:function") from None
     try:
         module = _from_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # the user's module may raise anything
@@ -57,17 +63,7 @@ def _load(reference: str, where: str) -> Callable[..., Any]:
 @cache
 def _from_file(path: Path) -> Any:
     name = f"polytask_own_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look up the module they are defined in
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+    return load_module(path, path.read_bytes(), name)
 
 
 def _checked(function: Callable[..., Any], where: str) -> Callable[[Array, Array], Floats]:

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from polytask.evaluation import intervals
+from polytask.evaluation import intervals, label_sets
 from polytask.evaluation.intervals import RESAMPLES, Ends
 from polytask.evaluation.metrics import CALIBRATION_BINS, Array, Metric, all_metrics_for, chosen_metric, integer_codes
 from polytask.types import LabelSpace, MetricValue, TaskScore, UserError
 
 MOST_AUC_CLASSES = 20
-"""With more classes, AUC is computed only where it is the task's metric: it sorts all rows once for each class."""
+"""With more classes, AUC and average precision are computed only where they are the task's metric: they sort all rows
+once for each class."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,9 @@ class Predictions:
     """The true and the predicted labels of a split, in the order of its rows."""
 
     gold: Array
-    """[N]: class numbers, 0 / 1, or scores in the task's own range."""
+    """[N]: class numbers, 0 / 1, or scores in the task's own range; [N, C] of 0 / 1 for several classes per row."""
     predicted: Array
-    """[N]: the same of the predictions."""
+    """The same of the predictions."""
     probabilities: Array | None = None
     """[N, C]; None for scores and plain text."""
 
@@ -69,11 +70,11 @@ def score(
 def _checked(predictions: Predictions, labels: LabelSpace) -> Predictions:
     """Returns the predictions with class numbers as integers and no NaN among the probabilities."""
     gold, predicted = np.asarray(predictions.gold), np.asarray(predictions.predicted)
-    if gold.shape != predicted.shape or gold.ndim != 1:
+    if gold.shape != predicted.shape or gold.ndim != (2 if labels.kind == "multilabel" else 1):
         raise ValueError(f"gold {gold.shape} and predicted {predicted.shape} must be two lists of the same length")
     if len(gold) == 0:
         raise UserError("there is no labelled row to score")
-    if labels.kind in ("classes", "yes_no"):
+    if labels.classes:
         gold, predicted = gold.astype(np.int64), predicted.astype(np.int64)
     probabilities = None if predictions.probabilities is None else np.nan_to_num(predictions.probabilities)
     return Predictions(gold, predicted, probabilities)
@@ -90,7 +91,8 @@ class _Split:
     def suits(self, metric: Metric, chosen: Metric) -> bool:
         if metric.columns is not None and self.data.probabilities is None:
             return False
-        return metric.name != "auc" or metric is chosen or len(self.labels.classes) <= MOST_AUC_CLASSES
+        sorts = metric.name == "auc" or metric.name.startswith("average_precision")
+        return not sorts or metric is chosen or len(self.labels.classes) <= MOST_AUC_CLASSES
 
     def columns(self, metric: Metric) -> tuple[Array, Array]:
         """Returns what the metric's function takes; predictions of a run that diverged become the worst ones."""
@@ -111,6 +113,8 @@ class _Split:
         if not functions:
             return {}
         gold, predicted = self.data.gold, self.data.predicted
+        if self.labels.kind == "multilabel":
+            return intervals.of_label_sets(functions, label_sets.rows_of_margins(gold, predicted), self.seed)
         exact = {"accuracy": intervals.of_share(int((gold == predicted).sum()), len(gold))}
         del functions["accuracy"]
         return exact | intervals.of_matrix(functions, gold, predicted, max(2, len(self.labels.classes)), self.seed)
@@ -121,6 +125,8 @@ class _Split:
         if metric.own:
             worst, best = self._extremes()
             return intervals.by_bootstrap(_nan_if_undefined(metric), columns, worst, best, self.seed)
+        if metric.row_values is not None:
+            return self._row_ends(metric, metric.row_values(*columns))
         if metric.influence is not None:
             assert metric.scale is not None
             if value in (0.0, 1.0):
@@ -129,9 +135,19 @@ class _Split:
         if metric.scale is None:
             return self._calibration_ends(value, *columns)
         other = None
-        if metric.columns is None and self.labels.kind == "score":
+        if self.labels.kind == "multilabel":
+            other = columns[0], columns[1].max() - columns[1]  # the classes in the opposite order
+        elif metric.columns is None and self.labels.kind == "score":
             other = columns[0], np.roll(columns[1], len(columns[0]) // 2)  # unrelated true and predicted scores
         return intervals.by_jackknife(metric.function, columns, metric.scale, other, self.seed)
+
+    def _row_ends(self, metric: Metric, values_N: Array) -> Ends:
+        """Returns the interval of a mean over rows of values from 0 to 1."""
+        if np.isin(values_N, (0.0, 1.0)).all():
+            return intervals.of_share(int(values_N.sum()), len(values_N))
+        gold = self.data.gold
+        columns, other = (gold, self.data.predicted), (gold, 1 - gold)
+        return intervals.by_jackknife(metric.function, columns, intervals.LOG_ODDS, other, self.seed)
 
     def _calibration_ends(self, value: float, bins: Array, gaps: Array) -> Ends:
         assert self.data.probabilities is not None
@@ -148,6 +164,8 @@ class _Split:
             if ends[0] == ends[1]:
                 ends = np.array([self.labels.low, self.labels.high])
             return (ends, ends[::-1]), (ends, ends)
+        if self.labels.kind == "multilabel":
+            return (gold, 1 - gold), (gold, gold)
         present = np.unique(np.concatenate([gold, self.data.predicted]))
         if len(present) == 1:
             present = np.array([present[0], (present[0] + 1) % max(2, len(self.labels.classes))])

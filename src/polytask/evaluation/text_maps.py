@@ -7,20 +7,20 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polytask.model import MultiTaskModel, eval_mode
+from polytask.model import MultiTaskModel
+from polytask.modes import eval_mode
 from polytask.stream import Layout
 from polytask.text.packing import InputFormat, Packer
 from polytask.text.texts import Texts
 
 Floats = NDArray[np.float32]
-QKV: tuple[Literal["query", "key", "value"], ...] = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
@@ -78,17 +78,16 @@ def text_maps(
 def _attention(model: MultiTaskModel, index: int, h_TD: Tensor, layout: Layout) -> list[Tensor]:
     """softmax(q k' / sqrt(d)) of each sequence in a layer, [heads, T, T], given the layer's input."""
     encoder, slots = model.encoder, model.adapter.layer(index)
-    q_THd, k_THd, v_THd = (
-        slots.linear(site, encoder.linear(index, site), h_TD, layout).unflatten(-1, (encoder.shape.heads, -1))
-        for site in QKV
-    )
+    q_THd, k_THd, v_THd = encoder.queries_keys_values(index, h_TD, layout, slots)
+    bias = encoder.score_bias(index)
     found: list[Tensor] = []
 
     def attend(q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout, *more: Any) -> Tensor:
         outs, borders = [], layout.cu_seqlens_S1.tolist()
         for start, end in pairwise(borders):
             q_HTd, k_HTd, v_HTd = (x_THd[start:end].transpose(0, 1) for x_THd in (q_THd, k_THd, v_THd))
-            found.append((q_HTd @ k_HTd.mT / math.sqrt(q_HTd.shape[-1])).softmax(-1))
+            scores_HTT = q_HTd @ k_HTd.mT / math.sqrt(q_HTd.shape[-1])
+            found.append((scores_HTT if bias is None else scores_HTT + bias(end - start, layout.prefix)).softmax(-1))
             outs.append((found[-1] @ v_HTd).transpose(0, 1))
         return torch.cat(outs)
 

@@ -15,7 +15,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from polytask.build import complete
 from polytask.disk.atomic import atomic_file
 from polytask.disk.json_files import parse_json, read_json
 from polytask.disk.records import convert
@@ -64,12 +63,15 @@ class AdapterFile:
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
-def export_adapter(run: str | Path, task: str, output: str | Path | None = None) -> Path:
-    """Writes one task's adapter and head to a file (default: TASK.adapter.safetensors in the current folder)."""
+def export_adapter(run: str | Path, task: str, output: str | Path | None = None, trust_plugins: bool = False) -> Path:
+    """Writes one task's adapter and head to a file (default: TASK.adapter.safetensors in the current folder).
+
+    `trust_plugins` remembers that the run's plug-ins, which are Python programs, may run.
+    """
     model = find_model(Path(run))
     if model is None:
         raise no_model(Path(run)) if Path(run).is_dir() else UserError(f"{run}: there is no such run")
-    bundle = load_bundle(model.path)
+    bundle = load_bundle(model.path, trust_plugins)
     if task not in bundle.specs:
         raise UserError(unknown(str(run), task, bundle.specs, "task"))
     if bundle.specs[task].kind == "text":
@@ -95,7 +97,7 @@ def _about(bundle: Bundle, model: ModelFolder, task: str) -> About:
         FORMAT,
         task,
         TaskEntry.of(bundle.specs[task], bundle.labels[task], bundle.temperatures.get(task, 1.0)),
-        Method(**vars(complete(bundle.adapter, f"{model.tasks}: adapter"))),
+        Method.of(bundle.adapter),
         bundle.packer.max_length,
         fingerprint,
         pooler if bundle.model.head(task).pooling == "pooler" else None,

@@ -9,7 +9,7 @@ import torch
 
 from polytask.build import check_vocabulary, complete, make_model
 from polytask.disk.atomic import atomic_folder
-from polytask.encoders.bert import Bert
+from polytask.encoders.base import Encoder
 from polytask.export.adapter import (
     AdapterFile,
     check_new,
@@ -60,7 +60,8 @@ def combine(
     for name, part in parts.items():
         _copy_tensors(model, name, part)
     length = _choose_length(parts, max_length, model.encoder.shape.positions)
-    packer = Packer(tuple(parts), tokenizer.cls_id, tokenizer.sep_id, length, truncate=truncate)
+    ids = tokenizer.cls_id, tokenizer.sep_id
+    packer = Packer(tuple(parts), *ids, length, pair=tokenizer.pair, truncate=truncate)
     with atomic_folder(target) as fresh:
         temperatures = {name: part.about.task.temperature for name, part in parts.items()}
         save_bundle(Bundle(model, tokenizer, packer, specs, labels, adapter, temperatures=temperatures), fresh)
@@ -133,7 +134,7 @@ def _encoder_folder(encoder: str | Path) -> Path:
     return find_encoder(str(encoder)) if model is None else model.path
 
 
-def _load_checked_encoder(folder: Path, tokenizer: TextTokenizer, parts: Iterable[AdapterFile]) -> Bert:
+def _load_checked_encoder(folder: Path, tokenizer: TextTokenizer, parts: Iterable[AdapterFile]) -> Encoder:
     """Loads the folder's encoder; raises a UserError if a file was trained on another encoder."""
     bert = load_encoder(folder)
     check_vocabulary(tokenizer, bert.shape, folder)

@@ -9,27 +9,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from polytask.kinds.base import Kind
+from polytask.kinds.table import KINDS
 from polytask.stream import Encoded, Pooling, Reading
 from polytask.types import LabelKind, LabelSpace, Prediction, UserError
 
 
 class Head(nn.Module, ABC):
-    """Maps the encoder's output to [B, C] class scores, [B] logits of yes, or [B] scores scaled to [0, 1]."""
+    """Maps the encoder's output to [B, C] class scores or logits, [B] logits of yes, or [B] scores scaled to [0, 1]."""
 
     reading: ClassVar[Reading] = "joined"
     """The sequences of a pair that are encoded."""
     texts: ClassVar[tuple[int, ...]] = (1, 2)
     """How many texts an example may have."""
-    kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "score")
+    kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "score", "multilabel")
     """The kinds of label it supports."""
     copies: ClassVar[int] = 1
     """How many times each example's texts are put into the stream."""
-    pretrained: ClassVar[Mapping[str, str]] = {}
-    """The head's parameters -> their names in the files of encoders that include such a head."""
+    pretrained: ClassVar[tuple[Mapping[str, str], ...]] = ()
+    """For each kind of encoder files that include such a head: the head's parameters -> their names there."""
     pooling: Pooling | None = None
     """How the head pools each sequence into one vector, which must then be all that it reads of the sequence; None: the
     head reads the hidden states of all tokens. Prediction, export and some regularizers depend on it."""
@@ -42,8 +42,13 @@ class Head(nn.Module, ABC):
         self.labels = labels
 
     @property
+    def kind(self) -> Kind:
+        """The kind of the task's labels, which defines what outputs mean."""
+        return KINDS[self.labels.kind]
+
+    @property
     def num_outputs(self) -> int:
-        return len(self.labels.classes) if self.labels.kind == "classes" else 1
+        return self.kind.num_outputs(self.labels)
 
     def set_norm_eps(self, eps: float) -> None:
         """Called when the model is built, with the eps of the encoder's layer norms. Heads without a norm ignore it."""
@@ -54,44 +59,22 @@ class Head(nn.Module, ABC):
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Mean over the examples of cross-entropy, binary cross-entropy, or squared error of scores in [0, 1]."""
-        match self.labels.kind:
-            case "classes":
-                return F.cross_entropy(outputs.float(), labels)
-            case "yes_no":
-                return F.binary_cross_entropy_with_logits(outputs.float(), labels)
-            case "score":
-                return F.mse_loss(outputs.float(), labels)
-            case "text":
-                raise NotImplementedError("heads for plain text must define their own loss")
+        return self.kind.loss(outputs.float(), labels)
 
     def decode(self, outputs: Tensor) -> list[Prediction]:
         """Return each example's prediction as the task's files write it: a class name, yes or no, or a score."""
-        outputs = outputs.float()
-        if self.labels.kind == "score":
-            values = outputs.clamp(0, 1).tolist()
-            return [Prediction(self.task, self.labels.unscaled(value)) for value in values]
-        probabilities = (
-            torch.stack((-outputs, outputs), -1).sigmoid() if self.labels.kind == "yes_no" else outputs.softmax(-1)
-        )
-        return [
-            Prediction(
-                self.task, self.labels.classes[row.index(max(row))], dict(zip(self.labels.classes, row, strict=True))
-            )
-            for row in probabilities.tolist()
-        ]
+        return [Prediction(self.task, *decoded) for decoded in self.kind.decode(outputs.float(), self.labels)]
 
     def squeeze(self, outputs_BC: Tensor) -> Tensor:
         """[B, 1] -> [B] for kinds with one output."""
-        return outputs_BC if self.labels.kind == "classes" else outputs_BC.squeeze(-1)
+        return self.kind.squeeze(outputs_BC)
 
     def uninformed_outputs(self, labels: Tensor) -> Tensor:
         """Return outputs for examples with these labels that ignore the texts: equal probabilities, or the mean score.
 
         `train.loss_scale: even` divides the task's loss by the loss of these outputs.
         """
-        if self.labels.kind == "score":
-            return labels.mean().expand(len(labels))
-        return labels.new_zeros((len(labels), self.num_outputs), dtype=torch.float32).squeeze(-1)
+        return self.kind.uninformed(labels, self.num_outputs)
 
 
 class PooledHead(Head):

@@ -12,6 +12,8 @@ from polytask.settings import Rate
 from polytask.stream import Encoded, Pooling, Reading
 from polytask.types import LabelSpace
 
+WITH_CLASSES = ("classes", "multilabel")
+
 
 class JointHead(PooledHead):
     """An ensemble of a cross-encoder and a bi-encoder that share one encoder and are trained together.
@@ -21,7 +23,7 @@ class JointHead(PooledHead):
     The function m, by `map`: linear `(1 + cos) / 2`, direct `cos`, sigmoid `sigmoid(cos)`. If scores are standardized,
     the cross-encoder's is `mean + deviation (W drop(p) + c)`.
     yes_no: the logit `W drop(p) + c + s cos(u, v) + t` with learned s and t, which start at 8 and -6.
-    Classes: `W drop([p; |u-v|; u*v]) + c`.
+    Classes and multilabel: `W drop([p; |u-v|; u*v]) + c`.
 
     Papers, for the idea of the two readings: Thakur et al., "Augmented SBERT", 2021; Liu et al., "Trans-Encoder", 2022.
     Differences: there, one encoder is trained with the outputs of the other; here both readings are trained on the
@@ -41,7 +43,7 @@ class JointHead(PooledHead):
         dropout: Rate = 0.1,
         map: ScoreMap = "direct",
     ) -> None:
-        super().__init__(task, labels, 3 * hidden if labels.kind == "classes" else hidden, pooling, dropout)
+        super().__init__(task, labels, 3 * hidden if labels.kind in WITH_CLASSES else hidden, pooling, dropout)
         self.map = map
         if labels.kind == "score":
             self.gate = nn.Parameter(torch.tensor(0.0))
@@ -51,7 +53,7 @@ class JointHead(PooledHead):
 
     def forward(self, encoded: Encoded) -> Tensor:
         p_BD, u_BD, v_BD = encoded.pool(self.pooling).unflatten(0, (-1, 3)).unbind(1)
-        if self.labels.kind == "classes":
+        if self.labels.kind in WITH_CLASSES:
             return self.project(torch.cat([p_BD, (u_BD - v_BD).abs(), u_BD * v_BD], dim=-1))
         cross_B = self.project(p_BD).float()
         cos_B = F.cosine_similarity(u_BD.float(), v_BD.float(), dim=-1)

@@ -14,6 +14,13 @@ from polytask.stream import Encoded
 from polytask.types import LabelSpace
 
 
+def _names(dense: str, norm: str, bias: str) -> dict[str, str]:
+    """The parameters of the head -> their names in the files of an encoder."""
+    own = {"dense": dense, "norm": norm}
+    names = {f"{ours}.{end}": f"{theirs}.{end}" for ours, theirs in own.items() for end in ("weight", "bias")}
+    return {**names, "bias": bias}
+
+
 class MlmHead(TextHead):
     """Masked language model: predicts the tokens that were masked.
 
@@ -22,19 +29,19 @@ class MlmHead(TextHead):
     `share` of a text's tokens is chosen, at least one; of these 80 % become [MASK], 10 % a random token, 10 % stay.
     Training masks other tokens in every epoch, evaluation always the same ones.
 
-    W, b, the norm and c are loaded from the encoder's files if they include them (`cls.predictions`, as in
-    bert-base-uncased), else they are initialized randomly; the norm's eps is the encoder's.
+    W, b, the norm and c are loaded from the encoder's files if they include them (as those of bert-base-uncased and
+    roberta-base do), else they are initialized randomly; the norm's eps is the encoder's.
     Paper: Devlin et al., "BERT", 2019; before fine-tuning: Gururangan et al., "Don't Stop Pretraining", 2020.
     Differences: no next-sentence loss; always the exact GELU, whatever the encoder's activation.
     """
 
-    pretrained: ClassVar[Mapping[str, str]] = {
-        "dense.weight": "cls.predictions.transform.dense.weight",
-        "dense.bias": "cls.predictions.transform.dense.bias",
-        "norm.weight": "cls.predictions.transform.LayerNorm.weight",
-        "norm.bias": "cls.predictions.transform.LayerNorm.bias",
-        "bias": "cls.predictions.bias",
-    }
+    pretrained: ClassVar[tuple[Mapping[str, str], ...]] = (
+        _names("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
+        _names("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),  # RoBERTa, XLM-R, MPNet
+        _names("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),  # DistilBERT
+        # ModernBERT's map and norm have no bias; ours start at zero.
+        {"dense.weight": "head.dense.weight", "norm.weight": "head.norm.weight", "bias": "decoder.bias"},
+    )
 
     def __init__(
         self, task: str, labels: LabelSpace, hidden: int, *, share: Annotated[float, Bounds(0, 1, "()")] = 0.15

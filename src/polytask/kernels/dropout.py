@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from polytask.encoders.bert import Dropout
+from polytask.encoders.base import Dropout
 from polytask.fused_forms import definition_of, fuses
 
 BITS = 15  # of a number; the sixteenth is its sign

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polytask.adapters.base import LayerAdapter, NormSite
+from polytask.adapters.base import LayerAdapter, NormSite, norm_shift
 from polytask.adapters.per_task import TaskLinear, TaskVector
 from polytask.fused_forms import definition_of, fuses
 from polytask.kernels.one_product import one_product
@@ -44,8 +44,9 @@ def grouped_task_vector(vectors: TaskVector, x_TD: Tensor, layout: Layout) -> Te
 @fuses(LayerAdapter.norm)
 def grouped_norm(adapter: LayerAdapter, site: NormSite, base: nn.LayerNorm, x_TD: Tensor, layout: Layout) -> Tensor:
     tasks = tasks_at_once(x_TD, layout) or ()
-    vectors = [adapter.affine(site, base.weight, base.bias, k) for k in tasks]
-    if all(gamma_D is base.weight and beta_D is base.bias for gamma_D, beta_D in vectors):
+    shift_D = norm_shift(base)
+    vectors = [adapter.affine(site, base.weight, shift_D, k) for k in tasks]
+    if all(gamma_D is base.weight and beta_D is shift_D for gamma_D, beta_D in vectors):
         return definition_of(LayerAdapter.norm)(adapter, site, base, x_TD, layout)
     gammas, betas = zip(*vectors, strict=True)
     plain_TD = F.layer_norm(x_TD, base.normalized_shape, eps=base.eps)

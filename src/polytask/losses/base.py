@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from polytask.kinds.base import Form
+from polytask.kinds.table import KINDS
 from polytask.types import LabelKind, LabelSpace, UserError
 
 ClassWeights = tuple[float, ...] | Literal["balanced"] | None
@@ -81,16 +82,7 @@ def mean_of_labelled(losses_B: Tensor, weights_B: Tensor, labelled_B: Tensor) ->
 
 def label_terms(outputs: Tensor, labels: Tensor, kind: LabelKind) -> tuple[Tensor, Tensor]:
     """Return the terms (`Loss.terms`) of the heads' own loss: cross-entropy, binary cross-entropy or squared error."""
-    outputs = at_least_float32(outputs)
-    match kind:
-        case "classes":
-            losses_B = F.cross_entropy(outputs, labels, reduction="none")
-        case "yes_no":
-            losses_B = F.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
-        case "score":
-            losses_B = (outputs - labels).square()
-        case "text":
-            raise AssertionError("plain text has no labels")
+    losses_B = KINDS[kind].losses(at_least_float32(outputs), labels)
     return losses_B, torch.ones_like(losses_B)
 
 
@@ -106,39 +98,13 @@ def symmetric_distance(one: Tensor, other: Tensor, kind: LabelKind, fixed_target
     respect to q, as in mt-dnn. The value is the same; each gradient is about half as large, exactly half in the limit
     p = q.
     """
-    one, other = at_least_float32(one), at_least_float32(other)
-    match kind:
-        case "classes":
-            log_p, log_q = one.log_softmax(-1), other.log_softmax(-1)
-            # sum_c p_c grad log p_c = 0, so detaching p - q leaves only q_c grad log p_c and p_c grad log q_c.
-            change = log_p.exp() - log_q.exp()
-            return ((change.detach() if fixed_targets else change) * (log_p - log_q)).sum(-1).mean()
-        case "yes_no":  # two classes with logits x and 0: the same formula, simplified
-            change = one.sigmoid() - other.sigmoid()
-            return ((change.detach() if fixed_targets else change) * (one - other)).mean()
-        case "score":
-            return (one - other).square().mean()
-        case "text":  # no labels to compare: zero, but differentiable
-            return 0.0 * (one - other).sum()
+    return KINDS[kind].distance(at_least_float32(one), at_least_float32(other), fixed_targets)
 
 
-def distillation_loss(
-    outputs: Tensor, targets: Tensor, kind: LabelKind, temperature: float, form: Literal["kl", "cross_entropy"]
-) -> Tensor:
+def distillation_loss(outputs: Tensor, targets: Tensor, kind: LabelKind, temperature: float, form: Form) -> Tensor:
     """Mean over examples of `T^2 KL(q || p)` or `-T^2 sum_c q_c log p_c`, or of the squared error of scores.
 
     p and q are the probabilities of the outputs and of the targets at temperature T. The factor T^2 keeps the
     gradient's magnitude (Hinton et al. 2015). The two forms differ by the entropy of q, which has no gradient.
     """
-    assert kind != "text", "plain text has no labels, so it cannot be distilled"
-    outputs, targets = at_least_float32(outputs), at_least_float32(targets)
-    if kind == "score":
-        return F.mse_loss(outputs, targets)
-    p, q = outputs / temperature, targets / temperature
-    if form == "kl":
-        if kind == "yes_no":  # two classes with logits x and 0
-            p, q = (torch.stack((x, torch.zeros_like(x)), dim=-1) for x in (p, q))
-        return temperature**2 * F.kl_div(p.log_softmax(-1), q.log_softmax(-1), reduction="batchmean", log_target=True)
-    if kind == "yes_no":
-        return temperature**2 * F.binary_cross_entropy_with_logits(p, q.sigmoid())
-    return temperature**2 * F.cross_entropy(p, q.softmax(-1))
+    return KINDS[kind].distillation(at_least_float32(outputs), at_least_float32(targets), temperature, form)

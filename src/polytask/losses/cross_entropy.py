@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -20,9 +21,12 @@ class CrossEntropy(Loss):
 
     If both are given, classes follow torch: each term of the sum has the weight of its own class. For yes_no the whole
     example has the weight of its label.
+
+    multilabel: the mean over classes of `-w_c q_c log p_c - (1 - q_c) log(1 - p_c)` with yes_no's smoothing: a class's
+    weight is that of the rows that have it (torch's `pos_weight`), and balanced counts labels instead of rows.
     """
 
-    kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no")
+    kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "multilabel")
 
     def __init__(
         self, labels: LabelSpace, counts: tuple[int, ...], *, smoothing: Rate = 0.0, class_weights: ClassWeights = None
@@ -39,6 +43,12 @@ class CrossEntropy(Loss):
 
     def terms(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         outputs = at_least_float32(outputs)
+        if self.labels.kind == "multilabel":
+            targets_BC = labels.to(outputs) * (1 - self.smoothing) + self.smoothing / 2
+            losses_B = F.binary_cross_entropy_with_logits(
+                outputs, targets_BC, reduction="none", pos_weight=self._weights(outputs)
+            ).mean(-1)
+            return losses_B, torch.ones_like(losses_B)
         weights_B = self._weights(outputs)[labels.long()]
         if self.labels.kind == "classes":
             return self._losses_of_classes(outputs, labels, weights_B), weights_B

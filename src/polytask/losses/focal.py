@@ -15,14 +15,15 @@ class Focal(Loss):
     """`-(1 - p_t)^gamma log p_t`, where p_t is the probability of the true label: easy examples count little.
 
     `gamma` 0 is cross-entropy. `class_weights` (the paper's alpha): one number per class, in the task's order (no, yes
-    for yes_no), or balanced, `N / (C n_c)` computed from the training rows.
+    for yes_no), or balanced, `N / (C n_c)` computed from the training rows. multilabel: the mean over classes, where a
+    class's weight is that of the rows that have it.
 
     Paper: Lin et al., "Focal Loss for Dense Object Detection", 2017.
     Difference: the mean over examples, weighted by class; the paper divides the sum by the number of objects in an
     image.
     """
 
-    kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no")
+    kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "multilabel")
 
     def __init__(
         self,
@@ -48,5 +49,9 @@ class Focal(Loss):
             log_p_B = F.logsigmoid(outputs * (2 * labels - 1))
         # Never exactly 0: for gamma < 1 the power has an infinite slope there, and infinity times 0 is NaN.
         miss_B = (-torch.expm1(log_p_B)).clamp_min(torch.finfo(outputs.dtype).tiny)
+        if self.labels.kind == "multilabel":
+            weights_BC = 1 + labels * (self.weights_C - 1)
+            losses_B = (weights_BC * (-(miss_B**self.gamma) * log_p_B)).mean(-1)
+            return losses_B, torch.ones_like(losses_B)
         weights_B = self.weights_C[labels.long()]
         return weights_B * (-(miss_B**self.gamma) * log_p_B), weights_B

@@ -19,3 +19,13 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "lion": Lion,
     "qhadam": QHAdam,
 }
+
+__all__ = [
+    "OPTIMIZERS",
+    "AdamW",
+    "Adamax",
+    "FusedAdamW",
+    "Lamb",
+    "Lion",
+    "QHAdam",
+]

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 from polytask.policies.a_gem import AGem
 from polytask.policies.aligned_mtl import AlignedMtl
-from polytask.policies.base import Policy
+from polytask.policies.base import GradientPolicy, Policy, PolicyContext
 from polytask.policies.cagrad import CaGrad
 from polytask.policies.dualproj import DualProj
 from polytask.policies.dwa import DynamicWeightAverage
 from polytask.policies.gem import Gem
+from polytask.policies.gradients import combine_gradients
 from polytask.policies.imtl_g import ImtlG
 from polytask.policies.mgda import Mgda
 from polytask.policies.pcgrad import PcGrad
@@ -32,3 +33,24 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "uncertainty": Uncertainty,
     "upgrad": UpGrad,
 }
+
+__all__ = [
+    "POLICIES",
+    "AGem",
+    "AlignedMtl",
+    "CaGrad",
+    "DualProj",
+    "DynamicWeightAverage",
+    "Gem",
+    "GradientPolicy",
+    "ImtlG",
+    "Mgda",
+    "PcGrad",
+    "Policy",
+    "PolicyContext",
+    "Replay",
+    "Uncertainty",
+    "UpGrad",
+    "WeightedSum",
+    "combine_gradients",
+]

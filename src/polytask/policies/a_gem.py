@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from polytask.policies.base import GradientPolicy, Keep, MemoryPlan, PolicyContext
+from polytask.policies.gradients import G, combine_gradients
 from polytask.settings import Count
 
 
@@ -31,3 +32,11 @@ class AGem(GradientPolicy):
             if dot < 0:
                 weights_K[own] = -dot / square
         return weights_K
+
+
+def project(gradient: G, memory: G) -> G:
+    """Return the gradient without its conflict with the gradient of the examples of all memories.
+
+    A gradient is a tensor of any shape, or a list with one tensor (or None) per parameter.
+    """
+    return combine_gradients(AGem, [gradient], [memory])

@@ -5,7 +5,7 @@ A policy knows numbers; it knows no model and no data.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -24,10 +24,12 @@ Keep = Literal["reservoir", "ring", "first"]
 class PolicyContext:
     """What every policy is given in addition to its options."""
 
-    weights: Mapping[str, float]
-    """The weight of each trained task's loss, in the recipe's order: the recipe's `weight` times `train.loss_scale`."""
-    kinds: Mapping[str, LabelKind]
-    steps_per_epoch: int
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """The weight of each trained task's loss, in the recipe's order: the recipe's `weight` times `train.loss_scale`.
+    Policies that weight gradients do not need it."""
+    kinds: Mapping[str, LabelKind] = field(default_factory=dict)
+    """The kind of each task's labels."""
+    steps_per_epoch: int = 1
 
 
 @dataclass(frozen=True)

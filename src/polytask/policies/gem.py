@@ -1,10 +1,13 @@
 """GEM: no step may increase the loss of a remembered task."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from polytask.policies.base import Floats, GradientPolicy, Keep, MemoryPlan, PolicyContext
+from polytask.policies.gradients import G, combine_gradients
 from polytask.settings import Count, NonNegative
 
 
@@ -52,6 +55,14 @@ class Gem(GradientPolicy):
         if (dots_M < 0).any():
             weights[own:] = solve_dual(gram[own:, own:], dots_M, self.margin, self.ridge)
         return torch.from_numpy(weights)
+
+
+def project(gradient: G, memories: Sequence[G], *, margin: float = 0.0, ridge: float = 0.0) -> G:
+    """Return the closest gradient that makes no remembered task worse, given the gradient of each one's memory.
+
+    A gradient is a tensor of any shape, or a list with one tensor (or None) per parameter.
+    """
+    return combine_gradients(Gem, [gradient], memories, margin=margin, ridge=ridge)
 
 
 def solve_dual(gram_MM: Floats, dots_M: Floats, margin: float = 0.0, ridge: float = 0.0) -> Floats:

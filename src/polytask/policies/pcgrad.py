@@ -15,12 +15,14 @@ class PcGrad(StepPolicy):
 
     capturable = True
     averages = False
+    generator: torch.Generator | None = None
+    """Draws the order; None: torch's global generator."""
 
     def solve(self, gram_KK: Floats) -> Floats:
         gram = torch.from_numpy(gram_KK)
         weights_KK = torch.eye(len(gram), dtype=gram.dtype)  # row i: the weights of the gradients in g_i
         for i, weights_K in enumerate(weights_KK):
-            for j in torch.randperm(len(gram)).tolist():
+            for j in torch.randperm(len(gram), generator=self.generator).tolist():
                 product = weights_K @ gram[j]
                 if j != i and product < 0:
                     weights_K[j] -= product / gram[j, j]

@@ -73,7 +73,11 @@ def check_folder(folder: Path) -> Path:
     read_shape(folder)
     weight_files(folder)
     if not any((folder / name).is_file() for name in TOKENIZER_FILES[:2]):
-        raise UserError(f"{folder} has neither tokenizer.json nor vocab.txt; copy the encoder's tokenizer there")
+        raise UserError(
+            f"{folder} has neither tokenizer.json nor vocab.txt; copy the encoder's tokenizer there, or, if it has "
+            "other files, write tokenizer.json with transformers: "
+            f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+        )
     return folder
 
 
@@ -89,11 +93,14 @@ def describe_encoder(folder: Path) -> dict[str, Any]:
     return {
         "folder": str(folder),
         **({"revision": revision} if (revision := hub_revision(folder)) else {}),
+        "kind": shape.kind,
         "layers": shape.layers,
         "hidden": shape.hidden,
         "heads": shape.heads,
         "parameters": num_parameters(shape),
         "vocabulary": shape.vocabulary,
+        "longest sequence": shape.positions,
+        **({"runs without fused kernels": reason} if (reason := shape.plain_definition) else {}),
         "files": [{"name": p.name, "bytes": p.stat().st_size, "sha256": sha256(p)} for p in paths if p.is_file()],
     }
 

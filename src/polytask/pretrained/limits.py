@@ -9,19 +9,17 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from polytask.encoders.bert import BertShape
+from polytask.encoders.base import EncoderShape
+from polytask.pretrained.kinds import parameter_shapes
 from polytask.types import UserError
 
 FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye}
 FLOAT_BYTES = 4
 
 
-def num_parameters(shape: BertShape) -> int:
-    """The number of parameters of a Bert of this shape."""
-    hidden, ffn = shape.hidden, shape.ffn
-    norm, square = 2 * hidden, hidden * hidden + hidden
-    layer = 4 * square + hidden * ffn + ffn + ffn * hidden + hidden + 2 * norm
-    return (shape.vocabulary + shape.positions + shape.segments) * hidden + norm + shape.layers * layer + square
+def num_parameters(shape: EncoderShape) -> int:
+    """The number of parameters of an encoder of this shape."""
+    return sum(map(math.prod, parameter_shapes(shape).values()))
 
 
 def most_parameters(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
@@ -40,7 +38,7 @@ def _read_bytes(path: Path, start: str, unit: int) -> list[int]:
         return []
 
 
-def check_parameters(shape: BertShape, where: str) -> None:
+def check_parameters(shape: EncoderShape, where: str) -> None:
     """Raises a UserError if an encoder of this shape does not fit in memory."""
     needed, most = num_parameters(shape), most_parameters()
     if needed > most:

@@ -1,4 +1,4 @@
-"""Loads and saves a Bert in Hugging Face's file format, with Hugging Face's tensor names.
+"""Loads and saves an encoder in Hugging Face's file format, with Hugging Face's tensor names.
 
 Reads safetensors only. Nothing is unpickled, so that loading untrusted weights cannot execute code.
 """
@@ -22,14 +22,26 @@ from polytask.disk.hashing import remembered_sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.kept import kept
 from polytask.disk.records import mapping
-from polytask.encoders.bert import Bert, BertShape
+from polytask.encoders.base import Encoder, EncoderShape
 from polytask.pretrained.config import CONFIG, NEEDED, config_of, read_shape
 from polytask.pretrained.header import FLOATS, Entry, check_finite, damaged, read_header
+from polytask.pretrained.kinds import (
+    MODULES,
+    Kind,
+    hugging_face_name,
+    kind_of,
+    new_encoder,
+    padding_rows,
+    parameter_shapes,
+    tensor_shapes,
+)
 from polytask.types import UserError
 
 __all__ = [
+    "MODULES",
     "empty_encoder",
     "fingerprints",
+    "hugging_face_name",
     "load_encoder",
     "load_tensors",
     "pickle_refused",
@@ -41,36 +53,10 @@ __all__ = [
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
-# Our modules and Hugging Face's; N is the layer's number.
-MODULES = {
-    "words": "embeddings.word_embeddings",
-    "positions": "embeddings.position_embeddings",
-    "segments": "embeddings.token_type_embeddings",
-    "norm": "embeddings.LayerNorm",
-    "layers.N.attention.query": "encoder.layer.N.attention.self.query",
-    "layers.N.attention.key": "encoder.layer.N.attention.self.key",
-    "layers.N.attention.value": "encoder.layer.N.attention.self.value",
-    "layers.N.attention.output": "encoder.layer.N.attention.output.dense",
-    "layers.N.attention_norm": "encoder.layer.N.attention.output.LayerNorm",
-    "layers.N.up": "encoder.layer.N.intermediate.dense",
-    "layers.N.down": "encoder.layer.N.output.dense",
-    "layers.N.ffn_norm": "encoder.layer.N.output.LayerNorm",
-    "pooler": "pooler.dense",
-}
 BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}  # old versions saved them; they are not weights
 OLD_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 log = logging.getLogger(__name__)
-
-
-def hugging_face_name(name: str) -> str:
-    """The Hugging Face name of one of our parameters."""
-    module, _, parameter = name.rpartition(".")
-    parts = module.split(".")
-    number = parts[1] if parts[0] == "layers" else ""
-    if number:
-        parts[1] = "N"
-    return f"{MODULES['.'.join(parts)].replace('.N.', f'.{number}.')}.{parameter}"
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
@@ -106,7 +92,7 @@ def pickle_refused(where: str) -> UserError:
 
 def load_encoder(
     folder: Path, dropout: float | None = None, attention_dropout: float | None = None, keep: bool = False
-) -> Bert:
+) -> Encoder:
     """Loads the folder's encoder in float32. If the files have no pooler, it is initialized randomly with a warning.
 
     `keep`: a process that keeps values between runs (kept.py) reads the files once, and copies the weights.
@@ -117,16 +103,17 @@ def load_encoder(
         dropout=shape.dropout if dropout is None else dropout,
         attention_dropout=shape.attention_dropout if attention_dropout is None else attention_dropout,
     )
-    expected = tensor_shapes(shape)
+    kind, expected = kind_of(shape), tensor_shapes(shape)
     if keep:
         files = tuple((str(path.resolve()), remembered_sha256(path)) for path in weight_files(folder))
-        own = kept("weights", (files, tuple(expected.items())), lambda: _read_tensors(folder, expected))
+        own = kept("weights", (files, tuple(expected.items())), lambda: _read_tensors(folder, kind, expected))
         tensors = {name: tensor.clone() for name, tensor in own.items()}
     else:
-        tensors = _read_tensors(folder, expected)
+        tensors = _read_tensors(folder, kind, expected)
     missing = sorted(expected.keys() - tensors.keys())
     if missing == ["pooler.dense.bias", "pooler.dense.weight"]:
-        log.warning("%s has no pooler: it is initialized randomly", folder)
+        if kind.has_pooler:
+            log.warning("%s has no pooler: it is initialized randomly", folder)
         tensors["pooler.dense.weight"] = nn.init.normal_(
             torch.empty(shape.hidden, shape.hidden), std=shape.initializer_range
         )
@@ -134,11 +121,35 @@ def load_encoder(
     elif missing:
         raise UserError(
             f"{folder} has no tensor {missing[0]} ({len(missing)} of {len(expected)} are missing): the weights do not "
-            f"fit {CONFIG}, or are not those of a BERT; download the encoder again"
+            f"fit {CONFIG}, or are not those of a {kind.model}; download the encoder again"
         )
     encoder = empty_encoder(shape)
-    encoder.load_state_dict({name: tensors[hugging_face_name(name)] for name in encoder.state_dict()}, assign=True)
+    encoder.load_state_dict(_our_tensors(tensors, shape), assign=True)
     return encoder
+
+
+def _our_tensors(tensors: Mapping[str, Tensor], shape: EncoderShape) -> dict[str, Tensor]:
+    """Tensors by our names. One tensor of a file may be several of ours, and may have rows that no text uses."""
+    ours: dict[str, Tensor] = {}
+    ends: dict[str, int] = {}
+    for name, size in parameter_shapes(shape).items():
+        theirs = hugging_face_name(name, shape.kind)
+        start = ends.get(theirs, padding_rows(name, shape))
+        ends[theirs] = start + size[0]
+        whole = tensors[theirs]
+        ours[name] = whole if len(whole) == size[0] else whole[start : ends[theirs]].clone()
+    return ours
+
+
+def _their_tensors(encoder: Encoder) -> dict[str, Tensor]:
+    """The encoder's tensors by their Hugging Face names, as in Hugging Face's files."""
+    pieces: dict[str, list[Tensor]] = {}
+    for name, tensor in encoder.state_dict().items():
+        own = pieces.setdefault(hugging_face_name(name, encoder.shape.kind), [])
+        rows = padding_rows(name, encoder.shape)
+        own += [*([tensor.new_zeros(rows, *tensor.shape[1:])] if rows else []), tensor]
+    joined = {name: own[0] if len(own) == 1 else torch.cat(own) for name, own in pieces.items()}
+    return {name: tensor.cpu().contiguous() for name, tensor in joined.items()}
 
 
 def load_tensors(folder: Path, names: Mapping[str, str]) -> dict[str, Tensor]:
@@ -169,53 +180,39 @@ class _SkipInit(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def empty_encoder(shape: BertShape) -> Bert:
+def empty_encoder(shape: EncoderShape) -> Encoder:
     """An encoder with uninitialized weights."""
     # Not on the meta device, whose random operations take a second to import.
     with _SkipInit():
-        return Bert(shape)
+        return new_encoder(shape)
 
 
-def tensor_shapes(shape: BertShape) -> dict[str, tuple[int, ...]]:
-    """The shapes of a Bert's parameters by their Hugging Face names, without creating a Bert."""
-    hidden, ffn = shape.hidden, shape.ffn
-    rows = {"words": shape.vocabulary, "positions": shape.positions, "segments": shape.segments}
-    linear = {"layers.N.up": (ffn, hidden), "layers.N.down": (hidden, ffn)}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for module in MODULES:
-        for layer in range(shape.layers) if ".N." in module else (0,):
-            name = module.replace(".N.", f".{layer}.")
-            if module in rows:
-                shapes[f"{name}.weight"] = (rows[module], hidden)
-            else:
-                weight = (hidden,) if module.endswith("norm") else linear.get(module, (hidden, hidden))
-                shapes |= {f"{name}.weight": weight, f"{name}.bias": weight[:1]}
-    return {hugging_face_name(name): size for name, size in shapes.items()}
-
-
-def _read_tensors(folder: Path, expected: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+def _read_tensors(folder: Path, kind: Kind, expected: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
     """Reads the expected tensors that the folder's files have, after a check of all shapes."""
     headers = {path: read_header(path) for path in weight_files(folder)}
-    _check_headers(headers, expected)  # before memory is allocated
+    _check_headers(headers, kind, expected)  # before memory is allocated
     tensors: dict[str, Tensor] = {}
     for path, header in headers.items():
-        tensors.update(_read_file(path, header, expected))
+        tensors.update(_read_file(path, header, kind, expected))
     return tensors
 
 
-def _check_headers(headers: Mapping[Path, Mapping[str, Entry]], expected: Mapping[str, tuple[int, ...]]) -> None:
+def _check_headers(
+    headers: Mapping[Path, Mapping[str, Entry]], kind: Kind, expected: Mapping[str, tuple[int, ...]]
+) -> None:
     """Raises a UserError if the files do not have the expected shapes."""
+    starts = tuple({theirs.partition("N.")[0] if "N." in theirs else "embeddings." for theirs in kind.modules.values()})
     for path, header in headers.items():
-        for key, name in _names(header).items():
+        for key, name in _names(header, kind).items():
             if name in expected:
                 _check_entry(path, key, header[key], expected[name])
-            elif name.startswith(("embeddings.", "encoder.layer.")) and name not in BUFFERS:
+            elif name.startswith(starts) and name not in BUFFERS:
                 raise UserError(f"{path}: tensor {key} does not fit {CONFIG}; download the encoder again")
 
 
-def _names(header: Mapping[str, Entry]) -> dict[str, str]:
-    """The BertModel name of each tensor of a file, without those of heads."""
-    prefix = "bert." if any(key.startswith("bert.") for key in header) else ""
+def _names(header: Mapping[str, Entry], kind: Kind) -> dict[str, str]:
+    """The name of each tensor of a file in a model without a head; without those of heads."""
+    prefix = kind.prefix if any(key.startswith(kind.prefix) for key in header) else ""
     return {key: _current_name(key.removeprefix(prefix)) for key in header if key.startswith(prefix)}
 
 
@@ -226,12 +223,12 @@ def _check_entry(path: Path, key: str, entry: Entry, shape: tuple[int, ...]) -> 
         raise UserError(f"{path}: tensor {key} is {entry.dtype}; quantized weights are not supported")
 
 
-def _read_file(path: Path, header: Mapping[str, Entry], expected: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Reads the file's expected tensors by their BertModel names; others (heads, buffers) are ignored."""
+def _read_file(path: Path, header: Mapping[str, Entry], kind: Kind, expected: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Reads the file's expected tensors by their names without a prefix; others (heads, buffers) are ignored."""
     tensors: dict[str, Tensor] = {}
     try:
         with safe_open(path, framework="pt") as file:
-            for key, name in _names(header).items():
+            for key, name in _names(header, kind).items():
                 if name in expected:
                     # A copy, because the file is memory-mapped and may change.
                     tensors[name] = file.get_tensor(key).to(torch.float32, copy=True)
@@ -248,18 +245,18 @@ def _current_name(name: str) -> str:
     return name
 
 
-def save_encoder(encoder: Bert, folder: Path, pad_id: int = 0) -> None:
-    """Writes config.json and model.safetensors for transformers' BertModel, each atomically.
+def save_encoder(encoder: Encoder, folder: Path, pad_id: int = 0) -> None:
+    """Writes config.json and model.safetensors for transformers, each atomically.
 
     `pad_id` is the tokenizer's; the encoder itself has no padding.
     """
-    tensors = {hugging_face_name(name): tensor.cpu().contiguous() for name, tensor in encoder.state_dict().items()}
+    tensors = _their_tensors(encoder)
     with atomic_file(folder / WEIGHTS) as weights, atomic_file(folder / CONFIG) as config:
         save_file(tensors, weights, metadata={"format": "pt"})
         config.write_text(json.dumps(config_of(encoder.shape, pad_id), indent=2) + "\n", encoding="utf-8")
 
 
-def fingerprints(encoder: Bert) -> tuple[str, str]:
+def fingerprints(encoder: Encoder) -> tuple[str, str]:
     """SHA-256 of the encoder without its pooler, and of the pooler, which is random if the encoder's files have none.
 
     They include the tensors' names, shapes and float32 bytes, sorted by name, and the settings that no tensor shows.
@@ -267,6 +264,10 @@ def fingerprints(encoder: Bert) -> tuple[str, str]:
     """
     shape = encoder.shape
     encoder_digest = hashlib.sha256(f"{shape.heads} {shape.norm_eps} {shape.activation}\n".encode())
+    if shape.kind != "bert":
+        unseen = ("global_every", "window", "global_theta", "local_theta")
+        values = [getattr(shape, name) for name in unseen if hasattr(shape, name)]
+        encoder_digest.update(f"{shape.kind} {values}\n".encode())
     pooler_digest = hashlib.sha256()
     for name, tensor in sorted(encoder.state_dict().items()):
         digest = pooler_digest if name.startswith("pooler.") else encoder_digest

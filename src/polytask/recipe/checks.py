@@ -11,7 +11,7 @@ from polytask.types import UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 REQUIRED = {
-    "kind": "classes, yes_no, score or text",
+    "kind": "classes, yes_no, score, multilabel or text",
     "text": "the name of the column with the text, or of two columns",
     "label": "the name of the column with the labels",
     "train": "the file with the training rows",
@@ -44,6 +44,9 @@ def check_recipe(recipe: Recipe, where: str) -> None:
     names = [regularizer.name for regularizer in recipe.regularizers]
     if len(set(names)) < len(names):
         raise UserError(f"{where}: regularizers: must be different, found {', '.join(names)}")
+    for plugin in recipe.plugins:
+        if not plugin.endswith(".py") or "\0" in plugin:
+            raise UserError(f"{where}: plugins: must be Python files, whose names end in .py; found {plugin!r}")
     for task, runs in recipe.teachers.items():
         if task not in recipe.tasks:
             raise UserError(unknown(f"{where}: teachers", task, recipe.tasks, "task"))
@@ -114,19 +117,43 @@ def _check_task(task: TaskSpec, where: str) -> None:
             raise UserError(f"{where}.range: must be the lowest and highest score, such as [0, 5]; found nothing")
         if not task.range[0] < task.range[1]:
             raise UserError(f"{where}.range: the first value must be lower than the second, found {list(task.range)}")
-    if task.classes is not None and (task.kind != "classes" or len(set(task.classes)) < max(2, len(task.classes))):
+    if task.classes is not None and (
+        task.kind not in ("classes", "multilabel") or len(set(task.classes)) < max(2, len(task.classes))
+    ):
         raise UserError(
-            f"{where}.classes: must be two or more different names, for kind classes only; found {list(task.classes)}"
+            f"{where}.classes: must be two or more different names, for kinds classes and multilabel only; found "
+            f"{list(task.classes)}"
         )
+    _check_labels(task, where)
     if task.abstain_below is not None and task.kind not in ("classes", "yes_no"):
         raise UserError(
             f"{where}.abstain_below: is only for kinds classes and yes_no, which have probabilities; found "
             f"{task.abstain_below} for kind {task.kind}"
         )
     for reference in task.metrics:
-        module, _, function = reference.rpartition(":")
-        if not module or not function.isidentifier():
-            raise UserError(f"{where}.metrics: must be functions as module:function, found {reference!r}")
+        module, colon, function = reference.rpartition(":")
+        if bool(colon) != bool(module) or not function.isidentifier():
+            raise UserError(
+                f"{where}.metrics: must be functions as module:function, or metrics that a plug-in registers; found "
+                f"{reference!r}"
+            )
+
+
+def _check_labels(task: TaskSpec, where: str) -> None:
+    if isinstance(task.label, tuple):
+        if task.kind != "multilabel":
+            raise UserError(f"{where}.label: must be one column for kind {task.kind}, found {list(task.label)}")
+        if len(set(task.label)) < max(2, len(task.label)):
+            raise UserError(f"{where}.label: must be two or more different columns, found {list(task.label)}")
+        if task.classes is not None:
+            raise UserError(f"{where}.classes: must be left out: the names of the label columns are the classes")
+    if task.kind == "multilabel":
+        if task.separator is not None and not task.separator.strip(" "):
+            raise UserError(f"{where}.separator: must be one or more characters such as |, found {task.separator!r}")
+        return
+    for name, default in (("separator", None), ("thresholds", "tuned")):
+        if (value := getattr(task, name)) != default:
+            raise UserError(f"{where}.{name}: must be left out for kind {task.kind}, found {value!r}")
 
 
 def _check_add(add: AddSettings, where: str) -> None:

@@ -33,7 +33,10 @@ def with_absolute_files(recipe: Recipe, where: str, folder: Path) -> Recipe:
     for field, name, run in teacher_runs(recipe):
         path = os.path.abspath(folder / os.path.expanduser(_expand(run, f"{where}: {field}")))
         teachers[name] = (*teachers.get(name, ()), path)
-    return replace(recipe, tasks=tasks, data=None, encoder=encoder, teachers=teachers)
+    plugins = tuple(
+        os.path.abspath(folder / os.path.expanduser(_expand(file, f"{where}: plugins"))) for file in recipe.plugins
+    )
+    return replace(recipe, tasks=tasks, data=None, encoder=encoder, teachers=teachers, plugins=plugins)
 
 
 def locate_function(reference: str, folder: Path) -> str:

@@ -17,6 +17,7 @@ from polytask.recipe.checks import check_blanks, check_recipe
 from polytask.recipe.earlier import is_of_run, with_earlier_values
 from polytask.recipe.paths import locate_function, with_absolute_files
 from polytask.recipe.records import Recipe, check_task_name, recipe_to_mapping
+from polytask.recipe.task_classes import DATA_FIELDS, needs_files
 from polytask.recipe.yaml_files import load_yaml
 from polytask.settings import MethodChoice
 from polytask.types import UserError, unknown
@@ -90,6 +91,9 @@ def _with_absolute_paths(base: Mapping[str, Any], folder: Path) -> dict[str, Any
         content["encoder"] = str(folder / content["encoder"])
     if isinstance(content.get("tasks"), Mapping):
         content["tasks"] = {name: _with_located_metrics(task, folder) for name, task in content["tasks"].items()}
+    if isinstance(content.get("plugins"), list | str):
+        plugins = content["plugins"] if isinstance(content["plugins"], list) else [content["plugins"]]
+        content["plugins"] = [_below(folder, file) for file in plugins]
     if isinstance(content.get("teachers"), Mapping):
         content["teachers"] = {
             task: [_below(folder, run) for run in runs] if isinstance(runs, list) else _below(folder, runs)
@@ -98,8 +102,8 @@ def _with_absolute_paths(base: Mapping[str, Any], folder: Path) -> dict[str, Any
     return content
 
 
-def _below(folder: Path, run: Any) -> str:
-    return run if isinstance(run, str) and run.startswith(("$", "~")) else str(folder / str(run))
+def _below(folder: Path, path: Any) -> str:
+    return path if isinstance(path, str) and path.startswith(("$", "~")) else str(folder / str(path))
 
 
 def _with_located_metrics(task: Any, folder: Path) -> Any:
@@ -111,10 +115,19 @@ def _with_located_metrics(task: Any, folder: Path) -> Any:
 def recipe_from(
     content: Any, settings: Iterable[str] = (), where: str = "recipe", folder: Path | None = None
 ) -> Recipe:
-    """Reads a recipe from a mapping of plain values. Paths are relative to `folder` (default: the current one)."""
+    """Reads a recipe from a mapping. Paths are relative to `folder` (default: the current one).
+
+    A task can be a mapping or an object such as `Classes`. Its data can be in memory; it is then written to a file in
+    the cache, which the recipe names.
+    """
     if not isinstance(content, Mapping):
         raise UserError(f"{where}: a recipe must be a mapping with the field `tasks`, found {type(content).__name__}")
     content = dict(content)
+    tasks = content.get("tasks")
+    if isinstance(tasks, Mapping) and any(map(needs_files, tasks.values())):
+        from polytask.recipe.in_memory import with_files  # imports pyarrow and tokenizers  # noqa: PLC0415
+
+        content["tasks"] = with_files(tasks, where)
     for setting in settings:
         content = with_setting(content, setting)
     tasks = content.get("tasks")
@@ -172,5 +185,12 @@ def _with_value(content: Mapping[str, Any], keys: list[str], value: Any) -> dict
 
 
 def write_recipe(recipe: Recipe, path: Path) -> None:
-    """Writes the recipe with all defaults as YAML, which `read_recipe` reads back unchanged."""
-    write_atomically(path, yaml.safe_dump(recipe_to_mapping(recipe), sort_keys=False, allow_unicode=True))
+    """Writes the recipe with all defaults as YAML, which `read_recipe` reads back unchanged.
+
+    Files in the recipe's folder have relative names, so that the folder can be moved.
+    """
+    content, folder = recipe_to_mapping(recipe), os.path.join(os.path.abspath(path.parent), "")
+    for task in content["tasks"].values():
+        inside = {field: task[field] for field in DATA_FIELDS if str(task[field]).startswith(folder)}
+        task |= {field: source.removeprefix(folder) for field, source in inside.items()}
+    write_atomically(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))

@@ -62,6 +62,9 @@ class Recipe:
     word_tags: WordTags | None = None
     """A tagger for the words of all texts. An embedding of each word's tag is added to its token embeddings. Default:
     no tags, or those of the tasks' `tags` columns. See below."""
+    plugins: tuple[str, ...] = ()
+    """Python files in the recipe's folder that register methods of your own, as in [my_adapter.py]. They run only after
+    you have trusted them (--trust-plugins): see plugins.md."""
     train: TrainSettings = field(default_factory=TrainSettings)
     """Training settings. See below."""
     add: AddSettings | None = None
@@ -81,6 +84,15 @@ def recipe_to_mapping(recipe: Recipe) -> dict[str, Any]:
     for task in content["tasks"].values():
         del task["name"]
     return content
+
+
+def strings_in(content: Any) -> Iterator[str]:
+    """All strings in a mapping of plain values, such as the names of methods."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, Mapping | list | tuple):
+        for inner in content.values() if isinstance(content, Mapping) else content:
+            yield from strings_in(inner)
 
 
 def flat_fields(recipe: Recipe) -> dict[str, Any]:

@@ -22,7 +22,8 @@ HEADER = """\
 
 FILL_IN = {
     "text": "the column with the text, or [COLUMN, COLUMN] for a pair",
-    "label": "the column with the labels; then check that `kind` is right (classes, yes_no, or score with its range)",
+    "label": "the column with the labels; then check that `kind` is right (classes, yes_no, multilabel, or score with "
+    "its range)",
     "dev": "a file with dev rows",
 }
 """What to write in a field that was left blank."""
@@ -64,7 +65,7 @@ def start_recipe(
         guess = guess_task(
             name, train, dev=devs.get(name), label=labels.get(name), text=texts.get(name), others=others, taken=taken
         )
-        if guess.spec.label is not None:
+        if isinstance(guess.spec.label, str):
             label_columns[name] = guess.spec.label
         spec, reasons[name], split = _with_dev(guess, target.parent)
         tasks.append(_task_text(spec, reasons[name], target.parent, guess.columns))
@@ -130,7 +131,7 @@ def _task_text(spec: TaskSpec, reasons: list[str], folder: Path, columns: Sequen
         "label": spec.label,
         "train": _relative(folder, spec.train) if spec.train else None,
         "dev": _relative(folder, spec.dev) if spec.dev else None,
-        **{field: value for field in ("encoding", "delimiter") if (value := getattr(spec, field))},
+        **{field: value for field in ("separator", "encoding", "delimiter") if (value := getattr(spec, field))},
     }
     comments = "".join(f"  # {_one_line(reason)}\n" for reason in reasons)
     body = yaml.safe_dump({spec.name: content}, sort_keys=False, allow_unicode=True, width=1000)

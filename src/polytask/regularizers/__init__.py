@@ -24,3 +24,17 @@ REGULARIZERS: dict[str, Callable[..., Regularizer]] = {
     "smart": Smart,
     "soft_sharing": SoftSharing,
 }
+
+__all__ = [
+    "REGULARIZERS",
+    "Bregman",
+    "Ewc",
+    "InBatchNegatives",
+    "L2Sp",
+    "Lnsr",
+    "Lwf",
+    "RDrop",
+    "Regularizer",
+    "Smart",
+    "SoftSharing",
+]

@@ -7,22 +7,26 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from polytask.losses.base import symmetric_distance, weighted_sum
-from polytask.model import MultiTaskModel, Pass
 from polytask.stream import Stream
 from polytask.types import Stage, UserError
+
+if TYPE_CHECKING:
+    from polytask.model import MultiTaskModel, Pass
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
 class RegularizerContext:
     """What every regularizer is given in addition to its options."""
 
-    model: MultiTaskModel
+    model: "MultiTaskModel"
     """The model before the first step."""
     weights: Mapping[str, float]
     """The weight of each trained task's loss, with its scale. It also weights the terms that compare the task's
@@ -99,10 +103,10 @@ class Regularizer(ABC):
         self.context = context
 
     @abstractmethod
-    def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
+    def penalty(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         """Return a differentiable scalar that is added to the tasks' losses. `forward` is the step's forward pass."""
 
-    def pulls(self, model: MultiTaskModel, forward: Pass) -> list[Pull]:
+    def pulls(self, model: "MultiTaskModel", forward: "Pass") -> list[Pull]:
         """Return pulls whose sum is the penalty, if it is such a sum, else none.
 
         A captured step then adds their gradient in one pass over the weights instead of differentiating `penalty`. A
@@ -110,13 +114,13 @@ class Regularizer(ABC):
         """
         return []
 
-    def start(self, model: MultiTaskModel) -> None:
+    def start(self, model: "MultiTaskModel") -> None:
         """Called once, before the first step of a run that adds tasks to those in `context.learned`.
 
         A resumed run calls `load_state_dict` instead.
         """
 
-    def after_step(self, model: MultiTaskModel, step: int) -> None:
+    def after_step(self, model: "MultiTaskModel", step: int) -> None:
         """Called after the optimizer's update of each step; `step` is counted from 1."""
 
     def acts_after(self, step: int) -> bool:
@@ -132,7 +136,7 @@ class Regularizer(ABC):
 
     def output_distance(
         self,
-        model: MultiTaskModel,
+        model: "MultiTaskModel",
         one: Mapping[str, Tensor],
         other: Mapping[str, Tensor],
         fixed_targets: bool = False,
@@ -145,6 +149,6 @@ class Regularizer(ABC):
         return weighted_sum(distances, self.context.weights)
 
 
-def frozen_copy(model: MultiTaskModel) -> MultiTaskModel:
+def frozen_copy(model: Module) -> Module:
     """Return a copy of the model in eval mode whose parameters have no gradients."""
     return copy.deepcopy(model).eval().requires_grad_(False)

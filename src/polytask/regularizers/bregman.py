@@ -1,13 +1,18 @@
 """Bregman proximal point: keeps the outputs close to those of a running average of the model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from polytask.model import MultiTaskModel, Pass
-from polytask.regularizers.base import Followers, Regularizer, RegularizerContext, frozen_copy
+from polytask.losses.base import symmetric_distance
+from polytask.regularizers.base import Followers, Module, Regularizer, RegularizerContext, frozen_copy
 from polytask.settings import NonNegative, Share
+from polytask.types import LabelKind
+
+if TYPE_CHECKING:
+    from polytask.model import MultiTaskModel, Pass
 
 
 class Bregman(Regularizer):
@@ -31,16 +36,14 @@ class Bregman(Regularizer):
         self.weight = weight
         self.beta = beta
         self.late_beta = late_beta
-        self.average = frozen_copy(context.model)
-        averages, weights = tuple(self.average.parameters()), tuple(context.model.parameters())
-        self.followers = Followers(averages, weights, self._rate)
+        self.average, self.followers = running_average(context.model, self._rate)
 
-    def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
+    def penalty(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         with torch.no_grad():
             targets = self.average(forward.stream)
         return self.weight * self.output_distance(model, forward.outputs, targets)
 
-    def after_step(self, model: MultiTaskModel, step: int) -> None:
+    def after_step(self, model: "MultiTaskModel", step: int) -> None:
         self.followers.move(step)
 
     def _rate(self, step: int) -> float:
@@ -51,3 +54,21 @@ class Bregman(Regularizer):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self.average.load_state_dict(state)
+
+
+def running_average(model: Module, rate: Callable[[int], float]) -> tuple[Module, Followers]:
+    """Return a copy of a model and what moves it: `followers.move(step)` after each step, counted from 1.
+
+    `theta~ <- theta~ + rate(step) (theta - theta~)`, so the paper's beta is `1 - rate`. The copy is in eval mode, and
+    its parameters have no gradients. Buffers do not follow those of the model.
+    """
+    average = frozen_copy(model)
+    return average, Followers(tuple(average.parameters()), tuple(model.parameters()), rate)
+
+
+def penalty_of(outputs: Tensor, targets: Tensor, kind: LabelKind = "classes") -> Tensor:
+    """Return the distance l_s between the outputs of any model and those of its running average.
+
+    Outputs are [B, C] logits for kind classes, [B] logits for yes_no, or [B] numbers for score.
+    """
+    return symmetric_distance(outputs, targets.detach(), kind)

@@ -1,14 +1,18 @@
 """Elastic weight consolidation: keeps the weights that matter for earlier tasks where they were."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from polytask.fused_forms import fusible
-from polytask.model import MultiTaskModel, Pass, eval_mode
+from polytask.modes import eval_mode
 from polytask.regularizers.base import Pull, Regularizer, RegularizerContext
 from polytask.settings import Count, NonNegative, Share
+
+if TYPE_CHECKING:
+    from polytask.model import MultiTaskModel, Pass
 
 
 class Ewc(Regularizer):
@@ -45,27 +49,27 @@ class Ewc(Regularizer):
         self.centre: dict[str, Tensor] = {}
         """theta*. Both are empty before the first stage has ended."""
 
-    def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
+    def penalty(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         if not self.fisher:
             return torch.zeros((), device=model.device)
         weights, centres = [self.encoder[n] for n in self.fisher], [self.centre[n] for n in self.fisher]
         return self.weight / 2 * weighted_distance(weights, centres, list(self.fisher.values()))
 
-    def pulls(self, model: MultiTaskModel, forward: Pass) -> list[Pull]:
+    def pulls(self, model: "MultiTaskModel", forward: "Pass") -> list[Pull]:
         return [Pull(self.encoder[n], self.weight, self.centre[n], f) for n, f in self.fisher.items()]
 
-    def start(self, model: MultiTaskModel) -> None:
+    def start(self, model: "MultiTaskModel") -> None:
         self._consolidate(model, self.context.learned)
 
     def acts_after(self, step: int) -> bool:
         return self.context.finished_task(step) is not None
 
-    def after_step(self, model: MultiTaskModel, step: int) -> None:
+    def after_step(self, model: "MultiTaskModel", step: int) -> None:
         task = self.context.finished_task(step)
         if task is not None:
             self._consolidate(model, [task])
 
-    def _consolidate(self, model: MultiTaskModel, tasks: Sequence[str]) -> None:
+    def _consolidate(self, model: "MultiTaskModel", tasks: Sequence[str]) -> None:
         """Update F and theta* after these tasks have been trained."""
         self.fisher = {name: self.decay * f for name, f in self.fisher.items()}
         for task in tasks:
@@ -74,7 +78,7 @@ class Ewc(Regularizer):
         self.centre = {name: p.detach().clone() for name, p in self.encoder.items()}
         self.phase += 1
 
-    def fisher_information(self, model: MultiTaskModel, task: str) -> dict[str, Tensor]:
+    def fisher_information(self, model: "MultiTaskModel", task: str) -> dict[str, Tensor]:
         """The diagonal of the task's Fisher information for each of the encoder's weights."""
         assert self.context.examples is not None
         if not self.encoder:

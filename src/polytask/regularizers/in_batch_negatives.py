@@ -1,16 +1,18 @@
 """In-batch negatives: a text should be closer to its partner than to the other texts of the batch."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.settings import Bounds, NonNegative, Positive
 from polytask.stream import Encoded, Stream
 from polytask.types import UserError, unknown
+
+if TYPE_CHECKING:
+    from polytask.model import MultiTaskModel, Pass
 
 WHERE = "recipe: regularizers: in_batch_negatives"
 MULTIPLIER = 6364136223846793005  # odd, so that no power of it is 0 modulo 2^64
@@ -59,13 +61,13 @@ class InBatchNegatives(Regularizer):
         self.symmetric = symmetric
         self.tasks = list(tasks or usable)
 
-    def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
+    def penalty(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         losses = [self._loss(model, forward, task) for task in self.tasks if task in forward.outputs]
         if not losses:
             return torch.zeros((), device=model.device)
         return self.weight * torch.stack(losses).sum()
 
-    def _loss(self, model: MultiTaskModel, forward: Pass, task: str) -> Tensor:
+    def _loss(self, model: "MultiTaskModel", forward: "Pass", task: str) -> Tensor:
         head, k, layout = model.head(task), model.tasks.index(task), forward.stream.layout
         assert head.pooling is not None
         pooled_SD = Encoded(forward.states[-1], layout, k, model.encoder.pool).pool(head.pooling)
@@ -83,7 +85,7 @@ class InBatchNegatives(Regularizer):
         return loss
 
 
-def _is_usable(model: MultiTaskModel, task: str) -> bool:
+def _is_usable(model: "MultiTaskModel", task: str) -> bool:
     head = model.head(task)
     return head.reading != "joined" and head.pooling is not None and head.labels.kind in ("yes_no", "score")
 

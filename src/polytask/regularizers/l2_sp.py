@@ -1,15 +1,18 @@
 """L2-SP: weight decay towards the pretrained weights."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.fused_forms import fusible
-from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Pull, Regularizer, RegularizerContext
 from polytask.settings import NonNegative
+
+if TYPE_CHECKING:
+    from polytask.model import MultiTaskModel, Pass
 
 
 class L2Sp(Regularizer):
@@ -38,18 +41,18 @@ class L2Sp(Regularizer):
         copies = [p for layer in replacements.values() for p in layer.parameters() if p.requires_grad]
         self._start = {p: p.detach().clone() for p in [*self._encoder, *copies]}
 
-    def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
+    def penalty(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         pretrained, new = self._parts(model, forward)
         distance = squared_distance(pretrained, [self._start[p] for p in pretrained], model.device)
         size = sum((p.square().sum() for p in new), torch.zeros((), device=model.device))
         return self.alpha / 2 * distance + self.beta / 2 * size
 
-    def pulls(self, model: MultiTaskModel, forward: Pass) -> list[Pull]:
+    def pulls(self, model: "MultiTaskModel", forward: "Pass") -> list[Pull]:
         pretrained, new = self._parts(model, forward)
         to_start = [Pull(p, self.alpha, self._start[p]) for p in pretrained]
         return [*to_start, *(Pull(p, self.beta) for p in new)]
 
-    def _parts(self, model: MultiTaskModel, forward: Pass) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    def _parts(self, model: "MultiTaskModel", forward: "Pass") -> tuple[list[nn.Parameter], list[nn.Parameter]]:
         """w and v: the pretrained and the new weights of the encoder and of the tasks in the stream."""
         own = [
             parameter

@@ -1,18 +1,21 @@
 """Noise stability: little noise inside the encoder should change the layers above it little."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from polytask.losses.base import at_least_float32
-from polytask.model import MultiTaskModel, Pass, eval_mode
+from polytask.modes import eval_mode
 from polytask.regularizers.base import Regularizer, RegularizerContext
+from polytask.seeds import RandomState
 from polytask.settings import NonNegative
-from polytask.stream import Layout
 from polytask.types import UserError
+
+if TYPE_CHECKING:
+    from polytask.model import MultiTaskModel, Pass
 
 Dropout = Literal["same", "off"]
 
@@ -58,27 +61,24 @@ class Lnsr(Regularizer):
         self.lambdas = lambdas or (1.0,) * (layers - layer)
         self.dropout = dropout
 
-    def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
+    def penalty(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         layout = forward.stream.layout
         real = max(last for _, last in layout.token_ranges)
         states = self._with_same_dropout if self.dropout == "same" else self._without_dropout
-        parts = [
-            factor * mean_square(at_least_float32(noisy_TD[:real]) - at_least_float32(clean_TD[:real]), layout)
-            for factor, clean_TD, noisy_TD in zip(self.lambdas, *states(model, forward, real), strict=True)
-        ]
-        return self.weight * torch.stack(parts).sum()
+        clean, noisy = ([h_TD[:real] for h_TD in side] for side in states(model, forward, real))
+        # Only streams of static shape have filler among these tokens.
+        is_real_T = layout.is_real_T if layout.static_shape else None
+        return self.weight * state_distance(clean, noisy, self.lambdas, is_real_T)
 
     def noise(self, x_TD: Tensor, real: int) -> Tensor:
         """Draw e, without gradient; it is zero for filler, which is in the rows from `real` on."""
         x_TD = x_TD.detach()
         e_TD = torch.zeros_like(x_TD)
-        direction_TD = torch.randn_like(x_TD[:real])
-        norm_T1 = self.share * x_TD[:real].norm(dim=-1, keepdim=True)
-        e_TD[:real] = direction_TD * (norm_T1 / direction_TD.norm(dim=-1, keepdim=True))
+        e_TD[:real] = noise_of(x_TD[:real], self.share)
         return e_TD
 
     def _with_same_dropout(
-        self, model: MultiTaskModel, forward: Pass, real: int
+        self, model: "MultiTaskModel", forward: "Pass", real: int
     ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Return the outputs of the layers from b on, clean and noisy."""
         encoder, adapter, layout = model.encoder, model.adapter, forward.stream.layout
@@ -94,7 +94,7 @@ class Lnsr(Regularizer):
         return forward.states[self.layer + 1 :], noisy
 
     def _without_dropout(
-        self, model: MultiTaskModel, forward: Pass, real: int
+        self, model: "MultiTaskModel", forward: "Pass", real: int
     ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Return the outputs of the layers from b on, clean and noisy."""
         encoder, adapter, layout = model.encoder, model.adapter, forward.stream.layout
@@ -106,9 +106,51 @@ class Lnsr(Regularizer):
         return clean[self.layer + 1 :], noisy
 
 
-def mean_square(x_TD: Tensor, layout: Layout) -> Tensor:
-    """Mean of the squares over the real tokens. Only streams of static shape have filler among these tokens."""
-    if not layout.static_shape:
+def noise_of(x_TD: Tensor, share: float) -> Tensor:
+    """Draw noise: for each token a random direction, with a norm of `share` times the norm of the token's x."""
+    direction_TD = torch.randn_like(x_TD)
+    norm_T1 = share * x_TD.norm(dim=-1, keepdim=True)
+    noise_TD: Tensor = direction_TD * (norm_T1 / direction_TD.norm(dim=-1, keepdim=True))
+    return noise_TD
+
+
+def state_distance(
+    clean: Sequence[Tensor], noisy: Sequence[Tensor], lambdas: Sequence[float], is_real_T: Tensor | None
+) -> Tensor:
+    """`sum_r lambda_r |noisy_r - clean_r|^2 / D`, mean over the real tokens (None: all tokens are real)."""
+    parts = [
+        factor * mean_square(at_least_float32(noisy_TD) - at_least_float32(clean_TD), is_real_T)
+        for factor, clean_TD, noisy_TD in zip(lambdas, clean, noisy, strict=True)
+    ]
+    return torch.stack(parts).sum()
+
+
+def mean_square(x_TD: Tensor, is_real_T: Tensor | None) -> Tensor:
+    """Mean of the squares over the real tokens."""
+    if is_real_T is None:
         return x_TD.square().mean()
-    real_T = layout.is_real_T
-    return (x_TD.square().mean(-1) * real_T).sum() / real_T.sum()
+    return (x_TD.square().mean(-1) * is_real_T).sum() / is_real_T.sum()
+
+
+def penalty_of(
+    layers: Callable[[Tensor], Sequence[Tensor]],
+    x_BLD: Tensor,
+    *,
+    share: float = 0.05,
+    lambdas: Sequence[float] | None = None,
+    mask_BL: Tensor | None = None,
+) -> tuple[Sequence[Tensor], Tensor]:
+    """Return the states `layers(x)` of any model and LNSR's penalty `sum_r lambda_r |h_r(x+e) - h_r(x)|^2 / D`.
+
+    `layers` maps the input x of a layer, such as the output of the embeddings, to the outputs of that layer and of
+    those above it, each [B, L, D]. It is called twice, with the same dropout. Where `mask_BL` is 0, tokens are padding:
+    they get no noise and have no part in the mean. The formula is that of `Lnsr`, with a weight of 1.
+    """
+    random = RandomState(x_BLD.device)
+    clean = layers(x_BLD)
+    e_BLD = noise_of(x_BLD.detach(), share)
+    if mask_BL is not None:
+        e_BLD = e_BLD * mask_BL[..., None]
+    with random.replay():
+        noisy = layers(x_BLD + e_BLD)
+    return clean, state_distance(clean, noisy, lambdas or [1.0] * len(clean), mask_BL)

@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from polytask.losses.base import distillation_loss
-from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext, frozen_copy
 from polytask.regularizers.other_task import as_task, readable_layouts
 from polytask.settings import NonNegative, Positive
 from polytask.stream import Encoded, Layout
+
+if TYPE_CHECKING:
+    from polytask.model import MultiTaskModel, Pass
 
 FINISHED = "finished"
 
@@ -46,7 +49,7 @@ class Lwf(Regularizer):
         """The number of stages that have ended."""
         self.copy: MultiTaskModel | None = None
 
-    def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
+    def penalty(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         total = torch.zeros((), device=model.device)
         if self.copy is None or not any(p.requires_grad for p in model.encoder.parameters()):
             return total
@@ -67,14 +70,14 @@ class Lwf(Regularizer):
         tasks = [*self.context.learned, *(stage.task for stage in self.context.stages[: self.finished])]
         return [task for task in tasks if self.context.model.head(task).labels.kind != "text"]
 
-    def _states(self, model: MultiTaskModel, forward: Pass, task: str) -> tuple[Tensor, Tensor]:
+    def _states(self, model: "MultiTaskModel", forward: "Pass", task: str) -> tuple[Tensor, Tensor]:
         """Encode the stream as if all of it belonged to the task, with the copy's encoder and with the trained one."""
         assert self.copy is not None
         stream = replace(forward.stream, layout=as_task(forward.stream.layout, model.tasks.index(task)))
         return self.copy.encode(stream), model.encode(stream, adapter=self.copy.adapter)
 
     def _outputs(
-        self, model: MultiTaskModel, task: str, layouts: Sequence[Layout], states: tuple[Tensor, Tensor]
+        self, model: "MultiTaskModel", task: str, layouts: Sequence[Layout], states: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, ...]:
         """The outputs of the task's head in the copy, for the states of both encoders."""
         assert self.copy is not None
@@ -84,17 +87,17 @@ class Lwf(Regularizer):
             for hidden_TD, encoder in zip(states, (self.copy.encoder, model.encoder), strict=True)
         )
 
-    def start(self, model: MultiTaskModel) -> None:
+    def start(self, model: "MultiTaskModel") -> None:
         self._keep_copy(model)
 
-    def _keep_copy(self, model: MultiTaskModel) -> None:
+    def _keep_copy(self, model: "MultiTaskModel") -> None:
         self.copy = frozen_copy(model)
         self.phase += 1
 
     def acts_after(self, step: int) -> bool:
         return self.context.finished_task(step) is not None
 
-    def after_step(self, model: MultiTaskModel, step: int) -> None:
+    def after_step(self, model: "MultiTaskModel", step: int) -> None:
         if self.context.finished_task(step) is not None:
             self.finished += 1
             self._keep_copy(model)

@@ -1,12 +1,15 @@
 """Layouts that assign the sequences of a stream to another task, so that its head can read them."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from polytask.model import MultiTaskModel
 from polytask.stream import Layout
 
+if TYPE_CHECKING:
+    from polytask.model import MultiTaskModel
 
-def readable_layouts(model: MultiTaskModel, layout: Layout, task: str) -> Iterator[Layout]:
+
+def readable_layouts(model: "MultiTaskModel", layout: Layout, task: str) -> Iterator[Layout]:
     """Yield a layout for each part of the stream that the task's head can read; in it that part belongs to the task.
 
     A head that reads one sequence per example can read the whole stream. A head that reads several sequences of a pair

@@ -1,11 +1,16 @@
 """R-Drop: two passes with different dropout should have the same outputs."""
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
-from polytask.losses.base import weighted_sum
-from polytask.model import MultiTaskModel, Pass
+from polytask.losses.base import symmetric_distance, weighted_sum
 from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.settings import NonNegative
+from polytask.types import LabelKind
+
+if TYPE_CHECKING:
+    from polytask.model import MultiTaskModel, Pass
 
 
 class RDrop(Regularizer):
@@ -26,7 +31,7 @@ class RDrop(Regularizer):
         self.weight = weight
         self.both_losses = self.needs_labels = both_losses
 
-    def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
+    def penalty(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         second = model.run(forward.stream).outputs
         penalty = self.weight * self.output_distance(model, forward.outputs, second)
         if not self.both_losses:
@@ -34,3 +39,12 @@ class RDrop(Regularizer):
         labels = forward.stream.labels
         losses = {task: model.head(task).loss(outputs, labels[task]) for task, outputs in second.items()}
         return penalty + weighted_sum(losses, self.context.weights)
+
+
+def penalty_of(outputs: Tensor, second: Tensor, kind: LabelKind = "classes") -> Tensor:
+    """Return R-Drop's penalty of the outputs of two passes of any model over the same batch, with other dropout.
+
+    Outputs are [B, C] logits for kind classes, [B] logits for yes_no, or [B] numbers for score. The paper adds the
+    losses of both passes, and half of this penalty times its alpha.
+    """
+    return symmetric_distance(outputs, second, kind)

@@ -1,20 +1,97 @@
 """SMART: the outputs should change little when the word embeddings change a little in the worst direction."""
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from polytask.losses.base import symmetric_distance
-from polytask.model import MultiTaskModel, Pass, without_gradients
+from polytask.modes import without_gradients
 from polytask.regularizers.base import Regularizer, RegularizerContext
+from polytask.seeds import RandomState
 from polytask.settings import Bounds, NonNegative, Positive
 from polytask.stream import Layout
+from polytask.types import LabelKind
+
+if TYPE_CHECKING:
+    from polytask.model import MultiTaskModel, Pass
 
 Mode = Literal["paper", "mtdnn"]
 MTDNN_EPS = 1e-6
 """Added by mt-dnn to the norm it divides by."""
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """How the adversarial change d of embeddings is found: by steps along the gradient, from random noise."""
+
+    mode: Mode = "paper"
+    """paper, or mtdnn: the authors' code."""
+    steps: int = 1
+    epsilon: float = 1e-5
+    """The largest change of a number, in mode paper."""
+    sigma: float = 1e-5
+    """The standard deviation of the noise."""
+    eta: float = 1e-3
+    """The length of a step."""
+
+    def noise(self, x: Tensor) -> Tensor:
+        """Draw the start of d: N(0, sigma^2)."""
+        return self.sigma * torch.randn_like(x)
+
+    def climb(self, distance: Callable[[Tensor], Tensor], d: Tensor, largest: Callable[[Tensor], Tensor]) -> Tensor:
+        """Move d along the gradient of `distance(d)`. `largest` is the largest absolute entry of each sequence."""
+        for _ in range(self.steps):
+            d.requires_grad_()
+            (g,) = torch.autograd.grad(distance(d), d)
+            d = self._move(d.detach(), g, largest)
+        return d
+
+    def _move(self, d: Tensor, g: Tensor, largest: Callable[[Tensor], Tensor]) -> Tensor:
+        match self.mode:
+            case "paper":
+                direction = g / largest(g).clamp(min=torch.finfo(g.dtype).tiny)
+                return (d + self.eta * direction).clamp(-self.epsilon, self.epsilon)
+            case "mtdnn":
+                u = d + self.eta * g
+                return u / (u.abs().amax(-1, keepdim=True) + MTDNN_EPS)
+
+
+def penalty_of(
+    forward: Callable[[Tensor], Tensor],
+    embeddings_BLD: Tensor,
+    kind: LabelKind = "classes",
+    *,
+    mask_BL: Tensor | None = None,
+    ascent: Ascent = Ascent(),  # noqa: B008  (it is frozen)
+    fixed_targets: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return the outputs `forward(embeddings)` of any model and SMART's penalty `l_s(f(x), f(x + d))` of them.
+
+    `forward` maps word embeddings [B, L, D] to outputs: [B, C] logits for kind classes, [B] logits for yes_no, [B]
+    numbers for score. It is called `ascent.steps` + 2 times, always with the same dropout. Where `mask_BL` is 0, the
+    embeddings are padding and are not changed. The formula is that of `Smart`, with a weight of 1.
+    """
+    random = RandomState(embeddings_BLD.device)
+    outputs = forward(embeddings_BLD)
+    x_BLD, clean = embeddings_BLD.detach(), outputs.detach()
+    noise_BLD = ascent.noise(x_BLD)
+    if mask_BL is not None:
+        noise_BLD = noise_BLD * mask_BL[..., None]
+
+    def rerun(changed_BLD: Tensor) -> Tensor:
+        with random.replay():
+            return forward(changed_BLD)
+
+    def distance(d_BLD: Tensor) -> Tensor:
+        changed_BLD = x_BLD + (d_BLD if mask_BL is None else d_BLD * mask_BL[..., None])
+        return len(clean) * symmetric_distance(rerun(changed_BLD), clean, kind)
+
+    d_BLD = ascent.climb(distance, noise_BLD, lambda g_BLD: g_BLD.abs().amax((1, 2), keepdim=True))
+    return outputs, symmetric_distance(outputs, rerun(embeddings_BLD + d_BLD), kind, fixed_targets)
 
 
 class Smart(Regularizer):
@@ -56,43 +133,30 @@ class Smart(Regularizer):
         fixed_targets: bool = False,
     ) -> None:
         super().__init__(context)
-        self.mode = mode
         self.weight = weight
-        self.steps = steps
-        self.epsilon = epsilon
-        self.sigma = sigma
-        self.eta = eta
+        self.ascent = Ascent(mode, steps, epsilon, sigma, eta)
         self.fixed_targets = fixed_targets
 
-    def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
+    def penalty(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         perturbed_TD = forward.words_TD + self.perturbation(model, forward)
         perturbed = model.rerun(forward, perturbed_TD).outputs
         return self.weight * self.output_distance(model, forward.outputs, perturbed, self.fixed_targets)
 
-    def perturbation(self, model: MultiTaskModel, forward: Pass) -> Tensor:
+    def perturbation(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         """Compute d, with one forward and backward pass per step."""
         layout = forward.stream.layout
         x_TD = forward.words_TD.detach()
         clean = {task: outputs.detach() for task, outputs in forward.outputs.items()}
         real = max(last for _, last in layout.token_ranges)
-        d_TD = torch.zeros_like(x_TD)
-        d_TD[:real] = self.sigma * torch.randn_like(x_TD[:real])
-        for _ in range(self.steps):
-            d_TD.requires_grad_()
+        noise_TD = torch.zeros_like(x_TD)
+        noise_TD[:real] = self.ascent.noise(x_TD[:real])
+
+        def distance(d_TD: Tensor) -> Tensor:
             with without_gradients(model):  # of the weights, which this pass does not need
                 perturbed = model.rerun(forward, x_TD + d_TD).outputs
-            (g_TD,) = torch.autograd.grad(_summed_distance(model, perturbed, clean), d_TD)
-            d_TD = self._ascend(d_TD.detach(), g_TD, layout)
-        return d_TD
+            return _summed_distance(model, perturbed, clean)
 
-    def _ascend(self, d_TD: Tensor, g_TD: Tensor, layout: Layout) -> Tensor:
-        match self.mode:
-            case "paper":
-                direction_TD = g_TD / largest_of_sequence(g_TD, layout).clamp(min=torch.finfo(g_TD.dtype).tiny)
-                return (d_TD + self.eta * direction_TD).clamp(-self.epsilon, self.epsilon)
-            case "mtdnn":
-                u_TD = d_TD + self.eta * g_TD
-                return u_TD / (u_TD.abs().amax(-1, keepdim=True) + MTDNN_EPS)
+        return self.ascent.climb(distance, noise_TD, partial(largest_of_sequence, layout=layout))
 
 
 def largest_of_sequence(x_TD: Tensor, layout: Layout) -> Tensor:
@@ -102,7 +166,7 @@ def largest_of_sequence(x_TD: Tensor, layout: Layout) -> Tensor:
     return largest_S.repeat_interleave(cu_S1.diff(), output_size=len(x_TD))[:, None]
 
 
-def _summed_distance(model: MultiTaskModel, one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
+def _summed_distance(model: "MultiTaskModel", one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
     """The distance summed over examples, without the tasks' weights: each example's gradient depends on it alone."""
     parts = [len(one[t]) * symmetric_distance(one[t], other[t], model.head(t).labels.kind) for t in one]
     return torch.stack(parts).sum()

@@ -1,17 +1,19 @@
 """Soft sharing: each task has its own weights, which are pulled towards each other."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polytask.model import MultiTaskModel, Pass
 from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.regularizers.trace_norm import trace_norms
 from polytask.settings import NonNegative
 from polytask.types import UserError
+
+if TYPE_CHECKING:
+    from polytask.model import MultiTaskModel, Pass
 
 Form = Literal["l2", "trace"]
 
@@ -48,7 +50,7 @@ class SoftSharing(Regularizer):
         if form == "trace":
             self.not_capturable = "form trace waits for the device (torch.linalg.eigh)"
 
-    def penalty(self, model: MultiTaskModel, forward: Pass) -> Tensor:
+    def penalty(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         weights = [
             [w if task in forward.outputs else w.detach() for w in model.adapter.task_parameters(task)]
             for task in self.tasks

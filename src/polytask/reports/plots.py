@@ -165,10 +165,20 @@ def _named(labels: Sequence[str]) -> list[tuple[float, str]]:
     return [(float(at), label) for at, label in enumerate(labels)]
 
 
-def confusion_matrix(name: str, title: str, counts: Counts, names: Sequence[str], parts: str = "count share") -> str:
-    """Rows: true class; columns: predicted. Colour is the share of the row; cells say `count`, `share` or both."""
+def confusion_matrix(
+    name: str,
+    title: str,
+    counts: Counts,
+    names: Sequence[str],
+    parts: str = "count share",
+    totals: Counts | None = None,
+) -> str:
+    """Rows: true class; columns: predicted. Colour is the share of the row; cells say `count`, `share` or both.
+
+    `totals` are the numbers of examples of each true class, if a class can be counted several times.
+    """
     size = len(names)
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    shares = counts / np.maximum(counts.sum(1, keepdims=True) if totals is None else totals[:, None], 1)
     labels = [shorten(label, 24) for label in names]
     x, y = _cells(size, size)
     x.names, y.names, x.label, y.label = _named(labels), _named(labels), "predicted", "true"

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polytask.disk.json_files import read_json_lines
+from polytask.evaluation.label_sets import margins_of_sets
 from polytask.evaluation.metrics import per_class
 from polytask.reports import plots
 from polytask.reports.interference import interference_section
@@ -140,6 +141,8 @@ class _Tally:
     rows: int = 0
     unlabelled: int = 0
     pairs: Pairs = field(default_factory=Counter)
+    sets: list[tuple[frozenset[str], frozenset[str]]] = field(default_factory=list)
+    """True and predicted classes of rows with several classes."""
     scores: list[tuple[float, float]] = field(default_factory=list)
     heap: list[tuple[float, int, Json]] = field(default_factory=list)
 
@@ -148,6 +151,8 @@ class _Tally:
         gold, predicted = line.get("label"), line["prediction"]
         if gold is None:
             self.unlabelled += 1
+        elif isinstance(predicted, list):
+            self._add_sets(line, frozenset(gold), frozenset(predicted))
         elif isinstance(predicted, str):
             self.pairs[str(gold), predicted] += 1
             if gold != predicted:
@@ -158,6 +163,15 @@ class _Tally:
             line["error"] = predicted - gold
             if line["error"]:
                 self._keep(abs(line["error"]), line)
+
+    def _add_sets(self, line: Json, gold: frozenset[str], predicted: frozenset[str]) -> None:
+        self.sets.append((gold, predicted))
+        probabilities = line.get("probabilities") or {}
+        wrong = {name: abs((name in gold) - probabilities.get(name, 0.5)) for name in gold ^ predicted}
+        if wrong:
+            line["label"], line["prediction"] = (", ".join(line[key]) or "no class" for key in ("label", "prediction"))
+            line["probability"] = max(wrong.values())
+            self._keep(len(wrong) + max(wrong.values()), line)
 
     def _keep(self, badness: float, line: Json) -> None:
         heapq.heappush(self.heap, (badness, -self.rows, line))
@@ -274,6 +288,8 @@ def _predictions(path: Path, split: str, about: Json, anchor: str) -> Json:
     if tally.scores:
         title = "True and predicted scores"
         shown["plots"] = [plots.score_scatter(f"{anchor}-scatter", title, *zip(*tally.scores, strict=True))]
+    if tally.sets:
+        _show_sets(shown, tally, about, anchor)
     if tally.pairs:
         found = sorted({name for pair in tally.pairs for name in pair})
         names = {name: at for at, name in enumerate(dict.fromkeys([*about.get("classes", []), *found]))}
@@ -286,6 +302,29 @@ def _predictions(path: Path, split: str, about: Json, anchor: str) -> Json:
         shown["classes"] = [{"name": name} | {c: columns[c][at] for c in columns} for name, at in names.items()]
         shown["plots"] = _matrices(f"{anchor}-matrix", tally.pairs, list(names), margins[2])
     return shown
+
+
+def _show_sets(shown: Json, tally: _Tally, about: Json, anchor: str) -> None:
+    """Adds the table of classes and the matrix of co-occurrence, for several classes per row."""
+    found = sorted({name for pair in tally.sets for names in pair for name in names})
+    names = {name: at for at, name in enumerate(dict.fromkeys([*about.get("classes", []), *found]))}
+    gold_NC, predicted_NC = (np.zeros((len(tally.sets), len(names)), np.int64) for _ in range(2))
+    for row, (gold, predicted) in enumerate(tally.sets):
+        gold_NC[row, [names[name] for name in gold]] = 1
+        predicted_NC[row, [names[name] for name in predicted]] = 1
+    columns = per_class(margins_of_sets(gold_NC, predicted_NC))
+    shown["classes"] = [{"name": name} | {c: columns[c][at] for c in columns} for name, at in names.items()]
+    for row, threshold in zip(shown["classes"], about.get("thresholds") or [], strict=False):
+        row["threshold"] = threshold
+    kept, place = _fold(list(names), gold_NC.sum(0))
+    folded = np.eye(len(kept), dtype=np.int64)[place]  # [classes, shown]
+    gold_NS, predicted_NS = ((classes @ folded > 0).astype(np.int64) for classes in (gold_NC, predicted_NC))
+    title = "Co-occurrence: rows with a true and a predicted class, and % of the true class"
+    parts = "count share" if len(kept) <= 10 else "count"
+    totals = gold_NS.sum(0)
+    shown["plots"] = [
+        plots.confusion_matrix(f"{anchor}-matrix", title, gold_NS.T @ predicted_NS, kept, parts, totals=totals)
+    ]
 
 
 def _matrices(name: str, pairs: Pairs, names: Sequence[str], support: Counts) -> list[str]:

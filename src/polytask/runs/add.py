@@ -13,10 +13,12 @@ from typing import Any
 import torch
 
 from polytask import seeds
-from polytask.build import TABLES, encoder_folder, make_model, make_packer, start_heads
+from polytask.build import encoder_folder, make_model, make_packer, start_heads
 from polytask.disk.cache import cache_folder
 from polytask.disk.lock import FolderLock
+from polytask.methods import find_method
 from polytask.model import MultiTaskModel
+from polytask.plugins.files import use_plugins
 from polytask.pretrained.weights import load_encoder
 from polytask.recipe.records import Recipe
 from polytask.runs.bundle import read_split_for, task_tensors
@@ -24,7 +26,7 @@ from polytask.runs.finish import Finished
 from polytask.runs.folder import RunFolder
 from polytask.runs.gate import judge_old_tasks
 from polytask.runs.joining import OldRun, join_recipes, read_old_run
-from polytask.runs.prepare import Prepared, check_metrics, check_warmup, trained_tasks
+from polytask.runs.prepare import Prepared, check_metrics, check_warmup, methods_origin, trained_tasks
 from polytask.runs.run import Running, running_from
 from polytask.runs.session import make_policy, make_session
 from polytask.runs.start import open_run
@@ -44,13 +46,15 @@ def add_task(
     resume: bool = False,
     allow_change: bool = False,
     keep_checkpoints: bool = False,
+    trust_plugins: bool = False,
 ) -> Finished:
     """Adds the tasks of a recipe (a file or a mapping) to a finished run; the result is a run of its own in `folder`.
 
     `finished.refused` says why no model was saved, if an old task dropped by more than `add.max_drop`. `resume`,
-    `allow_change` and `keep_checkpoints` are those of `start_training`.
+    `allow_change`, `keep_checkpoints` and `trust_plugins` are those of `start_training`.
     """
-    return start_adding(run, recipe, folder, settings, resume, allow_change, keep_checkpoints).complete()
+    options = resume, allow_change, keep_checkpoints, trust_plugins
+    return start_adding(run, recipe, folder, settings, *options).complete()
 
 
 def start_adding(
@@ -61,10 +65,11 @@ def start_adding(
     resume: bool = False,
     allow_change: bool = False,
     keep_checkpoints: bool = False,
+    trust_plugins: bool = False,
 ) -> Running:
     """Prepares the run of `add_task`, with the same arguments: iterate its `steps()`, then call `finish()`."""
-    old = read_old_run(Path(run))
-    whole = join_recipes(old, recipe, settings)
+    old = read_old_run(Path(run), trust_plugins)
+    whole = join_recipes(old, recipe, settings, trust_plugins)
     target = RunFolder(Path(folder) if folder is not None else Path("runs") / whole.name)
     return start_joined(old, whole, target, FolderLock(target.path), resume, allow_change, keep_checkpoints)
 
@@ -81,7 +86,7 @@ def start_joined(
     """`start_adding` with a recipe of `join_recipes`, in a folder that the caller may have locked already."""
     with open_run(target, recipe, lock, resume, allow_change) as start:
         prepared = prepare_added(start.recipe, old)
-        origin = {**old.origin, **teacher_origin(recipe)}
+        origin = {**old.origin, **teacher_origin(recipe), **methods_origin(prepared)}
         start.check_data(prepared, origin)
         teachers = {} if start.finished else {**load_teachers(prepared), **_old_model_as_teacher(prepared, old)}
         session = make_session(prepared, target, start.device, teachers, start.checkpoint)
@@ -94,6 +99,7 @@ def start_joined(
 def prepare_added(recipe: Recipe, old: OldRun) -> Prepared:
     """Reads the new tasks, and what is needed of the old ones; builds the model from the old one's weights."""
     tokenizer, add = old.bundle.tokenizer, _settings(recipe)
+    plugins = use_plugins(recipe.plugins)
     check_metrics(recipe)
     new = [spec for name, spec in recipe.tasks.items() if name not in old.tasks]
     read, word_tags = read_tasks(new, tokenizer, cache_folder(), old.bundle.tagger), old.bundle.word_tags
@@ -113,6 +119,7 @@ def prepare_added(recipe: Recipe, old: OldRun) -> Prepared:
         remembered=() if frozen else tuple(name for name in old.tasks if recipe.tasks[name].trained),
         word_tags=word_tags,
         temperatures=old.bundle.temperatures,
+        plugins=plugins,
     )
     prepared.check_lengths()
     check_warmup(prepared)
@@ -135,7 +142,7 @@ def _reader_of_old_examples(recipe: Recipe, old: OldRun) -> str | None:
             "teach; use replay, gem or a_gem"
         )
     for name in (choice.name for choice in recipe.regularizers):
-        if getattr(TABLES["regularizer"].get(name), "needs_examples", False):
+        if getattr(find_method("regularizer", name, "recipe: regularizers"), "needs_examples", False):
             return f"regularizers: {name}"
     return next((f"teachers.{name}" for name in recipe.teachers if name in old.tasks), None)
 

@@ -1,8 +1,9 @@
 """The model folder: what predict, export and add-task load, in files that other programs can open too.
 
 config.json and model.safetensors are the encoder in the layout of Hugging Face Transformers; tokenizer.json is its
-tokenizer; parts.safetensors has the weights of the adapter and the heads; tasks.json, written last, describes the tasks
-and has the hashes of the other files. Knows no training.
+tokenizer; parts.safetensors has the weights of the adapter and the heads; plugins/ has the plug-in files that the model
+needs, which run only if the user has trusted them; tasks.json, written last, describes the tasks and has the hashes of
+the other files. Knows no training.
 """
 
 import json
@@ -25,6 +26,7 @@ from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
 from polytask.model import MultiTaskModel
+from polytask.plugins.files import Plugin, copy_plugins, read_copies, using_plugins
 from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import check_task_name
@@ -65,7 +67,7 @@ class TaskEntry:
 
     kind: LabelKind
     text: tuple[str, ...]
-    label: str | None
+    label: str | tuple[str, ...] | None
     classes: tuple[str, ...]
     range: tuple[float, float]
     metric: str | None
@@ -74,6 +76,10 @@ class TaskEntry:
     tags: tuple[str, ...] = ()
     standardized_by: tuple[float, float] | None = None
     """Mean and standard deviation of the training scores; None for other kinds, and in models of earlier versions."""
+    thresholds: tuple[float, ...] = ()
+    """For kind multilabel, the probability from which each class is predicted; empty: 0.5 for all."""
+    separator: str = ""
+    """For kind multilabel, what separates the classes in a column of text."""
     temperature: Annotated[float, Bounds(0, 1000, "(]")] = 1.0
     """What outputs are divided by before probabilities are computed; 1 in models of earlier versions."""
     abstain_below: Share | None = None
@@ -91,6 +97,8 @@ class TaskEntry:
             encoding=spec.encoding,
             tags=spec.tags,
             standardized_by=labels.standardized_by,
+            thresholds=labels.thresholds,
+            separator=labels.separator,
             temperature=temperature,
             abstain_below=spec.abstain_below,
         )
@@ -104,11 +112,14 @@ class TaskEntry:
         if (self.label is None) != (self.kind == "text"):
             raise UserError(f"{where}.label: every kind except text has a label, found {self.label!r} for {self.kind}")
         fixed = YES_NO.classes if self.kind == "yes_no" else ()
-        if self.kind == "classes":
+        if isinstance(self.label, tuple) and (self.kind != "multilabel" or self.label != self.classes):
+            raise UserError(f"{where}.label: must be one column, found {self.label!r:.200} for {self.kind}")
+        if self.kind in ("classes", "multilabel"):
             if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes) or not all(self.classes):
                 raise UserError(f"{where}.classes: must be two or more different names, found {self.classes!r:.200}")
         elif self.classes != fixed:
             raise UserError(f"{where}.classes: must be {list(fixed)} for kind {self.kind}, found {self.classes!r:.200}")
+        self._check_thresholds(where)
         if self.kind not in ("classes", "yes_no") and (self.temperature != 1 or self.abstain_below is not None):
             raise UserError(f"{where}: kind {self.kind} has no probabilities, so no temperature and no abstain_below")
         low, high = self.range
@@ -122,9 +133,19 @@ class TaskEntry:
                     f"found {[mean, deviation]} for kind {self.kind}"
                 )
 
+    def _check_thresholds(self, where: str) -> None:
+        several = self.kind == "multilabel"
+        if len(self.thresholds) not in ((0, len(self.classes)) if several else (0,)):
+            raise UserError(f"{where}.thresholds: must be one for each class, found {len(self.thresholds)}")
+        if not all(0 <= threshold <= 1 for threshold in self.thresholds):
+            raise UserError(f"{where}.thresholds: must be in [0, 1], found {list(self.thresholds)!r:.200}")
+        if bool(self.separator) != several:
+            raise UserError(f"{where}.separator: only kind multilabel has one, found {self.separator!r:.80}")
+
     def labels(self, vocabulary: int = 0) -> LabelSpace:
         vocabulary = vocabulary if self.kind == "text" else 0
-        return LabelSpace(self.kind, self.classes, *self.range, vocabulary, self.standardized_by)
+        several = self.thresholds, self.separator
+        return LabelSpace(self.kind, self.classes, *self.range, vocabulary, self.standardized_by, *several)
 
     def spec(self, name: str) -> TaskSpec:
         return TaskSpec(
@@ -154,6 +175,8 @@ class TasksFile:
     files: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the other files."""
     word_tags: TagVocabulary | None = None
+    plugins: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the files in plugins/, by name."""
     truncate: Truncate = "end"
 
 
@@ -169,6 +192,7 @@ class Bundle:
     labels: Mapping[str, LabelSpace]
     adapter: MethodChoice
     word_tags: TagVocabulary | None = None
+    plugins: tuple[Plugin, ...] = ()
     temperatures: Mapping[str, float] = field(default_factory=dict)
     """By task: the number that outputs are divided by to get calibrated probabilities. Left out: 1."""
 
@@ -221,6 +245,7 @@ class Bundle:
         labelled = head.decode(outputs)
         calibrated = labelled if temperature == 1 else head.decode(outputs / temperature)
         threshold = self.specs[task].abstain_below if abstain_below is None else abstain_below
+        threshold = threshold if head.labels.kind in ("classes", "yes_no") else None
         predictions = []
         for one, scaled, tokens in zip(
             labelled, calibrated, self.packer.full_lengths(lengths_NW, head.reading).tolist(), strict=True
@@ -242,6 +267,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
     }
     with atomic_file(target.parts) as file:
         save_file(parts, file)
+    copy_plugins(bundle.plugins, folder)
     content = TasksFile(
         format=FORMAT,
         max_length=bundle.packer.max_length,
@@ -252,25 +278,29 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
         },
         files={file.name: sha256(file) for file in target.files if file != target.tasks},
         word_tags=bundle.word_tags,
+        plugins={plugin.name: plugin.sha256 for plugin in bundle.plugins},
         truncate=bundle.packer.truncate,
     )
     write_atomically(target.tasks, json.dumps(asdict(content), indent=1, ensure_ascii=False))
 
 
-def load_run(run: Path) -> Bundle:
+def load_run(run: Path, trust_plugins: bool = False) -> Bundle:
     """The model of a run; `run` may also be the model folder itself."""
     if not run.is_dir():
         raise UserError(f"{run}: there is no such run")
     inner = RunFolder(run).model.path
     if inner.is_dir():
-        return load_bundle(inner)
+        return load_bundle(inner, trust_plugins)
     if find_model(run) is None:
         raise no_model(run)
-    return load_bundle(run)
+    return load_bundle(run, trust_plugins)
 
 
-def load_bundle(folder: Path) -> Bundle:
-    """The model in a folder that may come from a stranger: every file is checked before its content is used."""
+def load_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
+    """The model in a folder that may come from a stranger: every file is checked before its content is used.
+
+    The folder's plug-ins run only if the user has trusted them; `trust_plugins` trusts them first.
+    """
     files = ModelFolder(folder).files
     for file in files:
         if not file.is_file():
@@ -289,15 +319,17 @@ def load_bundle(folder: Path) -> Bundle:
         )
     tokenizer = TextTokenizer.load(folder, content.max_length, content.truncate)
     check_vocabulary(tokenizer, shape, folder)
+    plugins = read_copies(folder, content.plugins, trust_plugins)
     specs = {name: entry.spec(name) for name, entry in content.tasks.items()}
     labels = {name: entry.labels(tokenizer.vocabulary) for name, entry in content.tasks.items()}
-    adapter = complete(content.adapter.choice(), f"{path}: adapter", saved=True)
     tags = content.word_tags
-    model = _load_model(folder, specs, labels, adapter, None if tags is None else len(tags.names))
+    with using_plugins(plugins):
+        adapter = complete(content.adapter.choice(), f"{path}: adapter", saved=True)
+        model = _load_model(folder, specs, labels, adapter, None if tags is None else len(tags.names))
     ids, tagged = (tokenizer.cls_id, tokenizer.sep_id), tags is not None
-    packer = Packer(tuple(specs), *ids, content.max_length, tokenizer.masker, tagged, content.truncate)
+    packer = Packer(tuple(specs), *ids, content.max_length, tokenizer.masker, tagged, tokenizer.pair, content.truncate)
     temperatures = {name: entry.temperature for name, entry in content.tasks.items()}
-    return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter, tags, temperatures)
+    return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter, tags, plugins, temperatures)
 
 
 def read_split_for(bundle: Bundle, spec: TaskSpec, source: str, name: str) -> Split:

@@ -23,7 +23,7 @@ from polytask.runs.phases import Phases
 from polytask.runs.prepare import Prepared, describe_task
 from polytask.runs.report import write_card, write_report
 from polytask.runs.resume import read_environment
-from polytask.runs.score import DevScorer, SplitScores, predict_split, score_split
+from polytask.runs.score import DevScorer, SplitScores, choose_on_dev, predict_split, score_split
 from polytask.runs.summary import Added, Best, Parameters, Summary, write_summary
 from polytask.tasks.describe import baseline
 from polytask.training.journal import read_start
@@ -80,8 +80,9 @@ def finish(
         session.load_best()
     step = session.best_step or 0
     kept = _kept_scores(session, step)
-    scores = {} if kept is None else {"dev": kept}
-    scores |= {s: score_split(prepared, s, step) for s in ("dev", "test") if prepared.splits(s) and s not in scores}
+    scores = {"dev": choose_on_dev(prepared, score_split(prepared, "dev", step) if kept is None else kept)}
+    if prepared.splits("test"):
+        scores["test"] = score_split(prepared, "test", step)
     calibration = calibrate_tasks(prepared, scores)
     temperatures = {name: found["temperature"] for name, found in calibration.items()}
     prepared = replace(prepared, temperatures={**prepared.temperatures, **temperatures})
@@ -184,7 +185,10 @@ def summarize(
         training_rows={task: asdict(score) for task, score in evaluations["dev"].train.items()},
         start=None if before is None else asdict(before)["tasks"],
         untrained={} if before is None else before.baselines,
-        remarks=() if before is None else tuple(remarks(evaluations["dev"], before, recipe.train.select)),
+        remarks=(
+            *(() if before is None else remarks(evaluations["dev"], before, recipe.train.select)),
+            *threshold_remarks(prepared),
+        ),
         interference=None if probes is None else with_sentences(probes),
         transfer=read_transfer(folder.metrics, stages) if stages else None,
         added=None if verdict is None else verdict.added,
@@ -192,6 +196,19 @@ def summarize(
         saved=refused is None,
         word_tags=None if prepared.word_tags is None else asdict(prepared.word_tags),
     )
+
+
+def threshold_remarks(prepared: Prepared) -> list[str]:
+    """Returns a sentence for each task whose thresholds were chosen on dev in this run."""
+    sentences = []
+    for name in prepared.drawn:
+        thresholds = prepared.model.head(name).labels.thresholds
+        if thresholds and prepared.recipe.tasks[name].thresholds == "tuned":
+            sentences.append(
+                f"{name}: the threshold of each class was chosen on dev ({min(thresholds):.2f} to {max(thresholds):.2f}"
+                "), so its dev scores are too good; a test file, or `thresholds: 0.5`, gives scores without this bias."
+            )
+    return sentences
 
 
 def _best(prepared: Prepared, session: Session, dev: EvalReport, before: EvalReport | None) -> Best:

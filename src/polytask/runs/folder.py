@@ -107,6 +107,11 @@ class RunFolder:
         return self.path / "texts"
 
     @property
+    def data(self) -> Path:
+        """The data that was in memory when the run was started, as JSON lines."""
+        return self.path / "data"
+
+    @property
     def lock(self) -> Path:
         return self.path / LOCK
 

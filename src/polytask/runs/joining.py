@@ -9,7 +9,8 @@ from typing import Any
 
 from polytask.build import complete
 from polytask.disk.hashing import sha256
-from polytask.disk.records import mapping
+from polytask.disk.records import convert, mapping
+from polytask.plugins.files import use_plugins
 from polytask.recipe.reading import read_content, read_recipe, recipe_from, with_setting
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.bundle import Bundle, load_bundle, no_model
@@ -43,7 +44,7 @@ class OldRun:
         return {"added_to": str(self.folder), "added_to_sha256": hashes}
 
 
-def read_old_run(run: Path) -> OldRun:
+def read_old_run(run: Path, trust_plugins: bool = False) -> OldRun:
     folder = RunFolder(run)
     if not run.is_dir():
         raise UserError(f"{run}: there is no such run")
@@ -51,7 +52,7 @@ def read_old_run(run: Path) -> OldRun:
         raise UserError(f"{run}: not a run: it has no {folder.recipe.name}")
     if not folder.model.path.is_dir():
         raise no_model(run)
-    bundle = load_bundle(folder.model.path)
+    bundle = load_bundle(folder.model.path, trust_plugins)
     if bundle.model.budget()["adapter_shared"]:
         raise UserError(
             f"{run}: the tasks share parts of the adapter {bundle.adapter.name}, so no task can be added to them"
@@ -65,8 +66,13 @@ def read_old_run(run: Path) -> OldRun:
     return OldRun(run.resolve(), recipe, bundle)
 
 
-def join_recipes(old: OldRun, recipe: str | Path | Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:
-    """The recipe of the new run: the old tasks, then the new ones, on the old run's encoder and adapter."""
+def join_recipes(
+    old: OldRun, recipe: str | Path | Mapping[str, Any], settings: Iterable[str] = (), trust_plugins: bool = False
+) -> Recipe:
+    """The recipe of the new run: the old tasks, then the new ones, on the old run's encoder and adapter.
+
+    It has the plug-ins of both.
+    """
     where, folder = "recipe", None
     content = recipe
     if not isinstance(recipe, Mapping):
@@ -88,6 +94,7 @@ def join_recipes(old: OldRun, recipe: str | Path | Mapping[str, Any], settings: 
             "adapter": {"name": old.bundle.adapter.name, **old.bundle.adapter.options},
             **content,
             "tasks": {**_old_tasks(old, plain), **new},
+            "plugins": _plugins(content, old, where),
             "add": {**add, "run": str(old.folder)},
         },
         where=where,
@@ -95,6 +102,7 @@ def join_recipes(old: OldRun, recipe: str | Path | Mapping[str, Any], settings: 
     )
     if not any(whole.tasks[name].trained for name in map(str, new)):
         raise UserError(f"{where}: tasks: at least one new task must be trained, found `trained: false` for all")
+    use_plugins(whole.plugins, trust_plugins)
     _check_same_model(whole, old, where)
     return _frozen(whole, old, where) if whole.add and whole.add.guarantee == "frozen" else whole
 
@@ -109,6 +117,11 @@ def _new_tasks(content: Mapping[str, Any], old: OldRun, where: str) -> Mapping[s
         if name in old.tasks:
             raise UserError(f"{where}: tasks.{name}: {old.folder} already has a task of this name; use another name")
     return new
+
+
+def _plugins(content: Mapping[str, Any], old: OldRun, where: str) -> tuple[str, ...]:
+    new: tuple[str, ...] = convert(content.get("plugins") or (), tuple[str, ...], f"{where}: plugins")
+    return (*old.recipe.plugins, *new)
 
 
 def _old_tasks(old: OldRun, plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from polytask.evaluation.metrics import chosen_metric
 from polytask.evaluation.own_metrics import own_metrics, primary_of
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.model import MultiTaskModel
+from polytask.plugins.files import Plugin, method_versions, use_plugins
 from polytask.pretrained.find import TOKENIZER_FILES
-from polytask.recipe.records import Recipe, teacher_runs
+from polytask.recipe.records import Recipe, recipe_to_mapping, strings_in, teacher_runs
 from polytask.runs.bundle import Bundle, no_model
 from polytask.runs.folder import find_model
 from polytask.runs.phases import Phases
@@ -64,6 +65,8 @@ class Prepared:
     """By task: the temperature of its probabilities (`Bundle.temperatures`). Left out: 1."""
     packed: PackedSplits = field(default_factory=PackedSplits)
     """The packed batches of the splits that evaluations score."""
+    plugins: tuple[Plugin, ...] = ()
+    """The recipe's plug-ins, whose methods are in the tables."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -117,9 +120,11 @@ class Prepared:
 
     @property
     def bundle(self) -> Bundle:
-        labels = {name: task.labels for name, task in self.tasks.items()}
+        # Those of the heads, which may have thresholds that were chosen on dev.
+        labels = {name: self.model.head(name).labels for name in self.tasks}
         parts = self.model, self.tokenizer, self.packer
-        return Bundle(*parts, self.recipe.tasks, labels, self.recipe.adapter, self.word_tags, self.temperatures)
+        methods = self.recipe.adapter, self.word_tags, self.plugins
+        return Bundle(*parts, self.recipe.tasks, labels, *methods, self.temperatures)
 
 
 def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
@@ -127,6 +132,7 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     phases = phases or Phases()
     if recipe.add is not None:
         raise UserError("recipe: add: this recipe adds tasks to a finished run; use polytask add-task RUN RECIPE")
+    plugins = use_plugins(recipe.plugins)
     check_teachers(recipe)
     folder = encoder_folder(recipe.encoder)
     tokenizer = load_tokenizer(folder, recipe.max_length, recipe.truncate)
@@ -151,10 +157,18 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     phases.end("model")
     drawn, evaluated = tuple(trained_tasks(recipe)), tuple(tasks)
     packer = make_packer(recipe, tokenizer, tagged=word_tags is not None)
-    prepared = Prepared(recipe, tokenizer, tasks, packer, model, drawn, evaluated, word_tags=word_tags)
+    parts = recipe, tokenizer, tasks, packer, model
+    prepared = Prepared(*parts, drawn, evaluated, word_tags=word_tags, plugins=plugins)
     prepared.check_lengths()
     check_warmup(prepared)
     return prepared
+
+
+def methods_origin(prepared: Prepared) -> dict[str, dict[str, str]]:
+    """The versions of the methods that are not part of polytask, for environment.json; empty if there are none."""
+    named = strings_in(recipe_to_mapping(prepared.recipe))
+    versions = method_versions(prepared.plugins, named)
+    return {"methods": versions} if versions else {}
 
 
 def trained_tasks(recipe: Recipe) -> dict[str, TaskSpec]:
@@ -211,5 +225,6 @@ def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
         label=spec.label,
         metric=primary_of(spec).name,
         trained=spec.trained,
+        thresholds=prepared.model.head(spec.name).labels.thresholds,
         data={name: describe_split(split, labels, prepared.packer, separate) for name, split in task.splits.items()},
     )

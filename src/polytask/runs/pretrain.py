@@ -15,6 +15,7 @@ from polytask.disk.atomic import atomic_file
 from polytask.disk.lock import FolderLock
 from polytask.disk.writable import make_folder
 from polytask.evaluation.baselines import report_from
+from polytask.plugins.files import use_plugins
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.add import start_joined
@@ -78,11 +79,13 @@ def pretrain(
     allow_change: bool = False,
     keep_checkpoints: bool = False,
     start: str | Path | None = None,
+    trust_plugins: bool = False,
 ) -> Pretrained:
     """Trains a recipe's encoder further on plain text, with the arguments of `start_pretraining`."""
     if not isinstance(recipe, Recipe):
         recipe = read_recipe(recipe, settings)
-    running = start_pretraining(recipe, run, texts, own, resume, allow_change, keep_checkpoints, start)
+    options = resume, allow_change, keep_checkpoints, start, trust_plugins
+    running = start_pretraining(recipe, run, texts, own, *options)
     return Pretrained.of(running.complete())
 
 
@@ -95,18 +98,20 @@ def start_pretraining(
     allow_change: bool = False,
     keep_checkpoints: bool = False,
     start: str | Path | None = None,
+    trust_plugins: bool = False,
 ) -> Running:
     """Prepares a run that trains a masked language model on a recipe's texts.
 
     Encoder, optimizer and train settings are the recipe's; its adapter, regularizers, sampler, policy and teachers are
     not used. The texts are those of the tasks' training files, or of `texts`, given as FILE:COLUMN; both with
     `own=True`. Held out are texts of the tasks' dev files, or 5 % of the texts if no dev file is used. `resume`,
-    `allow_change` and `keep_checkpoints` are those of `start_training`.
+    `allow_change`, `keep_checkpoints` and `trust_plugins` are those of `start_training`.
 
     `start` is a finished run, whose model is trained further: its encoder, adapter and maximum length are used in place
     of the recipe's, and the new run keeps its tasks, with their heads and adapters unchanged.
     """
-    old = None if start is None else read_old_run(Path(start))
+    use_plugins(recipe.plugins, trust_plugins)
+    old = None if start is None else read_old_run(Path(start), trust_plugins)
     folder = RunFolder(Path(run) if run is not None else Path("runs") / f"{recipe.name}-pretrained")
     use_own = not texts if own is None else own
     given = [_given(text) for text in texts]
@@ -134,6 +139,7 @@ def _of_texts(recipe: Recipe, folder: RunFolder) -> Recipe:
         attention_dropout=recipe.attention_dropout,
         seed=recipe.seed,
         optimizer=recipe.optimizer,
+        plugins=recipe.plugins,
         train=replace(recipe.train, select="mean", parts="all", norms=False),
     )
 
@@ -147,6 +153,7 @@ def _joined(recipe: Recipe, old: OldRun, folder: RunFolder) -> Recipe:
         old,
         {
             **{field: content[field] for field in ("name", "dropout", "attention_dropout", "seed", "optimizer")},
+            "plugins": content["plugins"],
             "tasks": {name: content["tasks"][TASK]},
             "train": {**content["train"], "select": name},
             "add": {"guarantee": "measured", "max_drop": None},

@@ -109,7 +109,7 @@ def recipe_changes(run: RunFolder, recipe: Recipe) -> list[str]:
     """The fields in which a recipe differs from the one that the run was started with."""
     if not run.recipe.exists():
         return []
-    then, now = flat_fields(read_recipe(run.recipe)), flat_fields(recipe)
+    then, now = (_with_names_of_plugins(flat_fields(one)) for one in (read_recipe(run.recipe), recipe))
     names = dict.fromkeys([*then, *now])
     return [
         f"{name}: was {_shown(then, name)}, is {_shown(now, name)}"
@@ -118,13 +118,18 @@ def recipe_changes(run: RunFolder, recipe: Recipe) -> list[str]:
     ]
 
 
+def _with_names_of_plugins(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's recipe names its own copies; whether they have the same content is checked by `data_changes`."""
+    return {**fields, "plugins": sorted({Path(file).name for file in fields["plugins"]})}
+
+
 def _is_old_default(name: str, then: Any, now: Any) -> bool:
     """Versions that did not detect a file's encoding wrote utf-8, which is what is detected for their files."""
     return name.startswith("tasks.") and name.endswith(".encoding") and (then, now) == ("utf-8", None)
 
 
 def data_changes(run: RunFolder, tasks: Mapping[str, Task], origin: Mapping[str, Any]) -> list[str]:
-    """The files that have changed since the run was started: the starting weights and the data."""
+    """The files that have changed since the run was started: the starting weights, the plug-ins and the data."""
     then = read_environment(run)
     changes = []
     encoder = origin.get("encoder_sha256")
@@ -135,6 +140,9 @@ def data_changes(run: RunFolder, tasks: Mapping[str, Task], origin: Mapping[str,
     for teacher, weights in origin.get("teachers_sha256", {}).items():
         if _field(then.get("teachers_sha256"), teacher) not in (None, weights):
             changes.append(f"teachers: {teacher}: its weights have changed")
+    for method, version in origin.get("methods", {}).items():
+        if _field(then.get("methods"), method) not in (None, version):
+            changes.append(f"plugins: {method}: its code has changed")
     for task, splits in fingerprints(tasks).items():
         for split, now in splits.items():
             before = _field(_field(_field(then, "data"), task), split)
@@ -168,12 +176,14 @@ def fingerprints(tasks: Mapping[str, Task]) -> dict[str, Any]:
     }
 
 
-def note_changes(run: RunFolder, step: int, changes: Iterable[str], tasks: Mapping[str, Task]) -> None:
-    """Writes to environment.json what changed at a step, and the fingerprints of the data from then on."""
+def note_changes(
+    run: RunFolder, step: int, changes: Iterable[str], tasks: Mapping[str, Task], methods: Mapping[str, str]
+) -> None:
+    """Writes to environment.json what changed at a step, and the fingerprints of data and methods from then on."""
     content = read_environment(run)
     before = content.get("changes")
     noted = [*(before if isinstance(before, list) else ()), {"after_step": step, "changes": list(changes)}]
-    content = {**content, "data": fingerprints(tasks), "changes": noted}
+    content = {**content, "data": fingerprints(tasks), "methods": dict(methods), "changes": noted}
     write_atomically(run.environment, json.dumps(content, indent=1, ensure_ascii=False))
 
 

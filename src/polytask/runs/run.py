@@ -10,13 +10,14 @@ import torch
 from polytask.build import encoder_origin
 from polytask.disk.lock import FolderLock
 from polytask.machine import set_threads
+from polytask.plugins.files import use_plugins
 from polytask.recipe.reading import read_recipe, recipe_from
 from polytask.recipe.records import Recipe
 from polytask.runs.bundle import load_bundle
 from polytask.runs.finish import Finished, Gate, finish, finish_again
 from polytask.runs.folder import RunFolder
 from polytask.runs.phases import Phases
-from polytask.runs.prepare import Prepared, check_teachers, prepare
+from polytask.runs.prepare import Prepared, check_teachers, methods_origin, prepare
 from polytask.runs.score import DevScorer, score_split
 from polytask.runs.session import make_session
 from polytask.runs.start import Start, open_run
@@ -33,28 +34,41 @@ def train(
     resume: bool = False,
     allow_change: bool = False,
     keep_checkpoints: bool = False,
+    trust_plugins: bool = False,
 ) -> Finished:
-    """Trains a recipe (a file, a mapping, or a Recipe) to its end and returns the finished run."""
+    """Trains a recipe (a file, a mapping, or a Recipe) to its end and returns the finished run.
+
+    The data in a mapping can be in memory: see `recipe_from`. `trust_plugins` remembers that the recipe's plug-ins,
+    which are Python programs, may run.
+    """
+    options = resume, allow_change, keep_checkpoints, trust_plugins
+    return start_training(as_recipe(recipe, settings), run, *options).complete()
+
+
+def as_recipe(recipe: Recipe | str | Path | Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:
+    """Reads a recipe from a file or a mapping; settings cannot change a Recipe."""
     if isinstance(recipe, str | Path):
-        recipe = read_recipe(recipe, settings)
-    elif isinstance(recipe, Mapping):
-        recipe = recipe_from(recipe, settings)
-    return start_training(recipe, run, resume, allow_change, keep_checkpoints).complete()
+        return read_recipe(recipe, settings)
+    return recipe_from(recipe, settings) if isinstance(recipe, Mapping) else recipe
 
 
 def start_training(
-    recipe: Recipe,
+    recipe: Recipe | str | Path | Mapping[str, Any],
     run: str | Path | None = None,
     resume: bool = False,
     allow_change: bool = False,
     keep_checkpoints: bool = False,
+    trust_plugins: bool = False,
 ) -> "Running":
     """Prepares a run, or a stopped one with `resume`: iterate its `steps()`, then call `finish()`.
 
+    The recipe is a file, a mapping or a Recipe, and the run's folder by default runs/NAME, with the recipe's name.
     A resumed run continues from its newest whole checkpoint. It is refused if the recipe or the data has changed,
     unless `allow_change` is given. When a run has finished its checkpoints are removed, unless `keep_checkpoints` is
-    given.
+    given. `trust_plugins` remembers that the recipe's plug-ins, which are Python programs, may run.
     """
+    recipe = as_recipe(recipe)
+    use_plugins(recipe.plugins, trust_plugins)
     folder = RunFolder(Path(run) if run is not None else Path("runs") / recipe.name)
     return start_run(recipe, folder, FolderLock(folder.path), resume, allow_change, keep_checkpoints)
 
@@ -67,7 +81,7 @@ def start_run(
     with open_run(folder, recipe, lock, resume, allow_change) as start:
         phases.end("device")
         prepared = prepare(start.recipe, phases)
-        origin = {**encoder_origin(recipe.encoder), **teacher_origin(recipe)}
+        origin = {**encoder_origin(recipe.encoder), **teacher_origin(recipe), **methods_origin(prepared)}
         start.check_data(prepared, origin)
         teachers = {} if start.finished else load_teachers(prepared)
         session = make_session(prepared, folder, start.device, teachers, start.checkpoint)
@@ -105,6 +119,11 @@ class Running:
         return self.session.not_captured
 
     def steps(self) -> Iterator[StepReport]:
+        """Trains, one step for each item, and yields the step's report, with an evaluation where one was due.
+
+        Call `save()` before you leave the loop early, so that the run can be resumed at this step; else it resumes at
+        its last checkpoint.
+        """
         if self.summary is None:
             before = self.session.progress.step_seconds
             yield from self.session.fit()
@@ -159,11 +178,13 @@ def running_from(
     )
 
 
-def rehearse(recipe: Recipe) -> Prepared:
+def rehearse(recipe: Recipe, trust_plugins: bool = False) -> Prepared:
     """Prepares a run up to its first step: every field of the recipe is used, nothing is trained or written.
 
-    The recipe's device may be on another machine. Its teachers must exist, and are not loaded.
+    The recipe's device may be on another machine. Its teachers must exist, and are not loaded. `trust_plugins`
+    remembers that its plug-ins may run.
     """
+    use_plugins(recipe.plugins, trust_plugins)
     check_teachers(recipe)
     device = torch.device("cpu")
     set_threads(device, recipe.train.threads)

@@ -16,8 +16,11 @@ from polytask.evaluation.calibration import before_and_after
 from polytask.evaluation.evaluate import evaluate, split_outputs, write_predictions
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.machine import pick_device
+from polytask.plugins.files import use_plugins
+from polytask.recipe.in_memory import file_of
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe
+from polytask.recipe.task_classes import Data, is_in_memory
 from polytask.runs.bundle import Bundle, load_run, read_split_for
 from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared
@@ -46,6 +49,20 @@ def score_split(prepared: Prepared, split: str, step: int, tasks: Collection[str
     report = evaluate(prepared.model, outputs, splits, prepared.recipe.tasks, split, step)
     not_trained = tuple(name for name in report.tasks if not prepared.recipe.tasks[name].trained)
     return SplitScores(replace(report, not_trained=not_trained), outputs)
+
+
+def choose_on_dev(prepared: Prepared, scores: SplitScores) -> SplitScores:
+    """Sets what is chosen on dev after training, such as thresholds, and returns the dev scores with it."""
+    model, specs, splits = prepared.model, prepared.recipe.tasks, prepared.splits("dev")
+    changed = False
+    for name in prepared.drawn:
+        head = model.head(name)
+        labels = head.kind.tuned(specs[name], head.labels, scores.outputs[name], splits[name].labels)
+        changed, head.labels = changed or labels != head.labels, labels
+    if not changed:
+        return scores
+    report = evaluate(model, scores.outputs, splits, specs, "dev", scores.report.step)
+    return SplitScores(replace(report, not_trained=scores.report.not_trained), scores.outputs)
 
 
 @dataclass(frozen=True)
@@ -166,19 +183,24 @@ class Evaluated(EvalReport):
     The scores are those without it."""
 
 
-def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] | None = None) -> Evaluated:
-    """Scores a finished run on its own files of a split, or on other files by task, and writes the predictions.
+def evaluate_run(
+    folder: str | Path, split: str = "dev", on: Mapping[str, Data] | None = None, trust_plugins: bool = False
+) -> Evaluated:
+    """Scores a finished run on its own files of a split, or on other data by task, and writes the predictions.
 
-    Predictions on other files are written to predictions/TASK-on-FILE.jsonl.
+    Other data is a file, or in memory. Predictions on it are written to predictions/TASK-on-FILE.jsonl. `trust_plugins`
+    remembers that the run's plug-ins, which are Python programs, may run.
     """
     run = RunFolder(Path(folder))
     if not run.recipe.is_file():
         raise UserError(f"{folder}: not a run: it has no {run.recipe.name}")
     recipe = read_recipe(run.recipe)
     _check_own_functions(recipe, run.path)
+    use_plugins(recipe.plugins, trust_plugins)
     bundle = load_run(run.path)
     bundle.model.to(pick_device(recipe.train.device))
-    files = dict(on or {}) or {n: f for n, s in recipe.tasks.items() if (f := _file_of(s, split, run.path)) is not None}
+    own = {} if on else {name: _file_of(spec, split, run.path) for name, spec in recipe.tasks.items()}
+    files: dict[str, Any] = dict(on or {}) or {name: file for name, file in own.items() if file is not None}
     if not files:
         raise UserError(f"{folder}: no task of its recipe has a {split} file")
     splits = {}
@@ -187,6 +209,10 @@ def evaluate_run(folder: str | Path, split: str = "dev", on: Mapping[str, str] |
             if name not in known:
                 raise UserError(unknown(str(where), name, known, "task"))
         spec = recipe.tasks[name]
+        if is_in_memory(file):
+            columns = [*spec.text, *spec.tags, *spec.label_columns]
+            files[name] = file = file_of(file, columns, name, f"evaluate: on[{name!r}]")
+            spec = replace(spec, format=None, encoding=None)
         splits[name] = read_split_for(bundle, spec, file, split)
     readings = {name: bundle.model.head(name).reading for name in splits}
     check_lengths([(data, readings[name]) for name, data in splits.items()], bundle.packer, bundle.tokenizer)

@@ -29,9 +29,11 @@ from polytask.machine import (
     set_threads,
     start_warm_up,
 )
+from polytask.plugins.files import copy_plugins
 from polytask.recipe.reading import write_recipe
 from polytask.recipe.records import Recipe
 from polytask.runs.folder import RunFolder
+from polytask.runs.own_data import copy_data, with_own_data
 from polytask.runs.prepare import Prepared
 from polytask.runs.resume import (
     as_started,
@@ -85,18 +87,26 @@ class Start:
             return
         if self.checkpoint is not None:
             if self.changes:
-                write_recipe(self.recipe, self.folder.recipe)
-                note_changes(self.folder, step_of(self.checkpoint), self.changes, prepared.tasks)
+                self._write_recipe(prepared)
+                at, methods = step_of(self.checkpoint), origin.get("methods", {})
+                note_changes(self.folder, at, self.changes, prepared.tasks, methods)
             return
         make_folder(self.folder.path)
         self.lock.acquire()
         if not self.resume:
             check_free(self.folder)  # again: another process may have been faster
-        write_recipe(self.recipe, self.folder.recipe)
+        self._write_recipe(prepared)
         started = datetime.now(UTC).isoformat(timespec="seconds")
         data = fingerprints(prepared.tasks)
         content = {**environment(self.device), **origin, "started": started, "data": data}
         write_atomically(self.folder.environment, json.dumps(content, indent=1, ensure_ascii=False))
+
+    def _write_recipe(self, prepared: Prepared) -> None:
+        """Writes the recipe, and copies of its plug-ins and of data that was in memory, which it names."""
+        copy_data(self.recipe, self.folder)
+        copies = copy_plugins(prepared.plugins, self.folder.path)
+        names = tuple(str(copy.relative_to(self.folder.path)) for copy in copies)
+        write_recipe(replace(with_own_data(self.recipe, self.folder), plugins=names), self.folder.recipe)
 
 
 @contextmanager
@@ -128,7 +138,7 @@ def _resume(start: Start) -> None:
     start.lock.acquire()
     recipe, threads = as_started(folder, start.recipe)
     start.recipe, start.device = on_this_machine(recipe, threads)
-    changes = recipe_changes(folder, start.recipe)
+    changes = recipe_changes(folder, with_own_data(start.recipe, folder))
     start.finished = finished_for_good(folder, changes)
     max_drop_only = all(change.startswith("add.max_drop:") for change in changes)
     if start.recipe.add is not None and max_drop_only and not folder.model.path.exists():
@@ -140,9 +150,9 @@ def _resume(start: Start) -> None:
 
 
 def check_free(folder: RunFolder) -> None:
-    """A new run's folder must be empty, apart from its lock and the texts that were collected for it."""
+    """A new run's folder must be empty, apart from its lock and the data that was collected for it."""
     check_target(folder.path, folder=True)
-    allowed = (folder.texts, folder.lock)
+    allowed = (folder.texts, folder.data, folder.lock)
     if folder.path.exists() and any(entry not in allowed for entry in folder.path.iterdir()):
         raise UserError(
             f"{folder.path}: the folder already contains a run; pass --resume to continue it, or --run DIR for another "

@@ -50,12 +50,14 @@ class TaskSummary:
     range: tuple[float, float] | None
     """The lowest and highest score; None for other kinds."""
     text: tuple[str, ...]
-    label: str | None
+    label: str | tuple[str, ...] | None
     metric: str
     data: Mapping[str, Json]
     """By split: rows, label balance and lengths."""
     trained: bool = True
     """Whether it was trained, or only scored (`trained: false`)."""
+    thresholds: tuple[float, ...] = ()
+    """For kind multilabel: the probability from which each class is predicted; empty: 0.5 for all."""
 
 
 @dataclass(frozen=True)

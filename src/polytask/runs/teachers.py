@@ -1,22 +1,21 @@
 """Teachers: trained models whose outputs for a task's training examples the task learns from."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.disk.hashing import remembered_sha256
+from polytask.kinds.table import KINDS
 from polytask.recipe.records import Recipe, teacher_runs
 from polytask.runs.bundle import Bundle, load_run
 from polytask.runs.folder import find_model
 from polytask.runs.prepare import Prepared
 from polytask.tasks.training_rows import training_rows
 from polytask.training.memory import Memory
-from polytask.types import LabelKind, UserError, unknown
+from polytask.types import LabelKind, LabelSpace, UserError, unknown
 
 WINDOW = 4096
 """Texts that are tokenized at once."""
@@ -52,14 +51,18 @@ def _load(prepared: Prepared, name: str, run: str, where: str) -> Bundle:
         raise UserError(unknown(where, name, bundle.specs, f"task of {run}"))
     if task.spec.kind == "text":
         raise UserError(f"{where}: task {name} is plain text, which has no predictions to learn from")
-    # Outputs are scaled to the range, whatever scores a head was standardized by.
-    if replace(bundle.labels[name], standardized_by=None) != replace(task.labels, standardized_by=None):
+    if _outputs_of(bundle.labels[name]) != _outputs_of(task.labels):
         raise UserError(f"{where}: {run} has other labels for {name} than this recipe")
     if len(bundle.specs[name].text) != len(task.spec.text):
         raise UserError(f"{where}: {run} has another number of texts for {name} than this recipe")
     if bundle.specs[name].tags:
         raise UserError(f"{where}: {run} reads word tags from columns, which a teacher cannot; use a run with a tagger")
     return bundle
+
+
+def _outputs_of(labels: LabelSpace) -> LabelSpace:
+    """What outputs mean: they are scaled to the range, whatever scores a head was standardized by."""
+    return replace(labels, standardized_by=None, thresholds=(), separator="")
 
 
 def teacher_origin(recipe: Recipe) -> dict[str, dict[str, str]]:
@@ -96,16 +99,7 @@ def mean_outputs(outputs: Sequence[Tensor], kind: LabelKind) -> Tensor:
     """
     if len(outputs) == 1:
         return outputs[0]
-    outputs_KB = torch.stack([one.float() for one in outputs])
-    match kind:
-        case "classes":
-            return outputs_KB.log_softmax(-1).logsumexp(0) - math.log(len(outputs))
-        case "yes_no":
-            return F.logsigmoid(outputs_KB).logsumexp(0) - F.logsigmoid(-outputs_KB).logsumexp(0)
-        case "score":
-            return outputs_KB.mean(0)
-        case "text":
-            raise AssertionError("plain text has no predictions")
+    return KINDS[kind].mean_outputs(torch.stack([one.float() for one in outputs]))
 
 
 def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[int], device: torch.device) -> Tensor:

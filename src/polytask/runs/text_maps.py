@@ -11,19 +11,23 @@ from polytask.runs.folder import RunFolder
 from polytask.types import UserError, unknown
 
 
-def text_maps(run: str | Path, text: str, text2: str | None = None, task: str | None = None) -> tuple[TextMaps, ...]:
+def text_maps(
+    run: str | Path, text: str, text2: str | None = None, task: str | None = None, trust_plugins: bool = False
+) -> tuple[TextMaps, ...]:
     """Computes attention and hidden states of a run's encoder for one text or pair, as a task reads it.
 
     The default is the first task that takes this number of texts. A pair is one sequence, two if the task's head reads
-    the texts separately, or three if it does both.
+    the texts separately, or three if it does both. `trust_plugins` remembers that the run's plug-ins may run.
     """
-    bundle, texts = load_run(Path(run)), _texts(text, text2)
+    bundle, texts = load_run(Path(run), trust_plugins), _texts(text, text2)
     return _maps(bundle, _task(bundle, task, len(texts), run), texts)
 
 
-def write_text_maps(run: str | Path, text: str, text2: str | None = None, task: str | None = None) -> Path:
+def write_text_maps(
+    run: str | Path, text: str, text2: str | None = None, task: str | None = None, trust_plugins: bool = False
+) -> Path:
     """Writes the arrays of `text_maps` as heat maps to attention.html in the run's folder."""
-    folder, bundle, texts = RunFolder(Path(run)), load_run(Path(run)), _texts(text, text2)
+    folder, bundle, texts = RunFolder(Path(run)), load_run(Path(run), trust_plugins), _texts(text, text2)
     name = _task(bundle, task, len(texts), run)
     page = text_page(folder.path.resolve().name, name, texts, _maps(bundle, name, texts))
     write_atomically(folder.attention, page)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from polytask.samplers.annealed import Annealed
 from polytask.samplers.balanced import Balanced
-from polytask.samplers.base import Sampler
+from polytask.samplers.base import Sampler, SamplerContext
+from polytask.samplers.batches import TaskBatchSampler
 from polytask.samplers.in_order import InOrder
 from polytask.samplers.mixed import Mixed
 from polytask.samplers.power import Power
@@ -26,3 +27,20 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "square_root": SquareRoot,
     "weights": Weights,
 }
+
+__all__ = [
+    "SAMPLERS",
+    "Annealed",
+    "Balanced",
+    "InOrder",
+    "Mixed",
+    "Power",
+    "Proportional",
+    "RoundRobin",
+    "Sampler",
+    "SamplerContext",
+    "Sequential",
+    "SquareRoot",
+    "TaskBatchSampler",
+    "Weights",
+]

@@ -154,6 +154,31 @@ class RandomSampler(StepSampler):
         return super().leave_out([*tasks, *(task for task, share in shares.items() if share == 0)])
 
 
+class ExampleOrder:
+    """The order of each task's examples, which depends on (seed, task, epoch of the task)."""
+
+    def __init__(self, sizes: Mapping[str, int], seed: int) -> None:
+        self.sizes, self.seed = sizes, seed
+        self._latest: dict[str, tuple[int, npt.NDArray[np.integer]]] = {}
+
+    def of_epoch(self, task: str, epoch: int) -> npt.NDArray[np.integer]:
+        """Return the indices of all examples of the task in their order in epoch 0, 1, 2 ... of the task."""
+        latest = self._latest.get(task)
+        if latest is None or latest[0] != epoch:
+            latest = (epoch, seeds.generator(self.seed, "order", task, epoch).permutation(self.sizes[task]))
+            self._latest[task] = latest
+        return latest[1]
+
+    def indices(self, task: str, first: int, count: int) -> list[int]:
+        """Return the task's examples from its `first`-th on; a new epoch of the task may start among them."""
+        epoch, place = divmod(first, self.sizes[task])
+        indices: list[int] = []
+        while (missing := count - len(indices)) > 0:
+            indices += self.of_epoch(task, epoch)[place : place + missing].tolist()
+            epoch, place = epoch + 1, 0
+        return indices
+
+
 @lru_cache(maxsize=16)
 def _cumulative(shares: tuple[float, ...]) -> tuple[float, ...]:
     sums = np.cumsum(shares)

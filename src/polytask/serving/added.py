@@ -1,13 +1,17 @@
 """The columns that a task's predictions add to a file: names, types and rounding."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from polytask.types import LabelSpace, Prediction, UserError, unknown
+
+if TYPE_CHECKING:
+    from polytask.serving.predictor import Predictor
 
 PROBABILITIES = ("top", "all", "none")
 PROBABILITY_DIGITS = 6  # significant digits, so that small probabilities do not become 0
@@ -18,6 +22,9 @@ SCORE_DIGITS = 5  # relative to the task's range: 4 decimals for scores from 0 t
 class AddedColumns:
     """The columns of one task: predicted_TASK, probability_TASK and, with "all", probability_TASK_CLASS per class.
 
+    With several classes per row, predicted_TASK and probability_TASK have one item for each predicted class: in a list
+    where the file's format has lists, else joined by the separator of the training data.
+
     They are followed by tokens_TASK and truncated_TASK, except with "none", and by abstained_TASK if the model may
     abstain.
     """
@@ -25,6 +32,8 @@ class AddedColumns:
     task: str
     labels: LabelSpace
     probabilities: str
+    lists: bool = False
+    """Whether the file's format has lists."""
     abstains: bool = False
     """Whether predictions may have no label because all probabilities are too low."""
 
@@ -34,18 +43,21 @@ class AddedColumns:
 
     @cached_property
     def types(self) -> dict[str, pa.DataType]:
-        types = {f"predicted_{self.task}": pa.float64() if self.labels.kind == "score" else pa.string()}
+        label, probability = pa.float64() if self.labels.kind == "score" else pa.string(), pa.float64()
+        if self.labels.kind == "multilabel":
+            label, probability = (pa.list_(label), pa.list_(probability)) if self.lists else (label, pa.string())
+        types = {f"predicted_{self.task}": label}
         if self.labels.kind != "score" and self.probabilities != "none":
-            types[f"probability_{self.task}"] = pa.float64()
+            types[f"probability_{self.task}"] = probability
             if self.probabilities == "all":
                 types |= {self._class_column(name): pa.float64() for name in self.labels.classes}
         if self.probabilities != "none":
             types |= {f"tokens_{self.task}": pa.int64(), f"truncated_{self.task}": pa.bool_()}
         return types | ({f"abstained_{self.task}": pa.bool_()} if self.abstains else {})
 
-    def values(self, prediction: Prediction) -> dict[str, str | float | None]:
+    def values(self, prediction: Prediction) -> dict[str, Any]:
         """The prediction's values by column; all None if there is no prediction."""
-        label, values = prediction.label, dict[str, str | float | None](dict.fromkeys(self.types))
+        label, values = prediction.label, dict[str, Any](dict.fromkeys(self.types))
         if label is None and not prediction.abstained:
             return values
         if self.probabilities != "none":
@@ -53,12 +65,21 @@ class AddedColumns:
         if self.abstains:
             values[f"abstained_{self.task}"] = prediction.abstained
         values[f"predicted_{self.task}"] = round(label, self._decimals) if isinstance(label, float) else label
+        if isinstance(label, tuple):
+            values[f"predicted_{self.task}"] = self._items(label)
         if prediction.probabilities is not None and self.probabilities != "none":
-            shares = prediction.probabilities
-            values[f"probability_{self.task}"] = _rounded(max(shares.values()) if label is None else shares[str(label)])
+            known = prediction.probabilities
+            if isinstance(label, tuple):
+                values[f"probability_{self.task}"] = self._items([_rounded(known[name]) for name in label])
+            else:
+                highest = max(known.values()) if label is None else known[str(label)]
+                values[f"probability_{self.task}"] = _rounded(highest)
             if self.probabilities == "all":
                 values |= {self._class_column(name): _rounded(p) for name, p in prediction.probabilities.items()}
         return values
+
+    def _items(self, items: Sequence[str | float]) -> list[str | float] | str:
+        return list(items) if self.lists else self.labels.separator.join(map(str, items))
 
     def _class_column(self, name: str) -> str:
         return f"probability_{self.task}_{name}"
@@ -71,6 +92,13 @@ class AddedColumns:
 
 def _rounded(probability: float) -> float:
     return float(f"{probability:.{PROBABILITY_DIGITS}g}")
+
+
+def added_columns(predictor: "Predictor", task: str, probabilities: str, lists: bool) -> AddedColumns:
+    """The columns of a task of a model."""
+    labels, spec = predictor.bundle.labels[task], predictor.spec(task)
+    abstains = labels.kind in ("classes", "yes_no") and (spec.abstain_below, predictor.abstain_below) != (None, None)
+    return AddedColumns(task, labels, probabilities, lists, abstains)
 
 
 def check_names(source: str, columns: Iterable[str], added: Mapping[str, AddedColumns]) -> None:

@@ -9,7 +9,7 @@ from polytask.types import UserError
 
 Text = str | None
 """None, like an empty text, is a missing text."""
-Texts = Text | Sequence[Text] | Sequence[tuple[Text, Text]]
+Texts = Text | Sequence[Text] | Sequence[tuple[Text, ...]]
 """One text, a list of texts, or a list of pairs."""
 Example = tuple[Text, ...]
 """One text, or the two texts of a pair."""

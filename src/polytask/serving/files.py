@@ -12,21 +12,18 @@ from typing import Any
 
 from polytask.disk.atomic import atomic_file
 from polytask.disk.writable import check_target
-from polytask.serving.added import AddedColumns, check_names
+from polytask.serving.added import AddedColumns, added_columns, check_names
 from polytask.serving.input import InputFile, Record
 from polytask.serving.output import output_dialect, output_format, write_rows
 from polytask.serving.predictor import Predictor, windows
+from polytask.serving.text_columns import TextColumns, text_columns
 from polytask.tasks.lengths import refuse_long
 from polytask.tasks.reading import open_source, warn_of_guess
 from polytask.tasks.sources.source import BrokenRow
 from polytask.types import Prediction, UserError
 
-TextColumns = Mapping[str, tuple[str, ...]]
-"""For each task, the columns of its texts."""
 Added = Mapping[str, AddedColumns]
 """For each task, the columns that its predictions add."""
-MAX_COLUMNS = 20
-"""Columns that an error lists."""
 
 
 @dataclass(frozen=True)
@@ -71,19 +68,15 @@ def predict_file(
     warn_of_guess(opened, fallback)
     file = InputFile(opened)
     _check_target(target, file, force)
-    text_columns = _text_columns(predictor, [tasks] if isinstance(tasks, str) else tasks, file, columns)
-    added = {task: _added(predictor, task, probabilities) for task in text_columns}
+    names = [tasks] if isinstance(tasks, str) else tasks
+    chosen = text_columns(predictor, names, columns, file.columns, file.name)
+    lists = output_format(target) in ("jsonl", "parquet")
+    added = {task: added_columns(predictor, task, probabilities, lists) for task in chosen}
     check_names(source, file.columns, added)
-    tag_columns = {task: _tag_columns(predictor, task, file) for task in text_columns}
-    file.check(_all_columns(text_columns), strict, [(text_columns[task], tag_columns[task]) for task in text_columns])
-    _check_lengths(predictor, text_columns, file)
-    return _write(predictor, text_columns, tag_columns, added, file, target)
-
-
-def _added(predictor: Predictor, task: str, probabilities: str) -> AddedColumns:
-    labels, spec = predictor.bundle.labels[task], predictor.spec(task)
-    abstains = labels.kind in ("classes", "yes_no") and (spec.abstain_below, predictor.abstain_below) != (None, None)
-    return AddedColumns(task, labels, probabilities, abstains)
+    tag_columns = {task: _tag_columns(predictor, task, file) for task in chosen}
+    file.check(_all_columns(chosen), strict, [(chosen[task], tag_columns[task]) for task in chosen])
+    _check_lengths(predictor, chosen, file)
+    return _write(predictor, chosen, tag_columns, added, file, target)
 
 
 def _check_lengths(predictor: Predictor, text_columns: TextColumns, file: InputFile) -> None:
@@ -179,29 +172,6 @@ def _num_characters(record: Record) -> int:
         else:
             total += len(value) if isinstance(value, str | bytes) else 1
     return total
-
-
-def _text_columns(
-    predictor: Predictor, tasks: Sequence[str] | None, file: InputFile, columns: Sequence[str] | None
-) -> TextColumns:
-    if columns:
-        tasks = predictor.taking(len(columns)) if tasks is None else tasks
-        predictor.check(tasks, [tuple(columns)])
-        return dict.fromkeys(tasks, tuple(columns))
-    if tasks is not None:
-        predictor.check(tasks)
-        return {task: predictor.spec(task).text for task in tasks}
-    specs = predictor.bundle.specs.values()
-    complete = {spec.name: spec.text for spec in specs if spec.kind != "text" and set(spec.text) <= set(file.columns)}
-    if not complete:
-        expected = "; ".join(f"{spec.name}: {', '.join(spec.text)}" for spec in specs)
-        more = len(file.columns) - MAX_COLUMNS
-        columns_found = ", ".join(file.columns[:MAX_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
-        raise UserError(
-            f"{file.name}: must have the text columns of a task ({expected}), found the columns {columns_found}; pass "
-            "--columns (columns=[...]) to choose the text columns"
-        )
-    return complete
 
 
 def _check_target(target: Path, file: InputFile, force: bool) -> None:

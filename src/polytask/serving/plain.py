@@ -89,7 +89,8 @@ class PlainEncoder:
         mask_B11L = None if bool(real_BL.all()) else real_BL[:, None, None]
         encoder = self.encoder
         words_BLD = encoder.words(torch.from_numpy(ids_BL))
-        h_BLD = encoder.norm(words_BLD + encoder.segments(segments_BL) + encoder.positions(columns_L))
+        h_BLD = encoder.norm(encoder.sum_embeddings(words_BLD, segments_BL, columns_L))
+        h_BLD = h_BLD if encoder.project is None else encoder.project(h_BLD)
         for layer in self.layers[:-1]:
             h_BLD = layer.forward(h_BLD, h_BLD, mask_B11L)
         h_BMD = self.layers[-1].forward(h_BLD, h_BLD if all_tokens else h_BLD[:, :1], mask_B11L)

@@ -5,16 +5,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from polytask.encoders.bert import Bert
 from polytask.machine import multiplies_bf16, pick_device, threads
 from polytask.runs.bundle import Bundle, load_run
 from polytask.serving.examples import Example, Text, Texts, examples_from, has_text
+from polytask.serving.explanation import Explanation, explain
 from polytask.serving.plain import PlainEncoder
 from polytask.settings import TaskSpec
 from polytask.text.texts import Texts as TokenIds
@@ -28,6 +30,8 @@ PRECISIONS = ("float32", "bf16")
 MOST_SHOWN = 20  # examples that an error names
 
 T = TypeVar("T")
+Table = TypeVar("Table")
+"""A pandas or Polars frame, a Hugging Face data set, a pyarrow table or a list of dicts."""
 
 
 class Predictor:
@@ -60,14 +64,16 @@ class Predictor:
         *,
         few: bool = False,
         abstain_below: float | None = None,
+        trust_plugins: bool = False,
     ) -> "Predictor":
         """Loads the model of a run's folder, or of the model folder inside it.
 
         `few` is for a handful of texts: the first prediction is faster, because the encoder is not optimized first.
         `abstain_below` replaces that of the model's tasks: a prediction whose highest probability is lower has the
         label None.
+        `trust_plugins` remembers that the folder's plug-ins, which are Python programs, may run.
         """
-        bundle = load_run(Path(run))
+        bundle = load_run(Path(run), trust_plugins)
         bundle.model.to(pick_device(device))
         return cls(bundle, precision, few, abstain_below)
 
@@ -75,20 +81,69 @@ class Predictor:
     def tasks(self) -> tuple[str, ...]:
         return tuple(self.bundle.specs)
 
+    @overload
     def predict(
         self, task: str, text: Texts, text2: Text | Sequence[Text] = None, *, strict: bool = False
-    ) -> list[Prediction]:
-        """Predicts one task, with one prediction per example.
+    ) -> list[Prediction]: ...
+
+    @overload
+    def predict(self, text: str | Sequence[str], /, *, task: str, strict: bool = False) -> list[Prediction]: ...
+
+    @overload
+    def predict(
+        self,
+        table: Table,
+        /,
+        *,
+        task: str | Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        probabilities: str = "top",
+        strict: bool = False,
+    ) -> Table: ...
+
+    def predict(
+        self,
+        *data: Any,
+        task: Any = None,
+        text: Any = ...,
+        text2: Any = None,
+        columns: Sequence[str] | None = None,
+        probabilities: str = "top",
+        strict: bool = False,
+    ) -> Any:
+        """Predicts texts, with one prediction per example, or the rows of a table.
 
             predict("mood", "a text")                              one text
-            predict("mood", ["a text", "another"])                 a list of texts
+            predict("mood", ["a text", "another"])                 a list of texts; also predict(texts, task="mood")
             predict("same", "first", "second")                     one pair
             predict("same", ["a", "b"], ["c", "d"])                the pairs (a, c) and (b, d)
             predict("same", [("a", "c"), ("b", "d")])              the same pairs
+            predict(frame, task="mood")                            the frame with more columns
+            predict(frame)                                         all tasks whose text columns the frame has
 
         The label is None for an example with a text that is None, NaN, empty or only whitespace; with `strict` such an
         example is a UserError. In a single pair, a missing second text must be "", since None means that there is none.
+
+        A table is a pandas or Polars frame, a Hugging Face data set, a pyarrow table or a list of dicts. The result is
+        a copy of the same kind, in the same order and with the same index. Its new columns are those of `predict_file`:
+        predicted_TASK, probability_TASK and, with `probabilities="all"`, probability_TASK_CLASS. `columns` are the text
+        columns, by default those of the training data.
         """
+        if len(data) == 1 and not isinstance(data[0], str):
+            from polytask.serving.tables import is_table, predict_table  # imports pyarrow  # noqa: PLC0415
+
+            data = (list(data[0]),) if isinstance(data[0], Iterator) else data
+            if is_table(data[0]):
+                return predict_table(self, data[0], task, columns, probabilities, strict)
+        positional = list(data)
+        task = positional.pop(0) if task is None and positional else task
+        text = positional.pop(0) if text is ... and positional else text
+        text2 = positional.pop(0) if text2 is None and positional else text2
+        if positional or not isinstance(task, str) or text is ...:
+            raise UserError(
+                f"predict: expected a task and texts, as in predict({self.tasks[0]!r}, ['a text']), or a table; found "
+                f"task={task!r:.40} and {'too many' if positional else 'no'} texts"
+            )
         return list(self.stream(task, examples_from(text, text2, strict)))
 
     def predict_tasks(
@@ -172,6 +227,52 @@ class Predictor:
                 f"was trained with `truncate: error`: example {shown}{more} (counted from 0); shorten the texts"
             )
 
+    def embed(
+        self, texts: str | Sequence[Text], normalize: bool = True, *, task: str | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Returns a vector for each text, [N, D]: the mean over the tokens of the encoder's last hidden states.
+
+        For an encoder such as minilm these are the embeddings of sentence-transformers, as training has changed them.
+        With `normalize` every vector has length 1, so that the product of two vectors is their cosine. By default the
+        encoder is used without the tasks' adapters; with `task`, as this task uses it. A text that is missing or empty
+        has a vector of NaN.
+        """
+        if task is not None:
+            self.spec(task)
+        examples = examples_from(texts, None, strict=False)
+        width = self.bundle.model.encoder.shape.hidden
+        vectors = np.full((len(examples), width), np.nan, np.float32)
+        filled = [index for index, example in enumerate(examples) if has_text(example)]
+        start = 0
+        for window in windows([examples[index] for index in filled], _characters):
+            more = self._vectors(self.bundle.tokenize([(example[0] or "",) for example in window]), task)
+            vectors[filled[start : start + len(window)]] = more.numpy()
+            start += len(window)
+        if normalize:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return vectors
+
+    def explain(self, text: str, text2: str | None = None, *, task: str, label: str | None = None) -> Explanation:
+        """Measures which words a prediction depends on, by leaving out one word at a time (occlusion).
+
+        A word's value is by how much the probability of the predicted class (or of `label`), or the score, falls
+        without it. Words that say the same thing twice can both have no effect. Each word takes one more prediction.
+        """
+        texts = (text,) if text2 is None else (text, text2)
+        self.check((task,), [texts])
+        if not has_text(texts):
+            raise UserError(f"explain: the text is empty: {texts!r:.80}")
+
+        def predict(examples: Sequence[tuple[str, ...]]) -> list[Prediction]:
+            found: list[Prediction] = []
+            for window in windows(examples, _characters):
+                tokenized = self._tokenize((task,), window)
+                outputs = self._outputs((task,), tokenized)[task]
+                found += self.bundle.predictions(task, outputs, tokenized.lengths_NW, keep_labels=True)
+            return found
+
+        return explain(task, texts, predict, label)
+
     def taking(self, texts: int) -> tuple[str, ...]:
         """The tasks with labels that take this number of texts."""
         tasks = tuple(
@@ -211,12 +312,22 @@ class Predictor:
                     outputs |= {head.task: head(pooled) for head in heads}
         return {task: outputs[task] for task in tasks}
 
+    @torch.inference_mode()
+    def _vectors(self, texts: TokenIds, task: str | None) -> Tensor:
+        model, packer = self.bundle.model, self.bundle.packer
+        if self._plain is None:
+            return model.embed(texts, packer, task, bf16=self.bf16)
+        sequences = [sequence for example in texts for sequence in packer.sequences(example, "joined")]
+        return self._plain.vectors(sequences, {"mean"}).vectors["mean"].float()
+
     @cached_property
     def _plain(self) -> PlainEncoder | None:
         """The faster encoder, if it can replace the model's encoder."""
-        model = self.bundle.model
+        model, encoder = self.bundle.model, self.bundle.model.encoder
         fits = model.is_plain and model.device.type == "cpu" and not self.few
-        return PlainEncoder(model.encoder, self.bf16) if fits else None
+        if not fits or not isinstance(encoder, Bert) or encoder.shape.plain_definition is not None:
+            return None
+        return PlainEncoder(encoder, self.bf16)
 
     def _warn_without_tags(self, tasks: Sequence[str]) -> None:
         """Warns, once, that a task was trained with the tags of a column and gets none."""

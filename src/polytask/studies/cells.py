@@ -16,13 +16,13 @@ from polytask.build import encoder_origin
 from polytask.disk.kept import keeping_values
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.folder import RunFolder
-from polytask.runs.prepare import Prepared, prepare
+from polytask.runs.prepare import Prepared, methods_origin, prepare
 from polytask.runs.summary import read_summary
 from polytask.runs.teachers import teacher_origin
 from polytask.studies.study import Study
 from polytask.types import UserError
 
-NOT_IN_A_RESULT = frozenset({"cli", "evaluation.comparison", "export", "reports", "studies", "tuning"})
+NOT_IN_A_RESULT = frozenset({"cli", "contracts", "evaluation.comparison", "export", "reports", "studies", "tuning"})
 """Packages that no run's weights, scores, predictions or costs depend on."""
 
 
@@ -81,17 +81,18 @@ def dev_tokens(prepared: Prepared) -> int:
 
 
 def cell_key(recipe: Recipe, prepared: Prepared) -> str:
-    """Hashes the inputs of a cell: its recipe without the name, its data, its encoder, its teachers and the code."""
+    """Hashes the inputs of a cell: its recipe without the name, its data, encoder and teachers, and the code."""
     data = {
         task: {name: split.fingerprint for name, split in entry.splits.items()}
         for task, entry in prepared.tasks.items()
     }
     content = [
-        recipe_to_mapping(replace(recipe, name="")),
+        recipe_to_mapping(replace(recipe, name="", plugins=())),
         data,
         encoder_origin(recipe.encoder)["encoder_sha256"],
         teacher_origin(recipe),
         code_fingerprint(),
+        methods_origin(prepared),
     ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -13,14 +13,17 @@ from statistics import median
 from typing import Any
 
 from polytask.disk.atomic import write_atomically
+from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.writable import check_target
 from polytask.evaluation.comparison.records import MARGIN
 from polytask.evaluation.metrics import check_metric
 from polytask.machine import environment, pick_device
+from polytask.plugins.files import use_plugins
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.folder import RunFolder
+from polytask.runs.own_data import with_named_data
 from polytask.runs.run import start_training
 from polytask.studies.cells import Cell, Plan, plan, summary_of
 from polytask.studies.outlook import StudyOutlook, outlook
@@ -60,9 +63,19 @@ class StudyRunning:
     """A running study: iterate over `reports()`, then call `finish()`. Finished cells never run again."""
 
     def __init__(
-        self, study: Study, folder: str | Path | None = None, workers: int = 1, margin: float | None = None
+        self,
+        study: Study,
+        folder: str | Path | None = None,
+        workers: int = 1,
+        margin: float | None = None,
+        trust_plugins: bool = False,
     ) -> None:
-        """`margin`, in points, overrides the study's: variants that surely differ by less are called the same."""
+        """`margin`, in points, overrides the study's: variants that surely differ by less are called the same.
+
+        `trust_plugins` remembers that the recipes' plug-ins, which are Python programs, may run.
+        """
+        for recipe in study.recipes.values():
+            use_plugins(recipe.plugins, trust_plugins)
         if margin is not None:
             study = replace(study, margin=check_margin(margin, "--margin"))
         if workers < 1:
@@ -280,7 +293,8 @@ def _grouped(folders: Sequence[Path]) -> tuple[list[FinishedRun], dict[str, Reci
         summary = summary_of(folder)
         if summary is None:
             raise UserError(f"{folder}: not a finished run: it has no summary.json")
-        recipe = read_recipe(RunFolder(folder).recipe)
+        recipe = with_named_data(read_recipe(RunFolder(folder).recipe), RunFolder(folder))
+        recipe = _with_hashed_plugins(recipe)
         plain = replace(recipe, seed=0, name="")
         same = [name for name, other in recipes.items() if replace(other, seed=0, name="") == plain]
         variant = same[0] if same else _free_name(folder, recipes)
@@ -289,6 +303,12 @@ def _grouped(folders: Sequence[Path]) -> tuple[list[FinishedRun], dict[str, Reci
             raise UserError(f"{folder}: another run has the same recipe and the same seed {recipe.seed}")
         runs.append(FinishedRun(variant, recipe.seed, folder, summary))
     return runs, recipes
+
+
+def _with_hashed_plugins(recipe: Recipe) -> Recipe:
+    """The recipe with the content of its plug-ins in place of their paths, which are different for every run."""
+    files = [Path(file) for file in recipe.plugins]
+    return replace(recipe, plugins=tuple(f"{file.name} {sha256(file)[:16]}" for file in files if file.is_file()))
 
 
 def _free_name(folder: Path, taken: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from polytask.disk.json_files import read_json, read_json_lines
 from polytask.evaluation.comparison.records import MARGIN, TaskData, Verdict
 from polytask.evaluation.comparison.verdict import judge
+from polytask.kinds.table import KINDS
 from polytask.runs.folder import RunFolder
 from polytask.studies.cells import Cell, summary_of
 from polytask.studies.sentences import sentence
@@ -131,12 +132,10 @@ def _predicted(run: FinishedRun, task: str, about: Mapping[str, Any], split: Spl
         lines = list(read_json_lines(path))
     except UserError as error:
         raise UserError(f"{path}: cannot read the run's predictions: {error}") from None
-    if about["kind"] == "score":
-        return np.array([line["label"] for line in lines]), np.array([line["prediction"] for line in lines])
-    numbers = {name: number for number, name in enumerate(about["classes"])}
+    kind, classes = KINDS[about["kind"]], about["classes"]
     return (
-        np.array([numbers[line["label"]] for line in lines]),
-        np.array([numbers[line["prediction"]] for line in lines]),
+        kind.numbers([line["label"] for line in lines], classes),
+        kind.numbers([line["prediction"] for line in lines], classes),
     )
 
 

@@ -93,8 +93,8 @@ def _wait(workers: "Sequence[_Worker]") -> "list[_Worker]":
 
 
 def _has_own_code(cell: Cell) -> bool:
-    """Whether a run calls functions of the user's, which may leave anything behind in their process."""
-    return any(task.metrics for task in cell.recipe.tasks.values())
+    """Whether a run calls the user's code, which may leave anything behind in its process."""
+    return bool(cell.recipe.plugins) or any(task.metrics for task in cell.recipe.tasks.values())
 
 
 class _Worker:

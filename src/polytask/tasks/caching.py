@@ -8,13 +8,13 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from polytask.kinds.base import LabelReader
+from polytask.kinds.table import KINDS
 from polytask.settings import TaskSpec
-from polytask.tasks.labels import LabelReader
 from polytask.tasks.reading import dialect_of
 from polytask.tasks.rows import LabelledRow, labelled_rows
 from polytask.tasks.sources.source import BrokenRow, Source
@@ -45,6 +45,8 @@ def cached_store(
         [spec.text, spec.label, spec.kind, spec.range, spec.classes, reader.names],
         [tokenizer.fingerprint, tokenizer.max_tokens],
     ]
+    if reader.options:
+        key.append(reader.options)
     if tokenizer.cut_start:
         key.append("start")
     if spec.tags or tagger is not None:
@@ -121,7 +123,7 @@ class _Encoder:
 
 
 def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelReader, encoder: _Encoder) -> None:
-    label_type: Literal["int", "float"] = "float" if spec.kind == "score" else "int"
+    label_type = KINDS[spec.kind].stored_type
     broken: list[BrokenRow] = []
     num_broken = 0
     batch: list[LabelledRow] = []
@@ -143,5 +145,5 @@ def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelRead
         encoder.append(batch, writer)
         encoder.check(source)
         kept = [[row.row, row.column, row.value, row.problem] for row in broken]
-        meta = {"names": reader.names, "broken": kept, "num_broken": num_broken, "dialect": dialect_of(source)}
+        meta = {**reader.meta, "broken": kept, "num_broken": num_broken, "dialect": dialect_of(source)}
         writer.close(meta | ({"tags": list(encoder.tag_numbers)} if encoder.tagged else {}))

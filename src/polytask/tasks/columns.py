@@ -1,15 +1,17 @@
 """Classifies the columns of a file by their names and first values: id, text or label. Knows no task."""
 
+import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from polytask.kinds.names import NUMBER, SEPARATORS, LabelProblem, class_name, is_list, split_names
 from polytask.tasks.dates import are_dates
-from polytask.tasks.labels import class_name
 from polytask.tasks.sources.source import BrokenRow, Row, Source
 from polytask.types import UserError
 
@@ -19,7 +21,7 @@ MOST_GUESSED_CLASSES = 100
 LABEL_NAMES = """
     label labels gold_label target class category sentiment opinion is_duplicate duplicate is_paraphrase paraphrase
     similarity relatedness score rating stars entailment acceptability acceptable quality polarity emotion intent topic
-    kind type toxic spam grade y
+    kind type toxic spam grade y topics categories tags
 """
 TEXT_NAMES = """
     text sentence question phrase review comment document content body message tweet post utterance query passage
@@ -75,6 +77,30 @@ class Column:
     def is_date(self) -> bool:
         return are_dates(self.name, self.values, self.numbers)
 
+    @cached_property
+    def separator(self) -> str | None:
+        """What separates several names in one value, if the names repeat; "" for JSON lists, None for one name."""
+        if self.values and all(map(is_list, self.values)):
+            return "" if self._repeats("") else None
+        several = (mark for mark in SEPARATORS if sum(mark in value for value in self.values) > 0.05 * len(self.values))
+        mark = next(several, None)
+        return mark if mark is not None and self._repeats(mark) else None
+
+    def names(self, separator: str) -> Counter[str]:
+        """Counts the names in all values, which a separator separates."""
+        try:
+            return Counter(name for value in self.values for name in split_names(value, separator))
+        except LabelProblem:
+            return Counter()
+
+    def _repeats(self, separator: str) -> bool:
+        """Whether a few short names repeat in different combinations, unlike the words of a text or decimal commas."""
+        names = self.names(separator)
+        if not 2 <= len(names) <= min(MOST_GUESSED_CLASSES, self.different):
+            return False
+        short = all(len(name) <= 40 for name in names) and not all(map(NUMBER.fullmatch, names))
+        return short and names.total() >= 3 * len(names) and not self.is_date
+
     @property
     def is_constant(self) -> bool:
         return self.different == 1
@@ -92,10 +118,13 @@ class Column:
     def is_text(self) -> bool:
         """Whether the values are words, and not all the same."""
         letters = sum(any(map(str.isalpha, value)) for value in self.values)
-        return not self.is_id and letters > 0.8 * len(self.values) > 0 and self.different > 1 and not self.is_date
+        words = letters > 0.8 * len(self.values) > 0 and self.different > 1
+        return words and not self.is_id and not self.is_date and not is_list(self.values[0])
 
     @cached_property
     def could_be_label(self) -> bool:
+        if self.separator is not None:
+            return True
         if self.is_id or not self._could_be_any_label:
             return False
         return bool(self.numbers) or self.different <= max(2, min(MOST_GUESSED_CLASSES, len(self.values) // 2))
@@ -103,11 +132,11 @@ class Column:
     @cached_property
     def could_be_named_label(self) -> bool:
         """Whether a column with the name of a label can be one: its values must be short, and not words of a text."""
-        return self._could_be_any_label and (self.could_be_label or not self.is_text)
+        return self.separator is not None or (self._could_be_any_label and (self.could_be_label or not self.is_text))
 
     @property
     def _could_be_any_label(self) -> bool:
-        never = not self.values or self.is_constant or self.is_unique or self.is_date
+        never = not self.values or self.is_constant or self.is_unique or self.is_date or is_list(self.values[0])
         return not never and self.mean_length <= 40
 
 
@@ -149,7 +178,9 @@ def _later_values(first: Mapping[int, str], rows: Iterator[Row | BrokenRow]) -> 
 
 
 def _as_text(value: Any) -> str:
-    """Returns a value as text; "" for one that is empty, NaN, a list or a table."""
+    """Returns a value as text, a list of names as JSON; "" for one that is empty, NaN, another list or a table."""
+    if isinstance(value, list) and all(isinstance(item, str | int | float) for item in value):
+        return json.dumps(value, ensure_ascii=False)
     if not isinstance(value, str | int | float) or value != value:
         return ""
     text = str(value)

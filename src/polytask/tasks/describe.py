@@ -3,13 +3,17 @@
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from polytask.evaluation.metrics import Metric
+from polytask.kinds.table import KINDS
 from polytask.tasks.task import Split
 from polytask.text.packing import Packer
 from polytask.types import LabelSpace
 
 SHOWN_BROKEN_ROWS = 50
+MOST_CONSTANT = 50
+"""Of several classes per row: the largest set that is tried as a constant prediction."""
 
 
 def describe_split(split: Split, labels: LabelSpace, packer: Packer, separate_texts: bool) -> dict[str, Any]:
@@ -44,14 +48,15 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
         edges = np.linspace(0, 1, 11)
         counts, _ = np.histogram(split.labels, bins=edges)
         return {"edges": [labels.unscaled(edge) for edge in edges.tolist()], "counts": counts.tolist()}
-    return {"names": list(labels.classes), "counts": list(class_counts(split, labels))}
+    balance = {"names": list(labels.classes), "counts": list(class_counts(split, labels))}
+    if labels.kind == "multilabel":
+        balance |= {"without_class": int((split.labels.sum(1) == 0).sum())}
+    return balance
 
 
 def class_counts(split: Split, labels: LabelSpace) -> tuple[int, ...]:
     """Counts the rows of each class (no, yes for yes_no); empty for scores and plain text."""
-    if not labels.classes:
-        return ()
-    return tuple(np.bincount(split.labels.astype(np.int64), minlength=len(labels.classes)).tolist())
+    return KINDS[labels.kind].class_counts(labels, split.labels)
 
 
 def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]:
@@ -62,6 +67,8 @@ def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]
         value = float(metric.function(gold, np.full(len(split), middle)))
         return {"metric": metric.name, "value": value, "what": "always the same score"}
     gold = split.labels.astype(np.int64)
+    if labels.kind == "multilabel":
+        return _constant_set(gold, labels, metric)
     counts = np.bincount(gold, minlength=len(labels.classes))
     if metric.columns is not None:
         shares = np.tile(counts / len(gold), (len(gold), 1))
@@ -73,3 +80,21 @@ def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]
     values = [float(metric.function(gold, np.full(len(gold), candidate))) for candidate in candidates]
     best = int(np.argmax(values) if metric.greater_is_better else np.argmin(values))
     return {"metric": metric.name, "value": values[best], "what": f"always '{labels.classes[candidates[best]]}'"}
+
+
+def _constant_set(gold_NC: npt.NDArray[np.int64], labels: LabelSpace, metric: Metric) -> dict[str, Any]:
+    """Scores the best constant set of classes: no class, or the most frequent ones."""
+    counts_C, rows = gold_NC.sum(0), len(gold_NC)
+    if metric.columns is not None:
+        value = float(metric.function(*metric.columns(gold_NC, np.tile(counts_C / rows, (rows, 1)))))
+        return {"metric": metric.name, "value": value, "what": "always the shares of the classes"}
+    by_count, values = np.argsort(-counts_C, kind="stable"), []
+    predicted = np.zeros_like(gold_NC)
+    for number in [None, *by_count[:MOST_CONSTANT]]:
+        if number is not None:
+            predicted[:, number] = 1
+        values.append(float(metric.function(gold_NC, predicted)))
+    best = int(np.argmax(values) if metric.greater_is_better else np.argmin(values))
+    names = " and ".join(repr(labels.classes[number]) for number in by_count[:best])
+    what = f"always {names}" if best <= 3 else f"always the {best} most frequent classes"
+    return {"metric": metric.name, "value": values[best], "what": what if best else "always no class"}

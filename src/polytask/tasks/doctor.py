@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations, permutations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +97,12 @@ class _HashedSplit:
         """The largest difference of two labels that count as the same."""
         return SCORE_TOLERANCE if self.labels.kind == "score" else 0.0
 
+    @property
+    def label_codes(self) -> npt.NDArray[Any]:
+        """One number per row: the label, or the number of its set of classes."""
+        labels = self.data.labels
+        return labels if labels.ndim == 1 else np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
+
     def finding(self, severity: Severity, what: str, sentence: str, where_N: Mask) -> Finding:
         """Returns a finding about these rows; the sentence continues `12 of 400 rows`."""
         count = int(where_N.sum())
@@ -114,7 +121,7 @@ def _copies(split: _HashedSplit) -> Iterator[Finding]:
         yield split.finding(severity, "duplicates", f"repeat an earlier row{order}", again)
     if split.labels.kind == "text" or not len(split.data):
         return
-    labels, tolerance = split.data.labels, split.label_tolerance
+    labels, tolerance = split.label_codes, split.label_tolerance
     contrary = (spreads(split.ordered_N, labels) > tolerance) & split.has_text_N
     if contrary.any():
         severity = "problem" if contrary.mean() >= CONTRADICTION_SHARE else "warning"
@@ -140,8 +147,9 @@ def _leaks(learned: _HashedSplit, scored: _HashedSplit) -> Iterator[Finding]:
     if scored.labels.kind == "text":
         return
     exact = first_places(learned.ordered_N, scored.ordered_N)
-    difference = learned.data.labels[exact].astype(np.float64) - scored.data.labels
-    contrary = (exact >= 0) & scored.has_text_N & (np.abs(difference) > scored.label_tolerance)
+    difference = np.abs(learned.data.labels[exact].astype(np.float64) - scored.data.labels)
+    difference = difference if difference.ndim == 1 else difference.max(axis=1)
+    contrary = (exact >= 0) & scored.has_text_N & (difference > scored.label_tolerance)
     if contrary.any():
         sentence = f"are also in the {name} rows, with another label: one of the two is wrong"
         yield scored.finding("warning", "other_label", sentence, contrary)

@@ -4,9 +4,9 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from polytask.kinds.names import NO, NUMBER, YES, class_name, sorted_classes
 from polytask.settings import TaskSpec
 from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, first_pair, likeness, rank
-from polytask.tasks.labels import NO, NUMBER, YES, class_name, sorted_classes
 from polytask.tasks.reading import detected_fields, open_for, open_source
 from polytask.tasks.siblings import find_dev
 from polytask.tasks.sources.encoding import WINDOWS
@@ -63,7 +63,8 @@ def guess_task(
     dev, dev_reason = find_dev(train, dev, used)
     spec = TaskSpec(name, kind, used[: len(texts)], chosen.name if chosen is not None else None, train, dev or "")
     shared = _shared_fields(source, dev)
-    spec = replace(spec, encoding=shared.get("encoding"), delimiter=shared.get("delimiter"))
+    separator = chosen.separator or None if kind == "multilabel" and chosen is not None else None
+    spec = replace(spec, encoding=shared.get("encoding"), delimiter=shared.get("delimiter"), separator=separator)
     label_reason += kind_reason
     if kind == "score":
         spec = replace(spec, range=_whole_range(spec))
@@ -129,7 +130,7 @@ def _guess_label(task: str, columns: Sequence[Column]) -> tuple[Column | None, s
 
 
 def _guess_texts(columns: Sequence[Column]) -> tuple[list[Column], str]:
-    words = [column for column in columns if column.is_text]
+    words = [column for column in columns if column.is_text and column.separator is None]
     # A column with few different values is a category rather than a text.
     texts = [column for column in words if column.different * 10 > len(column.values)] or words
     if not texts:
@@ -157,6 +158,11 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 def _guess_kind(label: Column) -> tuple[LabelKind, str]:
+    if label.separator is not None:
+        several = list(label.names(label.separator))
+        few = ", ".join(several[:8]) + (" ..." if len(several) > 8 else "")
+        how = f"separated by {label.separator!r}" if label.separator else "in lists"
+        return "multilabel", f"; {len(several)} different names {how} in {len(label.values):,} rows ({few}): multilabel"
     names = sorted_classes(tuple({class_name(value) for value in label.values}))
     rows = f"in {len(label.values):,} rows"
     doubt = " (its name is one of its values: is the header missing?)" if class_name(label.name) in names else ""
@@ -173,10 +179,9 @@ def _guess_kind(label: Column) -> tuple[LabelKind, str]:
 
 def _whole_range(spec: TaskSpec) -> tuple[float, float]:
     """Returns the integers around all scores of the files, not only those of the first rows."""
-    assert spec.label is not None
     low, high = math.inf, -math.inf
     for path in filter(None, (spec.train, spec.dev)):
-        for row in open_for(spec, path).rows([spec.label]):
+        for row in open_for(spec, path).rows(spec.label_columns):
             try:
                 score = math.nan if isinstance(row, BrokenRow) else float(row[1][0])
             except (TypeError, ValueError):

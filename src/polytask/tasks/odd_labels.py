@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from polytask.kinds.names import NUMBER
 from polytask.tasks.describe import class_counts
-from polytask.tasks.finding import Finding, Severity, in_percent
-from polytask.tasks.labels import NUMBER
+from polytask.tasks.finding import ROWS_NAMED, Finding, Severity, in_percent, rows_that
 from polytask.tasks.task import Split, Task
 
 FEWEST_OF_A_CLASS = 5  # fewer examples than this are memorized rather than learned
@@ -16,6 +16,7 @@ ONE_SIDED = 0.95  # always predicting this class is nearly always right
 MOST_NUMERIC_CLASSES = 20  # as in `polytask init`: more different numbers than this are scores
 FEWEST_OF_A_LABEL = 2  # mean rows per class below which labels look like ids or texts
 WHOLE_SCORES = 11  # 0 to 10: this many different integers or fewer may be classes
+MANY_WITHOUT_CLASS = 0.5  # more often than this, an empty label may mean that nobody labelled the row
 NARROW = 0.25  # of the range that scores use; below it, the squared error is tiny from the start
 CLASSES_NAMED = 5
 
@@ -30,6 +31,9 @@ def odd_labels(name: str, task: Task) -> Iterator[Finding]:
             yield from _scores(name, task, data)
     elif task.labels.kind != "text":
         yield from _classes(name, replace(task, splits=labelled))
+        if task.labels.kind == "multilabel":
+            for data in labelled.values():
+                yield from _without_class(name, data)
 
 
 def _classes(name: str, task: Task) -> Iterator[Finding]:
@@ -50,7 +54,10 @@ def _classes(name: str, task: Task) -> Iterator[Finding]:
         yield from finding("problem", "train", "class_missing", ~learned_C, sentence)
         sentence = f"fewer than {FEWEST_OF_A_CLASS} training rows each: {{names}}"
         yield from finding("warning", "train", "few_examples", few_C, sentence)
-        yield from _one_sided(name, classes, train)
+        if task.spec.kind == "multilabel":
+            yield from _in_nearly_all_rows(name, classes, train, len(task.splits["train"]))
+        else:
+            yield from _one_sided(name, classes, train)
         if task.spec.kind == "classes":
             yield from _odd_classes(name, classes, int(train.sum()))
     for split in ("dev", "test"):
@@ -58,6 +65,25 @@ def _classes(name: str, task: Task) -> Iterator[Finding]:
             severity: Severity = "warning" if split == "dev" else "note"
             sentence = f"no {split} row has the label {{names}}, so the {split} scores do not cover it"
             yield from finding(severity, split, "class_missing", learned_C & (counts[split] == 0), sentence)
+
+
+def _in_nearly_all_rows(
+    name: str, classes: tuple[str, ...], counts_C: npt.NDArray[np.int64], rows: int
+) -> Iterator[Finding]:
+    frequent = [classes[c] for c in np.flatnonzero(counts_C > ONE_SIDED * rows)]
+    if frequent:
+        sentence = f"more than {ONE_SIDED:.0%} of the rows have the class {_listed(frequent)}, so it says little"
+        yield Finding("warning", name, "train", "one_sided", sentence, (), len(frequent))
+
+
+def _without_class(name: str, split: Split) -> Iterator[Finding]:
+    empty = np.flatnonzero(split.labels.sum(axis=1) == 0)
+    if len(empty):
+        severity: Severity = "warning" if len(empty) > MANY_WITHOUT_CLASS * len(split) else "note"
+        meaning = "learned" if split.name == "train" else "scored"
+        sentence = rows_that(len(empty), len(split), f"have no class, which is {meaning} as the right answer")
+        rows = tuple(split.rows[empty[:ROWS_NAMED]].tolist())
+        yield Finding(severity, name, split.name, "without_class", sentence, rows, len(empty))
 
 
 def _one_sided(name: str, classes: tuple[str, ...], counts_C: npt.NDArray[np.int64]) -> Iterator[Finding]:

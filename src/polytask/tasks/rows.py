@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from polytask.kinds.base import LabelReader
+from polytask.kinds.names import LabelProblem
 from polytask.settings import TaskSpec
-from polytask.tasks.labels import LabelProblem, LabelReader
 from polytask.tasks.sources.source import BrokenRow, Source, no_column, shortened
 from polytask.text.tagging import tags_problem
 from polytask.types import UserError
@@ -25,7 +26,7 @@ class LabelledRow(NamedTuple):
 
 def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterator[LabelledRow | BrokenRow]:
     """Yields the rows to train on or to score; a row that cannot be used is a BrokenRow."""
-    columns = (*spec.text, *spec.tags, *([] if spec.label is None else [spec.label]))
+    columns = (*spec.text, *spec.tags, *spec.label_columns)
     _check_columns(source, columns)
     for entry in source.rows(columns):
         if isinstance(entry, BrokenRow):
@@ -37,13 +38,26 @@ def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterat
         if broken is not None:
             yield broken
             continue
+        written = values[-1] if isinstance(spec.label, str) else values[len(spec.text) + len(spec.tags) :]
         try:
-            label = 0 if spec.label is None else reader.read(values[-1])
+            label = 0 if spec.label is None else reader.read(written)
             yield LabelledRow(row, tuple(map(str, texts)), label, tuple(map(str, tags)))
         except LabelProblem as problem:
-            yield BrokenRow(source.name, source.unit, row, spec.label, shortened(values[-1]), str(problem))
+            yield BrokenRow(source.name, source.unit, row, _joined(spec), shortened(written), str(problem))
         except UserError as error:
-            raise UserError(f"{source.name}, {source.unit} {row}, column {spec.label!r}: {error}") from error
+            raise UserError(f"{source.name}, {source.unit} {row}, column {_joined(spec)!r}: {error}") from error
+
+
+def label_values(spec: TaskSpec, source: Source) -> Iterator[object]:
+    """Yields the value of the label column of each row, or a list of those of several label columns."""
+    _check_columns(source, spec.label_columns)
+    for entry in source.rows(spec.label_columns, needed=()):
+        if not isinstance(entry, BrokenRow):
+            yield entry[1][0] if isinstance(spec.label, str) else entry[1]
+
+
+def _joined(spec: TaskSpec) -> str | None:
+    return ", ".join(spec.label_columns) or None
 
 
 def plain_texts(source: Source, columns: Sequence[str]) -> Iterator[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from polytask.disk.atomic import atomic_file
+from polytask.kinds.names import LabelProblem, class_name, guess_separator, split_names
 from polytask.settings import TaskSpec
-from polytask.tasks.labels import class_name
 from polytask.tasks.reading import open_for
 from polytask.tasks.sources.source import BrokenRow
 from polytask.types import UserError
@@ -26,6 +26,15 @@ class Parts(NamedTuple):
     """What is never in both files: a text or, if shared texts connect nearly all rows, a pair of texts."""
     dropped: int
     """Rows that could not be read and are in neither file."""
+
+
+class Chosen(NamedTuple):
+    """Which rows are dev rows."""
+
+    in_dev: list[bool]
+    groups: list[bytes]
+    """For each row, the group of rows that stay together."""
+    kept_together: Literal["texts", "pairs"]
 
 
 def split_file(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0) -> Parts:
@@ -44,21 +53,17 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
     """
     assert spec.train is not None
     source = open_for(spec, spec.train)
-    labels = () if spec.label is None else (spec.label,)
-    entries = list(source.rows(source.columns, needed=(*spec.text, *labels)))
+    entries = list(source.rows(source.columns, needed=(*spec.text, *spec.label_columns)))
     rows = [entry[1] for entry in entries if not isinstance(entry, BrokenRow)]
     texts = [source.columns.index(column) for column in spec.text]
-    keys = [[text_key(row[i], seed) for i in texts] for row in rows]
-    kept_together: Literal["texts", "pairs"] = "texts"
-    groups = _groups(keys)
-    in_dev = _choose_dev(groups, share)
-    if spec.is_pair and sum(in_dev) < share * len(rows) / 2:
-        kept_together = "pairs"
-        groups = _groups([[b"".join(sorted(key))] for key in keys])
-        in_dev = _choose_dev(groups, share)
-    if spec.kind == "classes" and spec.label is not None:
+    chosen = choose_dev([[row[i] for i in texts] for row in rows], share, seed)
+    in_dev = chosen.in_dev
+    if isinstance(spec.label, str) and spec.kind in ("classes", "multilabel"):
         label = source.columns.index(spec.label)
-        in_dev = _without_new_classes(groups, [class_name(str(row[label])) for row in rows], in_dev)
+        values = [row[label] for row in rows]
+        one = spec.kind == "classes"
+        classes = [[class_name(str(value))] for value in values] if one else sets_of(values, spec.separator)
+        in_dev = without_new_classes(chosen.groups, classes, in_dev)
     if not any(in_dev) or all(in_dev):
         raise UserError(
             f"{spec.train}: {len(rows)} rows are too few, or too similar, to split into a training and a dev file"
@@ -69,7 +74,23 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
         contents.append(_csv(source.columns, [row for row, dev in zip(rows, in_dev, strict=True) if dev is wanted]))
         if file.exists() and file.read_bytes() != contents[-1]:
             raise UserError(f"{file}: already exists with other content; move it or choose another folder")
-    return Parts(files[0], files[1], (contents[0], contents[1]), kept_together, len(entries) - len(rows))
+    return Parts(files[0], files[1], (contents[0], contents[1]), chosen.kept_together, len(entries) - len(rows))
+
+
+def choose_dev(
+    texts: Sequence[Sequence[object]], share: float, seed: int = 0, classes: Sequence[object] | None = None
+) -> Chosen:
+    """Chooses the rows of a dev set: `share` of all rows or, with classes, of the rows of each class.
+
+    The choice depends on the texts and the seed only. Rows with the same text are either all chosen or not at all.
+    """
+    keys = [[text_key(text, seed) for text in row] for row in texts]
+    groups = _groups(keys)
+    in_dev = _choose_dev(groups, share, classes)
+    if any(len(row) > 1 for row in keys) and sum(in_dev) < share * len(keys) / 2:
+        groups = _groups([[b"".join(sorted(key))] for key in keys])
+        return Chosen(_choose_dev(groups, share, classes), groups, "pairs")
+    return Chosen(in_dev, groups, "texts")
 
 
 def write_parts(parts: Parts) -> None:
@@ -101,21 +122,41 @@ def _groups(keys: Sequence[Sequence[bytes]]) -> list[bytes]:
     return [root(row[0]) for row in keys]
 
 
-def _choose_dev(groups: Sequence[bytes], share: float) -> list[bool]:
-    """Chooses whole groups in the order of their hashes, as long as they fit into the share."""
+def _choose_dev(groups: Sequence[bytes], share: float, classes: Sequence[object] | None = None) -> list[bool]:
+    """Chooses whole groups in the order of their hashes, as long as they fit into the share of all their classes."""
+    classes = [None] * len(groups) if classes is None else classes
+    room = {name: round(share * count) for name, count in Counter(classes).items()}
+    sizes: dict[bytes, Counter[object]] = {}
+    for group, name in zip(groups, classes, strict=True):
+        sizes.setdefault(group, Counter())[name] += 1
     chosen: set[bytes] = set()
-    room = round(share * len(groups))
-    for group, size in sorted(Counter(groups).items()):
-        if size <= room:
+    for group, counts in sorted(sizes.items(), key=lambda entry: entry[0]):
+        if all(count <= room[name] for name, count in counts.items()):
             chosen.add(group)
-            room -= size
+            for name, count in counts.items():
+                room[name] -= count
     return [group in chosen for group in groups]
 
 
-def _without_new_classes(groups: Sequence[bytes], classes: Sequence[str], in_dev: Sequence[bool]) -> list[bool]:
+def sets_of(values: Sequence[object], separator: str | None) -> list[list[str]]:
+    """Returns the classes of each row of a task with several classes per row; none of a label that cannot be read."""
+    mark = separator or guess_separator(values)
+
+    def names(value: object) -> list[str]:
+        try:
+            return split_names(value, mark)
+        except LabelProblem:
+            return []
+
+    return [names(value) for value in values]
+
+
+def without_new_classes(
+    groups: Sequence[bytes], classes: Sequence[Sequence[str]], in_dev: Sequence[bool]
+) -> list[bool]:
     """Moves whole groups to train if they have a class that no training row has."""
-    learned = {name for name, dev in zip(classes, in_dev, strict=True) if not dev}
-    moved = {group for group, name in zip(groups, classes, strict=True) if name not in learned}
+    learned = {name for names, dev in zip(classes, in_dev, strict=True) if not dev for name in names}
+    moved = {group for group, names in zip(groups, classes, strict=True) if not learned.issuperset(names)}
     return [dev and group not in moved for group, dev in zip(groups, in_dev, strict=True)]
 
 

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask import seeds
+from polytask.kinds.table import KINDS
 from polytask.settings import RowSample, TaggerName, TaskSpec
 from polytask.tasks.caching import broken_rows, cached_part, cached_store
-from polytask.tasks.labels import LabelReader, as_label, as_targets, label_space
 from polytask.tasks.reading import open_for, warn_of_guess
+from polytask.tasks.rows import label_values
 from polytask.tasks.sources.source import BrokenRow
 from polytask.text.store import TokenStore
 from polytask.text.tagging import Tagger, TagIds, TagVocabulary
@@ -74,7 +75,7 @@ class Split:
 
     def examples(self) -> Iterator[Example]:
         """Reads the texts and labels of this split's examples from the source again, in order."""
-        kind, names = self.spec.kind, self.store.meta["names"]
+        kind, meta = KINDS[self.spec.kind], self.store.meta
         wanted = zip(self.store.rows.tolist(), self.store.labels.tolist(), strict=True)
         row, stored = next(wanted, (None, 0))
         # The store has the dialect, so that it is not detected again; those of earlier versions have none.
@@ -82,7 +83,7 @@ class Split:
         for entry in open_for(spec, self.source).rows(spec.text):
             if isinstance(entry, BrokenRow) or entry[0] != row:
                 continue
-            label = as_label(kind, names, stored) if self.is_labelled else None
+            label = kind.label(meta, stored) if self.is_labelled else None
             yield Example(tuple(map(str, entry[1])), label, entry[0])
             row, stored = next(wanted, (None, 0))
         if row is not None:
@@ -195,8 +196,8 @@ def _read_task(spec: TaskSpec, reading: _Reader) -> Task | None:
             if name == "train":
                 read = read.with_chosen_rows(reading.cache)
             if name == first:
-                names, vocabulary = read.store.meta["names"], reading.tokenizer.vocabulary
-                labels = label_space(spec, names, vocabulary, read.store.labels)
+                vocabulary, stored = reading.tokenizer.vocabulary, read.store.labels
+                labels = KINDS[spec.kind].space(spec, read.store.meta, vocabulary, stored)
             if labels is not None:
                 splits[name] = read.as_split(name, labels)
         except UserError as error:
@@ -239,7 +240,7 @@ class _Read:
         return replace(self, store=cached_part(self.store, indices, cache))
 
     def as_split(self, name: str, labels: LabelSpace) -> Split:
-        targets = as_targets(labels, self.store.meta["names"], self.store.labels)
+        targets = KINDS[labels.kind].targets(labels, self.store.meta, self.store.labels)
         if name == "unlabelled":
             targets = np.full_like(targets, NO_LABEL)
         return Split(name, self.spec, self.source, self.fingerprint, self.store, targets, self.broken, self.num_broken)
@@ -250,8 +251,8 @@ def _read_source(spec: TaskSpec, source: str, labels: LabelSpace | None, reading
 
     A dev file is read without a label space if the training file could not be used, to report its faults too.
     """
-    reader = LabelReader(spec, labels.classes if labels is not None and spec.kind == "classes" else None)
     opened = open_for(spec, source)
+    reader = KINDS[spec.kind].reader(spec, labels, label_values(spec, opened))
     fingerprint = opened.fingerprint()
     store = cached_store(spec, opened, fingerprint, reader, reading.tokenizer, reading.cache, reading.tagger)
     read = _Read(spec, source, fingerprint, store, broken_rows(store, opened))

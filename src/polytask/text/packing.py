@@ -2,7 +2,8 @@
 
 A single text is `[CLS] a [SEP]`; a pair is `[CLS] a [SEP] b [SEP]` in one sequence (segments 0 and 1), or two sequences
 if each text is encoded separately, or all three. A pair whose second text has no tokens stays a pair:
-`[CLS] a [SEP] [SEP]`. Texts are truncated to `max_length` here and nowhere else.
+`[CLS] a [SEP] [SEP]`. Other tokenizers have other special tokens (`PairForm`). Texts are truncated to `max_length` here
+and nowhere else.
 """
 
 import math
@@ -23,6 +24,7 @@ from polytask.text.filler import Room, filler_lengths, filler_positions, longest
 from polytask.text.masking import Ids as Ids
 from polytask.text.masking import MaskedText, Masker, masked_tokens, padded
 from polytask.text.sequences import Sequences, joined_and_separate, make_sequences, truncate_pair, truncate_text
+from polytask.text.templates import BERT_PAIR, PairForm
 from polytask.text.texts import Texts
 
 
@@ -78,6 +80,8 @@ class Packer:
     """Required if tokens of a task are to be masked."""
     tagged: bool = False
     """Whether streams have the tags of their tokens; a task without tags then has tag 0 everywhere."""
+    pair: PairForm = BERT_PAIR
+    """How two texts are put into one sequence."""
     truncate: Truncate = "end"
     """Which end of long texts is cut off. With error, whoever reads texts refuses those that are too long."""
 
@@ -166,7 +170,8 @@ class Packer:
         if isinstance(part.texts, Sequences):
             return part.texts
         special_ids = self.cls_id, self.sep_id
-        return make_sequences(Texts.of(part.texts), part.reading, special_ids, self.max_length, self.cut_start)
+        cut = self.pair, self.cut_start
+        return make_sequences(Texts.of(part.texts), part.reading, special_ids, self.max_length, *cut)
 
     def _labels(self, part: Part, room: Room | None) -> npt.NDArray[np.generic]:
         """The labels of a part. In a stream of static shape the number of masked tokens is static too: those that are
@@ -183,8 +188,10 @@ class Packer:
         cls, sep = self._special_tokens
         joined, separate = joined_and_separate(reading, len(texts))
         if joined:
-            a, b = truncate_pair(texts[0], texts[1], self.max_length - 3, self.cut_start)
-            yield [cls, a, sep, b, sep], len(a) + 2
+            separators = self.pair.separators
+            a, b = truncate_pair(texts[0], texts[1], self.max_length - 2 - separators, self.cut_start)
+            pieces = [cls, a, *[sep] * separators, b, sep]
+            yield pieces, len(a) + 2 if self.pair.second_segment else sum(map(len, pieces))
         for text in texts if separate else ():
             truncated = truncate_text(text, self.max_length - 2, self.cut_start)
             yield [cls, truncated, sep], len(truncated) + 2
@@ -194,7 +201,8 @@ class Packer:
         joined, separate = joined_and_separate(form.reading, lengths_NW.shape[1])
         lengths_N = np.zeros(len(lengths_NW), dtype=np.int64)
         if joined:
-            lengths_N += np.minimum(lengths_NW.sum(1), self.max_length - 3) + 3
+            special = 2 + self.pair.separators
+            lengths_N += np.minimum(lengths_NW.sum(1), self.max_length - special) + special
         if separate:
             lengths_N += (np.minimum(lengths_NW, self.max_length - 2) + 2).sum(1) * form.copies
         return lengths_N
@@ -206,7 +214,9 @@ class Packer:
         """
         joined, _ = joined_and_separate(reading, lengths_NW.shape[1])
         tokens_NW = lengths_NW.astype(np.int64)
-        longest_N: npt.NDArray[np.int64] = tokens_NW.sum(1) + 3 if joined else tokens_NW.max(1, initial=0) + 2
+        longest_N: npt.NDArray[np.int64] = tokens_NW.max(1, initial=0) + 2
+        if joined:
+            longest_N = tokens_NW.sum(1) + 2 + self.pair.separators
         return longest_N
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from polytask.stream import Reading
 from polytask.text.masking import Ids
+from polytask.text.templates import BERT_PAIR, PairForm
 from polytask.text.texts import Texts
 
 
@@ -53,43 +54,54 @@ def joined_and_separate(reading: Reading, num_texts: int) -> tuple[bool, bool]:
 
 
 def make_sequences(
-    texts: Texts, reading: Reading, special_ids: tuple[int, int], max_length: int, cut_start: bool = False
+    texts: Texts,
+    reading: Reading,
+    special_ids: tuple[int, int],
+    max_length: int,
+    pair: PairForm = BERT_PAIR,
+    cut_start: bool = False,
 ) -> Sequences:
     """Put special tokens around the texts of each example; `special_ids` are those of [CLS] and [SEP].
 
     A sequence is copied in pieces, each of which ends with [SEP]: `[CLS] a [SEP]`, and `b [SEP]` if the sequence holds
-    a pair. A piece is copied together with the tokens before and behind its text, which are then overwritten by the
-    special tokens. Special tokens have no tag, that is, tag 0. With `cut_start`, long texts lose their beginning.
+    a pair (`[SEP] b [SEP]` if two separators are between the texts). A piece is copied together with the tokens before
+    and behind its text, which are then overwritten by the special tokens. Special tokens have no tag, that is, tag 0.
+    With `cut_start`, long texts lose their beginning.
     """
     num_texts = texts.lengths_NW.shape[1]
     joined, separate = joined_and_separate(reading, num_texts)
-    lengths, before = [], []
+    more = pair.separators - 1
+    lengths, before, is_first = [], [], []
     if joined:
-        lengths.append(truncated_pairs(texts.lengths_NW, max_length - 3))
-        before += [1, 0]
+        lengths.append(truncated_pairs(texts.lengths_NW, max_length - 3 - more))
+        before += [1, more]
+        is_first += [True, False]
     if separate:
         lengths.append(np.minimum(texts.lengths_NW, max_length - 2))
         before += [1] * num_texts
+        is_first += [True] * num_texts
     starts = [texts.starts_NW + (texts.lengths_NW - kept if cut_start else 0) for kept in lengths]
     text_starts_P = np.concatenate(starts, axis=1).ravel()
-    before_P = np.tile(before, len(texts))
+    before_P, first_P = np.tile(before, len(texts)), np.tile(is_first, len(texts))
     lengths_P = before_P + np.concatenate(lengths, axis=1).ravel() + 1
     ends_P = lengths_P.cumsum()
     starts_P = ends_P - lengths_P
-    starts_S = starts_P[before_P == 1]
+    starts_S = starts_P[first_P]
     places_T = np.arange(lengths_P.sum())
     sources_T = places_T + (text_starts_P - before_P - starts_P).repeat(lengths_P)
     ids_T = texts.ids.take(sources_T, mode="clip") if len(texts.ids) else np.zeros_like(places_T)
     cls_id, sep_id = special_ids
     ids_T[ends_P - 1] = sep_id
     ids_T[starts_S] = cls_id
+    separators_R = (starts_P[~first_P, None] + np.arange(more)).ravel()
+    ids_T[separators_R] = sep_id
     tags_T = None
     if texts.tags is not None:
         tags_T = texts.tags.take(sources_T, mode="clip") if len(texts.tags) else np.zeros_like(places_T)
-        tags_T[ends_P - 1] = tags_T[starts_S] = 0
+        tags_T[ends_P - 1] = tags_T[starts_S] = tags_T[separators_R] = 0
     lengths_S = np.diff(starts_S, append=len(places_T))
     positions_T = places_T - starts_S.repeat(lengths_S)
-    segments_T = (1 - before_P).repeat(lengths_P) if joined else None
+    segments_T = (~first_P).astype(np.int64).repeat(lengths_P) if joined and pair.second_segment else None
     return Sequences(ids_T, positions_T, segments_T, lengths_S.tolist(), tags_T)
 
 

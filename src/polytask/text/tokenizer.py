@@ -20,17 +20,11 @@ from polytask.disk.atomic import atomic_file, write_atomically
 from polytask.disk.json_files import read_json
 from polytask.settings import Truncate
 from polytask.text.masking import Masker
+from polytask.text.templates import BERT_PAIR, BERT_TOKENS, ROBERTA_TOKENS, default_tokens, read_template
 from polytask.text.tokenizer_checks import check_content, library_errors, num_ids
 from polytask.text.word_cache import END, WordCache, encodes_words_separately
 from polytask.types import UserError
 
-SPECIAL_TOKENS = {
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "mask_token": "[MASK]",
-    "unk_token": "[UNK]",
-}
 MAX_TOKENS = 512  # per text, unless sequences are longer: the token cache is then the same for every `max_length`
 PROBE = "Café 42, \U00012000!"  # with a cuneiform letter, which is in no vocabulary
 SURROGATES = re.compile("[\ud800-\udfff]")
@@ -50,27 +44,35 @@ class TextTokenizer:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        special_tokens: Mapping[str, str] = SPECIAL_TOKENS,
+        special_tokens: Mapping[str, str] | None = None,
         max_tokens: int = MAX_TOKENS,
         truncate: Truncate = "end",
     ):
+        """`special_tokens` names those that differ from the usual ones; what the post-processor adds comes first."""
         # A tokenizer.json often pads or truncates every text to 128 tokens; packing needs neither.
         tokenizer.no_padding()
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
-        self._special_tokens = dict(special_tokens)
         self.max_tokens = max_tokens
         self.cut_start = truncate == "start"
         self.vocabulary: int = num_ids(tokenizer.get_vocab(with_added_tokens=True))
         content = json.loads(tokenizer.to_str())
         check_content(content)
+        template = read_template(content)
+        self._special_tokens = {**default_tokens(content, template), **(special_tokens or {})}
+        if template is not None:
+            self._special_tokens |= {"cls_token": template.cls_token, "sep_token": template.sep_token}
+        self.pair = BERT_PAIR if template is None else template.pair
+        """How two texts are put into one sequence."""
         self.cls_id = self._special_id("cls_token")
         self.sep_id = self._special_id("sep_token")
         self.pad_id = self._special_id("pad_token")
         self.mask_id = self._special_id("mask_token")
         self.unk_id = self._special_id("unk_token")
         special = {self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id}
+        # SentencePiece's vocabulary has the special tokens as ordinary pieces, which a text could spell.
+        self._forged = frozenset(special - {self.unk_id}) if content["model"].get("type") == "Unigram" else frozenset()
         self.masker = Masker(self.mask_id, self.vocabulary, tuple(sorted(special)))
         self._content = content
         lowercase = (content["normalizer"] or {}).get("lowercase", False)
@@ -83,7 +85,7 @@ class TextTokenizer:
 
     @classmethod
     def load(cls, folder: Path, max_length: int = MAX_TOKENS, truncate: Truncate = "end") -> "TextTokenizer":
-        """Loads `tokenizer.json`, or else a BERT WordPiece from `vocab.txt` and `tokenizer_config.json`.
+        """Loads `tokenizer.json`, or else a WordPiece from `vocab.txt` and `tokenizer_config.json`.
 
         `max_length` and `truncate` are those of the sequences to be packed. The maximum length in the files is ignored.
         """
@@ -162,41 +164,60 @@ class TextTokenizer:
                 encodings = encode_batch(texts, add_special_tokens=False)
             except TypeError:  # the library rejects half of a surrogate pair
                 encodings = encode_batch([without_lone_surrogates(text) for text in texts], add_special_tokens=False)
-            return [encoding.ids for encoding in encodings]
+            return [self._without_special(encoding.ids) for encoding in encodings]
 
     def _pairs(self, texts: list[str]) -> list[list[tuple[int, int]]]:
         """Returns the id and the first character of each token."""
         with library_errors("the encoder's tokenizer failed on a text"):
             encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
-            return [[(i, start) for i, (start, _) in zip(e.ids, e.offsets, strict=True)] for e in encodings]
+            return [
+                [
+                    (i, _first_letter(text, *place))
+                    for i, place in zip(self._without_special(one.ids), one.offsets, strict=True)
+                ]
+                for text, one in zip(texts, encodings, strict=True)
+            ]
+
+    def _without_special(self, ids: list[int]) -> list[int]:
+        """The ids of a text, with the unknown token where the text spells a special token."""
+        if self._forged.isdisjoint(ids):
+            return ids
+        return [self.unk_id if i in self._forged else i for i in ids]
 
     def token(self, token_id: int) -> str:
         """Returns the letters of a token."""
         return str(self._tokenizer.id_to_token(token_id))
 
     def save(self, folder: Path, positions: int = MAX_TOKENS) -> None:
-        """Writes `tokenizer.json` and a `tokenizer_config.json` that transformers opens as a BERT tokenizer.
+        """Writes `tokenizer.json` and a `tokenizer_config.json` for transformers.
 
         `positions` is the longest sequence that the model can read.
         """
         with atomic_file(folder / "tokenizer.json") as unfinished:
             self._tokenizer.save(str(unfinished))
-        normalizer = json.loads(self._tokenizer.to_str()).get("normalizer") or {}
-        config = {
+        config = {**self._transformers_class(), "model_max_length": positions, **self._special_tokens}
+        write_atomically(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+
+    def _transformers_class(self) -> dict[str, Any]:
+        """The class of transformers that opens the tokenizer, with its options."""
+        if self._content["model"]["type"] != "WordPiece" or self._special_tokens["cls_token"] != "[CLS]":
+            return {"tokenizer_class": "PreTrainedTokenizerFast"}  # which takes everything from tokenizer.json
+        normalizer = self._content.get("normalizer") or {}
+        return {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": normalizer.get("lowercase", True),
             "strip_accents": normalizer.get("strip_accents"),
             "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
-            "model_max_length": positions,
-            **self._special_tokens,
         }
-        write_atomically(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
 
     def _special_id(self, role: str) -> int:
         token = self._special_tokens[role]
         token_id = self._tokenizer.token_to_id(token)
         if token_id is None:
-            raise UserError(f"the tokenizer has no {role} {token!r}; expected a BERT-family vocabulary")
+            raise UserError(
+                f"the tokenizer has no {role} {token!r}; expected a BERT-family vocabulary, or a "
+                f"special_tokens_map.json that names its {role}"
+            )
         return int(token_id)
 
 
@@ -211,7 +232,14 @@ def _pieces(text: str, size: int) -> Iterator[str]:
     yield text[start:]
 
 
-def _word_piece(file: Path, config: Mapping[str, Any], special_tokens: Mapping[str, str]) -> Tokenizer:
+def _first_letter(text: str, start: int, end: int) -> int:
+    """The first character of a token without the space before a word, which is part of some tokenizers' tokens."""
+    return next((i for i in range(start, end) if not text[i].isspace()), start)
+
+
+def _word_piece(file: Path, config: Mapping[str, Any], named: Mapping[str, str]) -> Tokenizer:
+    is_mpnet = str(config.get("tokenizer_class", "")).startswith("MPNet")
+    special_tokens = {**(ROBERTA_TOKENS | {"unk_token": "[UNK]"} if is_mpnet else BERT_TOKENS), **named}
     vocabulary: dict[str, int] = {}
     try:
         # Only "\n" ends a line: BERT vocabularies contain tokens at which Python's splitlines would split.
@@ -233,16 +261,19 @@ def _word_piece(file: Path, config: Mapping[str, Any], special_tokens: Mapping[s
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     sep, cls = special_tokens["sep_token"], special_tokens["cls_token"]
-    tokenizer.post_processor = processors.BertProcessing((sep, vocabulary[sep]), (cls, vocabulary[cls]))
+    around = (sep, vocabulary[sep]), (cls, vocabulary[cls])
+    tokenizer.post_processor = (
+        processors.RobertaProcessing(*around, trim_offsets=False) if is_mpnet else processors.BertProcessing(*around)
+    )
     tokenizer.add_special_tokens([token for token in special_tokens.values() if token in vocabulary])
     return tokenizer
 
 
 def _special_tokens(*files: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the five special tokens, each from the first file that has it."""
-    tokens = dict(SPECIAL_TOKENS)
+    """Returns the special tokens that the files name, each from the first file that has it."""
+    tokens: dict[str, str] = {}
     for file in reversed(files):
-        for role in SPECIAL_TOKENS:
+        for role in BERT_TOKENS:
             token = file.get(role)
             token = token.get("content") if isinstance(token, dict) else token
             if isinstance(token, str):

@@ -27,7 +27,8 @@ from polytask.kernels.side_stream import SideStream
 from polytask.kernels.static_tensors import StaticTensors, as_stream, shape_of, tensors_of
 from polytask.kernels.triton_support import kernels_run
 from polytask.kernels.updates import Following, Learned, PlainUpdate, Table, declared, norm_of, update_for
-from polytask.model import MultiTaskModel, Pass, eval_mode
+from polytask.model import MultiTaskModel, Pass
+from polytask.modes import eval_mode
 from polytask.regularizers.base import Pull
 from polytask.settings import TrainSettings
 from polytask.stream import Stream
@@ -65,13 +66,19 @@ Part = tuple[Tensor, PassFacts]
 
 
 def reason_not_capturable(
-    device: torch.device, optimizer: torch.optim.Optimizer, objective: Objective, settings: TrainSettings
+    device: torch.device,
+    optimizer: torch.optim.Optimizer,
+    objective: Objective,
+    settings: TrainSettings,
+    model: MultiTaskModel | None = None,
 ) -> str | None:
     """Return why the steps of a run cannot be captured; None if they can."""
     if device.type != "cuda":
         return f"the run is on {device.type}, and only CUDA has graphs"
     if not settings.capture:
         return "train.capture is false"
+    if model is not None and (reason := model.encoder.shape.plain_definition) is not None:
+        return f"the encoder {model.encoder.shape.kind}: {reason}"
     if not declared(optimizer, "capturable") or not all(group.get("fused", True) for group in optimizer.param_groups):
         return f"the optimizer {type(optimizer).__name__} does not declare capturable = True"
     if not declared(objective.policy, "capturable"):

@@ -14,12 +14,13 @@ import numpy.typing as npt
 from torch import Tensor
 
 from polytask import seeds
+from polytask.samplers.base import ExampleOrder
 from polytask.stream import Stream
 from polytask.text.packing import InputFormat, Packer, Part
 from polytask.text.sequences import Sequences
 from polytask.text.texts import texts_of
 from polytask.training.memory import Memory
-from polytask.types import NO_LABEL, Draw, TokenizedExamples
+from polytask.types import Draw, TokenizedExamples, has_label
 
 AHEAD = 1024
 """How many examples of a task are turned into sequences at once."""
@@ -108,7 +109,7 @@ class Feed:
         self.memory = memory
         self.given = dict.fromkeys(examples, 0)
         """The number of examples drawn per task."""
-        self._orders: dict[str, tuple[int, npt.NDArray[np.integer]]] = {}
+        self.order = ExampleOrder({task: len(own) for task, own in examples.items()}, seed)
         self._ahead: dict[str, _Ahead] = {}
 
     def next_batch(self, draws: Sequence[Draw], per_task_gradients: bool = False, static_shape: bool = False) -> Batch:
@@ -136,8 +137,8 @@ class Feed:
 
     def _labelled(self, task: str, indices: Sequence[int]) -> list[int]:
         """Leave out the examples that only a teacher labels."""
-        labels = self.examples[task].labels
-        return [i for i in indices if labels[i] != NO_LABEL]
+        labelled = has_label(self.examples[task].labels[np.asarray(indices, dtype=np.int64)])
+        return [i for i, known in zip(indices, labelled, strict=True) if known]
 
     def _draw_memory(self, tasks: Sequence[str], count: int, number: int) -> list[_Chosen]:
         """Draw examples from the memory of every task that is not in the step."""
@@ -176,7 +177,7 @@ class Feed:
         if part is not None:
             return part
         epoch, place = divmod(first, len(self.examples[task]))
-        indices = self._order(task, epoch)[place : place + max(AHEAD, 2 * count)]
+        indices = self.order.of_epoch(task, epoch)[place : place + max(AHEAD, 2 * count)]
         all_parts = self._new_part(task, form, indices)
         sequences = self.packer.sequences_of(all_parts)
         assert all_parts.labels is not None
@@ -208,22 +209,9 @@ class Feed:
 
     def next_indices(self, draw: Draw) -> list[int]:
         """Return the task's next examples; a new epoch of the task may start within a batch."""
-        size = len(self.examples[draw.task])
         first = self.given[draw.task]
         self.given[draw.task] += draw.count
-        epoch, place = divmod(first, size)
-        indices: list[int] = []
-        while (missing := draw.count - len(indices)) > 0:
-            indices += self._order(draw.task, epoch)[place : place + missing].tolist()
-            epoch, place = epoch + 1, 0
-        return indices
-
-    def _order(self, task: str, epoch: int) -> npt.NDArray[np.integer]:
-        cached = self._orders.get(task)
-        if cached is None or cached[0] != epoch:
-            cached = (epoch, seeds.generator(self.seed, "order", task, epoch).permutation(len(self.examples[task])))
-            self._orders[task] = cached
-        return cached[1]
+        return self.order.indices(draw.task, first, draw.count)
 
     def state_dict(self) -> dict[str, Any]:
         return {"given": dict(self.given), "memory": None if self.memory is None else self.memory.state_dict()}

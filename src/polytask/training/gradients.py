@@ -109,7 +109,8 @@ class Gradients:
         layers = list(shared_by_layer(model))
         lowest = layers[-1][1]
         own = [[p for task in own_of.get(source.name, ()) for p in own_parameters(model, task)] for source in sources]
-        descents = [_Descent(source, mine, lowest) for source, mine in zip(sources, own, strict=True)]
+        everywhere = model.encoder.used_in_all_layers()
+        descents = [_Descent(source, mine, lowest, everywhere) for source, mine in zip(sources, own, strict=True)]
         self.by_layer = {}
         self.rows: list[_Rows] = []
         self.seen_U: Tensor | None = None
@@ -155,8 +156,10 @@ class Gradients:
 class _Descent:
     """The backward pass of one source, layer by layer from the top down."""
 
-    def __init__(self, source: Source, own: Sequence[Tensor], lowest: Sequence[Tensor]) -> None:
-        self.mine, self.lowest = own, lowest
+    def __init__(
+        self, source: Source, own: Sequence[Tensor], lowest: Sequence[Tensor], everywhere: Sequence[Tensor]
+    ) -> None:
+        self.mine, self.lowest, self.everywhere = own, lowest, everywhere
         self.passes = list({id(cut): cut for cut, _ in source.parts}.values())  # one pass may have several losses
         self.cuts = list(range(len(self.passes[0].leaves)))
         """The cuts that are still to be passed."""
@@ -164,16 +167,16 @@ class _Descent:
         """The tensors to differentiate next, each with the gradient that arrives at it."""
         self.own: GradientMap = {}
         self.direct: GradientMap = {}
-        """Gradients that heads give the embeddings directly: the decoder of mlm is the word embeddings themselves."""
+        """Gradients of parameters below that are used above too: the decoder of mlm is the word embeddings themselves,
+        and a position bias is used in every layer."""
 
     def next(self, shared: Sequence[Tensor]) -> GradientMap:
         """Return the gradients on the shared parameters above the next cut (after the last cut: below it)."""
         first, at = len(self.cuts) == len(self.passes[0].leaves), self.cuts.pop() if self.cuts else None
         below = [] if at is None else [(cut.outs[at], cut.leaves[at]) for cut in self.passes]
-        wanted = [*shared, *self.mine, *(leaf for _, leaf in below), *(self.lowest if first else ())]
-        grads = _gradients(self.tops, wanted)
-        if first:
-            self.direct = _of(self.lowest, grads)
+        above = () if shared is self.lowest else self.lowest if first else self.everywhere
+        grads = _gradients(self.tops, [*shared, *self.mine, *(leaf for _, leaf in below), *above])
+        self.direct = _added(self.direct, _of(above, grads))
         self.tops = [(out, grads[leaf]) for out, leaf in below if leaf in grads]
         self.own = _added(self.own, _of(self.mine, grads))
         return _added(_of(shared, grads), self.direct if shared is self.lowest else {})

@@ -11,7 +11,7 @@ from polytask.model import MultiTaskModel, Pass
 from polytask.policies.base import Policy
 from polytask.regularizers.base import Pull, Regularizer
 from polytask.stream import Stream
-from polytask.types import NO_LABEL
+from polytask.types import has_label
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Objective:
             return head.loss(outputs, labels) if named is None else named(outputs, labels)
         given = labels.clamp(min=0)  # any label in place of NO_LABEL: these examples are left out
         terms = label_terms(outputs, given, head.labels.kind) if named is None else named.terms(outputs, given)
-        return mean_of_labelled(*terms, labels != NO_LABEL)
+        return mean_of_labelled(*terms, has_label(labels))
 
     def penalties(
         self, model: MultiTaskModel, forward: Pass, of_weights: bool | None = None, *, without: str | None = None

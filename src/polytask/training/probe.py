@@ -9,7 +9,8 @@ import time
 import torch
 from torch import Tensor
 
-from polytask.model import MultiTaskModel, eval_mode
+from polytask.model import MultiTaskModel
+from polytask.modes import eval_mode
 from polytask.seeds import RandomState
 from polytask.settings import TrainSettings
 from polytask.training.feed import Feed

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from polytask.build import TABLES, option, options_of
+from polytask.build import option
 from polytask.disk.kept import keeping_values
+from polytask.methods import find_method, options_of
 from polytask.recipe.reading import recipe_from, with_value
 from polytask.recipe.records import Recipe, flat_fields, recipe_to_mapping
 from polytask.recipe.yaml_files import load_yaml
@@ -177,7 +178,7 @@ def _method(choice: MethodChoice) -> Any:
 
 
 def _adapter_sizes(adapter: MethodChoice) -> list[Field]:
-    declared = {one.name for one in options_of(TABLES["adapter"][adapter.name])} if adapter.name != "none" else set()
+    declared = {one.name for one in options_of(find_method("adapter", adapter.name, "recipe: adapter"))}
     names = [name for name in SIZES if name in declared]
     # PAL's size is divided among its heads.
     unit = option("adapter", adapter, "heads", "recipe: adapter") if "heads" in declared else 1

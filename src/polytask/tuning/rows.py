@@ -84,7 +84,7 @@ def _as_csv(task: TaskSpec, file: str) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(source.columns)
-    columns = (*task.text, *(() if task.label is None else (task.label,)))
+    columns = (*task.text, *task.label_columns)
     rows = source.rows(source.columns, needed=columns)
     writer.writerows(row[1] for row in rows if not isinstance(row, BrokenRow))
     return text.getvalue().encode("utf-8", "replace")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from polytask.plugins.files import use_plugins
 from polytask.recipe.reading import portable_content, recipe_from, with_setting
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.tuning.fields import check_fields, default_fields, read_field
@@ -29,6 +30,7 @@ def tune(
     workers: int = 1,
     hold_back: str | float = 0.5,
     top: int = 3,
+    trust_plugins: bool = False,
 ) -> Tuned:
     """Searches for better settings of a recipe within a time, and tests whether the best ones beat the recipe.
 
@@ -37,7 +39,8 @@ def tune(
     common fields are varied. The arguments are those of `polytask tune`; the same call continues a tuning that was
     stopped.
     """
-    tuning = start_tuning(recipe, budget, vary, settings, folder, workers=workers, hold_back=hold_back, top=top)
+    options: dict[str, Any] = {"workers": workers, "hold_back": hold_back, "top": top, "trust_plugins": trust_plugins}
+    tuning = start_tuning(recipe, budget, vary, settings, folder, **options)
     for _ in tuning.reports():
         pass
     return tuning.finish()
@@ -53,6 +56,7 @@ def start_tuning(
     workers: int = 1,
     hold_back: str | float = 0.5,
     top: int = 3,
+    trust_plugins: bool = False,
 ) -> Tuning:
     """Checks everything and prepares a tuning: iterate its `reports()`, then call `finish()`."""
     check_optuna()
@@ -63,6 +67,7 @@ def start_tuning(
     named = tuple(read_field(text) for text in vary)
     content = _content(recipe, settings)
     base = recipe_from(content, where=str(recipe) if isinstance(recipe, str | Path) else "recipe")
+    use_plugins(base.plugins, trust_plugins)
     if named:
         check_fields(named, content)
     target = Path(folder) if folder is not None else Path("tuning") / base.name

@@ -36,20 +36,20 @@ class TaskData:
     """The number of classes (2 for yes_no); not used for scores."""
     metric: str
     gold: Array
-    """[N]: class numbers, 0 / 1, or scores."""
+    """[N]: class numbers, 0 / 1, or scores; [N, C] of 0 / 1 for several classes per row."""
     predictions: Mapping[str, Array]
-    """For each variant [S, N]: a row for each seed, in the order of the study's seeds."""
+    """For each variant [S, N], or [S, N, C]: a row for each seed, in the order of the study's seeds."""
 
     def __post_init__(self) -> None:
         check_metric(self.metric, self.kind, f"task {self.name}: metric")
         if self.name == MEAN:
             raise ValueError(f"a task cannot be called {MEAN!r}, which is the name of the mean over tasks")
-        if self.gold.ndim != 1 or len(self.gold) < 2:
+        if self.gold.ndim != (2 if self.kind == "multilabel" else 1) or len(self.gold) < 2:
             raise ValueError(f"task {self.name}: gold must be a list of at least 2 labels, found {self.gold.shape}")
         for variant, predicted in self.predictions.items():
-            if predicted.ndim != 2 or len(predicted) == 0 or predicted.shape[1] != len(self.gold):
+            if len(predicted) == 0 or predicted.shape[1:] != self.gold.shape:
                 raise ValueError(
-                    f"task {self.name}, variant {variant}: predictions must be [seeds, {len(self.gold)}],"
+                    f"task {self.name}, variant {variant}: predictions must be {['seeds', *self.gold.shape]},"
                     f" found {predicted.shape}"
                 )
             if self.kind != "score" and not ((predicted >= 0) & (predicted < self.classes)).all():
@@ -82,21 +82,26 @@ class TaskData:
         return next(metric for metric in metrics_for(self.kind) if metric.name == self.metric)
 
     @property
+    def _counts(self) -> bool:
+        """Whether the metric follows from counts of rows."""
+        return self.measure.from_margins is not None or self.measure.row_values is not None
+
+    @property
     def range(self) -> tuple[float, float]:
         """The lowest and the highest value that the metric can have; infinite if unknown."""
-        if self.measure.from_margins is None and self.metric not in CORRELATIONS:
+        if not self._counts and self.metric not in CORRELATIONS:
             return float("-inf"), float("inf")
         return (-1.0 if self.metric in ("matthews", *CORRELATIONS) else 0.0), 1.0
 
     @property
     def counted(self) -> float:
         """The squared width of the range; 0 for metrics that are not counts (see `statistics.noise`)."""
-        return 0.0 if self.measure.from_margins is None else (self.range[1] - self.range[0]) ** 2
+        return 0.0 if not self._counts else (self.range[1] - self.range[0]) ** 2
 
     @property
     def shrink(self) -> float:
         """The factor that `statistics.interval` shrinks the centre of an interval by."""
-        return 1.0 if self.measure.from_margins is None else len(self.gold) / (len(self.gold) + 2)
+        return 1.0 if not self._counts else len(self.gold) / (len(self.gold) + 2)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from polytask.evaluation.intervals import BATCH_NUMBERS
+from polytask.evaluation.label_sets import margins_of_sets, rows_of_margins
 from polytask.evaluation.metrics import Metric, margins, ranks
 
 Array = NDArray[Any]
@@ -55,6 +56,11 @@ CORRELATIONS = ("pearson", "spearman")
 
 def influence(metric: Metric, gold: Array, predicted: Array, classes: int) -> Floats:
     """Returns each example's influence x on the metric [N], with sum 0; the metric's variance is mean(x^2) / N."""
+    if metric.row_values is not None:
+        values = metric.row_values(gold, predicted)
+        return np.asarray(values - values.mean(), np.float64)
+    if metric.from_margins is not None and gold.ndim == 2:
+        return _jackknife_of_sets(metric, gold, predicted)
     if metric.from_margins is not None:
         return _jackknife(metric, gold, predicted, classes)
     if not np.isfinite(predicted).all():  # a run that diverged has a correlation of 0 for any examples
@@ -93,6 +99,18 @@ def _jackknife(metric: Metric, gold: Array, predicted: Array, classes: int) -> F
         left[row, 2, true] -= 1
         without[start : start + batch] = metric.from_margins(left)
     influences: Floats = (len(gold) - 1) * (without @ counts / len(gold) - without)[cell_of]
+    return influences
+
+
+def _jackknife_of_sets(metric: Metric, gold_NC: Array, predicted_NC: Array) -> Floats:
+    """Leaves out each row, where rows have several classes."""
+    assert metric.from_margins is not None
+    all_rows = margins_of_sets(gold_NC, predicted_NC)
+    n, batch = len(gold_NC), max(1, BATCH_NUMBERS // (3 * gold_NC.shape[1]))
+    parts = (slice(start, start + batch) for start in range(0, n, batch))
+    rows = (rows_of_margins(gold_NC[part], predicted_NC[part]) for part in parts)
+    without = np.concatenate([metric.from_margins(all_rows - some) for some in rows])
+    influences: Floats = (n - 1) * (without.mean() - without)
     return influences
 
 

@@ -15,7 +15,7 @@ QKV: tuple[LinearSite, ...] = ("query", "key", "value")
 
 @fuses(Attention.mix)
 def fused_mix(attention: Attention, x_TD: Tensor, layout: Layout, adapter: LayerAdapter) -> Tensor:
-    if not (x_TD.is_cuda and is_plain(adapter)):
+    if attention.bias or not (x_TD.is_cuda and is_plain(adapter)):
         return definition_of(Attention.mix)(attention, x_TD, layout, adapter)
     return one_product_mix(attention, x_TD, layout)
 

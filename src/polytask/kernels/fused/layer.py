@@ -81,15 +81,18 @@ def fused_embedding(encoder: Bert, stream: Stream, adapter: Adapter, words_TD: T
 
 
 def fused_embed(encoder: Bert, stream: Stream, adapter: Adapter, words_TD: Tensor | None = None) -> Hidden | None:
-    """The input of the first layer, unless the adapter changes more there than the kernel can compute."""
+    """The input of the first layer, unless the adapter or the encoder adds more there than the kernel can compute."""
     norm, words_VD = encoder.norm, encoder.words.weight
     vectors = fused_adapter(adapter.embedding).affine("embedding", norm.weight, norm.bias, stream.layout)
-    if vectors is None:
+    if vectors is None or encoder.project is not None:
         return None
     rate = encoder.dropout.p if encoder.training else 0.0
     seed_1 = torch.randint(2**62, (1,), device=words_VD.device) if rate else None
-    tables = either(words_TD, words_VD), encoder.segments.weight, encoder.positions.weight
-    ids = stream.token_ids_T if words_TD is None else None, stream.segment_ids_T, stream.position_ids_T
+    # The kernel always adds a row of segments; zeros where the encoder has none.
+    segments_GD = words_VD.new_zeros(1, words_VD.shape[1]) if encoder.segments is None else encoder.segments.weight
+    tables = either(words_TD, words_VD), segments_GD, encoder.positions.weight
+    segment_ids_T = encoder.segment_rows(stream.segment_ids_T)
+    ids = stream.token_ids_T if words_TD is None else None, segment_ids_T, stream.position_ids_T
     borders_S1, half = stream.layout.cu_seqlens_S1, product_type(words_VD)
     return Hidden(*embed_and_norm(tables, ids, borders_S1, vectors, norm.eps, half, Draw(rate, seed_1)))
 

@@ -1,0 +1,224 @@
+"""Writes docs/papers.md and its plots from results, published scores and claims. Runs nothing."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from papers_claims import VERDICTS, Claim, Judged, System, judge, read_systems
+from papers_results import TASKS, Result, Scores, decimals, has_training, own_score, published_scores, table
+
+from polytask.reports.svg import (
+    BLUE,
+    GREEN,
+    INK,
+    LEGEND,
+    ORANGE,
+    PURPLE,
+    TEXT,
+    Axis,
+    Plot,
+    label,
+    marker,
+    svg_element,
+    text_width,
+)
+
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
+PANEL, ROW = 175.0, 19.0  # points
+HARMLESS = ("train.evaluate_train",)
+"""Settings that change no training, so they are not listed as changes."""
+
+INTRODUCTION = Path(__file__).parent / "papers_introduction.txt"
+
+
+def write_page(results: Sequence[Result], out: Path) -> None:
+    """Writes papers.md and images/papers-*.svg into a folder."""
+    for name, text in files(results).items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(text, encoding="utf-8")
+
+
+def files(results: Sequence[Result]) -> dict[str, str]:
+    """By path inside docs/: the page and its plots."""
+    systems, published = read_systems(), published_scores()
+    by_study = {study: [r for r in results if r["name"] == study] for s in systems.values() for study in s.studies}
+    texts = {"papers.md": page(systems, by_study, published)}
+    for study, own in by_study.items():
+        if own:
+            on_training_rows = any(study in system.on_training_rows for system in systems.values())
+            texts[f"images/papers-{study}.svg"] = plot(study, own, published.get(study, {}), on_training_rows)
+    return texts
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+def page(
+    systems: Mapping[str, System], by_study: Mapping[str, Sequence[Result]], published: Mapping[str, Scores]
+) -> str:
+    run = sum(bool(own) for own in by_study.values())
+    verdicts = {name: {c: verdict(claim, by_study) for c, claim in s.claims.items()} for name, s in systems.items()}
+    introduction = INTRODUCTION.read_text(encoding="utf-8").format(run=run, all=len(by_study))
+    parts = [introduction, summary(systems, by_study, verdicts)]
+    for name, system in systems.items():
+        parts += [f"## {name}", system.about, system.differs]
+        for study, heading in system.studies.items():
+            if by_study[study]:
+                scores, on_training_rows = published.get(study, {}), study in system.on_training_rows
+                parts += study_part(study, heading, by_study[study], scores, on_training_rows)
+        missing = [f"{heading} (`{study}`)" for study, heading in system.studies.items() if not by_study[study]]
+        parts += [f"Not run yet: {'; '.join(missing)}."] if missing else []
+        parts += [f"### Claims of {name}", claims_table(system.claims, verdicts[name])]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def verdict(claim: Claim, by_study: Mapping[str, Sequence[Result]]) -> Judged:
+    """The verdict by the last result of each study; where the first results say something else, that is added."""
+    last = judge(claim, {study: own[-1] for study, own in by_study.items() if own})
+    first = {study: own[0] for study, own in by_study.items() if own}
+    earlier = judge(claim, first)
+    if earlier.verdict in (last.verdict, "not run yet"):
+        return last
+    settings = {changes_of(first[test.study]) for test in claim.tests if test.study in first}
+    return replace(last, reason=f"{last.reason} With {' and '.join(sorted(settings))}: {earlier.verdict}.".strip())
+
+
+def summary(
+    systems: Mapping[str, System],
+    by_study: Mapping[str, Sequence[Result]],
+    verdicts: Mapping[str, Mapping[str, Judged]],
+) -> str:
+    lines = ["| system | studies run | claims | " + " | ".join(VERDICTS) + " |", "|---" * (3 + len(VERDICTS)) + "|"]
+    for name, system in systems.items():
+        run = sum(bool(by_study[study]) for study in system.studies)
+        counts = Counter(judged.verdict for judged in verdicts[name].values())
+        numbers = [f"{run} of {len(system.studies)}", len(system.claims), *(counts[one] for one in VERDICTS)]
+        lines.append(f"| [{name}](#{name}) | {' | '.join(map(str, numbers))} |")
+    return "\n".join(lines)
+
+
+def study_part(
+    study: str, heading: str, results: Sequence[Result], published: Scores, on_training_rows: bool
+) -> list[str]:
+    parts = [f"### {heading}"]
+    for result in results:
+        parts += [setting(result), table(result, published, on_training_rows)]
+        if on_training_rows and not has_training(result):
+            parts += ["These results have no scores of ours on training rows."]
+        parts += shortfall(result, published, on_training_rows)
+    crosses = "cross: published; " if published else ""
+    caption = f"{heading}: {crosses}point: ours, with its 95 % interval"
+    return [*parts, f"![{caption}](images/papers-{study}.svg)"]
+
+
+def setting(result: Result) -> str:
+    seeds = ", ".join(map(str, result["seeds"]))
+    device = result["environment"]["device"].removeprefix("cuda (").removesuffix(")")
+    runs = {name: variant["runs"] for name, variant in result["variants"].items()}
+    unfinished = [f"{name} {done} of {planned}" for name, (done, planned) in runs.items() if done < planned]
+    rest = f"; finished runs: {', '.join(unfinished)}" if unfinished else ""
+    return (
+        f"**With {changes_of(result)}**; seeds {seeds}, reference {result['reference']}; {result['date']}, "
+        f"one {device}, torch {result['environment']['torch']}{rest}."
+    )
+
+
+def changes_of(result: Result) -> str:
+    """The settings of a result, as a phrase: those of the recipes, or what was changed."""
+    changes = [change for change in result["changes"]["set"] if change.partition("=")[0] not in HARMLESS]
+    texts = [f"`{change}`{in_recipes(result, change)}" for change in changes]
+    if result["changes"]["rate"] != 1:
+        texts.append(f"{result['changes']['rate']:g} times the learning rate")
+    return ", ".join(texts) or "the settings of the recipes"
+
+
+def in_recipes(result: Result, change: str) -> str:
+    values = [value for value in result["changes"]["recipes"].get(change.partition("=")[0], ()) if value != "None"]
+    return f" (recipes: {', '.join(values)})" if values else ""
+
+
+def shortfall(result: Result, published: Scores, on_training_rows: bool) -> list[str]:
+    """A sentence on the score that is furthest below its published one."""
+    gaps = []
+    for name, tasks in published.items():
+        variant = result["variants"].get(name, {})
+        for task, score in tasks.items():
+            ours = variant.get("training" if on_training_rows else "scores", {}).get(task)
+            if ours is not None and ours[0] < score:
+                text = f"{TASKS[task]} of {name}, {decimals(ours[0])} instead of {decimals(score)}"
+                gaps.append((score - ours[0], text))
+    return [f"Furthest below the published scores: {max(gaps)[1]}."] if gaps else []
+
+
+def claims_table(claims: Mapping[str, Claim], verdicts: Mapping[str, Judged]) -> str:
+    lines = ["| | claim | verdict |", "|---|---|---|"]
+    for number, claim in claims.items():
+        judged = verdicts[number]
+        tail = "; ".join(judged.shown)
+        sentences = [f"{tail}." if tail else "", judged.reason]
+        text = " ".join(sentence for sentence in sentences if sentence)
+        lines.append(f"| {number} | {claim.text} | **{judged.verdict.capitalize()}**: {text} |")
+    return "\n".join(lines)
+
+
+# --- the plots --------------------------------------------------------------------------------------------------------
+def plot(study: str, results: Sequence[Result], published: Scores, on_training_rows: bool) -> str:
+    """One panel for each task, a line for each row: the published score as a cross, ours with intervals."""
+    rows = list(dict.fromkeys(name for result in results for name in result["variants"]))
+    height = 48 + ROW * len(rows)
+    names = max(map(text_width, rows)) + TEXT
+    parts = ['<rect width="100%" height="100%" fill="#ffffff"/>']
+    left = 0.0
+    for number, task in enumerate(TASKS):
+        width = PANEL + (names if number == 0 else 0)
+        shown = panel(task, rows, results, published, on_training_rows)
+        shown.width, shown.height = width, height
+        shown.y.names = [(float(row), name if number == 0 else "") for row, name in enumerate(rows)]
+        shown.y.label = "" if number else " "  # room, because the width of a name is an estimate
+        box = f'<svg x="{left:g}" y="0" width="{width:g}" height="{height:g}" '
+        parts.append(shown.render(f"{study}-{task}").replace("<svg ", box, 1))
+        left += width
+    lines = legend(results, bool(published), on_training_rows)
+    for number, (colour, shape, text) in enumerate(lines):
+        down = height + LEGEND + 1.5 * LEGEND * number
+        parts += [marker(10, down, shape, 7, colour), label(20, down, text, LEGEND)]
+    height += LEGEND + 1.5 * LEGEND * len(lines)
+    whole = svg_element(f"papers-{study}", f"Scores of {study}", left, height, parts)
+    size = f'width="{1.2 * left:.0f}" height="{1.2 * height:.0f}"'
+    fonts = 'font-family="system-ui,-apple-system,Segoe UI,Roboto,sans-serif"'
+    return plain_colours(whole.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {size} {fonts} ', 1)) + "\n"
+
+
+def panel(task: str, rows: Sequence[str], results: Sequence[Result], published: Scores, on_training_rows: bool) -> Plot:
+    drawn = Plot(TASKS[task], x=Axis(most_ticks=4, margin=0.08), y=Axis(limits=(len(rows) - 0.5, -0.5), grid=False))
+    crosses = [(published[name][task], float(row)) for row, name in enumerate(rows) if task in published.get(name, {})]
+    drawn.markers([x for x, _ in crosses], [y for _, y in crosses], INK, "X", 10)
+    for number, result in enumerate(results):
+        shift = 0.3 * (number - (len(results) - 1) / 2)
+        for row, name in enumerate(rows):
+            variant = result["variants"].get(name, {"scores": {}, "training": {}})
+            if score := own_score(variant, published.get(name, {}), task):
+                drawn.line(score[1:], [row + shift] * 2, COLOURS[number % len(COLOURS)], 1.8)
+                drawn.markers([score[0]], [row + shift], COLOURS[number % len(COLOURS)], "o", 6)
+            if on_training_rows and (score := variant["training"].get(task)):
+                drawn.markers([score[0]], [row + shift], COLOURS[number % len(COLOURS)], "s", 7)
+    return drawn
+
+
+def legend(results: Sequence[Result], published: bool, on_training_rows: bool) -> list[tuple[str, str, str]]:
+    """Colour, marker and text of each line of the legend."""
+    rows = " (training rows)" if on_training_rows else ""
+    lines = [(INK, "X", f"published{rows}")] if published else []
+    for number, result in enumerate(results):
+        colour = COLOURS[number % len(COLOURS)]
+        which = f", {changes_of(result)}".replace("`", "") if len(results) > 1 else ""
+        lines.append((colour, "o", f"ours (dev){which}"))
+        if on_training_rows and has_training(result):
+            lines.append((colour, "s", f"ours (training rows){which}"))
+    return lines
+
+
+def plain_colours(text: str) -> str:
+    """The plot with fixed colours, for a file that has no page around it."""
+    for variable, colour in (("--ink", "#1c2434"), ("--grid", "#cdd4e3"), ("--page", "#ffffff")):
+        text = text.replace(f"var({variable})", colour)
+    return text

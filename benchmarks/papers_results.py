@@ -1,0 +1,181 @@
+"""Results of the studies of recipes/papers/ in the compact form that docs/papers.md is made from, and their tables.
+
+A result is one study as it was run once: its scores [mean, low, high], its comparisons, and what was changed. Knows
+no claims.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import yaml
+from scipy import stats
+
+HERE = Path(__file__).parent
+Result = Mapping[str, Any]
+Scores = Mapping[str, Mapping[str, float]]
+"""By variant and task."""
+TASKS = {"sst": "SST", "quora": "Quora", "sts": "STS"}
+ABSENT = "\N{EN DASH}"
+MARKS = {"better": " ▲", "worse": " ▼", "same": " =", "undecided": ""}
+LEVEL = 0.05
+
+
+def read_results() -> list[Result]:
+    """The results in benchmarks/papers-*.json, the oldest file first."""
+    files = sorted(HERE.glob("papers-*.json"))
+    return [result for file in files for result in json.loads(file.read_text(encoding="utf-8"))]
+
+
+def published_scores() -> dict[str, Scores]:
+    """By study, variant and task: the published scores."""
+    content: dict[str, Scores] = yaml.safe_load((HERE / "published.yaml").read_text(encoding="utf-8"))
+    return content
+
+
+# --- from study.json --------------------------------------------------------------------------------------------------
+def pack(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """The results in these files, and in all JSON files of these folders."""
+    for path in paths:
+        for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+            yield packed(json.loads(file.read_text(encoding="utf-8")))
+
+
+def packed(study: Mapping[str, Any]) -> dict[str, Any]:
+    """A result from the content of a study.json that `papers.py run` has completed."""
+    training = study.get("training", {})
+    environment = study["environment"]
+    comparisons = [{**short(c), "rows": "dev"} for c in [*study["comparisons"], *study.get("pairs", [])]]
+    return {
+        "name": study["name"],
+        "date": study["started"][:10],
+        "environment": {key: environment.get(key) for key in ("polytask", "commit", "python", "torch", "device")},
+        "changes": study.get("changes", {"set": [], "rate": 1, "recipes": {}}),
+        "seeds": study["seeds"],
+        "reference": study["reference"],
+        "examples": {task: about["examples"] for task, about in study["tasks"].items()},
+        "variants": {
+            name: packed_variant(record, training.get(name, {}), study["curves"].get(name, {}))
+            for name, record in study["variants"].items()
+        },
+        "comparisons": comparisons + training_comparisons(training, study["reference"], study["margin"] / 100),
+    }
+
+
+def packed_variant(
+    record: Mapping[str, Any], training: Mapping[str, Mapping[str, float]], curves: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "runs": [sum(cell["state"] == "done" for cell in record["cells"]), len(record["cells"])],
+        "scores": {task: interval(score) for task, score in record["scores"].items()},
+        "training": {task: over_seeds(list(values.values())) for task, values in training.items()},
+        "start": at_start(curves),
+    }
+
+
+def rounded(value: float) -> float:
+    return round(value, 6)
+
+
+def interval(score: Mapping[str, Any]) -> list[float]:
+    return [rounded(score[key]) for key in ("mean", "low", "high")]
+
+
+def short(comparison: Mapping[str, Any]) -> dict[str, Any]:
+    names = {key: comparison[key] for key in ("variant", "reference", "task", "claim")}
+    return {**names, **{key: rounded(comparison[key]) for key in ("difference", "low", "high")}}
+
+
+def at_start(curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> dict[str, float]:
+    """By task: the mean over seeds of the dev score before the first step."""
+    tasks = dict.fromkeys(task for seed in curves.values() for task in seed)
+    return {task: rounded(mean(seed[task][0][1] for seed in curves.values())) for task in tasks}
+
+
+def over_seeds(values: Sequence[float], level: float = LEVEL) -> list[float]:
+    """The mean with an interval over seeds (Student's t); without one seed more, the interval is the mean."""
+    middle = mean(values)
+    half = 0.0
+    if len(values) > 1:
+        half = float(stats.t.ppf(1 - level / 2, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    return [rounded(middle), rounded(middle - half), rounded(middle + half)]
+
+
+def training_comparisons(
+    training: Mapping[str, Mapping[str, Mapping[str, float]]], reference: str, margin: float
+) -> list[dict[str, Any]]:
+    """Comparisons with the reference on training rows, paired by seed, with Bonferroni's correction.
+
+    The rows are the same in all runs, so the noise is that of seeds only.
+    """
+    pairs = [
+        (variant, task, [values[seed] - training[reference][task][seed] for seed in values])
+        for variant, tasks in training.items()
+        for task, values in tasks.items()
+        if variant != reference and values.keys() == training.get(reference, {}).get(task, {}).keys()
+    ]
+    pairs = [pair for pair in pairs if len(pair[2]) > 1]
+    found = []
+    for variant, task, differences in pairs:
+        middle, low, high = over_seeds(differences)
+        _, surely_low, surely_high = over_seeds(differences, LEVEL / len(pairs))
+        claim = "better" if surely_low > 0 else "worse" if surely_high < 0 else "undecided"
+        if claim == "undecided" and -margin < surely_low and surely_high < margin:
+            claim = "same"
+        names = {"variant": variant, "reference": reference, "task": task, "claim": claim}
+        found.append({**names, "difference": middle, "low": low, "high": high, "rows": "train"})
+    return found
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+def table(result: Result, published: Scores, on_training_rows: bool = False) -> str:
+    """The rows of a study as Markdown: published scores next to ours.
+
+    `on_training_rows`: the published scores are those; ours on dev get columns of their own.
+    """
+    reference = result["reference"]
+    claims = {
+        (c["variant"], c["task"], c["rows"]): c["claim"] for c in result["comparisons"] if c["reference"] == reference
+    }
+    with_training = on_training_rows and has_training(result)
+    kinds = [" published<br>(training rows)", *[" ours<br>(training rows)"] * with_training, " ours<br>(dev)"]
+    kinds = kinds if on_training_rows else ["<br>published", "<br>ours"]
+    lines = ["| row | " + " | ".join(f"{task}{kind}" for task in TASKS.values() for kind in kinds) + " |"]
+    lines += ["|---" * (len(kinds) * len(TASKS) + 1) + "|"]
+    for name, variant in result["variants"].items():
+        cells = [name]
+        for task in TASKS:
+            there = published.get(name, {})
+            cells.append(decimals(there[task]) if task in there else ABSENT)
+            if with_training:
+                cells.append(scored(variant["training"].get(task), claims.get((name, task, "train"))))
+            cells.append(scored(own_score(variant, there, task), claims.get((name, task, "dev"))))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def has_training(result: Result) -> bool:
+    """Whether a result has scores on training rows."""
+    return any(variant["training"] for variant in result["variants"].values())
+
+
+def own_score(variant: Mapping[str, Any], published: Mapping[str, float], task: str) -> Sequence[float] | None:
+    """The dev score; None for the untrained heads of a model of one task, which have no published score either."""
+    score: Sequence[float] | None = variant["scores"].get(task)
+    return score if not published or task in published else None
+
+
+def decimals(value: float) -> str:
+    """A score as .512 or -.057."""
+    return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.3f}"
+
+
+def scored(score: Sequence[float] | None, claim: str | None) -> str:
+    """A mean with its interval; ▲ and ▼ mark what is better or worse than the reference."""
+    if score is None or not all(map(math.isfinite, score)):
+        return ABSENT
+    middle, low, high = map(decimals, score)
+    return f"{middle} [{low}, {high}]{MARKS[claim] if claim else ''}".replace(" ", "\N{NO-BREAK SPACE}")

@@ -1,0 +1,204 @@
+"""Properties of heads, on a tiny encoder and twelve examples."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from polytask.adapters import ADAPTERS
+from polytask.adapters.base import AdapterContext
+from polytask.contracts.claims import require, require_close, require_finite
+from polytask.encoders.bert import Bert, BertShape
+from polytask.heads.base import Head
+from polytask.methods import find_method
+from polytask.model import MultiTaskModel
+from polytask.stream import Encoded, Stream
+from polytask.text.masking import Masker
+from polytask.text.packing import Packer, Part
+from polytask.types import YES_NO, LabelSpace, Prediction, UserError
+
+Method = Callable[[str, LabelSpace, int], Head]
+EXAMPLES = 12
+SPACES = {
+    "classes": LabelSpace("classes", ("a", "b", "c")),
+    "yes_no": YES_NO,
+    "score": LabelSpace("score", low=1, high=5),
+    "multilabel": LabelSpace("multilabel", ("a", "b", "c"), separator="|", thresholds=(0.5, 0.4, 0.6)),
+    "text": LabelSpace("text", vocabulary=100),
+}
+STANDARDIZED = LabelSpace("score", low=1, high=5, standardized_by=(2.5, 1.0))
+PACKER = Packer(("other", "t"), 2, 3, 32, Masker(4, 100, (0, 1, 2, 3, 4)))
+SHAPE = BertShape(
+    layers=2, hidden=32, heads=4, ffn=64, vocabulary=100, positions=32, dropout=0.0, attention_dropout=0.0
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A head and the labels that it is tried with."""
+
+    method: Method
+    labels: LabelSpace
+
+
+def subjects(kinds: Iterable[str], method: Method) -> dict[str, Subject]:
+    """The head with each kind of label that it supports, and with standardized scores."""
+    named = {f"kind {kind}": Subject(method, SPACES[kind]) for kind in kinds if kind in SPACES}
+    return named | ({"standardized scores": Subject(method, STANDARDIZED)} if "score" in kinds else {})
+
+
+def part_of(head: Head, gold: Any = None) -> Part:
+    """Twelve examples in the head's input format."""
+    rng = np.random.default_rng(0)
+    texts = [tuple(rng.integers(5, 100, rng.integers(1, 12)) for _ in range(head.texts[-1])) for _ in range(EXAMPLES)]
+    if head.mask_share is not None:
+        return Part.masked("t", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts], head.mask_share)
+    return Part("t", [text * head.copies for text in texts], head.reading, gold)
+
+
+def one_task(subject: Subject) -> tuple[MultiTaskModel, Stream]:
+    torch.manual_seed(0)
+    rng = np.random.default_rng(1)
+    head = subject.method("t", subject.labels, SHAPE.hidden)
+    context = AdapterContext(("t",), SHAPE.layers, SHAPE.hidden, SHAPE.heads, SHAPE.ffn, SHAPE.dropout)
+    model = MultiTaskModel(Bert(SHAPE), ADAPTERS["none"](context), {"t": head})
+    gold = {
+        "classes": rng.integers(0, 3, EXAMPLES),
+        "yes_no": rng.integers(0, 2, EXAMPLES).astype(np.float32),
+        "score": rng.random(EXAMPLES).astype(np.float32),
+        "multilabel": rng.integers(0, 2, (EXAMPLES, 3)).astype(np.float32),
+        "text": np.zeros(EXAMPLES, np.int64),
+    }[subject.labels.kind]
+    return model, Packer(("t",), 2, 3, 32).pack([part_of(head, gold)])
+
+
+# --- properties -------------------------------------------------------------------------------------------------------
+def outputs_have_the_right_shape(subject: Subject) -> None:
+    """Outputs are finite and have one row per example: [B, C] for classes and multilabel, else [B]."""
+    model, stream = one_task(subject)
+    outputs, kind = model(stream)["t"], subject.labels.kind
+    require_finite(outputs, "outputs")
+    require(len(outputs) == EXAMPLES, f"outputs must have a row per example ({EXAMPLES}), found {len(outputs)}")
+    if kind != "text":
+        wanted = (EXAMPLES, len(subject.labels.classes)) if kind in ("classes", "multilabel") else (EXAMPLES,)
+        found = tuple(outputs.shape)
+        require(found == wanted, f"outputs for kind {kind} must have the shape {wanted}, found {found}")
+
+
+def loss_falls(subject: Subject) -> None:
+    """The loss is a finite scalar, and falls by a fifth within 30 steps on one batch."""
+    model, stream = one_task(subject)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    losses: list[float] = []
+    while not losses or losses[-1] >= 0.8 * losses[0]:
+        require(len(losses) < 30, f"the loss fell from {losses[:1]} to {losses[-1:]} in 30 steps only")
+        optimizer.zero_grad()
+        loss = model.head("t").loss(model(stream)["t"], stream.labels["t"])
+        require(loss.shape == () and loss.requires_grad, "the loss must be a scalar with a gradient")
+        require_finite(loss, "the loss")
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+
+
+def predictions_are_valid(subject: Subject) -> None:
+    """Decoded predictions are labels of the task, with probabilities that sum to 1."""
+    model, stream = one_task(subject)
+    outputs, head = model(stream)["t"], model.head("t")
+    if subject.labels.kind == "text":
+        try:
+            head.decode(outputs)
+        except UserError:
+            return
+        raise AssertionError("decode must raise a UserError: plain text has no labels")
+    predictions = head.decode(outputs)
+    require(len(predictions) == EXAMPLES, f"decode must return {EXAMPLES} predictions, found {len(predictions)}")
+    for prediction in predictions:
+        _check_prediction(prediction, subject.labels)
+
+
+def _check_prediction(prediction: Prediction, labels: LabelSpace) -> None:
+    label, probabilities = prediction.label, prediction.probabilities
+    if labels.kind == "score":
+        in_range = isinstance(label, float) and labels.low <= label <= labels.high
+        require(in_range, f"a predicted score must be in [{labels.low}, {labels.high}], found {label!r}")
+        require(probabilities is None, "scores have no probabilities")
+        return
+    if labels.kind == "multilabel":
+        assert probabilities is not None
+        chosen = zip(probabilities.items(), labels.thresholds, strict=True)
+        wanted = tuple(name for (name, p), threshold in chosen if p >= threshold)
+        require(label == wanted, f"the classes that reach their threshold are {wanted}, found {label!r}")
+        return
+    require(label in labels.classes, f"a predicted label must be one of {labels.classes}, found {label!r}")
+    require(probabilities is not None, "predictions of classes must have probabilities")
+    assert probabilities is not None
+    require(tuple(probabilities) == labels.classes, f"probabilities must be those of {labels.classes}, in this order")
+    total = sum(probabilities.values())
+    require(abs(total - 1) < 1e-5, f"probabilities must sum to 1, found {total:.6f}")
+    require(probabilities[str(label)] == max(probabilities.values()), "the label must be the most probable class")
+
+
+class OnlyPooled:
+    """The pooled vectors of a stream, and nothing else."""
+
+    def __init__(self, encoded: Encoded) -> None:
+        self.pool = encoded.pool
+
+
+def it_declares_its_pooling(subject: Subject) -> None:
+    """It reads of a sequence what `pooling` says: prediction gives such a head only pooled vectors."""
+    model, stream = one_task(subject)
+    head, pooler = model.head("t"), list(model.encoder.pooler.parameters())
+    outputs = model(stream)["t"]
+    gradients = torch.autograd.grad(outputs.float().sum(), pooler, allow_unused=True, retain_graph=True)
+    uses = any(gradient is not None for gradient in gradients)
+    declared = "uses" if uses else "does not use"
+    require(uses == (head.pooling == "pooler"), f"it {declared} the pooler, but declares pooling {head.pooling!r}")
+    if head.pooling is not None:
+        encoded = Encoded(model.encoder.encode(stream, model.adapter), stream.layout, 0, model.encoder.pool)
+        head.eval()
+        try:
+            found = head(cast("Encoded", OnlyPooled(encoded)))
+        except AttributeError as error:
+            raise AssertionError(f"it declares pooling {head.pooling!r}, but reads more: {error}") from None
+        require_close(found, head(encoded), "it declares its pooling, but reads more", atol=1e-6, rtol=1e-5)
+
+
+def it_sees_its_own_task_only(subject: Subject) -> None:
+    """Sequences of another task in the stream change nothing."""
+    model, alone = one_task(subject)
+    head = model.head("t")
+    heads = {"other": find_method("head", "linear", "here")("other", YES_NO, SHAPE.hidden), "t": head}
+    both = MultiTaskModel(model.encoder, model.adapter, heads)
+    rng = np.random.default_rng(0)
+    other = [(rng.integers(5, 100, 9),) for _ in range(5)]
+    mixed = PACKER.pack([part_of(head), Part("other", other)])
+    both.eval()
+    model.eval()
+    require_close(both(mixed)["t"], model(alone)["t"], "its outputs change next to another task", atol=1e-6)
+    require(set(both(mixed)) == {"other", "t"}, "outputs of another task are missing")
+    require(set(both(PACKER.pack([Part("other", other)]))) == {"other"}, "it has outputs in a step without its task")
+
+
+def save_and_load(subject: Subject) -> None:
+    """A head that loads another's state_dict computes the same."""
+    model, stream = one_task(subject)
+    model.eval()
+    torch.manual_seed(5)
+    other = subject.method("t", subject.labels, SHAPE.hidden)
+    other.load_state_dict({key: tensor.clone() for key, tensor in model.head("t").state_dict().items()})
+    again = MultiTaskModel(model.encoder, model.adapter, {"t": other}).eval()
+    require(torch.equal(again(stream)["t"], model(stream)["t"]), "after load_state_dict the outputs differ")
+
+
+PROPERTIES = (
+    outputs_have_the_right_shape,
+    loss_falls,
+    predictions_are_valid,
+    it_declares_its_pooling,
+    it_sees_its_own_task_only,
+    save_and_load,
+)

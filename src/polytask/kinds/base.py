@@ -1,0 +1,159 @@
+"""The interface of a kind of label: how it is read from files, learned from outputs, predicted and scored.
+
+A kind is one file. Heads, losses, regularizers, evaluation and data reading ask it for what differs between kinds, and
+know none of them by name where they can avoid it. A stored label is one number per row (`LabelReader.read`); a target
+is what heads and metrics take: a number per row, or a row of numbers. Knows arrays; knows no file, no text, no model.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from polytask.kinds.names import MOST_CLASSES
+from polytask.settings import TaskSpec
+from polytask.types import Label, LabelKind, LabelSpace
+
+Array = npt.NDArray[Any]
+Meta = Mapping[str, Any]
+"""What a reader says about its numbers (`LabelReader.meta`), as a store of tokens keeps it."""
+Form = Literal["kl", "cross_entropy"]
+
+
+class LabelReader(ABC):
+    """Turns the raw labels of one split into numbers."""
+
+    names: tuple[str, ...] = ()
+    """The classes, each at its number; empty for kinds without classes."""
+    options: tuple[object, ...] = ()
+    """What the numbers depend on, in addition to the task's description and `names`."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int | float] = {}
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What is needed to interpret the numbers, as JSON values."""
+        return {"names": self.names}
+
+    def read(self, value: object) -> int | float:
+        """Returns the label as a number; raises LabelProblem if it cannot be used.
+
+        `value` is that of the label column, or a list with those of several label columns.
+        """
+        if not isinstance(value, str):
+            return self._read(value)
+        number = self._seen.get(value)  # a label that was read before need not be parsed again
+        if number is None:
+            number = self._read(value)
+            if len(self._seen) < MOST_CLASSES:
+                self._seen[value] = number
+        return number
+
+    @abstractmethod
+    def _read(self, value: object) -> int | float: ...
+
+
+class Kind(ABC):
+    """A kind of label. Shapes: B or N examples, C classes, K models."""
+
+    name: ClassVar[LabelKind]
+    has_labels: ClassVar[bool] = True
+    """Whether its rows have labels, which can be predicted, compared and distilled."""
+    stored_type: ClassVar[Literal["int", "float"]] = "int"
+    """The type of the numbers that readers return."""
+
+    # --- labels in files ----------------------------------------------------------------------------------------------
+    @abstractmethod
+    def reader(self, spec: TaskSpec, known: LabelSpace | None = None, values: Iterable[object] = ()) -> LabelReader:
+        """Returns a reader of one split's labels.
+
+        `known` is the task's label space, if it is known from another split: other classes are then refused. `values`
+        are the labels of the split, for kinds that guess how they are written; they are read only if needed.
+        """
+
+    @abstractmethod
+    def space(self, spec: TaskSpec, meta: Meta, vocabulary: int, stored: Array | None) -> LabelSpace:
+        """Returns the label space of a task from its training rows (from its dev rows if it has none).
+
+        `vocabulary` is the size of the tokenizer's vocabulary, for plain text.
+        """
+
+    @abstractmethod
+    def targets(self, labels: LabelSpace, meta: Meta, stored: Array) -> Array:
+        """Converts stored numbers to what heads learn: [N], or [N, C]."""
+
+    @abstractmethod
+    def label(self, meta: Meta, stored: int | float) -> Label:
+        """Converts a stored number to the label as files write it."""
+
+    def numbers(self, values: Sequence[Any], classes: Sequence[str]) -> Array:
+        """Converts labels or predictions of a file of predictions to what metrics take."""
+        index = {name: number for number, name in enumerate(classes)}
+        return np.array([index[value] for value in values])
+
+    def class_counts(self, labels: LabelSpace, targets: Array) -> tuple[int, ...]:
+        """Counts the rows of each class; empty for kinds without classes."""
+        return ()
+
+    # --- outputs of heads ---------------------------------------------------------------------------------------------
+    def num_outputs(self, labels: LabelSpace) -> int:
+        """Returns the number of outputs of a head for one example."""
+        return 1
+
+    def squeeze(self, outputs_BC: Tensor) -> Tensor:
+        """Returns [B] for kinds with one output, [B, C] for the others."""
+        return outputs_BC.squeeze(-1)
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Returns the mean loss over examples."""
+
+    @abstractmethod
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Returns the loss of each example: [B]."""
+
+    def uninformed(self, targets: Tensor, num_outputs: int) -> Tensor:
+        """Returns outputs for these examples that ignore the texts: equal probabilities, or the mean score."""
+        return targets.new_zeros((len(targets), num_outputs), dtype=torch.float32).squeeze(-1)
+
+    @abstractmethod
+    def distance(self, one: Tensor, other: Tensor, fixed_targets: bool) -> Tensor:
+        """Returns the mean over examples of a symmetric divergence: see `losses.base.symmetric_distance`."""
+
+    @abstractmethod
+    def distillation(self, outputs: Tensor, teacher: Tensor, temperature: float, form: Form) -> Tensor:
+        """Returns the mean over examples of the distillation loss: see `losses.base.distillation_loss`."""
+
+    @abstractmethod
+    def mean_outputs(self, outputs_KB: Tensor) -> Tensor:
+        """Returns the outputs whose predictions are the mean of those of several models."""
+
+    # --- predictions --------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def decode(self, outputs: Tensor, labels: LabelSpace) -> list[tuple[Label, dict[str, float] | None]]:
+        """Returns each example's predicted label as files write it, and the probability of each class."""
+
+    @abstractmethod
+    def predicted(self, outputs: Tensor, labels: LabelSpace) -> Array:
+        """Turns outputs into targets: what the model predicts."""
+
+    def probabilities(self, outputs: Tensor, labels: LabelSpace) -> Array | None:
+        """Returns the probability of every class [N, C] in float64; None for kinds without classes."""
+        return None
+
+    def tuned(self, spec: TaskSpec, labels: LabelSpace, outputs: Tensor, targets: Array) -> LabelSpace:
+        """Returns the label space with what is chosen after training, from the best weights' outputs on dev."""
+        return labels
+
+    def for_metrics(self, targets: Array, labels: LabelSpace) -> Array:
+        """Converts targets to what metrics take: class numbers, 0 and 1, or scores in the task's range."""
+        return targets.astype(np.int64)
+
+    def vote(self, near_NK: Array, weights_NK: Array, labels: LabelSpace) -> tuple[Array, Array | None]:
+        """Predicts targets from those of the nearest training rows, with class probabilities if there are classes."""
+        raise NotImplementedError(f"kind {self.name} has no prediction from neighbours")

@@ -1,0 +1,107 @@
+"""A score in a range: the output is the score, scaled to [0, 1]."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from polytask.kinds.base import Array, Form, Kind, LabelReader, Meta
+from polytask.kinds.names import LabelProblem, plain_value
+from polytask.settings import TaskSpec
+from polytask.types import Label, LabelSpace, UserError
+
+LEAST_DEVIATION = 1e-6  # of scores, as a share of their range; with less they are all the same score
+
+
+class Score(Kind):
+    """A number in the recipe's range. A stored label is the score; a target is the score scaled to [0, 1]."""
+
+    name = "score"
+    stored_type = "float"
+
+    def reader(self, spec: TaskSpec, known: LabelSpace | None = None, values: Iterable[object] = ()) -> LabelReader:
+        return _Reader(*score_range(spec))
+
+    def space(self, spec: TaskSpec, meta: Meta, vocabulary: int, stored: Array | None) -> LabelSpace:
+        """Scores of a task that is not trained are not standardized."""
+        low, high = score_range(spec)
+        by = standardization(stored, high - low) if spec.standardize and spec.trained and stored is not None else None
+        return LabelSpace("score", low=low, high=high, standardized_by=by)
+
+    def targets(self, labels: LabelSpace, meta: Meta, stored: Array) -> Array:
+        scaled = (stored.astype(np.float64) - labels.low) / (labels.high - labels.low)
+        return scaled.astype(np.float32)
+
+    def label(self, meta: Meta, stored: int | float) -> Label:
+        return float(stored)
+
+    def numbers(self, values: Sequence[Any], classes: Sequence[str]) -> Array:
+        return np.array(values)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.mse_loss(outputs, targets)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs - targets).square()
+
+    def uninformed(self, targets: Tensor, num_outputs: int) -> Tensor:
+        return targets.mean().expand(len(targets))
+
+    def distance(self, one: Tensor, other: Tensor, fixed_targets: bool) -> Tensor:
+        return (one - other).square().mean()
+
+    def distillation(self, outputs: Tensor, teacher: Tensor, temperature: float, form: Form) -> Tensor:
+        return F.mse_loss(outputs, teacher)
+
+    def mean_outputs(self, outputs_KB: Tensor) -> Tensor:
+        return outputs_KB.mean(0)
+
+    def decode(self, outputs: Tensor, labels: LabelSpace) -> list[tuple[Label, dict[str, float] | None]]:
+        return [(labels.unscaled(value), None) for value in outputs.clamp(0, 1).tolist()]
+
+    def predicted(self, outputs: Tensor, labels: LabelSpace) -> Array:
+        return outputs.clamp(0, 1).numpy()
+
+    def for_metrics(self, targets: Array, labels: LabelSpace) -> Array:
+        scores: Array = labels.unscaled(targets.astype(np.float64))
+        return scores
+
+    def vote(self, near_NK: Array, weights_NK: Array, labels: LabelSpace) -> tuple[Array, Array | None]:
+        return (weights_NK * near_NK).sum(1) / weights_NK.sum(1), None
+
+
+class _Reader(LabelReader):
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+
+    def _read(self, value: object) -> float:
+        plain = plain_value(value)
+        try:
+            score = math.nan if isinstance(plain, str) and "_" in plain else float(plain)
+        except (ValueError, OverflowError):
+            score = math.nan
+        if not self.low <= score <= self.high:
+            what = "outside the range" if math.isfinite(score) else "not a number"
+            raise LabelProblem(f"{what}; expected a number from {self.low:g} to {self.high:g}")
+        return score
+
+
+def score_range(spec: TaskSpec) -> tuple[float, float]:
+    """Returns the recipe's range of scores, checked."""
+    if spec.range is None:
+        raise UserError(f"task {spec.name!r}: kind score needs a `range`, for example [0, 5]")
+    low, high = spec.range
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise UserError(f"task {spec.name!r}: range must be the lowest and the highest score, found {list(spec.range)}")
+    return float(low), float(high)
+
+
+def standardization(scores: Array, span: float) -> tuple[float, float] | None:
+    """Returns mean and standard deviation of the training scores; None if they are all the same score."""
+    values = scores.astype(np.float64)
+    deviation = float(values.std())
+    return (float(values.mean()), deviation) if deviation > LEAST_DEVIATION * span else None

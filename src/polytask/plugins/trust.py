@@ -1,0 +1,66 @@
+"""Which plug-in files may run: the user trusts a file once, and its SHA-256 is remembered.
+
+For each trusted file, the user's configuration folder has a marker: a file named after the SHA-256. A plug-in that has
+changed has another SHA-256, and must be trusted again. Removing a marker takes the trust back.
+"""
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+from polytask.disk.json_files import read_bytes
+from polytask.disk.writable import writing
+from polytask.types import UserError
+
+FOLDER = "trusted-plugins"
+MAX_BYTES = 2**20
+
+
+def config_folder() -> Path:
+    """$POLYTASK_CONFIG, else $XDG_CONFIG_HOME/polytask, else ~/.config/polytask."""
+    if folder := os.environ.get("POLYTASK_CONFIG"):
+        return Path(folder).expanduser()
+    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "polytask"
+
+
+def trust_plugin(path: str | Path) -> str:
+    """Remembers that a plug-in file may run, as `--trust-plugins` does; returns its SHA-256.
+
+    Read the file first: a plug-in is a Python program, which can do all that you can do.
+    """
+    path = Path(path)
+    digest = hashlib.sha256(read_plugin(path)).hexdigest()
+    if not is_trusted(digest):
+        marker = config_folder() / FOLDER / digest
+        with writing(marker):
+            marker.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+            with os.fdopen(os.open(marker, flags, 0o600), "w", encoding="utf-8") as file:
+                file.write(f"{path.absolute()}\n")
+    return digest
+
+
+def is_trusted(digest: str) -> bool:
+    """Whether the user has trusted a file with this SHA-256. A folder that others may write to does not count."""
+    folder = config_folder() / FOLDER
+    try:
+        status = folder.stat()
+        return not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and (folder / digest).is_file()
+    except OSError:
+        return False
+
+
+def check_trusted(path: Path, digest: str) -> None:
+    if not is_trusted(digest):
+        raise UserError(
+            f"{path}: this plug-in is not trusted (SHA-256 {digest}). It is a Python program that would run with your "
+            f"rights: read it first (less {path}). To trust it, pass --trust-plugins, or call "
+            f"polytask.trust_plugin({str(path)!r}) in Python; that is remembered until the file changes"
+        )
+
+
+def read_plugin(path: Path) -> bytes:
+    if path.suffix != ".py":
+        raise UserError(f"{path}: a plug-in must be a Python file, whose name ends in .py")
+    return read_bytes(path, "plug-in", MAX_BYTES)

@@ -1,0 +1,110 @@
+"""Which words of a text a prediction depends on, measured by leaving out one word at a time (occlusion).
+
+The effect of a word is p(label | text) - p(label | text without the word), or the difference of the predicted scores:
+what the model itself computes, with no approximation. Its limits: words that say the same thing twice can both have no
+effect, because each is enough; two words can matter together and not alone; and a text with a hole in it may be unlike
+anything the model was trained on. A word is a run of letters and digits, so a sentence in a script without spaces is
+one word. Each word needs one more prediction.
+"""
+
+import html
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from polytask.types import Label, Prediction, UserError, unknown
+
+WORD = re.compile(r"\w+(?:['’-]\w+)*")  # noqa: RUF001  (both apostrophes)
+COLORS = {True: "46, 125, 50", False: "198, 40, 40"}
+"""Green for words that speak for the label, red for words that speak against it."""
+
+Predict = Callable[[Sequence[tuple[str, ...]]], Sequence[Prediction]]
+
+
+@dataclass(frozen=True)
+class WordEffect:
+    """A word, where it is, and what it contributes to the prediction."""
+
+    word: str
+    text: int
+    """0: the first text; 1: the second text of a pair."""
+    start: int
+    """Index of the word's first character in its text."""
+    end: int
+    """Index after the word's last character."""
+    value: float
+    """By how much the label's probability, or the score, falls without the word. Negative: it rises."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A prediction and the effect of each word on it. Notebooks show it as the text with colored words."""
+
+    prediction: Prediction
+    label: Label
+    """The class whose probability is explained; for scores, the predicted score."""
+    texts: tuple[str, ...]
+    words: tuple[WordEffect, ...]
+    """In the order of the texts."""
+    method: Literal["occlusion"] = "occlusion"
+    """The prediction is computed again without each word."""
+
+    def top(self, count: int = 5) -> tuple[WordEffect, ...]:
+        """The words with the largest effects, in either direction."""
+        return tuple(sorted(self.words, key=lambda word: -abs(word.value))[:count])
+
+    def __str__(self) -> str:
+        lines = [f"{word.value:+.3f}  {word.word}" for word in self.top(len(self.words))]
+        return "\n".join([f"{self.prediction.task}: {self._shown_label}", *lines])
+
+    @property
+    def _shown_label(self) -> str:
+        if isinstance(self.label, float):
+            return f"{self.label:.3f}"
+        probabilities = self.prediction.probabilities or {}
+        return f"{self.label} ({probabilities.get(str(self.label), 0.0):.1%})"
+
+    def _repr_html_(self) -> str:
+        largest = max((abs(word.value) for word in self.words), default=0.0) or 1.0
+        parts = [f"<p><b>{html.escape(self.prediction.task)}: {html.escape(self._shown_label)}</b></p>"]
+        for index, text in enumerate(self.texts):
+            marked, end = "", 0
+            for word in (word for word in self.words if word.text == index):
+                color = f"rgba({COLORS[word.value >= 0]}, {abs(word.value) / largest * 0.6:.2f})"
+                marked += html.escape(text[end : word.start])
+                marked += f'<span style="background: {color}" title="{word.value:+.4f}">{html.escape(word.word)}</span>'
+                end = word.end
+            parts.append(f"<p>{marked}{html.escape(text[end:])}</p>")
+        return "".join(parts)
+
+
+def explain(task: str, texts: tuple[str, ...], predict: Predict, label: str | None = None) -> Explanation:
+    """Measures the effect of each word on the probability of a class, by default the predicted one, or on a score."""
+    places = [(i, match.span()) for i, text in enumerate(texts) for match in WORD.finditer(text)]
+    without = [
+        tuple(text if j != i else text[:start] + text[end:] for j, text in enumerate(texts))
+        for i, (start, end) in places
+    ]
+    whole, *rest = predict([texts, *without])
+    if label is not None and label not in (whole.probabilities or {}):
+        if whole.probabilities is None:
+            raise UserError(f"explain: label: task {task} has scores instead of classes; leave label out")
+        raise UserError(unknown("explain: label", label, whole.probabilities, "class"))
+    chosen = whole.label if label is None else label
+    if isinstance(chosen, tuple) and whole.probabilities:  # several classes per row: the most probable one
+        chosen = max(whole.probabilities, key=whole.probabilities.__getitem__)
+    value = _value(whole, chosen)
+    words = [
+        WordEffect(texts[i][start:end], i, start, end, value - _value(prediction, chosen))
+        for (i, (start, end)), prediction in zip(places, rest, strict=True)
+    ]
+    return Explanation(whole, chosen, texts, tuple(words))
+
+
+def _value(prediction: Prediction, label: Label) -> float:
+    """The number that is explained: the label's probability, or the score."""
+    if prediction.probabilities is not None:
+        return prediction.probabilities[str(label)]
+    assert isinstance(prediction.label, float)
+    return prediction.label

@@ -1,0 +1,292 @@
+"""The page of the published systems: verdicts from comparisons, names in claims.yaml, changed learning rates."""
+
+import argparse
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from polytask import UserError, read_study, train
+from polytask.studies.compare import compare_runs
+
+ROOT = Path(__file__).parent.parent.parent
+STUDY = "conditional-norm-table-1"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _paths() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        patch.setenv("POLYTASK_DATA", "/data")
+        yield
+
+
+def module(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def comparison(claim: str, variant: str = "A", reference: str = "B", task: str = "sst") -> dict[str, Any]:
+    ends = {"difference": 0.02, "low": 0.01, "high": 0.03, "rows": "dev"}
+    return {"variant": variant, "reference": reference, "task": task, "claim": claim, **ends}
+
+
+def claim_on(expected: str, tasks: tuple[str, ...] = ("sst",)) -> Any:
+    claims = module("papers_claims")
+    return claims.Claim("A beats B.", tuple(claims.Check("S", "A", "B", task, expected) for task in tasks))
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("expected", "found", "verdict"),
+    [
+        ("better", "better", "holds"),
+        ("better", "worse", "does not hold"),
+        ("better", "same", "does not hold"),
+        ("better", "undecided", "cannot be told"),
+        ("same", "same", "holds"),
+        ("same", "better", "does not hold"),
+        ("not worse", "same", "holds"),
+        ("not worse", "better", "holds"),
+        ("not worse", "worse", "does not hold"),
+        ("different", "worse", "holds"),
+        ("different", "same", "does not hold"),
+    ],
+)
+def test_the_verdict_on_one_comparison(expected: str, found: str, verdict: str) -> None:
+    judged = module("papers_claims").judge(claim_on(expected), {"S": {"comparisons": [comparison(found)]}})
+    assert judged.verdict == verdict
+    assert judged.shown[0].startswith("A against B: SST +2.0 [1.0, 3.0]")
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        ({"sst": "better", "sts": "better"}, "holds"),
+        ({"sst": "better", "sts": "undecided"}, "cannot be told"),
+        ({"sst": "undecided", "sts": "same"}, "does not hold"),
+        ({"sst": "better"}, "cannot be told"),
+        ({}, "not run yet"),
+    ],
+)
+def test_a_claim_needs_all_its_comparisons(found: dict[str, str], verdict: str) -> None:
+    result = {"comparisons": [comparison(claim, task=task) for task, claim in found.items()]}
+    assert module("papers_claims").judge(claim_on("better", ("sst", "sts")), {"S": result}).verdict == verdict
+
+
+def test_a_study_that_was_not_run() -> None:
+    judged = module("papers_claims").judge(claim_on("better"), {})
+    assert (judged.verdict, judged.shown) == ("not run yet", ["`S` has no result"])
+
+
+def test_a_comparison_counts_in_the_other_direction_too() -> None:
+    result = {"comparisons": [comparison("worse", "B", "A")]}
+    judged = module("papers_claims").judge(claim_on("better"), {"S": result})
+    assert judged.verdict == "holds"
+    assert judged.shown == ["A against B: SST -2.0 [-3.0, -1.0] ▲"]
+
+
+def test_a_comparison_on_training_rows_is_another_one() -> None:
+    result = {"comparisons": [{**comparison("better"), "rows": "train"}]}
+    assert module("papers_claims").judge(claim_on("better"), {"S": result}).verdict == "not run yet"
+
+
+def test_the_last_result_decides_and_another_verdict_before_is_named() -> None:
+    changes = [{"set": ["train.epochs=3"], "rate": 1, "recipes": {"train.epochs": ["10"]}}, {"set": [], "rate": 5}]
+    found = [{"comparisons": [comparison("undecided")], "changes": changes[0]}]
+    found += [{"comparisons": [comparison("better")], "changes": changes[1]}]
+    judged = module("papers_page").verdict(claim_on("better"), {"S": found})
+    assert judged.verdict == "holds"
+    assert judged.reason == "With `train.epochs=3` (recipes: 10): cannot be told."
+
+
+# --- claims.yaml ------------------------------------------------------------------------------------------------------
+def test_every_study_is_on_the_page_and_every_claim_names_existing_variants() -> None:
+    claims = module("papers_claims")
+    systems = claims.read_systems()  # raises for an unknown name
+    assert sorted(study for system in systems.values() for study in system.studies) == sorted(
+        claims.variants_of_studies()
+    )
+    assert {name: len(system.claims) for name, system in systems.items()} == {
+        "conditional-norm": 5,
+        "smart-adapters": 18,
+        "round-robin-cosine": 14,
+        "pal-samplers": 17,
+        "pal-gem": 7,
+    }
+
+
+def test_published_scores_are_those_of_existing_rows() -> None:
+    variants = module("papers_claims").variants_of_studies()
+    for study, rows in module("papers_results").published_scores().items():
+        assert set(rows) <= set(variants[study])
+
+
+GOOD = {"study": STUDY, "variant": "with CLN", "reference": "without CLN", "tasks": "sst", "expected": "better"}
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ({"tests": [{**GOOD, "study": "conditional-norm-table-9"}]}, "there is no study 'conditional-norm-table-9'"),
+        ({"tests": [{**GOOD, "variant": "with LN"}]}, f"no variant of {STUDY} 'with LN' \\(did you mean with CLN"),
+        ({"tests": [{**GOOD, "reference": "none"}]}, f"no variant of {STUDY} 'none'"),
+        ({"tests": [{**GOOD, "tasks": ["sst", "cola"]}]}, "unknown task or expectation"),
+        ({"tests": [{**GOOD, "expected": "best"}]}, "unknown task or expectation"),
+        ({}, "must have either tests or a verdict"),
+        ({"tests": [GOOD], "verdict": "holds", "reason": "seen"}, "must have either tests or a verdict"),
+        ({"verdict": "true", "reason": "seen"}, "must be one of holds"),
+        ({"verdict": "holds"}, "with a reason"),
+    ],
+)
+def test_a_wrong_claim_is_refused(claim: dict[str, Any], message: str, tmp_path: Path) -> None:
+    system = {"about": "", "differs": "", "studies": {STUDY: "Table 1"}, "claims": {"X1": {"text": "", **claim}}}
+    path = tmp_path / "claims.yaml"
+    path.write_text(yaml.safe_dump({"system": system}), encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        module("papers_claims").read_systems(path)
+
+
+def test_pairs_without_the_reference_are_compared_once() -> None:
+    claims = module("papers_claims")
+    tests = [("A", "B", "sst"), ("A", "B", "sts"), ("B", "A", "mean"), ("C", "B", "mean"), ("A", "R", "mean")]
+    claim = claims.Claim("", tuple(claims.Check("S", *names, "better") for names in tests))
+    systems = {"system": claims.System("", "", {}, {"X1": claim})}
+    assert claims.needed_pairs(systems, "S", "R") == {"B": ["A", "C"]}
+    assert claims.needed_pairs(systems, "another", "R") == {}
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+def study_json() -> dict[str, Any]:
+    """The content of a made-up study.json of two variants, three seeds and one task."""
+
+    def variant(value: float) -> dict[str, Any]:
+        cells = [{"seed": seed, "run": f"cells/{seed}", "state": "done"} for seed in range(3)]
+        score = {"mean": value, "low": value - 0.01, "high": value + 0.01}
+        return {"settings": {"recipe": "/home/me/row.yaml"}, "cells": cells, "scores": {"sst": score}}
+
+    compared = comparison("better", "with CLN", "without CLN")
+    return {
+        "name": STUDY,
+        "started": "2026-11-16T16:04:09+00:00",
+        "environment": {"torch": "2.11.0", "device": "cuda (NVIDIA H200)", "platform": "Linux"},
+        "seeds": [0, 1, 2],
+        "reference": "without CLN",
+        "margin": 0.5,
+        "tasks": {"sst": {"examples": 1101}},
+        "variants": {"without CLN": variant(0.41), "with CLN": variant(0.43)},
+        "comparisons": [{**compared, "sentence": "", "p": 0.01}],
+        "curves": {"with CLN": {"0": {"sst": [[0, 0.2], [10, 0.4]]}, "1": {"sst": [[0, 0.3], [10, 0.4]]}}},
+        "training": {
+            "without CLN": {"sst": {"0": 0.50, "1": 0.52, "2": 0.54}},
+            "with CLN": {"sst": {"0": 0.60, "1": 0.62, "2": 0.641}},
+        },
+        "changes": {"set": ["train.epochs=3", "train.evaluate_train=1000"], "rate": 5.0, "recipes": {}},
+    }
+
+
+def test_a_packed_result_has_scores_and_no_paths() -> None:
+    result = module("papers_results").packed(study_json())
+    assert "/home" not in json.dumps(result)
+    assert result["variants"]["with CLN"]["scores"] == {"sst": [0.43, 0.42, 0.44]}
+    assert result["variants"]["with CLN"]["start"] == {"sst": 0.25}
+    assert [(c["rows"], c["claim"]) for c in result["comparisons"]] == [("dev", "better"), ("train", "better")]
+
+
+@pytest.mark.parametrize(
+    ("differences", "claim"),
+    [
+        ([0.10, 0.11, 0.12], "better"),
+        ([-0.10, -0.11, -0.12], "worse"),
+        ([0.10, -0.11, 0.12], "undecided"),
+        ([0.0001, -0.0001, 0.0], "same"),
+    ],
+)
+def test_comparisons_on_training_rows(differences: list[float], claim: str) -> None:
+    scores = {"A": {"sst": dict(enumerate(differences))}, "B": {"sst": dict.fromkeys(range(3), 0.0)}}
+    (compared,) = module("papers_results").training_comparisons(scores, "B", 0.005)
+    assert compared["claim"] == claim
+
+
+def test_the_page_of_a_made_up_result() -> None:
+    files = module("papers_page").files([module("papers_results").packed(study_json())])
+    page = files["papers.md"]
+    assert sorted(files) == [f"images/papers-{STUDY}.svg", "papers.md"]
+    assert "1 of 13 studies have results" in page
+    assert "**With `train.epochs=3`, 5 times the learning rate**; seeds 0, 1, 2" in page
+    assert "| with CLN | .979 | .620 [.569, .671] ▲ | .430 [.420, .440] ▲ |" in page.replace("\u00a0", " ")
+    assert "Furthest below the published scores: SST of without CLN, .520 instead of .964." in page
+    assert "SST +2.0 [1.0, 3.0] ▲" in page
+
+
+def test_the_page_is_up_to_date() -> None:
+    results = module("papers_results").read_results()
+    for name, text in module("papers_page").files(results).items():
+        committed = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert committed == text, f"docs/{name} is out of date; run: python benchmarks/papers.py page"
+
+
+def test_details_that_study_json_lacks(
+    tmp_path: Path, tiny_settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [*tiny_settings, "train.epochs=1", "train.steps_per_epoch=2", "train.evaluate_train=10"]
+    names = [f"{optimizer}-{seed}" for optimizer in ("adamw", "lamb", "lion") for seed in (0, 1)]
+    for name in names:
+        optimizer, seed = name.split("-")
+        own = [*(s for s in settings if "optimizer" not in s), f"optimizer={{name: {optimizer}, lr: 1.0e-3}}"]
+        train(ROOT / "recipes" / "quickstart.yaml", tmp_path / name, [*own, f"seed={seed}"])
+    compare_runs([tmp_path / name for name in names], tmp_path / "study")
+    papers = module("papers")
+    monkeypatch.setattr(papers, "needed_pairs", lambda systems, study, reference: {"lion-0": ["lamb-0"]})
+    study = papers.with_details(tmp_path / "study", {"rate": 5})
+    assert study["reference"] == "adamw-0"
+    assert {(c["variant"], c["reference"]) for c in study["pairs"]} == {("lamb-0", "lion-0")}
+    assert {c["task"] for c in study["pairs"]} == {*study["tasks"], "mean"}
+    assert {task: set(seeds) for task, seeds in study["training"]["lion-0"].items()} == {
+        task: {"0", "1"} for task in study["tasks"]
+    }
+    assert study["changes"] == {"rate": 5}
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("study", "rates"),
+    [
+        ("conditional-norm/study-table-1", {"without CLN": 5e-5, "with CLN": 5e-5}),
+        ("round-robin-cosine/study-table-3", {"AdamW 1e-5": 5e-5, "LAMB 1e-4": 5e-4}),
+        ("smart-adapters/study-rate-1e-5", {"BERT plain": 5e-5}),
+        ("pal-gem/study-sequence", {"GEM, memory 16": 5e-5}),
+    ],
+)
+def test_the_rate_of_every_row_is_multiplied(study: str, rates: dict[str, float], tmp_path: Path) -> None:
+    papers = module("papers")
+    changed = papers.with_changes(ROOT / "recipes" / "papers" / f"{study}.yaml", ["train.epochs=3"], [])
+    file = tmp_path / "study.yaml"
+    papers.write_yaml(changed, file)
+    papers.write_yaml(papers.with_rates(changed, file, 5), file)
+    recipes = read_study(file).recipes
+    assert {name: recipes[name].optimizer.options["lr"] for name in rates} == rates
+    assert all(recipe.train.epochs == 3 for recipe in recipes.values())
+
+
+def test_a_rate_of_the_heads_is_multiplied_too(tmp_path: Path) -> None:
+    papers = module("papers")
+    path = ROOT / "recipes" / "papers" / "conditional-norm" / "study-table-1.yaml"
+    changed = papers.with_changes(path, ["train.head_lr=1e-3"], [])
+    file = tmp_path / "study.yaml"
+    papers.write_yaml(changed, file)
+    papers.write_yaml(papers.with_rates(changed, file, 5), file)
+    assert {recipe.train.head_lr for recipe in read_study(file).recipes.values()} == {5e-3}
+
+
+def test_the_changes_name_the_values_of_the_recipes() -> None:
+    path = ROOT / "recipes" / "papers" / "pal-gem" / "study-later-report.yaml"
+    options = argparse.Namespace(set=["train.epochs=3"], rate=5.0)
+    assert module("papers").changes_of(path, options) == {
+        "set": ["train.epochs=3"],
+        "rate": 5.0,
+        "recipes": {"train.epochs": ["10", "15"]},
+    }
