@@ -126,8 +126,8 @@ class Predictor:
 
         A table is a pandas or Polars frame, a Hugging Face data set, a pyarrow table or a list of dicts. The result is
         a copy of the same kind, in the same order and with the same index. Its new columns are those of `predict_file`:
-        predicted_TASK, probability_TASK and, with `probabilities="all"`, probability_TASK_CLASS. `columns` are the text
-        columns, by default those of the training data.
+        predicted_TASK, probability_TASK, with `probabilities="all"` probability_TASK_CLASS, tokens_TASK and
+        truncated_TASK. `columns` are the text columns, by default those of the training data.
         """
         if len(data) == 1 and not isinstance(data[0], str):
             from polytask.serving.tables import is_table, predict_table  # imports pyarrow  # noqa: PLC0415
