@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -30,13 +31,13 @@ from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import check_task_name
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
-from polytask.settings import MaxLength, MethodChoice, TaskSpec
+from polytask.settings import Bounds, MaxLength, MethodChoice, Share, TaskSpec, Truncate
 from polytask.tasks.task import Split, read_split
 from polytask.text.packing import Packer
 from polytask.text.tagging import TaggedWord, Tagger, TagVocabulary, column_words, encode_tagged, make_tagger
 from polytask.text.texts import Texts
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import YES_NO, LabelKind, LabelSpace, UserError
+from polytask.types import YES_NO, LabelKind, LabelSpace, Prediction, UserError
 
 FORMAT = 1
 AGAIN = "train again, or restore it from a copy"
@@ -79,9 +80,12 @@ class TaskEntry:
     """For kind multilabel, the probability from which each class is predicted; empty: 0.5 for all."""
     separator: str = ""
     """For kind multilabel, what separates the classes in a column of text."""
+    temperature: Annotated[float, Bounds(0, 1000, "(]")] = 1.0
+    """What outputs are divided by before probabilities are computed; 1 in models of earlier versions."""
+    abstain_below: Share | None = None
 
     @classmethod
-    def of(cls, spec: TaskSpec, labels: LabelSpace) -> "TaskEntry":
+    def of(cls, spec: TaskSpec, labels: LabelSpace, temperature: float = 1.0) -> "TaskEntry":
         return cls(
             kind=spec.kind,
             text=spec.text,
@@ -95,6 +99,8 @@ class TaskEntry:
             standardized_by=labels.standardized_by,
             thresholds=labels.thresholds,
             separator=labels.separator,
+            temperature=temperature,
+            abstain_below=spec.abstain_below,
         )
 
     def check(self, where: str) -> None:
@@ -114,6 +120,8 @@ class TaskEntry:
         elif self.classes != fixed:
             raise UserError(f"{where}.classes: must be {list(fixed)} for kind {self.kind}, found {self.classes!r:.200}")
         self._check_thresholds(where)
+        if self.kind not in ("classes", "yes_no") and (self.temperature != 1 or self.abstain_below is not None):
+            raise UserError(f"{where}: kind {self.kind} has no probabilities, so no temperature and no abstain_below")
         low, high = self.range
         if not low < high or not math.isfinite(high - low):
             raise UserError(f"{where}.range: must be the lowest score and a higher one, found {[low, high]}")
@@ -152,6 +160,7 @@ class TaskEntry:
             head=self.head.choice(),
             encoding=self.encoding,
             tags=self.tags,
+            abstain_below=self.abstain_below,
         )
 
 
@@ -168,6 +177,7 @@ class TasksFile:
     word_tags: TagVocabulary | None = None
     plugins: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the files in plugins/, by name."""
+    truncate: Truncate = "end"
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------
@@ -183,6 +193,8 @@ class Bundle:
     adapter: MethodChoice
     word_tags: TagVocabulary | None = None
     plugins: tuple[Plugin, ...] = ()
+    temperatures: Mapping[str, float] = field(default_factory=dict)
+    """By task: the number that outputs are divided by to get calibrated probabilities. Left out: 1."""
 
     @cached_property
     def tagger(self) -> Tagger | None:
@@ -209,6 +221,42 @@ class Bundle:
         ids = [tuple(one.ids for one in encoded[i : i + width]) for i in range(0, len(encoded), width)]
         return replace(Texts.of(ids), tags=np.concatenate([one.tags for one in encoded]))
 
+    def text_lengths(self, examples: Sequence[tuple[str, ...]], texts: Texts) -> npt.NDArray[np.int64]:
+        """The number of tokens of each text, [N, W]; also of those of which `tokenize` returned only a part."""
+        lengths_NW = texts.lengths_NW.astype(np.int64)
+        for n, w in np.argwhere(lengths_NW >= self.tokenizer.max_tokens).tolist():
+            lengths_NW[n, w] = self.tokenizer.count(examples[n][w])
+        return lengths_NW
+
+    def predictions(
+        self,
+        task: str,
+        outputs: Tensor,
+        lengths_NW: npt.NDArray[np.int64],
+        abstain_below: float | None = None,
+        keep_labels: bool = False,
+    ) -> list[Prediction]:
+        """A task's predictions from the outputs of its head and the lengths of the texts.
+
+        Labels are those of the outputs; probabilities are those of the outputs divided by the task's temperature.
+        `keep_labels`: examples of which the model abstains are only marked.
+        """
+        head, temperature = self.model.head(task), self.temperatures.get(task, 1.0)
+        labelled = head.decode(outputs)
+        calibrated = labelled if temperature == 1 else head.decode(outputs / temperature)
+        threshold = self.specs[task].abstain_below if abstain_below is None else abstain_below
+        threshold = threshold if head.labels.kind in ("classes", "yes_no") else None
+        predictions = []
+        for one, scaled, tokens in zip(
+            labelled, calibrated, self.packer.full_lengths(lengths_NW, head.reading).tolist(), strict=True
+        ):
+            shares, truncated = scaled.probabilities, tokens > self.packer.max_length
+            abstained = threshold is not None and shares is not None and max(shares.values()) < threshold
+            label = None if abstained and not keep_labels else one.label
+            measured = {"tokens": tokens, "truncated": truncated, "abstained": abstained}
+            predictions.append(replace(one, label=label, probabilities=shares, **measured))
+        return predictions
+
 
 def save_bundle(bundle: Bundle, folder: Path) -> None:
     encoder, target = bundle.model.encoder, ModelFolder(folder)
@@ -224,10 +272,14 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
         format=FORMAT,
         max_length=bundle.packer.max_length,
         adapter=Method.of(complete(bundle.adapter, "recipe: adapter")),
-        tasks={name: TaskEntry.of(spec, bundle.labels[name]) for name, spec in bundle.specs.items()},
+        tasks={
+            name: TaskEntry.of(spec, bundle.labels[name], bundle.temperatures.get(name, 1.0))
+            for name, spec in bundle.specs.items()
+        },
         files={file.name: sha256(file) for file in target.files if file != target.tasks},
         word_tags=bundle.word_tags,
         plugins={plugin.name: plugin.sha256 for plugin in bundle.plugins},
+        truncate=bundle.packer.truncate,
     )
     write_atomically(target.tasks, json.dumps(asdict(content), indent=1, ensure_ascii=False))
 
@@ -265,7 +317,7 @@ def load_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
             f"{path}: max_length: must be in [4, {shape.positions}], the encoder's positions, found "
             f"{content.max_length}"
         )
-    tokenizer = TextTokenizer.load(folder, content.max_length)
+    tokenizer = TextTokenizer.load(folder, content.max_length, content.truncate)
     check_vocabulary(tokenizer, shape, folder)
     plugins = read_copies(folder, content.plugins, trust_plugins)
     specs = {name: entry.spec(name) for name, entry in content.tasks.items()}
@@ -275,8 +327,9 @@ def load_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
         adapter = complete(content.adapter.choice(), f"{path}: adapter", saved=True)
         model = _load_model(folder, specs, labels, adapter, None if tags is None else len(tags.names))
     ids, tagged = (tokenizer.cls_id, tokenizer.sep_id), tags is not None
-    packer = Packer(tuple(specs), *ids, content.max_length, tokenizer.masker, tagged, tokenizer.pair)
-    return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter, tags, plugins)
+    packer = Packer(tuple(specs), *ids, content.max_length, tokenizer.masker, tagged, tokenizer.pair, content.truncate)
+    temperatures = {name: entry.temperature for name, entry in content.tasks.items()}
+    return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter, tags, plugins, temperatures)
 
 
 def read_split_for(bundle: Bundle, spec: TaskSpec, source: str, name: str) -> Split:

@@ -4,11 +4,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from polytask.types import LabelSpace, Prediction, UserError, unknown
+
+if TYPE_CHECKING:
+    from polytask.serving.predictor import Predictor
 
 PROBABILITIES = ("top", "all", "none")
 PROBABILITY_DIGITS = 6  # significant digits, so that small probabilities do not become 0
@@ -21,6 +24,9 @@ class AddedColumns:
 
     With several classes per row, predicted_TASK and probability_TASK have one item for each predicted class: in a list
     where the file's format has lists, else joined by the separator of the training data.
+
+    They are followed by tokens_TASK and truncated_TASK, except with "none", and by abstained_TASK if the model may
+    abstain.
     """
 
     task: str
@@ -28,6 +34,8 @@ class AddedColumns:
     probabilities: str
     lists: bool = False
     """Whether the file's format has lists."""
+    abstains: bool = False
+    """Whether predictions may have no label because all probabilities are too low."""
 
     def __post_init__(self) -> None:
         if self.probabilities not in PROBABILITIES:
@@ -43,13 +51,19 @@ class AddedColumns:
             types[f"probability_{self.task}"] = probability
             if self.probabilities == "all":
                 types |= {self._class_column(name): pa.float64() for name in self.labels.classes}
-        return types
+        if self.probabilities != "none":
+            types |= {f"tokens_{self.task}": pa.int64(), f"truncated_{self.task}": pa.bool_()}
+        return types | ({f"abstained_{self.task}": pa.bool_()} if self.abstains else {})
 
     def values(self, prediction: Prediction) -> dict[str, Any]:
         """The prediction's values by column; all None if there is no prediction."""
         label, values = prediction.label, dict[str, Any](dict.fromkeys(self.types))
-        if label is None:
+        if label is None and not prediction.abstained:
             return values
+        if self.probabilities != "none":
+            values |= {f"tokens_{self.task}": prediction.tokens, f"truncated_{self.task}": prediction.truncated}
+        if self.abstains:
+            values[f"abstained_{self.task}"] = prediction.abstained
         values[f"predicted_{self.task}"] = round(label, self._decimals) if isinstance(label, float) else label
         if isinstance(label, tuple):
             values[f"predicted_{self.task}"] = self._items(label)
@@ -58,7 +72,8 @@ class AddedColumns:
             if isinstance(label, tuple):
                 values[f"probability_{self.task}"] = self._items([_rounded(known[name]) for name in label])
             else:
-                values[f"probability_{self.task}"] = _rounded(known[str(label)])
+                highest = max(known.values()) if label is None else known[str(label)]
+                values[f"probability_{self.task}"] = _rounded(highest)
             if self.probabilities == "all":
                 values |= {self._class_column(name): _rounded(p) for name, p in prediction.probabilities.items()}
         return values
@@ -77,6 +92,13 @@ class AddedColumns:
 
 def _rounded(probability: float) -> float:
     return float(f"{probability:.{PROBABILITY_DIGITS}g}")
+
+
+def added_columns(predictor: "Predictor", task: str, probabilities: str, lists: bool) -> AddedColumns:
+    """The columns of a task of a model."""
+    labels, spec = predictor.bundle.labels[task], predictor.spec(task)
+    abstains = labels.kind in ("classes", "yes_no") and (spec.abstain_below, predictor.abstain_below) != (None, None)
+    return AddedColumns(task, labels, probabilities, lists, abstains)
 
 
 def check_names(source: str, columns: Iterable[str], added: Mapping[str, AddedColumns]) -> None:

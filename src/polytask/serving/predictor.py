@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 WINDOW = 4096  # examples that are tokenized and sorted by length together, whatever the size of the input
 WINDOW_CHARACTERS = 16_000_000  # a window of long documents has fewer examples, to limit its memory
 PRECISIONS = ("float32", "bf16")
+MOST_SHOWN = 20  # examples that an error names
 
 T = TypeVar("T")
 Table = TypeVar("Table")
@@ -36,9 +37,13 @@ Table = TypeVar("Table")
 class Predictor:
     """Predicts with all tasks of one run. The model's weights must not change afterwards."""
 
-    def __init__(self, bundle: Bundle, precision: str = "float32", few: bool = False) -> None:
+    def __init__(
+        self, bundle: Bundle, precision: str = "float32", few: bool = False, abstain_below: float | None = None
+    ) -> None:
         if precision not in PRECISIONS:
             raise UserError(unknown("predict", precision, PRECISIONS, "precision"))
+        if abstain_below is not None and not 0 <= abstain_below <= 1:
+            raise UserError(f"predict: abstain_below: must be in [0, 1], found {abstain_below}")
         device = bundle.model.device
         if precision == "bf16" and device.type == "cpu" and not multiplies_bf16(device):
             raise UserError(
@@ -47,6 +52,7 @@ class Predictor:
         self.bundle = bundle
         self.bf16 = precision == "bf16"
         self.few = few
+        self.abstain_below = abstain_below
         self._warned = False
 
     @classmethod
@@ -57,16 +63,19 @@ class Predictor:
         precision: str = "float32",
         *,
         few: bool = False,
+        abstain_below: float | None = None,
         trust_plugins: bool = False,
     ) -> "Predictor":
         """Loads the model of a run's folder, or of the model folder inside it.
 
         `few` is for a handful of texts: the first prediction is faster, because the encoder is not optimized first.
+        `abstain_below` replaces that of the model's tasks: a prediction whose highest probability is lower has the
+        label None.
         `trust_plugins` remembers that the folder's plug-ins, which are Python programs, may run.
         """
         bundle = load_run(Path(run), trust_plugins)
         bundle.model.to(pick_device(device))
-        return cls(bundle, precision, few)
+        return cls(bundle, precision, few, abstain_below)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -117,8 +126,8 @@ class Predictor:
 
         A table is a pandas or Polars frame, a Hugging Face data set, a pyarrow table or a list of dicts. The result is
         a copy of the same kind, in the same order and with the same index. Its new columns are those of `predict_file`:
-        predicted_TASK, probability_TASK and, with `probabilities="all"`, probability_TASK_CLASS. `columns` are the text
-        columns, by default those of the training data.
+        predicted_TASK, probability_TASK, with `probabilities="all"` probability_TASK_CLASS, tokens_TASK and
+        truncated_TASK. `columns` are the text columns, by default those of the training data.
         """
         if len(data) == 1 and not isinstance(data[0], str):
             from polytask.serving.tables import is_table, predict_table  # imports pyarrow  # noqa: PLC0415
@@ -152,30 +161,35 @@ class Predictor:
         examples = examples_from(text, text2, strict)
         chosen = self.taking(len(examples[0])) if tasks is None and examples else tuple(tasks or ())
         predictions: dict[str, list[Prediction]] = {task: [] for task in chosen}
+        first = 0
         for window in windows(examples, _characters):
-            for task, more in self.answer(chosen, window).items():
+            for task, more in self.answer(chosen, window, first=first).items():
                 predictions[task] += more
+            first += len(window)
         return predictions
 
     def stream(self, task: str, examples: Iterable[Example]) -> Iterator[Prediction]:
         """Yields the predictions for any number of examples, in order and in constant memory."""
         self.check((task,))
+        first = 0
         for window in windows(examples, _characters):
-            yield from self.answer((task,), window)[task]
+            yield from self.answer((task,), window, first=first)[task]
+            first += len(window)
 
     def outputs(self, task: str, examples: Iterable[tuple[str, ...]]) -> Iterator[Tensor]:
         """Yields the head's outputs, one window of examples at a time."""
         self.check((task,))
         for window in windows(examples, _characters):
             self.check((task,), window)
-            yield self._outputs((task,), window)[task]
+            yield self._outputs((task,), self._tokenize((task,), window))[task]
 
     def answer(
-        self, tasks: Sequence[str], window: Sequence[Example], tags: Sequence[Example] | None = None
+        self, tasks: Sequence[str], window: Sequence[Example], tags: Sequence[Example] | None = None, first: int = 0
     ) -> dict[str, list[Prediction]]:
         """Each task's predictions for one window of examples.
 
-        `tags` has the tags of the words of each text, for models that were trained with columns of tags.
+        `tags` has the tags of the words of each text, for models that were trained with columns of tags. `first` is the
+        number of the first example, for error messages.
         """
         self.check(tasks, window)
         predictions = {task: [Prediction(task, None)] * len(window) for task in tasks}
@@ -183,10 +197,35 @@ class Predictor:
         if indices:
             texts = [tuple(text for text in window[index] if text is not None) for index in indices]
             given = None if tags is None else [tuple(value or "" for value in tags[index]) for index in indices]
-            for task, outputs in self._outputs(tasks, texts, given).items():
-                for index, prediction in zip(indices, self.bundle.model.head(task).decode(outputs), strict=True):
+            tokenized = self._tokenize(tasks, texts, given)
+            lengths_NW = self.bundle.text_lengths(texts, tokenized)
+            self._check_lengths(tasks, lengths_NW, [first + index for index in indices])
+            for task, outputs in self._outputs(tasks, tokenized).items():
+                decoded = self.bundle.predictions(task, outputs, lengths_NW, self.abstain_below)
+                for index, prediction in zip(indices, decoded, strict=True):
                     predictions[task][index] = prediction
         return predictions
+
+    def too_long(self, tasks: Sequence[str], examples: Sequence[tuple[str, ...]]) -> list[tuple[int, int]]:
+        """The index and the number of tokens of each example that is longer than `max_length`."""
+        return self._too_long(tasks, self.bundle.text_lengths(examples, self.bundle.tokenize(examples)))
+
+    def _too_long(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+        packer, readings = self.bundle.packer, {self.bundle.model.head(task).reading for task in tasks}
+        tokens_N = np.max([packer.full_lengths(lengths_NW, reading) for reading in sorted(readings)], axis=0)
+        return [(i, int(tokens_N[i])) for i in np.flatnonzero(tokens_N > packer.max_length).tolist()]
+
+    def _check_lengths(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64], numbers: Sequence[int]) -> None:
+        """Refuses examples that are too long, with `truncate: error`."""
+        packer = self.bundle.packer
+        long = self._too_long(tasks, lengths_NW) if packer.truncate == "error" else []
+        if long:
+            shown = ", ".join(f"{numbers[i]} ({tokens:,} tokens)" for i, tokens in long[:MOST_SHOWN])
+            more = f" and {len(long) - MOST_SHOWN:,} more" if len(long) > MOST_SHOWN else ""
+            raise UserError(
+                f"predict: longer than max_length ({packer.max_length} tokens), which is an error because the model "
+                f"was trained with `truncate: error`: example {shown}{more} (counted from 0); shorten the texts"
+            )
 
     def embed(
         self, texts: str | Sequence[Text], normalize: bool = True, *, task: str | None = None
@@ -223,12 +262,13 @@ class Predictor:
         self.check((task,), [texts])
         if not has_text(texts):
             raise UserError(f"explain: the text is empty: {texts!r:.80}")
-        head = self.bundle.model.head(task)
 
         def predict(examples: Sequence[tuple[str, ...]]) -> list[Prediction]:
             found: list[Prediction] = []
             for window in windows(examples, _characters):
-                found += head.decode(self._outputs((task,), window)[task])
+                tokenized = self._tokenize((task,), window)
+                outputs = self._outputs((task,), tokenized)[task]
+                found += self.bundle.predictions(task, outputs, tokenized.lengths_NW, keep_labels=True)
             return found
 
         return explain(task, texts, predict, label)
@@ -248,13 +288,15 @@ class Predictor:
             raise UserError(unknown("predict", task, self.tasks, "task"))
         return self.bundle.specs[task]
 
-    def _outputs(
+    def _tokenize(
         self, tasks: Sequence[str], window: Sequence[tuple[str, ...]], tags: Sequence[tuple[str, ...]] | None = None
-    ) -> dict[str, Tensor]:
+    ) -> TokenIds:
         if tags is None:
             self._warn_without_tags(tasks)
+        return self.bundle.tokenize(window, tags)
+
+    def _outputs(self, tasks: Sequence[str], texts: TokenIds) -> dict[str, Tensor]:
         model, packer = self.bundle.model, self.bundle.packer
-        texts = self.bundle.tokenize(window, tags)
         outputs: dict[str, Tensor] = {}
         for group in model.passes(tasks):
             heads = [model.head(task) for task in group]
