@@ -3,8 +3,8 @@
     python benchmarks/phrases.py DATA
 
 Reads DATA/sst-phrases-train.tsv (columns phrase and sentiment: every labelled phrase of the training trees), and writes
-those of three words or more to DATA/sst-phrases-3.tsv, with the column names of the SST files. The trees' roots, the
-sentences themselves, are among them.
+those of three words or more to DATA/sst-phrases-3.tsv, with the column names of the SST files. Most of the
+training sentences are among them, as roots of the trees.
 """
 
 import argparse

@@ -149,7 +149,7 @@ def make_packer(recipe: Recipe, tokenizer: TextTokenizer, tagged: bool = False) 
     tasks = tuple(recipe.tasks)
     assert recipe.max_length <= tokenizer.max_tokens, "texts were truncated before packing"
     special_ids = tokenizer.cls_id, tokenizer.sep_id
-    return Packer(tasks, *special_ids, recipe.max_length, tokenizer.masker, tagged, tokenizer.pair)
+    return Packer(tasks, *special_ids, recipe.max_length, tokenizer.masker, tagged, tokenizer.pair, recipe.truncate)
 
 
 # --- the model --------------------------------------------------------------------------------------------------------

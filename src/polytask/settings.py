@@ -37,6 +37,8 @@ Count = Annotated[int, Bounds(1, 10**9)]
 Size = Annotated[int, Bounds(1, 2**16)]
 MaxLength = Annotated[int, Bounds(4, 10**6)]
 """At least 4: a pair has three special tokens."""
+Truncate = Literal["end", "start", "error"]
+"""Which end of a text that is too long is cut off; error: none, such a text is refused."""
 
 
 # --- parts of a recipe ------------------------------------------------------------------------------------------------
@@ -105,6 +107,8 @@ class TaskSpec:
     metrics: tuple[str, ...] = ()
     """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder. A name
     without a module is a metric that a plug-in registers."""
+    abstain_below: Share | None = None
+    """For classes and yes_no: a prediction whose highest probability is lower has no label. Default: always a label."""
     weight: Positive = 1.0
     """Factor of the task's loss, in addition to `train.loss_scale`."""
     standardize: bool = True
@@ -164,6 +168,9 @@ class TrainSettings:
     """Steps per epoch. Default: as many as contain all tasks' training examples once."""
     batch_size: Size = 32
     """Examples per forward pass."""
+    batch_tokens: Count | None = None
+    """Tokens per forward pass, about: each task's batch size is this number divided by the mean number of tokens of its
+    training examples, rounded. Default: `batch_size` examples, whatever their lengths."""
     accumulate: Size = 1
     """Number of forward passes whose gradients are accumulated for one step."""
     parts: Literal["all", "adapters", "heads"] = "all"
@@ -189,6 +196,9 @@ class TrainSettings:
     of the weights. Default: none."""
     average_best: Size = 1
     """The final weights are the mean of the weights at this many best evaluations."""
+    calibrate: bool = True
+    """Whether each task of kind classes, yes_no or tokens gets a temperature after training, which is fitted on dev
+    and divides its outputs before probabilities are computed. Labels and scores do not change."""
     teacher_annealing: bool = True
     """Whether the weight of the teachers' outputs decreases linearly from 1 to 0 (Clark et al. 2019), while that of the
     labels increases from 0 to 1. false: it is always `teacher_weight`."""
@@ -217,6 +227,9 @@ class TrainSettings:
     text), TASK or TASK.METRIC. last: the final weights."""
     patience: Count | None = None
     """Stop after this many evaluations without improvement. Default: never."""
+    stop: Literal["all", "per_task"] = "all"
+    """What stops when patience runs out. all: the run, by the number that `select` chooses by. per_task: each task by
+    its own primary metric on dev; no more examples of it are drawn, and the run ends when all tasks have stopped."""
     interference_every: Count | None = None
     """Steps between probes that compare the tasks' gradients. Default: no probes. Probes do not change the weights."""
     device: str = "auto"

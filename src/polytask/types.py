@@ -114,9 +114,16 @@ class Prediction:
 
     task: str
     label: Label
-    """None if the example has no text (None, "", or only whitespace)."""
+    """None if the example has no text (None, "", or only whitespace), or if the model abstained."""
     probabilities: Mapping[str, float] | None = None
     """Probability of each class. None for scores, tags of words, and examples without text."""
+    tokens: int | None = None
+    """Number of tokens of the example before truncation, with special tokens; of the longest sequence if its texts are
+    encoded separately. None for an example without text."""
+    truncated: bool = False
+    """Whether tokens were cut off, because there are more than the model's `max_length`."""
+    abstained: bool = False
+    """Whether the label is None because no class has a probability of at least `abstain_below`."""
     words: tuple[tuple[int, int], ...] | None = None
     """For tags of words: the first character of each word, and the one after its last."""
     word_texts: tuple[str, ...] | None = None
@@ -280,6 +287,8 @@ class StepReport:
     """Set on steps that ended with an evaluation."""
     best: bool = False
     """Whether this evaluation is the best so far."""
+    left: tuple[str, ...] = ()
+    """The tasks that stopped after this evaluation (`train.stop: per_task`)."""
     checkpoint: str | None = None
     """Set on steps that ended with a checkpoint. On a GPU it is written while training continues."""
     interference: Interference | None = None

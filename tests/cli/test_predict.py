@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from polytask import Finished, Prediction, load
-from polytask.cli.predict import format_prediction, lines_without_text
+from polytask.cli.predict import WITHOUT_TEXT, count_lines, format_prediction
 
 
 def test_one_text_and_one_pair(cli: Any, tiny_run: Finished) -> None:
@@ -35,7 +35,11 @@ def test_some_tasks_and_all_that_fit(cli: Any, tiny_run: Finished, tmp_path: Pat
     said = cli("predict", tiny_run.folder, "--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv")
     assert said.code == 0, said.err
     header = (tmp_path / "out.csv").read_text().splitlines()[0]
-    assert header == "sentence1,sentence2,text,predicted_opinion,probability_opinion,predicted_similarity"
+    assert header == "sentence1,sentence2,text," + ",".join(
+        f"{part}_{task}"
+        for task, parts in {"opinion": ("predicted", "probability"), "similarity": ("predicted",)}.items()
+        for part in (*parts, "tokens", "truncated")
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,10 +126,10 @@ def test_rows_without_text_are_counted(cli: Any, tiny_run: Finished, tmp_path: P
 
 
 def test_one_line_for_each_task_where_the_counts_differ() -> None:
-    assert lines_without_text(1000, {"a": 12, "b": 12}) == ["12 of 1,000 rows have no text and no prediction"]
-    assert lines_without_text(1, {"a": 1}) == ["1 of 1 row has no text and no prediction"]
-    assert lines_without_text(3, {"a": 0, "b": 0}) == []
-    assert lines_without_text(3, {"a": 0, "b": 1}) == ["b: 1 of 3 rows have no text and no prediction"]
+    assert count_lines(1000, {"a": 12, "b": 12}, WITHOUT_TEXT) == ["12 of 1,000 rows have no text and no prediction"]
+    assert count_lines(1, {"a": 1}, WITHOUT_TEXT) == ["1 of 1 row has no text and no prediction"]
+    assert count_lines(3, {"a": 0, "b": 0}, WITHOUT_TEXT) == []
+    assert count_lines(3, {"a": 0, "b": 1}, WITHOUT_TEXT) == ["b: 1 of 3 rows have no text and no prediction"]
 
 
 def test_probabilities_of_one_text(cli: Any, tiny_run: Finished) -> None:
@@ -156,3 +160,24 @@ def test_an_existing_output_needs_force(cli: Any, tiny_run: Finished, tmp_path: 
     assert said.code == 1
     assert "in.csv: is the input file" in said.err
     assert (tmp_path / "in.csv").read_text() == "text\nfine\n"
+
+
+def test_truncated_texts_are_reported(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(f"text,opinion\ngood,positive\n{'good ' * 70},positive\n")
+    files = ["--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv"]
+    said = cli("predict", tiny_run.folder, "--task", "opinion", *files)
+    assert "1 of 2 rows have more tokens than max_length" in said.out
+    said = cli("predict", tiny_run.folder, "--task", "opinion", "--text", "good " * 70)
+    assert "warning: the text has 72 tokens and was truncated" in said.out
+    said = cli("evaluate", tiny_run.folder, "--on", f"opinion={tmp_path / 'in.csv'}")
+    assert "opinion: warning: 1 row has more tokens than max_length" in said.out
+
+
+def test_a_threshold_for_labels(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
+    task = ["--task", "opinion", "--abstain-below", 1]
+    said = cli("predict", tiny_run.folder, *task, "--text", "good")
+    assert said.out.startswith("opinion: no label (")
+    (tmp_path / "in.csv").write_text("text\ngood\n")
+    said = cli("predict", tiny_run.folder, *task, "--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv")
+    assert "1 of 1 row has no label, because all probabilities are below the threshold" in said.out
+    assert cli("predict", tiny_run.folder, "--abstain-below", 1.5, "--text", "good").code == 2

@@ -15,6 +15,7 @@ def settings(tiny: list[str]) -> list[str]:
     return [word for setting in [*tiny, "train.epochs=1"] for word in ("--set", setting)]
 
 
+@pytest.mark.slow
 def test_a_tuning_from_the_command_line(
     cli: Any, tmp_path: Path, tiny_settings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

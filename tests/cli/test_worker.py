@@ -50,6 +50,7 @@ def results(run: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.slow
 def test_a_run_after_another_is_bit_identical_to_the_run_alone(tmp_path: Path, tiny_settings: list[str]) -> None:
     """The first run has another adapter, policy, head and seed."""
     other = ["adapter=pal", "policy=pcgrad", "seed=5", "tasks.question.head=bi"]

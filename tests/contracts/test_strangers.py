@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 FILES = ("test_adapters.py", "test_fused.py", "test_heads.py", "test_losses.py", "test_resume.py")
 
 
+@pytest.mark.slow
 def test_a_new_adapter_head_and_loss_are_checked() -> None:
     """In a process of its own, because tables are read when tests are collected."""
     paths = [str(HERE.parent / "fixtures"), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -69,7 +69,13 @@ CHECKS: dict[str, Callable[[list[str]], bool]] = {
 }
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+QUICK = ("adapters_in_transformers.py", "gradient_surgery.py", "samplers.py")
+"""Run at every change; the others are slow tests."""
+
+
+@pytest.mark.parametrize(
+    "script", [script if script in QUICK else pytest.param(script, marks=pytest.mark.slow) for script in SCRIPTS]
+)
 def test_it_runs(script: str) -> None:
     lines = run(script)
     assert lines

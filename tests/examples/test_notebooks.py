@@ -15,6 +15,7 @@ def test_there_are_two() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["first-hour", "which-method-is-better"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Jupyter, about its own event loop and folders
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ PARTS: dict[str, set[str]] = {
     "encoders.adapted": {"adapters", "encoders"},
     "encoders.attention": {"encoders"},
     "optim": set(),
-    "policies": {"losses"},
-    "regularizers": {"losses"},
+    "policies": {"kinds", "losses"},
+    "regularizers": {"kinds", "losses"},
     "samplers": set(),
     "stream": set(),
 }

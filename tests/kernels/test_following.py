@@ -16,6 +16,7 @@ FORMS = ["kernel"] if INTERPRETED else ["torch", pytest.param("kernel", marks=on
 SHAPES = [(1,), (7,), (PIECE,), (PIECE + 1,), (40, 100), (0,), (3, 5, 4)]
 
 
+@pytest.mark.slow
 def test_under_the_interpreter(under_interpreter: Any) -> None:
     under_interpreter(__file__)
 

@@ -27,6 +27,7 @@ def interpreted(test: Any) -> Any:
     return test
 
 
+@pytest.mark.slow
 def test_under_the_interpreter(under_interpreter: Any) -> None:
     under_interpreter(__file__, "-k", "lengths1 or dropout_values or overflow")
 

@@ -27,6 +27,7 @@ SHAPES = [(1,), (7,), (1000,), (50, 100), (2048,), (17, 300)]
 PULLS = ["centre", "both", "factor", "neither", "none"]
 
 
+@pytest.mark.slow
 def test_under_the_interpreter(under_interpreter: Any) -> None:
     under_interpreter(__file__)
 

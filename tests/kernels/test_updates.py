@@ -29,6 +29,7 @@ SHAPES = [(1,), (7,), (1000,), (50, 100), (2048,), (17, 300)]
 NEAR = {"rtol": 2e-6, "atol": 2e-7}
 
 
+@pytest.mark.slow
 def test_under_the_interpreter(under_interpreter: Any) -> None:
     under_interpreter(__file__)
 

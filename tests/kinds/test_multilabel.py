@@ -137,6 +137,7 @@ def test_fewer_than_two_classes(values: list[str], found: str) -> None:
 
 
 # --- thresholds -------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), min_size=1, max_size=30))
 def test_no_threshold_has_a_higher_f1(rows: list[tuple[int, bool]]) -> None:

@@ -156,6 +156,7 @@ def test_a_cells_key_depends_on_the_content_and_not_on_the_place(folder: Path, t
     assert key(folder) != first
 
 
+@pytest.mark.slow
 def test_worker_processes_load_trusted_plug_ins(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = {
         "base": "recipe.yaml",

@@ -62,8 +62,9 @@ def test_transformers_opens_the_model(tiny_run: Finished) -> None:
         head = predictor.bundle.model.head("opinion").eval()
         logits = head.output(hidden)[0]
     (ours,) = predictor.predict("opinion", text)
+    temperature = predictor.bundle.temperatures["opinion"]
     assert ours.probabilities is not None
-    assert list(ours.probabilities.values()) == pytest.approx(logits.softmax(-1).tolist(), abs=1e-5)
+    assert list(ours.probabilities.values()) == pytest.approx((logits / temperature).softmax(-1).tolist(), abs=1e-5)
 
 
 def test_evaluating_again_gives_the_same(tiny_run: Finished) -> None:

@@ -149,6 +149,69 @@ def test_long_texts_are_read_in_windows_everywhere(tmp_path: Path, settings: lis
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
+def test_lengths_are_counted_and_nothing_is_truncated(run: Finished, tmp_path: Path, settings: list[str]) -> None:
+    predictor = load(run.folder)
+    tokenizer = predictor.bundle.tokenizer
+    for text in (*TEXTS, LONG):
+        (prediction,) = predictor.predict("entities", text)
+        assert prediction.tokens == tokenizer.count(text) + 2
+        assert not prediction.truncated
+        assert len(prediction.label or ()) == len(prediction.word_texts or ())
+    assert all(row["tokens"] > 2 and row["truncated"] is False for row in lines(run.folder))
+    assert evaluate_run(run.folder).truncated == {"entities": 0}
+    (tmp_path / "new.jsonl").write_text(json.dumps({"text": LONG}) + "\n")
+    done = predict_file(predictor, "entities", str(tmp_path / "new.jsonl"), tmp_path / "out.jsonl")
+    assert done.truncated == {"entities": 0}
+    (row,) = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert row["tokens_entities"] == tokenizer.count(LONG) + 2
+    assert row["truncated_entities"] is False
+
+
+def test_windows_are_no_error_where_truncated_texts_are(tmp_path: Path, settings: list[str]) -> None:
+    rows = [{"text": LONG, "spans": [{"start": 0, "end": 3, "label": label}], "long": label} for label in "ab" * 20]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = {"text": "text", "train": str(tmp_path / "rows.jsonl"), "dev": str(tmp_path / "rows.jsonl")}
+    tasks = {"entities": {"kind": "tokens", "label": "spans", **files}}
+    content = {"encoder": "minilm", "truncate": "error", "max_length": 32, "tasks": tasks}
+    short = [*settings, "max_length=32", "train.epochs=1", "train.steps_per_epoch=1"]
+    done = train(recipe_from(content, short), tmp_path / "run")
+    (tmp_path / "new.jsonl").write_text(json.dumps({"text": LONG.split()}) + "\n")
+    predict_file(load(done.folder), None, str(tmp_path / "new.jsonl"), tmp_path / "out.jsonl")
+    tasks["long"] = {"kind": "classes", "label": "long", **files}
+    with pytest.raises(UserError, match="longer than max_length"):
+        prepare(recipe_from(content, short))
+
+
+def test_probabilities_of_tags_are_calibrated(run: Finished) -> None:
+    found = run.summary.calibration["entities"]
+    predictor = load(run.folder)
+    assert predictor.bundle.temperatures["entities"] == found["temperature"] != 1
+    assert found["rows"] == sum(len(row["label"]) for row in lines(run.folder))
+    (outputs,) = predictor.outputs("entities", [(TEXTS[0],)])
+    expected = (outputs[0, :, :-1] / found["temperature"]).softmax(-1).amax(-1)
+    (prediction,) = predictor.predict("entities", TEXTS[0])
+    assert prediction.word_probabilities == pytest.approx(expected.tolist())
+    assert evaluate_run(run.folder).calibration["entities"]["before"] == {
+        key: pytest.approx(found["before"][key]) for key in ("log_loss", "calibration_error")
+    }
+
+
+def test_batches_of_tokens_and_tasks_that_stop(tmp_path: Path, settings: list[str]) -> None:
+    more = [
+        "train.batch_tokens=200",
+        "train.batch_size=32",
+        "train.stop=per_task",
+        "train.patience=1",
+        "train.evaluate_every=2",
+    ]
+    entities = "{kind: tokens, text: text, label: spans, train: sample:entities-train, dev: sample:entities-dev}"
+    recipe = read_recipe(RECIPES / "quickstart.yaml", [*settings, *more, f"tasks.entities={entities}"])
+    running = start_training(recipe, tmp_path / "run")
+    own = [report.tokens for report in running.steps() if "entities" in report.losses]
+    assert np.mean(own) == pytest.approx(200, rel=0.1)
+    assert "entities" in running.finish().summary.task_bests
+
+
 def test_every_way_of_writing_labels_trains_the_same_model(tmp_path: Path, settings: list[str]) -> None:
     sentences = [(["Ada", "Byron", "left", place, "."], ["B-P", "I-P", "O", "B-L", "O"]) for place in ("Rome", "Oslo")]
     sentences = [(words, tags) for words, tags in sentences for _ in range(6)]

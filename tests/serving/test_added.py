@@ -20,17 +20,23 @@ from polytask.types import YES_NO, LabelSpace, Prediction, UserError
 )
 def test_scores_have_the_digits_of_their_range(low: float, high: float, score: float, written: float) -> None:
     columns = AddedColumns("t", LabelSpace("score", low=low, high=high), "top")
-    assert columns.values(Prediction("t", score)) == {"predicted_t": written}
+    assert columns.values(Prediction("t", score, tokens=9)) == {
+        "predicted_t": written,
+        "tokens_t": 9,
+        "truncated_t": False,
+    }
 
 
 def test_small_probabilities_stay_above_zero() -> None:
     columns = AddedColumns("t", YES_NO, "all")
     small = 1.23456789e-9
-    assert columns.values(Prediction("t", "no", {"no": 1 - small, "yes": small})) == {
+    assert columns.values(Prediction("t", "no", {"no": 1 - small, "yes": small}, 300, truncated=True)) == {
         "predicted_t": "no",
         "probability_t": 1.0,
         "probability_t_no": 1.0,
         "probability_t_yes": 1.23457e-9,
+        "tokens_t": 300,
+        "truncated_t": True,
     }
     assert math.log(columns.values(Prediction("t", "no", {"no": 1.0, "yes": small}))["probability_t_yes"]) < 0  # type: ignore[arg-type]
 

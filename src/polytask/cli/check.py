@@ -45,9 +45,13 @@ def run(
     steps = train.epochs * prepared.steps_per_epoch
     problems = sum(finding.severity == "problem" for finding in findings)
     verdict = f"the data has {problems} {'problem' if problems == 1 else 'problems'}"
+    size = f"{train.batch_size * train.accumulate} examples"
+    if prepared.batch_sizes is not None and train.batch_tokens is not None:
+        counts = ", ".join(f"{task} {count * train.accumulate}" for task, count in prepared.batch_sizes.items())
+        size = f"about {train.batch_tokens * train.accumulate:,} tokens ({counts} examples)"
     console.print(
         f"{train.epochs} epochs of {prepared.steps_per_epoch:,} steps: {steps:,} steps of "
-        f"{train.batch_size * train.accumulate} examples. The recipe is valid{f', but {verdict}' if problems else ''}.",
+        f"{size}. The recipe is valid{f', but {verdict}' if problems else ''}.",
         highlight=False,
         soft_wrap=True,
     )

@@ -8,7 +8,7 @@ import polytask
 from polytask.cli.console import plain_console
 from polytask.cli.init import pairs
 from polytask.cli.options import RunFolder, TrustPlugins
-from polytask.cli.tables import scores_table
+from polytask.cli.tables import calibration_line, scores_table
 
 
 def run(
@@ -35,5 +35,12 @@ def run(
         if count:
             rows = "1 broken row was" if count == 1 else f"{count:,} broken rows were"
             console.print(f"{task}: {rows} skipped (broken_rows: skip)", soft_wrap=True, highlight=False)
+    for task, count in report.truncated.items():
+        if count:
+            rows = "1 row has" if count == 1 else f"{count:,} rows have"
+            cut = f"{task}: warning: {rows} more tokens than max_length, and only a part of the text was used"
+            console.print(cut, soft_wrap=True, highlight=False)
+    for task, measured in report.calibration.items():
+        console.print(calibration_line(task, measured), soft_wrap=True, highlight=False)
     for task, path in report.predictions.items():
         console.print(f"{task}: predictions written to {path}", soft_wrap=True, highlight=False)

@@ -14,6 +14,9 @@ from polytask.cli.options import RunFolder, TrustPlugins
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 """The classes of marked spans, in the order of their appearance in the text."""
+WITHOUT_TEXT = "no text and no prediction"
+TRUNCATED = "more tokens than max_length, and only a part of the text was used"
+ABSTAINED = "no label, because all probabilities are below the threshold"
 
 
 def run(
@@ -57,6 +60,15 @@ def run(
     precision: Annotated[
         str, typer.Option(help="float32 or bf16. bf16 is faster if the hardware supports it; scores differ slightly.")
     ] = "float32",
+    abstain_below: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Leave the label empty where no class has at least this probability. Default: as in the recipe.",
+            show_default=False,
+        ),
+    ] = None,
     trust_plugins: TrustPlugins = False,
 ) -> None:
     """Predict one text, one pair, or a file of any size, with one or more tasks.
@@ -78,7 +90,10 @@ def run(
     if probabilities not in ("top", "all", "none"):
         raise typer.BadParameter(f"--probabilities must be top, all or none, found {probabilities!r}")
     start_cuda("auto")
-    predictor = polytask.load(folder, precision=precision, few=text is not None, trust_plugins=trust_plugins)
+    few = text is not None
+    predictor = polytask.load(
+        folder, precision=precision, few=few, abstain_below=abstain_below, trust_plugins=trust_plugins
+    )
     console = plain_console()
     if text is not None:
         if not text.strip() or (text2 is not None and not text2.strip()):
@@ -88,6 +103,9 @@ def run(
                 console.print(mark_spans(prediction, text, probabilities), highlight=False, soft_wrap=True)
                 continue
             console.print(format_prediction(prediction, probabilities), highlight=False, soft_wrap=True)
+            if prediction.truncated:
+                cut = f"{prediction.task}: warning: the text has {prediction.tokens:,} tokens and was truncated"
+                console.print(cut, highlight=False, soft_wrap=True)
     else:
         assert source is not None
         assert target is not None
@@ -96,7 +114,8 @@ def run(
             predictor, task, source, target, names, probabilities=probabilities, strict=strict, force=force
         )
         console.print(f"{done.rows:,} {'row' if done.rows == 1 else 'rows'}: {target}", highlight=False, soft_wrap=True)
-        for line in lines_without_text(done.rows, done.without_text):
+        counts = (done.without_text, WITHOUT_TEXT), (done.truncated, TRUNCATED), (done.abstained, ABSTAINED)
+        for line in (line for count, what in counts for line in count_lines(done.rows, count, what)):
             console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -118,7 +137,7 @@ def format_prediction(prediction: "polytask.Prediction", probabilities: str = "t
     """`opinion: positive (positive 0.81, neutral 0.12, ...)`, `topics: billing, login (...)`, or `similarity: 3.42`."""
     if prediction.probabilities is None:
         return f"{prediction.task}: {prediction.label:.2f}"
-    label = prediction.label
+    label = "no label" if prediction.abstained else prediction.label
     if isinstance(label, tuple):
         label = ", ".join(label) or "no class"
     if probabilities == "none":
@@ -129,10 +148,10 @@ def format_prediction(prediction: "polytask.Prediction", probabilities: str = "t
     return f"{prediction.task}: {label} ({', '.join(f'{n} {p:.2f}' for n, p in ordered[:most])}{rest})"
 
 
-def lines_without_text(rows: int, counts: Mapping[str, int]) -> list[str]:
+def count_lines(rows: int, counts: Mapping[str, int], what: str) -> list[str]:
     """`12 of 1,000 rows have no text and no prediction`: one line, or one per task if the tasks differ."""
     lines = {
-        task: f"{count:,} of {rows:,} {'row has' if rows == 1 else 'rows have'} no text and no prediction"
+        task: f"{count:,} of {rows:,} {'row has' if rows == 1 else 'rows have'} {what}"
         for task, count in counts.items()
         if count
     }

@@ -86,7 +86,8 @@ def _evaluation(report: "polytask.StepReport") -> str:
     scores = {f"{task} {score.primary}": score.value for task, score in report.evaluation}
     best = "  (best so far)" if report.best else ""
     mean = "" if report.evaluation.mean_is_loss else f"  mean {report.evaluation.mean:.3f}"
-    return f"step {report.step}/{report.steps}  dev: {_numbers(scores)}{mean}{best}"
+    left = f"  (stopped: {', '.join(report.left)})" if report.left else ""
+    return f"step {report.step}/{report.steps}  dev: {_numbers(scores)}{mean}{best}{left}"
 
 
 def _numbers(values: Mapping[str, float]) -> str:

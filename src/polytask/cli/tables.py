@@ -97,6 +97,15 @@ def training_rows_line(finished: "polytask.Finished") -> str:
     return f"training rows (minus dev): {', '.join(parts)}"
 
 
+def calibration_line(task: str, measured: Mapping[str, Any]) -> str:
+    """Calibration error and log loss of a task's probabilities before and after calibration."""
+    before, after = measured["before"], measured["after"]
+    return (
+        f"{task}: calibration error {before['calibration_error']:.3f} before calibration, "
+        f"{after['calibration_error']:.3f} after; log loss {before['log_loss']:.3f} and {after['log_loss']:.3f}"
+    )
+
+
 def old_tasks_table(old_tasks: Mapping[str, Mapping[str, Any]]) -> Table:
     """The old tasks' scores before and after other tasks were added."""
     table = new_table(
@@ -144,6 +153,9 @@ def print_finished(finished: "polytask.Finished", console: Console | None = None
         console.print(scores_table(report, finished.summary if split == "dev" else None))
     if finished.summary.training_rows:
         console.print(training_rows_line(finished), soft_wrap=True, highlight=False, markup=False)
+    for task, measured in finished.summary.calibration.items():
+        if measured["after"] is not None:
+            console.print(calibration_line(task, measured), soft_wrap=True, highlight=False, markup=False)
     for remark in finished.summary.remarks:
         console.print(remark, soft_wrap=True, highlight=False, markup=False)
     if finished.summary.added is not None:

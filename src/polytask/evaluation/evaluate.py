@@ -83,17 +83,22 @@ def with_places(
 
 
 def _prediction_line(example: Example, prediction: Prediction) -> str:
-    """The JSON object with row, text, label, prediction and probabilities, as json.dumps writes it, but faster."""
+    """The JSON object with the row and its prediction, as json.dumps writes it, but faster."""
     texts = ", ".join([_to_json(text) for text in example.texts])
     line = f'{{"row": {example.row}, "text": [{texts}], "label": {_to_json(example.label)}, '
+    measured = ""
+    if prediction.tokens is not None:
+        measured = f', "tokens": {prediction.tokens}, "truncated": {_to_json(prediction.truncated)}'
+    if prediction.abstained:
+        measured += ', "abstained": true'
     if prediction.spans is not None:
         spans = [asdict(span) | {"probability": round(span.probability, 6)} for span in prediction.spans]
         words = f'"words": {_to_json(prediction.words)}, "spans": {_to_json(spans)}'
-        return f'{line}"prediction": {_to_json(prediction.label)}, {words}}}\n'
+        return f'{line}"prediction": {_to_json(prediction.label)}, {words}{measured}}}\n'
     if prediction.probabilities is None:
-        return f'{line}"prediction": {_to_json(prediction.label)}}}\n'
+        return f'{line}"prediction": {_to_json(prediction.label)}{measured}}}\n'
     shares = ", ".join([f"{_class_to_json(name)}: {_rounded(p)}" for name, p in prediction.probabilities.items()])
-    return f'{line}"prediction": {_to_json(prediction.label)}, "probabilities": {{{shares}}}}}\n'
+    return f'{line}"prediction": {_to_json(prediction.label)}, "probabilities": {{{shares}}}{measured}}}\n'
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode

@@ -193,7 +193,7 @@ def _mean_of_second(_: Array, values: Array) -> Floats:
     return np.asarray(values.mean(-1), np.float64)
 
 
-def _confidence_gaps(gold: Array, probabilities_NC: Array) -> tuple[Array, Array]:
+def confidence_gaps(gold: Array, probabilities_NC: Array) -> tuple[Array, Array]:
     """Returns each row's confidence bin, and right (1 or 0) minus confidence (the predicted class's probability)."""
     confidence, predicted = probabilities_NC.max(1), probabilities_NC.argmax(1)
     bins = np.clip(np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1, 0, CALIBRATION_BINS - 1)
@@ -284,7 +284,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("f1_weighted", _over_margins(_f1_weighted), True, _CLASSES, _f1_weighted),
     Metric("auc", _auc, True, _CLASSES, columns=_against_rest, influence=_auc_influence, scale=intervals.LOG_ODDS),
     Metric("log_loss", _mean_of_second, False, _CLASSES, columns=_log_losses, scale=intervals.LOG),
-    Metric("calibration_error", _calibration_error, False, _CLASSES, columns=_confidence_gaps),
+    Metric("calibration_error", _calibration_error, False, _CLASSES, columns=confidence_gaps),
     Metric("mae", _mae, False, ("score",), scale=intervals.LOG),
     Metric("rmse", _rmse, False, ("score",), scale=intervals.LOG),
     Metric("r2", _r2, True, ("score",), scale=intervals.LOG_BELOW_ONE),

@@ -23,7 +23,7 @@ from polytask.pretrained.header import FLOATS, check_finite, read_header
 from polytask.pretrained.weights import fingerprints
 from polytask.runs.bundle import Bundle, Method, TaskEntry, load_bundle, no_model, task_tensors
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
-from polytask.settings import MaxLength
+from polytask.settings import MaxLength, Truncate
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import UserError, unknown
 
@@ -50,6 +50,7 @@ class About:
     tokenizer: str
     run: str
     encoder: str
+    truncate: Truncate = "end"
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def _about(bundle: Bundle, model: ModelFolder, task: str) -> About:
     return About(
         FORMAT,
         task,
-        TaskEntry.of(bundle.specs[task], bundle.labels[task]),
+        TaskEntry.of(bundle.specs[task], bundle.labels[task], bundle.temperatures.get(task, 1.0)),
         Method.of(bundle.adapter),
         bundle.packer.max_length,
         fingerprint,
@@ -103,6 +104,7 @@ def _about(bundle: Bundle, model: ModelFolder, task: str) -> About:
         tokenizer_fingerprint(bundle.tokenizer),
         run,
         encoder,
+        bundle.packer.truncate,
     )
 
 

@@ -22,7 +22,7 @@ from polytask.pretrained.weights import fingerprints, load_encoder
 from polytask.recipe.records import check_task_name
 from polytask.runs.bundle import SPARE, Bundle, no_model, save_bundle, task_tensors
 from polytask.runs.folder import RunFolder, find_model
-from polytask.settings import MethodChoice
+from polytask.settings import MethodChoice, Truncate
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import UserError
@@ -46,7 +46,8 @@ def combine(
     parts = _read_files(files)
     adapter = _common_adapter(parts)
     folder = _encoder_folder(encoder)
-    tokenizer = TextTokenizer.load(folder)
+    truncate = _common_truncate(parts)
+    tokenizer = TextTokenizer.load(folder, truncate=truncate)
     specs = {name: part.about.task.spec(name) for name, part in parts.items()}
     labels = {name: part.about.task.labels() for name, part in parts.items()}
     # Metadata cannot cause more memory to be allocated than its file has weights for.
@@ -59,9 +60,11 @@ def combine(
     for name, part in parts.items():
         _copy_tensors(model, name, part)
     length = _choose_length(parts, max_length, model.encoder.shape.positions)
-    packer = Packer(tuple(parts), tokenizer.cls_id, tokenizer.sep_id, length, pair=tokenizer.pair)
+    ids = tokenizer.cls_id, tokenizer.sep_id
+    packer = Packer(tuple(parts), *ids, length, pair=tokenizer.pair, truncate=truncate)
     with atomic_folder(target) as fresh:
-        save_bundle(Bundle(model, tokenizer, packer, specs, labels, adapter), fresh)
+        temperatures = {name: part.about.task.temperature for name, part in parts.items()}
+        save_bundle(Bundle(model, tokenizer, packer, specs, labels, adapter, temperatures=temperatures), fresh)
     return target
 
 
@@ -96,6 +99,17 @@ def _common_adapter(parts: Mapping[str, AdapterFile]) -> MethodChoice:
 
 def _shown(choice: MethodChoice) -> str:
     return f"{choice.name} {json.dumps(choice.options)}"
+
+
+def _common_truncate(parts: Mapping[str, AdapterFile]) -> Truncate:
+    first, *rest = parts.values()
+    for part in rest:
+        if part.about.truncate != first.about.truncate:
+            raise UserError(
+                f"{part.path}: truncate must be the same in all files; it is {part.about.truncate} here, and "
+                f"{first.about.truncate} in {first.path}"
+            )
+    return first.about.truncate
 
 
 def _choose_length(parts: Mapping[str, AdapterFile], asked: int | None, positions: int) -> int:

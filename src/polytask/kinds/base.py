@@ -132,6 +132,10 @@ class Kind(ABC):
         losses_B = self.losses(outputs, targets)
         return losses_B, torch.ones_like(losses_B)
 
+    def scaled(self, outputs: Tensor, temperature: float) -> Tensor:
+        """Returns outputs whose probabilities have this temperature."""
+        return outputs / temperature
+
     def uninformed(self, targets: Tensor, num_outputs: int) -> Tensor:
         """Returns outputs for these examples that ignore the texts: equal probabilities, or the mean score."""
         return targets.new_zeros((len(targets), num_outputs), dtype=torch.float32).squeeze(-1)

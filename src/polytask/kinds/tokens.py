@@ -94,6 +94,9 @@ class Tokens(Kind):
         is_word_BW = outputs[..., -1] * (targets_BW != NO_LABEL)
         return (losses_BW * is_word_BW).sum(-1), is_word_BW.sum(-1)
 
+    def scaled(self, outputs: Tensor, temperature: float) -> Tensor:
+        return torch.cat([outputs[..., :-1] / temperature, outputs[..., -1:]], -1)
+
     def uninformed(self, targets: Tensor, num_outputs: int) -> Tensor:
         scores = targets.new_zeros((*targets.shape, num_outputs), dtype=torch.float32)
         return torch.cat([scores, (targets != NO_LABEL).float()[..., None]], -1)

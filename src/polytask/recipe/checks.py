@@ -89,7 +89,14 @@ def _check_train(recipe: Recipe, where: str) -> None:
     selected = train.select.partition(".")[0]
     if train.select not in SELECT_WORDS and selected not in recipe.tasks:
         raise UserError(unknown(f"{where}.select", selected, [*SELECT_WORDS, *recipe.tasks], "task"))
-    if train.select == "last" and train.patience is not None:
+    if train.batch_tokens is not None and train.batch_size != TrainSettings.batch_size:
+        raise UserError(
+            f"{where}.batch_tokens: cannot be combined with batch_size, which sets the number of examples; leave "
+            f"batch_size out (or at {TrainSettings.batch_size}, its default), found {train.batch_size}"
+        )
+    if train.stop == "per_task" and train.patience is None:
+        raise UserError(f"{where}.stop: per_task needs `patience`, the number of evaluations without improvement")
+    if train.select == "last" and train.patience is not None and train.stop == "all":
         raise UserError(
             f"{where}.patience: must be left out with `select: last`, which has no best evaluation; found "
             f"{train.patience}"
@@ -122,6 +129,11 @@ def _check_task(task: TaskSpec, where: str) -> None:
             f"{list(task.classes)}"
         )
     _check_labels(task, where)
+    if task.abstain_below is not None and task.kind not in ("classes", "yes_no"):
+        raise UserError(
+            f"{where}.abstain_below: is only for kinds classes and yes_no, which have probabilities; found "
+            f"{task.abstain_below} for kind {task.kind}"
+        )
     for reference in task.metrics:
         module, colon, function = reference.rpartition(":")
         if bool(colon) != bool(module) or not function.isidentifier():

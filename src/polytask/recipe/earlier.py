@@ -11,7 +11,7 @@ from typing import Any
 
 from polytask.recipe.records import Recipe
 
-TRAIN: dict[str, Any] = {"loss_scale": "none"}
+TRAIN: dict[str, Any] = {"loss_scale": "none", "calibrate": False}
 TASK: dict[str, Any] = {"standardize": False}
 WRITTEN_WITH = "environment.json"
 """The file that is in the folder of every run, next to its recipe."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from polytask.settings import AddSettings, MaxLength, MethodChoice, Rate, TaskSpec, TrainSettings, WordTags
+from polytask.settings import AddSettings, MaxLength, MethodChoice, Rate, TaskSpec, TrainSettings, Truncate, WordTags
 from polytask.types import UserError
 
 TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -35,6 +35,9 @@ class Recipe:
     {layers: 2, hidden: 128, ...} creates an untrained encoder."""
     max_length: MaxLength = 128
     """Maximum sequence length in tokens. Longer texts are truncated."""
+    truncate: Truncate = "end"
+    """Which end of texts that are too long is cut off: end or start. Of a pair, the longer text is cut. error: a text
+    that is too long is an error that names its row. Predictions with the model follow the same rule."""
     dropout: Rate | None = None
     """Dropout rate of hidden states. Default: the encoder's own."""
     attention_dropout: Rate | None = None

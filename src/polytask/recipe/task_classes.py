@@ -104,6 +104,8 @@ class Classes(TaskFields):
     kind = "classes"
     classes: Sequence[str] | None = field(default=None, kw_only=True)
     """Class names in order. Default: the labels of the training data, sorted."""
+    abstain_below: float | None = field(default=None, kw_only=True)
+    """A prediction whose highest probability is lower has no label. Default: always a label."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ class YesNo(TaskFields):
     """
 
     kind = "yes_no"
+    abstain_below: float | None = field(default=None, kw_only=True)
+    """A prediction whose highest probability is lower has no label. Default: always a label."""
 
 
 @dataclass(frozen=True)

@@ -275,6 +275,30 @@ def cosine_curve(
     return plot.render(name)
 
 
+def reliability_plot(name: str, title: str, curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """(confidence, accuracy) of bins, one curve before calibration and one after it; on the dashed line both agree."""
+    plot = Plot(title, 4.6 * INCH, 4.2 * INCH)
+    plot.x = Axis("confidence: probability of the predicted class", limits=(0.0, 1.02))
+    plot.y = Axis("share of right predictions", limits=(0.0, 1.02))
+    plot.line([0, 1], [0, 1], INK, 0.9, DASHED)
+    for (label, points), colour in zip(curves.items(), (ORANGE, BLUE), strict=False):
+        plot.line([x for x, _ in points], [y for _, y in points], colour, mark=5, name=label)
+    return plot.render(name)
+
+
+def coverage_plot(
+    name: str, title: str, points: Sequence[tuple[float, float]], chosen: tuple[float, float] | None, label: str
+) -> str:
+    """(coverage, accuracy) of all thresholds, and the point of the threshold that was chosen."""
+    plot = Plot(title, 4.6 * INCH, 4.2 * INCH)
+    plot.x = Axis("coverage: share of rows with a label", limits=(0.0, 1.02))
+    plot.y = Axis("accuracy of these rows")
+    plot.line([x for x, _ in points], [y for _, y in points], BLUE, name="all thresholds")
+    if chosen is not None:
+        plot.markers([chosen[0]], [chosen[1]], ORANGE, "D", 8, name=label)
+    return plot.render(name)
+
+
 BINS = 28
 
 

@@ -116,6 +116,7 @@ def report_page(run: RunRecord) -> str:
             transfer=_transfer(run),
             training=_training(run),
             interference=interference_section(run.probes),
+            probabilities=_probabilities(run),
             tasks=[_task(run, task, f"task-{at}") for at, task in enumerate(run.tasks, 1)],
         )
     except (KeyError, IndexError, TypeError, AttributeError, jinja2.TemplateError) as error:
@@ -262,6 +263,27 @@ def _task(run: RunRecord, task: str, anchor: str) -> Json:
         "predictions": [_predictions(path, split, about, f"{anchor}-{split}") for split, path in files.items()],
         "data": [_data(split, data, f"{anchor}-{split}") for split, data in about.get("data", {}).items()],
     }
+
+
+def _probabilities(run: RunRecord) -> list[Json]:
+    """The calibration of each task with classes, with its plots."""
+    shown = []
+    for at, (task, found) in enumerate(run.summary.get("calibration", {}).items(), 1):
+        halves = {"before calibration": found["before"], "after, cross-fitted": found["after"]}
+        curves = {
+            label: [(point["confidence"], point["accuracy"]) for point in half["reliability"]]
+            for label, half in halves.items()
+            if half is not None
+        }
+        drawn = [plots.reliability_plot(f"reliability-{at}", f"{task}: reliability on dev", curves)]
+        points, chosen = [(x, y) for x, y, _ in found["coverage"]["curve"]], found["coverage"]["chosen"]
+        marked = None
+        if chosen is not None and chosen["accuracy"] is not None:
+            marked = chosen["coverage"], chosen["accuracy"]
+        label = "" if chosen is None else f"abstain_below: {chosen['threshold']:g}"
+        drawn.append(plots.coverage_plot(f"coverage-{at}", f"{task}: coverage and accuracy", points, marked, label))
+        shown.append({"task": task, "plots": drawn, **found})
+    return shown
 
 
 def _curves(run: RunRecord, task: str, anchor: str) -> list[str]:

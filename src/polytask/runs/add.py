@@ -118,8 +118,10 @@ def prepare_added(recipe: Recipe, old: OldRun) -> Prepared:
         evaluated=tuple(added) if frozen else tuple(tasks),
         remembered=() if frozen else tuple(name for name in old.tasks if recipe.tasks[name].trained),
         word_tags=word_tags,
+        temperatures=old.bundle.temperatures,
         plugins=plugins,
     )
+    prepared.check_lengths()
     check_warmup(prepared)
     return prepared
 

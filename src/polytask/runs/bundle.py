@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -24,13 +25,14 @@ from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
+from polytask.evaluation.calibration import KINDS as CALIBRATED
 from polytask.model import MultiTaskModel
 from polytask.plugins.files import Plugin, copy_plugins, read_copies, using_plugins
 from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import check_task_name
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
-from polytask.settings import MaxLength, MethodChoice, TaskSpec
+from polytask.settings import Bounds, MaxLength, MethodChoice, Share, TaskSpec, Truncate
 from polytask.tasks.task import Split, read_split
 from polytask.text.packing import Packer
 from polytask.text.tagging import (
@@ -45,7 +47,7 @@ from polytask.text.tagging import (
 from polytask.text.texts import Texts
 from polytask.text.tokenizer import TextTokenizer
 from polytask.text.words import WordText, encode_words
-from polytask.types import YES_NO, LabelKind, LabelSpace, TagScheme, UserError
+from polytask.types import YES_NO, LabelKind, LabelSpace, Prediction, TagScheme, UserError
 
 FORMAT = 1
 AGAIN = "train again, or restore it from a copy"
@@ -90,9 +92,12 @@ class TaskEntry:
     """For kind multilabel, what separates the classes in a column of text."""
     scheme: TagScheme | None = None
     """For kind tokens, how tags mark spans."""
+    temperature: Annotated[float, Bounds(0, 1000, "(]")] = 1.0
+    """What outputs are divided by before probabilities are computed; 1 in models of earlier versions."""
+    abstain_below: Share | None = None
 
     @classmethod
-    def of(cls, spec: TaskSpec, labels: LabelSpace) -> "TaskEntry":
+    def of(cls, spec: TaskSpec, labels: LabelSpace, temperature: float = 1.0) -> "TaskEntry":
         return cls(
             kind=spec.kind,
             text=spec.text,
@@ -107,6 +112,8 @@ class TaskEntry:
             thresholds=labels.thresholds,
             separator=labels.separator,
             scheme=labels.scheme,
+            temperature=temperature,
+            abstain_below=spec.abstain_below,
         )
 
     def check(self, where: str) -> None:
@@ -128,6 +135,10 @@ class TaskEntry:
         elif self.classes != fixed:
             raise UserError(f"{where}.classes: must be {list(fixed)} for kind {self.kind}, found {self.classes!r:.200}")
         self._check_thresholds(where)
+        if self.kind not in CALIBRATED and self.temperature != 1:
+            raise UserError(f"{where}.temperature: must be 1 for kind {self.kind}, found {self.temperature}")
+        if self.kind not in ("classes", "yes_no") and self.abstain_below is not None:
+            raise UserError(f"{where}.abstain_below: kind {self.kind} has none, found {self.abstain_below}")
         low, high = self.range
         if not low < high or not math.isfinite(high - low):
             raise UserError(f"{where}.range: must be the lowest score and a higher one, found {[low, high]}")
@@ -168,6 +179,7 @@ class TaskEntry:
             encoding=self.encoding,
             tags=self.tags,
             scheme=self.scheme,
+            abstain_below=self.abstain_below,
         )
 
 
@@ -184,6 +196,7 @@ class TasksFile:
     word_tags: TagVocabulary | None = None
     plugins: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the files in plugins/, by name."""
+    truncate: Truncate = "end"
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------
@@ -199,6 +212,8 @@ class Bundle:
     adapter: MethodChoice
     word_tags: TagVocabulary | None = None
     plugins: tuple[Plugin, ...] = ()
+    temperatures: Mapping[str, float] = field(default_factory=dict)
+    """By task: the number that outputs are divided by to get calibrated probabilities. Left out: 1."""
 
     @cached_property
     def tagger(self) -> Tagger | None:
@@ -236,6 +251,43 @@ class Bundle:
         both = zip((one.starts for one in encoded), tagged, strict=True)
         return replace(ids, words=words, tags=np.concatenate([tags_of(*one, self.word_tags.ids) for one in both]))
 
+    def text_lengths(self, examples: Sequence[tuple[str, ...]], texts: Texts) -> npt.NDArray[np.int64]:
+        """The number of tokens of each text, [N, W]; also of those of which `tokenize` returned only a part."""
+        lengths_NW = texts.lengths_NW.astype(np.int64)
+        for n, w in np.argwhere(lengths_NW >= self.tokenizer.max_tokens).tolist():
+            lengths_NW[n, w] = self.tokenizer.count(examples[n][w])
+        return lengths_NW
+
+    def predictions(
+        self,
+        task: str,
+        outputs: Tensor,
+        lengths_NW: npt.NDArray[np.int64],
+        abstain_below: float | None = None,
+        keep_labels: bool = False,
+    ) -> list[Prediction]:
+        """A task's predictions from the outputs of its head and the lengths of the texts.
+
+        Labels are those of the outputs; probabilities are those of the outputs divided by the task's temperature.
+        `keep_labels`: examples of which the model abstains are only marked.
+        """
+        head, temperature = self.model.head(task), self.temperatures.get(task, 1.0)
+        labelled = head.decode(outputs)
+        calibrated = labelled if temperature == 1 else head.decode(head.kind.scaled(outputs, temperature))
+        threshold = self.specs[task].abstain_below if abstain_below is None else abstain_below
+        threshold = threshold if head.labels.kind in ("classes", "yes_no") else None
+        predictions = []
+        for one, scaled, tokens in zip(
+            labelled, calibrated, self.packer.full_lengths(lengths_NW, head.reading).tolist(), strict=True
+        ):
+            shares = scaled.probabilities
+            truncated = tokens > self.packer.max_length and not head.kind.per_word  # long texts are read in windows
+            abstained = threshold is not None and shares is not None and max(shares.values()) < threshold
+            label = None if abstained and not keep_labels else one.label
+            measured = {"tokens": tokens, "truncated": truncated, "abstained": abstained}
+            predictions.append(replace(scaled, label=label, **measured))
+        return predictions
+
 
 def save_bundle(bundle: Bundle, folder: Path) -> None:
     encoder, target = bundle.model.encoder, ModelFolder(folder)
@@ -251,10 +303,14 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
         format=FORMAT,
         max_length=bundle.packer.max_length,
         adapter=Method.of(complete(bundle.adapter, "recipe: adapter")),
-        tasks={name: TaskEntry.of(spec, bundle.labels[name]) for name, spec in bundle.specs.items()},
+        tasks={
+            name: TaskEntry.of(spec, bundle.labels[name], bundle.temperatures.get(name, 1.0))
+            for name, spec in bundle.specs.items()
+        },
         files={file.name: sha256(file) for file in target.files if file != target.tasks},
         word_tags=bundle.word_tags,
         plugins={plugin.name: plugin.sha256 for plugin in bundle.plugins},
+        truncate=bundle.packer.truncate,
     )
     write_atomically(target.tasks, json.dumps(asdict(content), indent=1, ensure_ascii=False))
 
@@ -292,7 +348,7 @@ def load_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
             f"{path}: max_length: must be in [4, {shape.positions}], the encoder's positions, found "
             f"{content.max_length}"
         )
-    tokenizer = TextTokenizer.load(folder, content.max_length)
+    tokenizer = TextTokenizer.load(folder, content.max_length, content.truncate)
     check_vocabulary(tokenizer, shape, folder)
     plugins = read_copies(folder, content.plugins, trust_plugins)
     specs = {name: entry.spec(name) for name, entry in content.tasks.items()}
@@ -302,8 +358,9 @@ def load_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
         adapter = complete(content.adapter.choice(), f"{path}: adapter", saved=True)
         model = _load_model(folder, specs, labels, adapter, None if tags is None else len(tags.names))
     ids, tagged = (tokenizer.cls_id, tokenizer.sep_id), tags is not None
-    packer = Packer(tuple(specs), *ids, content.max_length, tokenizer.masker, tagged, tokenizer.pair)
-    return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter, tags, plugins)
+    packer = Packer(tuple(specs), *ids, content.max_length, tokenizer.masker, tagged, tokenizer.pair, content.truncate)
+    temperatures = {name: entry.temperature for name, entry in content.tasks.items()}
+    return Bundle(model.eval(), tokenizer, packer, specs, labels, adapter, tags, plugins, temperatures)
 
 
 def read_split_for(bundle: Bundle, spec: TaskSpec, source: str, name: str) -> Split:

@@ -17,6 +17,7 @@ from polytask.machine import peak_memory
 from polytask.reports.interference import with_sentences
 from polytask.reports.remarks import remarks
 from polytask.runs.bundle import Bundle, load_bundle, save_bundle
+from polytask.runs.calibrate import calibrate_tasks
 from polytask.runs.folder import RunFolder
 from polytask.runs.phases import Phases
 from polytask.runs.prepare import Prepared, describe_task
@@ -82,6 +83,9 @@ def finish(
     scores = {"dev": choose_on_dev(prepared, score_split(prepared, "dev", step) if kept is None else kept)}
     if prepared.splits("test"):
         scores["test"] = score_split(prepared, "test", step)
+    calibration = calibrate_tasks(prepared, scores)
+    temperatures = {name: found["temperature"] for name, found in calibration.items()}
+    prepared = replace(prepared, temperatures={**prepared.temperatures, **temperatures})
     phases.end("final scores")
     for split, scored in scores.items():
         predict_split(prepared, split, scored, folder)
@@ -90,7 +94,7 @@ def finish(
     evaluations = {split: scored.report for split, scored in scores.items()}
     if isinstance(session.evaluate, DevScorer) and not evaluations["dev"].train:
         evaluations["dev"] = replace(evaluations["dev"], train=session.evaluate.score_training_rows(step))
-    summary = summarize(folder, prepared, session, evaluations, verdict)
+    summary = replace(summarize(folder, prepared, session, evaluations, verdict), calibration=calibration)
     phases.end("data check")
     if summary.saved:
         save_bundle(prepared.bundle, folder.model.path)
@@ -166,6 +170,7 @@ def summarize(
         finished=True,
         steps=session.step,
         skipped_steps=progress.skipped,
+        task_bests=_task_bests(session, evaluations["dev"]),
         epochs=session.step / session.steps_per_epoch,
         seconds=progress.seconds,
         examples_per_second=sum(session.feed.given.values()) / progress.step_seconds,
@@ -219,6 +224,20 @@ def _best(prepared: Prepared, session: Session, dev: EvalReport, before: EvalRep
         sign = -1 if all(tasks[name].kind == "text" for name in trained) else 1
     start = None if before is None else sign * before.chosen(select)
     return Best(session.best_step, select, sign * session.best_value, start)
+
+
+def _task_bests(session: Session, dev: EvalReport) -> dict[str, dict[str, Any]]:
+    """Each task's best evaluation during training; the values have the sign of the metric."""
+    left = session.progress.left
+    return {
+        task: {
+            "metric": dev.tasks[task].primary,
+            "value": dev.tasks[task].sign() * best.value,
+            "step": best.step,
+            "left": left.get(task),
+        }
+        for task, best in session.progress.task_bests.items()
+    }
 
 
 def _baselines(prepared: Prepared) -> dict[str, dict[str, Any]]:

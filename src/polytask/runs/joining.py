@@ -17,6 +17,9 @@ from polytask.runs.bundle import Bundle, load_bundle, no_model
 from polytask.runs.folder import ModelFolder, RunFolder
 from polytask.types import UserError
 
+SAME = ("encoder", "max_length", "truncate", "word_tags")
+"""The fields of a recipe that are the same for old and new tasks."""
+
 
 @dataclass(frozen=True)
 class OldRun:
@@ -86,7 +89,7 @@ def join_recipes(
     whole = recipe_from(
         {
             "name": "-".join([old.recipe.name, *map(str, new)]),
-            **{field: plain[field] for field in ("encoder", "max_length", "word_tags")},
+            **{field: plain[field] for field in SAME},
             # The adapter as the model was saved with it: defaults may have changed since then.
             "adapter": {"name": old.bundle.adapter.name, **old.bundle.adapter.options},
             **content,
@@ -138,7 +141,7 @@ def _old_tasks(old: OldRun, plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_same_model(recipe: Recipe, old: OldRun, where: str) -> None:
-    for field in ("encoder", "max_length", "word_tags"):
+    for field in SAME:
         own, theirs = getattr(recipe, field), getattr(old.recipe, field)
         if own != theirs:
             raise UserError(f"{where}: {field}: {old.folder} has {theirs!r}, found {own!r}; leave the field out")

@@ -1,10 +1,14 @@
 """Reads a recipe's data and builds its model: what comes before training. Knows recipes, tasks and models, no run."""
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from polytask.build import encoder_folder, make_encoder, make_model, make_packer, start_heads
 from polytask.disk.cache import cache_folder
@@ -21,10 +25,11 @@ from polytask.runs.bundle import Bundle, no_model
 from polytask.runs.folder import find_model
 from polytask.runs.phases import Phases
 from polytask.runs.summary import TaskSummary
-from polytask.settings import TaskSpec
+from polytask.settings import TaskSpec, Truncate
 from polytask.tasks.describe import describe_split
 from polytask.tasks.doctor import examine
 from polytask.tasks.finding import Finding
+from polytask.tasks.lengths import check_lengths
 from polytask.tasks.task import Task, read_tasks, tag_vocabulary, with_tags
 from polytask.tasks.training_rows import training_rows
 from polytask.text.packing import Packer
@@ -34,6 +39,9 @@ from polytask.training.groups import freeze
 from polytask.types import UserError
 
 log = logging.getLogger(__name__)
+
+MAX_BATCH = 2**16
+"""The most examples of a batch, as for `train.batch_size`."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,8 @@ class Prepared:
     """Tasks that an earlier run has learned, whose examples fill the policy's memory from the start."""
     word_tags: TagVocabulary | None = None
     """The part-of-speech tags of the training data; None without tags."""
+    temperatures: Mapping[str, float] = field(default_factory=dict)
+    """By task: the temperature of its probabilities (`Bundle.temperatures`). Left out: 1."""
     packed: PackedSplits = field(default_factory=PackedSplits)
     """The packed batches of the splits that evaluations score."""
     plugins: tuple[Plugin, ...] = ()
@@ -60,9 +70,32 @@ class Prepared:
 
     @property
     def steps_per_epoch(self) -> int:
-        examples = sum(len(training_rows(self.tasks[name])) for name in self.drawn)
-        settings = self.recipe.train
-        return settings.steps_per_epoch or -(-examples // (settings.batch_size * settings.accumulate))
+        """As many steps as contain all tasks' training examples once, unless the recipe says otherwise."""
+        sizes, settings, batch_sizes = self.training_sizes, self.recipe.train, self.batch_sizes
+        if settings.steps_per_epoch is not None:
+            return settings.steps_per_epoch
+        if batch_sizes is None:
+            return -(-sum(sizes.values()) // (settings.batch_size * settings.accumulate))
+        return math.ceil(sum(Fraction(size, batch_sizes[name]) for name, size in sizes.items()) / settings.accumulate)
+
+    @property
+    def training_sizes(self) -> dict[str, int]:
+        """The number of training examples of each task that steps are drawn from."""
+        return {name: len(training_rows(self.tasks[name])) for name in self.drawn}
+
+    @property
+    def batch_sizes(self) -> dict[str, int] | None:
+        """With `train.batch_tokens`, the number of examples of each task whose mean length gives about that many."""
+        tokens = self.recipe.train.batch_tokens
+        if tokens is None:
+            return None
+        return {name: min(max(1, round(tokens / self._mean_tokens(name))), MAX_BATCH) for name in self.drawn}
+
+    def _mean_tokens(self, name: str) -> float:
+        """The mean number of tokens that a training example of the task takes in a stream."""
+        splits = [split for part, split in self.tasks[name].splits.items() if part in ("train", "unlabelled")]
+        lengths_NW = np.concatenate([split.store.lengths() for split in splits])
+        return float(self.packer.lengths(lengths_NW, self.model.input_format(name)).mean())
 
     @property
     def bf16(self) -> bool:
@@ -79,12 +112,19 @@ class Prepared:
         key = tuple(task.fingerprint for task in self.tasks.values()), self.tokenizer.fingerprint, *options
         return list(kept("findings", key, lambda: examine(self.tasks, *options)))
 
+    def check_lengths(self) -> None:
+        """Refuses rows that are too long, with `truncate: error`."""
+        readings = {name: self.model.head(name).reading for name in self.tasks}
+        splits = ((split, readings[name]) for name, task in self.tasks.items() for split in task.splits.values())
+        check_lengths(splits, self.packer, self.tokenizer)
+
     @property
     def bundle(self) -> Bundle:
         # Those of the heads, which may have thresholds that were chosen on dev.
         labels = {name: self.model.head(name).labels for name in self.tasks}
         parts = self.model, self.tokenizer, self.packer
-        return Bundle(*parts, self.recipe.tasks, labels, self.recipe.adapter, self.word_tags, self.plugins)
+        methods = self.recipe.adapter, self.word_tags, self.plugins
+        return Bundle(*parts, self.recipe.tasks, labels, *methods, self.temperatures)
 
 
 def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
@@ -95,7 +135,7 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     plugins = use_plugins(recipe.plugins)
     check_teachers(recipe)
     folder = encoder_folder(recipe.encoder)
-    tokenizer = load_tokenizer(folder, recipe.max_length)
+    tokenizer = load_tokenizer(folder, recipe.max_length, recipe.truncate)
     check_metrics(recipe)
     tagger = None if recipe.word_tags is None else recipe.word_tags.tagger
     read = read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder(), make_tagger(tagger))
@@ -119,6 +159,7 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     packer = make_packer(recipe, tokenizer, tagged=word_tags is not None)
     parts = recipe, tokenizer, tasks, packer, model
     prepared = Prepared(*parts, drawn, evaluated, word_tags=word_tags, plugins=plugins)
+    prepared.check_lengths()
     check_warmup(prepared)
     return prepared
 
@@ -135,11 +176,11 @@ def trained_tasks(recipe: Recipe) -> dict[str, TaskSpec]:
     return {name: spec for name, spec in recipe.tasks.items() if spec.trained}
 
 
-def load_tokenizer(folder: Path, max_length: int) -> TextTokenizer:
+def load_tokenizer(folder: Path, max_length: int, truncate: Truncate = "end") -> TextTokenizer:
     """Loads an encoder's tokenizer; a process that keeps values between runs loads it once."""
     files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     hashes = tuple((file.name, remembered_sha256(file)) for file in files)
-    return kept("tokenizer", (hashes, max_length), lambda: TextTokenizer.load(folder, max_length))
+    return kept("tokenizer", (hashes, max_length, truncate), lambda: TextTokenizer.load(folder, max_length, truncate))
 
 
 def check_teachers(recipe: Recipe) -> None:

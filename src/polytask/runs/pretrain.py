@@ -134,6 +134,7 @@ def _of_texts(recipe: Recipe, folder: RunFolder) -> Recipe:
         name=f"{recipe.name}-pretrained",
         encoder=recipe.encoder,
         max_length=recipe.max_length,
+        truncate="end" if recipe.truncate == "error" else recipe.truncate,
         dropout=recipe.dropout,
         attention_dropout=recipe.attention_dropout,
         seed=recipe.seed,

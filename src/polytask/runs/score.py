@@ -12,19 +12,20 @@ import torch
 
 from polytask import seeds
 from polytask.evaluation.baselines import untrained_baseline
+from polytask.evaluation.calibration import before_and_after
 from polytask.evaluation.evaluate import evaluate, split_outputs, with_places, write_predictions
 from polytask.evaluation.packed_splits import PackedSplits
-from polytask.heads.base import Head
 from polytask.machine import pick_device
 from polytask.plugins.files import use_plugins
 from polytask.recipe.in_memory import file_of
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe
 from polytask.recipe.task_classes import Data, is_in_memory
-from polytask.runs.bundle import load_run, read_split_for
+from polytask.runs.bundle import Bundle, load_run, read_split_for
 from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared
 from polytask.settings import TaskSpec
+from polytask.tasks.lengths import check_lengths, count_truncated, text_lengths
 from polytask.tasks.task import Split
 from polytask.text.texts import Texts
 from polytask.types import EvalReport, Prediction, TaskScore, UserError, unknown
@@ -154,16 +155,20 @@ def untrained_baselines(prepared: Prepared) -> dict[str, dict[str, Any]]:
 def predict_split(prepared: Prepared, split: str, scores: SplitScores, folder: RunFolder) -> None:
     """Writes the predictions of every task."""
     for name, data in prepared.splits(split).items():
-        _write_predictions(folder.predictions(name, split), prepared.model.head(name), scores.outputs[name], data)
+        _write_predictions(folder.predictions(name, split), prepared.bundle, name, scores.outputs[name], data)
 
 
-def _write_predictions(path: Path, head: Head, outputs: torch.Tensor, data: Split) -> Path | None:
-    """Returns the path; None for plain text, which has no predictions."""
-    if head.labels.kind == "text":
+def _write_predictions(path: Path, bundle: Bundle, task: str, outputs: torch.Tensor, data: Split) -> Path | None:
+    """Returns the path; None for plain text, which has no predictions.
+
+    Every row has a label, also where the model abstains: the file shows what the model would have predicted.
+    """
+    if bundle.labels[task].kind == "text":
         return None
-    predictions: Iterable[Prediction] = head.decode(outputs)
-    if head.labels.scheme is not None:
-        predictions = with_places(data.examples(), predictions, head.labels.scheme)
+    lengths_NW, scheme = text_lengths(data, bundle.tokenizer), bundle.labels[task].scheme
+    predictions: Iterable[Prediction] = bundle.predictions(task, outputs, lengths_NW, keep_labels=True)
+    if scheme is not None:
+        predictions = with_places(data.examples(), predictions, scheme)
     write_predictions(path, data.examples(), predictions)
     return path
 
@@ -176,6 +181,11 @@ class Evaluated(EvalReport):
     """By task: the number of broken rows that were left out (`broken_rows: skip`)."""
     predictions: Mapping[str, Path] = field(default_factory=dict)
     """By task: the file with its predictions."""
+    truncated: Mapping[str, int] = field(default_factory=dict)
+    """By task: the number of rows that are longer than `max_length`."""
+    calibration: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By task with a temperature other than 1: log loss and calibration error without it (before) and with it (after).
+    The scores are those without it."""
 
 
 def evaluate_run(
@@ -209,16 +219,31 @@ def evaluate_run(
             files[name] = file = file_of(file, columns, name, f"evaluate: on[{name!r}]")
             spec = replace(spec, format=None, encoding=None)
         splits[name] = read_split_for(bundle, spec, file, split)
+    readings = {name: bundle.model.head(name).reading for name in splits}
+    check_lengths([(data, readings[name]) for name, data in splits.items()], bundle.packer, bundle.tokenizer)
     outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16")
     report = evaluate(bundle.model, outputs, splits, recipe.tasks, split, 0)
     written: dict[str, Path] = {}
     for name, data in splits.items():
         target = run.predictions(name, f"on-{Path(files[name]).stem}" if on else split)
-        path = _write_predictions(target, bundle.model.head(name), outputs[name], data)
+        path = _write_predictions(target, bundle, name, outputs[name], data)
         written |= {} if path is None else {name: path}
     skipped = {name: data.num_broken for name, data in splits.items()}
     not_trained = tuple(name for name in splits if not recipe.tasks[name].trained)
-    return Evaluated(report.step, split, report.tasks, not_trained=not_trained, skipped=skipped, predictions=written)
+    return Evaluated(
+        report.step,
+        split,
+        report.tasks,
+        not_trained=not_trained,
+        skipped=skipped,
+        predictions=written,
+        calibration={
+            name: before_and_after(outputs[name], data.labels, bundle.labels[name], temperature)
+            for name, data in splits.items()
+            if (temperature := bundle.temperatures.get(name, 1.0)) != 1 and outputs[name].isfinite().all()
+        },
+        truncated={name: count_truncated(data, bundle.packer, readings[name]) for name, data in splits.items()},
+    )
 
 
 def _check_own_functions(recipe: Recipe, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """A prepared recipe -> the session that trains it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -69,6 +70,7 @@ def make_session(
         settings=settings,
         steps_per_epoch=prepared.steps_per_epoch,
         seed=recipe.seed,
+        drawn=prepared.drawn,
         evaluate=DevScorer(prepared),
         journal=Journal(folder.metrics, folder.tensorboard),
         checkpoints=folder.checkpoints,
@@ -86,10 +88,19 @@ def make_session(
 
 
 def make_sampler(prepared: Prepared) -> Sampler:
-    recipe, settings = prepared.recipe, prepared.recipe.train
-    sizes = {name: len(training_rows(prepared.tasks[name])) for name in prepared.drawn}
-    context = SamplerContext(sizes, settings.batch_size, recipe.seed, prepared.steps_per_epoch, settings.epochs)
+    recipe, settings, sizes = prepared.recipe, prepared.recipe.train, prepared.training_sizes
+    context = SamplerContext(
+        sizes, settings.batch_size, recipe.seed, prepared.steps_per_epoch, settings.epochs, prepared.batch_sizes
+    )
+    if context.batch_sizes is not None:
+        shares = {name: size / sum(sizes.values()) for name, size in sizes.items()}
+        context = replace(context, batch_size=context.mixed_count(shares))
     sampler: Sampler = make("sampler", recipe.sampler, "recipe: sampler", context)
+    if settings.stop == "per_task" and sampler.stages:
+        raise UserError(
+            f"recipe: train.stop: per_task cannot be combined with the sampler {recipe.sampler.name}, which trains "
+            "each task for a fixed number of steps"
+        )
     return sampler
 
 

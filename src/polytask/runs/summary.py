@@ -94,11 +94,16 @@ class Summary:
     """By split and task: the scores of the saved weights."""
     baselines: Mapping[str, Json]
     """By task: the score of the best constant answer."""
+    calibration: Mapping[str, Json] = field(default_factory=dict)
+    """By task with classes: its temperature, log loss and calibration error before and after, and the coverage."""
     training_rows: Mapping[str, Json] = field(default_factory=dict)
     """By task: the scores of the saved weights on some training rows (`train.evaluate_train`)."""
     format: int = FORMAT
     encoder_revision: str | None = None
     skipped_steps: int = 0
+    task_bests: Mapping[str, Json] = field(default_factory=dict)
+    """By task: metric, value and step of its best dev score, and the step after which it `left` the sampler, if it
+    did. The saved weights are those of `best`. Empty in runs of earlier versions."""
     findings: tuple[Json, ...] | None = None
     """What the data check found; None in runs of versions that did not check."""
     start: Mapping[str, Json] | None = None

@@ -41,4 +41,4 @@ class Annealed(RandomSampler):
         return self.first + (self.last - self.first) * progress
 
     def probabilities(self, step: int) -> npt.NDArray[np.float64]:
-        return power_shares(self.context, self.alpha(step // self.context.steps_per_epoch + 1))
+        return power_shares(self.context.step_sizes, self.alpha(step // self.context.steps_per_epoch + 1))

@@ -21,5 +21,5 @@ class Balanced(StepSampler):
         self.batches = divide(context.batch_size * len(self.tasks), context.sizes)
 
     def draws(self, step: int) -> tuple[Draw, ...]:
-        task = self.tasks[step % len(self.tasks)]
+        task = self.active[step % len(self.active)]
         return (Draw(task, self.batches[task]),)

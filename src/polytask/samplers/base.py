@@ -5,8 +5,9 @@ Every draw depends on (seed, step), so a sampler's whole state is the number of 
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
@@ -29,9 +30,33 @@ class SamplerContext:
     sizes: Mapping[str, int]
     """The number of training examples of each task, in the recipe's order."""
     batch_size: int
+    """The number of examples of a step; with `batch_sizes`, of a step of mixed tasks whose shares are their sizes."""
     seed: int
     steps_per_epoch: int
     epochs: int
+    batch_sizes: Mapping[str, int] | None = None
+    """The number of examples of a step of one task, if tasks differ (`train.batch_tokens`)."""
+
+    @property
+    def step_sizes(self) -> Mapping[str, int | Fraction]:
+        """What tasks that have steps of their own are in proportion to: sizes, or steps to go through all examples."""
+        if self.batch_sizes is None:
+            return self.sizes
+        return {task: Fraction(size, self.batch_sizes[task]) for task, size in self.sizes.items()}
+
+    def count(self, task: str) -> int:
+        """Return the number of examples of a step of one task."""
+        return self.batch_size if self.batch_sizes is None else self.batch_sizes[task]
+
+    def mixed_count(self, shares: Mapping[str, float]) -> int:
+        """Return the number of examples of a step in which each task has this share; the shares sum to 1.
+
+        A step of task i has b_i examples, so one of its examples is 1 / b_i of a step: the number is
+        1 / sum_i(share_i / b_i).
+        """
+        if self.batch_sizes is None:
+            return self.batch_size
+        return max(1, round(1 / sum(share / self.batch_sizes[task] for task, share in shares.items())))
 
 
 class Sampler(Protocol):
@@ -45,6 +70,9 @@ class Sampler(Protocol):
 
     def observe(self, report: StepReport) -> None:
         """Called after each step, for samplers that depend on past losses."""
+
+    def leave_out(self, tasks: Collection[str]) -> bool:
+        """Draw no examples of these tasks from now on. Return whether there are tasks left to draw."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must be saved to resume exactly from here: JSON values only."""
@@ -63,6 +91,8 @@ class StepSampler(ABC):
         self.context = context
         self.tasks = tuple(context.sizes)
         self.steps_given = 0
+        self.active = self.tasks
+        """The tasks that may be drawn: all but those that `leave_out` has named."""
 
     @abstractmethod
     def draws(self, step: int) -> tuple[Draw, ...]:
@@ -79,7 +109,19 @@ class StepSampler(ABC):
 
     def next_step(self) -> tuple[Draw, ...]:
         self.steps_given += 1
-        return self.draws(self.steps_given - 1)
+        draws = self.draws(self.steps_given - 1)
+        if self.active == self.tasks:
+            return draws
+        return tuple(draw for draw in draws if draw.task in self.active) or self._instead(self.steps_given - 1)
+
+    def _instead(self, step: int) -> tuple[Draw, ...]:
+        """Return the draws of a step whose tasks are all left out: the other tasks, in turn."""
+        task = self.active[step % len(self.active)]
+        return (Draw(task, self.context.count(task)),)
+
+    def leave_out(self, tasks: Collection[str]) -> bool:
+        self.active = tuple(task for task in self.tasks if task not in tasks)
+        return bool(self.active)
 
     def observe(self, report: StepReport) -> None:
         pass
@@ -100,8 +142,16 @@ class RandomSampler(StepSampler):
 
     def draws(self, step: int) -> tuple[Draw, ...]:
         """Draw as `rng.choice(K, p=probabilities)` does, which takes longer because of its checks."""
-        ends = _cumulative(tuple(self.probabilities(step).tolist()))
-        return (Draw(self.tasks[bisect_right(ends, self.uniform(step))], self.context.batch_size),)
+        shares = self.probabilities(step).tolist()
+        if self.active != self.tasks:
+            shares = [share if task in self.active else 0.0 for task, share in zip(self.tasks, shares, strict=True)]
+        task = self.tasks[bisect_right(_cumulative(tuple(shares)), self.uniform(step))]
+        return (Draw(task, self.context.count(task)),)
+
+    def leave_out(self, tasks: Collection[str]) -> bool:
+        """A task that is never drawn does not count as left to draw."""
+        shares = dict(zip(self.tasks, self.probabilities(self.steps_given).tolist(), strict=True))
+        return super().leave_out([*tasks, *(task for task, share in shares.items() if share == 0)])
 
 
 class ExampleOrder:
@@ -135,19 +185,19 @@ def _cumulative(shares: tuple[float, ...]) -> tuple[float, ...]:
     return tuple((sums / sums[-1]).tolist())
 
 
-def power_shares(context: SamplerContext, alpha: float) -> npt.NDArray[np.float64]:
+def power_shares(sizes: Mapping[str, int | Fraction], alpha: float) -> npt.NDArray[np.float64]:
     """p_i ~ N_i^alpha: equal shares for alpha 0, in proportion to the sizes for alpha 1."""
-    return _power_shares(tuple(context.sizes.values()), alpha)
+    return _power_shares(tuple(sizes.values()), alpha)
 
 
 @lru_cache(maxsize=16)
-def _power_shares(sizes: tuple[int, ...], alpha: float) -> npt.NDArray[np.float64]:
+def _power_shares(sizes: tuple[int | Fraction, ...], alpha: float) -> npt.NDArray[np.float64]:
     weights = np.array(sizes, dtype=np.float64) ** alpha
     normed: npt.NDArray[np.float64] = weights / weights.sum()
     return normed
 
 
-def divide(total: int, sizes: Mapping[str, int]) -> dict[str, int]:
+def divide(total: int, sizes: Mapping[str, int | Fraction]) -> dict[str, int]:
     """Divide a number among the tasks in proportion to their sizes, in whole numbers of at least 1.
 
     Largest remainder: every task gets its exact share rounded down, then those furthest below their share get one more.

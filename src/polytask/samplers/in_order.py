@@ -33,12 +33,12 @@ class InOrder(StepSampler):
                 f"recipe: sampler: in_order: {len(tasks)} tasks need at least {len(tasks)} steps, found {steps}; raise "
                 "train.epochs or train.steps_per_epoch"
             )
-        sizes = {task: context.sizes[task] if shares == "sizes" else 1 for task in tasks}
+        sizes = {task: context.step_sizes[task] if shares == "sizes" else 1 for task in tasks}
         self.stages = _stages(divide(steps, sizes))
 
     def draws(self, step: int) -> tuple[Draw, ...]:
         stage = next((stage for stage in self.stages if step < stage.last), self.stages[-1])
-        return (Draw(stage.task, self.context.batch_size),)
+        return (Draw(stage.task, self.context.count(stage.task)),)
 
 
 def _stages(steps: Mapping[str, int]) -> tuple[Stage, ...]:

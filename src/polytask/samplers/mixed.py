@@ -1,6 +1,7 @@
 """Mixed batches: every step has examples of all tasks."""
 
 import math
+from collections.abc import Collection
 from itertools import pairwise
 
 import numpy as np
@@ -24,11 +25,27 @@ class Mixed(StepSampler):
 
     def __init__(self, context: SamplerContext, *, alpha: Share = 1.0) -> None:
         super().__init__(context)
-        self.ends: list[float] = (context.batch_size * np.cumsum(power_shares(context, alpha))).tolist()
+        self.alpha = alpha
+        self._divide()
+
+    def _divide(self) -> None:
+        """Divide a step among the tasks that may be drawn."""
+        shares_K = power_shares(self.context.sizes, self.alpha)
+        if self.active != self.tasks:
+            shares_K = shares_K[[self.tasks.index(task) for task in self.active]]
+            shares_K = shares_K / shares_K.sum()
+        self.size = self.context.mixed_count(dict(zip(self.active, shares_K.tolist(), strict=True)))
+        self.ends: list[float] = (self.size * np.cumsum(shares_K)).tolist()
+
+    def leave_out(self, tasks: Collection[str]) -> bool:
+        any_left = super().leave_out(tasks)
+        if any_left:
+            self._divide()
+        return any_left
 
     def draws(self, step: int) -> tuple[Draw, ...]:
-        u, size = self.uniform(step), self.context.batch_size
-        # The last one ends at batch_size, whatever the rounding error of the cumulative sum.
+        u, size = self.uniform(step), self.size
+        # The last one ends at the size of the step, whatever the rounding error of the cumulative sum.
         ends = [0, *(min(math.floor(end + u), size) for end in self.ends[:-1]), size]
         counts = [end - start for start, end in pairwise(ends)]
-        return tuple(Draw(task, count) for task, count in zip(self.tasks, counts, strict=True) if count)
+        return tuple(Draw(task, count) for task, count in zip(self.active, counts, strict=True) if count)

@@ -19,4 +19,4 @@ class Power(RandomSampler):
         self.alpha = alpha
 
     def probabilities(self, step: int) -> npt.NDArray[np.float64]:
-        return power_shares(self.context, self.alpha)
+        return power_shares(self.context.step_sizes, self.alpha)

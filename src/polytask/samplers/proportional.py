@@ -13,4 +13,4 @@ class Proportional(RandomSampler):
     """
 
     def probabilities(self, step: int) -> npt.NDArray[np.float64]:
-        return power_shares(self.context, 1.0)
+        return power_shares(self.context.step_sizes, 1.0)

@@ -11,4 +11,5 @@ class RoundRobin(StepSampler):
     """
 
     def draws(self, step: int) -> tuple[Draw, ...]:
-        return (Draw(self.tasks[step % len(self.tasks)], self.context.batch_size),)
+        task = self.active[step % len(self.active)]
+        return (Draw(task, self.context.count(task)),)

@@ -23,8 +23,9 @@ class Sequential(StepSampler):
     def __init__(self, context: SamplerContext, *, shares: Shares = "sizes") -> None:
         super().__init__(context)
         self.round = max(context.steps_per_epoch, len(self.tasks))
-        sizes = {task: size if shares == "sizes" else 1 for task, size in context.sizes.items()}
+        sizes = {task: size if shares == "sizes" else 1 for task, size in context.step_sizes.items()}
         self.ends = list(accumulate(divide(self.round, sizes).values()))
 
     def draws(self, step: int) -> tuple[Draw, ...]:
-        return (Draw(self.tasks[bisect_right(self.ends, step % self.round)], self.context.batch_size),)
+        task = self.tasks[bisect_right(self.ends, step % self.round)]
+        return (Draw(task, self.context.count(task)),)

@@ -15,4 +15,4 @@ class SquareRoot(RandomSampler):
     """
 
     def probabilities(self, step: int) -> npt.NDArray[np.float64]:
-        return power_shares(self.context, 0.5)
+        return power_shares(self.context.step_sizes, 0.5)

@@ -4,11 +4,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from polytask.types import LabelSpace, Prediction, UserError, unknown
+
+if TYPE_CHECKING:
+    from polytask.serving.predictor import Predictor
 
 SPAN = pa.struct(
     {"start": pa.int64(), "end": pa.int64(), "label": pa.string(), "text": pa.string(), "probability": pa.float64()}
@@ -27,6 +30,8 @@ class AddedColumns:
 
     With tags of words, predicted_TASK has the spans (start, end, label, text and probability), and words_TASK and
     tags_TASK the words and their tags: as lists, or as JSON where the format has no lists.
+    They are followed by tokens_TASK and truncated_TASK, except with "none", and by abstained_TASK if the model may
+    abstain.
     """
 
     task: str
@@ -34,6 +39,8 @@ class AddedColumns:
     probabilities: str
     lists: bool = False
     """Whether the file's format has lists."""
+    abstains: bool = False
+    """Whether predictions may have no label because all probabilities are too low."""
 
     def __post_init__(self) -> None:
         if self.probabilities not in PROBABILITIES:
@@ -44,23 +51,29 @@ class AddedColumns:
         label, probability = pa.float64() if self.labels.kind == "score" else pa.string(), pa.float64()
         if self.labels.kind == "multilabel":
             label, probability = (pa.list_(label), pa.list_(probability)) if self.lists else (label, pa.string())
+        types = {f"predicted_{self.task}": label}
         if self.labels.kind == "tokens":
             spans, names = (pa.list_(SPAN), pa.list_(label)) if self.lists else (label, label)
-            return {f"predicted_{self.task}": spans, f"words_{self.task}": names, f"tags_{self.task}": names}
-        types = {f"predicted_{self.task}": label}
-        if self.labels.kind != "score" and self.probabilities != "none":
+            types = {f"predicted_{self.task}": spans, f"words_{self.task}": names, f"tags_{self.task}": names}
+        elif self.labels.kind != "score" and self.probabilities != "none":
             types[f"probability_{self.task}"] = probability
             if self.probabilities == "all":
                 types |= {self._class_column(name): pa.float64() for name in self.labels.classes}
-        return types
+        if self.probabilities != "none":
+            types |= {f"tokens_{self.task}": pa.int64(), f"truncated_{self.task}": pa.bool_()}
+        return types | ({f"abstained_{self.task}": pa.bool_()} if self.abstains else {})
 
     def values(self, prediction: Prediction) -> dict[str, Any]:
         """The prediction's values by column; all None if there is no prediction."""
         label, values = prediction.label, dict[str, Any](dict.fromkeys(self.types))
-        if label is None:
+        if label is None and not prediction.abstained:
             return values
+        if self.probabilities != "none":
+            values |= {f"tokens_{self.task}": prediction.tokens, f"truncated_{self.task}": prediction.truncated}
+        if self.abstains:
+            values[f"abstained_{self.task}"] = prediction.abstained
         if prediction.spans is not None:
-            return self._words(prediction)
+            return values | self._words(prediction)
         values[f"predicted_{self.task}"] = round(label, self._decimals) if isinstance(label, float) else label
         if isinstance(label, tuple):
             values[f"predicted_{self.task}"] = self._items(label)
@@ -69,7 +82,8 @@ class AddedColumns:
             if isinstance(label, tuple):
                 values[f"probability_{self.task}"] = self._items([_rounded(known[name]) for name in label])
             else:
-                values[f"probability_{self.task}"] = _rounded(known[str(label)])
+                highest = max(known.values()) if label is None else known[str(label)]
+                values[f"probability_{self.task}"] = _rounded(highest)
             if self.probabilities == "all":
                 values |= {self._class_column(name): _rounded(p) for name, p in prediction.probabilities.items()}
         return values
@@ -97,6 +111,13 @@ class AddedColumns:
 
 def _rounded(probability: float) -> float:
     return float(f"{probability:.{PROBABILITY_DIGITS}g}")
+
+
+def added_columns(predictor: "Predictor", task: str, probabilities: str, lists: bool) -> AddedColumns:
+    """The columns of a task of a model."""
+    labels, spec = predictor.bundle.labels[task], predictor.spec(task)
+    abstains = labels.kind in ("classes", "yes_no") and (spec.abstain_below, predictor.abstain_below) != (None, None)
+    return AddedColumns(task, labels, probabilities, lists, abstains)
 
 
 def check_names(source: str, columns: Iterable[str], added: Mapping[str, AddedColumns]) -> None:

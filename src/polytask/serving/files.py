@@ -6,18 +6,20 @@ All errors in the input, and all reasons why the output cannot be written, are r
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from polytask.disk.atomic import atomic_file
 from polytask.disk.writable import check_target
-from polytask.serving.added import AddedColumns, check_names
+from polytask.serving.added import AddedColumns, added_columns, check_names
 from polytask.serving.input import InputFile, Record
 from polytask.serving.output import output_dialect, output_format, write_rows
 from polytask.serving.predictor import Predictor, windows
 from polytask.serving.text_columns import TextColumns, text_columns
+from polytask.tasks.lengths import refuse_long
 from polytask.tasks.reading import open_source, warn_of_guess
+from polytask.tasks.sources.source import BrokenRow
 from polytask.types import Prediction, UserError
 
 Added = Mapping[str, AddedColumns]
@@ -31,6 +33,10 @@ class PredictedFile:
     rows: int
     without_text: Mapping[str, int]
     """For each task, the number of rows without text, which have no prediction."""
+    truncated: Mapping[str, int] = field(default_factory=dict)
+    """For each task, the number of rows that are longer than the model's `max_length`."""
+    abstained: Mapping[str, int] = field(default_factory=dict)
+    """For each task, the number of rows whose probabilities are all too low (`abstain_below`)."""
 
 
 def predict_file(
@@ -65,12 +71,30 @@ def predict_file(
     names = [tasks] if isinstance(tasks, str) else tasks
     chosen = text_columns(predictor, names, columns, file.columns, file.name)
     lists = output_format(target) in ("jsonl", "parquet")
-    added = {task: AddedColumns(task, predictor.bundle.labels[task], probabilities, lists) for task in chosen}
+    added = {task: added_columns(predictor, task, probabilities, lists) for task in chosen}
     check_names(source, file.columns, added)
     tag_columns = {task: _tag_columns(predictor, task, file) for task in chosen}
     tagged = [(chosen[task], tag_columns[task]) for task in chosen]
     file.check(_all_columns(chosen), strict, tagged, _columns_of_words(predictor, chosen))
+    _check_lengths(predictor, chosen, file)
     return _write(predictor, chosen, tag_columns, added, file, target)
+
+
+def _check_lengths(predictor: Predictor, text_columns: TextColumns, file: InputFile) -> None:
+    """With `truncate: error`, reads all rows and refuses those that are longer than `max_length`."""
+    packer = predictor.bundle.packer
+    if packer.truncate != "error":
+        return
+    rows: dict[int, BrokenRow] = {}
+    of_words = _columns_of_words(predictor, text_columns)
+    for window in windows(file.records(), lambda row: _num_characters(row[1])):
+        for task, names in text_columns.items():
+            found = [(number, file.texts(number, record, names, False, of_words)) for number, record in window]
+            full = [(number, tuple(row[name] or "" for name in names)) for number, row in found if all(row.values())]
+            for i, tokens in predictor.too_long((task,), [texts for _, texts in full]) if full else ():
+                number, problem = full[i][0], f"task {task}: {tokens:,} tokens"
+                rows.setdefault(number, BrokenRow(file.name, file.source.unit, number, None, "", problem))
+    refuse_long(list(rows.values()), len(rows), packer.max_length)
 
 
 def _encoding(predictor: Predictor, tasks: str | Sequence[str] | None) -> str | None:
@@ -103,13 +127,16 @@ def _write(
     types: dict[str, Any] = dict(file.column_types) if format == "parquet" else dict.fromkeys(file.columns)
     for columns_of_task in added.values():
         types |= columns_of_task.types
-    rows, without_text = 0, Counter(dict.fromkeys(added, 0))
+    rows, without_text, truncated, abstained = 0, *(Counter(dict.fromkeys(added, 0)) for _ in range(3))
     with atomic_file(target) as part, write_rows(part, format, dialect, types) as write:
         for window, predictions in _predicted(predictor, text_columns, tag_columns, file):
             write([_with_predictions(record, i, predictions, added) for i, record in enumerate(window)])
             rows += len(window)
-            without_text.update({task: sum(p.label is None for p in rest) for task, rest in predictions.items()})
-    return PredictedFile(rows, dict(without_text))
+            for task, predicted in predictions.items():
+                without_text[task] += sum(p.label is None and not p.abstained for p in predicted)
+                truncated[task] += sum(p.truncated for p in predicted)
+                abstained[task] += sum(p.abstained for p in predicted)
+    return PredictedFile(rows, dict(without_text), dict(truncated), dict(abstained))
 
 
 def _predicted(

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 WINDOW = 4096  # examples that are tokenized and sorted by length together, whatever the size of the input
 WINDOW_CHARACTERS = 16_000_000  # a window of long documents has fewer examples, to limit its memory
 PRECISIONS = ("float32", "bf16")
+MOST_SHOWN = 20  # examples that an error names
 
 T = TypeVar("T")
 Table = TypeVar("Table")
@@ -39,9 +40,13 @@ Table = TypeVar("Table")
 class Predictor:
     """Predicts with all tasks of one run. The model's weights must not change afterwards."""
 
-    def __init__(self, bundle: Bundle, precision: str = "float32", few: bool = False) -> None:
+    def __init__(
+        self, bundle: Bundle, precision: str = "float32", few: bool = False, abstain_below: float | None = None
+    ) -> None:
         if precision not in PRECISIONS:
             raise UserError(unknown("predict", precision, PRECISIONS, "precision"))
+        if abstain_below is not None and not 0 <= abstain_below <= 1:
+            raise UserError(f"predict: abstain_below: must be in [0, 1], found {abstain_below}")
         device = bundle.model.device
         if precision == "bf16" and device.type == "cpu" and not multiplies_bf16(device):
             raise UserError(
@@ -50,6 +55,7 @@ class Predictor:
         self.bundle = bundle
         self.bf16 = precision == "bf16"
         self.few = few
+        self.abstain_below = abstain_below
         self._warned = False
 
     @classmethod
@@ -60,16 +66,19 @@ class Predictor:
         precision: str = "float32",
         *,
         few: bool = False,
+        abstain_below: float | None = None,
         trust_plugins: bool = False,
     ) -> "Predictor":
         """Loads the model of a run's folder, or of the model folder inside it.
 
         `few` is for a handful of texts: the first prediction is faster, because the encoder is not optimized first.
+        `abstain_below` replaces that of the model's tasks: a prediction whose highest probability is lower has the
+        label None.
         `trust_plugins` remembers that the folder's plug-ins, which are Python programs, may run.
         """
         bundle = load_run(Path(run), trust_plugins)
         bundle.model.to(pick_device(device))
-        return cls(bundle, precision, few)
+        return cls(bundle, precision, few, abstain_below)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -120,8 +129,8 @@ class Predictor:
 
         A table is a pandas or Polars frame, a Hugging Face data set, a pyarrow table or a list of dicts. The result is
         a copy of the same kind, in the same order and with the same index. Its new columns are those of `predict_file`:
-        predicted_TASK, probability_TASK and, with `probabilities="all"`, probability_TASK_CLASS. `columns` are the text
-        columns, by default those of the training data.
+        predicted_TASK, probability_TASK, with `probabilities="all"` probability_TASK_CLASS, tokens_TASK and
+        truncated_TASK. `columns` are the text columns, by default those of the training data.
         """
         if len(data) == 1 and not isinstance(data[0], str):
             from polytask.serving.tables import is_table, predict_table  # imports pyarrow  # noqa: PLC0415
@@ -155,70 +164,102 @@ class Predictor:
         examples = examples_from(text, text2, strict)
         chosen = self.taking(len(examples[0])) if tasks is None and examples else tuple(tasks or ())
         predictions: dict[str, list[Prediction]] = {task: [] for task in chosen}
+        first = 0
         for window in windows(examples, _characters):
-            for task, more in self.answer(chosen, window).items():
+            for task, more in self.answer(chosen, window, first=first).items():
                 predictions[task] += more
+            first += len(window)
         return predictions
 
     def stream(self, task: str, examples: Iterable[Example]) -> Iterator[Prediction]:
         """Yields the predictions for any number of examples, in order and in constant memory."""
         self.check((task,))
+        first = 0
         for window in windows(examples, _characters):
-            yield from self.answer((task,), window)[task]
+            yield from self.answer((task,), window, first=first)[task]
+            first += len(window)
 
     def outputs(self, task: str, examples: Iterable[tuple[str, ...]]) -> Iterator[Tensor]:
         """Yields the head's outputs, one window of examples at a time."""
         self.check((task,))
         for window in windows(examples, _characters):
             self.check((task,), window)
-            if self._is_per_word(task):
-                texts = self.bundle.tokenize_words([row_words(example[0]) for example in window])
-                yield self.bundle.model.answer(task, texts, self.bundle.packer, bf16=self.bf16)
-            else:
-                yield self._outputs((task,), window)[task]
+            texts, _ = self._encode((task,), window)
+            yield self._outputs((task,), texts)[task]
 
     def answer(
-        self, tasks: Sequence[str], window: Sequence[Example], tags: Sequence[Example] | None = None
+        self, tasks: Sequence[str], window: Sequence[Example], tags: Sequence[Example] | None = None, first: int = 0
     ) -> dict[str, list[Prediction]]:
         """Each task's predictions for one window of examples.
 
-        `tags` has the tags of the words of each text, for models that were trained with columns of tags.
+        `tags` has the tags of the words of each text, for models that were trained with columns of tags. `first` is the
+        number of the first example, for error messages.
         """
         self.check(tasks, window)
         predictions = {task: [Prediction(task, None)] * len(window) for task in tasks}
         indices = [index for index, example in enumerate(window) if has_text(example)]
         if indices:
+            numbers = [first + index for index in indices]
             examples = [window[index] for index in indices]
             given = None if tags is None else [tuple(str(value or "") for value in tags[index]) for index in indices]
-            of_words = [task for task in tasks if self._is_per_word(task)]
-            answers = self._tags(of_words, examples)
-            if rest := [task for task in tasks if task not in of_words]:
-                outputs = self._outputs(rest, [plain_texts(example) for example in examples], given)
-                answers |= {task: self.bundle.model.head(task).decode(own) for task, own in outputs.items()}
-            for task in tasks:
-                for index, prediction in zip(indices, answers[task], strict=True):
-                    predictions[task][index] = prediction
+            for group in self._same_tokens(tasks):
+                for task, own in self._predict(group, examples, given, numbers).items():
+                    for index, prediction in zip(indices, own, strict=True):
+                        predictions[task][index] = prediction
         return predictions
+
+    def _same_tokens(self, tasks: Sequence[str]) -> Iterator[list[str]]:
+        """Yields the tasks that predict texts, and those that predict words, which need the tokens of whole texts."""
+        for per_word in (False, True):
+            if group := [task for task in tasks if self._is_per_word(task) == per_word]:
+                yield group
 
     def _is_per_word(self, task: str) -> bool:
         return KINDS[self.spec(task).kind].per_word
 
-    def _tags(self, tasks: Sequence[str], examples: Sequence[Example]) -> dict[str, list[Prediction]]:
-        """The predictions of tasks that have a label for each word."""
-        if not tasks:
-            return {}
-        model, words = self.bundle.model, [row_words(example[0]) for example in examples]
-        texts = self.bundle.tokenize_words(words)
+    def _predict(
+        self,
+        tasks: Sequence[str],
+        examples: Sequence[Example],
+        tags: Sequence[tuple[str, ...]] | None,
+        numbers: Sequence[int],
+    ) -> dict[str, list[Prediction]]:
+        """The predictions of tasks that all predict texts, or all predict words, for examples with text."""
+        texts, lengths_NW = self._encode(tasks, examples, tags)
+        self._check_lengths(tasks, lengths_NW, numbers)
         predictions: dict[str, list[Prediction]] = {}
-        for group in model.passes(tasks):
-            with threads(1) if self.few and model.device.type == "cpu" else nullcontext():
-                outputs = model.answers(group, texts, self.bundle.packer, bf16=self.bf16)
-            for task, own in outputs.items():
-                head = model.head(task)
-                assert head.labels.scheme is not None
-                pairs = zip(head.decode(own), words, strict=True)
-                predictions[task] = [located(answer, *text, head.labels.scheme) for answer, text in pairs]
+        for task, outputs in self._outputs(tasks, texts).items():
+            own = self.bundle.predictions(task, outputs, lengths_NW, self.abstain_below)
+            if (scheme := self.bundle.labels[task].scheme) is not None:
+                words = (row_words(example[0]) for example in examples)
+                own = [located(one, *text, scheme) for one, text in zip(own, words, strict=True)]
+            predictions[task] = own
         return predictions
+
+    def too_long(self, tasks: Sequence[str], examples: Sequence[Example]) -> list[tuple[int, int]]:
+        """The index and the number of tokens of each example that is longer than `max_length`."""
+        texts = [plain_texts(example) for example in examples]
+        return self._too_long(tasks, self.bundle.text_lengths(texts, self.bundle.tokenize(texts)))
+
+    def _too_long(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+        readings = {self.bundle.model.head(task).reading for task in tasks if not self._is_per_word(task)}
+        if not readings:  # long texts are read in windows
+            return []
+        packer = self.bundle.packer
+        tokens_N = np.max([packer.full_lengths(lengths_NW, reading) for reading in sorted(readings)], axis=0)
+        return [(i, int(tokens_N[i])) for i in np.flatnonzero(tokens_N > packer.max_length).tolist()]
+
+    def _check_lengths(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64], numbers: Sequence[int]) -> None:
+        """Refuses examples that are too long, with `truncate: error`."""
+        packer = self.bundle.packer
+        long = self._too_long(tasks, lengths_NW) if packer.truncate == "error" else []
+        if long:
+            shown = ", ".join(f"{numbers[i]} ({tokens:,} tokens)" for i, tokens in long[:MOST_SHOWN])
+            more = f" and {len(long) - MOST_SHOWN:,} more" if len(long) > MOST_SHOWN else ""
+            raise UserError(
+                f"predict: longer than max_length ({packer.max_length} tokens), which is an error because the model "
+                f"was trained with `truncate: error`: example {shown}{more} (counted from 0); shorten the texts"
+            )
 
     def embed(
         self, texts: str | Sequence[Text], normalize: bool = True, *, task: str | None = None
@@ -257,12 +298,13 @@ class Predictor:
             raise UserError(f"explain: the text is empty: {texts!r:.80}")
         if self._is_per_word(task):
             raise UserError(f"explain: task {task} predicts a tag for each word, so no single prediction is explained")
-        head = self.bundle.model.head(task)
 
         def predict(examples: Sequence[tuple[str, ...]]) -> list[Prediction]:
             found: list[Prediction] = []
             for window in windows(examples, _characters):
-                found += head.decode(self._outputs((task,), window)[task])
+                tokenized, lengths_NW = self._encode((task,), window)
+                outputs = self._outputs((task,), tokenized)[task]
+                found += self.bundle.predictions(task, outputs, lengths_NW, keep_labels=True)
             return found
 
         return explain(task, texts, predict, label)
@@ -282,13 +324,21 @@ class Predictor:
             raise UserError(unknown("predict", task, self.tasks, "task"))
         return self.bundle.specs[task]
 
-    def _outputs(
-        self, tasks: Sequence[str], window: Sequence[tuple[str, ...]], tags: Sequence[tuple[str, ...]] | None = None
-    ) -> dict[str, Tensor]:
+    def _encode(
+        self, tasks: Sequence[str], examples: Sequence[Example], tags: Sequence[tuple[str, ...]] | None = None
+    ) -> tuple[TokenIds, npt.NDArray[np.int64]]:
+        """The tokens of examples as these tasks read them, and the number of tokens of each text before truncation."""
+        if self._is_per_word(tasks[0]):
+            texts = self.bundle.tokenize_words([row_words(example[0]) for example in examples])
+            return texts, texts.lengths_NW.astype(np.int64)
         if tags is None:
             self._warn_without_tags(tasks)
+        plain = [plain_texts(example) for example in examples]
+        texts = self.bundle.tokenize(plain, tags)
+        return texts, self.bundle.text_lengths(plain, texts)
+
+    def _outputs(self, tasks: Sequence[str], texts: TokenIds) -> dict[str, Tensor]:
         model, packer = self.bundle.model, self.bundle.packer
-        texts = self.bundle.tokenize(window, tags)
         outputs: dict[str, Tensor] = {}
         for group in model.passes(tasks):
             heads = [model.head(task) for task in group]

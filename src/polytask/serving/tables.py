@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from polytask.serving.added import AddedColumns, check_names
+from polytask.serving.added import added_columns, check_names
 from polytask.serving.text_columns import text_columns
 from polytask.tasks.in_memory import columns_of, kind_of, rows_of
 from polytask.types import UserError
@@ -37,7 +37,7 @@ def predict_table(
     table = data.collect() if kind == "polars.LazyFrame" else data
     found = columns_of(table, kind.replace("Lazy", "Data"), WHERE) if kind else tuple(map(str, table[0]))
     chosen = text_columns(predictor, [tasks] if isinstance(tasks, str) else tasks, columns, found, WHERE)
-    added = {task: AddedColumns(task, predictor.bundle.labels[task], probabilities, lists=True) for task in chosen}
+    added = {task: added_columns(predictor, task, probabilities, lists=True) for task in chosen}
     check_names(WHERE, found, added)
     values: dict[str, list[Any]] = {name: [] for entry in added.values() for name in entry.types}
     for names in dict.fromkeys(chosen.values()):

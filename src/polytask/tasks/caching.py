@@ -48,6 +48,8 @@ def cached_store(
     ]
     if reader.options:
         key.append(reader.options)
+    if tokenizer.cut_start:
+        key.append("start")
     if spec.tags or tagger is not None:
         key.append([spec.tags, None if tagger is None else tagger.fingerprint])
     folder = cache / "tokens" / hashlib.sha256(json.dumps(key).encode()).hexdigest()[:40]

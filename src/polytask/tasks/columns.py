@@ -119,7 +119,7 @@ class Column:
         """Whether the values are words, and not all the same."""
         letters = sum(any(map(str.isalpha, value)) for value in self.values)
         words = letters > 0.8 * len(self.values) > 0 and self.different > 1
-        return words and not self.is_id and not self.is_date and not is_list(self.values[0])
+        return words and not self.is_id and not self.is_date and not all(map(is_list, self.values))
 
     @cached_property
     def could_be_label(self) -> bool:
@@ -136,7 +136,7 @@ class Column:
 
     @property
     def _could_be_any_label(self) -> bool:
-        never = not self.values or self.is_constant or self.is_unique or self.is_date or is_list(self.values[0])
+        never = not self.values or self.is_constant or self.is_unique or self.is_date or all(map(is_list, self.values))
         return not never and self.mean_length <= 40
 
 

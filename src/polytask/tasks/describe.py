@@ -21,10 +21,7 @@ def describe_split(split: Split, labels: LabelSpace, packer: Packer, separate_te
     """Returns the numbers of rows and skipped rows, rows per label, and sequence lengths with special tokens."""
     text_lengths = split.store.lengths()
     max_length = packer.max_length
-    if text_lengths.shape[1] == 2 and not separate_texts:
-        lengths = text_lengths.sum(axis=1) + 3
-    else:
-        lengths = text_lengths.max(axis=1) + 2
+    lengths = packer.full_lengths(text_lengths, "separate" if separate_texts else "joined")
     truncated = np.minimum(lengths, max_length)
     counts, edges = np.histogram(truncated, bins=min(20, max_length), range=(0, max_length))
     return {

@@ -107,7 +107,9 @@ class Task:
     @property
     def fingerprint(self) -> str:
         """Identifies the task's data: the content of its files, and how they are read."""
-        reading = replace(self.spec, weight=1.0, standardize=True, head=None, loss=None, metric=None, metrics=())
+        reading = replace(
+            self.spec, weight=1.0, standardize=True, head=None, loss=None, metric=None, metrics=(), abstain_below=None
+        )
         return repr((reading, self.labels, {name: split.fingerprint for name, split in self.splits.items()}))
 
 

@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from polytask.kinds.tokens import with_width
+from polytask.settings import Truncate
 from polytask.stream import Layout, Reading, Stream
 from polytask.text.filler import Room, filler_lengths, filler_positions, longest_class, size_class, static_rooms
 from polytask.text.masking import Ids as Ids
 from polytask.text.masking import MaskedText, Masker, masked_tokens, padded
-from polytask.text.sequences import Sequences, joined_and_separate, make_sequences, truncate_pair
+from polytask.text.sequences import Sequences, joined_and_separate, make_sequences, truncate_pair, truncate_text
 from polytask.text.templates import BERT_PAIR, PairForm
 from polytask.text.texts import Texts
 from polytask.text.windows import without_words
@@ -86,13 +87,19 @@ class Packer:
     cls_id: int
     sep_id: int
     max_length: int
-    """Longest sequence, including special tokens. Longer texts lose their end, in a pair the longer text first."""
+    """Longest sequence, including special tokens. Longer texts are truncated, in a pair the longer text first."""
     masker: Masker | None = None
     """Required if tokens of a task are to be masked."""
     tagged: bool = False
     """Whether streams have the tags of their tokens; a task without tags then has tag 0 everywhere."""
     pair: PairForm = BERT_PAIR
     """How two texts are put into one sequence."""
+    truncate: Truncate = "end"
+    """Which end of long texts is cut off. With error, whoever reads texts refuses those that are too long."""
+
+    @property
+    def cut_start(self) -> bool:
+        return self.truncate == "start"
 
     @cached_property
     def _special_tokens(self) -> tuple[Ids, Ids]:
@@ -101,7 +108,7 @@ class Packer:
     def mask(self, text: Ids, share: float, rng: np.random.Generator) -> MaskedText:
         """Truncate a single text and mask `share` of its tokens."""
         assert self.masker is not None, "this packer has no masker"
-        return self.masker.mask(text[: self.max_length - 2], share, rng)
+        return self.masker.mask(truncate_text(text, self.max_length - 2, self.cut_start), share, rng)
 
     def part(
         self,
@@ -122,7 +129,7 @@ class Packer:
     def _masked_part(self, task: str, texts: Texts, share: float, rngs: Iterable[np.random.Generator]) -> Part:
         """The part that `mask` and `Part.masked` make of single texts."""
         assert self.masker is not None, "this packer has no masker"
-        texts = texts.concatenated(self.max_length - 2)
+        texts = texts.concatenated(self.max_length - 2, self.cut_start)
         lengths_N = texts.lengths_NW.squeeze(1)
         masked, places = self.masker.mask_many(texts.ids, lengths_N, share, rngs)
         # In front of the n-th text, counted from 0, there are n + 1 [CLS] and n [SEP].
@@ -184,7 +191,8 @@ class Packer:
         if isinstance(part.texts, Sequences):
             return part.texts
         special_ids = self.cls_id, self.sep_id
-        return make_sequences(Texts.of(part.texts), part.reading, special_ids, self.max_length, self.pair)
+        cut = self.pair, self.cut_start
+        return make_sequences(Texts.of(part.texts), part.reading, special_ids, self.max_length, *cut)
 
     def _labels(self, part: Part, room: Room | None) -> npt.NDArray[np.generic]:
         """The labels of a part. In a stream of static shape the number of masked tokens is static too: those that are
@@ -202,11 +210,11 @@ class Packer:
         joined, separate = joined_and_separate(reading, len(texts))
         if joined:
             separators = self.pair.separators
-            a, b = truncate_pair(texts[0], texts[1], self.max_length - 2 - separators)
+            a, b = truncate_pair(texts[0], texts[1], self.max_length - 2 - separators, self.cut_start)
             pieces = [cls, a, *[sep] * separators, b, sep]
             yield pieces, len(a) + 2 if self.pair.second_segment else sum(map(len, pieces))
         for text in texts if separate else ():
-            truncated = text[: self.max_length - 2]
+            truncated = truncate_text(text, self.max_length - 2, self.cut_start)
             yield [cls, truncated, sep], len(truncated) + 2
 
     def lengths(self, lengths_NW: npt.NDArray[np.integer], form: InputFormat) -> npt.NDArray[np.int64]:
@@ -219,6 +227,18 @@ class Packer:
         if separate:
             lengths_N += (np.minimum(lengths_NW, self.max_length - 2) + 2).sum(1) * form.copies
         return lengths_N
+
+    def full_lengths(self, lengths_NW: npt.NDArray[np.integer], reading: Reading) -> npt.NDArray[np.int64]:
+        """The number of tokens of each example's longest sequence before truncation, with special tokens.
+
+        An example is truncated if it is greater than `max_length`.
+        """
+        joined, _ = joined_and_separate(reading, lengths_NW.shape[1])
+        tokens_NW = lengths_NW.astype(np.int64)
+        longest_N: npt.NDArray[np.int64] = tokens_NW.max(1, initial=0) + 2
+        if joined:
+            longest_N = tokens_NW.sum(1) + 2 + self.pair.separators
+        return longest_N
 
 
 def _tokens(sequences: Sequence[Sequences], starts: Sequence[int], tokens: int) -> Iterator[Tensor]:

@@ -72,13 +72,19 @@ def joined_and_separate(reading: Reading, num_texts: int) -> tuple[bool, bool]:
 
 
 def make_sequences(
-    texts: Texts, reading: Reading, special_ids: tuple[int, int], max_length: int, pair: PairForm = BERT_PAIR
+    texts: Texts,
+    reading: Reading,
+    special_ids: tuple[int, int],
+    max_length: int,
+    pair: PairForm = BERT_PAIR,
+    cut_start: bool = False,
 ) -> Sequences:
     """Put special tokens around the texts of each example; `special_ids` are those of [CLS] and [SEP].
 
     A sequence is copied in pieces, each of which ends with [SEP]: `[CLS] a [SEP]`, and `b [SEP]` if the sequence holds
     a pair (`[SEP] b [SEP]` if two separators are between the texts). A piece is copied together with the tokens before
     and behind its text, which are then overwritten by the special tokens. Special tokens have no tag, that is, tag 0.
+    With `cut_start`, long texts lose their beginning.
     """
     num_texts = texts.lengths_NW.shape[1]
     joined, separate = joined_and_separate(reading, num_texts)
@@ -92,7 +98,8 @@ def make_sequences(
         lengths.append(np.minimum(texts.lengths_NW, max_length - 2))
         before += [1] * num_texts
         is_first += [True] * num_texts
-    text_starts_P = np.concatenate([texts.starts_NW] * len(lengths), axis=1).ravel()
+    starts = [texts.starts_NW + (texts.lengths_NW - kept if cut_start else 0) for kept in lengths]
+    text_starts_P = np.concatenate(starts, axis=1).ravel()
     before_P, first_P = np.tile(before, len(texts)), np.tile(is_first, len(texts))
     lengths_P = before_P + np.concatenate(lengths, axis=1).ravel() + 1
     ends_P = lengths_P.cumsum()
@@ -134,7 +141,12 @@ def truncated_pairs(lengths_N2: npt.NDArray[np.int64], room: int) -> npt.NDArray
     return np.where(too_long_N[:, None], np.stack([first_N, room - first_N], 1), lengths_N2)
 
 
-def truncate_pair(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
+def truncate_text(text: Ids, room: int, cut_start: bool = False) -> Ids:
+    """Cut off the end of a text, or its start, if it has more than `room` tokens."""
+    return text[max(len(text) - room, 0) :] if cut_start else text[:room]
+
+
+def truncate_pair(a: Ids, b: Ids, room: int, cut_start: bool = False) -> tuple[Ids, Ids]:
     """Truncate two texts to `room` tokens together, as Hugging Face's `longest_first` does.
 
     The longer text is truncated first. If both are truncated and `room` is odd, the longer text keeps the odd token; if
@@ -144,4 +156,5 @@ def truncate_pair(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
         return a, b
     shorter = min(len(a), len(b), room // 2)
     longer = room - shorter
-    return (a[:longer], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:longer])
+    room_a, room_b = (longer, shorter) if len(a) > len(b) else (shorter, longer)
+    return truncate_text(a, room_a, cut_start), truncate_text(b, room_b, cut_start)

@@ -50,12 +50,13 @@ class Texts:
         starts_NW, lengths_NW = (np.tile(numbers_NW, (1, copies)) for numbers_NW in (self.starts_NW, self.lengths_NW))
         return Texts(self.ids, starts_NW, lengths_NW, self.tags)
 
-    def concatenated(self, max_length: int) -> "Texts":
+    def concatenated(self, max_length: int, cut_start: bool = False) -> "Texts":
         """Truncate each text, and copy them all into an array without anything else."""
         lengths_NW = np.minimum(self.lengths_NW, max_length)
+        first_NW = self.starts_NW + (self.lengths_NW - lengths_NW if cut_start else 0)
         ends_NW = lengths_NW.cumsum().reshape(lengths_NW.shape)
         starts_NW = ends_NW - lengths_NW
-        sources = (self.starts_NW - starts_NW).ravel().repeat(lengths_NW.ravel())
+        sources = (first_NW - starts_NW).ravel().repeat(lengths_NW.ravel())
         sources += np.arange(len(sources))
         tags, words = (None if numbers is None else numbers[sources] for numbers in (self.tags, self.words))
         return Texts(self.ids[sources], starts_NW, lengths_NW, tags, words)

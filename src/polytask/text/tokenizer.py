@@ -7,7 +7,7 @@ letters.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from polytask.disk.atomic import atomic_file, write_atomically
 from polytask.disk.json_files import read_json
+from polytask.settings import Truncate
 from polytask.text.masking import Masker
 from polytask.text.templates import BERT_PAIR, BERT_TOKENS, ROBERTA_TOKENS, default_tokens, read_template
 from polytask.text.tokenizer_checks import check_content, library_errors, num_ids
@@ -35,12 +36,17 @@ T = TypeVar("T")
 class TextTokenizer:
     """The tokenizer of an encoder.
 
-    Of a very long text, only the first `max_tokens` ids are computed, which saves time and memory. `max_tokens` must be
-    at least the `max_length` of the sequences that the ids are packed into.
+    Of a very long text, only the first `max_tokens` ids are computed, which saves time and memory; with
+    `truncate: start`, only the last ones. `max_tokens` must be at least the `max_length` of the sequences that the ids
+    are packed into.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, special_tokens: Mapping[str, str] | None = None, max_tokens: int = MAX_TOKENS
+        self,
+        tokenizer: Tokenizer,
+        special_tokens: Mapping[str, str] | None = None,
+        max_tokens: int = MAX_TOKENS,
+        truncate: Truncate = "end",
     ):
         """`special_tokens` names those that differ from the usual ones; what the post-processor adds comes first."""
         # A tokenizer.json often pads or truncates every text to 128 tokens; packing needs neither.
@@ -49,6 +55,7 @@ class TextTokenizer:
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
         self.max_tokens = max_tokens
+        self.cut_start = truncate == "start"
         self.vocabulary: int = num_ids(tokenizer.get_vocab(with_added_tokens=True))
         content = json.loads(tokenizer.to_str())
         check_content(content)
@@ -77,10 +84,10 @@ class TextTokenizer:
         return hashlib.sha256(json.dumps(self._content, sort_keys=True).encode()).hexdigest()
 
     @classmethod
-    def load(cls, folder: Path, max_length: int = MAX_TOKENS) -> "TextTokenizer":
+    def load(cls, folder: Path, max_length: int = MAX_TOKENS, truncate: Truncate = "end") -> "TextTokenizer":
         """Loads `tokenizer.json`, or else a WordPiece from `vocab.txt` and `tokenizer_config.json`.
 
-        `max_length` is that of the sequences to be packed. The maximum length in the files is ignored.
+        `max_length` and `truncate` are those of the sequences to be packed. The maximum length in the files is ignored.
         """
         config = _read_json(folder / "tokenizer_config.json")
         special_tokens = _special_tokens(config, _read_json(folder / "special_tokens_map.json"))
@@ -94,7 +101,7 @@ class TextTokenizer:
             raise UserError(f"{folder}: no tokenizer found; expected a tokenizer.json or a vocab.txt")
         try:
             with library_errors("the tokenizer cannot be used"):
-                loaded = cls(tokenizer, special_tokens, max(MAX_TOKENS, max_length))
+                loaded = cls(tokenizer, special_tokens, max(MAX_TOKENS, max_length), truncate)
                 loaded.encode([PROBE])  # a tokenizer that fails on any text fails here, where its folder is known
                 return loaded
         except UserError as error:
@@ -109,13 +116,32 @@ class TextTokenizer:
         rest = [i for i, ids in enumerate(by_word) if ids is None]
         for i, ids in zip(rest, self._encode_whole([texts[i] for i in rest]), strict=True):
             by_word[i] = ids
-        return [ids[: self.max_tokens] for ids in by_word if ids is not None]
+        return [ids[self._kept(len(ids))] for ids in by_word if ids is not None]
+
+    def count(self, text: str) -> int:
+        """Returns the number of tokens of a text, however long it is.
+
+        A text that is longer than what `encode` reads is divided at spaces, so that memory stays constant.
+        """
+        pieces = list(_pieces(text, CHARACTERS * self.max_tokens))
+        by_word = [None] * len(pieces) if self._words is None else self._words.encode(pieces)
+        counted = zip(pieces, by_word, strict=True)
+        return sum(len(self._encode([piece])[0] if ids is None else ids) for piece, ids in counted)
+
+    def _kept(self, tokens: int) -> slice:
+        """The tokens of a text that are kept."""
+        return slice(max(tokens - self.max_tokens, 0), None) if self.cut_start else slice(self.max_tokens)
 
     def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
         """Returns the ids of each text as `encode` does, and the index of the first character of each token."""
         # Every character keeps its place. The library rejects half of a surrogate pair.
         plain = [SURROGATES.sub("\ufffd", text) for text in texts]
-        pairs = [np.array(pairs, dtype=np.int32).reshape(-1, 2) for pairs in self._first_tokens(plain, self._pairs)]
+        # A piece of a text has other indices: where the start is cut off, all of the text is tokenized.
+        if self.cut_start:
+            kept = [pairs[self._kept(len(pairs))] for pairs in self._pairs(plain)]
+        else:
+            kept = self._kept_tokens(plain, self._pairs)
+        pairs = [np.array(pairs, dtype=np.int32).reshape(-1, 2) for pairs in kept]
         return [(pairs_T2[:, 0], pairs_T2[:, 1]) for pairs_T2 in pairs]
 
     def encode_whole_with_starts(
@@ -127,17 +153,17 @@ class TextTokenizer:
         return [(pairs_T2[:, 0], pairs_T2[:, 1]) for pairs_T2 in pairs]
 
     def _encode_whole(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
-        return [np.array(ids, dtype=np.int32) for ids in self._first_tokens(texts, self._encode)]
+        return [np.array(ids, dtype=np.int32) for ids in self._kept_tokens(texts, self._encode)]
 
-    def _first_tokens(self, texts: Sequence[str], encode: Callable[[list[str]], list[list[T]]]) -> list[list[T]]:
+    def _kept_tokens(self, texts: Sequence[str], encode: Callable[[list[str]], list[list[T]]]) -> list[list[T]]:
         enough = CHARACTERS * self.max_tokens
-        encoded = encode([text[:enough] for text in texts])
-        # The end of a long text is truncated anyway, unless the tokenizer drops most of the characters before it.
+        encoded = encode([text[-enough:] if self.cut_start else text[:enough] for text in texts])
+        # The rest of a long text is truncated anyway, unless the tokenizer drops most of the characters before it.
         short = [i for i, text in enumerate(texts) if len(text) > enough and len(encoded[i]) < 2 * self.max_tokens]
         if short:
             for i, ids in zip(short, encode([texts[i] for i in short]), strict=True):
                 encoded[i] = ids
-        return [ids[: self.max_tokens] for ids in encoded]
+        return [ids[self._kept(len(ids))] for ids in encoded]
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         encode_batch = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
@@ -201,6 +227,17 @@ class TextTokenizer:
                 f"special_tokens_map.json that names its {role}"
             )
         return int(token_id)
+
+
+def _pieces(text: str, size: int) -> Iterator[str]:
+    """Divides a text into pieces of at most `size` characters, at spaces where possible."""
+    start = 0
+    while len(text) - start > size:
+        space = text.rfind(" ", start + 1, start + size)
+        end = space if space > 0 else start + size
+        yield text[start:end]
+        start = end
+    yield text[start:]
 
 
 def _first_letter(text: str, start: int, end: int) -> int:

@@ -116,8 +116,9 @@ def step_line(report: StepReport) -> dict[str, Any]:
     content = dict(vars(report))
     for field in ("evaluation", "best", "checkpoint", "steps", "interference"):
         del content[field]
-    if report.skipped is None:
-        del content["skipped"]
+    for field in ("skipped", "left"):
+        if not content[field]:
+            del content[field]
     if not math.isfinite(report.gradient_norm):  # JSON has no NaN
         content["gradient_norm"] = None
     return {"kind": "step", **content}

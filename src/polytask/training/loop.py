@@ -332,6 +332,7 @@ class Session(TrainingState):
             with self.average.swapped_in(self.model) if self.average is not None else nullcontext():
                 evaluation = self.evaluate(self.step)
                 report = replace(report, evaluation=evaluation, best=self.keep_if_best(evaluation))
+                report = replace(report, left=self.note_task_scores(evaluation))
         self.progress.seconds += time.perf_counter() - started
         # Before the checkpoint: every step in a checkpoint has its line, and a resumed run drops the later lines.
         self._record(report)
@@ -362,6 +363,8 @@ class Session(TrainingState):
 
     def _out_of_patience(self) -> bool:
         patience = self.settings.patience
+        if self.settings.stop == "per_task":
+            return not self.tasks_left
         return patience is not None and self.progress.evaluations_since_best >= patience
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,6 +19,15 @@ from polytask.training.feed import Feed
 from polytask.training.journal import Journal
 from polytask.training.objective import Objective
 from polytask.types import EvalReport
+
+
+class TaskBest(NamedTuple):
+    """A task's best evaluation by its own primary metric."""
+
+    value: float
+    """Negated where lower is better."""
+    step: int
+    evaluations_since: int
 
 
 @dataclass
@@ -37,6 +46,13 @@ class Progress:
     skipped: int = 0
     """Steps that changed no weights because of a NaN or infinite value (`train.on_nan: skip`)."""
     skipped_in_a_row: int = 0
+    task_bests: dict[str, TaskBest] = field(default_factory=dict)
+    left: dict[str, int] = field(default_factory=dict)
+    """The step after which each task has left the sampler (`train.stop: per_task`)."""
+
+
+NEW_FIELDS = ("task_bests", "left")
+"""Fields of `Progress` that checkpoints of earlier versions lack."""
 
 
 class CheckpointMismatch(RuntimeError):
@@ -71,8 +87,12 @@ class TrainingState:
     """Runs the steps as CUDA graphs, where they can be captured."""
     not_captured: str | None = None
     """Why the steps are not captured."""
+    drawn: tuple[str, ...] = ()
+    """The tasks that steps are drawn from."""
     writer: CheckpointWriter = field(default_factory=CheckpointWriter)
     progress: Progress = field(default_factory=Progress)
+    tasks_left: bool = True
+    """Whether the sampler has tasks to draw; not if all have stopped (`train.stop: per_task`)."""
 
     @property
     def step(self) -> int:
@@ -130,10 +150,14 @@ class TrainingState:
         self.feed.load_state_dict(state["feed"])
         if self.average is not None:
             self.average.load(saved.tensors["average"])
-        self.progress = Progress(**{f.name: state[f.name] for f in fields(Progress)})
+        names = [f.name for f in fields(Progress) if f.name in state or f.name not in NEW_FIELDS]
+        self.progress = Progress(**{name: state[name] for name in names})
+        bests = self.progress.task_bests
+        self.progress.task_bests = {task: TaskBest(*best) for task, best in bests.items()}
+        if self.progress.left:
+            self.tasks_left = self.sampler.leave_out(self.progress.left)
         # With --allow-change a run may continue without best models that are damaged.
-        bests = [(value, step) for value, step in self.progress.bests if self._best(step).is_dir()]
-        self.progress.bests = bests
+        self.progress.bests = [(value, step) for value, step in self.progress.bests if self._best(step).is_dir()]
 
     def keep_if_best(self, evaluation: EvalReport) -> bool:
         """Saves the weights if this evaluation is among the best; True if it is the best of all (never with `last`)."""
@@ -148,6 +172,24 @@ class TrainingState:
             saved = ckpt.Checkpoint({"model": self.model.state_dict()}, {"step": self.step, "value": value})
             self.writer.write(self._best(self.step), saved)
         return best and self.settings.select != "last"
+
+    def note_task_scores(self, evaluation: EvalReport) -> tuple[str, ...]:
+        """Notes each task's best evaluation. With `train.stop: per_task`, stops tasks and returns their names."""
+        progress, patience = self.progress, self.settings.patience
+        for task, score in evaluation:
+            best = progress.task_bests.get(task)
+            if best is None or score.signed() > best.value:
+                progress.task_bests[task] = TaskBest(score.signed(), evaluation.step, 0)
+            else:
+                progress.task_bests[task] = best._replace(evaluations_since=best.evaluations_since + 1)
+        if self.settings.stop == "all" or patience is None:
+            return ()
+        running = [task for task in self.drawn if task not in progress.left and task in progress.task_bests]
+        stopped = tuple(task for task in running if progress.task_bests[task].evaluations_since >= patience)
+        if stopped:
+            progress.left |= dict.fromkeys(stopped, evaluation.step)
+            self.tasks_left = self.sampler.leave_out(progress.left)
+        return stopped
 
     @property
     def has_best_weights(self) -> bool:

@@ -72,9 +72,12 @@ def take_step(
 def memory_ran_out(model: MultiTaskModel, settings: TrainSettings, batches: Sequence[Batch]) -> MemoryRanOut:
     """The error of a step with these batches."""
     largest = max((len(batch.together.token_ids_T) for batch in batches), default=0)
+    name, size = ("batch_size", settings.batch_size)
+    if settings.batch_tokens is not None:
+        name, size = "batch_tokens", settings.batch_tokens
     return MemoryRanOut(
-        f"out of memory on {model.device} with a batch of {largest:,} tokens; lower train.batch_size (it is "
-        f"{settings.batch_size}) and raise train.accumulate (it is {settings.accumulate}), or lower max_length"
+        f"out of memory on {model.device} with a batch of {largest:,} tokens; lower train.{name} (it is "
+        f"{size}) and raise train.accumulate (it is {settings.accumulate}), or lower max_length"
     )
 
 

@@ -152,8 +152,10 @@ def default_fields(recipe: Recipe) -> list[Field]:
     fields: list[Field] = [_around("optimizer.lr", lr)]
     if train.head_lr is not None:
         fields.append(_around("train.head_lr", train.head_lr))
-    batch = train.batch_size
-    fields.append(_choices("train.batch_size", batch, (max(1, batch // 2), batch, 2 * batch)))
+    name, batch = ("batch_size", train.batch_size)
+    if train.batch_tokens is not None:
+        name, batch = "batch_tokens", train.batch_tokens
+    fields.append(_choices(f"train.{name}", batch, (max(1, batch // 2), batch, 2 * batch)))
     if train.warmup < 1:  # else it is a number of steps
         fields.append(_choices("train.warmup", train.warmup, (0.0, 0.1, 0.2)))
     fields.append(_choices("dropout", recipe.dropout, (0.0, 0.2) if recipe.dropout is None else (0.0, 0.1, 0.2)))

@@ -1,0 +1,183 @@
+"""Temperatures equal scipy's, calibration equals scikit-learn's, and cross-fitting never uses a row's own half."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize, special
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import log_loss
+
+from polytask import seeds
+from polytask.evaluation import calibration
+from polytask.evaluation.calibration import (
+    HIGHEST,
+    LOWEST,
+    calibrate,
+    class_scores,
+    coverage,
+    cross_fitted,
+    fit_temperature,
+    quality,
+    reliability,
+    softmax,
+)
+from polytask.types import YES_NO, LabelSpace
+
+
+def drawn(rows: int, classes: int, temperature: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores, and labels that are drawn from softmax(scores / temperature)."""
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(size=(rows, classes)) * 3
+    p = special.softmax(scores / temperature, 1)
+    return scores, np.array([rng.choice(classes, p=row) for row in p])
+
+
+def loss(log_temperature: float, scores: np.ndarray, gold: np.ndarray) -> float:
+    log_p = special.log_softmax(scores / np.exp(log_temperature), 1)
+    return float(-log_p[np.arange(len(gold)), gold].mean())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([2, 3, 7]), st.floats(0.3, 5), st.sampled_from([30, 200]))
+def test_the_temperature_is_that_of_scipy(seed: int, classes: int, temperature: float, rows: int) -> None:
+    scores, gold = drawn(rows, classes, temperature, seed)
+    ends = (np.log(LOWEST), np.log(HIGHEST))
+    theirs = optimize.minimize_scalar(loss, bounds=ends, args=(scores, gold), method="bounded", options={"xatol": 1e-9})
+    found = fit_temperature(scores, gold)
+    if found is None:
+        assert np.exp(theirs.x) == pytest.approx(LOWEST, rel=1e-3)
+    else:
+        assert found == pytest.approx(np.exp(theirs.x), rel=1e-4)
+
+
+def test_the_temperature_of_the_labels_is_found() -> None:
+    for temperature in (0.5, 1.0, 2.5):
+        assert fit_temperature(*drawn(20_000, 5, temperature, 0)) == pytest.approx(temperature, rel=0.05)
+
+
+def test_rows_that_determine_no_temperature() -> None:
+    scores, _ = drawn(100, 3, 1.0, 0)
+    assert fit_temperature(scores, scores.argmax(1)) is None  # all right: the lower the better
+    assert fit_temperature(scores, scores.argmin(1)) == HIGHEST  # all wrong: the higher the better
+    assert fit_temperature(np.full((5, 2), np.nan), np.zeros(5, dtype=np.int64)) is None
+    assert fit_temperature(np.zeros((50, 3)), np.arange(50) % 3) is None  # the outputs do not depend on the text
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([2, 4]), st.integers(5, 400))
+def test_bins_and_errors_are_those_of_scikit_learn(seed: int, classes: int, rows: int) -> None:
+    scores, gold = drawn(rows, classes, 2.0, seed)
+    p = softmax(scores)
+    np.testing.assert_allclose(p, special.softmax(scores, 1), atol=1e-15)
+    right, confidence = p.argmax(1) == gold, p.max(1)
+    bins = reliability(gold, p)
+    accuracy, mean = calibration_curve(right, confidence, n_bins=15, strategy="uniform")
+    np.testing.assert_allclose([one["accuracy"] for one in bins], accuracy)
+    np.testing.assert_allclose([one["confidence"] for one in bins], mean)
+    assert sum(one["rows"] for one in bins) == rows
+    found = quality(gold, p)
+    error = sum(one["rows"] * abs(a - m) for one, a, m in zip(bins, accuracy, mean, strict=True)) / rows
+    assert found["calibration_error"] == pytest.approx(error)
+    assert found["log_loss"] == pytest.approx(log_loss(gold, p, labels=range(classes)))
+
+
+def test_yes_and_no_are_two_classes() -> None:
+    outputs = torch.tensor([-2.0, 0.5, 3.0])
+    expected = torch.stack((-outputs, outputs), -1).double().sigmoid().numpy()
+    scores_NC = class_scores(outputs, [0, 1, 1], YES_NO).scores_NC
+    np.testing.assert_allclose(softmax(scores_NC), expected)
+    np.testing.assert_allclose(softmax(scores_NC, 2.0)[:, 1], (outputs / 2).double().sigmoid())
+
+
+def test_words_with_a_tag_are_the_rows_and_those_of_a_text_stay_in_one_half() -> None:
+    labels = LabelSpace("tokens", ("A", "B", "C"), scheme="plain")
+    rng = np.random.default_rng(0)
+    gold = np.full((40, 6), -1)
+    for n, words in enumerate(rng.integers(1, 5, 40)):
+        gold[n, :words] = rng.integers(0, 3, words)
+    outputs = torch.from_numpy(rng.normal(size=(40, 4, 4))).float()  # no text has more than four words
+    outputs[..., :-1] += torch.eye(3)[torch.from_numpy(gold[:, :4])]
+    rows = class_scores(outputs, gold, labels)
+    assert len(rows.gold_N) == len(rows.example_N) == len(rows.scores_NC) == (gold >= 0).sum()
+    np.testing.assert_allclose(rows.scores_NC[:1], outputs[:1, 0, :-1].double())
+    p_NC = cross_fitted(rows.scores_NC, rows.gold_N, "task", rows.example_N)
+    used_N = np.log(p_NC[:, 0] / p_NC[:, 1]) / (rows.scores_NC[:, 0] - rows.scores_NC[:, 1])
+    inverse = {n: set(used_N[rows.example_N == n].round(6)) for n in range(40)}
+    assert all(len(own) == 1 for own in inverse.values())
+    assert len(set.union(*inverse.values())) == 2
+    assert calibrate(outputs, gold, labels, "task", None, fit=True)["rows"] == (gold >= 0).sum()
+
+
+def test_each_half_has_the_temperature_of_the_other() -> None:
+    scores, gold = drawn(101, 3, 2.0, 1)
+    found = cross_fitted(scores, gold, "task")
+    order = seeds.generator(0, "calibrate", "task").permutation(101)
+    first, second = order[:50], order[50:]
+    for used, fitted in ((first, second), (second, first)):
+        temperature = fit_temperature(scores[fitted], gold[fitted])
+        assert temperature is not None
+        np.testing.assert_allclose(found[used], special.softmax(scores[used] / temperature, 1))
+    changed = gold.copy()
+    changed[first] = (changed[first] + 1) % 3
+    np.testing.assert_array_equal(cross_fitted(scores, changed, "task")[first], found[first])
+
+
+def test_cross_fitting_does_not_flatter() -> None:
+    """With labels that no temperature explains, the fit on all rows looks better than it is on new rows."""
+    flattered, honest = [], []
+    for seed in range(60):
+        scores, gold = drawn(40, 3, 1.0, seed)
+        temperature = fit_temperature(scores, gold)
+        if temperature is not None:
+            flattered.append(quality(gold, softmax(scores, temperature))["log_loss"])
+            honest.append(quality(gold, cross_fitted(scores, gold, "t"))["log_loss"])
+    new_scores, new_gold = drawn(20_000, 3, 1.0, 999)
+    truth = quality(new_gold, softmax(new_scores))["log_loss"]  # the best that any temperature can do
+    assert np.mean(flattered) < truth
+    assert np.mean(honest) > np.mean(flattered)
+
+
+def test_coverage_and_accuracy_of_all_thresholds() -> None:
+    rng = np.random.default_rng(0)
+    confidence = rng.choice(np.linspace(0.3, 1, 30), 150)  # with ties
+    right = rng.random(150) < confidence
+    found = coverage(confidence, right, threshold=0.7)
+    for share, accuracy, threshold in found["curve"]:
+        kept = confidence >= threshold
+        assert share == pytest.approx(kept.mean())
+        assert accuracy == pytest.approx(right[kept].mean())
+    assert found["curve"][-1][0] == 1.0
+    kept = confidence >= 0.7
+    assert found["chosen"] == {"threshold": 0.7, "coverage": kept.mean(), "accuracy": right[kept].mean()}
+    for goal in found["goals"]:
+        possible = [(confidence >= t).mean() for t in confidence if right[confidence >= t].mean() >= goal["accuracy"]]
+        assert goal["coverage"] == pytest.approx(max(possible, default=0.0))
+    none = coverage(np.array([0.4, 0.5]), np.array([False, False]), threshold=0.9)
+    assert none["chosen"] == {"threshold": 0.9, "coverage": 0.0, "accuracy": None}
+    assert none["goals"][0] == {"accuracy": 0.9, "coverage": 0.0, "threshold": None}
+
+
+def test_many_rows_are_few_points() -> None:
+    rng = np.random.default_rng(0)
+    found = coverage(rng.random(5000), rng.random(5000) < 0.5)
+    assert len(found["curve"]) <= calibration.MAX_POINTS
+    assert found["chosen"] is None
+
+
+def test_what_is_reported() -> None:
+    labels = LabelSpace("classes", classes=("a", "b", "c"))
+    scores, gold = drawn(300, 3, 2.0, 3)
+    outputs = torch.from_numpy(scores).float()
+    found = calibrate(outputs, gold, labels, "t", 0.8, fit=True)
+    assert found["temperature"] == pytest.approx(fit_temperature(outputs.double().numpy(), gold))
+    assert found["after"]["log_loss"] < found["before"]["log_loss"]
+    assert found["after"]["calibration_error"] < found["before"]["calibration_error"]
+    assert found["problem"] is None
+    off = calibrate(outputs, gold, labels, "t", None, fit=False)
+    assert (off["temperature"], off["after"], off["problem"], off["coverage"]["chosen"]) == (1.0, None, None, None)
+    few = calibrate(outputs[:19], gold[:19], labels, "t", None, fit=True)
+    assert (few["temperature"], few["problem"]) == (1.0, "fewer than 20 dev rows")
+    right = calibrate(outputs, scores.argmax(1), labels, "t", None, fit=True)
+    assert (right["temperature"], right["problem"]) == (1.0, "the dev rows do not determine one")
