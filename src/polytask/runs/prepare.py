@@ -59,6 +59,8 @@ class Prepared:
     """The tasks that evaluations during training score."""
     remembered: tuple[str, ...] = ()
     """Tasks that an earlier run has learned, whose examples fill the policy's memory from the start."""
+    grown: str | None = None
+    """The task of a finished run that gets a new class, the last of its classes."""
     word_tags: TagVocabulary | None = None
     """The part-of-speech tags of the training data; None without tags."""
     temperatures: Mapping[str, float] = field(default_factory=dict)
