@@ -133,7 +133,9 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     """Finds the encoder, reads and tokenizes the data, and builds the model."""
     phases = phases or Phases()
     if recipe.add is not None:
-        raise UserError("recipe: add: this recipe adds tasks to a finished run; use polytask add-task RUN RECIPE")
+        raise UserError(
+            "recipe: add: this recipe adds to a finished run; use polytask add-task RUN RECIPE, or polytask add-class"
+        )
     plugins = use_plugins(recipe.plugins)
     check_teachers(recipe)
     folder = encoder_folder(recipe.encoder)
