@@ -29,6 +29,10 @@ class Bounds:
         return f"in {self.ends[0]}{self.low}, {self.high}{self.ends[1]}"
 
 
+OPEN = "open"
+"""Marks a choice to which plug-ins can add names: `Annotated[Literal[...], OPEN]`. Whether a name exists is checked
+when the plug-ins are known."""
+OpenKind = Annotated[LabelKind, OPEN]
 Positive = Annotated[float, Bounds(0, ends="()")]
 NonNegative = Annotated[float, Bounds(0)]
 Share = Annotated[float, Bounds(0, 1)]
@@ -65,9 +69,9 @@ class TaskSpec:
     """One task of a recipe."""
 
     name: str
-    kind: LabelKind
-    """classes (two or more), yes_no, score (a number in a range), multilabel (any number of classes per row), or text
-    (plain text without labels)."""
+    kind: OpenKind
+    """classes (two or more), yes_no, score (a number in a range), multilabel (any number of classes per row), text
+    (plain text without labels), or a kind that a plug-in registers."""
     text: tuple[str, ...]
     """Column with the text, or the two columns of a pair."""
     label: str | tuple[str, ...] | None

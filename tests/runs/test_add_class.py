@@ -310,7 +310,7 @@ def test_shared_adapters_are_no_obstacle(first: Path, new: str, tmp_path: Path, 
         (
             "team",
             "nothing",
-            "new.csv, line 2, column 'team': 'refunds': not one of the task's classes; expected billing, login, nothing",
+            "new.csv, line 2, column 'team': 'refunds': not one of the task's classes; expected billing, login, noth",
         ),
         ("team", "Refunds", "'refunds': not one of the task's classes; expected billing, login, Refunds"),
     ],

@@ -66,6 +66,13 @@ class Kind(ABC):
     """Whether its rows have labels, which can be predicted, compared and distilled."""
     stored_type: ClassVar[Literal["int", "float"]] = "int"
     """The type of the numbers that readers return."""
+    form: LabelKind | None = None
+    """For a kind of a plug-in: the built-in kind whose form its targets, outputs and predictions have, so that heads,
+    losses and metrics of that kind suit it. Default: the kind that it derives from. None for built-in kinds."""
+    examples: tuple[Any, ...] = ()
+    """For a kind of a plug-in: six or more labels as files write them, for `polytask contract`."""
+    version: str = ""
+    """For a kind of a plug-in: what changes with its code."""
 
     # --- labels in files ----------------------------------------------------------------------------------------------
     @abstractmethod

@@ -10,11 +10,11 @@ from typing import Any
 from polytask.build import complete
 from polytask.disk.hashing import sha256
 from polytask.disk.records import convert, mapping
-from polytask.plugins.files import use_plugins
 from polytask.recipe.reading import read_content, read_recipe, recipe_from, with_setting
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.bundle import Bundle, load_bundle, no_model, read_split_for
 from polytask.runs.folder import ModelFolder, RunFolder
+from polytask.runs.prepare import use_code
 from polytask.settings import TaskSpec
 from polytask.tasks.task import Split
 from polytask.types import UserError
@@ -108,7 +108,7 @@ def join_recipes(
     )
     if not any(whole.tasks[name].trained for name in map(str, new)):
         raise UserError(f"{where}: tasks: at least one new task must be trained, found `trained: false` for all")
-    use_plugins(whole.plugins, trust_plugins)
+    use_code(whole, trust_plugins)
     check_same_model(whole, old, where)
     return _frozen(whole, old, where) if whole.add and whole.add.guarantee == "frozen" else whole
 

@@ -24,6 +24,7 @@ from polytask.recipe.reading import recipe_from, with_setting
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.recipe.task_classes import DATA_FIELDS, Data
 from polytask.runs.joining import SAME, OldRun, check_same_model, old_tasks, plugins_of_both, read_old_split
+from polytask.runs.prepare import use_code
 from polytask.settings import AddSettings, TaskSpec
 from polytask.tasks.in_memory import Record, write_rows
 from polytask.tasks.splitting import choose_dev
@@ -79,6 +80,7 @@ def join_class(old: OldRun, wanted: NewClass, settings: Sequence[str] = (), trus
     _check_task_settings(content["tasks"][wanted.task], plain["tasks"][wanted.task], f"{WHERE}: tasks.{wanted.task}")
     content["tasks"] = {**content["tasks"], wanted.task: content["tasks"][wanted.task] | _joined(old, wanted, add)}
     recipe = recipe_from(content, where=WHERE)
+    use_code(recipe, trust_plugins)
     check_same_model(recipe, old, WHERE)
     return _only_new_row(recipe, old) if add.guarantee == "frozen" else recipe
 

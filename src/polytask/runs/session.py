@@ -10,6 +10,7 @@ from polytask.build import make, make_loss, option
 from polytask.heads.base import Head
 from polytask.losses.base import Loss
 from polytask.machine import skip_compiler_import, wait_for_warm_up
+from polytask.methods import form_of
 from polytask.policies.base import Policy, PolicyContext
 from polytask.recipe.records import Recipe
 from polytask.regularizers.base import Regularizer, RegularizerContext
@@ -131,7 +132,7 @@ def task_weights(prepared: Prepared, losses: Mapping[str, Loss]) -> dict[str, fl
 
 def make_policy(recipe: Recipe, weights: Mapping[str, float], steps_per_epoch: int) -> Policy:
     """The policy of the tasks in `weights`."""
-    kinds = {name: recipe.tasks[name].kind for name in weights}
+    kinds = {name: form_of(recipe.tasks[name].kind) for name in weights}
     policy: Policy = make("policy", recipe.policy, "recipe: policy", PolicyContext(weights, kinds, steps_per_epoch))
     return policy
 

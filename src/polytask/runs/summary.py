@@ -58,6 +58,8 @@ class TaskSummary:
     """Whether it was trained, or only scored (`trained: false`)."""
     thresholds: tuple[float, ...] = ()
     """For kind multilabel: the probability from which each class is predicted; empty: 0.5 for all."""
+    own_kind: str | None = None
+    """The kind of a plug-in, whose labels have the form of `kind`."""
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def teacher_outputs(
         if teacher.only_memory and memory is not None and prepared.recipe.train.interference_every is None:
             indices = memory.kept[name]
         answers = [_answers(prepared, name, bundle, indices, device) for bundle in teacher.bundles]
-        known = mean_outputs(answers, prepared.tasks[name].labels.kind)
+        known = mean_outputs(answers, prepared.tasks[name].labels.kind_name)
         outputs[name] = known.new_zeros(len(rows), *known.shape[1:])
         outputs[name][list(indices)] = known
     return outputs
