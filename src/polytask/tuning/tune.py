@@ -7,6 +7,7 @@ from typing import Any
 
 from polytask.recipe.reading import portable_content, recipe_from, with_setting
 from polytask.recipe.records import Recipe, recipe_to_mapping
+from polytask.runs.prepare import use_code
 from polytask.tuning.fields import check_fields, default_fields, read_field
 from polytask.tuning.plan import make_plan
 from polytask.tuning.result import Tuned
