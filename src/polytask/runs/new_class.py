@@ -37,7 +37,7 @@ HELD_BACK = 0.2
 """The share of the new rows that is held back for evaluation if there is no dev file."""
 DEFAULTS: dict[str, dict[str, Any]] = {
     "frozen": {"optimizer": {"name": "adamw", "lr": 1e-2}, "train": {"epochs": 10}},
-    "measured": {"optimizer": {"name": "adamw", "lr": 5e-5}, "train": {"epochs": 3, "head_lr": 1e-3}},
+    "measured": {"optimizer": {"name": "adamw", "lr": 5e-5}, "train": {"epochs": 8, "head_lr": 1e-3}},
 }
 """By guarantee: the fields of the recipe that differ from the usual defaults."""
 WHERE = "recipe"
