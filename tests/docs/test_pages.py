@@ -43,10 +43,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(words: list[str], tiny: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> str:
     takes_settings = words[1] in ("train", "check", "pretrain", "interference")
-    if words[1] in (
-        "add-task",
-        "add-class",
-    ):  # the encoder is that of the run; a tiny one that learned nothing drops by chance
+    if words[1] in ("add-task", "add-class"):  # the encoder is the run's; one that learned nothing drops by chance
         tiny, takes_settings = [*(s for s in tiny if not s.startswith("encoder")), "add.max_drop=100"], True
     extra = [w for setting in tiny for w in ("--set", setting)] if takes_settings else []
     if words[1] == "interference" and "--every" not in words:  # a tiny run is too short for the default
