@@ -89,10 +89,12 @@ def _ends(heads: tuple[Head, Head], gold: Array, metric: Metric, before: Tensor,
     head, labels = heads[0], heads[0].labels
     if not head.kind.has_labels or metric.name not in {entry.name for entry in metrics_for(labels.kind)}:
         return _resampled_ends(heads, gold, metric, before, after)
-    sides = zip(("before", "after"), heads, (before, after), strict=True)
-    rows = {name: one.kind.predicted(outputs, one.labels)[None] for name, one, outputs in sides}
+    sides = zip(heads, (before, after), strict=True)
+    pairs = [one.kind.compared(gold, one.kind.predicted(outputs, one.labels), one.labels) for one, outputs in sides]
+    rows = {name: predicted[None] for name, (_, predicted) in zip(("before", "after"), pairs, strict=True)}
     classes = max(2, len(labels.classes))
-    (comparison,) = judge([TaskData(head.task, labels.kind, classes, metric.name, gold, rows)], "before").comparisons
+    data = TaskData(head.task, labels.kind, classes, metric.name, pairs[0][0], rows)
+    (comparison,) = judge([data], "before").comparisons
     return comparison.low, comparison.high
 
 

@@ -41,6 +41,8 @@ ARGUMENTS = {
     "optimizer": ("params",),
 }
 """What a method is created with; in the other tables it is `context`."""
+FORMS = ("classes", "yes_no", "score", "multilabel")
+"""The built-in kinds whose form the kind of a plug-in can have: one row of numbers for each row of a file."""
 GROUP_OPTIONS = ("lr", "weight_decay")
 """The options that every optimizer has: training sets them for each group of parameters."""
 collected: ContextVar[list[Registered] | None] = ContextVar("collected", default=None)
@@ -107,10 +109,9 @@ def check_metric(function: Callable[..., Any], where: str) -> None:
 def check_kind_class(kind: Any, where: str) -> None:
     _check_base(KIND, kind, where)
     _check_call(kind, (), where)
-    forms = [name for name, built_in in table_of(KIND).items() if built_in.form is None and built_in.has_labels]
-    if form_of_class(kind) not in forms:
+    if form_of_class(kind) not in FORMS:
         raise UserError(
-            f"{where}: {kind.__name__}.form must be the kind whose form the labels have: one of {', '.join(forms)}; "
+            f"{where}: {kind.__name__}.form must be the kind whose form the labels have: one of {', '.join(FORMS)}; "
             f"found {kind.form!r}"
         )
 
