@@ -129,9 +129,9 @@ def test_before_training_no_prediction_changes(first: Path, new: str, tmp_path: 
     "method",
     [
         [],
-        ["policy={name: replay, size: 20}", "add.distill=0.5"],
+        pytest.param(["policy={name: replay, size: 20}", "add.distill=0.5"], marks=pytest.mark.slow),
         ["regularizers=[{name: ewc, samples: 10}, lwf]"],
-        ["train.parts=adapters"],
+        pytest.param(["train.parts=adapters"], marks=pytest.mark.slow),
     ],
 )
 def test_measured_trains_with_every_method(method: list[str], first: Path, new: str, tmp_path: Path) -> None:
@@ -259,18 +259,18 @@ def test_a_list_of_classes_gets_one_more(tmp_path: Path, tiny_settings: list[str
 
 
 # --- a run like any other ---------------------------------------------------------------------------------------------
-def test_a_stopped_run_ends_with_the_same_bits(first: Path, new: str, tmp_path: Path) -> None:
-    for guarantee in ("frozen", "measured"):
-        settings = [*SHORT, f"add.guarantee={guarantee}"]
-        straight = add_class(first, "team", "refunds", new, folder=tmp_path / f"{guarantee}1", settings=settings)
-        folder = tmp_path / f"{guarantee}2"
-        stopped = start_adding_class(first, "team", "refunds", new, folder=folder, settings=settings)
-        list(itertools.islice(stopped.steps(), 3))
-        resumed = start_adding_class(first, "team", "refunds", new, folder=folder, settings=settings, resume=True)
-        assert resumed.session.step == 2
-        finished = resumed.complete()
-        assert weights(straight.folder) == weights(finished.folder)
-        assert straight.summary.added == finished.summary.added
+@pytest.mark.parametrize("guarantee", ["frozen", pytest.param("measured", marks=pytest.mark.slow)])
+def test_a_stopped_run_ends_with_the_same_bits(guarantee: str, first: Path, new: str, tmp_path: Path) -> None:
+    settings = [*SHORT, f"add.guarantee={guarantee}"]
+    straight = add_class(first, "team", "refunds", new, folder=tmp_path / f"{guarantee}1", settings=settings)
+    folder = tmp_path / f"{guarantee}2"
+    stopped = start_adding_class(first, "team", "refunds", new, folder=folder, settings=settings)
+    list(itertools.islice(stopped.steps(), 3))
+    resumed = start_adding_class(first, "team", "refunds", new, folder=folder, settings=settings, resume=True)
+    assert resumed.session.step == 2
+    finished = resumed.complete()
+    assert weights(straight.folder) == weights(finished.folder)
+    assert straight.summary.added == finished.summary.added
 
 
 def test_the_result_can_be_used_and_get_more(first: Path, new: str, tmp_path: Path, monkeypatch: Any) -> None:
@@ -291,6 +291,7 @@ def test_the_result_can_be_used_and_get_more(first: Path, new: str, tmp_path: Pa
     assert compare_runs([third.folder, fourth.folder], "comparison")["comparisons"]
 
 
+@pytest.mark.slow
 def test_shared_adapters_are_no_obstacle(first: Path, new: str, tmp_path: Path, tiny_settings: list[str]) -> None:
     recipe = read_recipe(first / "recipe.yaml", ["adapter={name: shared, adapter: {name: houlsby, size: 4}}"])
     folder = polytask.start_training(recipe, tmp_path / "old").complete().folder
