@@ -119,7 +119,7 @@ def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[in
 
 
 def _answers_to_texts(bundle: Bundle, name: str, examples: Sequence[Example]) -> Tensor:
-    if KINDS[bundle.specs[name].kind].per_word:
+    if bundle.model.head(name).kind.per_word:
         texts = bundle.tokenize_words([WordText(one.texts[0], one.words or ()) for one in examples])
     else:
         texts = bundle.tokenize([one.texts for one in examples])
