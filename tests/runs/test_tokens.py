@@ -285,7 +285,7 @@ def recipe_of(task: dict[str, Any], settings: list[str]) -> Any:
         (["text=[text, spans]"], "text: must be one column for kind tokens"),
         (["kind=classes", "scheme=bio"], "scheme: must be left out for kind classes"),
         (["head=linear"], "linear does not support kind tokens; choose one of: tags"),
-        (["loss=focal"], "loss: must be left out for kind tokens"),
+        (["metrics=[seqeval.metrics:f1_score]"], "metrics: must be left out for kind tokens"),
         (["metric=matthews"], "no metric for labels of kind tokens 'matthews'"),
         (["classes=[person, place]"], "is not one of the task's classes"),
         (["label=text"], "'Rosalind' is not among the labels of the training rows"),
@@ -303,6 +303,32 @@ def test_the_report_shows_classes_tags_and_mistakes(run: Finished) -> None:
     for words in ("a tag for each word", "The table counts spans", "Confusion matrix", "one of 9 tags for each word"):
         assert words in page.text, words
     assert "a tag for each word: `O`" in (run.folder / "model" / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("loss", ["{name: cross_entropy, smoothing: 0.1, class_weights: balanced}", "focal"])
+def test_other_losses_learn_and_use_rows_without_labels(
+    run: Finished, tmp_path: Path, settings: list[str], loss: str
+) -> None:
+    rows = "".join(json.dumps({"text": text, "spans": None}) + "\n" for text in (*TEXTS, LONG) * 4)
+    (tmp_path / "more.jsonl").write_text(rows)
+    more = [f"tasks.entities.unlabelled={tmp_path / 'more.jsonl'}", f"teachers.entities={run.folder}"]
+    plain = train(ENTITIES, tmp_path / "plain", [*settings, f"tasks.entities.loss={loss}"])
+    taught = train(ENTITIES, tmp_path / "taught", [*settings, f"tasks.entities.loss={loss}", *more])
+    own = [one.summary.evaluations["dev"]["entities"]["loss"] for one in (run, plain, taught)]
+    assert np.isfinite(own).all()
+    assert len(set(own)) == 3
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        ("ordinal", "ordinal does not support kind tokens; choose one of: cross_entropy, focal"),
+        ("{name: focal, class_weights: [1, 2]}", "class_weights: must be one number above 0 for each of the 9 classes"),
+    ],
+)
+def test_losses_that_are_refused(tmp_path: Path, settings: list[str], loss: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        start_training(read_recipe(ENTITIES, [*settings, f"tasks.entities.loss={loss}"]), tmp_path / "run")
 
 
 def test_two_recipes_are_compared(tmp_path: Path, settings: list[str]) -> None:

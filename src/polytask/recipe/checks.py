@@ -156,7 +156,7 @@ def _check_words(task: TaskSpec, where: str) -> None:
         raise UserError(f"{where}.text: must be one column for kind tokens, found {len(task.text)}")
     if not isinstance(task.label, str):
         raise UserError(f"{where}.label: must be one column for kind tokens, found {list(task.label or ())}")
-    for name in ("tags", "metrics", "range", "loss"):
+    for name in ("tags", "metrics", "range"):
         if (value := getattr(task, name)) not in (None, ()):
             raise UserError(f"{where}.{name}: must be left out for kind tokens, found {value!r}")
 
