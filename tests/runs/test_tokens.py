@@ -196,6 +196,35 @@ def test_probabilities_of_tags_are_calibrated(run: Finished) -> None:
     }
 
 
+def test_spans_that_are_not_sure_are_left_out(tmp_path: Path, settings: list[str]) -> None:
+    settings = [*settings, "tasks.entities.loss={name: cross_entropy, class_weights: balanced}"]
+    run = train(ENTITIES, tmp_path / "plain", settings)
+    (plain,) = load(run.folder).predict("entities", LONG)
+    assert plain.spans
+    threshold = float(np.median([span.probability for span in plain.spans]))
+    (sure,) = load(run.folder, abstain_below=threshold).predict("entities", LONG)
+    assert sure.spans == tuple(span for span in plain.spans if span.probability >= threshold)
+    assert sure.abstained
+    assert not plain.abstained
+    assert sum(tag.startswith("B-") for tag in sure.label or ()) == len(sure.spans)
+    done = train(ENTITIES, tmp_path / "run", [*settings, f"tasks.entities.abstain_below={threshold}"])
+    assert load(done.folder).predict("entities", LONG) == [sure]
+    assert done.summary.evaluations["dev"] == run.summary.evaluations["dev"]  # scores count all spans
+    (tmp_path / "new.jsonl").write_text(json.dumps({"text": LONG}) + "\n")
+    written = predict_file(load(done.folder), "entities", str(tmp_path / "new.jsonl"), tmp_path / "out.jsonl")
+    assert written.abstained == {"entities": 1}
+    (row,) = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert len(row["predicted_entities"]) == len(sure.spans)
+    assert row["abstained_entities"] is True
+    rows = lines(done.folder)
+    assert [row["prediction"] for row in rows] == [row["prediction"] for row in lines(run.folder)]
+    unsure = [any(span["probability"] < threshold for span in row["spans"]) for row in rows]
+    assert [row.get("abstained", False) for row in rows] == unsure
+    chosen = done.summary.calibration["entities"]["coverage"]["chosen"]
+    assert 0 < chosen["coverage"] < 1
+    assert "Predicted spans that are kept" in (done.folder / "report.html").read_text()
+
+
 def test_batches_of_tokens_and_tasks_that_stop(tmp_path: Path, settings: list[str]) -> None:
     more = [
         "train.batch_tokens=200",
@@ -246,6 +275,10 @@ def test_parts_of_speech_are_plain_tags(tmp_path: Path, settings: list[str]) -> 
     assert read_tasks(finished.folder / "model" / "tasks.json").tasks["t"].scheme == "plain"
     metrics = finished.summary.evaluations["dev"]["t"]["metrics"]
     assert metrics["f1"]["value"] == metrics["accuracy"]["value"]
+    assert finished.summary.evaluations["dev"]["t"]["primary"] == finished.summary.tasks["t"].metric == "accuracy"
+    assert finished.summary.baselines["t"]["metric"] == "accuracy"
+    (none,) = load(finished.folder, abstain_below=1.0).predict("t", "dogs bark")
+    assert (none.label, none.spans, none.abstained) == (("", ""), (), True)
     assert finished.summary.tasks["t"].data["dev"]["labels"] == {"names": ["ADV", "NOUN", "VERB"], "counts": [9, 9, 9]}
 
 

@@ -16,7 +16,7 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 """The classes of marked spans, in the order of their appearance in the text."""
 WITHOUT_TEXT = "no text and no prediction"
 TRUNCATED = "more tokens than max_length, and only a part of the text was used"
-ABSTAINED = "no label, because all probabilities are below the threshold"
+ABSTAINED = "no label, or fewer spans, because of probabilities below the threshold"
 
 
 def run(
@@ -65,7 +65,8 @@ def run(
         typer.Option(
             min=0,
             max=1,
-            help="Leave the label empty where no class has at least this probability. Default: as in the recipe.",
+            help="Leave the label empty where no class has at least this probability, and leave out spans with less. "
+            "Default: as in the recipe.",
             show_default=False,
         ),
     ] = None,

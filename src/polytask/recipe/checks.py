@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from polytask.recipe.records import SELECT_WORDS, Recipe
-from polytask.settings import AddSettings, TaskSpec, TrainSettings
+from polytask.settings import ABSTAINING, AddSettings, TaskSpec, TrainSettings
 from polytask.types import UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
@@ -129,9 +129,9 @@ def _check_task(task: TaskSpec, where: str) -> None:
             f"{list(task.classes)}"
         )
     _check_labels(task, where)
-    if task.abstain_below is not None and task.kind not in ("classes", "yes_no"):
+    if task.abstain_below is not None and task.kind not in ABSTAINING:
         raise UserError(
-            f"{where}.abstain_below: is only for kinds classes and yes_no, which have probabilities; found "
+            f"{where}.abstain_below: is only for kinds {', '.join(ABSTAINING)}; found "
             f"{task.abstain_below} for kind {task.kind}"
         )
     for reference in task.metrics:
