@@ -91,6 +91,32 @@ def test_predictions_are_tags_and_spans(run: Finished) -> None:
     assert (empty.label, empty.spans) == (None, None)
 
 
+def test_the_tag_of_one_word_is_explained(run: Finished) -> None:
+    model = load(run.folder)
+    text = "Ada Lovelace lived in London, and Ada's dog too."
+    found = model.explain(text, task="entities", word="London")
+    temperature = model.bundle.temperatures["entities"]
+
+    def probability(text: str, index: int) -> float:
+        (outputs,) = model.outputs("entities", [(text,)])
+        tags = (outputs[0, index, :-1] / temperature).softmax(-1)
+        return float(tags[model.bundle.labels["entities"].classes.index(str(found.label))])
+
+    assert [word.word for word in found.words] == ["Ada", "Lovelace", "lived", "in", "and", "Ada's", "dog", "too"]
+    assert all(text[word.start : word.end] == word.word for word in found.words)
+    before, behind = found.words[1], found.words[-1]
+    whole = probability(text, 4)
+    assert before.value == pytest.approx(whole - probability(text.replace("Lovelace", ""), 3), abs=1e-5)
+    assert behind.value == pytest.approx(whole - probability(text.replace("too", ""), 4), abs=1e-5)
+    assert model.explain(text, task="entities", word=4, label="B-place").label == "B-place"
+    assert "Ada's" not in [one.word for one in model.explain(text, task="entities", word=7).words]
+    for word in ("Ada", "Rome", 99, None):
+        with pytest.raises(UserError, match="`word` must be a word that occurs once, or the number of a word"):
+            model.explain(text, task="entities", word=word)
+    with pytest.raises(UserError, match="explain: label: there is no class 'B-river'"):
+        model.explain(text, task="entities", word="London", label="B-river")
+
+
 def test_one_text_is_marked_in_the_terminal(run: Finished) -> None:
     (prediction,) = load(run.folder, few=True).predict("entities", TEXTS[0])
     plain = mark_spans(prediction, TEXTS[0]).plain.removeprefix("entities: ")

@@ -36,6 +36,14 @@ def _can_be_left_out(field: str, task: Mapping[str, Any]) -> bool:
     return (field == "label" and task.get("kind") == "text") or (field == "train" and task.get("trained") is False)
 
 
+NOT_FOR_WORDS = {
+    "tags": "tags of a column are an input of tasks with one label per text",
+    "metrics": "functions of your own take one label per text, not one per word",
+    "range": "it has no scores",
+}
+"""Fields of a task that kind tokens does not have, and why."""
+
+
 def check_recipe(recipe: Recipe, where: str) -> None:
     """Raises a UserError that names the first field whose value does not fit the others."""
     parts = Path(recipe.name).parts
@@ -156,9 +164,9 @@ def _check_words(task: TaskSpec, where: str) -> None:
         raise UserError(f"{where}.text: must be one column for kind tokens, found {len(task.text)}")
     if not isinstance(task.label, str):
         raise UserError(f"{where}.label: must be one column for kind tokens, found {list(task.label or ())}")
-    for name in ("tags", "metrics", "range"):
+    for name, why in NOT_FOR_WORDS.items():
         if (value := getattr(task, name)) not in (None, ()):
-            raise UserError(f"{where}.{name}: must be left out for kind tokens, found {value!r}")
+            raise UserError(f"{where}.{name}: must be left out for kind tokens: {why}; found {value!r}")
 
 
 def _check_labels(task: TaskSpec, where: str) -> None:
