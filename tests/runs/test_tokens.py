@@ -231,6 +231,7 @@ def test_spans_that_are_not_sure_are_left_out(tmp_path: Path, settings: list[str
     (sure,) = load(run.folder, abstain_below=threshold).predict("entities", LONG)
     assert sure.spans == tuple(span for span in plain.spans if span.probability >= threshold)
     assert sure.abstained
+    assert mark_spans(sure, LONG).plain.endswith("(without spans whose probability is below the threshold)")
     assert not plain.abstained
     assert sum(tag.startswith("B-") for tag in sure.label or ()) == len(sure.spans)
     done = train(ENTITIES, tmp_path / "run", [*settings, f"tasks.entities.abstain_below={threshold}"])

@@ -12,6 +12,7 @@ from polytask.cli.console import plain_console
 from polytask.cli.cuda import start_cuda
 from polytask.cli.options import RunFolder, TrustPlugins
 
+LEFT_OUT = "without spans whose probability is below the threshold"
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 """The classes of marked spans, in the order of their appearance in the text."""
 WITHOUT_TEXT = "no text and no prediction"
@@ -131,7 +132,8 @@ def mark_spans(prediction: "polytask.Prediction", text: str, probabilities: str 
         marked.append(text[end : span.start])
         marked.append(f"[{span.text}", f"bold {style}").append(f" {span.label}{share}]", style)
         end = span.end
-    return marked.append(text[end:])
+    marked.append(text[end:])
+    return marked.append(f"  ({LEFT_OUT})", "dim") if prediction.abstained else marked
 
 
 def format_prediction(prediction: "polytask.Prediction", probabilities: str = "top") -> str:
