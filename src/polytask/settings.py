@@ -39,6 +39,8 @@ Share = Annotated[float, Bounds(0, 1)]
 Rate = Annotated[float, Bounds(0, 1, "[)")]
 Count = Annotated[int, Bounds(1, 10**9)]
 Size = Annotated[int, Bounds(1, 2**16)]
+ABSTAINING: tuple[LabelKind, ...] = ("classes", "yes_no", "tokens")
+"""The kinds of labels that `abstain_below` is for: those whose predictions have one probability."""
 MaxLength = Annotated[int, Bounds(4, 10**6)]
 """At least 4: a pair has three special tokens."""
 Truncate = Literal["end", "start", "error"]
@@ -112,7 +114,8 @@ class TaskSpec:
     """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder. A name
     without a module is a metric that a plug-in registers."""
     abstain_below: Share | None = None
-    """For classes and yes_no: a prediction whose highest probability is lower has no label. Default: always a label."""
+    """For classes and yes_no: a prediction whose highest probability is lower has no label. For tokens: spans with a
+    lower probability are left out. Default: always a label."""
     weight: Positive = 1.0
     """Factor of the task's loss, in addition to `train.loss_scale`."""
     standardize: bool = True

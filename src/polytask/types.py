@@ -130,7 +130,8 @@ class Prediction:
     truncated: bool = False
     """Whether tokens were cut off, because there are more than the model's `max_length`."""
     abstained: bool = False
-    """Whether the label is None because no class has a probability of at least `abstain_below`."""
+    """Whether the label is None because no class has a probability of at least `abstain_below`. For tags of words:
+    whether spans with a lower probability were left out."""
     words: tuple[tuple[int, int], ...] | None = None
     """For tags of words: the first character of each word, and the one after its last."""
     word_texts: tuple[str, ...] | None = None

@@ -71,7 +71,7 @@ def before_and_after(
         moved = now.value - was.value
         ends = (moved, moved)
         if not same and scores[0].examples > 1:
-            ends = _ends((head, after_head), labels[task], primary_of(specs[task]), one, other)
+            ends = _ends((head, after_head), labels[task], primary_of(specs[task], head.labels), one, other)
         compared[task] = OldTask(
             metric=scores[0].primary,
             examples=scores[0].examples,

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from polytask.methods import KIND, find_method
 from polytask.recipe.records import SELECT_WORDS, Recipe
-from polytask.settings import AddSettings, TaskSpec, TrainSettings
+from polytask.settings import ABSTAINING, AddSettings, TaskSpec, TrainSettings
 from polytask.types import LabelKind, UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
@@ -35,6 +35,14 @@ def check_blanks(tasks: Mapping[str, Mapping[str, Any]], where: str) -> None:
 
 def _can_be_left_out(field: str, task: Mapping[str, Any]) -> bool:
     return (field == "label" and task.get("kind") == "text") or (field == "train" and task.get("trained") is False)
+
+
+NOT_FOR_WORDS = {
+    "tags": "tags of a column are an input of tasks with one label per text",
+    "metrics": "functions of your own take one label per text, not one per word",
+    "range": "it has no scores",
+}
+"""Fields of a task that kind tokens does not have, and why."""
 
 
 def check_recipe(recipe: Recipe, where: str) -> None:
@@ -132,9 +140,9 @@ def _check_task(task: TaskSpec, where: str) -> None:
             f"{list(task.classes)}"
         )
     _check_labels(task, where)
-    if task.abstain_below is not None and task.kind not in ("classes", "yes_no"):
+    if task.abstain_below is not None and task.kind not in ABSTAINING:
         raise UserError(
-            f"{where}.abstain_below: is only for kinds classes and yes_no, which have probabilities; found "
+            f"{where}.abstain_below: is only for kinds {', '.join(ABSTAINING)}; found "
             f"{task.abstain_below} for kind {task.kind}"
         )
     for reference in task.metrics:
@@ -159,9 +167,9 @@ def _check_words(task: TaskSpec, where: str) -> None:
         raise UserError(f"{where}.text: must be one column for kind tokens, found {len(task.text)}")
     if not isinstance(task.label, str):
         raise UserError(f"{where}.label: must be one column for kind tokens, found {list(task.label or ())}")
-    for name in ("tags", "metrics", "range", "loss"):
+    for name, why in NOT_FOR_WORDS.items():
         if (value := getattr(task, name)) not in (None, ()):
-            raise UserError(f"{where}.{name}: must be left out for kind tokens, found {value!r}")
+            raise UserError(f"{where}.{name}: must be left out for kind tokens: {why}; found {value!r}")
 
 
 def _check_labels(task: TaskSpec, where: str) -> None:

@@ -26,6 +26,8 @@ from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
 from polytask.evaluation.calibration import KINDS as CALIBRATED
+from polytask.heads.base import Head
+from polytask.kinds.tokens import sure_tags
 from polytask.methods import KIND, find_method
 from polytask.model import MultiTaskModel
 from polytask.plugins.files import Plugin, copy_plugins, read_copies, using_plugins
@@ -33,7 +35,7 @@ from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import check_task_name
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
-from polytask.settings import Bounds, MaxLength, MethodChoice, OpenKind, Share, TaskSpec, Truncate
+from polytask.settings import ABSTAINING, Bounds, MaxLength, MethodChoice, OpenKind, Share, TaskSpec, Truncate
 from polytask.tasks.task import Split, read_split
 from polytask.text.packing import Packer
 from polytask.text.tagging import (
@@ -48,7 +50,7 @@ from polytask.text.tagging import (
 from polytask.text.texts import Texts
 from polytask.text.tokenizer import TextTokenizer
 from polytask.text.words import WordText, encode_words
-from polytask.types import YES_NO, LabelKind, LabelSpace, Prediction, TagScheme, UserError
+from polytask.types import YES_NO, Label, LabelKind, LabelSpace, Prediction, TagScheme, UserError
 
 FORMAT = 1
 AGAIN = "train again, or restore it from a copy"
@@ -149,7 +151,7 @@ class TaskEntry:
         self._check_thresholds(where)
         if self.kind not in CALIBRATED and self.temperature != 1:
             raise UserError(f"{where}.temperature: must be 1 for kind {self.kind}, found {self.temperature}")
-        if self.kind not in ("classes", "yes_no") and self.abstain_below is not None:
+        if self.kind not in ABSTAINING and self.abstain_below is not None:
             raise UserError(f"{where}.abstain_below: kind {self.kind} has none, found {self.abstain_below}")
         low, high = self.range
         if not low < high or not math.isfinite(high - low):
@@ -288,18 +290,27 @@ class Bundle:
         labelled = head.decode(outputs)
         calibrated = labelled if temperature == 1 else head.decode(head.kind.scaled(outputs, temperature))
         threshold = self.specs[task].abstain_below if abstain_below is None else abstain_below
-        threshold = threshold if head.labels.kind in ("classes", "yes_no") else None
+        threshold = threshold if head.labels.kind in ABSTAINING else None
         predictions = []
         for one, scaled, tokens in zip(
             labelled, calibrated, self.packer.full_lengths(lengths_NW, head.reading).tolist(), strict=True
         ):
-            shares = scaled.probabilities
             truncated = tokens > self.packer.max_length and not head.kind.per_word  # long texts are read in windows
-            abstained = threshold is not None and shares is not None and max(shares.values()) < threshold
-            label = None if abstained and not keep_labels else one.label
-            measured = {"tokens": tokens, "truncated": truncated, "abstained": abstained}
-            predictions.append(replace(scaled, label=label, **measured))
+            sure = one.label if threshold is None else _sure_label(replace(scaled, label=one.label), head, threshold)
+            measured = {"tokens": tokens, "truncated": truncated, "abstained": sure != one.label}
+            predictions.append(replace(scaled, label=one.label if keep_labels else sure, **measured))
         return predictions
+
+
+def _sure_label(prediction: Prediction, head: Head, threshold: float) -> Label:
+    """The label of a prediction without what is less probable than the threshold: None, or tags with fewer spans."""
+    if prediction.word_probabilities is not None:
+        tags, scheme = prediction.label, head.labels.scheme
+        assert isinstance(tags, tuple)
+        assert scheme is not None
+        return sure_tags(tags, prediction.word_probabilities, scheme, threshold)
+    assert prediction.probabilities is not None
+    return prediction.label if max(prediction.probabilities.values()) >= threshold else None
 
 
 def save_bundle(bundle: Bundle, folder: Path) -> None:

@@ -237,7 +237,7 @@ def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
         range=(labels.low, labels.high) if labels.kind == "score" else None,
         text=tuple(spec.text),
         label=spec.label,
-        metric=primary_of(spec).name,
+        metric=primary_of(spec, labels).name,
         trained=spec.trained,
         thresholds=prepared.model.head(spec.name).labels.thresholds,
         data={name: describe_split(split, labels, prepared.packer, separate) for name, split in task.splits.items()},

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from polytask.settings import ABSTAINING
 from polytask.types import LabelSpace, Prediction, UserError, unknown
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class AddedColumns:
     lists: bool = False
     """Whether the file's format has lists."""
     abstains: bool = False
-    """Whether predictions may have no label because all probabilities are too low."""
+    """Whether predictions may have no label, or fewer spans, because probabilities are too low."""
 
     def __post_init__(self) -> None:
         if self.probabilities not in PROBABILITIES:
@@ -116,7 +117,7 @@ def _rounded(probability: float) -> float:
 def added_columns(predictor: "Predictor", task: str, probabilities: str, lists: bool) -> AddedColumns:
     """The columns of a task of a model."""
     labels, spec = predictor.bundle.labels[task], predictor.spec(task)
-    abstains = labels.kind in ("classes", "yes_no") and (spec.abstain_below, predictor.abstain_below) != (None, None)
+    abstains = labels.kind in ABSTAINING and (spec.abstain_below, predictor.abstain_below) != (None, None)
     return AddedColumns(task, labels, probabilities, lists, abstains)
 
 
