@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polytask.kinds.in_batch import false_negatives
 from polytask.model import MultiTaskModel
-from polytask.regularizers.in_batch_negatives import InBatchNegatives, false_negatives, text_hashes
+from polytask.regularizers.in_batch_negatives import InBatchNegatives, text_hashes
 from polytask.stream import Reading
 from polytask.text.packing import Packer, Part
 from polytask.types import UserError

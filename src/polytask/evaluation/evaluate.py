@@ -62,7 +62,7 @@ def predictions_of(outputs: Tensor, head: Head, labels: np.ndarray) -> Predictio
         log_losses, num_masked = head.surprise(outputs).double().numpy().T
         return Predictions(num_masked, log_losses)
     kind, space = head.kind, head.labels
-    gold, predicted = (kind.for_metrics(values, space) for values in (labels, kind.predicted(outputs, space)))
+    gold, predicted = kind.compared(labels, kind.predicted(outputs, space), space)
     return Predictions(gold, predicted, kind.probabilities(outputs, space))
 
 
@@ -81,6 +81,8 @@ def _prediction_line(example: Example, prediction: Prediction) -> str:
         measured = f', "tokens": {prediction.tokens}, "truncated": {_to_json(prediction.truncated)}'
     if prediction.abstained:
         measured += ', "abstained": true'
+    if prediction.rank is not None:
+        measured += f', "rank": {prediction.rank}'
     if prediction.probabilities is None:
         return f'{line}"prediction": {_to_json(prediction.label)}{measured}}}\n'
     shares = ", ".join([f"{_class_to_json(name)}: {_rounded(p)}" for name, p in prediction.probabilities.items()])

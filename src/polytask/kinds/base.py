@@ -54,6 +54,10 @@ class LabelReader(ABC):
                 self._seen[value] = number
         return number
 
+    def read_texts(self, texts: Sequence[str]) -> int:
+        """Returns the number that is stored for a row without a label."""
+        return 0
+
     @abstractmethod
     def _read(self, value: object) -> int | float: ...
 
@@ -63,7 +67,11 @@ class Kind(ABC):
 
     name: ClassVar[LabelKind]
     has_labels: ClassVar[bool] = True
-    """Whether its rows have labels, which can be predicted, compared and distilled."""
+    """Whether the rows of its files have labels."""
+    has_predictions: ClassVar[bool] = True
+    """Whether it has predictions, which can be written, scored and compared."""
+    compared_field: ClassVar[str] = "prediction"
+    """What metrics compare with the labels: a field of a file of predictions."""
     stored_type: ClassVar[Literal["int", "float"]] = "int"
     """The type of the numbers that readers return."""
 
@@ -153,6 +161,16 @@ class Kind(ABC):
     def for_metrics(self, targets: Array, labels: LabelSpace) -> Array:
         """Converts targets to what metrics take: class numbers, 0 and 1, or scores in the task's range."""
         return targets.astype(np.int64)
+
+    def compared(self, gold: Array, predicted: Array, labels: LabelSpace) -> tuple[Array, Array]:
+        """Converts true and predicted targets to what metrics take."""
+        return self.for_metrics(gold, labels), self.for_metrics(predicted, labels)
+
+    def compared_values(
+        self, gold: Sequence[Any], predicted: Sequence[Any], classes: Sequence[str]
+    ) -> tuple[Array, Array]:
+        """Converts labels and predictions of a file of predictions to what metrics take."""
+        return self.numbers(gold, classes), self.numbers(predicted, classes)
 
     def vote(self, near_NK: Array, weights_NK: Array, labels: LabelSpace) -> tuple[Array, Array | None]:
         """Predicts targets from those of the nearest training rows, with class probabilities if there are classes."""

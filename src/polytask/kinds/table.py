@@ -2,10 +2,12 @@
 
 from polytask.kinds.base import Kind
 from polytask.kinds.classes import Classes
+from polytask.kinds.match import Match
 from polytask.kinds.multilabel import MultiLabel
 from polytask.kinds.score import Score
 from polytask.kinds.text import PlainText
 from polytask.kinds.yes_no import YesNo
 from polytask.types import LabelKind
 
-KINDS: dict[LabelKind, Kind] = {kind.name: kind for kind in (Classes(), YesNo(), Score(), MultiLabel(), PlainText())}
+_KINDS = (Classes(), YesNo(), Score(), MultiLabel(), Match(), PlainText())
+KINDS: dict[LabelKind, Kind] = {kind.name: kind for kind in _KINDS}

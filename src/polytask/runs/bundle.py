@@ -25,6 +25,7 @@ from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
+from polytask.kinds.table import KINDS
 from polytask.model import MultiTaskModel
 from polytask.plugins.files import Plugin, copy_plugins, read_copies, using_plugins
 from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
@@ -83,6 +84,9 @@ class TaskEntry:
     temperature: Annotated[float, Bounds(0, 1000, "(]")] = 1.0
     """What outputs are divided by before probabilities are computed; 1 in models of earlier versions."""
     abstain_below: Share | None = None
+    bounded: bool = True
+    """Whether `range` is the lowest and the highest score. If not, it is the mean of the training scores, and the mean
+    plus their standard deviation."""
 
     @classmethod
     def of(cls, spec: TaskSpec, labels: LabelSpace, temperature: float = 1.0) -> "TaskEntry":
@@ -101,16 +105,19 @@ class TaskEntry:
             separator=labels.separator,
             temperature=temperature,
             abstain_below=spec.abstain_below,
+            bounded=labels.bounded,
         )
 
     def check(self, where: str) -> None:
         """Refuses what no training run writes."""
-        if len(self.text) not in ((1,) if self.kind == "text" else (1, 2)):
+        if len(self.text) not in {"text": (1,), "match": (2,)}.get(self.kind, (1, 2)):
             raise UserError(f"{where}.text: must be one column, or two for a pair, found {len(self.text)}")
         if len(self.tags) not in (0, len(self.text)):
             raise UserError(f"{where}.tags: must be one column for each text, found {len(self.tags)}")
-        if (self.label is None) != (self.kind == "text"):
-            raise UserError(f"{where}.label: every kind except text has a label, found {self.label!r} for {self.kind}")
+        if (self.label is None) == KINDS[self.kind].has_labels:
+            raise UserError(
+                f"{where}.label: every kind except text and match has a label, found {self.label!r} for {self.kind}"
+            )
         fixed = YES_NO.classes if self.kind == "yes_no" else ()
         if isinstance(self.label, tuple) and (self.kind != "multilabel" or self.label != self.classes):
             raise UserError(f"{where}.label: must be one column, found {self.label!r:.200} for {self.kind}")
@@ -125,9 +132,12 @@ class TaskEntry:
         low, high = self.range
         if not low < high or not math.isfinite(high - low):
             raise UserError(f"{where}.range: must be the lowest score and a higher one, found {[low, high]}")
+        if not self.bounded and self.kind != "score":
+            raise UserError(f"{where}.bounded: only scores can be without a range, found kind {self.kind}")
         if self.standardized_by is not None:
             mean, deviation = self.standardized_by
-            if self.kind != "score" or not low <= mean <= high or not 0 < deviation <= high - low:
+            in_range = self.bounded and low <= mean <= high and 0 < deviation <= high - low
+            if self.kind != "score" or not in_range:
                 raise UserError(
                     f"{where}.standardized_by: must be the mean and the standard deviation of scores in the range, "
                     f"found {[mean, deviation]} for kind {self.kind}"
@@ -145,7 +155,8 @@ class TaskEntry:
     def labels(self, vocabulary: int = 0) -> LabelSpace:
         vocabulary = vocabulary if self.kind == "text" else 0
         several = self.thresholds, self.separator
-        return LabelSpace(self.kind, self.classes, *self.range, vocabulary, self.standardized_by, *several)
+        labels = LabelSpace(self.kind, self.classes, *self.range, vocabulary, self.standardized_by, *several)
+        return replace(labels, bounded=self.bounded)
 
     def spec(self, name: str) -> TaskSpec:
         return TaskSpec(
@@ -155,7 +166,7 @@ class TaskEntry:
             self.label,
             train="",
             dev="",
-            range=self.range,
+            range=self.range if self.bounded else None,
             metric=self.metric,
             head=self.head.choice(),
             encoding=self.encoding,

@@ -220,7 +220,7 @@ def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
     return TaskSummary(
         kind=spec.kind,
         classes=tuple(labels.classes),
-        range=(labels.low, labels.high) if spec.kind == "score" else None,
+        range=(labels.low, labels.high) if spec.kind == "score" and labels.bounded else None,
         text=tuple(spec.text),
         label=spec.label,
         metric=primary_of(spec).name,

@@ -15,6 +15,7 @@ from polytask.evaluation.baselines import untrained_baseline
 from polytask.evaluation.calibration import before_and_after
 from polytask.evaluation.evaluate import evaluate, split_outputs, write_predictions
 from polytask.evaluation.packed_splits import PackedSplits
+from polytask.kinds.table import KINDS
 from polytask.machine import pick_device
 from polytask.plugins.files import use_plugins
 from polytask.recipe.in_memory import file_of
@@ -146,7 +147,7 @@ def untrained_baselines(prepared: Prepared) -> dict[str, dict[str, Any]]:
     return {
         name: untrained_baseline(prepared.model, task.spec, task.labels, task.splits, prepared.packer, prepared.bf16)
         for name, task in prepared.tasks.items()
-        if name in prepared.evaluated and task.spec.kind != "text" and {"train", "dev"} <= set(task.splits)
+        if name in prepared.evaluated and KINDS[task.spec.kind].has_predictions and {"train", "dev"} <= set(task.splits)
     }
 
 
@@ -161,10 +162,15 @@ def _write_predictions(path: Path, bundle: Bundle, task: str, outputs: torch.Ten
 
     Every row has a label, also where the model abstains: the file shows what the model would have predicted.
     """
-    if bundle.labels[task].kind == "text":
+    labels = bundle.labels[task]
+    kind = KINDS[labels.kind]
+    if not kind.has_predictions:
         return None
-    lengths_NW = text_lengths(data, bundle.tokenizer)
-    write_predictions(path, data.examples(), bundle.predictions(task, outputs, lengths_NW, keep_labels=True))
+    predictions = bundle.predictions(task, outputs, text_lengths(data, bundle.tokenizer), keep_labels=True)
+    if kind.compared_field == "rank":
+        _, ranks_N = kind.compared(data.labels, kind.predicted(outputs, labels), labels)
+        predictions = [replace(one, rank=rank) for one, rank in zip(predictions, ranks_N.tolist(), strict=True)]
+    write_predictions(path, data.examples(), predictions)
     return path
 
 

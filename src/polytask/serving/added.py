@@ -43,11 +43,12 @@ class AddedColumns:
 
     @cached_property
     def types(self) -> dict[str, pa.DataType]:
-        label, probability = pa.float64() if self.labels.kind == "score" else pa.string(), pa.float64()
+        is_number = self.labels.kind in ("score", "match")
+        label, probability = pa.float64() if is_number else pa.string(), pa.float64()
         if self.labels.kind == "multilabel":
             label, probability = (pa.list_(label), pa.list_(probability)) if self.lists else (label, pa.string())
         types = {f"predicted_{self.task}": label}
-        if self.labels.kind != "score" and self.probabilities != "none":
+        if not is_number and self.probabilities != "none":
             types[f"probability_{self.task}"] = probability
             if self.probabilities == "all":
                 types |= {self._class_column(name): pa.float64() for name in self.labels.classes}

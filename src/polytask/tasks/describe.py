@@ -45,7 +45,8 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
     if not split.is_labelled:
         return {}
     if labels.kind == "score":
-        edges = np.linspace(0, 1, 11)
+        ends = (0.0, 1.0) if labels.bounded else (split.labels.min(initial=0.0), split.labels.max(initial=1.0))
+        edges = np.linspace(float(ends[0]), float(ends[1]), 11)
         counts, _ = np.histogram(split.labels, bins=edges)
         return {"edges": [labels.unscaled(edge) for edge in edges.tolist()], "counts": counts.tolist()}
     balance = {"names": list(labels.classes), "counts": list(class_counts(split, labels))}
@@ -60,7 +61,14 @@ def class_counts(split: Split, labels: LabelSpace) -> tuple[int, ...]:
 
 
 def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]:
-    """Scores the best constant prediction by this metric: one class, one score, or the classes' shares."""
+    """Scores the best constant prediction by this metric: one class, one score, or the classes' shares.
+
+    Pairs of kind match have none: a random order of the candidates is scored, of which one is right.
+    """
+    if labels.kind == "match":
+        ranks = np.arange(1, len(np.unique(split.labels[:, 1])) + 1)
+        value, what = float(metric.function(np.ones_like(ranks), ranks)), f"a random order of {len(ranks):,} candidates"
+        return {"metric": metric.name, "value": value, "what": what}
     if labels.kind == "score":
         gold = labels.unscaled(split.labels.astype(np.float64))
         middle = np.median(gold) if metric.name == "mae" else gold.mean()
