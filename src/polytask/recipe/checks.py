@@ -98,6 +98,12 @@ def _check_train(recipe: Recipe, where: str) -> None:
             f"{where}.batch_tokens: cannot be combined with batch_size, which sets the number of examples; leave "
             f"batch_size out (or at {TrainSettings.batch_size}, its default), found {train.batch_size}"
         )
+    pairs = [name for name, task in recipe.tasks.items() if task.kind == "match" and task.trained]
+    if pairs and train.batch_size < 2 and train.batch_tokens is None:
+        raise UserError(
+            f"{where}.batch_size: must be at least 2 for task {pairs[0]} of kind match, which compares the pairs of a "
+            f"batch; found {train.batch_size}"
+        )
     if train.stop == "per_task" and train.patience is None:
         raise UserError(f"{where}.stop: per_task needs `patience`, the number of evaluations without improvement")
     if train.select == "last" and train.patience is not None and train.stop == "all":

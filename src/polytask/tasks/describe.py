@@ -45,9 +45,8 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
     if not split.is_labelled:
         return {}
     if labels.kind == "score":
-        ends = (0.0, 1.0) if labels.bounded else (split.labels.min(initial=0.0), split.labels.max(initial=1.0))
-        edges = np.linspace(float(ends[0]), float(ends[1]), 11)
-        counts, _ = np.histogram(split.labels, bins=edges)
+        # Without a range, the ends are those of the scores.
+        counts, edges = np.histogram(split.labels.astype(np.float64), 10, (0, 1) if labels.bounded else None)
         return {"edges": [labels.unscaled(edge) for edge in edges.tolist()], "counts": counts.tolist()}
     balance = {"names": list(labels.classes), "counts": list(class_counts(split, labels))}
     if labels.kind == "multilabel":
