@@ -12,7 +12,7 @@ from polytask.settings import Positive
 from polytask.stream import Encoded, Pooling, Reading
 from polytask.types import LabelKind, LabelSpace
 
-MAX_BLOCK = 4096
+MAX_BLOCK = 2048
 """The largest number of pairs that are compared with each other: a split is divided into equal blocks of at most this
 size."""
 
@@ -22,8 +22,8 @@ class MatchHead(Head):
 
     `-log( exp(cos(u_i, v_i)/temperature) / sum_j exp(cos(u_i, v_j)/temperature) )`, mean over the pairs i of the step,
     where u and v are the pooled texts. The sum has the candidates j of the step but those that are right answers too: a
-    v_j with the text of u_i or v_i, and the other partners of u_i. `symmetric: true` takes the mean with the same loss
-    from v to u. The prediction is cos(u, v). There are no parameters.
+    v_j with the text of u_i, of v_i, or of another partner of u_i in the step. `symmetric: true` takes the mean with the
+    same loss from v to u. The prediction is cos(u, v). There are no parameters.
 
     Paper: Henderson et al., "Efficient Natural Language Response Suggestion for Smart Reply", 2017.
     Differences: cosines and temperature as in sentence-transformers' MultipleNegativesRankingLoss (scale = 1 /

@@ -12,7 +12,11 @@ def ranking_losses(scores_BB: Tensor, left_out_BB: Tensor) -> Tensor:
 
 
 def false_negatives(u_B: Tensor, v_B: Tensor, positive_B: Tensor) -> Tensor:
-    """[i, j]: v_j is a right answer to u_i although it is not the one of row i. Equal texts have equal numbers."""
-    same_text_BB = (v_B == v_B[:, None]) | (v_B == u_B[:, None])
+    """[i, j]: v_j is a right answer to u_i although it is not the one of row i. Equal texts have equal numbers.
+
+    Right are u_i and v_i themselves, and the partners of the text u_i in positive rows.
+    """
+    same_v_BB = v_B == v_B[:, None]
     also_positive_BB = (u_B == u_B[:, None]) & positive_B
-    return (same_text_BB | also_positive_BB).fill_diagonal_(False)
+    partner_BB = also_positive_BB.float() @ same_v_BB.float() > 0
+    return (same_v_BB | (v_B == u_B[:, None]) | partner_BB).fill_diagonal_(False)

@@ -25,7 +25,7 @@ class InBatchNegatives(Regularizer):
     u and v are the pooled texts of pair tasks whose head encodes the texts separately (bi, cosine, joint), pooled as
     the head does. Positive pairs are those labelled yes, and those with a score of at least `threshold` on a scale from
     0 to 1. The candidates v_j are those of all the task's pairs in the step, positive or not. False negatives are left
-    out: a candidate with the same tokens as u_i or v_i, and other positive partners of the same u_i. `symmetric: true`
+    out: a candidate with the same tokens as u_i, v_i or another positive partner of u_i in the step. `symmetric: true`
     takes the mean with the same loss from v to u. Mean over a task's positive pairs, summed over the tasks (all that
     fit, or `tasks`), without their weights. The penalty of a step without positive pairs is 0.
 

@@ -189,7 +189,7 @@ def _kind_without_label(columns: Sequence[Column], texts: Sequence[Column]) -> t
 def _scale(spec: TaskSpec) -> tuple[float, float] | None:
     """Returns the integers around all scores of the files, if they look like the ends of a scale such as 1 to 5."""
     low, high = _whole_range(spec)
-    is_scale = (-MOST_OF_A_SCALE <= low and high <= MOST_OF_A_SCALE) or (low in (0, 1) and high == PERCENT)
+    is_scale = (low >= -MOST_OF_A_SCALE and high <= MOST_OF_A_SCALE) or (low in (0, 1) and high == PERCENT)
     return (low, high) if is_scale else None
 
 
