@@ -132,7 +132,11 @@ def test_a_task_joins_a_run_and_stays_when_others_are_added(tiny_run: Finished, 
     content = {"kind": "match", "text": ["question", "article"]}
     content |= {"train": "sample:articles-train", "dev": "sample:articles-dev"}
     short = ["train.epochs=1", "train.steps_per_epoch=4"]
-    added = add_task(tiny_run.folder, {"tasks": {"articles": content}}, tmp_path / "added", short)
+    new = {"tasks": {"articles": content}, "policy": "replay"}
+    with pytest.raises(UserError, match=r"the head of task articles has no parameters.*guarantee: measured"):
+        add_task(tiny_run.folder, {"tasks": {"articles": content}}, tmp_path / "frozen", short)
+    measured = [*short, "add={guarantee: measured, max_drop: null}"]
+    added = add_task(tiny_run.folder, new, tmp_path / "added", measured)
     assert read_tasks(added.folder / "model" / "tasks.json").tasks["articles"].label is None
     opinion = {"kind": "classes", "text": "text", "label": "opinion"}
     opinion |= {"train": "sample:opinions-train", "dev": "sample:opinions-dev"}

@@ -22,8 +22,8 @@ class MatchHead(Head):
 
     `-log( exp(cos(u_i, v_i)/temperature) / sum_j exp(cos(u_i, v_j)/temperature) )`, mean over the pairs i of the step,
     where u and v are the pooled texts. The sum has the candidates j of the step but those that are right answers too: a
-    v_j with the text of u_i, of v_i, or of another partner of u_i in the step. `symmetric: true` takes the mean with the
-    same loss from v to u. The prediction is cos(u, v). There are no parameters.
+    v_j with the text of u_i, of v_i, or of another partner of u_i in the step. `symmetric: true` takes the mean with
+    the same loss from v to u. The prediction is cos(u, v). There are no parameters.
 
     Paper: Henderson et al., "Efficient Natural Language Response Suggestion for Smart Reply", 2017.
     Differences: cosines and temperature as in sentence-transformers' MultipleNegativesRankingLoss (scale = 1 /
