@@ -15,6 +15,7 @@ TEXTS = {
     "questions": ("question1", "question2"),
     "similarity": ("sentence1", "sentence2"),
     "tickets": ("text",),
+    "articles": ("question", "article"),
 }
 
 
