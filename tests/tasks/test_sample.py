@@ -15,7 +15,6 @@ TEXTS = {
     "questions": ("question1", "question2"),
     "similarity": ("sentence1", "sentence2"),
     "tickets": ("text",),
-    "articles": ("question", "article"),
 }
 
 
@@ -66,6 +65,17 @@ def test_tickets_have_several_topics_in_many_combinations() -> None:
     assert 0.02 < sum(names == [""] for names in everything) / len(everything) < 0.1
     assert len({tuple(names) for names in everything}) > 20
     assert all(names == sorted(names) for names in everything)
+
+
+def test_articles_are_pairs_whose_second_text_may_repeat() -> None:
+    pairs = {part: [(row["question"], row["article"]) for row in rows("articles", part)] for part in ("train", "dev")}
+    assert [len(pairs[part]) for part in ("train", "dev")] == [300, 110]
+    for found in pairs.values():
+        questions, articles = zip(*found, strict=True)
+        assert len(set(questions)) == len(found)
+        assert 0.8 * len(found) < len(set(articles)) < len(found)
+    train, dev = ({plain(text) for pair in found for text in pair} for found in pairs.values())
+    assert not train & dev
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -56,7 +56,8 @@ def guess_task(
     free = [column for column in columns if column.name not in not_free]
     chosen, label_reason = _given_label(source, columns, label) if label else _guess_label(name, free)
     rest = [column for column in columns if column is not chosen]
-    texts, text_reason = (given_texts, f"text: {_quoted(text or ())}, as given") if given_texts else _guess_texts(rest)
+    given = (given_texts, f"text: {_quoted(text or ())}, as given") if given_texts else None
+    texts, text_reason = given or _only_pair(chosen, rest) or _guess_texts(rest)
     if chosen in texts:
         raise UserError(f"{train}: column {texts[0].name!r} is given both as text and as label of task {name}")
     kind, kind_reason = _guess_kind(chosen) if chosen is not None else _kind_without_label(rest, texts)
@@ -151,6 +152,14 @@ def _guess_texts(columns: Sequence[Column]) -> tuple[list[Column], str]:
         )
     best = named[0] if named and named[0].mean_length * 4 > by_length[0].mean_length else by_length[0]
     return [best], f"text: column {best.name!r}, {best.mean_length:.0f} characters on average"
+
+
+def _only_pair(label: Column | None, columns: Sequence[Column]) -> tuple[list[Column], str] | None:
+    """Returns the two columns with texts of a file that has no label and nothing else but ids and dates."""
+    texts = [column for column in columns if not (column.is_id or column.is_date)]
+    if label is not None or len(texts) != 2 or not all(column.is_text for column in texts):
+        return None
+    return texts, f"text: columns {texts[0].name!r} and {texts[1].name!r}, the only ones"
 
 
 def _quoted(names: Sequence[str]) -> str:
