@@ -80,7 +80,9 @@ BY_LABELS = [metric for metric in METRICS if metric.columns is None]
 def test_a_metric_over_leading_axes_is_the_metric_row_by_row(metric) -> None:
     rng = np.random.default_rng(3)
     shape = (2, 3, 50, 4) if metric.kinds == ("multilabel",) else (2, 3, 50)
-    gold, predicted = rng.integers(0, 2, shape), rng.integers(0, 2, shape)
+    gold, predicted = rng.integers(1, 3, shape), rng.integers(1, 3, shape)  # ranks start at 1
+    if metric.kinds != ("match",):
+        gold, predicted = gold - 1, predicted - 1
     together = metric.function(gold, predicted)
     assert together.shape == (2, 3)
     for index in np.ndindex(2, 3):
