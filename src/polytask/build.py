@@ -154,9 +154,9 @@ def make_packer(recipe: Recipe, tokenizer: TextTokenizer, tagged: bool = False) 
 
 # --- the model --------------------------------------------------------------------------------------------------------
 def head_choice(spec: TaskSpec) -> MethodChoice:
-    """The recipe's head, or the default: mlm for plain text, match for kind match, else linear, or cross for a pair."""
-    default = {"text": "mlm", "match": "match"}.get(spec.kind, "cross" if spec.is_pair else "linear")
-    return spec.head or MethodChoice(default)
+    """The recipe's head, or the default: that of the kind, else linear for one text and cross for a pair."""
+    usual = {"text": "mlm", "tokens": "tags", "match": "match"}
+    return spec.head or MethodChoice(usual.get(spec.kind, "cross" if spec.is_pair else "linear"))
 
 
 def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:

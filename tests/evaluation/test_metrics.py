@@ -79,10 +79,9 @@ BY_LABELS = [metric for metric in METRICS if metric.columns is None]
 @pytest.mark.parametrize("metric", BY_LABELS, ids=lambda metric: f"{metric.name}-{metric.kinds[0]}")
 def test_a_metric_over_leading_axes_is_the_metric_row_by_row(metric) -> None:
     rng = np.random.default_rng(3)
-    shape = (2, 3, 50, 4) if metric.kinds == ("multilabel",) else (2, 3, 50)
-    gold, predicted = rng.integers(1, 3, shape), rng.integers(1, 3, shape)  # ranks start at 1
-    if metric.kinds != ("match",):
-        gold, predicted = gold - 1, predicted - 1
+    shape = (2, 3, 50, *{"multilabel": (4,), "tokens": (3, 4)}.get(metric.kinds[0], ()))
+    lowest = 1 if metric.kinds == ("match",) else 0  # ranks start at 1
+    gold, predicted = rng.integers(lowest, 2 + lowest, shape), rng.integers(lowest, 2 + lowest, shape)
     together = metric.function(gold, predicted)
     assert together.shape == (2, 3)
     for index in np.ndindex(2, 3):

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from functools import lru_cache
 from itertools import starmap
 from pathlib import Path
@@ -16,10 +17,11 @@ from polytask.evaluation.own_metrics import own_metrics
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.evaluation.scoring import Predictions, score
 from polytask.heads.base import Head, TextHead
+from polytask.kinds.tokens import located
 from polytask.model import MultiTaskModel
 from polytask.settings import TaskSpec
 from polytask.text.packing import Packer
-from polytask.types import EvalReport, Example, Prediction, TaskScore, TokenizedExamples
+from polytask.types import EvalReport, Example, Prediction, TagScheme, TaskScore, TokenizedExamples
 
 
 def split_outputs(
@@ -72,6 +74,14 @@ def write_predictions(path: Path, examples: Iterable[Example], predictions: Iter
         file.writelines(starmap(_prediction_line, zip(examples, predictions, strict=True)))
 
 
+def with_places(
+    examples: Iterable[Example], predictions: Iterable[Prediction], scheme: TagScheme
+) -> Iterator[Prediction]:
+    """Yields the predictions of tags with the places of their words and spans in the texts."""
+    for example, prediction in zip(examples, predictions, strict=True):
+        yield located(prediction, example.texts[0], example.words or (), scheme)
+
+
 def _prediction_line(example: Example, prediction: Prediction) -> str:
     """The JSON object with the row and its prediction, as json.dumps writes it, but faster."""
     texts = ", ".join([_to_json(text) for text in example.texts])
@@ -83,6 +93,10 @@ def _prediction_line(example: Example, prediction: Prediction) -> str:
         measured += ', "abstained": true'
     if prediction.rank is not None:
         measured += f', "rank": {prediction.rank}'
+    if prediction.spans is not None:
+        spans = [asdict(span) | {"probability": round(span.probability, 6)} for span in prediction.spans]
+        words = f'"words": {_to_json(prediction.words)}, "spans": {_to_json(spans)}'
+        return f'{line}"prediction": {_to_json(prediction.label)}, {words}{measured}}}\n'
     if prediction.probabilities is None:
         return f'{line}"prediction": {_to_json(prediction.label)}{measured}}}\n'
     shares = ", ".join([f"{_class_to_json(name)}: {_rounded(p)}" for name, p in prediction.probabilities.items()])

@@ -61,6 +61,13 @@ class LabelReader(ABC):
     @abstractmethod
     def _read(self, value: object) -> int | float: ...
 
+    def read_words(self, words: Sequence[tuple[int, int]], value: object) -> list[int]:
+        """Returns the numbers of the labels of words, for kinds that are `per_word`; raises LabelProblem.
+
+        `words` has the first character of each word of the text, and the one after its last.
+        """
+        raise NotImplementedError("labels of this kind are those of texts, not of words")
+
 
 class Kind(ABC):
     """A kind of label. Shapes: B or N examples, C classes, K models."""
@@ -74,6 +81,9 @@ class Kind(ABC):
     """What metrics compare with the labels: a field of a file of predictions."""
     stored_type: ClassVar[Literal["int", "float"]] = "int"
     """The type of the numbers that readers return."""
+    per_word: ClassVar[bool] = False
+    """Whether each word of a text has a label (`LabelReader.read_words`). Stored labels are then [N, W], with NO_LABEL
+    behind the last word of a row."""
 
     # --- labels in files ----------------------------------------------------------------------------------------------
     @abstractmethod
@@ -124,6 +134,15 @@ class Kind(ABC):
     @abstractmethod
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the loss of each example: [B]."""
+
+    def terms(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the terms of the mean loss (`losses.base.Loss.terms`): losses [B], and their weights [B]."""
+        losses_B = self.losses(outputs, targets)
+        return losses_B, torch.ones_like(losses_B)
+
+    def scaled(self, outputs: Tensor, temperature: float) -> Tensor:
+        """Returns outputs whose probabilities have this temperature."""
+        return outputs / temperature
 
     def uninformed(self, targets: Tensor, num_outputs: int) -> Tensor:
         """Returns outputs for these examples that ignore the texts: equal probabilities, or the mean score."""

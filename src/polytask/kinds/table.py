@@ -6,8 +6,9 @@ from polytask.kinds.match import Match
 from polytask.kinds.multilabel import MultiLabel
 from polytask.kinds.score import Score
 from polytask.kinds.text import PlainText
+from polytask.kinds.tokens import Tokens
 from polytask.kinds.yes_no import YesNo
 from polytask.types import LabelKind
 
-_KINDS = (Classes(), YesNo(), Score(), MultiLabel(), Match(), PlainText())
-KINDS: dict[LabelKind, Kind] = {kind.name: kind for kind in _KINDS}
+_ALL: tuple[Kind, ...] = (Classes(), YesNo(), Score(), MultiLabel(), Tokens(), Match(), PlainText())
+KINDS: dict[LabelKind, Kind] = {kind.name: kind for kind in _ALL}

@@ -11,7 +11,7 @@ from polytask.types import KINDS_WITHOUT_LABEL, UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 REQUIRED = {
-    "kind": "classes, yes_no, score, multilabel, match or text",
+    "kind": "classes, yes_no, score, multilabel, tokens, match or text",
     "text": "the name of the column with the text, or of two columns",
     "label": "the name of the column with the labels",
     "train": "the file with the training rows",
@@ -122,6 +122,7 @@ def _check_task(task: TaskSpec, where: str) -> None:
         )
     if task.kind in KINDS_WITHOUT_LABEL:
         _check_without_label(task, where)
+    _check_words(task, where)
     if task.kind == "score":
         if task.range is not None and not task.range[0] < task.range[1]:
             raise UserError(f"{where}.range: the first value must be lower than the second, found {list(task.range)}")
@@ -130,7 +131,10 @@ def _check_task(task: TaskSpec, where: str) -> None:
                 f"{where}.standardize: false needs `range`, the lowest and the highest score: without a range, scores "
                 "are standardized by the training labels"
             )
-    if task.classes is not None and (
+    if task.classes is not None and task.kind == "tokens":
+        if not task.classes or len(set(task.classes)) < len(task.classes):
+            raise UserError(f"{where}.classes: must be different classes of spans, or tags; found {list(task.classes)}")
+    elif task.classes is not None and (
         task.kind not in ("classes", "multilabel") or len(set(task.classes)) < max(2, len(task.classes))
     ):
         raise UserError(
@@ -150,6 +154,24 @@ def _check_task(task: TaskSpec, where: str) -> None:
                 f"{where}.metrics: must be functions as module:function, or metrics that a plug-in registers; found "
                 f"{reference!r}"
             )
+
+
+def _check_words(task: TaskSpec, where: str) -> None:
+    if task.kind != "tokens":
+        if task.scheme is not None:
+            raise UserError(f"{where}.scheme: must be left out for kind {task.kind}, found {task.scheme!r}")
+        if task.format == "conll":
+            raise UserError(
+                f"{where}.format: conll files have words with tags, for kind tokens; found kind {task.kind}"
+            )
+        return
+    if task.is_pair:
+        raise UserError(f"{where}.text: must be one column for kind tokens, found {len(task.text)}")
+    if not isinstance(task.label, str):
+        raise UserError(f"{where}.label: must be one column for kind tokens, found {list(task.label or ())}")
+    for name in ("tags", "metrics", "range", "loss"):
+        if (value := getattr(task, name)) not in (None, ()):
+            raise UserError(f"{where}.{name}: must be left out for kind tokens, found {value!r}")
 
 
 def _check_labels(task: TaskSpec, where: str) -> None:
