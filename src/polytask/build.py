@@ -154,8 +154,8 @@ def make_packer(recipe: Recipe, tokenizer: TextTokenizer, tagged: bool = False) 
 
 # --- the model --------------------------------------------------------------------------------------------------------
 def head_choice(spec: TaskSpec) -> MethodChoice:
-    """The recipe's head, or the default: mlm for plain text, tags for words, linear for one text, cross for a pair."""
-    usual = {"text": "mlm", "tokens": "tags"}
+    """The recipe's head, or the default: that of the kind, else linear for one text and cross for a pair."""
+    usual = {"text": "mlm", "tokens": "tags", "match": "match"}
     return spec.head or MethodChoice(usual.get(spec.kind, "cross" if spec.is_pair else "linear"))
 
 
@@ -168,6 +168,10 @@ def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
         problem = f"{choice.name} does not support kind {labels.kind}"
     elif len(spec.text) not in method.texts:
         problem = f"{choice.name} does not support {len(spec.text)} text(s)"
+    elif _lacks_range(method, labels):
+        problem = (
+            f"{choice.name} needs scores with a range (to use it, write tasks.{spec.name}.range: [LOWEST, HIGHEST])"
+        )
     if problem:
         raise UserError(f"{where}: {problem}; choose one of: {', '.join(fitting_heads(spec, labels)) or 'none'}")
     head: Head = make("head", choice, where, spec.name, labels, hidden)
@@ -176,7 +180,12 @@ def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
 
 def fitting_heads(spec: TaskSpec, labels: LabelSpace) -> list[str]:
     """The heads that support a task's kind of labels and its number of texts."""
-    return [name for name, head in HEADS.items() if labels.kind in head.kinds and len(spec.text) in head.texts]
+    fitting = {name: head for name, head in HEADS.items() if labels.kind in head.kinds and len(spec.text) in head.texts}
+    return [name for name, head in fitting.items() if not _lacks_range(head, labels)]
+
+
+def _lacks_range(head: type[Head], labels: LabelSpace) -> bool:
+    return labels.kind == "score" and head.needs_range and not labels.bounded
 
 
 def make_loss(spec: TaskSpec, labels: LabelSpace, counts: tuple[int, ...]) -> Loss | None:

@@ -72,14 +72,15 @@ class TaskSpec:
 
     name: str
     kind: OpenKind
-    """classes (two or more), yes_no, score (a number in a range), multilabel (any number of classes per row), tokens (a
-    tag for each word), text (plain text without labels), or a kind that a plug-in registers."""
+    """classes (two or more), yes_no, score (a number), multilabel (any number of classes per row), tokens (a tag for
+    each word), match (pairs of texts that belong together, without labels), text (plain text without labels), or a kind
+    that a plug-in registers."""
     text: tuple[str, ...]
     """Column with the text, or the two columns of a pair. For kind tokens, texts or lists of words."""
     label: str | tuple[str, ...] | None
-    """Column with the label. Kind text has none. For kind multilabel: a column with a list of classes, or a list of
-    columns of 0 and 1, whose names are the classes. For kind tokens: a column with one tag for each word, or with lists
-    of spans, [{start: 0, end: 3, label: person}]."""
+    """Column with the label. Kinds match and text have none. For kind multilabel: a column with a list of classes, or a
+    list of columns of 0 and 1, whose names are the classes. For kind tokens: a column with one tag for each word, or
+    with lists of spans, [{start: 0, end: 3, label: person}]."""
     train: str | None
     """Training data: a csv, tsv, jsonl, parquet, xlsx[#SHEET] or CoNLL file; sample:NAME; or
     hub:DATASET[/CONFIG][@REVISION]#SPLIT. Can be left out with `trained: false`."""
@@ -106,10 +107,11 @@ class TaskSpec:
     """For kind multilabel: the probability from which a class is predicted. tuned: after training, each class gets the
     threshold with its highest F1 on dev. A number: the same threshold for all classes."""
     range: tuple[float, float] | None = None
-    """Lowest and highest score. Required for kind score."""
+    """For kind score: the lowest and the highest score. Labels outside are errors, and predictions are never outside.
+    Default: any number; scores are standardized by the training labels, and predictions are not limited."""
     metric: str | None = None
     """Primary metric, which chooses the best checkpoint. Default: accuracy; pearson for scores; f1_micro for
-    multilabel; f1 of spans for tokens; perplexity for text. data.md lists the others."""
+    multilabel; f1 of spans for tokens; mrr for match; perplexity for text. data.md lists the others."""
     metrics: tuple[str, ...] = ()
     """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder. A name
     without a module is a metric that a plug-in registers."""

@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-LabelKind = Literal["classes", "yes_no", "score", "multilabel", "tokens", "text"]
+LabelKind = Literal["classes", "yes_no", "score", "multilabel", "tokens", "match", "text"]
 TagScheme = Literal["bio", "bioes", "plain"]
 """How the tags of words mark spans: see kinds/schemes.py."""
+KINDS_WITHOUT_LABEL: tuple[LabelKind, ...] = ("match", "text")
+"""The kinds whose files have no labels. (`Kind.has_labels` says the same, but needs torch.)"""
 Label = str | float | tuple[str, ...] | None
 """A label as files write it: a class name, yes or no, a score, or several class names; None if there is none."""
 
@@ -24,7 +26,7 @@ class UserError(ValueError):
 # --- labels and examples ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class LabelSpace:
-    """The possible labels of a task: class names, no/yes, a range of scores, or the tokens of plain text."""
+    """The possible labels of a task: class names, no/yes, scores, the tokens of plain text, or none (match)."""
 
     kind: LabelKind
     classes: tuple[str, ...] = ()
@@ -38,6 +40,9 @@ class LabelSpace:
     """For several classes per row: the probability from which each class is predicted; empty: 0.5 for all."""
     separator: str = ""
     """For several classes per row: what separates them in a column of text."""
+    bounded: bool = True
+    """For scores: whether `low` and `high` are the ends of a range. If not, they are the mean of the training scores
+    and the mean plus a standard deviation, so that a scaled score is a standardized one, of any size."""
     scheme: TagScheme | None = None
     """For tags of words: how they mark spans."""
     own_kind: "LabelKind | None" = None
@@ -49,11 +54,11 @@ class LabelSpace:
         return self.own_kind or self.kind
 
     def scaled(self, score: float) -> float:
-        """Maps a score from the range to [0, 1], which is what heads learn."""
+        """Maps a score from the range to [0, 1] (without a range, to a standardized score): what heads learn."""
         return (score - self.low) / (self.high - self.low)
 
     def unscaled(self, value: Any) -> Any:
-        """Maps a number in [0, 1], or an array of them, to scores in the range."""
+        """Maps a scaled score, or an array of them, to the scale of the task's files."""
         return self.low + value * (self.high - self.low)
 
     def from_standardized(self, value: Any) -> Any:
@@ -90,7 +95,8 @@ class TokenizedExamples(Protocol):
     @property
     def labels(self) -> "npt.NDArray[Any]":
         """Labels as heads learn them: class indices (int64); 0 and 1, or scores in [0, 1] (float32); [N, C] of 0 and 1
-        (float32) for several classes per row; zeros for text. NO_LABEL for an example without a label."""
+        (float32) for several classes per row; [N, 2] numbers of texts (int64) for match; zeros for text. NO_LABEL for
+        an example without a label."""
 
     def __len__(self) -> int: ...
 
@@ -114,7 +120,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A task's prediction for one example: a class name, yes or no, a score, or a tuple of class names.
+    """A task's prediction for one example: a class name, yes or no, a score, a tuple of class names, or a cosine.
 
     For tags of words, the label is a tuple with one tag for each word, and the fields from `words` on are set.
     """
@@ -132,6 +138,8 @@ class Prediction:
     abstained: bool = False
     """Whether the label is None because no class has a probability of at least `abstain_below`. For tags of words:
     whether spans with a lower probability were left out."""
+    rank: int | None = None
+    """For kind match, in files of predictions: the place of the first right candidate among those of the split."""
     words: tuple[tuple[int, int], ...] | None = None
     """For tags of words: the first character of each word, and the one after its last."""
     word_texts: tuple[str, ...] | None = None

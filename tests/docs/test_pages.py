@@ -65,6 +65,7 @@ PAGES = [
     "get-started",
     "interference",
     "kinds",
+    "match",
     "probabilities",
     "python",
     "tagging",

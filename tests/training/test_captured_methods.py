@@ -34,6 +34,10 @@ WORDS = "{kind: tokens, text: text, label: spans, train: 'sample:entities-train'
 TOPICS = (
     "{kind: multilabel, text: text, label: topics, train: 'sample:tickets-train', dev: 'sample:tickets-dev', loss: %s}"
 )
+PAIRS = (
+    "{kind: match, text: [question, article], train: 'sample:articles-train', dev: 'sample:articles-dev', head: "
+    "{name: match, symmetric: true}}"
+)
 NEEDS = {
     "ewc": ["sampler=in_order", "regularizers=[{name: ewc, samples: 10}]"],
     "lwf": ["sampler=in_order"],
@@ -57,6 +61,9 @@ CASES = {
     "multilabel smart": [f"tasks.topics={TOPICS % 'null'}", *NEEDS["smart"]],
     "multilabel gem": [f"tasks.topics={TOPICS % '{name: focal, class_weights: balanced}'}", "policy=gem"],
     "multilabel weights": [f"tasks.topics={TOPICS % '{name: cross_entropy, class_weights: balanced}'}"],
+    "match": [f"tasks.articles={PAIRS}"],
+    "match smart": [f"tasks.articles={PAIRS}", *NEEDS["smart"]],
+    "match gem": [f"tasks.articles={PAIRS}", "policy=gem"],
     "accumulate": ["train.accumulate=2"],
     "accumulate gem": ["train.accumulate=2", "policy=gem"],
     "gem and smart": ["policy=gem", *NEEDS["smart"]],
@@ -83,7 +90,9 @@ STATIC = [
     *(
         case
         for case in CASES
-        if case.startswith(("regularizer", "text", "multilabel", "words", "accumulate", "lwf", "lnsr", "l2_sp"))
+        if case.startswith(
+            ("regularizer", "text", "multilabel", "words", "match", "accumulate", "lwf", "lnsr", "l2_sp")
+        )
     ),
     *("policy dwa", "policy pcgrad", "memory gem", "memory a_gem", "gem and smart", "optimizer lamb", "smoothing"),
     "unlabelled",

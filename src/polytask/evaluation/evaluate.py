@@ -93,6 +93,8 @@ def _prediction_line(example: Example, prediction: Prediction) -> str:
         measured = f', "tokens": {prediction.tokens}, "truncated": {_to_json(prediction.truncated)}'
     if prediction.abstained:
         measured += ', "abstained": true'
+    if prediction.rank is not None:
+        measured += f', "rank": {prediction.rank}'
     if prediction.spans is not None:
         spans = [asdict(span) | {"probability": round(span.probability, 6)} for span in prediction.spans]
         words = f'"words": {_to_json(prediction.words)}, "spans": {_to_json(spans)}'

@@ -6,6 +6,7 @@ from polytask.heads.cosine import CosineHead
 from polytask.heads.cross import CrossHead
 from polytask.heads.joint import JointHead
 from polytask.heads.linear import LinearHead
+from polytask.heads.match import MatchHead
 from polytask.heads.mlm import MlmHead
 from polytask.heads.simcse import SimcseHead
 from polytask.heads.tags import TagsHead
@@ -16,6 +17,7 @@ HEADS: dict[str, type[Head]] = {
     "cross": CrossHead,
     "joint": JointHead,
     "linear": LinearHead,
+    "match": MatchHead,
     "mlm": MlmHead,
     "simcse": SimcseHead,
     "tags": TagsHead,

@@ -234,7 +234,7 @@ def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
         kind=labels.kind,
         own_kind=labels.own_kind,
         classes=tuple(labels.classes),
-        range=(labels.low, labels.high) if labels.kind == "score" else None,
+        range=(labels.low, labels.high) if labels.kind == "score" and labels.bounded else None,
         text=tuple(spec.text),
         label=spec.label,
         metric=primary_of(spec, labels).name,

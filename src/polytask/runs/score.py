@@ -15,6 +15,7 @@ from polytask.evaluation.baselines import untrained_baseline
 from polytask.evaluation.calibration import before_and_after
 from polytask.evaluation.evaluate import evaluate, split_outputs, with_places, write_predictions
 from polytask.evaluation.packed_splits import PackedSplits
+from polytask.kinds.table import KINDS
 from polytask.machine import pick_device
 from polytask.recipe.in_memory import file_of
 from polytask.recipe.reading import read_recipe
@@ -161,12 +162,17 @@ def _write_predictions(path: Path, bundle: Bundle, task: str, outputs: torch.Ten
 
     Every row has a label, also where the model abstains: the file shows what the model would have predicted.
     """
-    if bundle.labels[task].kind == "text":
+    labels = bundle.labels[task]
+    kind = KINDS[labels.kind]
+    if not kind.has_predictions:
         return None
-    lengths_NW, scheme = text_lengths(data, bundle.tokenizer), bundle.labels[task].scheme
+    lengths_NW, scheme = text_lengths(data, bundle.tokenizer), labels.scheme
     predictions: Iterable[Prediction] = bundle.predictions(task, outputs, lengths_NW, keep_labels=True)
     if scheme is not None:
         predictions = with_places(data.examples(), predictions, scheme)
+    if kind.compared_field == "rank":
+        _, ranks_N = kind.compared(data.labels, kind.predicted(outputs, labels), labels)
+        predictions = [replace(one, rank=rank) for one, rank in zip(predictions, ranks_N.tolist(), strict=True)]
     write_predictions(path, data.examples(), predictions)
     return path
 

@@ -46,8 +46,8 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
     if not split.is_labelled:
         return {}
     if labels.kind == "score":
-        edges = np.linspace(0, 1, 11)
-        counts, _ = np.histogram(split.labels, bins=edges)
+        # Without a range, the ends are those of the scores.
+        counts, edges = np.histogram(split.labels.astype(np.float64), 10, (0, 1) if labels.bounded else None)
         return {"edges": [labels.unscaled(edge) for edge in edges.tolist()], "counts": counts.tolist()}
     names, rows = classes_and_counts(split, labels)
     balance: dict[str, Any] = {"names": list(names), "counts": list(rows)}
@@ -70,7 +70,14 @@ def class_counts(split: Split, labels: LabelSpace) -> tuple[int, ...]:
 
 
 def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]:
-    """Scores the best constant prediction by this metric: one class, one score, or the classes' shares."""
+    """Scores the best constant prediction by this metric: one class, one score, or the classes' shares.
+
+    Pairs of kind match have none: a random order of the candidates is scored, of which one is right.
+    """
+    if labels.kind == "match":
+        ranks = np.arange(1, len(np.unique(split.labels[:, 1])) + 1)
+        value, what = float(metric.function(np.ones_like(ranks), ranks)), f"a random order of {len(ranks):,} candidates"
+        return {"metric": metric.name, "value": value, "what": what}
     if labels.kind == "score":
         gold = labels.unscaled(split.labels.astype(np.float64))
         middle = np.median(gold) if metric.name == "mae" else gold.mean()

@@ -121,13 +121,14 @@ def _copies(split: _HashedSplit) -> Iterator[Finding]:
         order = f", {swapped:,} of them with the two texts in the other order" if swapped else ""
         severity: Severity = "warning" if again.mean() >= DUPLICATE_SHARE else "note"
         yield split.finding(severity, "duplicates", f"repeat an earlier row{order}", again)
-    if split.labels.kind == "text" or not len(split.data):
+    if not split.data.is_labelled or not len(split.data):
         return
     labels, tolerance = split.label_codes, split.label_tolerance
     contrary = (spreads(split.ordered_N, labels) > tolerance) & split.has_text_N
     if contrary.any():
         severity = "problem" if contrary.mean() >= CONTRADICTION_SHARE else "warning"
-        other = f"labels that differ by more than {tolerance:.0%} of the range" if tolerance else "different labels"
+        of = "the range" if split.labels.bounded else "the scores' standard deviation"
+        other = f"labels that differ by more than {tolerance:.0%} of {of}" if tolerance else "different labels"
         sentence = f"have the text of another row, but {other}: one of them is wrong"
         yield split.finding(severity, "contradictions", sentence, contrary)
     if not split.data.spec.is_pair:
@@ -146,7 +147,7 @@ def _leaks(learned: _HashedSplit, scored: _HashedSplit) -> Iterator[Finding]:
     severity: Severity = "problem" if leaked.mean() >= LEAK_SHARE and learned.name == "train" else "warning"
     sentence = f"are also in the {name} rows, which makes {scored.name} scores too good"
     yield scored.finding(severity, "leak" if learned.name == "train" else "leak_from_dev", sentence, leaked)
-    if scored.labels.kind == "text":
+    if not scored.data.is_labelled:
         return
     exact = first_places(learned.ordered_N, scored.ordered_N)
     learned_labels: npt.NDArray[Any] = learned.data.labels

@@ -55,8 +55,9 @@ def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterat
             continue
         written = values[-1] if isinstance(spec.label, str) else values[len(spec.text) + len(spec.tags) :]
         try:
-            label = 0 if spec.label is None else reader.read(written)
-            yield LabelledRow(row, tuple(map(str, texts)), label, tuple(map(str, tags)))
+            written_texts = tuple(map(str, texts))
+            label = reader.read_texts(written_texts) if spec.label is None else reader.read(written)
+            yield LabelledRow(row, written_texts, label, tuple(map(str, tags)))
         except LabelProblem as problem:
             yield BrokenRow(source.name, source.unit, row, _joined(spec), shortened(written), str(problem))
         except UserError as error:

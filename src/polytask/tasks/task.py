@@ -38,8 +38,7 @@ class Split:
     fingerprint: str
     store: TokenStore
     labels: npt.NDArray[np.int64] | npt.NDArray[np.float32]
-    """The labels as heads need them: the class's index, 0.0 or 1.0, or the score scaled to [0, 1]; 0 for plain text,
-    NO_LABEL in an unlabelled split."""
+    """The labels as heads need them (`Kind.targets`); NO_LABEL in an unlabelled split."""
     broken: tuple[BrokenRow, ...]
     """Rows that were left out, at most the first thousand."""
     num_broken: int
@@ -48,7 +47,7 @@ class Split:
 
     @property
     def is_labelled(self) -> bool:
-        """Whether its rows have labels. Plain text has none."""
+        """Whether its rows have labels in the file."""
         return self.spec.label is not None
 
     def __len__(self) -> int:
