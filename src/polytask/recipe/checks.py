@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from polytask.recipe.records import SELECT_WORDS, Recipe
+from polytask.recipe.sharing import check_shared_rows
 from polytask.settings import AddSettings, TaskSpec, TrainSettings
 from polytask.types import UserError, unknown
 
@@ -74,6 +75,7 @@ def check_recipe(recipe: Recipe, where: str) -> None:
                 f"{where}: tasks.{name}.tags: must be left out with word_tags.tagger, which tags all texts; found "
                 f"{list(spec.tags)}"
             )
+    check_shared_rows(recipe, where)
     _check_train(recipe, f"{where}: train")
 
 
@@ -164,6 +166,8 @@ def _check_add(add: AddSettings, where: str) -> None:
 def _check_plain_text(task: TaskSpec, where: str) -> None:
     if task.is_pair:
         raise UserError(f"{where}.text: must be one column for kind text, found {len(task.text)}")
+    if task.blank_labels != "stop":
+        raise UserError(f"{where}.blank_labels: must be left out for kind text, which has no labels; found skip")
     for name in ("label", "range", "loss", "metrics", "unlabelled"):
         if (value := getattr(task, name)) not in (None, ()):
             raise UserError(f"{where}.{name}: must be left out for kind text, which has no labels; found {value!r}")

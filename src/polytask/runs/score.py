@@ -26,6 +26,7 @@ from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared
 from polytask.settings import TaskSpec
 from polytask.tasks.lengths import check_lengths, count_truncated, text_lengths
+from polytask.tasks.shared_rows import shared_rows
 from polytask.tasks.task import Split
 from polytask.text.texts import Texts
 from polytask.types import EvalReport, TaskScore, UserError, unknown
@@ -45,7 +46,8 @@ class SplitScores:
 def score_split(prepared: Prepared, split: str, step: int, tasks: Collection[str] | None = None) -> SplitScores:
     """Scores the model on a split of some tasks; left out: of all tasks that have it."""
     splits = {name: data for name, data in prepared.splits(split).items() if tasks is None or name in tasks}
-    outputs = split_outputs(prepared.model, splits, prepared.packer, prepared.bf16, prepared.packed)
+    shared = prepared.shared_rows(split).values()
+    outputs = split_outputs(prepared.model, splits, prepared.packer, prepared.bf16, prepared.packed, shared)
     report = evaluate(prepared.model, outputs, splits, prepared.recipe.tasks, split, step)
     not_trained = tuple(name for name in report.tasks if not prepared.recipe.tasks[name].trained)
     return SplitScores(replace(report, not_trained=not_trained), outputs)
@@ -216,7 +218,8 @@ def evaluate_run(
         splits[name] = read_split_for(bundle, spec, file, split)
     readings = {name: bundle.model.head(name).reading for name in splits}
     check_lengths([(data, readings[name]) for name, data in splits.items()], bundle.packer, bundle.tokenizer)
-    outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16")
+    shared = [rows for _, rows in shared_rows(splits)]
+    outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16", shared=shared)
     report = evaluate(bundle.model, outputs, splits, recipe.tasks, split, 0)
     written: dict[str, Path] = {}
     for name, data in splits.items():

@@ -16,7 +16,7 @@ from polytask.kinds.base import LabelReader
 from polytask.kinds.table import KINDS
 from polytask.settings import TaskSpec
 from polytask.tasks.reading import dialect_of
-from polytask.tasks.rows import LabelledRow, labelled_rows
+from polytask.tasks.rows import BlankRow, LabelledRow, labelled_rows
 from polytask.tasks.sources.source import BrokenRow, Source
 from polytask.text.store import DamagedStore, StoreWriter, TokenStore
 from polytask.text.tagging import MOST_TAGS, TaggedWord, Tagger, column_words, encode_tagged
@@ -47,6 +47,8 @@ def cached_store(
     ]
     if reader.options:
         key.append(reader.options)
+    if spec.skips_blanks and spec.label is not None:
+        key.append("without blanks")
     if tokenizer.cut_start:
         key.append("start")
     if spec.tags or tagger is not None:
@@ -125,7 +127,7 @@ class _Encoder:
 def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelReader, encoder: _Encoder) -> None:
     label_type = KINDS[spec.kind].stored_type
     broken: list[BrokenRow] = []
-    num_broken = 0
+    num_broken = num_blank = 0
     batch: list[LabelledRow] = []
     characters = 0
     sizes = {"width": len(spec.text), "vocabulary": encoder.tokenizer.vocabulary}
@@ -135,6 +137,9 @@ def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelRead
                 num_broken += 1
                 if num_broken <= BROKEN_KEPT:
                     broken.append(entry)
+                continue
+            if isinstance(entry, BlankRow):
+                num_blank += 1
                 continue
             batch.append(entry)
             characters += sum(map(len, entry.texts))
@@ -146,4 +151,5 @@ def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelRead
         encoder.check(source)
         kept = [[row.row, row.column, row.value, row.problem] for row in broken]
         meta = {**reader.meta, "broken": kept, "num_broken": num_broken, "dialect": dialect_of(source)}
+        meta |= {"num_blank": num_blank} if num_blank else {}
         writer.close(meta | ({"tags": list(encoder.tag_numbers)} if encoder.tagged else {}))
