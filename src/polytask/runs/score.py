@@ -176,6 +176,8 @@ class Evaluated(EvalReport):
 
     skipped: Mapping[str, int] = field(default_factory=dict)
     """By task: the number of broken rows that were left out (`broken_rows: skip`)."""
+    blank: Mapping[str, int] = field(default_factory=dict)
+    """By task: the number of rows without a label that were left out (`blank_labels: skip` or `share_rows`)."""
     predictions: Mapping[str, Path] = field(default_factory=dict)
     """By task: the file with its predictions."""
     truncated: Mapping[str, int] = field(default_factory=dict)
@@ -234,6 +236,7 @@ def evaluate_run(
         report.tasks,
         not_trained=not_trained,
         skipped=skipped,
+        blank={name: data.num_blank for name, data in splits.items()},
         predictions=written,
         calibration={
             name: before_and_after(outputs[name], data.labels, bundle.labels[name], temperature)

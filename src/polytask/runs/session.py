@@ -187,7 +187,7 @@ def make_regularizers(
 def check_unlabelled(prepared: Prepared, losses: Mapping[str, Loss], regularizers: Mapping[str, Regularizer]) -> None:
     """Raises a UserError if a method needs the label of every example, but a task has rows without labels."""
     unlabelled = dict.fromkeys(prepared.splits("unlabelled"), "unlabelled")
-    for name, field in (unlabelled | dict.fromkeys(partly_labelled(prepared), "share_rows")).items():
+    for name, field in (unlabelled | dict.fromkeys(sorted(partly_labelled(prepared)), "share_rows")).items():
         head, loss = prepared.model.head(name), losses.get(name)
         methods = [f"the regularizer {r} with these options" for r, made in regularizers.items() if made.needs_labels]
         if loss is None and type(head).loss is not Head.loss:
