@@ -35,7 +35,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the pages assume: the recipes, and files of the user's own."""
     sample = resources.files("polytask.tasks") / "sample"
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    for source, name in [("opinions", "reviews"), ("questions", "pairs"), ("opinions", "tickets"), ("opinions", "new")]:
+    files = [("opinions", "reviews"), ("questions", "pairs"), ("opinions", "tickets"), ("opinions", "new")]
+    for source, name in [*files, ("inbox", "inbox")]:
         (tmp_path / f"{name}.csv").write_text((sample / f"{source}-train.csv").read_text(encoding="utf-8"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -59,7 +60,8 @@ def run(words: list[str], tiny: list[str], monkeypatch: pytest.MonkeyPatch, caps
     return str(printed.out)
 
 
-PAGES = ["adding-a-task", "data", "get-started", "interference", "kinds", "probabilities", "python", "your-own-files"]
+PAGES = ["adding-a-task", "data", "get-started", "interference", "kinds", "partly-labelled", "probabilities", "python"]
+PAGES += ["your-own-files"]
 """The commands of the other guides are those of these, or need data that is not here."""
 
 

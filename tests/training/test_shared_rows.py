@@ -265,6 +265,43 @@ def test_passes_of_single_tasks_have_their_labelled_rows_only(
     )
 
 
+@pytest.mark.parametrize("static_shape", [False, True])
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        {"name": "shared", "adapter": {"name": "pal", "size": 8, "heads": 2}},
+        {"name": "shared", "adapter": "prefix"},
+        {"name": "shared", "adapter": "lora"},
+        {"name": "shared", "adapter": {"name": "stack", "adapters": ["lora", "prefix"]}},
+    ],
+    ids=["pal", "prefix", "lora", "stack"],
+)
+def test_outputs_of_one_pass_with_an_adapter_that_tasks_share(
+    make_recipe: MakeRecipe, tmp_path: Path, adapter: Any, static_shape: bool
+) -> None:
+    """They are those of each task in a stream of its own, beside a task that shares no rows."""
+    recipe = make_recipe(adapter=adapter)
+    extra = replace(recipe.tasks["team"], name="extra", share_rows=None, blank_labels="skip")
+    running = start(replace(recipe, tasks={"extra": extra, **recipe.tasks}), tmp_path / "run")
+    model, feed = running.session.model.eval(), running.session.feed
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.adapter.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape)
+    stream = feed.next_batch([Draw("inbox", 8), Draw("extra", 4)], static_shape=static_shape).together
+    found = model(stream)
+    assert list(found) == ["extra", *TASKS]
+    assert stream.layout.num_examples(found.values()) == 12
+    indices = np.array(feed.order.indices("inbox", 0, 8))
+    assert stream.layout.real_tokens == sum(
+        int((rows.lengths()[feed.order.indices(name, 0, count)] + 2).sum())
+        for name, count, rows in (("inbox", 8, shared(running)), ("extra", 4, running.prepared.drawn_rows["extra"]))
+    )
+    for task in TASKS:
+        alone = feed.packer.pack([feed.packer.part(task, shared(running).gather(indices), InputFormat())])
+        torch.testing.assert_close(found[task], model(alone)[task], atol=1e-5, rtol=1e-4)
+
+
 def test_a_task_without_a_label_in_the_batch_is_not_in_the_step(make_recipe: MakeRecipe, tmp_path: Path) -> None:
     running = start(make_recipe(blanks=0.8, train={"batch_size": 1}), tmp_path / "run")
     before = {task: running.session.model.head(task).output.weight.clone() for task in TASKS}  # type: ignore[union-attr,operator]

@@ -17,7 +17,7 @@ MOST_CONSTANT = 50
 
 
 def describe_split(split: Split, labels: LabelSpace, packer: Packer, separate_texts: bool) -> dict[str, Any]:
-    """Returns the numbers of rows, of skipped rows and of rows with a blank label (if there are any), rows per label, and sequence lengths with special tokens."""
+    """Returns the numbers of rows and of rows that were left out, rows per label, and lengths with special tokens."""
     text_lengths = split.store.lengths()
     max_length = packer.max_length
     lengths = packer.full_lengths(text_lengths, "separate" if separate_texts else "joined")
