@@ -450,6 +450,11 @@ def test_what_cannot_be_combined(make_recipe: MakeRecipe, tmp_path: Path, fields
         ({"text": "urgent"}, "urgent.text: must be that of team"),
         ({"unlabelled": "more.csv"}, "urgent.unlabelled: needs a teacher"),
         ({"kind": "text", "label": None}, "urgent.share_rows: must be left out for kind text"),
+        ({"kind": "tokens"}, "urgent.share_rows: must be left out for kind tokens"),
+        (
+            {"kind": "text", "label": None, "share_rows": None, "blank_labels": "skip"},
+            "urgent.blank_labels: must be left out for kind text",
+        ),
         ({"blank_labels": "drop"}, "urgent.blank_labels: must be one of stop, skip"),
     ],
 )

@@ -8,6 +8,8 @@ from polytask.types import UserError
 
 SAME = ("train", "dev", "test", "text", "tags", "format", "delimiter", "quoting", "encoding")
 """The fields that tasks of one group must have in common."""
+OTHER_KINDS = {"text": "which has no labels", "tokens": "whose words have labels, and which encodes windows of texts"}
+"""The kinds that have no use for blank labels and shared rows."""
 
 
 def groups_of(tasks: Mapping[str, TaskSpec]) -> dict[str, list[TaskSpec]]:
@@ -21,6 +23,14 @@ def groups_of(tasks: Mapping[str, TaskSpec]) -> dict[str, list[TaskSpec]]:
 
 def check_shared_rows(recipe: Recipe, where: str) -> None:
     """Raises a UserError if tasks that share rows name different ones, or cannot share them."""
+    for name, spec in recipe.tasks.items():
+        for field, given in (
+            ("share_rows", spec.share_rows is not None),
+            ("blank_labels", spec.blank_labels == "skip"),
+        ):
+            if given and spec.kind in OTHER_KINDS:
+                why = OTHER_KINDS[spec.kind]
+                raise UserError(f"{where}: tasks.{name}.{field}: must be left out for kind {spec.kind}, {why}")
     for group, specs in groups_of(recipe.tasks).items():
         first, field = specs[0], f"{where}: tasks.{specs[0].name}.share_rows"
         if group in recipe.tasks or not TASK_NAME.fullmatch(group):
@@ -42,8 +52,6 @@ def check_shared_rows(recipe: Recipe, where: str) -> None:
 
 
 def _check_member(spec: TaskSpec, recipe: Recipe, where: str) -> None:
-    if spec.kind == "text":
-        raise UserError(f"{where}.share_rows: must be left out for kind text, which has no labels")
     for field, given in (("unlabelled", spec.unlabelled), ("teachers", recipe.teachers.get(spec.name))):
         if given:
             raise UserError(

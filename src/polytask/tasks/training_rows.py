@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polytask.kinds.tokens import same_width
 from polytask.tasks.task import Split, Task
 from polytask.text.texts import Texts
 from polytask.types import Example
@@ -23,7 +24,11 @@ class TrainingRows:
 
     @cached_property
     def labels(self) -> npt.NDArray[Any]:
-        return np.concatenate([self.labelled.labels, self.unlabelled.labels])
+        one: npt.NDArray[Any] = self.labelled.labels
+        other: npt.NDArray[Any] = self.unlabelled.labels
+        if one.ndim == 2:
+            one, other = same_width(one, other)
+        return np.concatenate([one, other])
 
     def __len__(self) -> int:
         return len(self.labelled) + len(self.unlabelled)

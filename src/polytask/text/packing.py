@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from polytask.kinds.tokens import with_width
 from polytask.settings import Truncate
 from polytask.stream import Layout, Reading, Stream
 from polytask.text.filler import Room, filler_lengths, filler_positions, longest_class, size_class, static_rooms
@@ -26,6 +27,7 @@ from polytask.text.masking import MaskedText, Masker, masked_tokens, padded
 from polytask.text.sequences import Sequences, joined_and_separate, make_sequences, truncate_pair, truncate_text
 from polytask.text.templates import BERT_PAIR, PairForm
 from polytask.text.texts import Texts
+from polytask.text.windows import without_words
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,14 @@ class InputFormat:
     """How many times each example's texts are put into the stream."""
     mask_share: float | None = None
     """The share of the tokens that is masked; None: no masking."""
+    stride: int | None = None
+    """For heads with an output for each word: the tokens between the starts of two windows of a long text, 0 for half
+    of the longest sequence. None: the output is that of the text."""
+
+    def window_stride(self, size: int) -> int:
+        """The stride of windows of `size` tokens."""
+        assert self.stride is not None
+        return min(self.stride, size) or max(1, size // 2)
 
 
 @dataclass(frozen=True)
@@ -65,8 +75,10 @@ class PackedBatch(NamedTuple):
     """Some examples of a task as a stream."""
 
     indices: npt.NDArray[np.int64]
-    """Which examples they are."""
+    """Which examples they are. Of examples with several windows, which windows of all examples."""
     stream: Stream
+    rows: npt.NDArray[np.int64] | None = None
+    """The example of each window; None: examples have no windows."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,8 @@ class Packer:
         texts = Texts.of(texts)
         if form.mask_share is not None:
             return self._masked_part(task, texts, form.mask_share, rngs)
+        if form.stride is None:
+            texts = without_words(texts)
         return Part(task, texts.repeated(form.copies), form.reading, labels)
 
     def _masked_part(self, task: str, texts: Texts, share: float, rngs: Iterable[np.random.Generator]) -> Part:
@@ -160,6 +174,12 @@ class Packer:
             token_ranges=tuple(token_ranges),
             length_bound=longest_class(max(lengths)) if static_shape else None,
         )
+        width = None if layout.length_bound is None else layout.length_bound - 2
+        words = {
+            part.task: torch.from_numpy(own.word_places(width))
+            for part, own in zip(ordered, sequences, strict=True)
+            if own.words_T is not None
+        }
         labels = {
             part.task: torch.from_numpy(np.ascontiguousarray(self._labels(part, room)))
             for part, room in zip(ordered, rooms, strict=True)
@@ -167,9 +187,10 @@ class Packer:
         }
         for part in ordered:
             labels |= {task: torch.from_numpy(np.ascontiguousarray(own)) for task, own in part.others.items()}
+        labels |= {task: with_width(labels[task], places.shape[1]) for task, places in words.items() if task in labels}
         ids_T, positions_T, segments_T = _tokens(sequences, starts, end)
         tags_T = _tags(sequences, starts, end) if self.tagged else None
-        return Stream(ids_T, positions_T, segments_T, layout, labels, tag_ids_T=tags_T)
+        return Stream(ids_T, positions_T, segments_T, layout, labels, tag_ids_T=tags_T, words=words)
 
     def sequences_of(self, part: Part) -> Sequences:
         """The sequences of all examples of a part."""

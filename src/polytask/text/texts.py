@@ -24,6 +24,11 @@ class Texts:
     """The number of tokens of each text."""
     tags: Ids | None = None
     """The tag of each token of `ids`; None if there are no tags."""
+    words: Ids | None = None
+    """A number for each token of `ids`: not 0 if it is the first token of a word that has an output (`tags` heads)."""
+    owned_N2: npt.NDArray[np.int64] | None = None
+    """Of windows (`windows.cut_windows`), the part of each text whose words have their output here: the first token,
+    counted from the start of the text, and the one after the last."""
 
     @classmethod
     def of(cls, texts: "Sequence[tuple[Ids, ...]] | Texts") -> "Texts":
@@ -37,7 +42,8 @@ class Texts:
 
     def take(self, indices: npt.NDArray[np.integer]) -> "Texts":
         """Some of the examples, in this order."""
-        return Texts(self.ids, self.starts_NW[indices], self.lengths_NW[indices], self.tags)
+        owned_N2 = None if self.owned_N2 is None else self.owned_N2[indices]
+        return Texts(self.ids, self.starts_NW[indices], self.lengths_NW[indices], self.tags, self.words, owned_N2)
 
     def repeated(self, copies: int) -> "Texts":
         """Each example with its texts repeated `copies` times."""
@@ -54,19 +60,24 @@ class Texts:
         starts_NW = ends_NW - lengths_NW
         sources = (first_NW - starts_NW).ravel().repeat(lengths_NW.ravel())
         sources += np.arange(len(sources))
-        return Texts(self.ids[sources], starts_NW, lengths_NW, None if self.tags is None else self.tags[sources])
+        tags, words = (None if numbers is None else numbers[sources] for numbers in (self.tags, self.words))
+        return Texts(self.ids[sources], starts_NW, lengths_NW, tags, words)
 
     @classmethod
     def joined(cls, parts: "Sequence[Texts]") -> "Texts":
-        """The examples of all parts, one part after another, in one array; with tags if all parts have them."""
+        """The examples of all parts, one after another, in one array; with tags and words if all parts have them."""
         parts = [part.concatenated(sys.maxsize) for part in parts]
         firsts = [0, *accumulate(len(part.ids) for part in parts)]
-        tags = [part.tags for part in parts if part.tags is not None]
+        tags, words = (
+            np.concatenate(known) if len(known := [one for one in numbers if one is not None]) == len(parts) else None
+            for numbers in ([part.tags for part in parts], [part.words for part in parts])
+        )
         return cls(
             np.concatenate([part.ids for part in parts]),
             np.concatenate([part.starts_NW + first for part, first in zip(parts, firsts, strict=False)]),
             np.concatenate([part.lengths_NW for part in parts]),
-            np.concatenate(tags) if len(tags) == len(parts) else None,
+            tags,
+            words,
         )
 
     def __len__(self) -> int:
