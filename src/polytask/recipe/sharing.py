@@ -24,13 +24,9 @@ def groups_of(tasks: Mapping[str, TaskSpec]) -> dict[str, list[TaskSpec]]:
 def check_shared_rows(recipe: Recipe, where: str) -> None:
     """Raises a UserError if tasks that share rows name different ones, or cannot share them."""
     for name, spec in recipe.tasks.items():
-        for field, given in (
-            ("share_rows", spec.share_rows is not None),
-            ("blank_labels", spec.blank_labels == "skip"),
-        ):
-            if given and spec.kind in OTHER_KINDS:
-                why = OTHER_KINDS[spec.kind]
-                raise UserError(f"{where}: tasks.{name}.{field}: must be left out for kind {spec.kind}, {why}")
+        if spec.skips_blanks and spec.kind in OTHER_KINDS:
+            field, why = "blank_labels" if spec.share_rows is None else "share_rows", OTHER_KINDS[spec.kind]
+            raise UserError(f"{where}: tasks.{name}.{field}: must be left out for kind {spec.kind}, {why}")
     for group, specs in groups_of(recipe.tasks).items():
         first, field = specs[0], f"{where}: tasks.{specs[0].name}.share_rows"
         if group in recipe.tasks or not TASK_NAME.fullmatch(group):
