@@ -129,6 +129,12 @@ class TaskSpec:
     """Default: cross-entropy for classes, binary cross-entropy for yes_no and multilabel, squared error for scores."""
     broken_rows: Literal["stop", "skip"] = "stop"
     """stop: list all broken rows and train nothing. skip: ignore them; the report shows their number."""
+    blank_labels: Literal["stop", "skip"] = "stop"
+    """stop: a row with an empty label is a broken row. skip: leave it out; the report shows the number of such rows."""
+    share_rows: str | None = None
+    """Name of a group of tasks that are different label columns of the same rows: they name the same files and text
+    columns. The encoder runs once for a batch of rows, each task learns from the rows that have its label, and empty
+    labels are skipped. Default: the task has rows of its own."""
     format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx", "conll"] | None = None
     """File format. Default: by the file's extension. csv and tsv differ only in the delimiter that is tried first.
     conll: one word per line, for kind tokens; `text` and `label` are then the columns' numbers, from 0, or names."""
@@ -148,6 +154,11 @@ class TaskSpec:
     @property
     def is_pair(self) -> bool:
         return len(self.text) == 2
+
+    @property
+    def skips_blanks(self) -> bool:
+        """Whether rows with an empty label are left out."""
+        return self.blank_labels == "skip" or self.share_rows is not None
 
     @property
     def label_columns(self) -> tuple[str, ...]:

@@ -70,7 +70,8 @@ class LabelSpace:
 
 YES_NO = LabelSpace("yes_no", classes=("no", "yes"))
 NO_LABEL = -1
-"""What heads get as the label of an example that only a teacher labels: no class, no answer and no scaled score."""
+"""What heads get as the label of an example that has none, or that only a teacher labels: no class, no answer and no
+scaled score."""
 
 
 def has_label(labels: Any) -> Any:
@@ -102,6 +103,31 @@ class TokenizedExamples(Protocol):
 
     def tokens(self, index: int) -> "tuple[npt.NDArray[np.integer], ...]":
         """The token ids of the example's text or two texts, without special tokens."""
+
+
+class SharedExamples(Protocol):
+    """The tokenized examples that several tasks share; some have labels of some of the tasks only."""
+
+    @property
+    def tasks(self) -> tuple[str, ...]: ...
+
+    @property
+    def labels_of(self) -> "Mapping[str, npt.NDArray[Any]]":
+        """By task: the label of each example, as in `TokenizedExamples`; NO_LABEL for an example without one."""
+
+    @property
+    def indices(self) -> "Mapping[str, npt.NDArray[np.int64]]":
+        """By task: the index of each example among the task's own examples, which are those with its label."""
+
+    def places(self, task: str) -> "npt.NDArray[np.int64]":
+        """The index here of each of the task's own examples."""
+
+    def __len__(self) -> int: ...
+
+    def tokens(self, index: int) -> "tuple[npt.NDArray[np.integer], ...]": ...
+
+    def gather(self, indices: "npt.ArrayLike") -> Any:
+        """The texts of some examples (`polytask.text.texts.Texts`)."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +182,7 @@ class Draw:
     """A number of examples of one task, for one step."""
 
     task: str
+    """The task; for tasks that share rows, the name of their group."""
     count: int
 
 

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from polytask.methods import KIND, find_method
 from polytask.recipe.records import SELECT_WORDS, Recipe
+from polytask.recipe.sharing import check_shared_rows
 from polytask.settings import ABSTAINING, AddSettings, TaskSpec, TrainSettings
 from polytask.types import KINDS_WITHOUT_LABEL, LabelKind, UserError, unknown
 
@@ -89,6 +90,7 @@ def check_recipe(recipe: Recipe, where: str) -> None:
                 f"{where}: tasks.{name}.tags: must be left out with word_tags.tagger, which tags all texts; found "
                 f"{list(spec.tags)}"
             )
+    check_shared_rows(recipe, where)
     _check_train(recipe, f"{where}: train")
 
 

@@ -75,6 +75,11 @@ class TaskFields:
     """Default: cross-entropy for classes, binary cross-entropy for yes_no and multilabel, squared error for scores."""
     broken_rows: Literal["stop", "skip"] = field(default="stop", kw_only=True)
     """What to do with rows that cannot be used, such as those without a label: stop, or skip them."""
+    blank_labels: Literal["stop", "skip"] = field(default="stop", kw_only=True)
+    """What to do with rows whose label is empty (None, NaN or only spaces): stop, or skip them and no others."""
+    share_rows: str | None = field(default=None, kw_only=True)
+    """Name of a group of tasks that are different label columns of the same data: give them the same `train`, `text`
+    and `dev`. The encoder runs once for a batch of rows, and each task learns from the rows that have its label."""
     format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx", "conll"] | None = field(default=None, kw_only=True)
     """Format of the files. Default: by their extension."""
     delimiter: str | None = field(default=None, kw_only=True)

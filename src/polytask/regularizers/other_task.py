@@ -20,7 +20,8 @@ def readable_layouts(model: "MultiTaskModel", layout: Layout, task: str) -> Iter
     if reading == "joined" and not layout.static_shape:
         yield as_task(layout, k)
         return
-    for other in layout.tasks:
+    parts = {layout.sequence_ranges[other]: other for other in reversed(layout.tasks)}  # tasks may share sequences
+    for other in sorted(parts.values()):
         if reading in ("joined", model.head(model.tasks[other]).reading):
             yield _with_range(layout, k, layout.sequence_ranges[other], layout.token_ranges[other])
 

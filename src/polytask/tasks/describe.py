@@ -18,7 +18,7 @@ MOST_CONSTANT = 50
 
 
 def describe_split(split: Split, labels: LabelSpace, packer: Packer, separate_texts: bool) -> dict[str, Any]:
-    """Returns the numbers of rows and skipped rows, rows per label, and sequence lengths with special tokens."""
+    """Returns the numbers of rows and of rows that were left out, rows per label, and lengths with special tokens."""
     text_lengths = split.store.lengths()
     max_length = packer.max_length
     lengths = packer.full_lengths(text_lengths, "separate" if separate_texts else "joined")
@@ -27,6 +27,7 @@ def describe_split(split: Split, labels: LabelSpace, packer: Packer, separate_te
     return {
         "rows": len(split),
         "skipped": split.num_broken,
+        **({"blank": split.num_blank} if split.num_blank else {}),
         "skipped_rows": [
             {"row": b.row, "column": b.column, "value": b.value, "problem": b.problem}
             for b in split.broken[:SHOWN_BROKEN_ROWS]

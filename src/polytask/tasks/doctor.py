@@ -82,6 +82,7 @@ class _HashedSplit:
 
     def __init__(self, name: str, task: Task, data: Split) -> None:
         self.task, self.name, self.data, self.labels = name, data.name, data, task.labels
+        self.group = data.spec.share_rows
         self.lengths_NW = data.store.lengths().astype(np.int32)  # half the memory of int64, for many rows
         self.texts_NW: Hashes = text_hashes(data.store)
         self.has_text_N: Mask = self.lengths_NW.max(axis=1, initial=0) > 0
@@ -175,6 +176,8 @@ def _between_tasks(hashed: Mapping[str, Mapping[str, _HashedSplit]]) -> Iterator
     for one, other in combinations(hashed, 2):
         if "train" in hashed[one] and "train" in hashed[other]:
             split = hashed[one]["train"]
+            if split.group is not None and split.group == hashed[other]["train"].group:
+                continue  # they are meant to have the same rows
             shared = _shared(split, hashed[other]["train"])
             if shared.any():
                 sentence = f"have a text that task {other} is also trained on: fine if intended"

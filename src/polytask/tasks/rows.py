@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from polytask.kinds.base import LabelReader
-from polytask.kinds.names import LabelProblem
+from polytask.kinds.names import LabelProblem, is_empty
 from polytask.kinds.schemes import is_span_list
 from polytask.kinds.table import KINDS
 from polytask.settings import TaskSpec
@@ -36,18 +36,29 @@ class LabelledRow(NamedTuple):
     """The words of the text with their labels, if words have labels."""
 
 
-def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterator[LabelledRow | BrokenRow]:
+class BlankRow(NamedTuple):
+    """A row whose label is empty, in a task that skips such rows."""
+
+    row: int
+    """Its number in the source."""
+
+
+def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterator[LabelledRow | BlankRow | BrokenRow]:
     """Yields the rows to train on or to score; a row that cannot be used is a BrokenRow."""
     if KINDS[spec.kind].per_word:
         yield from _word_rows(spec, source, reader)
         return
     columns = (*spec.text, *spec.tags, *spec.label_columns)
+    skips_blanks = spec.skips_blanks and bool(spec.label_columns)
     _check_columns(source, columns)
-    for entry in source.rows(columns):
+    for entry in source.rows(columns, needed=(*spec.text, *spec.tags) if skips_blanks else None):
         if isinstance(entry, BrokenRow):
             yield entry
             continue
         row, values = entry
+        if skips_blanks and all(map(is_empty, values[-len(spec.label_columns) :])):
+            yield BlankRow(row)
+            continue
         texts, tags = values[: len(spec.text)], values[len(spec.text) : len(spec.text) + len(spec.tags)]
         broken = _broken_text(source, row, spec.text, texts) or _broken_tags(source, row, spec.tags, texts, tags)
         if broken is not None:

@@ -7,8 +7,8 @@ and nowhere else.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
@@ -62,6 +62,8 @@ class Part:
     labels: npt.NDArray[np.generic] | None = None
     mask_share: float | None = None
     """The share of the tokens that is masked; the labels are then those of the masked tokens (`masked_tokens`)."""
+    others: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+    """Other tasks that read the same sequences, with their labels."""
 
     @classmethod
     def masked(cls, task: str, texts: Sequence[MaskedText], share: float) -> "Part":
@@ -152,13 +154,15 @@ class Packer:
         lengths: list[int] = []
         starts, end = [], 0
         for part, own, room in zip(ordered, sequences, rooms, strict=True):
-            k, first, start = self.tasks.index(part.task), len(lengths), end
+            tasks, first, start = [self.tasks.index(task) for task in (part.task, *part.others)], len(lengths), end
             lengths += own.lengths
-            sequence_ranges[k] = (first, len(lengths))
+            for k in tasks:
+                sequence_ranges[k] = (first, first + len(own.lengths))
             if room is not None:
                 lengths += room.filler_lengths(own.tokens)
             end = start + (own.tokens if room is None else room.tokens)
-            token_ranges[k] = (start, end)
+            for k in tasks:
+                token_ranges[k] = (start, end)
             starts.append(start)
         if token_budget is not None:
             lengths += filler_lengths(token_budget - end)
@@ -181,6 +185,8 @@ class Packer:
             for part, room in zip(ordered, rooms, strict=True)
             if part.labels is not None
         }
+        for part in ordered:
+            labels |= {task: torch.from_numpy(np.ascontiguousarray(own)) for task, own in part.others.items()}
         labels |= {task: with_width(labels[task], places.shape[1]) for task, places in words.items() if task in labels}
         ids_T, positions_T, segments_T = _tokens(sequences, starts, end)
         tags_T = _tags(sequences, starts, end) if self.tagged else None
