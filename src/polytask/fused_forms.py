@@ -4,7 +4,8 @@ A definition says what is computed, for any device. A fused form computes the sa
 definition where it cannot. `kernels/` fills the table when it is imported; without it, the definitions run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -30,6 +31,17 @@ def fusible(function: Callable[P, R]) -> Callable[P, R]:
 def definition_of(function: Callable[P, R]) -> Callable[P, R]:
     """What a `fusible` function computes without its fused form."""
     return cast("Callable[P, R]", vars(function)["__wrapped__"])
+
+
+@contextmanager
+def only_definitions() -> Iterator[None]:
+    """Inside the context, definitions run as they are, in all threads: an exported graph is made of them."""
+    forms = dict(FUSED_FORMS)
+    FUSED_FORMS.clear()
+    try:
+        yield
+    finally:
+        FUSED_FORMS.update(forms)
 
 
 def fuses(definition: object) -> Callable[[F], F]:

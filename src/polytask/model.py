@@ -212,9 +212,8 @@ class MultiTaskModel(nn.Module):
         rows: list[int] = []
         with eval_mode(self), torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
             for number, batch in enumerate(batches, start=1):
-                hidden_TD = self.encode(batch.stream)
-                for task in tasks:
-                    waiting[task].append(self._output(task, tasks[0], hidden_TD, batch.stream))
+                for task, outputs in self.batch_outputs(tasks, batch.stream).items():
+                    waiting[task].append(outputs)
                 order += batch.indices.tolist()
                 rows += [] if batch.rows is None else batch.rows.tolist()
                 if number % BATCHES_PER_COPY == 0:
@@ -227,6 +226,11 @@ class MultiTaskModel(nn.Module):
         if not rows:
             return all_outputs
         return {task: join_windows(outputs, sorted(rows)) for task, outputs in all_outputs.items()}
+
+    def batch_outputs(self, tasks: Sequence[str], stream: Stream) -> dict[str, Tensor]:
+        """Return the outputs of tasks that share one pass of the encoder, for a stream of the first of them."""
+        hidden_TD = self.encode(stream)
+        return {task: self._output(task, tasks[0], hidden_TD, stream) for task in tasks}
 
     @torch.inference_mode()
     def embed(

@@ -30,9 +30,9 @@ Ranges = tuple[tuple[int, int], ...]
 class Bucket:
     """Sequences of similar length as padded rows, for attention without a varlen kernel."""
 
-    token_index: Tensor
-    """Which tokens of the stream are in the bucket."""
-    slot_index: Tensor
+    token_index: Tensor | None
+    """Which tokens of the stream are in the bucket; None: all of them, and the stream is the block already."""
+    slot_index: Tensor | None
     """The place of each of them in the flattened block of rows * width."""
     rows: int
     width: int
@@ -174,7 +174,13 @@ class Layout:
         """[T]: the position of each of the stream's tokens in its sequence."""
         borders_S1 = self.cu_seqlens_S1
         places_T = torch.arange(tokens, dtype=borders_S1.dtype, device=borders_S1.device)
-        return places_T - borders_S1[torch.searchsorted(borders_S1[1:], places_T, right=True)]
+        return places_T - borders_S1[self.sequence_indices(tokens)]
+
+    def sequence_indices(self, tokens: int) -> Tensor:
+        """[T]: the index of the sequence that each of the stream's tokens is in."""
+        borders_S1 = self.cu_seqlens_S1
+        places_T = torch.arange(tokens, dtype=borders_S1.dtype, device=borders_S1.device)
+        return torch.searchsorted(borders_S1[1:], places_T, right=True)
 
     def _lengths_with_prefix(self, length: int) -> tuple[int, ...]:
         return tuple(length + own for own in self.lengths)

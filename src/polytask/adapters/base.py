@@ -209,7 +209,7 @@ def task_rows(layout: Layout) -> Iterator[tuple[int, slice]]:
 def per_task(x_TD: Tensor, layout: Layout, apply: Callable[[int, Tensor], Tensor]) -> Tensor:
     """`apply(k, rows)` for the rows of each task k, put together again; rows of no task become zeros."""
     tasks = list(task_rows(layout))
-    if [rows for _, rows in tasks] == [slice(0, len(x_TD))]:
+    if [rows for _, rows in tasks] == [slice(0, x_TD.shape[0])]:
         return apply(tasks[0][0], x_TD)
     pieces = [apply(k, x_TD[rows]) for k, rows in tasks]
     filler = len(x_TD) - sum(map(len, pieces))

@@ -57,7 +57,7 @@ class TaskVector(nn.Module):
     @fusible
     def forward(self, x_TD: Tensor, layout: Layout) -> Tensor:
         """For each row of x, the vector of its task, in x's precision."""
-        return per_task(x_TD, layout, lambda k, rows_TD: self.vectors[k].to(x_TD.dtype).expand(len(rows_TD), -1))
+        return per_task(x_TD, layout, lambda k, rows_TD: self.vectors[k].to(x_TD.dtype).expand(rows_TD.shape[0], -1))
 
     def own(self, k: int) -> list[nn.Parameter]:
         return [self.vectors[k]]

@@ -18,11 +18,12 @@ class PrefixLayer(LayerAdapter):
     def attend(self, base: Attend, q_THd: Tensor, k_THd: Tensor, v_THd: Tensor, layout: Layout) -> Tensor:
         # The prefix becomes `length` positions before each sequence. Their queries are zeros, their outputs unused.
         longer = layout.with_prefix(self.length)
-        tokens_T, added_N = self.places(len(q_THd), layout, longer)
-        shape = (len(added_N), *q_THd.shape[1:])
+        tokens_T, added_N = self.places(q_THd.shape[0], layout, longer)
+        shape = (added_N.shape[0], *q_THd.shape[1:])
+        total = tokens_T.shape[0] + added_N.shape[0]
 
         def lengthen(x_THd: Tensor, prefix_SD: Tensor | None = None) -> Tensor:
-            out_THd = x_THd.new_zeros(len(tokens_T) + len(added_N), *x_THd.shape[1:]).index_copy(0, tokens_T, x_THd)
+            out_THd = x_THd.new_zeros(total, *x_THd.shape[1:]).index_copy(0, tokens_T, x_THd)
             return out_THd if prefix_SD is None else out_THd.index_copy(0, added_N, prefix_SD.view(shape).to(x_THd))
 
         keys_SD, values_SD = (self.per_sequence(site, layout) for site in ("key", "value"))
@@ -33,9 +34,8 @@ class PrefixLayer(LayerAdapter):
         """The positions of the stream's tokens, and those of the prefixes, in the longer stream."""
         borders_S1, device = layout.cu_seqlens_S1, layout.cu_seqlens_S1.device
         tokens_T = torch.arange(tokens, dtype=borders_S1.dtype, device=device)
-        sequences_T = torch.searchsorted(borders_S1[1:], tokens_T, right=True)
         added_SP = longer.cu_seqlens_S1[:-1, None] + torch.arange(self.length, device=device)
-        return tokens_T + self.length * (sequences_T + 1), added_SP.flatten()
+        return tokens_T + self.length * (layout.sequence_indices(tokens) + 1), added_SP.flatten()
 
     def per_sequence(self, site: str, layout: Layout) -> Tensor:
         """[S, length * D]: the prefix of each sequence's task; zeros for filler sequences."""
@@ -45,7 +45,7 @@ class PrefixLayer(LayerAdapter):
             prefix_D = self.prefixes.vector(site, k)
             pieces += [prefix_D.new_zeros(first - end, len(prefix_D)), prefix_D.expand(last - first, -1)]
             end = last
-        pieces.append(pieces[0].new_zeros(len(layout.cu_seqlens_S1) - 1 - end, pieces[0].shape[1]))
+        pieces.append(pieces[0].new_zeros(layout.cu_seqlens_S1.shape[0] - 1 - end, pieces[0].shape[1]))
         return torch.cat(pieces)
 
 

@@ -44,11 +44,10 @@ def _attend_buckets(
     outs: list[Tensor] = []
     places: list[Tensor] = []
     for bucket in layout.buckets:
+        if bucket.token_index is None:
+            return _attend_block(qkv_T3Hd, bucket, layout.prefix, dropout, bias)
         block: Tensor = _Pad.apply(qkv_T3Hd, bucket.token_index, bucket.slot_index, bucket.rows * bucket.width)  # type: ignore[no-untyped-call]
-        q, k, v = block.view(bucket.rows, bucket.width, *qkv_T3Hd.shape[1:]).permute(2, 0, 3, 1, 4).unbind(0)
-        mask = bucket.mask_B11L if bias is None else _biased_mask(bias(bucket.width, layout.prefix), bucket).to(q.dtype)
-        out_BHLd = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-        flat = out_BHLd.transpose(1, 2).reshape(bucket.rows * bucket.width, *q_THd.shape[1:])
+        flat = _attend_block(block, bucket, layout.prefix, dropout, bias)
         outs.append(_Pick.apply(flat, bucket.slot_index))  # type: ignore[no-untyped-call]
         places.append(bucket.token_index)
     if len(outs) == 1 and len(layout.lengths) == 1:
@@ -56,6 +55,15 @@ def _attend_buckets(
     back = torch.argsort(torch.cat(places))
     restored: Tensor = _Pick.apply(torch.cat(outs), back)  # type: ignore[no-untyped-call]
     return restored
+
+
+def _attend_block(qkv_T3Hd: Tensor, bucket: Bucket, prefix: int, dropout: float, bias: ScoreBias | None) -> Tensor:
+    """Attention in the padded rows of a bucket, given as one block."""
+    rows, width = bucket.rows, bucket.width
+    q, k, v = qkv_T3Hd.view(rows, width, *qkv_T3Hd.shape[1:]).permute(2, 0, 3, 1, 4).unbind(0)
+    mask = bucket.mask_B11L if bias is None else _biased_mask(bias(width, prefix), bucket).to(q.dtype)
+    out_BHLd = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    return out_BHLd.transpose(1, 2).reshape(rows * width, *qkv_T3Hd.shape[2:])
 
 
 def _biased_mask(bias_HLL: Tensor, bucket: Bucket) -> Tensor:

@@ -394,9 +394,11 @@ class Predictor:
     @cached_property
     def _plain(self) -> PlainEncoder | None:
         """The faster encoder, if it can replace the model's encoder."""
-        model, encoder = self.bundle.model, self.bundle.model.encoder
-        fits = model.is_plain and model.device.type == "cpu" and not self.few
-        if not fits or not isinstance(encoder, Bert) or encoder.shape.plain_definition is not None:
+        model = self.bundle.model
+        if not model.is_plain or model.device.type != "cpu" or self.few:
+            return None
+        encoder = model.encoder
+        if not isinstance(encoder, Bert) or encoder.shape.plain_definition is not None:
             return None
         return PlainEncoder(encoder, self.bf16)
 
