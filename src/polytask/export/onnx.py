@@ -3,11 +3,10 @@
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -24,7 +23,7 @@ from polytask.export.onnx_folder import (
     load_onnx_bundle,
 )
 from polytask.export.padded import INPUTS, PaddedModel, unsupported
-from polytask.export.replay import DevRows, Replay, read_dev_rows, replay
+from polytask.export.replay import Replay, read_dev_rows, replay
 from polytask.fused_forms import only_definitions
 from polytask.plugins.files import copy_plugins
 from polytask.runs.bundle import Bundle, TaskEntry

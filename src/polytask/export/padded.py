@@ -7,7 +7,6 @@ it; a task with adapter parameters of its own has its own pass.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor, nn

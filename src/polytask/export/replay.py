@@ -67,7 +67,7 @@ def read_dev_rows(run: Path, trust_plugins: bool = False) -> DevRows:
         raise UserError(f"{run}: there is no such run")
     if not folder.recipe.is_file():
         raise UserError(
-            f"{run}: not a run: it has no {folder.recipe.name}, which names the dev files that an export is checked with"
+            f"{run}: not a run: it has no {folder.recipe.name}, which names the dev files that check an export"
         )
     recipe = read_recipe(folder.recipe)
     use_code(recipe, trust_plugins)
