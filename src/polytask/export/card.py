@@ -1,4 +1,4 @@
-"""The card of an exported ONNX model, in Markdown."""
+"""The cards of exported models, in Markdown."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,12 +10,16 @@ from polytask.runs.folder import find_model
 def export_card(
     run: Path, replays: Mapping[str, Replay], left_out: Mapping[str, str], unchecked: Sequence[str], precision: str
 ) -> str:
-    """The run's own card, with a section about the export and its comparison with the run in front of its scores."""
+    """The card of an ONNX model, with its comparison with the run."""
+    return card_with(run, "\n".join(_section(replays, left_out, unchecked, precision)))
+
+
+def card_with(run: Path, section: str) -> str:
+    """The run's own card, with one more section before the others."""
     model = find_model(run)
     own = model.card.read_text(encoding="utf-8") if model is not None and model.card.is_file() else f"# {run.name}\n"
-    section = "\n".join(_section(replays, left_out, unchecked, precision))
     head, mark, rest = own.partition("\n## ")
-    return f"{head.rstrip()}\n\n{section}\n{mark}{rest}"
+    return f"{head.rstrip()}\n\n{section.rstrip()}\n{mark}{rest}"
 
 
 def _section(
