@@ -44,8 +44,8 @@ MAY: dict[str, set[str]] = {
     },
     "serving": {"encoders", "machine", "runs.bundle", "tasks", "text"},
     "export": {
-        *("build", "encoders", "methods", "model", "plugins", "pretrained", "recipe", "runs.bundle", "runs.folder"),
-        "text",
+        *("adapters.base", "build", "encoders", "evaluation", "heads.base", "methods", "model", "plugins"),
+        *("pretrained", "recipe", "runs.bundle", "runs.folder", "runs.prepare", "serving.predictor", "tasks", "text"),
     },
     "studies": {"build", "evaluation", "machine", "plugins", "recipe", "reports", "runs", "text"},
     "tuning": {

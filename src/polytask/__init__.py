@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from polytask.evaluation.text_maps import TextMaps
     from polytask.export.adapter import export_adapter
     from polytask.export.combine import combine
+    from polytask.export.hugging_face import HuggingFaceFolder, export_hugging_face
+    from polytask.export.merge import export_merged
+    from polytask.export.onnx import Exported, export_onnx
+    from polytask.export.onnx_folder import load_onnx
+    from polytask.export.push import push
+    from polytask.export.replay import Replay
     from polytask.fitting import Fitted, fit
     from polytask.methods import TABLES, options_of
     from polytask.plugins.files import registered_methods
@@ -55,9 +61,11 @@ __all__ = [
     "EvalReport",
     "Evaluated",
     "Explanation",
+    "Exported",
     "Finding",
     "Finished",
     "Fitted",
+    "HuggingFaceFolder",
     "Match",
     "MultiLabel",
     "Outcome",
@@ -67,6 +75,7 @@ __all__ = [
     "Prepared",
     "Pretrained",
     "Recipe",
+    "Replay",
     "Running",
     "Score",
     "Span",
@@ -91,13 +100,18 @@ __all__ = [
     "describe_task",
     "evaluate_run",
     "export_adapter",
+    "export_hugging_face",
+    "export_merged",
+    "export_onnx",
     "find_encoder",
     "fit",
     "load",
+    "load_onnx",
     "options_of",
     "predict_file",
     "prepare",
     "pretrain",
+    "push",
     "read_recipe",
     "read_study",
     "recipe_from",
@@ -139,6 +153,12 @@ _MODULES = {
     "studies.study": ("read_study",),
     "export.adapter": ("export_adapter",),
     "export.combine": ("combine",),
+    "export.hugging_face": ("HuggingFaceFolder", "export_hugging_face"),
+    "export.merge": ("export_merged",),
+    "export.onnx": ("Exported", "export_onnx"),
+    "export.onnx_folder": ("load_onnx",),
+    "export.push": ("push",),
+    "export.replay": ("Replay",),
     "fitting": ("Fitted", "fit"),
     "runs.prepare": ("Prepared", "describe_task", "prepare"),
     "runs.pretrain": ("Pretrained", "pretrain", "start_pretraining"),

@@ -29,6 +29,7 @@ COMMANDS = (
     "tune",
     "export",
     "combine",
+    "push",
     "report",
     "methods",
     "contract",

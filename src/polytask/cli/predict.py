@@ -71,6 +71,10 @@ def run(
             show_default=False,
         ),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(help="torch, or onnx for a folder written by `polytask export --format onnx`, or its run."),
+    ] = "torch",
     trust_plugins: TrustPlugins = False,
 ) -> None:
     """Predict one text, one pair, or a file of any size, with one or more tasks.
@@ -84,6 +88,8 @@ def run(
         polytask predict runs/quickstart --task opinion --input new.csv --output predicted.csv
 
         polytask predict runs/quickstart --input new.csv --output predicted.csv --probabilities all
+
+        polytask predict runs/quickstart/onnx --engine onnx --task opinion --text "Not bad at all."
     """
     if (text is None) == (source is None):
         raise typer.BadParameter("pass either --text or --input")
@@ -91,11 +97,18 @@ def run(
         raise typer.BadParameter("--input and --output must be used together")
     if probabilities not in ("top", "all", "none"):
         raise typer.BadParameter(f"--probabilities must be top, all or none, found {probabilities!r}")
-    start_cuda("auto")
-    few = text is not None
-    predictor = polytask.load(
-        folder, precision=precision, few=few, abstain_below=abstain_below, trust_plugins=trust_plugins
-    )
+    if engine not in ("torch", "onnx"):
+        raise typer.BadParameter(f"--engine must be torch or onnx, found {engine!r}")
+    if engine == "onnx" and precision != "float32":
+        raise typer.BadParameter("--precision is for --engine torch; an ONNX model has its own")
+    if engine == "onnx":
+        predictor = polytask.load_onnx(folder, abstain_below=abstain_below, trust_plugins=trust_plugins)
+    else:
+        start_cuda("auto")
+        few = text is not None
+        predictor = polytask.load(
+            folder, precision=precision, few=few, abstain_below=abstain_below, trust_plugins=trust_plugins
+        )
     console = plain_console()
     if text is not None:
         if not text.strip() or (text2 is not None and not text2.strip()):

@@ -187,3 +187,24 @@ def print_finished(finished: "polytask.Finished", console: Console | None = None
             soft_wrap=True,
             highlight=False,
         )
+
+
+def replay_table(replays: Mapping[str, "polytask.Replay"]) -> Table:
+    """How an exported model differs from its run on the dev rows."""
+    table = new_table(
+        "The exported model and the run on dev, with 95 % intervals of the change over examples",
+        ("task", "rows", "largest difference", "other labels", "metric", "score", "change", "interval"),
+        left=("task", "metric"),
+    )
+    for task, one in replays.items():
+        table.add_row(
+            task,
+            f"{one.rows:,}",
+            f"{one.largest:.1e}",
+            "" if one.flipped is None else f"{one.flipped:,}",
+            one.metric,
+            f"{one.score:.3f}",
+            f"{one.change:+.4f}",
+            f"{one.change_low:+.4f} to {one.change_high:+.4f}",
+        )
+    return table

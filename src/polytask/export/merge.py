@@ -1,7 +1,7 @@
 """Merges a task's adapter into the weights of the encoder, where the adapter only changes linear maps and norms.
 
-Adapters are not known by name. Each slot of the adapter is tried on random states: a linear map with the adapter must be
-a linear map again, whose weight and bias are measured, and all other slots must leave their input as it is. So LoRA,
+Adapters are not known by name. Each slot of the adapter is tried on random states: a linear map with the adapter must
+be a linear map again, whose weight and bias are measured, and all other slots must leave their input as it is. So LoRA,
 BitFit, IA3, conditional norms, LHUC, encoders of each task, and stacks of these can be merged; adapters that compute
 something between the maps (PAL, Houlsby, prefix, low-rank branches) cannot.
 """
