@@ -4,7 +4,7 @@ An adapter is merged into the encoder first. Neither library is needed to write 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ def _for_tokens(bundle: Bundle, folder: Path, task: str) -> HuggingFaceFolder:
 
 
 def _write_class(
-    bundle: Bundle, folder: Path, name: str, logits: Logits, names: dict[str, str], moved: dict[str, str | None]
+    bundle: Bundle, folder: Path, name: str, logits: Logits, names: Mapping[str, str], moved: Mapping[str, str | None]
 ) -> HuggingFaceFolder:
     encoder, weights = bundle.model.encoder, folder / "model.safetensors"
     save_encoder(encoder, folder, bundle.tokenizer.pad_id)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from polytask.adapters.base import LayerAdapter, LinearSite, NormSite, SublayerSite, norm_shift
+from polytask.adapters.base import AffineNorm, LayerAdapter, LinearSite, NormSite, SublayerSite, norm_shift
 from polytask.build import make_adapter
 from polytask.disk.atomic import atomic_folder
 from polytask.export.adapter import check_new
@@ -88,7 +88,9 @@ def merge_adapter(model: MultiTaskModel, tasks: tuple[str, ...]) -> MultiTaskMod
         merger = _Merger(changed, model.tasks.index(tasks[0]))
         for index in range(len(encoder.layers)):
             merger.merge_layer(index)
-        merger.merge_norm(changed.adapter.embedding, "embedding", encoder.embedding_modules()["norm"])
+        norm = encoder.embedding_modules()["norm"]
+        assert isinstance(norm, nn.LayerNorm)
+        merger.merge_norm(changed.adapter.embedding, "embedding", norm)
         merger.check_rest(changed.adapter.embedding)
         changed.float()
     plain = make_adapter(NONE, tasks, encoder.shape)
@@ -122,7 +124,7 @@ class _Merger:
         for site, (weight, bias) in merged.items():
             base = encoder.linear(index, site)
             base.weight.copy_(weight)
-            _copy_shift(base, bias, f"the map {site}")
+            _copy_shift(base.bias, bias, f"the map {site}")
         for norm_site in NORMS:
             self.merge_norm(slots, norm_site, encoder.layer_norm(index, norm_site))
 
@@ -140,15 +142,15 @@ class _Merger:
             raise CannotMergeError(f"its change of the map {site} is not linear")
         return weight, bias
 
-    def merge_norm(self, slots: LayerAdapter, site: NormSite, norm: nn.Module) -> None:
-        weight, shift = norm.weight, norm_shift(norm)  # type: ignore[arg-type]
-        gamma, beta = slots.affine(site, weight, shift, self.k)  # type: ignore[arg-type]
+    def merge_norm(self, slots: LayerAdapter, site: NormSite, norm: AffineNorm) -> None:
+        weight, shift = norm.weight, norm_shift(norm)
+        gamma, beta = slots.affine(site, weight, shift, self.k)
         if gamma is weight and beta is shift:
             return
-        if weight not in set(norm.parameters()):
+        if not isinstance(weight, nn.Parameter):
             raise CannotMergeError("it changes a norm that the encoder's first layer does not have")
         weight.copy_(gamma)
-        _copy_shift(norm, beta, f"the norm {site}")
+        _copy_shift(norm.bias, beta, f"the norm {site}")
 
     def check_rest(self, slots: LayerAdapter) -> None:
         """Raises CannotMergeError if the adapter computes something between the maps and norms."""
@@ -173,8 +175,8 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0)
 
 
-def _copy_shift(module: nn.Module, shift: Tensor, name: str) -> None:
-    if module.bias is not None:
-        module.bias.copy_(shift)  # type: ignore[operator]
+def _copy_shift(own: Tensor | None, shift: Tensor, name: str) -> None:
+    if own is not None:
+        own.copy_(shift)
     elif shift.any():
         raise CannotMergeError(f"it adds a bias to {name}, which has none in this encoder")

@@ -69,7 +69,7 @@ def export_onnx(
             quantize(folder / MODEL)
         _write_record(rows.bundle, tasks, left_out, folder, int8)
         replays = replay(rows, load_onnx_bundle(folder, trust_plugins).model)
-        _check(replays, int8, str(run))
+        check_replays(replays, int8, str(run))
         unchecked = tuple(task for task in tasks if task not in replays)
         card = export_card(Path(run), replays, left_out, unchecked, "int8" if int8 else "float32")
         (folder / "README.md").write_text(card, encoding="utf-8")
@@ -163,7 +163,8 @@ def _write_record(
     (folder / RECORD).write_text(json.dumps(asdict(record), indent=1, ensure_ascii=False), encoding="utf-8")
 
 
-def _check(replays: Mapping[str, Replay], int8: bool, run: str) -> None:
+def check_replays(replays: Mapping[str, Replay], int8: bool, run: str) -> None:
+    """Raises a UserError if a task's answers differ too much from the run's."""
     for task, one in replays.items():
         if not int8 and not one.largest <= TOLERANCE:
             raise UserError(

@@ -46,7 +46,7 @@ class OnnxTask:
 
     output: str
     """The name of the task's output in the graph."""
-    rows: Literal[1, 2, 3]
+    rows: int
     """The rows of the batch that are one example: 2 for pairs of separate texts, 3 for both together and each text."""
     own_pass: bool
     """Whether the task has a pass of the encoder of its own, because it has adapter parameters."""

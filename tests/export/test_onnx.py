@@ -1,0 +1,222 @@
+"""One ONNX model of tasks of all kinds: onnxruntime answers as polytask does, and what differs is refused."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import tokenizers
+
+from polytask import Exported, Finished, UserError, export_onnx, load, load_onnx, recipe_from, train
+from polytask.export.onnx import check_replays
+from polytask.export.onnx_folder import RECORD, read_record
+from polytask.export.replay import Replay, read_dev_rows
+
+TASKS = {
+    "opinion": {"kind": "classes", "text": "text", "label": "opinion", "sample": "opinions"},
+    "question": {"kind": "yes_no", "text": ["question1", "question2"], "label": "duplicate", "sample": "questions"},
+    "similarity": {
+        "kind": "score",
+        "range": [0, 5],
+        "text": ["sentence1", "sentence2"],
+        "label": "similarity",
+        "sample": "similarity",
+        "head": "joint",
+    },
+    "articles": {"kind": "match", "text": ["question", "article"], "sample": "articles"},
+    "entities": {"kind": "tokens", "text": "text", "label": "spans", "sample": "entities"},
+    "plain": {"kind": "text", "text": "text", "sample": "opinions"},
+}
+LONG = "The Café's naïve owner, Ada Lovelace, doesn't live in London any more. " * 12
+TEXTS = ["Not bad at all.", "ok", LONG, "I want my money back!", ""]
+PAIRS = [("How old is it?", "What is its age?"), ("a", "b c d"), (LONG, "short"), ("x", LONG)]
+
+
+def inputs(run: Path, task: str) -> list[Any]:
+    return list(PAIRS) if len(load(run).spec(task).text) == 2 else TEXTS
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, tiny_settings: list[str]) -> Path:
+    """A tiny run with a task of each kind, one of them plain text."""
+    tasks = {}
+    for name, given in TASKS.items():
+        rest = {key: value for key, value in given.items() if key != "sample"}
+        tasks[name] = {**rest, "train": f"sample:{given['sample']}-train", "dev": f"sample:{given['sample']}-dev"}
+    shape = {"layers": 1, "hidden": 32, "heads": 4, "ffn": 64, "positions": 128}
+    recipe = recipe_from({"name": "kinds", "encoder": shape, "max_length": 64, "tasks": tasks})
+    settings = [setting for setting in tiny_settings if not setting.startswith("encoder")]
+    return train(recipe, tmp_path_factory.mktemp("kinds") / "run", settings).folder
+
+
+@pytest.fixture(scope="module")
+def exported(run: Path) -> Exported:
+    return export_onnx(run)
+
+
+def test_dev_is_replayed_and_the_differences_are_in_the_card(run: Path, exported: Exported) -> None:
+    assert exported.folder == run / "onnx"
+    assert set(exported.replays) == set(TASKS) - {"plain"}
+    assert exported.left_out == {"plain": "it is of kind text and has no predictions"}
+    assert exported.unchecked == ()
+    for one in exported.replays.values():
+        assert one.largest < 1e-5
+        assert one.flipped in (0, None)
+        assert abs(one.change) < 1e-6
+        assert one.change_low <= one.change_high
+    assert exported.replays["similarity"].flipped is None
+    card = (exported.folder / "README.md").read_text()
+    assert "## ONNX export (float32)" in card
+    assert "| opinion | 150 | " in card
+    assert "plain is not part of the export: it is of kind text" in card
+    assert card.startswith("---\nlibrary_name: polytask")
+
+
+@pytest.mark.parametrize("task", [name for name in TASKS if name != "plain"])
+def test_onnxruntime_answers_the_same(task: str, run: Path, exported: Exported) -> None:
+    examples = inputs(run, task)
+    expected, found = (
+        list(one.stream(task, [e if isinstance(e, tuple) else (e,) for e in examples]))
+        for one in (load(run), load_onnx(run))
+    )
+    for one, other in zip(expected, found, strict=True):
+        assert (one.tokens, one.truncated, one.words) == (other.tokens, other.truncated, other.words)
+        if isinstance(one.label, float):
+            assert other.label == pytest.approx(one.label, abs=1e-4)
+        else:
+            assert one.label == other.label
+        assert (one.probabilities is None) == (other.probabilities is None)
+        for name, share in (one.probabilities or {}).items():
+            assert other.probabilities[name] == pytest.approx(share, abs=1e-5)
+
+
+def test_several_tasks_share_a_pass(run: Path, exported: Exported) -> None:
+    predictor = load_onnx(exported.folder)
+    assert predictor.bundle.model.passes(["opinion", "question", "articles"]) == [
+        ("opinion", "question"),
+        ("articles",),
+    ]
+    assert list(predictor.predict_tasks("text", "other")) == ["question", "similarity", "articles"]
+    with pytest.raises(UserError, match="computes the outputs of its tasks only"):
+        predictor.embed("a text")
+
+
+def test_it_is_used_alone(run: Path, exported: Exported) -> None:
+    """Only onnxruntime, tokenizers and export.json, as in docs/export.md."""
+    folder = exported.folder
+    record = json.loads((folder / "export.json").read_text(encoding="utf-8"))
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(record["max_length"])
+    tokenizer.enable_padding(pad_id=record["special_ids"]["pad"])
+
+    def logits(task: str, texts: list[Any]) -> Any:
+        rows = tokenizer.encode_batch(texts)
+        columns = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+        batch = {name: np.array([getattr(row, key) for row in rows]) for name, key in columns.items()}
+        return session.run([record["tasks"][task]["output"]], batch)[0]
+
+    scores = logits("opinion", TEXTS[:4])
+    classes = record["tasks"]["opinion"]["entry"]["classes"]
+    assert [classes[i] for i in scores.argmax(-1)] == [one.label for one in load(run).predict("opinion", TEXTS[:4])]
+    yes = 1 / (1 + np.exp(-logits("question", PAIRS) / record["tasks"]["question"]["entry"]["temperature"]))
+    expected = [one.probabilities["yes"] for one in load(run).predict("question", PAIRS)]
+    np.testing.assert_allclose(yes, expected, atol=1e-5)
+
+
+def test_int8_is_smaller_and_checked_by_the_interval(run: Path, exported: Exported, tmp_path: Path) -> None:
+    small = export_onnx(run, tmp_path / "small", int8=True)
+    assert read_record(small.folder).precision == "int8"
+    assert all(one.is_inside for one in small.replays.values())
+    assert max(one.largest for one in small.replays.values()) > 1e-4
+    sizes = [(one.folder / "model.onnx").stat().st_size for one in (exported, small)]
+    assert sizes[1] < sizes[0]
+    assert load_onnx(small.folder).predict("opinion", "Not bad.")[0].label in load(run).bundle.labels["opinion"].classes
+
+
+REPLAY = Replay(100, 2e-6, 0, "accuracy", 0.9, 0.85, 0.95, 0.0, 0.0, 0.0)
+
+
+def test_too_large_differences_are_refused() -> None:
+    check_replays({"a": REPLAY}, False, "run")
+    for largest in (2e-4, float("nan"), float("inf")):
+        with pytest.raises(UserError, match="not exported: an output of task a differs by"):
+            check_replays({"a": replace(REPLAY, largest=largest)}, False, "run")
+    check_replays({"a": replace(REPLAY, largest=0.3, flipped=2, change=-0.04)}, True, "run")
+    for change in (-0.06, 0.06):
+        with pytest.raises(UserError, match=r"the dev accuracy of task a changes by [+-]0.0600 and leaves"):
+            check_replays({"a": replace(REPLAY, change=change)}, True, "run")
+
+
+def test_a_refused_export_leaves_nothing_behind(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exported: Exported
+) -> None:
+    def copy(bundle: Any, tasks: Any, path: Path) -> None:
+        path.write_bytes((exported.folder / "model.onnx").read_bytes())
+
+    monkeypatch.setattr("polytask.export.onnx.write_graph", copy)
+    monkeypatch.setattr("polytask.export.onnx.TOLERANCE", 1e-12)
+    with pytest.raises(UserError, match="more than 1e-12"):
+        export_onnx(run, tmp_path / "refused")
+    assert not list(tmp_path.iterdir())
+
+
+def test_damaged_folders_are_refused(exported: Exported, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no exported ONNX model here"):
+        load_onnx(tmp_path)
+    for path in exported.folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    content = json.loads((tmp_path / RECORD).read_text())
+
+    def write(**changes: Any) -> None:
+        (tmp_path / RECORD).write_text(json.dumps({**content, **changes}))
+
+    for changes, message in (
+        ({"format": 9}, "format: must be 1"),
+        ({"tasks": {}}, "damaged: it must describe tasks"),
+        ({"files": {}}, "damaged: it must describe tasks"),
+        ({"files": {**content["files"], "../x": "0"}}, "missing or damaged"),
+        ({"tasks": {"keys": content["tasks"]["opinion"]}}, "this name is reserved"),
+        ({"hidden": -1}, "hidden"),
+        ({"unknown": 1}, "unknown"),
+    ):
+        write(**changes)
+        with pytest.raises(UserError, match=message):
+            load_onnx(tmp_path)
+    write()
+    with (tmp_path / "model.onnx").open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(UserError, match="model.onnx: missing or damaged"):
+        load_onnx(tmp_path)
+
+
+def test_a_model_folder_has_no_dev_rows(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"not a run: it has no recipe.yaml"):
+        read_dev_rows(run / "model")
+    with pytest.raises(UserError, match="there is no such run"):
+        export_onnx(tmp_path / "nowhere")
+
+
+def test_missing_packages_are_named(run: Path, tiny_run: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(UserError, match=r"pip install 'polytask\[onnx\]'"):
+        export_onnx(tiny_run.folder)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UserError, match=r"pip install 'polytask\[onnx\]'"):
+        load_onnx(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adapter", ["{name: pal, size: 12, heads: 3}", "prefix", "lora", "houlsby", "lhuc"])
+def test_adapters_are_part_of_the_graph(adapter: str, tiny_settings: list[str], tmp_path: Path) -> None:
+    recipe = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
+    folder = train(recipe, tmp_path / "run", [*tiny_settings, f"adapter={adapter}"]).folder
+    done = export_onnx(folder)
+    assert max(one.largest for one in done.replays.values()) < 1e-5
+    predictor = load_onnx(done.folder)
+    assert all(task.own_pass for task in read_record(done.folder).tasks.values())
+    assert len(predictor.bundle.model.passes(["question", "similarity"])) == 2
