@@ -190,7 +190,7 @@ def test_damaged_folders_are_refused(exported: Exported, tmp_path: Path) -> None
     write()
     with (tmp_path / "model.onnx").open("ab") as file:
         file.write(b"more")
-    with pytest.raises(UserError, match="model.onnx: missing or damaged"):
+    with pytest.raises(UserError, match=r"model\.onnx: missing or damaged"):
         load_onnx(tmp_path)
 
 
@@ -218,5 +218,7 @@ def test_adapters_are_part_of_the_graph(adapter: str, tiny_settings: list[str], 
     done = export_onnx(folder)
     assert max(one.largest for one in done.replays.values()) < 1e-5
     predictor = load_onnx(done.folder)
+    assert predictor.predict("opinion", TEXTS)[0].label == load(folder).predict("opinion", TEXTS)[0].label
+    assert list(predictor.bundle.model.sessions) == ["opinion"]  # type: ignore[attr-defined]
     assert all(task.own_pass for task in read_record(done.folder).tasks.values())
     assert len(predictor.bundle.model.passes(["question", "similarity"])) == 2

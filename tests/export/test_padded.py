@@ -54,13 +54,15 @@ def test_every_encoder(kind: str, make_run: Any) -> None:
     check(make_run("run", (f"encoder={{kind: {kind}, {SHAPE}{more}}}", *heads, "adapter=prefix")))
 
 
-def test_rows_that_are_no_whole_example_are_ignored(make_run: Any) -> None:
+@pytest.mark.parametrize(("rows", "pairs", "triples"), [(7, 4, 3), (6, 3, 2), (1, 1, 1)])
+def test_any_number_of_rows_can_be_computed(rows: int, pairs: int, triples: int, make_run: Any) -> None:
     bundle = load_bundle(make_run("run", ("tasks.similarity.head=joint",)) / "model")
     padded = PaddedModel(bundle.model, bundle.model.tasks, {t: len(s.text) for t, s in bundle.specs.items()}).eval()
-    ids = torch.full((7, 5), 7)
+    ids = torch.full((rows, 5), 7)
     with torch.inference_mode(), only_definitions():
         outputs = padded(ids, torch.ones_like(ids), torch.zeros_like(ids))
-    assert [tuple(output.shape) for output in outputs] == [(7, 5), (3,), (2,)]
+    assert [tuple(output.shape) for output in outputs] == [(rows, 5), (pairs,), (triples,)]
+    assert all(output.isfinite().all() for output in outputs)
 
 
 def test_positions_and_prefix_of_a_padded_layout() -> None:

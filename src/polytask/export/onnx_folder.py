@@ -78,21 +78,18 @@ class OnnxRecord:
 class OnnxModel(MultiTaskModel):
     """A model whose outputs onnxruntime computes, in the place of a `MultiTaskModel`.
 
-    It has the heads, which decode outputs, but no weights.
+    It has the heads, which decode outputs, but no weights. onnxruntime always computes all outputs of a graph, so a
+    task with a pass of its own gets a session with its part of the graph, when it is first used.
     """
 
-    def __init__(self, session: Any, heads: Mapping[str, Head], tasks: Mapping[str, OnnxTask]) -> None:
+    def __init__(self, path: Path, heads: Mapping[str, Head], tasks: Mapping[str, OnnxTask]) -> None:
         nn.Module.__init__(self)
-        self.session = session
+        self.path = path
         self.heads = nn.ModuleDict(heads)
         self.tasks = tuple(heads)
         self.word_tags = None
         self.in_graph = tasks
-        options = _onnxruntime().RunOptions()
-        options.only_execute_path_to_fetches = True  # the passes of other tasks are not computed
-        options.log_severity_level = SEVERITY
-        self.options = options
-        self.inputs = [one.name for one in session.get_inputs()]
+        self.sessions: dict[str | None, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         if name in ("encoder", "adapter"):
@@ -114,11 +111,23 @@ class OnnxModel(MultiTaskModel):
             groups.setdefault(key, []).append(task)
         return [tuple(group) for group in groups.values()]
 
+    def session(self, task: str) -> Any:
+        """The session that computes the task."""
+        key = task if self.in_graph[task].own_pass else None
+        if key not in self.sessions:
+            tasks = [
+                name for name, one in self.in_graph.items() if key in (name, None) and one.own_pass == (key == name)
+            ]
+            outputs = [self.in_graph[name].output for name in tasks]
+            self.sessions[key] = open_session(self.path, outputs if len(tasks) < len(self.in_graph) else None)
+        return self.sessions[key]
+
     def batch_outputs(self, tasks: Sequence[str], stream: Stream) -> dict[str, Tensor]:
         mask_SL, columns = padded_inputs(stream)
-        given = {name: columns[name] for name in self.inputs}
+        session = self.session(tasks[0])
+        given = {one.name: columns[one.name] for one in session.get_inputs()}
         names = [self.in_graph[task].output for task in tasks]
-        computed = self.session.run(names, given, self.options)
+        computed = session.run(names, given)
         outputs = {}
         for task, output in zip(tasks, map(torch.from_numpy, computed), strict=True):
             per_word = self.head(task).kind.per_word
@@ -187,6 +196,7 @@ def read_record(folder: Path) -> OnnxRecord:
 
 def load_onnx_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
     """The exported model with everything that prediction needs."""
+    _onnxruntime()  # before anything is read
     record = read_record(folder)
     tokenizer = TextTokenizer.load(folder, record.max_length, record.truncate)
     plugins = read_copies(folder, record.plugins, trust_plugins)
@@ -196,10 +206,7 @@ def load_onnx_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
         for name, task in record.tasks.items():
             find_method(KIND, task.entry.kind, f"{folder / RECORD}: tasks.{name}.kind")
         heads = {name: make_head(spec, labels[name], record.hidden).eval() for name, spec in specs.items()}
-    model = OnnxModel(open_session(folder / MODEL), heads, record.tasks)
-    missing = {task.output for task in record.tasks.values()} - {one.name for one in model.session.get_outputs()}
-    if missing or not set(model.inputs) <= set(INPUTS):
-        raise UserError(f"{folder / MODEL}: does not fit {RECORD}: its inputs or outputs have other names; {AGAIN}")
+    model = OnnxModel(folder / MODEL, heads, record.tasks)
     ids = tokenizer.cls_id, tokenizer.sep_id
     packer = Packer(tuple(specs), *ids, record.max_length, pair=tokenizer.pair, truncate=record.truncate)
     temperatures = {name: task.entry.temperature for name, task in record.tasks.items()}
@@ -207,16 +214,33 @@ def load_onnx_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
     return Bundle(model, tokenizer, packer, specs, labels, adapter, None, plugins, temperatures)
 
 
-def open_session(path: Path) -> Any:
-    """Opens a model with onnxruntime, on the CPU, with as many threads as torch uses."""
+def open_session(path: Path, outputs: Sequence[str] | None = None) -> Any:
+    """Opens a model, or the part of it that computes these outputs, on the CPU with as many threads as torch uses."""
     runtime = _onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = SEVERITY
     try:
-        return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        content = str(path) if outputs is None else _part(path, outputs)
+        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except UserError:
+        raise
     except Exception as error:  # onnxruntime's errors have no common class but this
         raise UserError(f"{path}: onnxruntime cannot open it ({error!s:.300}); {AGAIN}") from error
+    if not {one.name for one in session.get_inputs()} <= set(INPUTS):
+        raise UserError(f"{path}: does not fit {RECORD}: its inputs must be {', '.join(INPUTS)}; {AGAIN}")
+    return session
+
+
+def _part(path: Path, outputs: Sequence[str]) -> bytes:
+    """The part of a model that computes these outputs."""
+    try:
+        import onnx.utils  # noqa: PLC0415  (an extra)
+    except ImportError as error:
+        raise UserError("ONNX models with an adapter for each task need onnx: pip install 'polytask[onnx]'") from error
+    whole = onnx.utils.Extractor(onnx.load(path))
+    part: bytes = whole.extract_model(list(INPUTS), list(outputs)).SerializeToString()
+    return part
 
 
 def _onnxruntime() -> Any:

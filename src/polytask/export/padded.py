@@ -72,7 +72,7 @@ class PaddedEncoded(Encoded):
     """The hidden states of a padded batch: the input of a head."""
 
     def pool(self, pooling: Pooling) -> Tensor:
-        """One vector for each row that belongs to a whole example; the rows that are left over are ignored."""
+        """One vector for each row."""
         assert isinstance(self.layout, PaddedLayout)
         mask_BL = self.layout.mask
         h_BLD = self.hidden_TD.view(*mask_BL.shape, -1)
@@ -89,9 +89,14 @@ class PairedEncoded(PaddedEncoded):
     rows = 2
 
     def pool(self, pooling: Pooling) -> Tensor:
+        """One vector for each row, and zeros for the missing rows of the last example.
+
+        So a batch of any number of rows can be computed, also where only the outputs of other tasks are of interest.
+        """
         vectors_BD = super().pool(pooling)
-        whole = vectors_BD.shape[0] // self.rows * self.rows
-        return vectors_BD[:whole]
+        size = (vectors_BD.shape[0] + self.rows - 1) // self.rows * self.rows
+        missing_RD = vectors_BD.new_zeros(self.rows - 1, vectors_BD.shape[1])
+        return torch.cat([vectors_BD, missing_RD])[:size]
 
 
 class TripleEncoded(PairedEncoded):
@@ -121,7 +126,7 @@ class PaddedModel(nn.Module):
     """Maps a padded batch to the outputs of several tasks, in their order.
 
     An output is that of the task's head: [B, C] or [B]; for pairs that are two or three rows of the batch, [B / 2, ...]
-    or [B / 3, ...]; for tags of words, the scores of all tokens, [B, L, C].
+    or [B / 3, ...], rounded up; for tags of words, the scores of all tokens, [B, L, C].
     """
 
     def __init__(self, model: MultiTaskModel, tasks: Sequence[str], texts: Mapping[str, int]) -> None:
