@@ -63,6 +63,7 @@ def run(words: list[str], tiny: list[str], monkeypatch: pytest.MonkeyPatch, caps
 PAGES = [
     "adding-a-task",
     "data",
+    "export",
     "get-started",
     "interference",
     "kinds",
