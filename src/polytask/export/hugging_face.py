@@ -181,7 +181,7 @@ def _pair_notes(name: str, head: Head | None) -> Sequence[str]:
     if name == "bi":
         return ("The classifier on the two embeddings is not part of the folder: it has no place for it.",)
     if head.labels.kind == "yes_no":
-        scale, shift = (float(getattr(head, value)) for value in ("scale", "shift"))
+        scale, shift = (getattr(head, value).item() for value in ("scale", "shift"))
         return (f"The logit of yes is {scale:.6g} cos {shift:+.6g}, with the cosine of the two embeddings.",)
     ends = head.labels.low, head.labels.high
     form = {"linear": "(1 + cos) / 2", "direct": "cos", "sigmoid": "sigmoid(cos)"}[str(getattr(head, "map", ""))]
