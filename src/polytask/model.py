@@ -108,19 +108,23 @@ class MultiTaskModel(nn.Module):
 
     def outputs(self, hidden_TD: Tensor, stream: Stream) -> dict[str, Tensor]:
         """Return each task's outputs, given the encoder's last hidden states."""
-        layout = stream.layout
-        return {
-            task: self.head(task)(
-                Encoded(hidden_TD, layout, k, self.encoder.pool, self.encoder.words.weight, stream.labels.get(task))
-            )
-            for k, task in enumerate(self.tasks)
-            if layout.sequence_ranges[k][0] < layout.sequence_ranges[k][1]
-        }
+        tasks = (self.tasks[k] for k in stream.layout.tasks)
+        return {task: self.head(task)(self.encoded(task, task, hidden_TD, stream)) for task in tasks}
+
+    def encoded(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Encoded:
+        """Return the input of a task's head: the sequences that the stream holds for the task `packed_as`."""
+        windows, encoder, labels = self.head(task).windows, self.encoder, stream.labels.get(packed_as)
+        encoded = Encoded(
+            hidden_TD, stream.layout, self.tasks.index(packed_as), encoder.pool, encoder.words.weight, labels
+        )
+        if windows is None:
+            return encoded
+        return replace(encoded, windows_B1=stream.windows.get(packed_as), window_pool=windows.pool)
 
     def input_format(self, task: str) -> InputFormat:
         """How the task's head needs its examples to be packed."""
         head = self.head(task)
-        return InputFormat(head.reading, head.copies, head.mask_share)
+        return InputFormat(head.reading, head.copies, head.mask_share, head.windows)
 
     def answer(
         self,
@@ -215,24 +219,23 @@ class MultiTaskModel(nn.Module):
     ) -> Tensor:
         """Return the mean of each text's last hidden states, in order and on the CPU.
 
-        Without a task the encoder is used without the adapter, else as this task uses it.
+        Without a task the encoder is used without the adapter, else as this task uses it, with its windows.
         """
         plain = Adapter(LayerAdapter(), (LayerAdapter() for _ in self.encoder.layers), self.tasks)
         adapter, packed_as = (plain, self.tasks[0]) if task is None else (self.adapter, task)
         means, order = [], list[int]()
         with eval_mode(self), torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
-            for batch in self.batches(packed_as, texts, packer, InputFormat()):
+            form = InputFormat(windows=None if task is None else self.head(task).windows)
+            for batch in self.batches(packed_as, texts, packer, form):
                 hidden_TD = self.encode(batch.stream, adapter=adapter)
-                k = self.tasks.index(packed_as)
-                means.append(Encoded(hidden_TD, batch.stream.layout, k, self.encoder.pool).pool("mean").float().cpu())
+                encoded = self.encoded(packed_as, packed_as, hidden_TD, batch.stream)
+                means.append(encoded.pool("mean").float().cpu())
                 order += batch.indices.tolist()
         return torch.cat(means)[torch.from_numpy(np.argsort(order))]
 
     def _output(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Tensor:
         """Return a task's outputs for the sequences that the stream holds for the task `packed_as`."""
-        k, labels = self.tasks.index(packed_as), stream.labels.get(packed_as)
-        encoded = Encoded(hidden_TD, stream.layout, k, self.encoder.pool, self.encoder.words.weight, labels)
-        output: Tensor = self.head(task)(encoded)
+        output: Tensor = self.head(task)(self.encoded(task, packed_as, hidden_TD, stream))
         return output
 
     def passes(self, tasks: Sequence[str]) -> list[tuple[str, ...]]:
@@ -244,7 +247,7 @@ class MultiTaskModel(nn.Module):
         for task in tasks:
             head = self.head(task)
             needs_own_pass = head.mask_share is not None or self.adapter.task_parameters(task)
-            key = (head.reading, head.copies, task if needs_own_pass else None)
+            key = (head.reading, head.copies, head.windows, task if needs_own_pass else None)
             groups.setdefault(key, []).append(task)
         return [tuple(group) for group in groups.values()]
 

@@ -12,7 +12,7 @@ from polytask.evaluation.metrics import chosen_metric
 from polytask.settings import TaskSpec
 from polytask.tasks.describe import SHOWN_BROKEN_ROWS, baseline, describe_split, label_balance
 from polytask.tasks.task import Task, read_tasks
-from polytask.text.packing import Packer
+from polytask.text.packing import InputFormat, Packer
 from polytask.text.tokenizer import TextTokenizer
 
 Write = Callable[[str, str | bytes], str]
@@ -33,7 +33,8 @@ def make(tmp_path: Path, tokenizer: TextTokenizer, write: Write) -> MakeTask:
 
 
 def described(task: Task, max_length: int, apart: bool = False) -> dict[str, Any]:
-    return describe_split(task.splits["dev"], task.labels, Packer(("t",), 2, 3, max_length), apart)
+    form = InputFormat("separate" if apart else "joined")
+    return describe_split(task.splits["dev"], task.labels, Packer(("t",), 2, 3, max_length), form)
 
 
 def test_one_text(make: MakeTask) -> None:

@@ -72,7 +72,9 @@ def print_findings(findings: Sequence["polytask.Finding"], console: Console) -> 
 
 
 def data_table(prepared: "polytask.Prepared") -> Table:
-    columns = ("task", "kind", "split", "rows", "skipped", "labels", "tokens", "too long")
+    columns: tuple[str, ...] = ("task", "kind", "split", "rows", "skipped", "labels", "tokens", "too long")
+    has_windows = any(spec.windows is not None for spec in prepared.recipe.tasks.values())
+    columns += ("windows",) if has_windows else ()
     caption = None if all(spec.trained for spec in prepared.recipe.tasks.values()) else NOT_TRAINED_CAPTION
     table = new_table("Data", columns, left=("task", "kind", "split", "labels"), caption=caption)
     for name, task in prepared.tasks.items():
@@ -87,8 +89,16 @@ def data_table(prepared: "polytask.Prepared") -> Table:
                 *row,
                 f"{lengths['mean']:.1f}",
                 f"{lengths['truncated']:,}",
+                *([windows(data.get("windows"))] if has_windows else []),
             )
     return table
+
+
+def windows(counts: Mapping[str, int] | None) -> str:
+    """`12 rows, up to 5`: the rows with more than one window, and the most windows of a row."""
+    if counts is None:
+        return ""
+    return f"{counts['rows']:,} rows, up to {counts['most']:,}" if counts["rows"] else "one per row"
 
 
 def balance(labels: Mapping[str, Any]) -> str:

@@ -18,7 +18,6 @@ from polytask.kinds.table import KINDS
 from polytask.model import MultiTaskModel
 from polytask.modes import eval_mode
 from polytask.settings import TaskSpec
-from polytask.stream import Encoded
 from polytask.text.packing import InputFormat, Packer
 from polytask.text.texts import texts_of
 from polytask.types import EvalReport, LabelSpace, MetricValue, TaskScore, TokenizedExamples
@@ -84,10 +83,11 @@ def _vectors(
     texts = texts_of(split, rows)
     vectors, order = [], []
     with eval_mode(model):
-        for batch in model.batches(spec.name, texts, packer, InputFormat("separate")):
+        form = InputFormat("separate", windows=model.head(spec.name).windows)
+        for batch in model.batches(spec.name, texts, packer, form):
             with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
                 hidden_TD = model.encode(batch.stream)
-            encoded = Encoded(hidden_TD, batch.stream.layout, model.tasks.index(spec.name), model.encoder.pool)
+            encoded = model.encoded(spec.name, spec.name, hidden_TD, batch.stream)
             pooled = torch.nn.functional.normalize(encoded.pool("mean").float(), dim=-1)
             vectors.append(pooled.unflatten(0, (-1, 2)) if spec.is_pair else pooled)
             order.append(batch.indices)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from polytask.kinds.base import Kind
 from polytask.kinds.table import KINDS
+from polytask.settings import Windows
 from polytask.stream import Encoded, Pooling, Reading
 from polytask.types import LabelKind, LabelSpace, Prediction, UserError
 
@@ -35,6 +36,9 @@ class Head(nn.Module, ABC):
     head reads the hidden states of all tokens. Prediction, export and some regularizers depend on it."""
     mask_share: float | None = None
     """The share of an example's tokens that is masked before it is encoded; None: no masking."""
+
+    windows: Windows | None = None
+    """How the task's long texts are cut into windows (its `windows` in the recipe); None: they are truncated."""
 
     def __init__(self, task: str, labels: LabelSpace) -> None:
         super().__init__()

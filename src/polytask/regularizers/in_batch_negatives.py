@@ -50,7 +50,7 @@ class InBatchNegatives(Regularizer):
         if not usable:
             raise UserError(
                 f"{WHERE}: no task can be used: it must be a yes_no or score task whose head encodes the texts of a "
-                "pair separately (tasks.NAME.head: bi, cosine or joint)"
+                "pair separately (tasks.NAME.head: bi, cosine or joint), without windows"
             )
         for task in tasks or ():
             if task not in usable:
@@ -87,6 +87,8 @@ class InBatchNegatives(Regularizer):
 
 def _is_usable(model: "MultiTaskModel", task: str) -> bool:
     head = model.head(task)
+    if head.windows is not None:  # false negatives are found by the hashes of sequences, which are not whole texts
+        return False
     return head.reading != "joined" and head.pooling is not None and head.labels.kind in ("yes_no", "score")
 
 

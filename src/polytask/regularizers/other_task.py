@@ -13,15 +13,16 @@ def readable_layouts(model: "MultiTaskModel", layout: Layout, task: str) -> Iter
     """Yield a layout for each part of the stream that the task's head can read; in it that part belongs to the task.
 
     A head that reads one sequence per example can read the whole stream. A head that reads several sequences of a pair
-    can read the pairs of heads that read the same ones. In a stream of static shape there is filler between the tasks'
-    sequences, so each of them is a part of its own.
+    can read the pairs of heads that read the same ones, without windows. In a stream of static shape there is filler
+    between the tasks' sequences, so each of them is a part of its own.
     """
     k, reading = model.tasks.index(task), model.head(task).reading
     if reading == "joined" and not layout.static_shape:
         yield as_task(layout, k)
         return
     for other in layout.tasks:
-        if reading in ("joined", model.head(model.tasks[other]).reading):
+        head = model.head(model.tasks[other])
+        if reading == "joined" or (reading == head.reading and head.windows is None):
             yield _with_range(layout, k, layout.sequence_ranges[other], layout.token_ranges[other])
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from polytask.build import check_vocabulary, complete, head_choice, make_model
+from polytask.build import check_vocabulary, complete, head_choice, make_model, most_tokens
 from polytask.disk.atomic import atomic_file, write_atomically
 from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import sha256
@@ -31,7 +31,7 @@ from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import check_task_name
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
-from polytask.settings import Bounds, MaxLength, MethodChoice, Share, TaskSpec, Truncate
+from polytask.settings import Bounds, MaxLength, MethodChoice, Share, TaskSpec, Truncate, Windows
 from polytask.tasks.task import Split, read_split
 from polytask.text.packing import Packer
 from polytask.text.tagging import TaggedWord, Tagger, TagVocabulary, column_words, encode_tagged, make_tagger
@@ -83,6 +83,7 @@ class TaskEntry:
     temperature: Annotated[float, Bounds(0, 1000, "(]")] = 1.0
     """What outputs are divided by before probabilities are computed; 1 in models of earlier versions."""
     abstain_below: Share | None = None
+    windows: Windows | None = None
 
     @classmethod
     def of(cls, spec: TaskSpec, labels: LabelSpace, temperature: float = 1.0) -> "TaskEntry":
@@ -101,6 +102,7 @@ class TaskEntry:
             separator=labels.separator,
             temperature=temperature,
             abstain_below=spec.abstain_below,
+            windows=spec.windows,
         )
 
     def check(self, where: str) -> None:
@@ -161,6 +163,7 @@ class TaskEntry:
             encoding=self.encoding,
             tags=self.tags,
             abstain_below=self.abstain_below,
+            windows=self.windows,
         )
 
 
@@ -246,14 +249,14 @@ class Bundle:
         calibrated = labelled if temperature == 1 else head.decode(outputs / temperature)
         threshold = self.specs[task].abstain_below if abstain_below is None else abstain_below
         threshold = threshold if head.labels.kind in ("classes", "yes_no") else None
-        predictions = []
-        for one, scaled, tokens in zip(
-            labelled, calibrated, self.packer.full_lengths(lengths_NW, head.reading).tolist(), strict=True
-        ):
-            shares, truncated = scaled.probabilities, tokens > self.packer.max_length
+        form, predictions = self.model.input_format(task), []
+        tokens_N = self.packer.full_lengths(lengths_NW, head.reading).tolist()
+        windows_N = self.packer.window_counts(lengths_NW, form).max(1).tolist()
+        for one, scaled, tokens, windows in zip(labelled, calibrated, tokens_N, windows_N, strict=True):
+            shares, truncated = scaled.probabilities, tokens > self.packer.longest(form)
             abstained = threshold is not None and shares is not None and max(shares.values()) < threshold
             label = None if abstained and not keep_labels else one.label
-            measured = {"tokens": tokens, "truncated": truncated, "abstained": abstained}
+            measured = {"tokens": tokens, "truncated": truncated, "windows": windows, "abstained": abstained}
             predictions.append(replace(one, label=label, probabilities=shares, **measured))
         return predictions
 
@@ -317,10 +320,10 @@ def load_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
             f"{path}: max_length: must be in [4, {shape.positions}], the encoder's positions, found "
             f"{content.max_length}"
         )
-    tokenizer = TextTokenizer.load(folder, content.max_length, content.truncate)
+    specs = {name: entry.spec(name) for name, entry in content.tasks.items()}
+    tokenizer = TextTokenizer.load(folder, most_tokens(content.max_length, specs.values()), content.truncate)
     check_vocabulary(tokenizer, shape, folder)
     plugins = read_copies(folder, content.plugins, trust_plugins)
-    specs = {name: entry.spec(name) for name, entry in content.tasks.items()}
     labels = {name: entry.labels(tokenizer.vocabulary) for name, entry in content.tasks.items()}
     tags = content.word_tags
     with using_plugins(plugins):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from polytask.build import encoder_folder, make_encoder, make_model, make_packer, start_heads
+from polytask.build import encoder_folder, make_encoder, make_model, make_packer, most_tokens, start_heads
 from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import remembered_sha256
 from polytask.disk.kept import kept
@@ -108,14 +108,16 @@ class Prepared:
     def findings(self) -> list[Finding]:
         """What the data check finds, most severe first."""
         separate = [name for name in self.tasks if self.model.head(name).reading == "separate"]
-        options = self.packer.max_length, tuple(separate), self.tokenizer.unk_id
+        windowed = {name: self.model.input_format(name) for name, task in self.tasks.items() if task.spec.windows}
+        longest = tuple((name, self.packer.longest(form)) for name, form in windowed.items())
+        options = self.packer.max_length, tuple(separate), self.tokenizer.unk_id, longest
         key = tuple(task.fingerprint for task in self.tasks.values()), self.tokenizer.fingerprint, *options
         return list(kept("findings", key, lambda: examine(self.tasks, *options)))
 
     def check_lengths(self) -> None:
         """Refuses rows that are too long, with `truncate: error`."""
-        readings = {name: self.model.head(name).reading for name in self.tasks}
-        splits = ((split, readings[name]) for name, task in self.tasks.items() for split in task.splits.values())
+        forms = {name: self.model.input_format(name) for name in self.tasks}
+        splits = ((split, forms[name]) for name, task in self.tasks.items() for split in task.splits.values())
         check_lengths(splits, self.packer, self.tokenizer)
 
     @property
@@ -135,7 +137,8 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     plugins = use_plugins(recipe.plugins)
     check_teachers(recipe)
     folder = encoder_folder(recipe.encoder)
-    tokenizer = load_tokenizer(folder, recipe.max_length, recipe.truncate)
+    most = most_tokens(recipe.max_length, recipe.tasks.values())
+    tokenizer = load_tokenizer(folder, most, recipe.truncate)
     check_metrics(recipe)
     tagger = None if recipe.word_tags is None else recipe.word_tags.tagger
     read = read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder(), make_tagger(tagger))
@@ -216,7 +219,7 @@ def check_warmup(prepared: Prepared) -> None:
 def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
     """A task and its data, as the summary and `polytask check` show them."""
     spec, labels = task.spec, task.labels
-    separate = prepared.model.head(spec.name).reading == "separate"
+    form = prepared.model.input_format(spec.name)
     return TaskSummary(
         kind=spec.kind,
         classes=tuple(labels.classes),
@@ -226,5 +229,5 @@ def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
         metric=primary_of(spec).name,
         trained=spec.trained,
         thresholds=prepared.model.head(spec.name).labels.thresholds,
-        data={name: describe_split(split, labels, prepared.packer, separate) for name, split in task.splits.items()},
+        data={name: describe_split(split, labels, prepared.packer, form) for name, split in task.splits.items()},
     )

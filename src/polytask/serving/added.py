@@ -25,8 +25,8 @@ class AddedColumns:
     With several classes per row, predicted_TASK and probability_TASK have one item for each predicted class: in a list
     where the file's format has lists, else joined by the separator of the training data.
 
-    They are followed by tokens_TASK and truncated_TASK, except with "none", and by abstained_TASK if the model may
-    abstain.
+    They are followed by tokens_TASK and truncated_TASK, except with "none", by windows_TASK if the task has windows,
+    and by abstained_TASK if the model may abstain.
     """
 
     task: str
@@ -36,6 +36,8 @@ class AddedColumns:
     """Whether the file's format has lists."""
     abstains: bool = False
     """Whether predictions may have no label because all probabilities are too low."""
+    windows: bool = False
+    """Whether long texts are read in windows."""
 
     def __post_init__(self) -> None:
         if self.probabilities not in PROBABILITIES:
@@ -53,6 +55,7 @@ class AddedColumns:
                 types |= {self._class_column(name): pa.float64() for name in self.labels.classes}
         if self.probabilities != "none":
             types |= {f"tokens_{self.task}": pa.int64(), f"truncated_{self.task}": pa.bool_()}
+            types |= {f"windows_{self.task}": pa.int64()} if self.windows else {}
         return types | ({f"abstained_{self.task}": pa.bool_()} if self.abstains else {})
 
     def values(self, prediction: Prediction) -> dict[str, Any]:
@@ -62,6 +65,7 @@ class AddedColumns:
             return values
         if self.probabilities != "none":
             values |= {f"tokens_{self.task}": prediction.tokens, f"truncated_{self.task}": prediction.truncated}
+            values |= {f"windows_{self.task}": prediction.windows} if self.windows else {}
         if self.abstains:
             values[f"abstained_{self.task}"] = prediction.abstained
         values[f"predicted_{self.task}"] = round(label, self._decimals) if isinstance(label, float) else label
@@ -98,7 +102,7 @@ def added_columns(predictor: "Predictor", task: str, probabilities: str, lists: 
     """The columns of a task of a model."""
     labels, spec = predictor.bundle.labels[task], predictor.spec(task)
     abstains = labels.kind in ("classes", "yes_no") and (spec.abstain_below, predictor.abstain_below) != (None, None)
-    return AddedColumns(task, labels, probabilities, lists, abstains)
+    return AddedColumns(task, labels, probabilities, lists, abstains, spec.windows is not None)
 
 
 def check_names(source: str, columns: Iterable[str], added: Mapping[str, AddedColumns]) -> None:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from polytask.evaluation.metrics import Metric
 from polytask.kinds.table import KINDS
 from polytask.tasks.task import Split
-from polytask.text.packing import Packer
+from polytask.text.packing import InputFormat, Packer
 from polytask.types import LabelSpace
 
 SHOWN_BROKEN_ROWS = 50
@@ -16,11 +16,11 @@ MOST_CONSTANT = 50
 """Of several classes per row: the largest set that is tried as a constant prediction."""
 
 
-def describe_split(split: Split, labels: LabelSpace, packer: Packer, separate_texts: bool) -> dict[str, Any]:
+def describe_split(split: Split, labels: LabelSpace, packer: Packer, form: InputFormat) -> dict[str, Any]:
     """Returns the numbers of rows and skipped rows, rows per label, and sequence lengths with special tokens."""
     text_lengths = split.store.lengths()
-    max_length = packer.max_length
-    lengths = packer.full_lengths(text_lengths, "separate" if separate_texts else "joined")
+    max_length = packer.longest(form)
+    lengths = packer.full_lengths(text_lengths, "separate" if form.reading == "separate" else "joined")
     truncated = np.minimum(lengths, max_length)
     counts, edges = np.histogram(truncated, bins=min(20, max_length), range=(0, max_length))
     return {
@@ -38,7 +38,13 @@ def describe_split(split: Split, labels: LabelSpace, packer: Packer, separate_te
             "max": int(lengths.max()),
             "truncated": int((lengths > max_length).sum()),
         },
+        **({} if form.windows is None else {"windows": describe_windows(packer.window_counts(text_lengths, form))}),
     }
+
+
+def describe_windows(windows_NW: npt.NDArray[np.int64]) -> dict[str, int]:
+    """Returns the number of rows with more than one window per text, and the most windows of a text."""
+    return {"rows": int((windows_NW > 1).any(1).sum()), "most": int(windows_NW.max(initial=1))}
 
 
 def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:

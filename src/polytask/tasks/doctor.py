@@ -41,12 +41,17 @@ UNKNOWN_SHARE = 0.05  # English text in an English vocabulary has about one in a
 
 
 def examine(
-    tasks: Mapping[str, Task], max_length: int, separate_texts: Collection[str] = (), unknown_id: int | None = None
+    tasks: Mapping[str, Task],
+    max_length: int,
+    separate_texts: Collection[str] = (),
+    unknown_id: int | None = None,
+    in_windows: Collection[tuple[str, int]] = (),
 ) -> list[Finding]:
     """Returns the findings about the tasks' data, the worst first.
 
     `max_length` is that of a sequence with its special tokens; tasks in `separate_texts` have no sequence with both
-    texts of a pair; `unknown_id` is the token of words that are not in the vocabulary.
+    texts of a pair; `unknown_id` is the token of words that are not in the vocabulary; `in_windows` has
+    the most tokens of the texts of tasks with windows (`Packer.longest`).
     """
     tasks = {name: _without_unused(task) for name, task in tasks.items()}
     hashed = {
@@ -59,7 +64,8 @@ def examine(
         for split in splits.values():
             findings += _copies(split)
             findings += _columns(split)
-            findings += _lengths(split, max_length, split.task in separate_texts, unknown_id)
+            findings += _lengths(split, max_length, name in separate_texts, dict(in_windows).get(name))
+            findings += [] if unknown_id is None else _unknown(split, unknown_id)
             findings += odd_texts(name, split.data)
         for learned, scored in (("train", "dev"), ("train", "test"), ("dev", "test")):
             if learned in splits and scored in splits:
@@ -194,7 +200,7 @@ def _columns(split: _HashedSplit) -> Iterator[Finding]:
             yield split.finding(severity, "same_texts", "have the same text twice", same)
 
 
-def _lengths(split: _HashedSplit, max_length: int, separate: bool, unknown_id: int | None) -> Iterator[Finding]:
+def _lengths(split: _HashedSplit, max_length: int, separate: bool, in_windows: int | None) -> Iterator[Finding]:
     empty = split.lengths_NW.min(axis=1) == 0
     if empty.any():
         severity: Severity = "problem" if empty.mean() >= EMPTY_SHARE else "warning"
@@ -202,13 +208,11 @@ def _lengths(split: _HashedSplit, max_length: int, separate: bool, unknown_id: i
         yield split.finding(severity, "empty_texts", sentence, empty)
     joined = split.lengths_NW.shape[1] == 2 and not separate
     lengths = split.lengths_NW.sum(axis=1, dtype=np.int32) if joined else split.lengths_NW.max(axis=1, initial=0)
-    cut = lengths > max_length - (3 if joined else 2)
+    cut = lengths > (in_windows or max_length) - (3 if joined else 2)
     if cut.any():
         severity = "warning" if cut.mean() >= CUT_SHARE else "note"
-        sentence = f"are longer than max_length ({max_length} tokens) and will be truncated"
-        yield split.finding(severity, "cut", sentence, cut)
-    if unknown_id is not None:
-        yield from _unknown(split, unknown_id)
+        limit = f"max_length ({max_length}" if in_windows is None else f"windows.most windows together ({in_windows:,}"
+        yield split.finding(severity, "cut", f"are longer than {limit} tokens) and will be truncated", cut)
 
 
 def _unknown(split: _HashedSplit, unknown_id: int) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from polytask.settings import Truncate
+from polytask.settings import Truncate, Windows
 from polytask.stream import Layout, Reading, Stream
 from polytask.text.filler import Room, filler_lengths, filler_positions, longest_class, size_class, static_rooms
 from polytask.text.masking import Ids as Ids
@@ -26,6 +26,7 @@ from polytask.text.masking import MaskedText, Masker, masked_tokens, padded
 from polytask.text.sequences import Sequences, joined_and_separate, make_sequences, truncate_pair, truncate_text
 from polytask.text.templates import BERT_PAIR, PairForm
 from polytask.text.texts import Texts
+from polytask.text.windows import cut_windows
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class InputFormat:
     """How many times each example's texts are put into the stream."""
     mask_share: float | None = None
     """The share of the tokens that is masked; None: no masking."""
+    windows: Windows | None = None
+    """How long texts are cut into windows; None: they are truncated."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Part:
     labels: npt.NDArray[np.generic] | None = None
     mask_share: float | None = None
     """The share of the tokens that is masked; the labels are then those of the masked tokens (`masked_tokens`)."""
+    windows_M: npt.NDArray[np.int64] | None = None
+    """If `texts` are windows: how many of them each text of each example has."""
 
     @classmethod
     def masked(cls, task: str, texts: Sequence[MaskedText], share: float) -> "Part":
@@ -110,7 +115,17 @@ class Packer:
         texts = Texts.of(texts)
         if form.mask_share is not None:
             return self._masked_part(task, texts, form.mask_share, rngs)
+        if form.windows is not None:
+            windows, windows_M = self.cut(texts, form.windows)
+            return Part(task, windows, labels=labels, windows_M=windows_M)
         return Part(task, texts.repeated(form.copies), form.reading, labels)
+
+    def cut(self, texts: Texts, windows: Windows) -> tuple[Texts, npt.NDArray[np.int64]]:
+        """Cut each text into its windows, and return the number of windows of each text of each example."""
+        size = self.max_length - 2
+        single = texts.separate().truncated(windows.room(size), self.cut_start)
+        parts, rows_S = cut_windows(single, size, windows.starts_after(size))
+        return parts, np.bincount(rows_S, minlength=len(single))
 
     def _masked_part(self, task: str, texts: Texts, share: float, rngs: Iterable[np.random.Generator]) -> Part:
         """The part that `mask` and `Part.masked` make of single texts."""
@@ -161,9 +176,14 @@ class Packer:
             for part, room in zip(ordered, rooms, strict=True)
             if part.labels is not None
         }
+        windows = {
+            part.task: torch.from_numpy(np.concatenate([[0], part.windows_M.cumsum()]))
+            for part in ordered
+            if part.windows_M is not None and part.windows_M.max(initial=1) > 1
+        }
         ids_T, positions_T, segments_T = _tokens(sequences, starts, end)
         tags_T = _tags(sequences, starts, end) if self.tagged else None
-        return Stream(ids_T, positions_T, segments_T, layout, labels, tag_ids_T=tags_T)
+        return Stream(ids_T, positions_T, segments_T, layout, labels, tag_ids_T=tags_T, windows=windows)
 
     def sequences_of(self, part: Part) -> Sequences:
         """The sequences of all examples of a part."""
@@ -198,6 +218,11 @@ class Packer:
 
     def lengths(self, lengths_NW: npt.NDArray[np.integer], form: InputFormat) -> npt.NDArray[np.int64]:
         """The number of tokens that each example takes in a stream, given the number of tokens of its texts."""
+        if form.windows is not None:
+            kept_NW = np.minimum(lengths_NW, form.windows.room(self.max_length - 2)).astype(np.int64) + 2
+            windows_NW = self.window_counts(lengths_NW, form)
+            tokens_N: npt.NDArray[np.int64] = np.where(windows_NW > 1, windows_NW * self.max_length, kept_NW).sum(1)
+            return tokens_N
         joined, separate = joined_and_separate(form.reading, lengths_NW.shape[1])
         lengths_N = np.zeros(len(lengths_NW), dtype=np.int64)
         if joined:
@@ -207,10 +232,23 @@ class Packer:
             lengths_N += (np.minimum(lengths_NW, self.max_length - 2) + 2).sum(1) * form.copies
         return lengths_N
 
+    def window_counts(self, lengths_NW: npt.NDArray[np.integer], form: InputFormat) -> npt.NDArray[np.int64]:
+        """The number of windows of each text, given its number of tokens: 1 if it fits into one sequence."""
+        if form.windows is None:
+            return np.ones(lengths_NW.shape, dtype=np.int64)
+        size = self.max_length - 2
+        behind_NW = np.minimum(lengths_NW.astype(np.int64), form.windows.room(size)) - size
+        counts_NW: npt.NDArray[np.int64] = 1 + np.maximum(-(-behind_NW // form.windows.starts_after(size)), 0)
+        return counts_NW
+
+    def longest(self, form: InputFormat) -> int:
+        """The greatest of the `full_lengths` that is not truncated."""
+        return self.max_length if form.windows is None else form.windows.room(self.max_length - 2) + 2
+
     def full_lengths(self, lengths_NW: npt.NDArray[np.integer], reading: Reading) -> npt.NDArray[np.int64]:
         """The number of tokens of each example's longest sequence before truncation, with special tokens.
 
-        An example is truncated if it is greater than `max_length`.
+        Those of all windows of a text count as one sequence. An example is truncated if it is greater than `longest`.
         """
         joined, _ = joined_and_separate(reading, lengths_NW.shape[1])
         tokens_NW = lengths_NW.astype(np.int64)

@@ -1,7 +1,7 @@
 """The token ids of some examples in one array, so that many texts are packed with few operations. Knows ids only."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,16 @@ class Texts:
             return self
         starts_NW, lengths_NW = (np.tile(numbers_NW, (1, copies)) for numbers_NW in (self.starts_NW, self.lengths_NW))
         return Texts(self.ids, starts_NW, lengths_NW, self.tags)
+
+    def separate(self) -> "Texts":
+        """Each text as an example of its own."""
+        return replace(self, starts_NW=self.starts_NW.reshape(-1, 1), lengths_NW=self.lengths_NW.reshape(-1, 1))
+
+    def truncated(self, max_length: int, cut_start: bool = False) -> "Texts":
+        """Truncate each text, without copying anything."""
+        lengths_NW = np.minimum(self.lengths_NW, max_length)
+        starts_NW = self.starts_NW + (self.lengths_NW - lengths_NW if cut_start else 0)
+        return replace(self, starts_NW=starts_NW, lengths_NW=lengths_NW)
 
     def concatenated(self, max_length: int, cut_start: bool = False) -> "Texts":
         """Truncate each text, and copy them all into an array without anything else."""

@@ -74,16 +74,28 @@ class _Ahead:
     """Number of the first example, counted from the start of the run."""
     sequences: Sequences
     per_example: int
-    """Number of sequences of an example."""
+    """Number of sequences of an example; of texts, if they have windows."""
     labels: npt.NDArray[Any]
+    windows_M: npt.NDArray[np.int64] | None
+    """The number of windows of each text (`Part.windows_M`); each window is a sequence."""
+
+    @cached_property
+    def _starts_M1(self) -> npt.NDArray[np.int64]:
+        """The first sequence of each text, and the end."""
+        assert self.windows_M is not None
+        return np.concatenate([[0], self.windows_M.cumsum()])
 
     def part(self, task: str, first: int, count: int) -> Part | None:
         """Some of the examples, if they are all here."""
         start, end = first - self.first, first - self.first + count
         if start < 0 or end > len(self.labels):
             return None
-        sequences = self.sequences.slice(start * self.per_example, end * self.per_example)
-        return Part(task, sequences, labels=self.labels[start:end])
+        start_M, end_M = start * self.per_example, end * self.per_example
+        labels = self.labels[start:end]
+        if self.windows_M is None:
+            return Part(task, self.sequences.slice(start_M, end_M), labels=labels)
+        sequences = self.sequences.slice(int(self._starts_M1[start_M]), int(self._starts_M1[end_M]))
+        return Part(task, sequences, labels=labels, windows_M=self.windows_M[start_M:end_M])
 
 
 class Feed:
@@ -181,7 +193,9 @@ class Feed:
         all_parts = self._new_part(task, form, indices)
         sequences = self.packer.sequences_of(all_parts)
         assert all_parts.labels is not None
-        self._ahead[task] = _Ahead(first, sequences, len(sequences) // len(indices), all_parts.labels)
+        windows_M = all_parts.windows_M
+        per_example = len(sequences if windows_M is None else windows_M) // len(indices)
+        self._ahead[task] = _Ahead(first, sequences, per_example, all_parts.labels, windows_M)
         return self._ahead[task].part(task, first, count)
 
     def _new_part(
