@@ -155,8 +155,9 @@ def make_packer(recipe: Recipe, tokenizer: TextTokenizer, tagged: bool = False) 
 
 # --- the model --------------------------------------------------------------------------------------------------------
 def head_choice(spec: TaskSpec) -> MethodChoice:
-    """The recipe's head, or the default: mlm for plain text, linear for one text, cross for a pair."""
-    return spec.head or MethodChoice("mlm" if spec.kind == "text" else "cross" if spec.is_pair else "linear")
+    """The recipe's head, or the default: mlm for plain text, tags for words, linear for one text, cross for a pair."""
+    usual = {"text": "mlm", "tokens": "tags"}
+    return spec.head or MethodChoice(usual.get(spec.kind, "cross" if spec.is_pair else "linear"))
 
 
 def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:

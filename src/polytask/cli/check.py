@@ -73,7 +73,7 @@ def print_findings(findings: Sequence["polytask.Finding"], console: Console) -> 
 
 def data_table(prepared: "polytask.Prepared") -> Table:
     columns: tuple[str, ...] = ("task", "kind", "split", "rows", "skipped", "labels", "tokens", "too long")
-    has_windows = any(spec.windows is not None for spec in prepared.recipe.tasks.values())
+    has_windows = any(prepared.model.input_format(name).has_windows for name in prepared.tasks)
     columns += ("windows",) if has_windows else ()
     caption = None if all(spec.trained for spec in prepared.recipe.tasks.values()) else NOT_TRAINED_CAPTION
     table = new_table("Data", columns, left=("task", "kind", "split", "labels"), caption=caption)

@@ -36,6 +36,8 @@ class Head(nn.Module, ABC):
     head reads the hidden states of all tokens. Prediction, export and some regularizers depend on it."""
     mask_share: float | None = None
     """The share of an example's tokens that is masked before it is encoded; None: no masking."""
+    stride: int | None = None
+    """For heads with an output for each word: see `text.packing.InputFormat.stride`. None: one output per example."""
 
     windows: Windows | None = None
     """How the task's long texts are cut into windows (its `windows` in the recipe); None: they are truncated."""

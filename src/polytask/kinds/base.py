@@ -57,6 +57,13 @@ class LabelReader(ABC):
     @abstractmethod
     def _read(self, value: object) -> int | float: ...
 
+    def read_words(self, words: Sequence[tuple[int, int]], value: object) -> list[int]:
+        """Returns the numbers of the labels of words, for kinds that are `per_word`; raises LabelProblem.
+
+        `words` has the first character of each word of the text, and the one after its last.
+        """
+        raise NotImplementedError("labels of this kind are those of texts, not of words")
+
 
 class Kind(ABC):
     """A kind of label. Shapes: B or N examples, C classes, K models."""
@@ -66,6 +73,9 @@ class Kind(ABC):
     """Whether its rows have labels, which can be predicted, compared and distilled."""
     stored_type: ClassVar[Literal["int", "float"]] = "int"
     """The type of the numbers that readers return."""
+    per_word: ClassVar[bool] = False
+    """Whether each word of a text has a label (`LabelReader.read_words`). Stored labels are then [N, W], with NO_LABEL
+    behind the last word of a row."""
 
     # --- labels in files ----------------------------------------------------------------------------------------------
     @abstractmethod
@@ -117,6 +127,15 @@ class Kind(ABC):
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the loss of each example: [B]."""
 
+    def terms(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the terms of the mean loss (`losses.base.Loss.terms`): losses [B], and their weights [B]."""
+        losses_B = self.losses(outputs, targets)
+        return losses_B, torch.ones_like(losses_B)
+
+    def scaled(self, outputs: Tensor, temperature: float) -> Tensor:
+        """Returns outputs whose probabilities have this temperature."""
+        return outputs / temperature
+
     def uninformed(self, targets: Tensor, num_outputs: int) -> Tensor:
         """Returns outputs for these examples that ignore the texts: equal probabilities, or the mean score."""
         return targets.new_zeros((len(targets), num_outputs), dtype=torch.float32).squeeze(-1)
@@ -153,6 +172,16 @@ class Kind(ABC):
     def for_metrics(self, targets: Array, labels: LabelSpace) -> Array:
         """Converts targets to what metrics take: class numbers, 0 and 1, or scores in the task's range."""
         return targets.astype(np.int64)
+
+    def compared(self, gold: Array, predicted: Array, labels: LabelSpace) -> tuple[Array, Array]:
+        """Converts true and predicted targets to what metrics take."""
+        return self.for_metrics(gold, labels), self.for_metrics(predicted, labels)
+
+    def compared_values(
+        self, gold: Sequence[Any], predicted: Sequence[Any], classes: Sequence[str]
+    ) -> tuple[Array, Array]:
+        """Converts labels and predictions of a file of predictions to what metrics take."""
+        return self.numbers(gold, classes), self.numbers(predicted, classes)
 
     def vote(self, near_NK: Array, weights_NK: Array, labels: LabelSpace) -> tuple[Array, Array | None]:
         """Predicts targets from those of the nearest training rows, with class probabilities if there are classes."""

@@ -11,7 +11,7 @@ from polytask.types import UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 REQUIRED = {
-    "kind": "classes, yes_no, score, multilabel or text",
+    "kind": "classes, yes_no, score, multilabel, tokens or text",
     "text": "the name of the column with the text, or of two columns",
     "label": "the name of the column with the labels",
     "train": "the file with the training rows",
@@ -114,12 +114,16 @@ def _check_task(task: TaskSpec, where: str) -> None:
         )
     if task.kind == "text":
         _check_plain_text(task, where)
+    _check_words(task, where)
     if task.kind == "score":
         if task.range is None:
             raise UserError(f"{where}.range: must be the lowest and highest score, such as [0, 5]; found nothing")
         if not task.range[0] < task.range[1]:
             raise UserError(f"{where}.range: the first value must be lower than the second, found {list(task.range)}")
-    if task.classes is not None and (
+    if task.classes is not None and task.kind == "tokens":
+        if not task.classes or len(set(task.classes)) < len(task.classes):
+            raise UserError(f"{where}.classes: must be different classes of spans, or tags; found {list(task.classes)}")
+    elif task.classes is not None and (
         task.kind not in ("classes", "multilabel") or len(set(task.classes)) < max(2, len(task.classes))
     ):
         raise UserError(
@@ -139,6 +143,24 @@ def _check_task(task: TaskSpec, where: str) -> None:
                 f"{where}.metrics: must be functions as module:function, or metrics that a plug-in registers; found "
                 f"{reference!r}"
             )
+
+
+def _check_words(task: TaskSpec, where: str) -> None:
+    if task.kind != "tokens":
+        if task.scheme is not None:
+            raise UserError(f"{where}.scheme: must be left out for kind {task.kind}, found {task.scheme!r}")
+        if task.format == "conll":
+            raise UserError(
+                f"{where}.format: conll files have words with tags, for kind tokens; found kind {task.kind}"
+            )
+        return
+    if task.is_pair:
+        raise UserError(f"{where}.text: must be one column for kind tokens, found {len(task.text)}")
+    if not isinstance(task.label, str):
+        raise UserError(f"{where}.label: must be one column for kind tokens, found {list(task.label or ())}")
+    for name in ("tags", "metrics", "range", "loss"):
+        if (value := getattr(task, name)) not in (None, ()):
+            raise UserError(f"{where}.{name}: must be left out for kind tokens, found {value!r}")
 
 
 def _check_labels(task: TaskSpec, where: str) -> None:
@@ -161,6 +183,11 @@ def _check_labels(task: TaskSpec, where: str) -> None:
 def _check_windows(task: TaskSpec, windows: Windows, max_length: int, where: str) -> None:
     if task.kind == "text":
         raise UserError(f"{where}: must be left out for kind text, which has no output for a whole text")
+    if task.kind == "tokens":
+        raise UserError(
+            f"{where}: must be left out for kind tokens, which always reads long texts in windows; set "
+            "`head: {name: tags, stride: 64}` to choose their stride"
+        )
     if windows.stride is not None and windows.stride > max_length - 2:
         raise UserError(
             f"{where}.stride: must be at most {max_length - 2} (max_length without the two special tokens), or the "

@@ -25,6 +25,7 @@ from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
+from polytask.evaluation.calibration import KINDS as CALIBRATED
 from polytask.model import MultiTaskModel
 from polytask.plugins.files import Plugin, copy_plugins, read_copies, using_plugins
 from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
@@ -34,10 +35,19 @@ from polytask.runs.folder import ModelFolder, RunFolder, find_model
 from polytask.settings import Bounds, MaxLength, MethodChoice, Share, TaskSpec, Truncate, Windows
 from polytask.tasks.task import Split, read_split
 from polytask.text.packing import Packer
-from polytask.text.tagging import TaggedWord, Tagger, TagVocabulary, column_words, encode_tagged, make_tagger
+from polytask.text.tagging import (
+    TaggedWord,
+    Tagger,
+    TagVocabulary,
+    column_words,
+    encode_tagged,
+    make_tagger,
+    tags_of,
+)
 from polytask.text.texts import Texts
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import YES_NO, LabelKind, LabelSpace, Prediction, UserError
+from polytask.text.words import WordText, encode_words
+from polytask.types import YES_NO, LabelKind, LabelSpace, Prediction, TagScheme, UserError
 
 FORMAT = 1
 AGAIN = "train again, or restore it from a copy"
@@ -80,6 +90,8 @@ class TaskEntry:
     """For kind multilabel, the probability from which each class is predicted; empty: 0.5 for all."""
     separator: str = ""
     """For kind multilabel, what separates the classes in a column of text."""
+    scheme: TagScheme | None = None
+    """For kind tokens, how tags mark spans."""
     temperature: Annotated[float, Bounds(0, 1000, "(]")] = 1.0
     """What outputs are divided by before probabilities are computed; 1 in models of earlier versions."""
     abstain_below: Share | None = None
@@ -100,6 +112,7 @@ class TaskEntry:
             standardized_by=labels.standardized_by,
             thresholds=labels.thresholds,
             separator=labels.separator,
+            scheme=labels.scheme,
             temperature=temperature,
             abstain_below=spec.abstain_below,
             windows=spec.windows,
@@ -107,23 +120,27 @@ class TaskEntry:
 
     def check(self, where: str) -> None:
         """Refuses what no training run writes."""
-        if len(self.text) not in ((1,) if self.kind == "text" else (1, 2)):
+        if len(self.text) not in ((1,) if self.kind in ("text", "tokens") else (1, 2)):
             raise UserError(f"{where}.text: must be one column, or two for a pair, found {len(self.text)}")
         if len(self.tags) not in (0, len(self.text)):
             raise UserError(f"{where}.tags: must be one column for each text, found {len(self.tags)}")
         if (self.label is None) != (self.kind == "text"):
             raise UserError(f"{where}.label: every kind except text has a label, found {self.label!r} for {self.kind}")
         fixed = YES_NO.classes if self.kind == "yes_no" else ()
+        if (self.scheme is None) == (self.kind == "tokens"):
+            raise UserError(f"{where}.scheme: must be given for kind tokens only, found {self.scheme!r}")
         if isinstance(self.label, tuple) and (self.kind != "multilabel" or self.label != self.classes):
             raise UserError(f"{where}.label: must be one column, found {self.label!r:.200} for {self.kind}")
-        if self.kind in ("classes", "multilabel"):
+        if self.kind in ("classes", "multilabel", "tokens"):
             if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes) or not all(self.classes):
                 raise UserError(f"{where}.classes: must be two or more different names, found {self.classes!r:.200}")
         elif self.classes != fixed:
             raise UserError(f"{where}.classes: must be {list(fixed)} for kind {self.kind}, found {self.classes!r:.200}")
         self._check_thresholds(where)
-        if self.kind not in ("classes", "yes_no") and (self.temperature != 1 or self.abstain_below is not None):
-            raise UserError(f"{where}: kind {self.kind} has no probabilities, so no temperature and no abstain_below")
+        if self.kind not in CALIBRATED and self.temperature != 1:
+            raise UserError(f"{where}.temperature: must be 1 for kind {self.kind}, found {self.temperature}")
+        if self.kind not in ("classes", "yes_no") and self.abstain_below is not None:
+            raise UserError(f"{where}.abstain_below: kind {self.kind} has none, found {self.abstain_below}")
         low, high = self.range
         if not low < high or not math.isfinite(high - low):
             raise UserError(f"{where}.range: must be the lowest score and a higher one, found {[low, high]}")
@@ -147,7 +164,8 @@ class TaskEntry:
     def labels(self, vocabulary: int = 0) -> LabelSpace:
         vocabulary = vocabulary if self.kind == "text" else 0
         several = self.thresholds, self.separator
-        return LabelSpace(self.kind, self.classes, *self.range, vocabulary, self.standardized_by, *several)
+        standardized = vocabulary, self.standardized_by
+        return LabelSpace(self.kind, self.classes, *self.range, *standardized, *several, scheme=self.scheme)
 
     def spec(self, name: str) -> TaskSpec:
         return TaskSpec(
@@ -162,6 +180,7 @@ class TaskEntry:
             head=self.head.choice(),
             encoding=self.encoding,
             tags=self.tags,
+            scheme=self.scheme,
             abstain_below=self.abstain_below,
             windows=self.windows,
         )
@@ -224,6 +243,17 @@ class Bundle:
         ids = [tuple(one.ids for one in encoded[i : i + width]) for i in range(0, len(encoded), width)]
         return replace(Texts.of(ids), tags=np.concatenate([one.tags for one in encoded]))
 
+    def tokenize_words(self, texts: Sequence[WordText]) -> Texts:
+        """The token ids of whole texts, with the first tokens of their words."""
+        encoded = encode_words(self.tokenizer, texts)
+        ids = Texts.of([(one.ids,) for one in encoded])
+        words = np.concatenate([one.is_first for one in encoded]) if encoded else np.zeros(0, bool)
+        if self.word_tags is None:
+            return replace(ids, words=words)
+        tagged = [[] if self.tagger is None else self.tagger.words(one.text) for one in texts]
+        both = zip((one.starts for one in encoded), tagged, strict=True)
+        return replace(ids, words=words, tags=np.concatenate([tags_of(*one, self.word_tags.ids) for one in both]))
+
     def text_lengths(self, examples: Sequence[tuple[str, ...]], texts: Texts) -> npt.NDArray[np.int64]:
         """The number of tokens of each text, [N, W]; also of those of which `tokenize` returned only a part."""
         lengths_NW = texts.lengths_NW.astype(np.int64)
@@ -246,7 +276,7 @@ class Bundle:
         """
         head, temperature = self.model.head(task), self.temperatures.get(task, 1.0)
         labelled = head.decode(outputs)
-        calibrated = labelled if temperature == 1 else head.decode(outputs / temperature)
+        calibrated = labelled if temperature == 1 else head.decode(head.kind.scaled(outputs, temperature))
         threshold = self.specs[task].abstain_below if abstain_below is None else abstain_below
         threshold = threshold if head.labels.kind in ("classes", "yes_no") else None
         form, predictions = self.model.input_format(task), []
@@ -257,7 +287,7 @@ class Bundle:
             abstained = threshold is not None and shares is not None and max(shares.values()) < threshold
             label = None if abstained and not keep_labels else one.label
             measured = {"tokens": tokens, "truncated": truncated, "windows": windows, "abstained": abstained}
-            predictions.append(replace(one, label=label, probabilities=shares, **measured))
+            predictions.append(replace(scaled, label=label, **measured))
         return predictions
 
 

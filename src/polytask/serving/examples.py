@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from polytask.tasks.rows import EMPTY_TEXT, text_problem
+from polytask.tasks.rows import EMPTY_TEXT, row_words, words_problem
 from polytask.tasks.sources.source import shortened
 from polytask.types import UserError
 
@@ -11,13 +11,18 @@ Text = str | None
 """None, like an empty text, is a missing text."""
 Texts = Text | Sequence[Text] | Sequence[tuple[Text, ...]]
 """One text, a list of texts, or a list of pairs."""
-Example = tuple[Text, ...]
-"""One text, or the two texts of a pair."""
+Example = tuple[Text | tuple[str, ...], ...]
+"""One text, or the two texts of a pair; for tags of words, a text may be a tuple of words."""
 
 
 def has_text(example: Example) -> bool:
     """Whether none of the example's texts is missing or empty."""
-    return not any(map(text_problem, example))
+    return not any(map(words_problem, example))
+
+
+def plain_texts(example: Example) -> tuple[str, ...]:
+    """The texts of an example that has text; words are joined by spaces."""
+    return tuple(row_words(text).text for text in example)
 
 
 def examples_from(text: Texts, text2: Text | Sequence[Text], strict: bool) -> list[Example]:
@@ -44,9 +49,11 @@ def _is_one(value: object) -> bool:
     return isinstance(value, str | bytes) or not isinstance(value, Iterable)
 
 
-def _text(value: object, number: int, strict: bool) -> Text:
+def _text(value: object, number: int, strict: bool) -> Text | tuple[str, ...]:
     missing = not isinstance(value, str) and str(value) == "<NA>"  # pandas.NA, which cannot be compared
-    problem = EMPTY_TEXT if missing else text_problem(value)
+    problem = EMPTY_TEXT if missing else words_problem(value)
     if problem and (strict or problem != EMPTY_TEXT):
         raise UserError(f"predict: example {number} (counted from 0): {shortened(value)!r}: {problem}")
+    if isinstance(value, list | tuple) and not problem:
+        return tuple(map(str, value))
     return None if problem else str(value)

@@ -74,7 +74,8 @@ def predict_file(
     added = {task: added_columns(predictor, task, probabilities, lists) for task in chosen}
     check_names(source, file.columns, added)
     tag_columns = {task: _tag_columns(predictor, task, file) for task in chosen}
-    file.check(_all_columns(chosen), strict, [(chosen[task], tag_columns[task]) for task in chosen])
+    tagged = [(chosen[task], tag_columns[task]) for task in chosen]
+    file.check(_all_columns(chosen), strict, tagged, _columns_of_words(predictor, chosen))
     _check_lengths(predictor, chosen, file)
     return _write(predictor, chosen, tag_columns, added, file, target)
 
@@ -85,9 +86,10 @@ def _check_lengths(predictor: Predictor, text_columns: TextColumns, file: InputF
     if packer.truncate != "error":
         return
     rows: dict[int, BrokenRow] = {}
+    of_words = _columns_of_words(predictor, text_columns)
     for window in windows(file.records(), lambda row: _num_characters(row[1])):
         for task, names in text_columns.items():
-            found = [(number, file.texts(number, record, names, strict=False)) for number, record in window]
+            found = [(number, file.texts(number, record, names, False, of_words)) for number, record in window]
             full = [(number, tuple(row[name] or "" for name in names)) for number, row in found if all(row.values())]
             for i, tokens in predictor.too_long((task,), [texts for _, texts in full]) if full else ():
                 number, problem = full[i][0], f"task {task}: {tokens:,} tokens"
@@ -106,6 +108,11 @@ def _tag_columns(predictor: Predictor, task: str, file: InputFile) -> tuple[str,
     """The columns with the tags of a task's words; none if the file does not have all of them."""
     tags = predictor.spec(task).tags
     return tags if set(tags) <= set(file.columns) else ()
+
+
+def _columns_of_words(predictor: Predictor, text_columns: TextColumns) -> set[str]:
+    """The text columns that may have lists of words: those of tasks with a label for each word."""
+    return {name for task, names in text_columns.items() if predictor.spec(task).kind == "tokens" for name in names}
 
 
 def _write(
@@ -140,8 +147,9 @@ def _predicted(
     for task, names in text_columns.items():
         tasks_of.setdefault((names, tag_columns[task]), []).append(task)
     columns = list(dict.fromkeys([*_all_columns(text_columns), *_all_columns(tag_columns)]))
+    of_words = _columns_of_words(predictor, text_columns)
     for window in windows(file.records(), lambda row: _num_characters(row[1])):
-        texts = [file.texts(number, record, columns, strict=False) for number, record in window]
+        texts = [file.texts(number, record, columns, False, of_words) for number, record in window]
         predictions: dict[str, list[Prediction]] = {}
         for (names, tag_names), tasks in tasks_of.items():
             tags = [tuple(row[name] for name in tag_names) for row in texts] if tag_names else None

@@ -132,11 +132,8 @@ def _predicted(run: FinishedRun, task: str, about: Mapping[str, Any], split: Spl
         lines = list(read_json_lines(path))
     except UserError as error:
         raise UserError(f"{path}: cannot read the run's predictions: {error}") from None
-    kind, classes = KINDS[about["kind"]], about["classes"]
-    return (
-        kind.numbers([line["label"] for line in lines], classes),
-        kind.numbers([line["prediction"] for line in lines], classes),
-    )
+    gold, predicted = ([line[key] for line in lines] for key in ("label", "prediction"))
+    return KINDS[about["kind"]].compared_values(gold, predicted, about["classes"])
 
 
 def comparisons_json(verdict: Verdict | None, examples: str = "dev examples") -> list[dict[str, Any]]:

@@ -6,10 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask.evaluation.metrics import Metric
+from polytask.kinds.schemes import WORDS, span_classes
 from polytask.kinds.table import KINDS
 from polytask.tasks.task import Split
 from polytask.text.packing import InputFormat, Packer
-from polytask.types import LabelSpace
+from polytask.types import NO_LABEL, LabelSpace
 
 SHOWN_BROKEN_ROWS = 50
 MOST_CONSTANT = 50
@@ -19,7 +20,7 @@ MOST_CONSTANT = 50
 def describe_split(split: Split, labels: LabelSpace, packer: Packer, form: InputFormat) -> dict[str, Any]:
     """Returns the numbers of rows and skipped rows, rows per label, and sequence lengths with special tokens."""
     text_lengths = split.store.lengths()
-    max_length = packer.longest(form)
+    max_length = packer.max_length if form.windows is None else packer.longest(form)
     lengths = packer.full_lengths(text_lengths, "separate" if form.reading == "separate" else "joined")
     truncated = np.minimum(lengths, max_length)
     counts, edges = np.histogram(truncated, bins=min(20, max_length), range=(0, max_length))
@@ -36,9 +37,9 @@ def describe_split(split: Split, labels: LabelSpace, packer: Packer, form: Input
             "counts": counts.tolist(),
             "mean": float(truncated.mean()),
             "max": int(lengths.max()),
-            "truncated": int((lengths > max_length).sum()),
+            "truncated": int((lengths > packer.longest(form)).sum()),
         },
-        **({} if form.windows is None else {"windows": describe_windows(packer.window_counts(text_lengths, form))}),
+        **({} if not form.has_windows else {"windows": describe_windows(packer.window_counts(text_lengths, form))}),
     }
 
 
@@ -54,10 +55,19 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
         edges = np.linspace(0, 1, 11)
         counts, _ = np.histogram(split.labels, bins=edges)
         return {"edges": [labels.unscaled(edge) for edge in edges.tolist()], "counts": counts.tolist()}
-    balance = {"names": list(labels.classes), "counts": list(class_counts(split, labels))}
+    names, rows = classes_and_counts(split, labels)
+    balance: dict[str, Any] = {"names": list(names), "counts": list(rows)}
     if labels.kind == "multilabel":
         balance |= {"without_class": int((split.labels.sum(1) == 0).sum())}
     return balance
+
+
+def classes_and_counts(split: Split, labels: LabelSpace) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Returns the classes with the number of their rows; of tags of words, the classes of spans with that of spans."""
+    if labels.scheme is None:
+        return labels.classes, class_counts(split, labels)
+    true, _ = KINDS[labels.kind].compared(split.labels, split.labels, labels)
+    return span_classes(labels.classes, labels.scheme), tuple(true[:, 2].sum(0).tolist()[:-WORDS])
 
 
 def class_counts(split: Split, labels: LabelSpace) -> tuple[int, ...]:
@@ -75,6 +85,8 @@ def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]
     gold = split.labels.astype(np.int64)
     if labels.kind == "multilabel":
         return _constant_set(gold, labels, metric)
+    if labels.kind == "tokens":
+        return _constant_tag(gold, labels, metric)
     counts = np.bincount(gold, minlength=len(labels.classes))
     if metric.columns is not None:
         shares = np.tile(counts / len(gold), (len(gold), 1))
@@ -86,6 +98,15 @@ def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]
     values = [float(metric.function(gold, np.full(len(gold), candidate))) for candidate in candidates]
     best = int(np.argmax(values) if metric.greater_is_better else np.argmin(values))
     return {"metric": metric.name, "value": values[best], "what": f"always '{labels.classes[candidates[best]]}'"}
+
+
+def _constant_tag(gold_NW: npt.NDArray[np.int64], labels: LabelSpace, metric: Metric) -> dict[str, Any]:
+    """Scores the most frequent tag as the tag of every word."""
+    kind = KINDS[labels.kind]
+    most = int(np.argmax(kind.class_counts(labels, gold_NW)))
+    predicted_NW = np.where(gold_NW == NO_LABEL, NO_LABEL, most)
+    value = float(metric.function(*kind.compared(gold_NW, predicted_NW, labels)))
+    return {"metric": metric.name, "value": value, "what": f"always '{labels.classes[most]}'"}
 
 
 def _constant_set(gold_NC: npt.NDArray[np.int64], labels: LabelSpace, metric: Metric) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polytask.kinds.table import KINDS
+from polytask.kinds.tokens import same_width
 from polytask.tasks.finding import ROWS_NAMED, SEVERITIES, Finding, Severity, rows_that
 from polytask.tasks.odd_labels import odd_labels
 from polytask.tasks.odd_texts import odd_texts
@@ -153,7 +155,11 @@ def _leaks(learned: _HashedSplit, scored: _HashedSplit) -> Iterator[Finding]:
     if scored.labels.kind == "text":
         return
     exact = first_places(learned.ordered_N, scored.ordered_N)
-    difference = np.abs(learned.data.labels[exact].astype(np.float64) - scored.data.labels)
+    learned_labels: npt.NDArray[Any] = learned.data.labels
+    scored_labels: npt.NDArray[Any] = scored.data.labels
+    if scored_labels.ndim == 2:
+        learned_labels, scored_labels = same_width(learned_labels, scored_labels)
+    difference = np.abs(learned_labels[exact].astype(np.float64) - scored_labels)
     difference = difference if difference.ndim == 1 else difference.max(axis=1)
     contrary = (exact >= 0) & scored.has_text_N & (difference > scored.label_tolerance)
     if contrary.any():
@@ -212,7 +218,11 @@ def _lengths(split: _HashedSplit, max_length: int, separate: bool, in_windows: i
     if cut.any():
         severity = "warning" if cut.mean() >= CUT_SHARE else "note"
         limit = f"max_length ({max_length}" if in_windows is None else f"windows.most windows together ({in_windows:,}"
-        yield split.finding(severity, "cut", f"are longer than {limit} tokens) and will be truncated", cut)
+        sentence = f"are longer than {limit} tokens) and will be truncated"
+        if KINDS[split.labels.kind].per_word:
+            severity = "note"
+            sentence = f"are longer than max_length ({max_length} tokens) and will be read in overlapping windows"
+        yield split.finding(severity, "cut", sentence, cut)
 
 
 def _unknown(split: _HashedSplit, unknown_id: int) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from polytask.kinds.table import KINDS
 from polytask.tasks.reading import open_for
 from polytask.tasks.sources.source import BrokenRow
 from polytask.tasks.task import Split
@@ -18,9 +19,12 @@ MOST_SHOWN = 20
 def text_lengths(split: Split, tokenizer: TextTokenizer) -> npt.NDArray[np.int64]:
     """Returns the number of tokens of each text: [N, W].
 
-    The store has at most `max_tokens` tokens of a text, so longer texts are read again and counted.
+    The store has at most `max_tokens` tokens of a text, so longer texts are read again and counted. Texts whose words
+    have labels are stored whole.
     """
     lengths_NW = split.store.lengths().copy()
+    if KINDS[split.spec.kind].per_word:
+        return lengths_NW
     at_limit_N = lengths_NW.max(1, initial=0) >= tokenizer.max_tokens
     if at_limit_N.any():
         for i, example in enumerate(split.examples()):
@@ -61,7 +65,7 @@ def refuse_long(rows: list[BrokenRow], total: int, max_length: int) -> None:
         more = f"\n  ... and {total - MOST_SHOWN:,} more" if total > MOST_SHOWN else ""
         raise UserError(
             f"{count} longer than max_length ({max_length} tokens), which is an error with `truncate: error`; shorten "
-            f"the texts, or train with a greater max_length or with truncate: end or start:{shown}{more}"
+            f"the texts, or train with a greater max_length, with windows, or with truncate: end or start:{shown}{more}"
         )
 
 

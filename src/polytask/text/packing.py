@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from polytask.kinds.tokens import with_width
 from polytask.settings import Truncate, Windows
 from polytask.stream import Layout, Reading, Stream
 from polytask.text.filler import Room, filler_lengths, filler_positions, longest_class, size_class, static_rooms
@@ -26,7 +27,10 @@ from polytask.text.masking import MaskedText, Masker, masked_tokens, padded
 from polytask.text.sequences import Sequences, joined_and_separate, make_sequences, truncate_pair, truncate_text
 from polytask.text.templates import BERT_PAIR, PairForm
 from polytask.text.texts import Texts
-from polytask.text.windows import cut_windows
+from polytask.text.windows import cut_windows, without_words
+
+ANY_LENGTH = 2**62
+"""A number of tokens that no text has."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,28 @@ class InputFormat:
     """How many times each example's texts are put into the stream."""
     mask_share: float | None = None
     """The share of the tokens that is masked; None: no masking."""
+    stride: int | None = None
+    """For heads with an output for each word: the tokens between the starts of two windows of a long text, 0 for half
+    of the longest sequence. None: the output is that of the text."""
     windows: Windows | None = None
-    """How long texts are cut into windows; None: they are truncated."""
+    """For heads with an output for a text: how a long text is cut into windows. None: it is truncated."""
+
+    @property
+    def has_windows(self) -> bool:
+        return self.stride is not None or self.windows is not None
+
+    def window_stride(self, size: int) -> int:
+        """The stride of windows of `size` tokens."""
+        if self.windows is not None:
+            return self.windows.starts_after(size)
+        assert self.stride is not None
+        return min(self.stride, size) or max(1, size // 2)
+
+    def room(self, size: int) -> int:
+        """The most tokens of a text that are read, in sequences of `size` tokens without the special ones."""
+        if self.stride is not None:
+            return ANY_LENGTH
+        return size if self.windows is None else self.windows.room(size)
 
 
 @dataclass(frozen=True)
@@ -68,8 +92,10 @@ class PackedBatch(NamedTuple):
     """Some examples of a task as a stream."""
 
     indices: npt.NDArray[np.int64]
-    """Which examples they are."""
+    """Which examples they are. Of examples with several windows, which windows of all examples."""
     stream: Stream
+    rows: npt.NDArray[np.int64] | None = None
+    """The example of each window; None: examples have no windows."""
 
 
 @dataclass(frozen=True)
@@ -115,16 +141,17 @@ class Packer:
         texts = Texts.of(texts)
         if form.mask_share is not None:
             return self._masked_part(task, texts, form.mask_share, rngs)
+        texts = texts if form.stride is not None else without_words(texts)
         if form.windows is not None:
-            windows, windows_M = self.cut(texts, form.windows)
+            windows, windows_M = self.cut(texts, form)
             return Part(task, windows, labels=labels, windows_M=windows_M)
         return Part(task, texts.repeated(form.copies), form.reading, labels)
 
-    def cut(self, texts: Texts, windows: Windows) -> tuple[Texts, npt.NDArray[np.int64]]:
+    def cut(self, texts: Texts, form: InputFormat) -> tuple[Texts, npt.NDArray[np.int64]]:
         """Cut each text into its windows, and return the number of windows of each text of each example."""
         size = self.max_length - 2
-        single = texts.separate().truncated(windows.room(size), self.cut_start)
-        parts, rows_S = cut_windows(single, size, windows.starts_after(size))
+        single = texts.separate().truncated(form.room(size), self.cut_start)
+        parts, rows_S = cut_windows(single, size, form.window_stride(size))
         return parts, np.bincount(rows_S, minlength=len(single))
 
     def _masked_part(self, task: str, texts: Texts, share: float, rngs: Iterable[np.random.Generator]) -> Part:
@@ -171,11 +198,18 @@ class Packer:
             token_ranges=tuple(token_ranges),
             length_bound=longest_class(max(lengths)) if static_shape else None,
         )
+        width = None if layout.length_bound is None else layout.length_bound - 2
+        words = {
+            part.task: torch.from_numpy(own.word_places(width))
+            for part, own in zip(ordered, sequences, strict=True)
+            if own.words_T is not None
+        }
         labels = {
             part.task: torch.from_numpy(np.ascontiguousarray(self._labels(part, room)))
             for part, room in zip(ordered, rooms, strict=True)
             if part.labels is not None
         }
+        labels |= {task: with_width(labels[task], places.shape[1]) for task, places in words.items() if task in labels}
         windows = {
             part.task: torch.from_numpy(np.concatenate([[0], part.windows_M.cumsum()]))
             for part in ordered
@@ -183,7 +217,7 @@ class Packer:
         }
         ids_T, positions_T, segments_T = _tokens(sequences, starts, end)
         tags_T = _tags(sequences, starts, end) if self.tagged else None
-        return Stream(ids_T, positions_T, segments_T, layout, labels, tag_ids_T=tags_T, windows=windows)
+        return Stream(ids_T, positions_T, segments_T, layout, labels, tag_ids_T=tags_T, words=words, windows=windows)
 
     def sequences_of(self, part: Part) -> Sequences:
         """The sequences of all examples of a part."""
@@ -219,7 +253,7 @@ class Packer:
     def lengths(self, lengths_NW: npt.NDArray[np.integer], form: InputFormat) -> npt.NDArray[np.int64]:
         """The number of tokens that each example takes in a stream, given the number of tokens of its texts."""
         if form.windows is not None:
-            kept_NW = np.minimum(lengths_NW, form.windows.room(self.max_length - 2)).astype(np.int64) + 2
+            kept_NW = np.minimum(lengths_NW, form.room(self.max_length - 2)).astype(np.int64) + 2
             windows_NW = self.window_counts(lengths_NW, form)
             tokens_N: npt.NDArray[np.int64] = np.where(windows_NW > 1, windows_NW * self.max_length, kept_NW).sum(1)
             return tokens_N
@@ -234,16 +268,16 @@ class Packer:
 
     def window_counts(self, lengths_NW: npt.NDArray[np.integer], form: InputFormat) -> npt.NDArray[np.int64]:
         """The number of windows of each text, given its number of tokens: 1 if it fits into one sequence."""
-        if form.windows is None:
+        if not form.has_windows:
             return np.ones(lengths_NW.shape, dtype=np.int64)
         size = self.max_length - 2
-        behind_NW = np.minimum(lengths_NW.astype(np.int64), form.windows.room(size)) - size
-        counts_NW: npt.NDArray[np.int64] = 1 + np.maximum(-(-behind_NW // form.windows.starts_after(size)), 0)
+        behind_NW = np.minimum(lengths_NW.astype(np.int64), form.room(size)) - size
+        counts_NW: npt.NDArray[np.int64] = 1 + np.maximum(-(-behind_NW // form.window_stride(size)), 0)
         return counts_NW
 
     def longest(self, form: InputFormat) -> int:
         """The greatest of the `full_lengths` that is not truncated."""
-        return self.max_length if form.windows is None else form.windows.room(self.max_length - 2) + 2
+        return form.room(self.max_length - 2) + 2
 
     def full_lengths(self, lengths_NW: npt.NDArray[np.integer], reading: Reading) -> npt.NDArray[np.int64]:
         """The number of tokens of each example's longest sequence before truncation, with special tokens.
