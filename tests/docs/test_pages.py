@@ -65,6 +65,7 @@ PAGES = [
     "get-started",
     "interference",
     "kinds",
+    "long-documents",
     "probabilities",
     "python",
     "tagging",
