@@ -40,6 +40,13 @@ class LabelSpace:
     """For several classes per row: what separates them in a column of text."""
     scheme: TagScheme | None = None
     """For tags of words: how they mark spans."""
+    own_kind: "LabelKind | None" = None
+    """The kind of a plug-in (`polytask.register`), whose labels have the form of `kind`; None: `kind` itself."""
+
+    @property
+    def kind_name(self) -> "LabelKind":
+        """The name of the kind in the table of kinds."""
+        return self.own_kind or self.kind
 
     def scaled(self, score: float) -> float:
         """Maps a score from the range to [0, 1], which is what heads learn."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from polytask.evaluation import intervals, label_sets, spans
 from polytask.evaluation.intervals import Scale
+from polytask.methods import form_of
 from polytask.types import LabelKind, UserError, unknown
 
 Array = NDArray[Any]
@@ -318,8 +319,8 @@ def metrics_for(kind: LabelKind) -> tuple[Metric, ...]:
 
 
 def all_metrics_for(kind: LabelKind) -> tuple[Metric, ...]:
-    """Returns every metric that suits a label kind."""
-    return tuple(metric for metric in METRICS if kind in metric.kinds)
+    """Returns every metric that suits a label kind, which may be that of a plug-in."""
+    return tuple(metric for metric in METRICS if form_of(kind) in metric.kinds)
 
 
 def primary_metric(kind: LabelKind) -> str:

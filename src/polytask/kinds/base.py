@@ -76,6 +76,13 @@ class Kind(ABC):
     per_word: ClassVar[bool] = False
     """Whether each word of a text has a label (`LabelReader.read_words`). Stored labels are then [N, W], with NO_LABEL
     behind the last word of a row."""
+    form: LabelKind | None = None
+    """For a kind of a plug-in: the built-in kind whose form its targets, outputs and predictions have, so that heads,
+    losses and metrics of that kind suit it. Default: the kind that it derives from. None for built-in kinds."""
+    examples: tuple[Any, ...] = ()
+    """For a kind of a plug-in: six or more labels as files write them, for `polytask contract`."""
+    version: str = ""
+    """For a kind of a plug-in: what changes with its code."""
 
     # --- labels in files ----------------------------------------------------------------------------------------------
     @abstractmethod

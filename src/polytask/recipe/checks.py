@@ -3,11 +3,12 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from polytask.methods import KIND, find_method
 from polytask.recipe.records import SELECT_WORDS, Recipe
 from polytask.settings import AddSettings, TaskSpec, TrainSettings, Windows
-from polytask.types import UserError, unknown
+from polytask.types import LabelKind, UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 REQUIRED = {
@@ -61,6 +62,8 @@ def check_recipe(recipe: Recipe, where: str) -> None:
     if recipe.add is not None:
         _check_add(recipe.add, f"{where}: add")
     for name, spec in recipe.tasks.items():
+        if spec.kind not in get_args(LabelKind) and not recipe.plugins:  # else it is checked when they are loaded
+            find_method(KIND, spec.kind, f"{where}: tasks.{name}.kind")
         _check_task(spec, f"{where}: tasks.{name}")
         if spec.unlabelled is not None and not spec.trained:
             raise UserError(f"{where}: tasks.{name}.unlabelled: the task is not trained (tasks.{name}.trained: false)")
@@ -124,7 +127,7 @@ def _check_task(task: TaskSpec, where: str) -> None:
         if not task.classes or len(set(task.classes)) < len(task.classes):
             raise UserError(f"{where}.classes: must be different classes of spans, or tags; found {list(task.classes)}")
     elif task.classes is not None and (
-        task.kind not in ("classes", "multilabel") or len(set(task.classes)) < max(2, len(task.classes))
+        task.kind in ("yes_no", "score", "text") or len(set(task.classes)) < max(2, len(task.classes))
     ):
         raise UserError(
             f"{where}.classes: must be two or more different names, for kinds classes and multilabel only; found "

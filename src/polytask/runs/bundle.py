@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +26,14 @@ from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
 from polytask.evaluation.calibration import KINDS as CALIBRATED
+from polytask.methods import KIND, find_method
 from polytask.model import MultiTaskModel
 from polytask.plugins.files import Plugin, copy_plugins, read_copies, using_plugins
 from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import check_task_name
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
-from polytask.settings import Bounds, MaxLength, MethodChoice, Share, TaskSpec, Truncate, Windows
+from polytask.settings import Bounds, MaxLength, MethodChoice, OpenKind, Share, TaskSpec, Truncate, Windows
 from polytask.tasks.task import Split, read_split
 from polytask.text.packing import Packer
 from polytask.text.tagging import (
@@ -75,7 +76,7 @@ class Method:
 class TaskEntry:
     """A task in tasks.json."""
 
-    kind: LabelKind
+    kind: OpenKind
     text: tuple[str, ...]
     label: str | tuple[str, ...] | None
     classes: tuple[str, ...]
@@ -96,6 +97,8 @@ class TaskEntry:
     """What outputs are divided by before probabilities are computed; 1 in models of earlier versions."""
     abstain_below: Share | None = None
     windows: Windows | None = None
+    form: LabelKind | None = None
+    """For a kind of a plug-in: the built-in kind whose form its labels have."""
 
     @classmethod
     def of(cls, spec: TaskSpec, labels: LabelSpace, temperature: float = 1.0) -> "TaskEntry":
@@ -116,10 +119,19 @@ class TaskEntry:
             temperature=temperature,
             abstain_below=spec.abstain_below,
             windows=spec.windows,
+            form=labels.kind if labels.own_kind else None,
         )
 
     def check(self, where: str) -> None:
         """Refuses what no training run writes."""
+        built_in = get_args(LabelKind)
+        if self.form is not None and (self.form in ("text", "tokens") or self.kind in built_in):
+            raise UserError(f"{where}.form: only the kind of a plug-in has one, found {self.form} for {self.kind}")
+        if (self.form or self.kind) not in built_in:
+            raise UserError(f"{where}.kind: must be one of {', '.join(built_in)}; found {self.kind!r}")
+        (self if self.form is None else replace(self, kind=self.form, form=None))._check(where)
+
+    def _check(self, where: str) -> None:
         if len(self.text) not in ((1,) if self.kind in ("text", "tokens") else (1, 2)):
             raise UserError(f"{where}.text: must be one column, or two for a pair, found {len(self.text)}")
         if len(self.tags) not in (0, len(self.text)):
@@ -165,7 +177,8 @@ class TaskEntry:
         vocabulary = vocabulary if self.kind == "text" else 0
         several = self.thresholds, self.separator
         standardized = vocabulary, self.standardized_by
-        return LabelSpace(self.kind, self.classes, *self.range, *standardized, *several, scheme=self.scheme)
+        labels = LabelSpace(self.kind, self.classes, *self.range, *standardized, *several, scheme=self.scheme)
+        return labels if self.form is None else replace(labels, kind=self.form, own_kind=self.kind)
 
     def spec(self, name: str) -> TaskSpec:
         return TaskSpec(
@@ -357,6 +370,8 @@ def load_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
     labels = {name: entry.labels(tokenizer.vocabulary) for name, entry in content.tasks.items()}
     tags = content.word_tags
     with using_plugins(plugins):
+        for name, entry in content.tasks.items():
+            find_method(KIND, entry.kind, f"{path}: tasks.{name}.kind")
         adapter = complete(content.adapter.choice(), f"{path}: adapter", saved=True)
         model = _load_model(folder, specs, labels, adapter, None if tags is None else len(tags.names))
     ids, tagged = (tokenizer.cls_id, tokenizer.sep_id), tags is not None

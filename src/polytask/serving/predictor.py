@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from polytask.encoders.bert import Bert
-from polytask.kinds.table import KINDS
 from polytask.kinds.tokens import located
 from polytask.machine import multiplies_bf16, pick_device, threads
 from polytask.runs.bundle import Bundle, load_run
@@ -217,7 +216,7 @@ class Predictor:
                 yield group
 
     def _is_per_word(self, task: str) -> bool:
-        return KINDS[self.spec(task).kind].per_word
+        return self.bundle.model.head(task).kind.per_word
 
     def _predict(
         self,
