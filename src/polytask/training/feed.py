@@ -76,6 +76,8 @@ class _Ahead:
     per_example: int
     """Number of sequences of an example."""
     labels: npt.NDArray[Any]
+    options: int = 1
+    """Number of options of an example."""
 
     def part(self, task: str, first: int, count: int) -> Part | None:
         """Some of the examples, if they are all here."""
@@ -83,7 +85,7 @@ class _Ahead:
         if start < 0 or end > len(self.labels):
             return None
         sequences = self.sequences.slice(start * self.per_example, end * self.per_example)
-        return Part(task, sequences, labels=self.labels[start:end])
+        return Part(task, sequences, labels=self.labels[start:end], sequence_options=self.options)
 
 
 class Feed:
@@ -181,7 +183,8 @@ class Feed:
         all_parts = self._new_part(task, form, indices)
         sequences = self.packer.sequences_of(all_parts)
         assert all_parts.labels is not None
-        self._ahead[task] = _Ahead(first, sequences, len(sequences) // len(indices), all_parts.labels)
+        per_example = len(sequences) // len(indices)
+        self._ahead[task] = _Ahead(first, sequences, per_example, all_parts.labels, all_parts.options)
         return self._ahead[task].part(task, first, count)
 
     def _new_part(
