@@ -154,8 +154,9 @@ def make_packer(recipe: Recipe, tokenizer: TextTokenizer, tagged: bool = False) 
 
 # --- the model --------------------------------------------------------------------------------------------------------
 def head_choice(spec: TaskSpec) -> MethodChoice:
-    """The recipe's head, or the default: mlm for plain text, linear for one text, cross for a pair."""
-    return spec.head or MethodChoice("mlm" if spec.kind == "text" else "cross" if spec.is_pair else "linear")
+    """The recipe's head, or the default: mlm for plain text, choice for options, linear for one text, else cross."""
+    defaults = {"text": "mlm", "choice": "choice"}
+    return spec.head or MethodChoice(defaults.get(spec.kind, "linear" if len(spec.text) == 1 else "cross"))
 
 
 def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:

@@ -37,6 +37,8 @@ Count = Annotated[int, Bounds(1, 10**9)]
 Size = Annotated[int, Bounds(1, 2**16)]
 MaxLength = Annotated[int, Bounds(4, 10**6)]
 """At least 4: a pair has three special tokens."""
+MOST_TEXTS = 8
+"""The most texts of an example."""
 Truncate = Literal["end", "start", "error"]
 """Which end of a text that is too long is cut off; error: none, such a text is refused."""
 
@@ -66,13 +68,14 @@ class TaskSpec:
 
     name: str
     kind: LabelKind
-    """classes (two or more), yes_no, score (a number in a range), multilabel (any number of classes per row), or text
-    (plain text without labels)."""
+    """classes (two or more), yes_no, score (a number in a range), multilabel (any number of classes per row), choice
+    (one of the row's options), or text (plain text without labels)."""
     text: tuple[str, ...]
-    """Column with the text, or the two columns of a pair."""
+    """Column with the text, or a list of two to eight columns with texts that belong together."""
     label: str | tuple[str, ...] | None
     """Column with the label. Kind text has none. For kind multilabel: a column with a list of classes, or a list of
-    columns of 0 and 1, whose names are the classes."""
+    columns of 0 and 1, whose names are the classes. For kind choice: the text of the right option, or its index,
+    counted from 0."""
     train: str | None
     """Training data: a csv, tsv, jsonl, parquet or xlsx[#SHEET] file; sample:NAME; or
     hub:DATASET[/CONFIG][@REVISION]#SPLIT. Can be left out with `trained: false`."""
@@ -91,6 +94,9 @@ class TaskSpec:
     the mean that chooses the best checkpoint. At least one task must be trained."""
     classes: tuple[str, ...] | None = None
     """Class names in order. Default: the labels of the training data (without it, of the dev data), sorted."""
+    options: str | tuple[str, ...] | None = None
+    """For kind choice: the column with a list of options, or a list of columns with one option each. Rows may have
+    different numbers of options."""
     separator: str | None = None
     """For kind multilabel: what separates the classes of a row, as in billing|login. JSON lists need none. Default: the
     first of | ; , that the labels contain."""
@@ -106,16 +112,18 @@ class TaskSpec:
     """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder. A name
     without a module is a metric that a plug-in registers."""
     abstain_below: Share | None = None
-    """For classes and yes_no: a prediction whose highest probability is lower has no label. Default: always a label."""
+    """For classes, yes_no and choice: a prediction whose highest probability is lower has no label. Default: always a
+    label."""
     weight: Positive = 1.0
     """Factor of the task's loss, in addition to `train.loss_scale`."""
     standardize: bool = True
     """For kind score: whether the head learns (score - mean) / standard deviation of the training labels. Predictions
     are scores in the range. Cosine heads for scores have no weights to standardize."""
     head: MethodChoice | None = None
-    """Default: linear for one text, cross for a pair, mlm for plain text."""
+    """Default: linear for one text, cross for several, choice for options, mlm for plain text."""
     loss: MethodChoice | None = None
-    """Default: cross-entropy for classes, binary cross-entropy for yes_no and multilabel, squared error for scores."""
+    """Default: cross-entropy for classes and options, binary cross-entropy for yes_no and multilabel, squared error for
+    scores."""
     broken_rows: Literal["stop", "skip"] = "stop"
     """stop: list all broken rows and train nothing. skip: ignore them; the report shows their number."""
     format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx"] | None = None
@@ -127,12 +135,22 @@ class TaskSpec:
     encoding: str | None = None
     """Encoding of csv, tsv and jsonl files. Default: detected (UTF-8, UTF-16 or Windows-1252)."""
     tags: tuple[str, ...] = ()
-    """Column with one part-of-speech tag for each word of the text, or the two columns of a pair. Words and tags are
-    separated by spaces. Default: no tags."""
+    """Column with one part-of-speech tag for each word of the text, or a list with one column for each text. Words and
+    tags are separated by spaces. Default: no tags."""
 
     @property
     def is_pair(self) -> bool:
         return len(self.text) == 2
+
+    @property
+    def option_columns(self) -> tuple[str, ...]:
+        """The columns with options: none, one with lists, or several."""
+        return () if self.options is None else (self.options,) if isinstance(self.options, str) else self.options
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The columns that a prediction needs: those of the texts and of the options."""
+        return (*self.text, *self.option_columns)
 
     @property
     def label_columns(self) -> tuple[str, ...]:
@@ -191,7 +209,7 @@ class TrainSettings:
     average_best: Size = 1
     """The final weights are the mean of the weights at this many best evaluations."""
     calibrate: bool = True
-    """Whether each task of kind classes or yes_no gets a temperature after training, which is fitted on dev and
+    """Whether each task of kind classes, yes_no or choice gets a temperature after training, which is fitted on dev and
     divides its outputs before probabilities are computed. Labels and scores do not change."""
     teacher_annealing: bool = True
     """Whether the weight of the teachers' outputs decreases linearly from 1 to 0 (Clark et al. 2019), while that of the

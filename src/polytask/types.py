@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-LabelKind = Literal["classes", "yes_no", "score", "multilabel", "text"]
+LabelKind = Literal["classes", "yes_no", "score", "multilabel", "choice", "text"]
 Label = str | float | tuple[str, ...] | None
-"""A label as files write it: a class name, yes or no, a score, or several class names; None if there is none."""
+"""A label as files write it: a class name, yes or no, a score, several class names, or the text of an option; None if
+there is none."""
 
 
 class UserError(ValueError):
@@ -65,9 +66,10 @@ def has_label(labels: Any) -> Any:
 
 @dataclass(frozen=True)
 class Example:
-    """One row: its text or two texts, its label as in the file (None if it has none), and its row number."""
+    """One row: its texts, its label as in the file (None if it has none), and its row number."""
 
     texts: tuple[str, ...]
+    """For kind choice: the text, followed by the row's options."""
     label: Label
     row: int
 
@@ -78,23 +80,24 @@ class TokenizedExamples(Protocol):
     @property
     def labels(self) -> "npt.NDArray[Any]":
         """Labels as heads learn them: class indices (int64); 0 and 1, or scores in [0, 1] (float32); [N, C] of 0 and 1
-        (float32) for several classes per row; zeros for text. NO_LABEL for an example without a label."""
+        (float32) for several classes per row; [N, 2] (int64) for options: the index of the right one, and their number;
+        zeros for text. NO_LABEL for an example without a label."""
 
     def __len__(self) -> int: ...
 
     def tokens(self, index: int) -> "tuple[npt.NDArray[np.integer], ...]":
-        """The token ids of the example's text or two texts, without special tokens."""
+        """The token ids of the example's texts, without special tokens."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A task's prediction for one example: a class name, yes or no, a score, or a tuple of class names."""
+    """A task's prediction for one example: a class name, yes or no, a score, a tuple of class names, or an option."""
 
     task: str
     label: Label
     """None if the example has no text (None, "", or only whitespace), or if the model abstained."""
     probabilities: Mapping[str, float] | None = None
-    """Probability of each class. None for scores and for examples without text."""
+    """Probability of each class or option. None for scores and for examples without text."""
     tokens: int | None = None
     """Number of tokens of the example before truncation, with special tokens; of the longest sequence if its texts are
     encoded separately. None for an example without text."""
@@ -102,6 +105,15 @@ class Prediction:
     """Whether tokens were cut off, because there are more than the model's `max_length`."""
     abstained: bool = False
     """Whether the label is None because no class has a probability of at least `abstain_below`."""
+    index: int | None = None
+    """For kind choice: the index of the chosen option among those of the row; None where the label is None."""
+
+    def with_options(self, texts: Sequence[str]) -> "Prediction":
+        """For kind choice: the same prediction with the texts of the options; before, their indices stand for them."""
+        if self.probabilities is None:
+            return self
+        named = {texts[int(number)]: share for number, share in self.probabilities.items()}
+        return replace(self, label=None if self.index is None else texts[self.index], probabilities=named)
 
 
 # --- reports of a run -------------------------------------------------------------------------------------------------

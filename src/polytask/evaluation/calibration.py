@@ -14,14 +14,13 @@ from torch import Tensor
 from polytask import seeds
 from polytask.evaluation.metrics import CALIBRATION_BINS, chosen_metric, confidence_gaps
 from polytask.evaluation.scoring import Predictions
-from polytask.types import LabelKind, LabelSpace
+from polytask.kinds.table import KINDS
+from polytask.types import LabelSpace
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Json = dict[str, Any]
 
-KINDS: tuple[LabelKind, ...] = ("classes", "yes_no")
-"""The kinds of labels whose probabilities sum to 1 over the classes."""
 LOWEST, HIGHEST = 0.05, 20.0
 """A higher temperature is replaced by HIGHEST, with which all classes are about equally probable; no temperature below
 LOWEST is used, because too few rows are wrong to determine one."""
@@ -35,7 +34,8 @@ NEWTON_STEPS = 100
 
 # --- the temperature --------------------------------------------------------------------------------------------------
 def class_scores(outputs: Tensor, labels: LabelSpace) -> Floats:
-    """Returns [N, C] scores whose softmax is the probability of each class; those of yes and no are 0 and the logit."""
+    """Returns [N, C] scores whose softmax is the probability of each class or option; those of no and yes are 0 and the
+    logit."""
     scores = outputs.double()
     if labels.kind == "yes_no":
         scores = torch.stack((torch.zeros_like(scores), scores), -1)
@@ -165,7 +165,7 @@ def calibrate(
 
     Without `fit` the temperature is 1. What is measured `after` is cross-fitted, and so is the coverage.
     """
-    scores_NC, gold_N = class_scores(outputs, labels), np.asarray(gold).astype(np.int64)
+    scores_NC, gold_N = class_scores(outputs, labels), KINDS[labels.kind].for_metrics(np.asarray(gold), labels)
     before_NC, temperature, problem = softmax(scores_NC), None, None
     if fit and len(gold_N) < FEWEST_ROWS:
         problem = f"fewer than {FEWEST_ROWS} dev rows"
@@ -191,7 +191,7 @@ def before_and_after(
     outputs: Tensor, gold: Sequence[Any] | NDArray[Any], labels: LabelSpace, temperature: float
 ) -> Mapping[str, Json]:
     """Measures the probabilities of rows that the temperature was not fitted on, without it and with it."""
-    scores_NC, gold_N = class_scores(outputs, labels), np.asarray(gold).astype(np.int64)
+    scores_NC, gold_N = class_scores(outputs, labels), KINDS[labels.kind].for_metrics(np.asarray(gold), labels)
     return {
         "before": quality(gold_N, softmax(scores_NC)),
         "after": quality(gold_N, softmax(scores_NC, temperature)),

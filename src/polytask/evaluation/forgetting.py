@@ -86,9 +86,8 @@ def _ends(head: Head, split: TokenizedExamples, metric: Metric, before: Tensor, 
         return _resampled_ends(head, split, metric, before, after)
     rows = {name: head.kind.predicted(out, labels)[None] for name, out in (("before", before), ("after", after))}
     classes = max(2, len(labels.classes))
-    (comparison,) = judge(
-        [TaskData(head.task, labels.kind, classes, metric.name, split.labels, rows)], "before"
-    ).comparisons
+    gold = head.kind.for_metrics(split.labels, labels) if labels.kind == "choice" else split.labels
+    (comparison,) = judge([TaskData(head.task, labels.kind, classes, metric.name, gold, rows)], "before").comparisons
     return comparison.low, comparison.high
 
 

@@ -18,12 +18,13 @@ from polytask.types import LabelKind, LabelSpace, Prediction, UserError
 
 
 class Head(nn.Module, ABC):
-    """Maps the encoder's output to [B, C] class scores or logits, [B] logits of yes, or [B] scores scaled to [0, 1]."""
+    """Maps the encoder's output to [B, C] class scores or logits, [B] logits of yes, [B] scores scaled to [0, 1], or
+    [B, M] scores of options."""
 
     reading: ClassVar[Reading] = "joined"
-    """The sequences of a pair that are encoded."""
+    """The sequences of several texts that are encoded."""
     texts: ClassVar[tuple[int, ...]] = (1, 2)
-    """How many texts an example may have."""
+    """How many texts an example may have, without options."""
     kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "score", "multilabel")
     """The kinds of label it supports."""
     copies: ClassVar[int] = 1

@@ -66,6 +66,9 @@ class Kind(ABC):
     """Whether its rows have labels, which can be predicted, compared and distilled."""
     stored_type: ClassVar[Literal["int", "float"]] = "int"
     """The type of the numbers that readers return."""
+    is_exclusive: ClassVar[bool] = False
+    """Whether exactly one class or option is right, so that probabilities sum to 1: a temperature can calibrate them,
+    and a prediction can abstain if all of them are low."""
 
     # --- labels in files ----------------------------------------------------------------------------------------------
     @abstractmethod
@@ -90,6 +93,15 @@ class Kind(ABC):
     @abstractmethod
     def label(self, meta: Meta, stored: int | float) -> Label:
         """Converts a stored number to the label as files write it."""
+
+    def label_of(self, meta: Meta, stored: int | float, texts: Sequence[str]) -> Label:
+        """Converts the stored number of a row with these texts to the label as files write it."""
+        return self.label(meta, stored)
+
+    def recorded(self, lines: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> tuple[Array, Array]:
+        """Returns the true and the predicted labels of the lines of a file of predictions, as metrics take them."""
+        gold, predicted = ([line[name] for line in lines] for name in ("label", "prediction"))
+        return self.numbers(gold, classes), self.numbers(predicted, classes)
 
     def numbers(self, values: Sequence[Any], classes: Sequence[str]) -> Array:
         """Converts labels or predictions of a file of predictions to what metrics take."""

@@ -1,6 +1,7 @@
 """The table of kinds of labels, by the name that recipes use."""
 
 from polytask.kinds.base import Kind
+from polytask.kinds.choice import Choice
 from polytask.kinds.classes import Classes
 from polytask.kinds.multilabel import MultiLabel
 from polytask.kinds.score import Score
@@ -8,4 +9,6 @@ from polytask.kinds.text import PlainText
 from polytask.kinds.yes_no import YesNo
 from polytask.types import LabelKind
 
-KINDS: dict[LabelKind, Kind] = {kind.name: kind for kind in (Classes(), YesNo(), Score(), MultiLabel(), PlainText())}
+KINDS: dict[LabelKind, Kind] = {
+    kind.name: kind for kind in (Classes(), YesNo(), Score(), MultiLabel(), Choice(), PlainText())
+}

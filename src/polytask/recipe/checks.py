@@ -5,14 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from polytask.kinds.options import MOST_OPTIONS
 from polytask.recipe.records import SELECT_WORDS, Recipe
-from polytask.settings import AddSettings, TaskSpec, TrainSettings
+from polytask.settings import MOST_TEXTS, AddSettings, TaskSpec, TrainSettings
 from polytask.types import UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 REQUIRED = {
-    "kind": "classes, yes_no, score, multilabel or text",
-    "text": "the name of the column with the text, or of two columns",
+    "kind": "classes, yes_no, score, multilabel, choice or text",
+    "text": "the name of the column with the text, or a list of columns",
     "label": "the name of the column with the labels",
     "train": "the file with the training rows",
     "dev": "the file with the dev rows",
@@ -104,8 +105,9 @@ def _check_train(recipe: Recipe, where: str) -> None:
 
 
 def _check_task(task: TaskSpec, where: str) -> None:
-    if len(task.text) not in (1, 2):
-        raise UserError(f"{where}.text: must be one column, or two for a pair; found {len(task.text)}")
+    if not 1 <= len(task.text) <= MOST_TEXTS:
+        raise UserError(f"{where}.text: must be one column, or a list of up to {MOST_TEXTS}; found {len(task.text)}")
+    _check_options(task, where)
     if len(task.tags) not in (0, len(task.text)):
         raise UserError(
             f"{where}.tags: must be one column for each text column ({len(task.text)}), found {list(task.tags)}"
@@ -125,9 +127,9 @@ def _check_task(task: TaskSpec, where: str) -> None:
             f"{list(task.classes)}"
         )
     _check_labels(task, where)
-    if task.abstain_below is not None and task.kind not in ("classes", "yes_no"):
+    if task.abstain_below is not None and task.kind not in ("classes", "yes_no", "choice"):
         raise UserError(
-            f"{where}.abstain_below: is only for kinds classes and yes_no, which have probabilities; found "
+            f"{where}.abstain_below: is only for kinds classes, yes_no and choice, whose probabilities sum to 1; found "
             f"{task.abstain_below} for kind {task.kind}"
         )
     for reference in task.metrics:
@@ -137,6 +139,29 @@ def _check_task(task: TaskSpec, where: str) -> None:
                 f"{where}.metrics: must be functions as module:function, or metrics that a plug-in registers; found "
                 f"{reference!r}"
             )
+
+
+def _check_options(task: TaskSpec, where: str) -> None:
+    if task.kind != "choice":
+        if task.options is not None:
+            raise UserError(f"{where}.options: must be left out for kind {task.kind}, found {task.options!r}")
+        return
+    columns = task.option_columns
+    if task.options is None or (not isinstance(task.options, str) and len(columns) < 2):
+        raise UserError(
+            f"{where}.options: must be the column with lists of options, or a list of two or more columns; found "
+            f"{task.options!r}"
+        )
+    if len(set(task.input_columns)) < len(task.input_columns) or len(columns) > MOST_OPTIONS:
+        raise UserError(
+            f"{where}.options: must be at most {MOST_OPTIONS} different columns, without that of the text; found "
+            f"{list(columns)!r:.200}"
+        )
+    if len(task.text) > 1:
+        raise UserError(f"{where}.text: must be one column for kind choice, found {list(task.text)}")
+    for name in ("tags", "loss"):
+        if (value := getattr(task, name)) not in (None, ()):
+            raise UserError(f"{where}.{name}: must be left out for kind choice, found {value!r}")
 
 
 def _check_labels(task: TaskSpec, where: str) -> None:
@@ -162,7 +187,7 @@ def _check_add(add: AddSettings, where: str) -> None:
 
 
 def _check_plain_text(task: TaskSpec, where: str) -> None:
-    if task.is_pair:
+    if len(task.text) > 1:
         raise UserError(f"{where}.text: must be one column for kind text, found {len(task.text)}")
     for name in ("label", "range", "loss", "metrics", "unlabelled"):
         if (value := getattr(task, name)) not in (None, ()):

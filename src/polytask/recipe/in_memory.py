@@ -15,7 +15,7 @@ from polytask.tasks.sources.source import BrokenRow, no_column
 from polytask.tasks.splitting import choose_dev, sets_of, without_new_classes
 from polytask.types import UserError
 
-COLUMN_FIELDS = ("text", "label", "tags")
+COLUMN_FIELDS = ("text", "options", "label", "tags")
 """The fields of a task that name columns: these are what is kept of a row."""
 MOST_SHOWN = 20
 """Empty values that an error lists."""
@@ -61,7 +61,7 @@ def _with_files(name: str, task: Any, where: str) -> Any:
 
 def _columns(content: Mapping[str, Any], labelled: bool = True) -> list[str]:
     names: list[str] = []
-    for field in COLUMN_FIELDS if labelled else ("text", "tags"):
+    for field in COLUMN_FIELDS if labelled else ("text", "options", "tags"):
         value = content.get(field)
         names += [] if value is None else [value] if isinstance(value, str) else map(str, value)
     return list(dict.fromkeys(names))
@@ -75,7 +75,7 @@ def _hold_out(task: TaskFields, content: Mapping[str, Any], where: str) -> tuple
     rows = list(rows_of(task.train, columns, where) if is_in_memory(task.train) else _file_rows(task, columns))
     texts = [task.text] if isinstance(task.text, str) else list(task.text)
     if task.broken_rows == "stop":
-        may_be_empty = [task.label] if task.kind == "multilabel" else []
+        may_be_empty = [task.label] if task.kind == "multilabel" else content.get("options") or []
         _check_filled(rows, [column for column in columns if column not in may_be_empty], where)
     classes = None
     if isinstance(task.label, str) and task.kind in ("classes", "yes_no"):

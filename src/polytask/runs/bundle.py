@@ -25,16 +25,18 @@ from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
+from polytask.kinds.table import KINDS
 from polytask.model import MultiTaskModel
 from polytask.plugins.files import Plugin, copy_plugins, read_copies, using_plugins
 from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import check_task_name
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
-from polytask.settings import Bounds, MaxLength, MethodChoice, Share, TaskSpec, Truncate
+from polytask.settings import MOST_TEXTS, Bounds, MaxLength, MethodChoice, Share, TaskSpec, Truncate
 from polytask.tasks.task import Split, read_split
+from polytask.text.options import mark_dropped, widened
 from polytask.text.packing import Packer
-from polytask.text.tagging import TaggedWord, Tagger, TagVocabulary, column_words, encode_tagged, make_tagger
+from polytask.text.tagging import TaggedWord, Tagger, TagIds, TagVocabulary, column_words, encode_tagged, make_tagger
 from polytask.text.texts import Texts
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import YES_NO, LabelKind, LabelSpace, Prediction, UserError
@@ -83,6 +85,8 @@ class TaskEntry:
     temperature: Annotated[float, Bounds(0, 1000, "(]")] = 1.0
     """What outputs are divided by before probabilities are computed; 1 in models of earlier versions."""
     abstain_below: Share | None = None
+    options: str | tuple[str, ...] | None = None
+    """For kind choice, the column with lists of options, or the columns with one option each."""
 
     @classmethod
     def of(cls, spec: TaskSpec, labels: LabelSpace, temperature: float = 1.0) -> "TaskEntry":
@@ -101,12 +105,15 @@ class TaskEntry:
             separator=labels.separator,
             temperature=temperature,
             abstain_below=spec.abstain_below,
+            options=spec.options,
         )
 
     def check(self, where: str) -> None:
         """Refuses what no training run writes."""
-        if len(self.text) not in ((1,) if self.kind == "text" else (1, 2)):
-            raise UserError(f"{where}.text: must be one column, or two for a pair, found {len(self.text)}")
+        if not 1 <= len(self.text) <= (1 if self.kind in ("text", "choice") else MOST_TEXTS):
+            raise UserError(f"{where}.text: must be one column, or up to {MOST_TEXTS}, found {len(self.text)}")
+        if (self.options is None) != (self.kind != "choice") or self.options in ((), ""):
+            raise UserError(f"{where}.options: only kind choice has options, found {self.options!r} for {self.kind}")
         if len(self.tags) not in (0, len(self.text)):
             raise UserError(f"{where}.tags: must be one column for each text, found {len(self.tags)}")
         if (self.label is None) != (self.kind == "text"):
@@ -120,8 +127,11 @@ class TaskEntry:
         elif self.classes != fixed:
             raise UserError(f"{where}.classes: must be {list(fixed)} for kind {self.kind}, found {self.classes!r:.200}")
         self._check_thresholds(where)
-        if self.kind not in ("classes", "yes_no") and (self.temperature != 1 or self.abstain_below is not None):
-            raise UserError(f"{where}: kind {self.kind} has no probabilities, so no temperature and no abstain_below")
+        if not KINDS[self.kind].is_exclusive and (self.temperature != 1 or self.abstain_below is not None):
+            raise UserError(
+                f"{where}: the probabilities of kind {self.kind} do not sum to 1, so it has no temperature and no "
+                "abstain_below"
+            )
         low, high = self.range
         if not low < high or not math.isfinite(high - low):
             raise UserError(f"{where}.range: must be the lowest score and a higher one, found {[low, high]}")
@@ -161,6 +171,7 @@ class TaskEntry:
             encoding=self.encoding,
             tags=self.tags,
             abstain_below=self.abstain_below,
+            options=self.options,
         )
 
 
@@ -201,25 +212,38 @@ class Bundle:
         """The tagger that the model was trained with."""
         return None if self.word_tags is None else make_tagger(self.word_tags.tagger)
 
-    def tokenize(self, examples: Sequence[tuple[str, ...]], tags: Sequence[tuple[str, ...]] | None = None) -> Texts:
+    def tokenize(
+        self,
+        examples: Sequence[tuple[str, ...]],
+        tags: Sequence[tuple[str, ...]] | None = None,
+        options: bool = False,
+    ) -> Texts:
         """The token ids of examples, and the tags of their words if the model has tags.
 
         `tags` are the values of the columns with tags. Without them, and without a tagger, the words have no tags.
+        With `options`, an example is its text, followed by its options, of which it may have fewer than others.
         """
+        width = max(map(len, examples), default=1)
+        assert options or all(len(example) == width for example in examples)
+        texts = [text for example in examples for text in widened(example, width)]
         if self.word_tags is None:
-            columns = [self.tokenizer.encode(column) for column in zip(*examples, strict=True)]
-            return Texts.of(list(zip(*columns, strict=True)))
-        texts = [text for example in examples for text in example]
-        words: list[list[TaggedWord]] = [[] for _ in texts]
+            ids, token_tags = self.tokenizer.encode(texts), list[TagIds]()
+        else:
+            encoded = encode_tagged(self.tokenizer, texts, self._words(texts, tags), self.word_tags.ids)
+            ids, token_tags = [one.ids for one in encoded], [one.tags for one in encoded]
+        if options:
+            mark_dropped(texts, ids, token_tags, self.tokenizer.unk_id)
+        found = Texts.of([tuple(ids[i : i + width]) for i in range(0, len(ids), width)])
+        return found if self.word_tags is None else replace(found, tags=np.concatenate(token_tags))
+
+    def _words(self, texts: Sequence[str], tags: Sequence[tuple[str, ...]] | None) -> list[list[TaggedWord]]:
+        """The tagged words of each text."""
         if self.tagger is not None:
-            words = [self.tagger.words(text) for text in texts]
-        elif tags is not None:
-            columns_of_tags = [value for example in tags for value in example]
-            words = [column_words(*one) for one in zip(texts, columns_of_tags, strict=True)]
-        encoded = encode_tagged(self.tokenizer, texts, words, self.word_tags.ids)
-        width = len(examples[0]) if examples else 1
-        ids = [tuple(one.ids for one in encoded[i : i + width]) for i in range(0, len(encoded), width)]
-        return replace(Texts.of(ids), tags=np.concatenate([one.tags for one in encoded]))
+            return [self.tagger.words(text) for text in texts]
+        if tags is None:
+            return [[] for _ in texts]
+        columns_of_tags = [value for example in tags for value in example]
+        return [column_words(*one) for one in zip(texts, columns_of_tags, strict=True)]
 
     def text_lengths(self, examples: Sequence[tuple[str, ...]], texts: Texts) -> npt.NDArray[np.int64]:
         """The number of tokens of each text, [N, W]; also of those of which `tokenize` returned only a part."""
@@ -239,13 +263,13 @@ class Bundle:
         """A task's predictions from the outputs of its head and the lengths of the texts.
 
         Labels are those of the outputs; probabilities are those of the outputs divided by the task's temperature.
-        `keep_labels`: examples of which the model abstains are only marked.
+        `keep_labels`: examples of which the model abstains are only marked. Options are named by their indices.
         """
         head, temperature = self.model.head(task), self.temperatures.get(task, 1.0)
         labelled = head.decode(outputs)
         calibrated = labelled if temperature == 1 else head.decode(outputs / temperature)
         threshold = self.specs[task].abstain_below if abstain_below is None else abstain_below
-        threshold = threshold if head.labels.kind in ("classes", "yes_no") else None
+        threshold = threshold if head.kind.is_exclusive else None
         predictions = []
         for one, scaled, tokens in zip(
             labelled, calibrated, self.packer.full_lengths(lengths_NW, head.reading).tolist(), strict=True
@@ -254,7 +278,8 @@ class Bundle:
             abstained = threshold is not None and shares is not None and max(shares.values()) < threshold
             label = None if abstained and not keep_labels else one.label
             measured = {"tokens": tokens, "truncated": truncated, "abstained": abstained}
-            predictions.append(replace(one, label=label, probabilities=shares, **measured))
+            index = None if label is None else one.index
+            predictions.append(replace(one, label=label, probabilities=shares, index=index, **measured))
         return predictions
 
 

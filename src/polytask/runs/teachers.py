@@ -14,6 +14,7 @@ from polytask.runs.bundle import Bundle, load_run
 from polytask.runs.folder import find_model
 from polytask.runs.prepare import Prepared
 from polytask.tasks.training_rows import training_rows
+from polytask.text.options import widened
 from polytask.training.memory import Memory
 from polytask.types import LabelKind, LabelSpace, UserError, unknown
 
@@ -109,6 +110,8 @@ def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[in
         outputs = model.answer(name, rows.gather(list(indices)), bundle.packer)
     else:
         texts = [example.texts for example in rows.examples()]
+        width = max(map(len, texts), default=1)  # all windows have outputs for as many options
+        texts = [widened(example, width) for example in texts]
         windows = [[texts[i] for i in indices[at : at + WINDOW]] for at in range(0, len(indices), WINDOW)]
         outputs = torch.cat([_answers_to_texts(bundle, name, window) for window in windows])
     model.cpu()
@@ -116,4 +119,5 @@ def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[in
 
 
 def _answers_to_texts(bundle: Bundle, name: str, texts: Sequence[tuple[str, ...]]) -> Tensor:
-    return bundle.model.answer(name, bundle.tokenize(texts), bundle.packer)
+    tokenized = bundle.tokenize(texts, options=bundle.specs[name].options is not None)
+    return bundle.model.answer(name, tokenized, bundle.packer)

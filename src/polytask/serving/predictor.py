@@ -15,7 +15,7 @@ from torch import Tensor
 from polytask.encoders.bert import Bert
 from polytask.machine import multiplies_bf16, pick_device, threads
 from polytask.runs.bundle import Bundle, load_run
-from polytask.serving.examples import Example, Text, Texts, examples_from, has_text
+from polytask.serving.examples import Example, Text, Texts, check_options, examples_from, has_text, option_examples
 from polytask.serving.explanation import Explanation, explain
 from polytask.serving.plain import PlainEncoder
 from polytask.settings import TaskSpec
@@ -117,7 +117,9 @@ class Predictor:
             predict("mood", ["a text", "another"])                 a list of texts; also predict(texts, task="mood")
             predict("same", "first", "second")                     one pair
             predict("same", ["a", "b"], ["c", "d"])                the pairs (a, c) and (b, d)
-            predict("same", [("a", "c"), ("b", "d")])              the same pairs
+            predict("same", [("a", "c"), ("b", "d")])              the same pairs; also for three or more texts
+            predict("reply", "a text", ["an option", "another"])   one text with its options, for kind choice
+            predict("reply", ["a", "b"], [["c", "d"], ["e", "f"]]) two texts with their options
             predict(frame, task="mood")                            the frame with more columns
             predict(frame)                                         all tasks whose text columns the frame has
 
@@ -127,7 +129,8 @@ class Predictor:
         A table is a pandas or Polars frame, a Hugging Face data set, a pyarrow table or a list of dicts. The result is
         a copy of the same kind, in the same order and with the same index. Its new columns are those of `predict_file`:
         predicted_TASK, probability_TASK, with `probabilities="all"` probability_TASK_CLASS, tokens_TASK and
-        truncated_TASK. `columns` are the text columns, by default those of the training data.
+        truncated_TASK. `columns` are the text columns, by default those of the training data; for kind choice, they are
+        followed by the columns with options.
         """
         if len(data) == 1 and not isinstance(data[0], str):
             from polytask.serving.tables import is_table, predict_table  # imports pyarrow  # noqa: PLC0415
@@ -144,7 +147,9 @@ class Predictor:
                 f"predict: expected a task and texts, as in predict({self.tasks[0]!r}, ['a text']), or a table; found "
                 f"task={task!r:.40} and {'too many' if positional else 'no'} texts"
             )
-        return list(self.stream(task, examples_from(text, text2, strict)))
+        options = self.spec(task).options is not None
+        examples = option_examples(text, text2, strict) if options else examples_from(text, text2, strict)
+        return list(self.stream(task, examples))
 
     def predict_tasks(
         self,
@@ -202,13 +207,15 @@ class Predictor:
             self._check_lengths(tasks, lengths_NW, [first + index for index in indices])
             for task, outputs in self._outputs(tasks, tokenized).items():
                 decoded = self.bundle.predictions(task, outputs, lengths_NW, self.abstain_below)
-                for index, prediction in zip(indices, decoded, strict=True):
-                    predictions[task][index] = prediction
+                for index, example, prediction in zip(indices, texts, decoded, strict=True):
+                    named = prediction.with_options(example[1:]) if self.spec(task).options else prediction
+                    predictions[task][index] = named
         return predictions
 
     def too_long(self, tasks: Sequence[str], examples: Sequence[tuple[str, ...]]) -> list[tuple[int, int]]:
         """The index and the number of tokens of each example that is longer than `max_length`."""
-        return self._too_long(tasks, self.bundle.text_lengths(examples, self.bundle.tokenize(examples)))
+        tokenized = self.bundle.tokenize(examples, options=self._have_options(tasks))
+        return self._too_long(tasks, self.bundle.text_lengths(examples, tokenized))
 
     def _too_long(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
         packer, readings = self.bundle.packer, {self.bundle.model.head(task).reading for task in tasks}
@@ -276,7 +283,9 @@ class Predictor:
     def taking(self, texts: int) -> tuple[str, ...]:
         """The tasks with labels that take this number of texts."""
         tasks = tuple(
-            name for name, spec in self.bundle.specs.items() if len(spec.text) == texts and spec.kind != "text"
+            name
+            for name, spec in self.bundle.specs.items()
+            if len(spec.text) == texts and spec.kind not in ("text", "choice")
         )
         if not tasks:
             raise UserError(f"predict: none of the tasks {', '.join(self.tasks)} takes {texts} text(s)")
@@ -293,7 +302,11 @@ class Predictor:
     ) -> TokenIds:
         if tags is None:
             self._warn_without_tags(tasks)
-        return self.bundle.tokenize(window, tags)
+        return self.bundle.tokenize(window, tags, self._have_options(tasks))
+
+    def _have_options(self, tasks: Sequence[str]) -> bool:
+        """Whether examples of the tasks are a text and its options. Such tasks are not mixed with others."""
+        return any(self.spec(task).options is not None for task in tasks)
 
     def _outputs(self, tasks: Sequence[str], texts: TokenIds) -> dict[str, Tensor]:
         model, packer = self.bundle.model, self.bundle.packer
@@ -307,7 +320,8 @@ class Predictor:
                     outputs |= model.answers(group, texts, packer, bf16=self.bf16)
             else:
                 sequences = [sequence for example in texts for sequence in packer.sequences(example, heads[0].reading)]
-                pooled = self._plain.vectors(sequences, set(poolings))
+                options = texts.lengths_NW.shape[1] - 1 if heads[0].reading == "options" else 1
+                pooled = self._plain.vectors(sequences, set(poolings), options)
                 with torch.inference_mode():
                     outputs |= {head.task: head(pooled) for head in heads}
         return {task: outputs[task] for task in tasks}
@@ -347,6 +361,9 @@ class Predictor:
             spec = self.spec(task)
             if spec.kind == "text":
                 raise UserError(f"predict: task {task} is of kind text: it has no labels to predict")
+            if spec.options is not None:
+                check_options(task, window)
+                continue
             wrong = next((example for example in window if len(example) != len(spec.text)), None)
             if wrong is not None:
                 raise UserError(

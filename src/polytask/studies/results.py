@@ -132,11 +132,7 @@ def _predicted(run: FinishedRun, task: str, about: Mapping[str, Any], split: Spl
         lines = list(read_json_lines(path))
     except UserError as error:
         raise UserError(f"{path}: cannot read the run's predictions: {error}") from None
-    kind, classes = KINDS[about["kind"]], about["classes"]
-    return (
-        kind.numbers([line["label"] for line in lines], classes),
-        kind.numbers([line["prediction"] for line in lines], classes),
-    )
+    return KINDS[about["kind"]].recorded(lines, about["classes"])
 
 
 def comparisons_json(verdict: Verdict | None, examples: str = "dev examples") -> list[dict[str, Any]]:

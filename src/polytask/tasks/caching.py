@@ -16,10 +16,11 @@ from polytask.kinds.base import LabelReader
 from polytask.kinds.table import KINDS
 from polytask.settings import TaskSpec
 from polytask.tasks.reading import dialect_of
-from polytask.tasks.rows import LabelledRow, labelled_rows
+from polytask.tasks.rows import LabelledRow, labelled_rows, num_texts
 from polytask.tasks.sources.source import BrokenRow, Source
+from polytask.text.options import mark_dropped, widened
 from polytask.text.store import DamagedStore, StoreWriter, TokenStore
-from polytask.text.tagging import MOST_TAGS, TaggedWord, Tagger, column_words, encode_tagged
+from polytask.text.tagging import MOST_TAGS, TaggedWord, Tagger, TagIds, column_words, encode_tagged
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import UserError
 
@@ -47,6 +48,8 @@ def cached_store(
     ]
     if reader.options:
         key.append(reader.options)
+    if spec.options is not None:
+        key.append({"options": spec.options})
     if tokenizer.cut_start:
         key.append("start")
     if spec.tags or tagger is not None:
@@ -57,7 +60,8 @@ def cached_store(
     except DamagedStore:
         pass
     with _writing(folder):
-        _build_store(folder, spec, source, reader, _Encoder(tokenizer, tagger, bool(spec.tags)))
+        encoder = _Encoder(spec, tokenizer, tagger, num_texts(spec, source))
+        _build_store(folder, spec, source, reader, encoder)
     return TokenStore.open(folder)
 
 
@@ -88,15 +92,20 @@ def broken_rows(store: TokenStore, source: Source) -> tuple[BrokenRow, ...]:
 
 
 class _Encoder:
-    """Tokenizes rows, and tags their words; numbers the tags in the order in which they appear, from 1."""
+    """Tokenizes rows, and tags their words; numbers the tags in the order in which they appear, from 1.
 
-    def __init__(self, tokenizer: TextTokenizer, tagger: Tagger | None, columns: bool) -> None:
-        self.tokenizer, self.tagger = tokenizer, tagger
-        self.tagged = columns or tagger is not None
+    Rows with fewer than `width` texts and options get empty ones.
+    """
+
+    def __init__(self, spec: TaskSpec, tokenizer: TextTokenizer, tagger: Tagger | None, width: int) -> None:
+        self.tokenizer, self.tagger, self.width = tokenizer, tagger, width
+        self.tagged = bool(spec.tags) or tagger is not None
+        self.has_options = spec.options is not None
         self.tag_numbers: dict[str, int] = {}
 
     def append(self, rows: Sequence[LabelledRow], writer: StoreWriter) -> None:
-        texts, tags = [text for row in rows for text in row.texts], []
+        rows = [row._replace(texts=widened(row.texts, self.width)) for row in rows]
+        texts, tags = [text for row in rows for text in row.texts], list[TagIds]()
         if self.tagged:
             words = self._words(rows)
             for tag in {word.tag: None for tagged in words for word in tagged}:
@@ -105,8 +114,9 @@ class _Encoder:
             ids, tags = [one.ids for one in encoded], [one.tags for one in encoded]
         else:
             ids = self.tokenizer.encode(texts)
-        width = len(texts) // max(len(rows), 1) or 1
-        examples = [tuple(ids[i : i + width]) for i in range(0, len(ids), width)]
+        if self.has_options:
+            mark_dropped(texts, ids, tags, self.tokenizer.unk_id)
+        examples = [tuple(ids[i : i + self.width]) for i in range(0, len(ids), self.width)]
         writer.append(examples, [row.label for row in rows], [row.row for row in rows], tags)
 
     def _words(self, rows: Sequence[LabelledRow]) -> list[list[TaggedWord]]:
@@ -128,7 +138,7 @@ def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelRead
     num_broken = 0
     batch: list[LabelledRow] = []
     characters = 0
-    sizes = {"width": len(spec.text), "vocabulary": encoder.tokenizer.vocabulary}
+    sizes = {"width": encoder.width, "vocabulary": encoder.tokenizer.vocabulary}
     with StoreWriter(folder, **sizes, label_type=label_type, tagged=encoder.tagged) as writer:
         for entry in labelled_rows(spec, source, reader):
             if isinstance(entry, BrokenRow):

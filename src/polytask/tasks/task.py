@@ -16,7 +16,7 @@ from polytask.kinds.table import KINDS
 from polytask.settings import RowSample, TaggerName, TaskSpec
 from polytask.tasks.caching import broken_rows, cached_part, cached_store
 from polytask.tasks.reading import open_for, warn_of_guess
-from polytask.tasks.rows import label_values
+from polytask.tasks.rows import label_values, row_texts
 from polytask.tasks.sources.source import BrokenRow
 from polytask.text.store import TokenStore
 from polytask.text.tagging import Tagger, TagIds, TagVocabulary
@@ -38,8 +38,7 @@ class Split:
     fingerprint: str
     store: TokenStore
     labels: npt.NDArray[np.int64] | npt.NDArray[np.float32]
-    """The labels as heads need them: the class's index, 0.0 or 1.0, or the score scaled to [0, 1]; 0 for plain text,
-    NO_LABEL in an unlabelled split."""
+    """The labels as heads need them (`TokenizedExamples.labels`); NO_LABEL in an unlabelled split."""
     broken: tuple[BrokenRow, ...]
     """Rows that were left out, at most the first thousand."""
     num_broken: int
@@ -55,7 +54,7 @@ class Split:
         return len(self.store)
 
     def tokens(self, i: int) -> tuple[npt.NDArray[np.integer], ...]:
-        """Returns the ids of example i's text, or of its two texts, without special tokens."""
+        """Returns the ids of example i's texts, without special tokens."""
         return self.store.texts(i)
 
     def gather(self, indices: npt.ArrayLike) -> Texts:
@@ -80,11 +79,11 @@ class Split:
         row, stored = next(wanted, (None, 0))
         # The store has the dialect, so that it is not detected again; those of earlier versions have none.
         spec = replace(self.spec, **self.store.meta.get("dialect", {}))
-        for entry in open_for(spec, self.source).rows(spec.text):
+        for entry in open_for(spec, self.source).rows(spec.input_columns, needed=spec.text):
             if isinstance(entry, BrokenRow) or entry[0] != row:
                 continue
-            label = kind.label(meta, stored) if self.is_labelled else None
-            yield Example(tuple(map(str, entry[1])), label, entry[0])
+            texts = row_texts(spec, entry[1])
+            yield Example(texts, kind.label_of(meta, stored, texts) if self.is_labelled else None, entry[0])
             row, stored = next(wanted, (None, 0))
         if row is not None:
             raise UserError(f"{self.source}: the file has changed since its rows were read; start again")

@@ -30,7 +30,7 @@ class TrainingRows:
         return len(self.labelled) + len(self.unlabelled)
 
     def tokens(self, index: int) -> tuple[npt.NDArray[np.integer], ...]:
-        """Returns the ids of one example's text, or of its two texts, without special tokens."""
+        """Returns the ids of one example's texts, without special tokens."""
         first = len(self.labelled)
         return self.labelled.tokens(index) if index < first else self.unlabelled.tokens(index - first)
 
@@ -38,8 +38,10 @@ class TrainingRows:
         """Returns the texts of several examples, with their tags."""
         indices_N = np.asarray(indices, dtype=np.int64)
         is_labelled_N = indices_N < len(self.labelled)
-        one = self.labelled.gather(indices_N[is_labelled_N]).concatenated(sys.maxsize)
-        other = self.unlabelled.gather(indices_N[~is_labelled_N] - len(self.labelled)).concatenated(sys.maxsize)
+        width = max(split.store.width for split in (self.labelled, self.unlabelled))  # they differ in options only
+        labelled = self.labelled.gather(indices_N[is_labelled_N])
+        unlabelled = self.unlabelled.gather(indices_N[~is_labelled_N] - len(self.labelled))
+        one, other = (texts.widened(width).concatenated(sys.maxsize) for texts in (labelled, unlabelled))
         places_N = np.argsort(np.argsort(~is_labelled_N, kind="stable"))
         tags = None if one.tags is None or other.tags is None else np.concatenate([one.tags, other.tags])
         both = Texts(

@@ -220,8 +220,8 @@ class Packer:
     def lengths(self, lengths_NW: npt.NDArray[np.integer], form: InputFormat) -> npt.NDArray[np.int64]:
         """The number of tokens that each example takes in a stream, given the number of tokens of its texts."""
         if form.reading == "options":
-            pairs_NM = self._option_lengths(lengths_NW)
-            return np.minimum(pairs_NM, self.max_length).sum(1)
+            total_N: npt.NDArray[np.int64] = np.minimum(self._option_lengths(lengths_NW), self.max_length).sum(1)
+            return total_N
         joined, separate = joined_and_separate(form.reading, lengths_NW.shape[1])
         lengths_N = np.zeros(len(lengths_NW), dtype=np.int64)
         if joined:
@@ -237,11 +237,11 @@ class Packer:
         An example is truncated if it is greater than `max_length`.
         """
         tokens_NW = lengths_NW.astype(np.int64)
-        if reading == "options":
-            return self._option_lengths(tokens_NW).max(1, initial=0)
         joined, _ = joined_and_separate(reading, lengths_NW.shape[1])
         longest_N: npt.NDArray[np.int64] = tokens_NW.max(1, initial=0) + 2
-        if joined:
+        if reading == "options":
+            longest_N = self._option_lengths(tokens_NW).max(1, initial=0)
+        elif joined:
             longest_N = tokens_NW.sum(1) + self.pair.special_tokens(lengths_NW.shape[1])
         return longest_N
 

@@ -33,10 +33,10 @@ class TaskData:
     name: str
     kind: LabelKind
     classes: int
-    """The number of classes (2 for yes_no); not used for scores."""
+    """The number of classes (2 for yes_no); not used for scores and options."""
     metric: str
     gold: Array
-    """[N]: class numbers, 0 / 1, or scores; [N, C] of 0 / 1 for several classes per row."""
+    """[N]: class numbers, 0 / 1, scores, or indices of options; [N, C] of 0 / 1 for several classes per row."""
     predictions: Mapping[str, Array]
     """For each variant [S, N], or [S, N, C]: a row for each seed, in the order of the study's seeds."""
 
@@ -52,7 +52,7 @@ class TaskData:
                     f"task {self.name}, variant {variant}: predictions must be {['seeds', *self.gold.shape]},"
                     f" found {predicted.shape}"
                 )
-            if self.kind != "score" and not ((predicted >= 0) & (predicted < self.classes)).all():
+            if self.kind not in ("score", "choice") and not ((predicted >= 0) & (predicted < self.classes)).all():
                 raise ValueError(f"task {self.name}, variant {variant}: classes must be in [0, {self.classes - 1}]")
 
     @classmethod
