@@ -149,7 +149,21 @@ def make_packer(recipe: Recipe, tokenizer: TextTokenizer, tagged: bool = False) 
     tasks = tuple(recipe.tasks)
     assert recipe.max_length <= tokenizer.max_tokens, "texts were truncated before packing"
     special_ids = tokenizer.cls_id, tokenizer.sep_id
+    check_room(recipe.tasks, tokenizer, recipe.max_length, "recipe")
     return Packer(tasks, *special_ids, recipe.max_length, tokenizer.masker, tagged, tokenizer.pair, recipe.truncate)
+
+
+def check_room(specs: Mapping[str, TaskSpec], tokenizer: TextTokenizer, max_length: int, where: str) -> None:
+    """Raises a UserError if a sequence has no room for the special tokens of a task and a token of each text."""
+    for name, spec in specs.items():
+        texts = 2 if spec.options is not None else len(spec.text)
+        special = tokenizer.pair.special_tokens(texts)
+        least = special + texts if texts > 2 else special
+        if max_length < least:
+            raise UserError(
+                f"{where}: max_length: must be at least {least} for task {name}, whose sequences have {special} special "
+                f"tokens; found {max_length}"
+            )
 
 
 # --- the model --------------------------------------------------------------------------------------------------------

@@ -322,8 +322,8 @@ class Encoded:
         that their sequences consist of two special tokens."""
         first, last = self.layout.sequence_ranges[self.task_index]
         lengths_S = self.layout.cu_seqlens_S1[first : last + 1].diff()
-        given_S: Tensor = lengths_S > LENGTH_OF_MISSING
-        return given_S.unflatten(0, (-1, self.layout.options[self.task_index]))
+        given_BM: Tensor = (lengths_S > LENGTH_OF_MISSING).unflatten(0, (-1, self.layout.options[self.task_index]))
+        return given_BM
 
     def pool(self, pooling: Pooling) -> Tensor:
         """One vector per sequence of the task: its first token, the pooler's output, or the mean over its tokens."""

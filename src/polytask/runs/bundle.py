@@ -19,7 +19,7 @@ import numpy.typing as npt
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from polytask.build import check_vocabulary, complete, head_choice, make_model
+from polytask.build import check_room, check_vocabulary, complete, head_choice, make_model
 from polytask.disk.atomic import atomic_file, write_atomically
 from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import sha256
@@ -346,6 +346,7 @@ def load_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
     check_vocabulary(tokenizer, shape, folder)
     plugins = read_copies(folder, content.plugins, trust_plugins)
     specs = {name: entry.spec(name) for name, entry in content.tasks.items()}
+    check_room(specs, tokenizer, content.max_length, str(path))
     labels = {name: entry.labels(tokenizer.vocabulary) for name, entry in content.tasks.items()}
     tags = content.word_tags
     with using_plugins(plugins):

@@ -227,7 +227,7 @@ def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
         kind=spec.kind,
         classes=tuple(labels.classes),
         range=(labels.low, labels.high) if spec.kind == "score" else None,
-        text=tuple(spec.text),
+        text=spec.input_columns,
         label=spec.label,
         metric=primary_of(spec).name,
         trained=spec.trained,

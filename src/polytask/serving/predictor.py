@@ -259,13 +259,18 @@ class Predictor:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
 
-    def explain(self, text: str, text2: str | None = None, *, task: str, label: str | None = None) -> Explanation:
+    def explain(
+        self, text: str | Sequence[str], text2: str | None = None, *, task: str, label: str | None = None
+    ) -> Explanation:
         """Measures which words a prediction depends on, by leaving out one word at a time (occlusion).
 
         A word's value is by how much the probability of the predicted class (or of `label`), or the score, falls
         without it. Words that say the same thing twice can both have no effect. Each word takes one more prediction.
+        A pair is given as two texts, or as a list; three or more texts as a list.
         """
-        texts = (text,) if text2 is None else (text, text2)
+        if self.spec(task).options is not None:
+            raise UserError(f"explain: task {task} is of kind choice, which is not supported")
+        texts = ((text,) if isinstance(text, str) else tuple(text)) + (() if text2 is None else (text2,))
         self.check((task,), [texts])
         if not has_text(texts):
             raise UserError(f"explain: the text is empty: {texts!r:.80}")

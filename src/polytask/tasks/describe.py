@@ -51,7 +51,8 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
         return {"edges": [labels.unscaled(edge) for edge in edges.tolist()], "counts": counts.tolist()}
     if labels.kind == "choice":
         counts = np.bincount(split.labels[:, 0])
-        return {"names": [f"option {index}" for index in range(len(counts))], "counts": counts.tolist()}
+        names, most = [f"option {index}" for index in range(len(counts))], split.labels[:, 1]
+        return {"names": names, "counts": counts.tolist(), "options": [int(most.min()), int(most.max())]}
     balance = {"names": list(labels.classes), "counts": list(class_counts(split, labels))}
     if labels.kind == "multilabel":
         balance |= {"without_class": int((split.labels.sum(1) == 0).sum())}
