@@ -161,8 +161,8 @@ def check_room(specs: Mapping[str, TaskSpec], tokenizer: TextTokenizer, max_leng
         least = special + texts if texts > 2 else special
         if max_length < least:
             raise UserError(
-                f"{where}: max_length: must be at least {least} for task {name}, whose sequences have {special} special "
-                f"tokens; found {max_length}"
+                f"{where}: max_length: must be at least {least} for task {name}, whose sequences have {special} "
+                f"special tokens; found {max_length}"
             )
 
 
