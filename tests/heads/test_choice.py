@@ -1,5 +1,6 @@
 """The head for options against transformers' BertForMultipleChoice, and its missing options."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,7 @@ from polytask.stream import Stream
 from polytask.text.packing import Packer, Part
 from polytask.types import LabelSpace
 
-SHAPE = BertShape(
-    layers=2, hidden=16, heads=2, ffn=24, vocabulary=50, positions=32, dropout=0.0, attention_dropout=0.0
-)
+SHAPE = BertShape(layers=2, hidden=16, heads=2, ffn=24, vocabulary=50, positions=32, dropout=0.0, attention_dropout=0.0)
 PACKER = Packer(("t",), 2, 3, 24)
 
 
@@ -70,9 +69,9 @@ def padded(stream: Stream, options: int) -> dict[str, torch.Tensor]:
     parts = {"input_ids": stream.token_ids_T, "token_type_ids": stream.segment_ids_T}
     parts["attention_mask"] = torch.ones_like(stream.token_ids_T)
     return {
-        name: torch.nn.utils.rnn.pad_sequence(
-            [values_T[a:b] for a, b in zip(bounds, bounds[1:], strict=False)], batch_first=True
-        ).unflatten(0, (-1, options))
+        name: torch.nn.utils.rnn.pad_sequence([values_T[a:b] for a, b in pairwise(bounds)], batch_first=True).unflatten(
+            0, (-1, options)
+        )
         for name, values_T in parts.items()
     }
 
