@@ -156,7 +156,7 @@ def test_files_and_tables(run: Finished, tmp_path: Path) -> None:
         writer.writerows(rows)
     done = predict_file(model, None, str(tmp_path / "new.csv"), tmp_path / "out.csv", probabilities="all")
     assert (done.rows, done.without_text) == (3, {"reply": 1})
-    found = list(csv.DictReader((tmp_path / "out.csv").open()))
+    found = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
     assert [row["predicted_reply"] for row in found] == [expected[0].label, expected[1].label, ""]
     assert [row["index_reply"] for row in found] == [str(expected[0].index), str(expected[1].index), ""]
     shares = json.loads(found[0]["probabilities_reply"])
@@ -180,7 +180,7 @@ def test_files_and_tables(run: Finished, tmp_path: Path) -> None:
 def recipe_of(tmp_path: Path, rows: list[dict[str, Any]], **more: Any) -> Any:
     file = write_rows(tmp_path / "rows.jsonl", rows)
     task = {"kind": "choice", "text": "q", "options": "answers", "label": "right", "train": file, "dev": file, **more}
-    return recipe_from({"name": "x", "encoder": {"layers": 1, "hidden": 16, "heads": 2}, "tasks": {"t": task}}, "here")
+    return recipe_from({"name": "x", "encoder": {"layers": 1, "hidden": 16, "heads": 2}, "tasks": {"t": task}})
 
 
 def test_lists_and_columns_are_the_same_task(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_bad_recipes(tmp_path: Path, fields: dict[str, Any], message: str) -> No
 def test_the_data_check_reports_one_place_and_leaks(tmp_path: Path) -> None:
     rows = [{"q": f"q {n}", "answers": [f"a {n}", f"b {n}"], "right": 0} for n in range(30)]
     findings = {finding.what: finding for finding in prepare(recipe_of(tmp_path, rows)).findings()}
-    assert findings["one_sided"].sentence.startswith("the right option has the index 0 in 100 % of the rows; shuffle")
+    assert findings["one_sided"].sentence.startswith("the right option has the index 0 in 100.0 % of the rows; shuffle")
     assert findings["leak"].count == 30
     assert "empty_texts" not in findings
 

@@ -33,6 +33,8 @@ TEXTS = "{kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:o
 TOPICS = (
     "{kind: multilabel, text: text, label: topics, train: 'sample:tickets-train', dev: 'sample:tickets-dev', loss: %s}"
 )
+REPLIES = "{kind: choice, text: message, options: [reply_0, reply_1, reply_2, reply_3], label: best, "
+REPLIES += "train: 'sample:replies-train', dev: 'sample:replies-dev'}"
 NEEDS = {
     "ewc": ["sampler=in_order", "regularizers=[{name: ewc, samples: 10}]"],
     "lwf": ["sampler=in_order"],
@@ -50,6 +52,10 @@ CASES = {
     "multilabel smart": [f"tasks.topics={TOPICS % 'null'}", *NEEDS["smart"]],
     "multilabel gem": [f"tasks.topics={TOPICS % '{name: focal, class_weights: balanced}'}", "policy=gem"],
     "multilabel weights": [f"tasks.topics={TOPICS % '{name: cross_entropy, class_weights: balanced}'}"],
+    "choice": [f"tasks.reply={REPLIES}", "sampler=mixed"],
+    "choice smart": [f"tasks.reply={REPLIES}", *NEEDS["smart"]],
+    "choice gem": [f"tasks.reply={REPLIES}", "policy=gem"],
+    "choice lwf": [f"tasks.reply={REPLIES}", "sampler=in_order", "regularizers=[lwf]"],
     "accumulate": ["train.accumulate=2"],
     "accumulate gem": ["train.accumulate=2", "policy=gem"],
     "gem and smart": ["policy=gem", *NEEDS["smart"]],
@@ -76,7 +82,7 @@ STATIC = [
     *(
         case
         for case in CASES
-        if case.startswith(("regularizer", "text", "multilabel", "accumulate", "lwf", "lnsr", "l2_sp"))
+        if case.startswith(("regularizer", "text", "multilabel", "choice", "accumulate", "lwf", "lnsr", "l2_sp"))
     ),
     *("policy dwa", "policy pcgrad", "memory gem", "memory a_gem", "gem and smart", "optimizer lamb", "smoothing"),
     "unlabelled",
