@@ -59,7 +59,17 @@ def run(words: list[str], tiny: list[str], monkeypatch: pytest.MonkeyPatch, caps
     return str(printed.out)
 
 
-PAGES = ["adding-a-task", "data", "get-started", "interference", "kinds", "probabilities", "python", "your-own-files"]
+PAGES = [
+    "adding-a-task",
+    "choice",
+    "data",
+    "get-started",
+    "interference",
+    "kinds",
+    "probabilities",
+    "python",
+    "your-own-files",
+]
 """The commands of the other guides are those of these, or need data that is not here."""
 
 
