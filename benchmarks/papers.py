@@ -20,7 +20,7 @@ tables  prints a Markdown table of each study: published scores, ours with their
 pack    prints what the page needs of the results (files, or all files of a folder), and nothing else: scores,
         comparisons, changes, environment.
 page    writes docs/papers.md and its plots from benchmarks/papers-*.json, claims.yaml and published.yaml. Of several
-        results of one study, the last one decides the verdicts.
+        results of one study, the last one that has the rows of a claim decides its verdict.
 """
 
 import argparse

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from papers_claims import VERDICTS, Claim, Judged, System, judge, read_systems
+from papers_claims import VERDICTS, Claim, Judged, System, comparison_of, judge, read_systems
 from papers_results import TASKS, Result, Scores, decimals, has_training, own_score, published_scores, table
 
 from polytask.reports.svg import (
@@ -72,14 +72,22 @@ def page(
 
 
 def verdict(claim: Claim, by_study: Mapping[str, Sequence[Result]]) -> Judged:
-    """The verdict by the last result of each study; where the first results say something else, that is added."""
-    last = judge(claim, {study: own[-1] for study, own in by_study.items() if own})
+    """The verdict by the last result of each study that has the claim's rows; if the first differ, that is added."""
+    last = judge(claim, {study: last_with_rows(claim, study, own) for study, own in by_study.items() if own})
     first = {study: own[0] for study, own in by_study.items() if own}
     earlier = judge(claim, first)
     if earlier.verdict in (last.verdict, "not run yet"):
         return last
     settings = {changes_of(first[test.study]) for test in claim.tests if test.study in first}
     return replace(last, reason=f"{last.reason} With {' and '.join(sorted(settings))}: {earlier.verdict}.".strip())
+
+
+def last_with_rows(claim: Claim, study: str, results: Sequence[Result]) -> Result:
+    """The last result of a study with all comparisons of a claim (a study may have been cut off); else the last one."""
+    for result in reversed(results):
+        if all(comparison_of(test, result) for test in claim.tests if test.study == study):
+            return result
+    return results[-1]
 
 
 def summary(

@@ -53,7 +53,7 @@ def packed(study: Mapping[str, Any]) -> dict[str, Any]:
         "name": study["name"],
         "date": study["started"][:10],
         "environment": {key: environment.get(key) for key in ("polytask", "commit", "python", "torch", "device")},
-        "changes": study.get("changes", {"set": [], "rate": 1, "recipes": {}}),
+        "changes": without_folders(study.get("changes", {"set": [], "rate": 1, "recipes": {}})),
         "seeds": study["seeds"],
         "reference": study["reference"],
         "examples": {task: about["examples"] for task, about in study["tasks"].items()},
@@ -63,6 +63,13 @@ def packed(study: Mapping[str, Any]) -> dict[str, Any]:
         },
         "comparisons": comparisons + training_comparisons(training, study["reference"], study["margin"] / 100),
     }
+
+
+def without_folders(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes with a folder of a model written as its name; one with the name in the recipes is no change."""
+    named = [(field, value.rsplit("/", 1)[-1]) for field, value in (one.split("=", 1) for one in changes["set"])]
+    changed = [f"{field}={value}" for field, value in named if changes["recipes"].get(field) != [value]]
+    return {**changes, "set": changed}
 
 
 def packed_variant(

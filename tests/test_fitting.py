@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 import polytask
-from polytask import Classes, Fitted, MultiLabel, Score, UserError, YesNo
+from polytask import Classes, Fitted, MultiLabel, Score, Tokens, UserError, YesNo
 from polytask.runs.folder import RunFolder
 from polytask.runs.own_data import with_named_data, with_own_data
 from polytask.settings import RowSample, TaskSpec
@@ -217,5 +217,5 @@ def test_a_generator_is_read_once(tmp_path: Path) -> None:
 
 
 def test_task_classes_have_all_fields_of_a_recipes_tasks() -> None:
-    known = {f.name for kind in (Classes, YesNo, Score, MultiLabel) for f in fields(kind)} - {"dev_share", "dev_seed"}
-    assert known == {f.name for f in fields(TaskSpec)} - {"name", "kind"}
+    known = {f.name for kind in (Classes, YesNo, Score, MultiLabel, Tokens) for f in fields(kind)}
+    assert known - {"dev_share", "dev_seed"} == {f.name for f in fields(TaskSpec)} - {"name", "kind"}

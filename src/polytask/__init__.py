@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from polytask.recipe.reading import read_recipe, recipe_from, write_recipe
     from polytask.recipe.records import Recipe
     from polytask.recipe.starter import start_recipe
-    from polytask.recipe.task_classes import Choice, Classes, MultiLabel, Score, YesNo
+    from polytask.recipe.task_classes import Choice, Classes, MultiLabel, Score, Tokens, YesNo
     from polytask.runs.add import add_task, start_adding
     from polytask.runs.finish import Finished
     from polytask.runs.prepare import Prepared, describe_task, prepare
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from polytask.tuning.result import Tuned
     from polytask.tuning.search import TuneReport, Tuning
     from polytask.tuning.tune import start_tuning, tune
-    from polytask.types import EvalReport, Prediction, StepReport, TaskScore, UserError
+    from polytask.types import EvalReport, Prediction, Span, StepReport, TaskScore, UserError
 
 __all__ = [
     "KNOWN_METRICS",
@@ -69,11 +69,13 @@ __all__ = [
     "Recipe",
     "Running",
     "Score",
+    "Span",
     "StepReport",
     "StudyRunning",
     "Summary",
     "TaskScore",
     "TextMaps",
+    "Tokens",
     "TuneReport",
     "Tuned",
     "Tuning",
@@ -146,13 +148,13 @@ _MODULES = {
     "serving.files": ("PredictedFile", "predict_file"),
     "serving.predictor": ("Predictor", "load"),
     "recipe.starter": ("start_recipe",),
-    "recipe.task_classes": ("Choice", "Classes", "MultiLabel", "Score", "YesNo"),
+    "recipe.task_classes": ("Choice", "Classes", "MultiLabel", "Score", "Tokens", "YesNo"),
     "tasks.finding": ("Finding",),
     "tuning.result": ("Tuned",),
     "tuning.search": ("TuneReport", "Tuning"),
     "tuning.tune": ("start_tuning", "tune"),
     "pretrained.find": ("describe_encoder", "find_encoder"),
-    "types": ("EvalReport", "Prediction", "StepReport", "TaskScore", "UserError"),
+    "types": ("EvalReport", "Prediction", "Span", "StepReport", "TaskScore", "UserError"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -168,9 +168,9 @@ def check_room(specs: Mapping[str, TaskSpec], tokenizer: TextTokenizer, max_leng
 
 # --- the model --------------------------------------------------------------------------------------------------------
 def head_choice(spec: TaskSpec) -> MethodChoice:
-    """The recipe's head, or the default: mlm for plain text, choice for options, linear for one text, else cross."""
-    defaults = {"text": "mlm", "choice": "choice"}
-    return spec.head or MethodChoice(defaults.get(spec.kind, "linear" if len(spec.text) == 1 else "cross"))
+    """The recipe's head, or the default: linear for one text, cross for several, or that of the kind."""
+    usual = {"text": "mlm", "tokens": "tags", "choice": "choice"}
+    return spec.head or MethodChoice(usual.get(spec.kind, "linear" if len(spec.text) == 1 else "cross"))
 
 
 def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:

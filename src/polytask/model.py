@@ -17,6 +17,7 @@ from polytask.seeds import RandomState
 from polytask.stream import Encoded, Stream
 from polytask.text.packing import Ids, InputFormat, PackedBatch, Packer, batches_by_length
 from polytask.text.texts import Texts
+from polytask.text.windows import cut_windows, join_windows, with_words
 
 TOKENS = 8192
 """The tokens of a batch of `answers`, except on a GPU with memory for more."""
@@ -111,7 +112,15 @@ class MultiTaskModel(nn.Module):
         layout = stream.layout
         return {
             task: self.head(task)(
-                Encoded(hidden_TD, layout, k, self.encoder.pool, self.encoder.words.weight, stream.labels.get(task))
+                Encoded(
+                    hidden_TD,
+                    layout,
+                    k,
+                    self.encoder.pool,
+                    self.encoder.words.weight,
+                    stream.labels.get(task),
+                    stream.words.get(task),
+                )
             )
             for k, task in enumerate(self.tasks)
             if layout.sequence_ranges[k][0] < layout.sequence_ranges[k][1]
@@ -120,7 +129,7 @@ class MultiTaskModel(nn.Module):
     def input_format(self, task: str) -> InputFormat:
         """How the task's head needs its examples to be packed."""
         head = self.head(task)
-        return InputFormat(head.reading, head.copies, head.mask_share)
+        return InputFormat(head.reading, head.copies, head.mask_share, head.stride)
 
     def answer(
         self,
@@ -163,6 +172,10 @@ class MultiTaskModel(nn.Module):
         while the batches before it are computed.
         """
         device, form, texts = self.device, form or self.input_format(task), Texts.of(texts)
+        rows_N = None
+        if form.stride is not None:
+            size = packer.max_length - 2
+            texts, rows_N = cut_windows(texts, size, form.window_stride(size))
         lengths_N = packer.lengths(texts.lengths_NW, form)
         for indices in batches_by_length(lengths_N, token_budget or self.token_budget(task)):
             rngs = (seeds.generator(0, "mask", i) for i in indices.tolist())
@@ -170,7 +183,8 @@ class MultiTaskModel(nn.Module):
             # There is no filler and no other task, so whatever is fast for a single task may be used.
             layout = replace(stream.layout, length_bound=stream.layout.max_length)
             stream = replace(stream, layout=layout)
-            yield PackedBatch(indices, stream.pin_memory().to(device) if device.type == "cuda" else stream)
+            stream = stream.pin_memory().to(device) if device.type == "cuda" else stream
+            yield PackedBatch(indices, stream, None if rows_N is None else rows_N[indices])
 
     def token_budget(self, task: str) -> int:
         """Return the tokens of a batch of `answers`: as many as a sixteenth of a GPU's memory certainly holds.
@@ -195,19 +209,24 @@ class MultiTaskModel(nn.Module):
         waiting: dict[str, list[Tensor]] = {task: [] for task in tasks}
         copied: dict[str, list[Tensor]] = {task: [] for task in tasks}
         order: list[int] = []
+        rows: list[int] = []
         with eval_mode(self), torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
             for number, batch in enumerate(batches, start=1):
                 hidden_TD = self.encode(batch.stream)
                 for task in tasks:
                     waiting[task].append(self._output(task, tasks[0], hidden_TD, batch.stream))
                 order += batch.indices.tolist()
+                rows += [] if batch.rows is None else batch.rows.tolist()
                 if number % BATCHES_PER_COPY == 0:
                     _copy_to_cpu(waiting, copied)
         if not order:
             return {task: self.head(task).squeeze(torch.zeros(0, self.head(task).num_outputs)) for task in tasks}
         _copy_to_cpu(waiting, copied)
         inverse = torch.from_numpy(np.argsort(order))
-        return {task: torch.cat(outputs)[inverse] for task, outputs in copied.items()}
+        all_outputs = {task: concatenated(outputs)[inverse] for task, outputs in copied.items()}
+        if not rows:
+            return all_outputs
+        return {task: join_windows(outputs, sorted(rows)) for task, outputs in all_outputs.items()}
 
     @torch.inference_mode()
     def embed(
@@ -230,8 +249,8 @@ class MultiTaskModel(nn.Module):
 
     def _output(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Tensor:
         """Return a task's outputs for the sequences that the stream holds for the task `packed_as`."""
-        k, labels = self.tasks.index(packed_as), stream.labels.get(packed_as)
-        encoded = Encoded(hidden_TD, stream.layout, k, self.encoder.pool, self.encoder.words.weight, labels)
+        k, labels, words = self.tasks.index(packed_as), stream.labels.get(packed_as), stream.words.get(packed_as)
+        encoded = Encoded(hidden_TD, stream.layout, k, self.encoder.pool, self.encoder.words.weight, labels, words)
         output: Tensor = self.head(task)(encoded)
         return output
 
@@ -244,7 +263,7 @@ class MultiTaskModel(nn.Module):
         for task in tasks:
             head = self.head(task)
             needs_own_pass = head.mask_share is not None or self.adapter.task_parameters(task)
-            key = (head.reading, head.copies, task if needs_own_pass else None)
+            key = (head.reading, head.copies, head.stride, task if needs_own_pass else None)
             groups.setdefault(key, []).append(task)
         return [tuple(group) for group in groups.values()]
 
@@ -291,8 +310,16 @@ def _copy_to_cpu(waiting: Mapping[str, list[Tensor]], copied: Mapping[str, list[
     """Move each task's outputs, which are on the model's device, to the end of those on the CPU."""
     for task, outputs in waiting.items():
         if outputs:
-            copied[task].append(torch.cat(outputs).float().cpu())
+            copied[task].append(concatenated(outputs).float().cpu())
             outputs.clear()
+
+
+def concatenated(outputs: Sequence[Tensor]) -> Tensor:
+    """Concatenate the outputs of batches. Those for words are padded to the largest number of words."""
+    if outputs[0].ndim < 3:
+        return torch.cat(list(outputs))
+    width = max(own.shape[1] for own in outputs)
+    return torch.cat([with_words(own, width) for own in outputs])
 
 
 def _count(parameters: Iterable[nn.Parameter]) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from polytask.types import LabelKind
+from polytask.types import LabelKind, TagScheme
 
 
 # --- numbers with bounds ----------------------------------------------------------------------------------------------
@@ -68,16 +68,18 @@ class TaskSpec:
 
     name: str
     kind: LabelKind
-    """classes (two or more), yes_no, score (a number in a range), multilabel (any number of classes per row), choice
-    (one of the row's options), or text (plain text without labels)."""
+    """classes (two or more), yes_no, score (a number in a range), multilabel (any number of classes per row),
+    tokens (a tag for each word), choice (one of the row's options), or text (plain text without labels)."""
     text: tuple[str, ...]
-    """Column with the text, or a list of two to eight columns with texts that belong together."""
+    """Column with the text, or a list of two to eight columns with texts that belong together. For kind tokens, texts
+    or lists of words."""
     label: str | tuple[str, ...] | None
     """Column with the label. Kind text has none. For kind multilabel: a column with a list of classes, or a list of
-    columns of 0 and 1, whose names are the classes. For kind choice: the text of the right option, or its index,
-    counted from 0."""
+    columns of 0 and 1, whose names are the classes. For kind tokens: a column with one tag for each word, or with lists
+    of spans, [{start: 0, end: 3, label: person}]. For kind choice: the text of the right option, or its index, counted
+    from 0."""
     train: str | None
-    """Training data: a csv, tsv, jsonl, parquet or xlsx[#SHEET] file; sample:NAME; or
+    """Training data: a csv, tsv, jsonl, parquet, xlsx[#SHEET] or CoNLL file; sample:NAME; or
     hub:DATASET[/CONFIG][@REVISION]#SPLIT. Can be left out with `trained: false`."""
     dev: str
     """Data that is evaluated during training, to choose the best checkpoint."""
@@ -93,7 +95,8 @@ class TaskSpec:
     """false: the task has a head and is scored like the others, but no step has examples of it, and it has no part in
     the mean that chooses the best checkpoint. At least one task must be trained."""
     classes: tuple[str, ...] | None = None
-    """Class names in order. Default: the labels of the training data (without it, of the dev data), sorted."""
+    """Class names in order; for kind tokens, classes of spans or plain tags. Default: the labels of the training data
+    (without it, of the dev data), sorted."""
     options: str | tuple[str, ...] | None = None
     """For kind choice: the column with a list of options, or a list of columns with one option each. Rows may have
     different numbers of options."""
@@ -107,7 +110,7 @@ class TaskSpec:
     """Lowest and highest score. Required for kind score."""
     metric: str | None = None
     """Primary metric, which chooses the best checkpoint. Default: accuracy; pearson for scores; f1_micro for
-    multilabel; perplexity for text. data.md lists the others."""
+    multilabel; f1 of spans for tokens; perplexity for text. data.md lists the others."""
     metrics: tuple[str, ...] = ()
     """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder. A name
     without a module is a metric that a plug-in registers."""
@@ -120,20 +123,24 @@ class TaskSpec:
     """For kind score: whether the head learns (score - mean) / standard deviation of the training labels. Predictions
     are scores in the range. Cosine heads for scores have no weights to standardize."""
     head: MethodChoice | None = None
-    """Default: linear for one text, cross for several, choice for options, mlm for plain text."""
+    """Default: linear for one text, cross for several, choice for options, tags for kind tokens, mlm for plain text."""
     loss: MethodChoice | None = None
     """Default: cross-entropy for classes and options, binary cross-entropy for yes_no and multilabel, squared error for
     scores."""
     broken_rows: Literal["stop", "skip"] = "stop"
     """stop: list all broken rows and train nothing. skip: ignore them; the report shows their number."""
-    format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx"] | None = None
-    """File format. Default: by the file's extension. csv and tsv differ only in the delimiter that is tried first."""
+    format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx", "conll"] | None = None
+    """File format. Default: by the file's extension. csv and tsv differ only in the delimiter that is tried first.
+    conll: one word per line, for kind tokens; `text` and `label` are then the columns' numbers, from 0, or names."""
     delimiter: str | None = None
     """comma, semicolon, tab, pipe, or any one character. Default: detected."""
     quoting: Literal["minimal", "none"] | None = None
     """Whether quotation marks around a field are removed (minimal) or belong to the text (none). Default: detected."""
     encoding: str | None = None
     """Encoding of csv, tsv and jsonl files. Default: detected (UTF-8, UTF-16 or Windows-1252)."""
+    scheme: TagScheme | None = None
+    """For kind tokens: bio (B-PER, I-PER, O), bioes (with E-PER and S-PER), or plain (each word has a tag of its own).
+    Default: detected from the tags. Spans are read as bio."""
     tags: tuple[str, ...] = ()
     """Column with one part-of-speech tag for each word of the text, or a list with one column for each text. Words and
     tags are separated by spaces. Default: no tags."""
@@ -209,8 +216,8 @@ class TrainSettings:
     average_best: Size = 1
     """The final weights are the mean of the weights at this many best evaluations."""
     calibrate: bool = True
-    """Whether each task of kind classes, yes_no or choice gets a temperature after training, which is fitted on dev and
-    divides its outputs before probabilities are computed. Labels and scores do not change."""
+    """Whether each task of kind classes, yes_no, tokens or choice gets a temperature after training, which is fitted on
+    dev and divides its outputs before probabilities are computed. Labels and scores do not change."""
     teacher_annealing: bool = True
     """Whether the weight of the teachers' outputs decreases linearly from 1 to 0 (Clark et al. 2019), while that of the
     labels increases from 0 to 1. false: it is always `teacher_weight`."""

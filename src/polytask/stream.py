@@ -278,6 +278,9 @@ class Stream:
     """For each task with a teacher, the teacher's outputs for its examples."""
     tag_ids_T: Tensor | None = None
     """The part-of-speech tag of the word that each token is in, 0 for none; None if the model has no word tags."""
+    words: Mapping[str, Tensor] = field(default_factory=dict)
+    """For each task with a label for each word, [S, W]: the place of the first token of each word among the task's
+    tokens, -1 behind the last word of a sequence. Its labels are [S, W] too."""
 
     def to(self, device: torch.device) -> "Stream":
         return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
@@ -295,6 +298,7 @@ class Stream:
             {task: change(labels) for task, labels in self.labels.items()},
             {task: change(outputs) for task, outputs in self.teacher_outputs.items()},
             None if self.tag_ids_T is None else change(self.tag_ids_T),
+            {task: change(places) for task, places in self.words.items()},
         )
 
 
@@ -312,6 +316,8 @@ class Encoded:
     """The encoder's word embeddings."""
     labels: Tensor | None = None
     """This task's labels in the stream."""
+    words: Tensor | None = None
+    """This task's words in the stream (`Stream.words`)."""
 
     @property
     def tokens(self) -> slice:

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-LabelKind = Literal["classes", "yes_no", "score", "multilabel", "choice", "text"]
+LabelKind = Literal["classes", "yes_no", "score", "multilabel", "tokens", "choice", "text"]
+TagScheme = Literal["bio", "bioes", "plain"]
+"""How the tags of words mark spans: see kinds/schemes.py."""
 Label = str | float | tuple[str, ...] | None
 """A label as files write it: a class name, yes or no, a score, several class names, or the text of an option; None if
 there is none."""
@@ -33,11 +35,12 @@ class LabelSpace:
     """Size of the vocabulary, for plain text."""
     standardized_by: tuple[float, float] | None = None
     """Mean and standard deviation of the training scores; None if heads learn scores without standardizing them."""
-
     thresholds: tuple[float, ...] = ()
     """For several classes per row: the probability from which each class is predicted; empty: 0.5 for all."""
     separator: str = ""
     """For several classes per row: what separates them in a column of text."""
+    scheme: TagScheme | None = None
+    """For tags of words: how they mark spans."""
 
     def scaled(self, score: float) -> float:
         """Maps a score from the range to [0, 1], which is what heads learn."""
@@ -72,6 +75,8 @@ class Example:
     """For kind choice: the text, followed by the row's options."""
     label: Label
     row: int
+    words: tuple[tuple[int, int], ...] | None = None
+    """For tags of words: the first character of each word, and the one after its last."""
 
 
 class TokenizedExamples(Protocol):
@@ -90,14 +95,31 @@ class TokenizedExamples(Protocol):
 
 
 @dataclass(frozen=True)
+class Span:
+    """A part of a text, such as the name of a person."""
+
+    start: int
+    """Its first character."""
+    end: int
+    """The character after its last."""
+    label: str
+    text: str
+    probability: float
+    """The product of the probabilities of its words' tags."""
+
+
+@dataclass(frozen=True)
 class Prediction:
-    """A task's prediction for one example: a class name, yes or no, a score, a tuple of class names, or an option."""
+    """A task's prediction for one example: a class name, yes or no, a score, a tuple of class names, or an option.
+
+    For tags of words, the label is a tuple with one tag for each word, and the fields from `words` on are set.
+    """
 
     task: str
     label: Label
     """None if the example has no text (None, "", or only whitespace), or if the model abstained."""
     probabilities: Mapping[str, float] | None = None
-    """Probability of each class or option. None for scores and for examples without text."""
+    """Probability of each class or option. None for scores, tags of words, and examples without text."""
     tokens: int | None = None
     """Number of tokens of the example before truncation, with special tokens; of the longest sequence if its texts are
     encoded separately. None for an example without text."""
@@ -105,6 +127,14 @@ class Prediction:
     """Whether tokens were cut off, because there are more than the model's `max_length`."""
     abstained: bool = False
     """Whether the label is None because no class has a probability of at least `abstain_below`."""
+    words: tuple[tuple[int, int], ...] | None = None
+    """For tags of words: the first character of each word, and the one after its last."""
+    word_texts: tuple[str, ...] | None = None
+    """For tags of words: the words themselves."""
+    word_probabilities: tuple[float, ...] | None = None
+    """For tags of words: the probability of each word's tag."""
+    spans: "tuple[Span, ...] | None" = None
+    """For tags of words: the spans that the tags mark, in the order of the text."""
     index: int | None = None
     """For kind choice: the index of the chosen option among those of the row; None where the label is None."""
 

@@ -103,6 +103,19 @@ def test_the_last_result_decides_and_another_verdict_before_is_named() -> None:
     assert judged.reason == "With `train.epochs=3` (recipes: 10): cannot be told."
 
 
+def test_a_result_without_the_rows_of_a_claim_does_not_decide_it() -> None:
+    made = {"comparisons": [comparison("better")], "changes": {"set": [], "rate": 1}}
+    cut_off = {"comparisons": [], "changes": {"set": [], "rate": 5}}
+    assert module("papers_page").verdict(claim_on("better"), {"S": [made, cut_off]}).verdict == "holds"
+
+
+def test_the_folder_of_an_encoder_is_not_in_a_result() -> None:
+    changes = {"set": ["encoder=/some/where/minilm", "train.epochs=3"], "recipes": {"encoder": ["minilm"]}}
+    assert module("papers_results").without_folders(changes)["set"] == ["train.epochs=3"]
+    changes = {"set": ["encoder=/some/where/bert"], "recipes": {"encoder": ["minilm"]}}
+    assert module("papers_results").without_folders(changes)["set"] == ["encoder=bert"]
+
+
 # --- claims.yaml ------------------------------------------------------------------------------------------------------
 def test_every_study_is_on_the_page_and_every_claim_names_existing_variants() -> None:
     claims = module("papers_claims")

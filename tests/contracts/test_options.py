@@ -35,6 +35,7 @@ SPACES = {
     "yes_no": YES_NO,
     "score": LabelSpace("score", low=1, high=5),
     "multilabel": LabelSpace("multilabel", ("a", "b", "c"), separator="|"),
+    "tokens": LabelSpace("tokens", ("O", "B-a", "I-a"), scheme="bio"),
     "text": LabelSpace("text", vocabulary=40),
 }
 PACKER = Packer(TASKS, 1, 2, 16, Masker(3, 40, (0, 1, 2, 3)))
@@ -100,7 +101,8 @@ def use_head(choice: MethodChoice) -> None:
         part = Part.masked("one", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts], head.mask_share)
     stream = PACKER.pack([part])
     outputs = model(stream)["one"]
-    labels = torch.ones(2, dtype=torch.long) if kind == "classes" else torch.ones(outputs.shape)
+    shapes = {"classes": (2,), "tokens": tuple(outputs.shape[:2])}
+    labels = torch.ones(shapes[kind], dtype=torch.long) if kind in shapes else torch.ones(outputs.shape)
     head.loss(outputs, labels)
 
 

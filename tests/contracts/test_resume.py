@@ -23,7 +23,7 @@ from polytask.types import Draw
 
 from .conftest import NEEDS, SMALL, TASKS, MakeRecipe
 
-STEPS, STOP = 4, 3
+STEPS, STOP = 6, 3
 """Saved every second step, stopped after the third, resumed from the second."""
 TRAIN = [
     "train.epochs=2",

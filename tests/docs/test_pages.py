@@ -68,6 +68,7 @@ PAGES = [
     "kinds",
     "probabilities",
     "python",
+    "tagging",
     "your-own-files",
 ]
 """The commands of the other guides are those of these, or need data that is not here."""

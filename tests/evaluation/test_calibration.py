@@ -86,8 +86,28 @@ def test_bins_and_errors_are_those_of_scikit_learn(seed: int, classes: int, rows
 def test_yes_and_no_are_two_classes() -> None:
     outputs = torch.tensor([-2.0, 0.5, 3.0])
     expected = torch.stack((-outputs, outputs), -1).double().sigmoid().numpy()
-    np.testing.assert_allclose(softmax(class_scores(outputs, YES_NO)), expected)
-    np.testing.assert_allclose(softmax(class_scores(outputs, YES_NO), 2.0)[:, 1], (outputs / 2).double().sigmoid())
+    scores_NC = class_scores(outputs, [0, 1, 1], YES_NO).scores_NC
+    np.testing.assert_allclose(softmax(scores_NC), expected)
+    np.testing.assert_allclose(softmax(scores_NC, 2.0)[:, 1], (outputs / 2).double().sigmoid())
+
+
+def test_words_with_a_tag_are_the_rows_and_those_of_a_text_stay_in_one_half() -> None:
+    labels = LabelSpace("tokens", ("A", "B", "C"), scheme="plain")
+    rng = np.random.default_rng(0)
+    gold = np.full((40, 6), -1)
+    for n, words in enumerate(rng.integers(1, 5, 40)):
+        gold[n, :words] = rng.integers(0, 3, words)
+    outputs = torch.from_numpy(rng.normal(size=(40, 4, 4))).float()  # no text has more than four words
+    outputs[..., :-1] += torch.eye(3)[torch.from_numpy(gold[:, :4])]
+    rows = class_scores(outputs, gold, labels)
+    assert len(rows.gold_N) == len(rows.example_N) == len(rows.scores_NC) == (gold >= 0).sum()
+    np.testing.assert_allclose(rows.scores_NC[:1], outputs[:1, 0, :-1].double())
+    p_NC = cross_fitted(rows.scores_NC, rows.gold_N, "task", rows.example_N)
+    used_N = np.log(p_NC[:, 0] / p_NC[:, 1]) / (rows.scores_NC[:, 0] - rows.scores_NC[:, 1])
+    inverse = {n: set(used_N[rows.example_N == n].round(6)) for n in range(40)}
+    assert all(len(own) == 1 for own in inverse.values())
+    assert len(set.union(*inverse.values())) == 2
+    assert calibrate(outputs, gold, labels, "task", None, fit=True)["rows"] == (gold >= 0).sum()
 
 
 def test_each_half_has_the_temperature_of_the_other() -> None:

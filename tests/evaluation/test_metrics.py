@@ -79,7 +79,7 @@ BY_LABELS = [metric for metric in METRICS if metric.columns is None]
 @pytest.mark.parametrize("metric", BY_LABELS, ids=lambda metric: f"{metric.name}-{metric.kinds[0]}")
 def test_a_metric_over_leading_axes_is_the_metric_row_by_row(metric) -> None:
     rng = np.random.default_rng(3)
-    shape = (2, 3, 50, 4) if metric.kinds == ("multilabel",) else (2, 3, 50)
+    shape = (2, 3, 50, *{"multilabel": (4,), "tokens": (3, 4)}.get(metric.kinds[0], ()))
     gold, predicted = rng.integers(0, 2, shape), rng.integers(0, 2, shape)
     together = metric.function(gold, predicted)
     assert together.shape == (2, 3)

@@ -12,7 +12,6 @@ from polytask import Finished, Predictor, UserError, load
 from polytask.build import make_model
 from polytask.encoders.bert import Bert, BertShape
 from polytask.heads import HEADS
-from polytask.heads.base import TextHead
 from polytask.machine import multiplies_bf16
 from polytask.serving import plain as module
 from polytask.serving.plain import PlainEncoder
@@ -31,7 +30,7 @@ SPECS = {
         head=MethodChoice(head, {"pooling": pooling}),
     )
     for head in HEADS
-    if not issubclass(HEADS[head], TextHead)
+    if "yes_no" in HEADS[head].kinds
     for pooling in POOLINGS
 }
 PAIRS = tuple(name for name, spec in SPECS.items() if spec.is_pair)

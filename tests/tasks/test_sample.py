@@ -1,10 +1,12 @@
 """The sample data is large enough, balanced, free of copies, and not solved by counting words."""
 
 import csv
+import json
 import re
 from collections import Counter
 from importlib import resources
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from scipy import stats
@@ -130,3 +132,30 @@ def test_rows_are_not_sorted_by_label() -> None:
     labels = [row["opinion"] for row in rows("opinions", "train")]
     changes = sum(a != b for a, b in pairwise(labels))
     assert changes > 0.6 * len(labels)
+
+
+def entities(part: str) -> list[dict[str, Any]]:
+    with (SAMPLE / f"entities-{part}.jsonl").open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def test_entities_are_varied_and_lie_at_words() -> None:
+    parts = {part: entities(part) for part in ("train", "dev")}
+    texts = {part: [plain(row["text"]) for row in found] for part, found in parts.items()}
+    assert len(set(texts["train"] + texts["dev"])) == 276
+    kinds = {"person", "place", "organisation", "date"}
+    for found in parts.values():
+        counts = Counter(span["label"] for row in found for span in row["spans"])
+        assert counts.keys() == kinds
+        assert max(counts.values()) < 2 * min(counts.values())
+        assert 0.05 < sum(not row["spans"] for row in found) / len(found) < 0.2
+        for row in found:
+            ends = [0, *(end for span in row["spans"] for end in (span["start"], span["end"]))]
+            assert ends == sorted(ends)
+            marked = [row["text"][span["start"] : span["end"]] for span in row["spans"]]
+            assert all(text and text == text.strip() for text in marked)
+    names = [
+        {row["text"][span["start"] : span["end"]] for row in found for span in row["spans"] if span["label"] != "date"}
+        for found in parts.values()
+    ]
+    assert len(names[1] & names[0]) < 0.2 * len(names[1])  # most names of dev are new

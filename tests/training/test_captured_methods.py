@@ -30,6 +30,7 @@ QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 STEPS = 11
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TEXTS = "{kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:opinions-dev', head: %s}"
+WORDS = "{kind: tokens, text: text, label: spans, train: 'sample:entities-train', dev: 'sample:entities-dev'}"
 TOPICS = (
     "{kind: multilabel, text: text, label: topics, train: 'sample:tickets-train', dev: 'sample:tickets-dev', loss: %s}"
 )
@@ -48,6 +49,12 @@ CASES = {
     **{f"memory {name}": ["sampler=round_robin", f"policy={name}"] for name in ("gem", "a_gem", "replay")},
     **{f"optimizer {name}": [f"optimizer={{name: {name}, lr: 3e-3}}"] for name in OPTIMIZERS},
     **{f"text {head}": [f"tasks.texts={TEXTS % head}"] for head in ("mlm", "simcse")},
+    "words": [f"tasks.entities={WORDS}", "sampler=mixed"],
+    "words alone": [f"tasks.entities={WORDS}", "sampler=round_robin"],
+    "words smart": [f"tasks.entities={WORDS}", *NEEDS["smart"]],
+    "words r_drop": [f"tasks.entities={WORDS}", "regularizers=[{name: r_drop, both_losses: true}]"],
+    "words gem": [f"tasks.entities={WORDS}", "policy=gem", "sampler=mixed"],
+    "words lwf": [f"tasks.entities={WORDS}", "regularizers=[lwf]", "sampler=in_order"],
     "multilabel": [f"tasks.topics={TOPICS % 'null'}", "sampler=mixed"],
     "multilabel smart": [f"tasks.topics={TOPICS % 'null'}", *NEEDS["smart"]],
     "multilabel gem": [f"tasks.topics={TOPICS % '{name: focal, class_weights: balanced}'}", "policy=gem"],
@@ -82,7 +89,9 @@ STATIC = [
     *(
         case
         for case in CASES
-        if case.startswith(("regularizer", "text", "multilabel", "choice", "accumulate", "lwf", "lnsr", "l2_sp"))
+        if case.startswith(
+            ("regularizer", "text", "multilabel", "choice", "words", "accumulate", "lwf", "lnsr", "l2_sp")
+        )
     ),
     *("policy dwa", "policy pcgrad", "memory gem", "memory a_gem", "gem and smart", "optimizer lamb", "smoothing"),
     "unlabelled",

@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 import polytask
 from polytask.cli.console import plain_console
 from polytask.cli.cuda import start_cuda
 from polytask.cli.options import RunFolder, TrustPlugins
 
+COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
+"""The classes of marked spans, in the order of their appearance in the text."""
 WITHOUT_TEXT = "no text and no prediction"
 TRUNCATED = "more tokens than max_length, and only a part of the text was used"
 ABSTAINED = "no label, because all probabilities are below the threshold"
@@ -104,6 +107,9 @@ def run(
         if not all(one.strip() for one in texts):
             raise polytask.UserError("predict: the text is empty")
         for prediction in predict_one(predictor, texts, option, task):
+            if prediction.spans is not None:
+                console.print(mark_spans(prediction, texts[0], probabilities), highlight=False, soft_wrap=True)
+                continue
             console.print(format_prediction(prediction, probabilities), highlight=False, soft_wrap=True)
             if prediction.truncated:
                 cut = f"{prediction.task}: warning: the text has {prediction.tokens:,} tokens and was truncated"
@@ -132,6 +138,20 @@ def predict_one(
     if not tasks or len(texts) > 1 or any(predictor.spec(name).kind != "choice" for name in tasks):
         raise polytask.UserError("predict: --option is for one --text and tasks of kind choice")
     return [prediction for name in tasks for prediction in predictor.predict(name, texts[0], options)]
+
+
+def mark_spans(prediction: "polytask.Prediction", text: str, probabilities: str = "top") -> Text:
+    """`entities: [Ada Lovelace PERSON 0.98] lived in [London PLACE 0.97].`, with a colour for each class."""
+    marked = Text(f"{prediction.task}: ")
+    styles: dict[str, str] = {}
+    end = 0
+    for span in prediction.spans or ():
+        style = styles.setdefault(span.label, COLOURS[len(styles) % len(COLOURS)])
+        share = "" if probabilities == "none" else f" {span.probability:.2f}"
+        marked.append(text[end : span.start])
+        marked.append(f"[{span.text}", f"bold {style}").append(f" {span.label}{share}]", style)
+        end = span.end
+    return marked.append(text[end:])
 
 
 def format_prediction(prediction: "polytask.Prediction", probabilities: str = "top") -> str:

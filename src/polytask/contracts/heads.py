@@ -17,6 +17,7 @@ from polytask.model import MultiTaskModel
 from polytask.stream import Encoded, Stream
 from polytask.text.masking import Masker
 from polytask.text.packing import Packer, Part
+from polytask.text.texts import Texts
 from polytask.types import YES_NO, LabelSpace, Prediction, UserError
 
 Method = Callable[[str, LabelSpace, int], Head]
@@ -27,6 +28,7 @@ SPACES = {
     "score": LabelSpace("score", low=1, high=5),
     "multilabel": LabelSpace("multilabel", ("a", "b", "c"), separator="|", thresholds=(0.5, 0.4, 0.6)),
     "choice": LabelSpace("choice"),
+    "tokens": LabelSpace("tokens", ("O", "B-a", "I-a"), scheme="bio"),
     "text": LabelSpace("text", vocabulary=100),
 }
 OPTIONS = 4
@@ -62,6 +64,9 @@ def part_of(head: Head, gold: Any = None) -> Part:
         texts = [(*text[:-1], text[-1][: i % 3]) for i, text in enumerate(texts)]
     if head.mask_share is not None:
         return Part.masked("t", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts], head.mask_share)
+    if head.stride is not None:  # every token is a word
+        words = Texts.of(texts)
+        return Part("t", replace(words, words=np.ones(len(words.ids), bool)), head.reading, gold)
     return Part("t", [text * head.copies for text in texts], head.reading, gold)
 
 
@@ -77,6 +82,7 @@ def one_task(subject: Subject) -> tuple[MultiTaskModel, Stream]:
         "score": rng.random(EXAMPLES).astype(np.float32),
         "multilabel": rng.integers(0, 2, (EXAMPLES, 3)).astype(np.float32),
         "choice": np.stack([rng.integers(0, OPTIONS - 1, EXAMPLES), OPTIONS - (np.arange(EXAMPLES) % 3 == 0)], 1),
+        "tokens": rng.integers(0, 3, (EXAMPLES, 12)),
         "text": np.zeros(EXAMPLES, np.int64),
     }[subject.labels.kind]
     return model, Packer(("t",), 2, 3, 32).pack([part_of(head, gold)])
@@ -84,15 +90,20 @@ def one_task(subject: Subject) -> tuple[MultiTaskModel, Stream]:
 
 # --- properties -------------------------------------------------------------------------------------------------------
 def outputs_have_the_right_shape(subject: Subject) -> None:
-    """Outputs are finite and have one row per example: [B, C] for classes and multilabel, [B, M] for options, else
-    [B]."""
+    """Outputs are finite and have one row per example: [B, C] for classes and multilabel, [B, W, C + 1] for tags,
+    [B, M] for options, else [B]."""
     model, stream = one_task(subject)
     outputs, kind = model(stream)["t"], subject.labels.kind
     require_finite(outputs, "outputs")
     require(len(outputs) == EXAMPLES, f"outputs must have a row per example ({EXAMPLES}), found {len(outputs)}")
     if kind != "text":
-        columns = {"classes": 3, "multilabel": 3, "choice": OPTIONS}
-        wanted = (EXAMPLES, columns[kind]) if kind in columns else (EXAMPLES,)
+        wanted: tuple[int, ...] = (EXAMPLES,)
+        if kind in ("classes", "multilabel"):
+            wanted = (EXAMPLES, len(subject.labels.classes))
+        if kind == "tokens":
+            wanted = (EXAMPLES, stream.words["t"].shape[1], len(subject.labels.classes) + 1)
+        if kind == "choice":
+            wanted = (EXAMPLES, OPTIONS)
         found = tuple(outputs.shape)
         require(found == wanted, f"outputs for kind {kind} must have the shape {wanted}, found {found}")
 
@@ -124,6 +135,12 @@ def predictions_are_valid(subject: Subject) -> None:
             return
         raise AssertionError("decode must raise a UserError: plain text has no labels")
     predictions = head.decode(outputs)
+    if subject.labels.kind == "tokens":
+        words = (stream.words["t"] >= 0).sum(1).tolist()
+        tags = [prediction.label for prediction in predictions if isinstance(prediction.label, tuple)]
+        require([len(own) for own in tags] == words, f"decode must return a tag for each word, found {tags}")
+        require({tag for own in tags for tag in own} <= {*subject.labels.classes}, f"unknown tags among {tags}")
+        return
     require(len(predictions) == EXAMPLES, f"decode must return {EXAMPLES} predictions, found {len(predictions)}")
     for prediction in predictions:
         _check_prediction(prediction, subject.labels)

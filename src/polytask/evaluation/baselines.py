@@ -62,9 +62,7 @@ def untrained_baseline(
         what = f"the {min(NEIGHBOURS, len(train_rows))} nearest of {len(train_rows):,} training rows, untrained encoder"
     if len(rows) < len(dev):
         what += f", on {len(rows):,} dev rows"
-    kind = KINDS[spec.kind]
-    gold, predicted = (kind.for_metrics(values, labels) for values in (gold, predicted))
-    predictions = Predictions(gold, predicted, shares)
+    predictions = Predictions(*KINDS[spec.kind].compared(gold, predicted, labels), shares)
     return {"metric": metric.name, "value": predictions.value(metric), "what": what}
 
 

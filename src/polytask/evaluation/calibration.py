@@ -4,7 +4,7 @@ Confidence is the probability of the predicted class. Knows arrays of outputs an
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from polytask import seeds
 from polytask.evaluation.metrics import CALIBRATION_BINS, chosen_metric, confidence_gaps
 from polytask.evaluation.scoring import Predictions
 from polytask.kinds.table import KINDS
-from polytask.types import LabelSpace
+from polytask.types import NO_LABEL, LabelSpace
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -33,13 +33,27 @@ NEWTON_STEPS = 100
 
 
 # --- the temperature --------------------------------------------------------------------------------------------------
-def class_scores(outputs: Tensor, labels: LabelSpace) -> Floats:
-    """Returns [N, C] scores whose softmax is the probability of each class or option; those of no and yes are 0 and the
-    logit."""
-    scores = outputs.double()
+class Scores(NamedTuple):
+    """The outputs and labels of rows; N is the number of rows or, for tags of words, of words with a label."""
+
+    scores_NC: Floats
+    """Their softmax is the probability of each class or option; those of no and yes are 0 and the logit."""
+    gold_N: Labels
+    example_N: Labels
+    """The example of each row: the text of each word."""
+
+
+def class_scores(outputs: Tensor, gold: Sequence[Any] | NDArray[Any], labels: LabelSpace) -> Scores:
+    """Returns the scores and labels of all rows."""
+    scores, numbers = outputs.double(), np.asarray(gold).astype(np.int64)
+    if labels.kind == "choice":
+        numbers = KINDS[labels.kind].for_metrics(numbers, labels)
+    if labels.kind == "tokens":
+        examples, words = np.nonzero(numbers[:, : outputs.shape[1]] != NO_LABEL)
+        return Scores(scores[examples, words, :-1].numpy(), numbers[examples, words], examples)
     if labels.kind == "yes_no":
         scores = torch.stack((torch.zeros_like(scores), scores), -1)
-    return scores.numpy()
+    return Scores(scores.numpy(), numbers, np.arange(len(numbers)))
 
 
 def softmax(scores_NC: Floats, temperature: float = 1.0) -> Floats:
@@ -86,13 +100,18 @@ def _slopes(scores_NC: Floats, own_N: Floats, inverse: float) -> tuple[float, fl
     return float((mean_N - own_N).mean()), float(variance_N.mean())
 
 
-def cross_fitted(scores_NC: Floats, gold_N: Labels, name: str) -> Floats:
-    """Returns the probabilities of each half of the rows with the temperature of the other half.
+def cross_fitted(scores_NC: Floats, gold_N: Labels, name: str, example_N: Labels | None = None) -> Floats:
+    """Returns the probabilities of each half of the examples with the temperature of the other half.
 
     The halves are random, by name. Measured on these probabilities, calibration is not flattered by the fit.
     """
-    order_N = seeds.generator(0, "calibrate", name).permutation(len(gold_N))
-    halves = order_N[: len(gold_N) // 2], order_N[len(gold_N) // 2 :]
+    example_N = np.arange(len(gold_N)) if example_N is None else example_N
+    examples = int(example_N[-1]) + 1
+    order_E = seeds.generator(0, "calibrate", name).permutation(examples)
+    place_N = np.argsort(order_E)[example_N]
+    order_N = np.argsort(place_N, kind="stable")
+    half = int((place_N < examples // 2).sum())
+    halves = order_N[:half], order_N[half:]
     probabilities_NC = np.empty_like(scores_NC)
     for used, fitted in (halves, halves[::-1]):
         temperature = fit_temperature(scores_NC[fitted], gold_N[fitted])
@@ -165,14 +184,14 @@ def calibrate(
 
     Without `fit` the temperature is 1. What is measured `after` is cross-fitted, and so is the coverage.
     """
-    scores_NC, gold_N = class_scores(outputs, labels), KINDS[labels.kind].for_metrics(np.asarray(gold), labels)
+    scores_NC, gold_N, example_N = class_scores(outputs, gold, labels)
     before_NC, temperature, problem = softmax(scores_NC), None, None
-    if fit and len(gold_N) < FEWEST_ROWS:
+    if fit and len(np.unique(example_N)) < FEWEST_ROWS:
         problem = f"fewer than {FEWEST_ROWS} dev rows"
     elif fit:
         temperature = fit_temperature(scores_NC, gold_N)
         problem = None if temperature is not None else "the dev rows do not determine one"
-    after_NC = before_NC if temperature is None else cross_fitted(scores_NC, gold_N, name)
+    after_NC = before_NC if temperature is None else cross_fitted(scores_NC, gold_N, name, example_N)
     right_N = before_NC.argmax(1) == gold_N
     return {
         "temperature": temperature or 1.0,
@@ -191,7 +210,7 @@ def before_and_after(
     outputs: Tensor, gold: Sequence[Any] | NDArray[Any], labels: LabelSpace, temperature: float
 ) -> Mapping[str, Json]:
     """Measures the probabilities of rows that the temperature was not fitted on, without it and with it."""
-    scores_NC, gold_N = class_scores(outputs, labels), KINDS[labels.kind].for_metrics(np.asarray(gold), labels)
+    scores_NC, gold_N, _ = class_scores(outputs, gold, labels)
     return {
         "before": quality(gold_N, softmax(scores_NC)),
         "after": quality(gold_N, softmax(scores_NC, temperature)),

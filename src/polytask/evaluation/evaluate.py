@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from functools import lru_cache
 from itertools import starmap
 from pathlib import Path
@@ -16,10 +17,11 @@ from polytask.evaluation.own_metrics import own_metrics
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.evaluation.scoring import Predictions, score
 from polytask.heads.base import Head, TextHead
+from polytask.kinds.tokens import located
 from polytask.model import MultiTaskModel
 from polytask.settings import TaskSpec
 from polytask.text.packing import Packer
-from polytask.types import EvalReport, Example, Prediction, TaskScore, TokenizedExamples
+from polytask.types import EvalReport, Example, Prediction, TagScheme, TaskScore, TokenizedExamples
 
 
 def split_outputs(
@@ -62,7 +64,7 @@ def predictions_of(outputs: Tensor, head: Head, labels: np.ndarray) -> Predictio
         log_losses, num_masked = head.surprise(outputs).double().numpy().T
         return Predictions(num_masked, log_losses)
     kind, space = head.kind, head.labels
-    gold, predicted = (kind.for_metrics(values, space) for values in (labels, kind.predicted(outputs, space)))
+    gold, predicted = kind.compared(labels, kind.predicted(outputs, space), space)
     return Predictions(gold, predicted, kind.probabilities(outputs, space))
 
 
@@ -70,6 +72,14 @@ def write_predictions(path: Path, examples: Iterable[Example], predictions: Iter
     """Writes one JSON line for each example, in the order of the data file."""
     with atomic_file(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
         file.writelines(starmap(_prediction_line, zip(examples, predictions, strict=True)))
+
+
+def with_places(
+    examples: Iterable[Example], predictions: Iterable[Prediction], scheme: TagScheme
+) -> Iterator[Prediction]:
+    """Yields the predictions of tags with the places of their words and spans in the texts."""
+    for example, prediction in zip(examples, predictions, strict=True):
+        yield located(prediction, example.texts[0], example.words or (), scheme)
 
 
 def _prediction_line(example: Example, prediction: Prediction) -> str:
@@ -90,6 +100,10 @@ def _prediction_line(example: Example, prediction: Prediction) -> str:
         measured += f', "tokens": {prediction.tokens}, "truncated": {_to_json(prediction.truncated)}'
     if prediction.abstained:
         measured += ', "abstained": true'
+    if prediction.spans is not None:
+        spans = [asdict(span) | {"probability": round(span.probability, 6)} for span in prediction.spans]
+        words = f'"words": {_to_json(prediction.words)}, "spans": {_to_json(spans)}'
+        return f'{line}"prediction": {_to_json(prediction.label)}, {words}{measured}}}\n'
     if prediction.probabilities is None:
         return f'{line}"prediction": {_to_json(prediction.label)}{measured}}}\n'
     shares = ", ".join([f"{_class_to_json(name)}: {_rounded(p)}" for name, p in prediction.probabilities.items()])

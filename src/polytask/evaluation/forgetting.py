@@ -84,10 +84,12 @@ def _ends(head: Head, split: TokenizedExamples, metric: Metric, before: Tensor, 
     labels = head.labels
     if not head.kind.has_labels or metric.name not in {entry.name for entry in metrics_for(labels.kind)}:
         return _resampled_ends(head, split, metric, before, after)
-    rows = {name: head.kind.predicted(out, labels)[None] for name, out in (("before", before), ("after", after))}
+    pairs = [head.kind.compared(split.labels, head.kind.predicted(out, labels), labels) for out in (before, after)]
+    rows = {name: predicted[None] for name, (_, predicted) in zip(("before", "after"), pairs, strict=True)}
     classes = max(2, len(labels.classes))
-    gold = head.kind.for_metrics(split.labels, labels) if labels.kind == "choice" else split.labels
-    (comparison,) = judge([TaskData(head.task, labels.kind, classes, metric.name, gold, rows)], "before").comparisons
+    (comparison,) = judge(
+        [TaskData(head.task, labels.kind, classes, metric.name, pairs[0][0], rows)], "before"
+    ).comparisons
     return comparison.low, comparison.high
 
 

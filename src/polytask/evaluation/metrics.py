@@ -3,7 +3,8 @@
 A metric is a record. Its function takes the true and the predicted labels, arrays [..., N] of class numbers, 0 / 1 or
 scores, and works over any leading axes. Metrics of probabilities first turn labels and probabilities into two such
 arrays. A metric that is undefined (one class only, constant scores) is 0.0, and an undefined AUC is 0.5.
-Of several classes per row the arrays are [..., N, C] of 0 and 1: see label_sets.py.
+Of several classes per row the arrays are [..., N, C] of 0 and 1: see label_sets.py. Of tags of words they are counts
+[..., N, 3, C + 2], whose sum is each row's part of the margins: see spans.py.
 Plain text has no labels: the two arrays are then the number of masked tokens of each text and their summed -log p.
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polytask.evaluation import intervals, label_sets
+from polytask.evaluation import intervals, label_sets, spans
 from polytask.evaluation.intervals import Scale
 from polytask.types import LabelKind, UserError, unknown
 
@@ -310,9 +311,21 @@ METRICS: tuple[Metric, ...] = (
     Metric("hamming_loss", _mean_of_rows(label_sets.wrong_share), False, _SETS, row_values=label_sets.wrong_share),
     _average_precision("average_precision", label_sets.average_precision, label_sets.codes_by_class),
     _average_precision("average_precision_micro", label_sets.average_precision_micro, label_sets.codes_of_all),
+    *(
+        Metric(name, spans.over_tallies(from_margins), True, ("tokens",), from_margins)
+        for name, from_margins in (
+            ("f1", spans.f1),
+            ("accuracy", spans.accuracy),
+            ("f1_macro", spans.f1_macro),
+            ("precision", spans.precision),
+            ("recall", spans.recall),
+        )
+    ),
 )
 
 
+DIMENSIONS: dict[LabelKind, int] = {"multilabel": 2, "tokens": 3}
+"""The dimensions of the two arrays that metrics take, for kinds where a label is not one number."""
 KNOWN_METRICS = frozenset(metric.name for metric in METRICS)
 
 

@@ -10,9 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from polytask.evaluation import intervals, label_sets
+from polytask.evaluation import intervals, label_sets, spans
 from polytask.evaluation.intervals import RESAMPLES, Ends
-from polytask.evaluation.metrics import CALIBRATION_BINS, Array, Metric, all_metrics_for, chosen_metric, integer_codes
+from polytask.evaluation.metrics import (
+    CALIBRATION_BINS,
+    DIMENSIONS,
+    Array,
+    Metric,
+    all_metrics_for,
+    chosen_metric,
+    integer_codes,
+)
 from polytask.types import LabelSpace, MetricValue, TaskScore, UserError
 
 MOST_AUC_CLASSES = 20
@@ -25,7 +33,8 @@ class Predictions:
     """The true and the predicted labels of a split, in the order of its rows."""
 
     gold: Array
-    """[N]: class numbers, 0 / 1, or scores in the task's own range; [N, C] of 0 / 1 for several classes per row."""
+    """[N]: class numbers, 0 / 1, or scores in the task's own range; [N, C] of 0 / 1 for several classes per row; counts
+    of spans and words [N, 3, C + 2] for tags of words (see spans.py)."""
     predicted: Array
     """The same of the predictions."""
     probabilities: Array | None = None
@@ -70,7 +79,7 @@ def score(
 def _checked(predictions: Predictions, labels: LabelSpace) -> Predictions:
     """Returns the predictions with class numbers as integers and no NaN among the probabilities."""
     gold, predicted = np.asarray(predictions.gold), np.asarray(predictions.predicted)
-    if gold.shape != predicted.shape or gold.ndim != (2 if labels.kind == "multilabel" else 1):
+    if gold.shape != predicted.shape or gold.ndim != DIMENSIONS.get(labels.kind, 1):
         raise ValueError(f"gold {gold.shape} and predicted {predicted.shape} must be two lists of the same length")
     if len(gold) == 0:
         raise UserError("there is no labelled row to score")
@@ -113,6 +122,8 @@ class _Split:
         if not functions:
             return {}
         gold, predicted = self.data.gold, self.data.predicted
+        if self.labels.kind == "tokens":
+            return spans.tally_ends(functions, gold, predicted, self.seed)
         if self.labels.kind == "multilabel":
             return intervals.of_label_sets(functions, label_sets.rows_of_margins(gold, predicted), self.seed)
         exact = {"accuracy": intervals.of_share(int((gold == predicted).sum()), len(gold))}

@@ -9,6 +9,7 @@ from polytask.heads.joint import JointHead
 from polytask.heads.linear import LinearHead
 from polytask.heads.mlm import MlmHead
 from polytask.heads.simcse import SimcseHead
+from polytask.heads.tags import TagsHead
 
 HEADS: dict[str, type[Head]] = {
     "bi": BiHead,
@@ -19,4 +20,5 @@ HEADS: dict[str, type[Head]] = {
     "linear": LinearHead,
     "mlm": MlmHead,
     "simcse": SimcseHead,
+    "tags": TagsHead,
 }

@@ -36,6 +36,8 @@ class Head(nn.Module, ABC):
     head reads the hidden states of all tokens. Prediction, export and some regularizers depend on it."""
     mask_share: float | None = None
     """The share of an example's tokens that is masked before it is encoded; None: no masking."""
+    stride: int | None = None
+    """For heads with an output for each word: see `text.packing.InputFormat.stride`. None: one output per example."""
 
     def __init__(self, task: str, labels: LabelSpace) -> None:
         super().__init__()

@@ -16,23 +16,26 @@ def shape_of(stream: Stream) -> tuple[Any, ...]:
     """Return a key that is equal for two streams of static shape if their steps run the same kernels."""
     layout = stream.layout
     shapes = tuple((tuple(t.shape), t.dtype) for t in tensors_of(stream))
-    named = tuple(stream.labels), tuple(stream.teacher_outputs)
+    named = tuple(stream.labels), tuple(stream.teacher_outputs), tuple(stream.words)
     return shapes, named, layout.sequence_ranges, layout.token_ranges, layout.length_bound, layout.options
 
 
 def tensors_of(stream: Stream) -> list[Tensor]:
     own = [stream.token_ids_T, stream.position_ids_T, stream.segment_ids_T, stream.layout.cu_seqlens_S1]
     tags = [] if stream.tag_ids_T is None else [stream.tag_ids_T]
-    return [*own, *tags, *stream.labels.values(), *stream.teacher_outputs.values()]
+    return [*own, *tags, *stream.labels.values(), *stream.teacher_outputs.values(), *stream.words.values()]
 
 
 def as_stream(tensors: list[Tensor], like: Stream) -> Stream:
     """Return tensors in the order of `tensors_of` as a stream like the given one."""
     tokens, positions, segments, cu, *rest = tensors
     tags = None if like.tag_ids_T is None else rest.pop(0)
-    labels = dict(zip(like.labels, rest, strict=False))
-    teacher_outputs = dict(zip(like.teacher_outputs, rest[len(labels) :], strict=True))
-    return Stream(tokens, positions, segments, replace(like.layout, cu_seqlens_S1=cu), labels, teacher_outputs, tags)
+    values = iter(rest)
+    labels, teacher_outputs, words = (
+        dict(zip(names, values, strict=False)) for names in (like.labels, like.teacher_outputs, like.words)
+    )
+    layout = replace(like.layout, cu_seqlens_S1=cu)
+    return Stream(tokens, positions, segments, layout, labels, teacher_outputs, tags, words)
 
 
 class StaticTensors:

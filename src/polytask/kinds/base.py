@@ -57,6 +57,13 @@ class LabelReader(ABC):
     @abstractmethod
     def _read(self, value: object) -> int | float: ...
 
+    def read_words(self, words: Sequence[tuple[int, int]], value: object) -> list[int]:
+        """Returns the numbers of the labels of words, for kinds that are `per_word`; raises LabelProblem.
+
+        `words` has the first character of each word of the text, and the one after its last.
+        """
+        raise NotImplementedError("labels of this kind are those of texts, not of words")
+
 
 class Kind(ABC):
     """A kind of label. Shapes: B or N examples, C classes, K models."""
@@ -67,8 +74,16 @@ class Kind(ABC):
     stored_type: ClassVar[Literal["int", "float"]] = "int"
     """The type of the numbers that readers return."""
     is_exclusive: ClassVar[bool] = False
-    """Whether exactly one class or option is right, so that probabilities sum to 1: a temperature can calibrate them,
-    and a prediction can abstain if all of them are low."""
+    """Whether exactly one class or option is right, for each row or for each word, so that probabilities sum to 1 and a
+    temperature can calibrate them."""
+    per_word: ClassVar[bool] = False
+    """Whether each word of a text has a label (`LabelReader.read_words`). Stored labels are then [N, W], with NO_LABEL
+    behind the last word of a row."""
+
+    @property
+    def may_abstain(self) -> bool:
+        """Whether a prediction can have no label because all of its probabilities are low."""
+        return self.is_exclusive and not self.per_word
 
     # --- labels in files ----------------------------------------------------------------------------------------------
     @abstractmethod
@@ -101,7 +116,7 @@ class Kind(ABC):
     def recorded(self, lines: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> tuple[Array, Array]:
         """Returns the true and the predicted labels of the lines of a file of predictions, as metrics take them."""
         gold, predicted = ([line[name] for line in lines] for name in ("label", "prediction"))
-        return self.numbers(gold, classes), self.numbers(predicted, classes)
+        return self.compared_values(gold, predicted, classes)
 
     def numbers(self, values: Sequence[Any], classes: Sequence[str]) -> Array:
         """Converts labels or predictions of a file of predictions to what metrics take."""
@@ -128,6 +143,15 @@ class Kind(ABC):
     @abstractmethod
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Returns the loss of each example: [B]."""
+
+    def terms(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the terms of the mean loss (`losses.base.Loss.terms`): losses [B], and their weights [B]."""
+        losses_B = self.losses(outputs, targets)
+        return losses_B, torch.ones_like(losses_B)
+
+    def scaled(self, outputs: Tensor, temperature: float) -> Tensor:
+        """Returns outputs whose probabilities have this temperature."""
+        return outputs / temperature
 
     def uninformed(self, targets: Tensor, num_outputs: int) -> Tensor:
         """Returns outputs for these examples that ignore the texts: equal probabilities, or the mean score."""
@@ -165,6 +189,16 @@ class Kind(ABC):
     def for_metrics(self, targets: Array, labels: LabelSpace) -> Array:
         """Converts targets to what metrics take: class numbers, 0 and 1, or scores in the task's range."""
         return targets.astype(np.int64)
+
+    def compared(self, gold: Array, predicted: Array, labels: LabelSpace) -> tuple[Array, Array]:
+        """Converts true and predicted targets to what metrics take."""
+        return self.for_metrics(gold, labels), self.for_metrics(predicted, labels)
+
+    def compared_values(
+        self, gold: Sequence[Any], predicted: Sequence[Any], classes: Sequence[str]
+    ) -> tuple[Array, Array]:
+        """Converts labels and predictions of a file of predictions to what metrics take."""
+        return self.numbers(gold, classes), self.numbers(predicted, classes)
 
     def vote(self, near_NK: Array, weights_NK: Array, labels: LabelSpace) -> tuple[Array, Array | None]:
         """Predicts targets from those of the nearest training rows, with class probabilities if there are classes."""

@@ -6,9 +6,9 @@ from polytask.kinds.classes import Classes
 from polytask.kinds.multilabel import MultiLabel
 from polytask.kinds.score import Score
 from polytask.kinds.text import PlainText
+from polytask.kinds.tokens import Tokens
 from polytask.kinds.yes_no import YesNo
 from polytask.types import LabelKind
 
-KINDS: dict[LabelKind, Kind] = {
-    kind.name: kind for kind in (Classes(), YesNo(), Score(), MultiLabel(), Choice(), PlainText())
-}
+_ALL: tuple[Kind, ...] = (Classes(), YesNo(), Score(), MultiLabel(), Tokens(), Choice(), PlainText())
+KINDS: dict[LabelKind, Kind] = {kind.name: kind for kind in _ALL}

@@ -82,8 +82,7 @@ def mean_of_labelled(losses_B: Tensor, weights_B: Tensor, labelled_B: Tensor) ->
 
 def label_terms(outputs: Tensor, labels: Tensor, kind: LabelKind) -> tuple[Tensor, Tensor]:
     """Return the terms (`Loss.terms`) of the heads' own loss: cross-entropy, binary cross-entropy or squared error."""
-    losses_B = KINDS[kind].losses(at_least_float32(outputs), labels)
-    return losses_B, torch.ones_like(losses_B)
+    return KINDS[kind].terms(at_least_float32(outputs), labels)
 
 
 def weighted_sum(losses: Mapping[str, Tensor], weights: Mapping[str, float] | Mapping[str, Tensor]) -> Tensor:

@@ -12,7 +12,7 @@ from polytask.types import UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 REQUIRED = {
-    "kind": "classes, yes_no, score, multilabel, choice or text",
+    "kind": "classes, yes_no, score, multilabel, tokens, choice or text",
     "text": "the name of the column with the text, or a list of columns",
     "label": "the name of the column with the labels",
     "train": "the file with the training rows",
@@ -114,12 +114,16 @@ def _check_task(task: TaskSpec, where: str) -> None:
         )
     if task.kind == "text":
         _check_plain_text(task, where)
+    _check_words(task, where)
     if task.kind == "score":
         if task.range is None:
             raise UserError(f"{where}.range: must be the lowest and highest score, such as [0, 5]; found nothing")
         if not task.range[0] < task.range[1]:
             raise UserError(f"{where}.range: the first value must be lower than the second, found {list(task.range)}")
-    if task.classes is not None and (
+    if task.classes is not None and task.kind == "tokens":
+        if not task.classes or len(set(task.classes)) < len(task.classes):
+            raise UserError(f"{where}.classes: must be different classes of spans, or tags; found {list(task.classes)}")
+    elif task.classes is not None and (
         task.kind not in ("classes", "multilabel") or len(set(task.classes)) < max(2, len(task.classes))
     ):
         raise UserError(
@@ -162,6 +166,24 @@ def _check_options(task: TaskSpec, where: str) -> None:
     for name in ("tags", "loss"):
         if (value := getattr(task, name)) not in (None, ()):
             raise UserError(f"{where}.{name}: must be left out for kind choice, found {value!r}")
+
+
+def _check_words(task: TaskSpec, where: str) -> None:
+    if task.kind != "tokens":
+        if task.scheme is not None:
+            raise UserError(f"{where}.scheme: must be left out for kind {task.kind}, found {task.scheme!r}")
+        if task.format == "conll":
+            raise UserError(
+                f"{where}.format: conll files have words with tags, for kind tokens; found kind {task.kind}"
+            )
+        return
+    if len(task.text) > 1:
+        raise UserError(f"{where}.text: must be one column for kind tokens, found {len(task.text)}")
+    if not isinstance(task.label, str):
+        raise UserError(f"{where}.label: must be one column for kind tokens, found {list(task.label or ())}")
+    for name in ("tags", "metrics", "range", "loss"):
+        if (value := getattr(task, name)) not in (None, ()):
+            raise UserError(f"{where}.{name}: must be left out for kind tokens, found {value!r}")
 
 
 def _check_labels(task: TaskSpec, where: str) -> None:

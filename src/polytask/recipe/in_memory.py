@@ -8,11 +8,11 @@ from typing import Any
 from polytask.disk.cache import cache_folder
 from polytask.kinds.names import class_name
 from polytask.recipe.records import check_task_name
-from polytask.recipe.task_classes import DATA_FIELDS, MultiLabel, TaskFields, is_in_memory
+from polytask.recipe.task_classes import DATA_FIELDS, MultiLabel, TaskFields, Tokens, is_in_memory
 from polytask.tasks.in_memory import Record, rows_of, write_rows
 from polytask.tasks.reading import open_source
 from polytask.tasks.sources.source import BrokenRow, no_column
-from polytask.tasks.splitting import choose_dev, sets_of, without_new_classes
+from polytask.tasks.splitting import choose_dev, classes_of_words, sets_of, without_new_classes
 from polytask.types import UserError
 
 COLUMN_FIELDS = ("text", "options", "label", "tags")
@@ -85,6 +85,9 @@ def _hold_out(task: TaskFields, content: Mapping[str, Any], where: str) -> tuple
     if isinstance(task, MultiLabel) and isinstance(task.label, str):
         values = [row.get(task.label) for row in rows]
         in_dev = without_new_classes(chosen.groups, sets_of(values, task.separator), in_dev)
+    if isinstance(task, Tokens):
+        labels = [classes_of_words(row.get(str(task.label))) for row in rows]
+        in_dev = without_new_classes(chosen.groups, labels, in_dev)
     if not any(in_dev) or all(in_dev):
         raise UserError(
             f"{where}: {len(rows)} rows are too few, or too similar, to hold out {task.dev_share:.0%} of them for "

@@ -22,8 +22,8 @@ HEADER = """\
 
 FILL_IN = {
     "text": "the column with the text, or [COLUMN, COLUMN] for a pair",
-    "label": "the column with the labels; then check that `kind` is right (classes, yes_no, multilabel, or score with "
-    "its range)",
+    "label": "the column with the labels; then check that `kind` is right (classes, yes_no, multilabel, tokens, or "
+    "score with its range)",
     "dev": "a file with dev rows",
 }
 """What to write in a field that was left blank."""

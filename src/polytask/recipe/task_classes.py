@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 from polytask.settings import RowSample
-from polytask.types import LabelKind
+from polytask.types import LabelKind, TagScheme
 
 Data = str | os.PathLike[str] | Iterable[Mapping[str, Any]] | Any
 """A file as in a recipe, a pandas or Polars frame, a Hugging Face data set, a pyarrow table, or dicts. (Any: the types
@@ -64,19 +64,19 @@ class TaskFields:
     """False: the task is scored like the others, but not trained."""
     metric: str | None = field(default=None, kw_only=True)
     """Primary metric, which chooses the best weights. Default: accuracy; pearson for scores; f1_micro for
-    multilabel."""
+    multilabel; f1 of spans for tokens."""
     metrics: Sequence[str] = field(default=(), kw_only=True)
     """Your own functions as additional metrics, as in ["mymodule:function"]."""
     weight: float = field(default=1.0, kw_only=True)
     """Factor of the task's loss."""
     head: Method | None = field(default=None, kw_only=True)
-    """Default: linear for one text, cross for several, choice for options."""
+    """Default: linear for one text, cross for several, choice for options, tags for words."""
     loss: Method | None = field(default=None, kw_only=True)
     """Default: cross-entropy for classes and options, binary cross-entropy for yes_no and multilabel, squared error for
     scores."""
     broken_rows: Literal["stop", "skip"] = field(default="stop", kw_only=True)
     """What to do with rows that cannot be used, such as those without a label: stop, or skip them."""
-    format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx"] | None = field(default=None, kw_only=True)
+    format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx", "conll"] | None = field(default=None, kw_only=True)
     """Format of the files. Default: by their extension."""
     delimiter: str | None = field(default=None, kw_only=True)
     """Delimiter of the files. Default: detected."""
@@ -165,6 +165,21 @@ class Choice(TaskFields):
     """Column with a list of options, or a list of columns with one option each."""
     abstain_below: float | None = field(default=None, kw_only=True)
     """A prediction whose highest probability is lower has no label. Default: always a label."""
+
+
+@dataclass(frozen=True)
+class Tokens(TaskFields):
+    """A task whose labels are tags of words or spans of texts, such as entities or parts of speech.
+
+    polytask.Tokens(rows, text="words", label="tags")    lists of words, and of as many tags
+    polytask.Tokens(rows, text="text", label="spans")    texts, and lists of {"start": 0, "end": 3, "label": "person"}
+    """
+
+    kind = "tokens"
+    classes: Sequence[str] | None = field(default=None, kw_only=True)
+    """Classes of spans, or plain tags, in order. Default: those of the training data, sorted."""
+    scheme: TagScheme | None = field(default=None, kw_only=True)
+    """How tags mark spans: bio, bioes or plain. Default: detected from the tags."""
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from polytask.disk.json_files import read_json_lines
 from polytask.evaluation.label_sets import margins_of_sets
 from polytask.evaluation.metrics import per_class
+from polytask.kinds.schemes import find_spans, guess_scheme
 from polytask.reports import plots
 from polytask.reports.interference import interference_section
 from polytask.reports.remarks import compare_with
 from polytask.text.controls import visible
-from polytask.types import UserError
+from polytask.types import TagScheme, UserError
 
 Json = dict[str, Any]
 Counts = NDArray[np.int64]
@@ -138,11 +139,15 @@ def _template() -> jinja2.Template:
 class _Tally:
     """What the page shows of one file of predictions, collected in one pass."""
 
+    scheme: TagScheme = "plain"
+    """For tags of words: how they mark spans."""
     rows: int = 0
     unlabelled: int = 0
     pairs: Pairs = field(default_factory=Counter)
     sets: list[tuple[frozenset[str], frozenset[str]]] = field(default_factory=list)
     """True and predicted classes of rows with several classes."""
+    spans: dict[str, Counts] = field(default_factory=dict)
+    """For tags of words, by class of spans: the numbers of right, of predicted and of true spans."""
     scores: list[tuple[float, float]] = field(default_factory=list)
     heap: list[tuple[float, int, Json]] = field(default_factory=list)
 
@@ -151,6 +156,8 @@ class _Tally:
         gold, predicted = line.get("label"), line["prediction"]
         if gold is None:
             self.unlabelled += 1
+        elif "words" in line:
+            self._add_words(line, gold, predicted)
         elif isinstance(predicted, list):
             self._add_sets(line, frozenset(gold), frozenset(predicted))
         elif isinstance(predicted, str):
@@ -175,6 +182,23 @@ class _Tally:
             line["label"], line["prediction"] = (", ".join(line[key]) or "no class" for key in ("label", "prediction"))
             line["probability"] = max(wrong.values())
             self._keep(len(wrong) + max(wrong.values()), line)
+
+    def _add_words(self, line: Json, gold: Sequence[str], predicted: Sequence[str]) -> None:
+        self.pairs.update(zip(gold, predicted, strict=True))
+        true, found = (set(find_spans(tags, self.scheme)) for tags in (gold, predicted))
+        for number, spans in enumerate((true & found, found, true)):
+            for span in spans:
+                self.spans.setdefault(span.label, np.zeros(3, np.int64))[number] += 1
+        if true == found:
+            return
+        text, words = line["text"][0], line["words"]
+        shares = {(span["start"], span["end"], span["label"]): span["probability"] for span in line["spans"]}
+        wrong = [shares.get((words[first][0], words[last - 1][1], name), 0.0) for first, last, name in found - true]
+        for key, spans in (("label", true - found), ("prediction", found - true)):
+            parts = [f"{text[words[a][0] : words[b - 1][1]]} ({name})" for a, b, name in sorted(spans)]
+            line[key] = ", ".join(parts) or "no span"
+        line["probability"] = max(wrong, default=None)
+        self._keep(len(true ^ found) + max(wrong, default=0.0), line)
 
     def _keep(self, badness: float, line: Json) -> None:
         heapq.heappush(self.heap, (badness, -self.rows, line))
@@ -284,7 +308,7 @@ def _curves(run: RunRecord, task: str, anchor: str) -> list[str]:
 
 
 def _predictions(path: Path, split: str, about: Json, anchor: str) -> Json:
-    tally = _Tally()
+    tally = _Tally(guess_scheme(about.get("classes", [])))
     for line in read_json_lines(path):
         tally.add(line)
     shown: Json = {"split": split, "tally": tally, "plots": [], "classes": []}
@@ -304,6 +328,11 @@ def _predictions(path: Path, split: str, about: Json, anchor: str) -> Json:
         columns = per_class(margins)
         shown["classes"] = [{"name": name} | {c: columns[c][at] for c in columns} for name, at in names.items()]
         shown["plots"] = _matrices(f"{anchor}-matrix", tally.pairs, list(names), margins[2])
+    if tally.spans and tally.scheme != "plain":
+        columns = per_class(np.stack([tally.spans[name] for name in sorted(tally.spans)], axis=1))
+        shown["classes"] = [
+            {"name": name} | {c: columns[c][at] for c in columns} for at, name in enumerate(sorted(tally.spans))
+        ]
     return shown
 
 

@@ -36,10 +36,20 @@ from polytask.settings import MOST_TEXTS, Bounds, MaxLength, MethodChoice, Share
 from polytask.tasks.task import Split, read_split
 from polytask.text.options import mark_dropped, widened
 from polytask.text.packing import Packer
-from polytask.text.tagging import TaggedWord, Tagger, TagIds, TagVocabulary, column_words, encode_tagged, make_tagger
+from polytask.text.tagging import (
+    TaggedWord,
+    Tagger,
+    TagIds,
+    TagVocabulary,
+    column_words,
+    encode_tagged,
+    make_tagger,
+    tags_of,
+)
 from polytask.text.texts import Texts
 from polytask.text.tokenizer import TextTokenizer
-from polytask.types import YES_NO, LabelKind, LabelSpace, Prediction, UserError
+from polytask.text.words import WordText, encode_words
+from polytask.types import YES_NO, LabelKind, LabelSpace, Prediction, TagScheme, UserError
 
 FORMAT = 1
 AGAIN = "train again, or restore it from a copy"
@@ -82,6 +92,8 @@ class TaskEntry:
     """For kind multilabel, the probability from which each class is predicted; empty: 0.5 for all."""
     separator: str = ""
     """For kind multilabel, what separates the classes in a column of text."""
+    scheme: TagScheme | None = None
+    """For kind tokens, how tags mark spans."""
     temperature: Annotated[float, Bounds(0, 1000, "(]")] = 1.0
     """What outputs are divided by before probabilities are computed; 1 in models of earlier versions."""
     abstain_below: Share | None = None
@@ -103,6 +115,7 @@ class TaskEntry:
             standardized_by=labels.standardized_by,
             thresholds=labels.thresholds,
             separator=labels.separator,
+            scheme=labels.scheme,
             temperature=temperature,
             abstain_below=spec.abstain_below,
             options=spec.options,
@@ -110,7 +123,7 @@ class TaskEntry:
 
     def check(self, where: str) -> None:
         """Refuses what no training run writes."""
-        if not 1 <= len(self.text) <= (1 if self.kind in ("text", "choice") else MOST_TEXTS):
+        if not 1 <= len(self.text) <= (1 if self.kind in ("text", "tokens", "choice") else MOST_TEXTS):
             raise UserError(f"{where}.text: must be one column, or up to {MOST_TEXTS}, found {len(self.text)}")
         if (self.options is None) != (self.kind != "choice") or self.options in ((), ""):
             raise UserError(f"{where}.options: only kind choice has options, found {self.options!r} for {self.kind}")
@@ -119,19 +132,21 @@ class TaskEntry:
         if (self.label is None) != (self.kind == "text"):
             raise UserError(f"{where}.label: every kind except text has a label, found {self.label!r} for {self.kind}")
         fixed = YES_NO.classes if self.kind == "yes_no" else ()
+        if (self.scheme is None) == (self.kind == "tokens"):
+            raise UserError(f"{where}.scheme: must be given for kind tokens only, found {self.scheme!r}")
         if isinstance(self.label, tuple) and (self.kind != "multilabel" or self.label != self.classes):
             raise UserError(f"{where}.label: must be one column, found {self.label!r:.200} for {self.kind}")
-        if self.kind in ("classes", "multilabel"):
+        if self.kind in ("classes", "multilabel", "tokens"):
             if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes) or not all(self.classes):
                 raise UserError(f"{where}.classes: must be two or more different names, found {self.classes!r:.200}")
         elif self.classes != fixed:
             raise UserError(f"{where}.classes: must be {list(fixed)} for kind {self.kind}, found {self.classes!r:.200}")
         self._check_thresholds(where)
-        if not KINDS[self.kind].is_exclusive and (self.temperature != 1 or self.abstain_below is not None):
-            raise UserError(
-                f"{where}: the probabilities of kind {self.kind} do not sum to 1, so it has no temperature and no "
-                "abstain_below"
-            )
+        kind = KINDS[self.kind]
+        if not kind.is_exclusive and self.temperature != 1:
+            raise UserError(f"{where}.temperature: must be 1 for kind {self.kind}, found {self.temperature}")
+        if not kind.may_abstain and self.abstain_below is not None:
+            raise UserError(f"{where}.abstain_below: kind {self.kind} has none, found {self.abstain_below}")
         low, high = self.range
         if not low < high or not math.isfinite(high - low):
             raise UserError(f"{where}.range: must be the lowest score and a higher one, found {[low, high]}")
@@ -155,7 +170,8 @@ class TaskEntry:
     def labels(self, vocabulary: int = 0) -> LabelSpace:
         vocabulary = vocabulary if self.kind == "text" else 0
         several = self.thresholds, self.separator
-        return LabelSpace(self.kind, self.classes, *self.range, vocabulary, self.standardized_by, *several)
+        standardized = vocabulary, self.standardized_by
+        return LabelSpace(self.kind, self.classes, *self.range, *standardized, *several, scheme=self.scheme)
 
     def spec(self, name: str) -> TaskSpec:
         return TaskSpec(
@@ -170,6 +186,7 @@ class TaskEntry:
             head=self.head.choice(),
             encoding=self.encoding,
             tags=self.tags,
+            scheme=self.scheme,
             abstain_below=self.abstain_below,
             options=self.options,
         )
@@ -245,6 +262,17 @@ class Bundle:
         columns_of_tags = [value for example in tags for value in example]
         return [column_words(*one) for one in zip(texts, columns_of_tags, strict=True)]
 
+    def tokenize_words(self, texts: Sequence[WordText]) -> Texts:
+        """The token ids of whole texts, with the first tokens of their words."""
+        encoded = encode_words(self.tokenizer, texts)
+        ids = Texts.of([(one.ids,) for one in encoded])
+        words = np.concatenate([one.is_first for one in encoded]) if encoded else np.zeros(0, bool)
+        if self.word_tags is None:
+            return replace(ids, words=words)
+        tagged = [[] if self.tagger is None else self.tagger.words(one.text) for one in texts]
+        both = zip((one.starts for one in encoded), tagged, strict=True)
+        return replace(ids, words=words, tags=np.concatenate([tags_of(*one, self.word_tags.ids) for one in both]))
+
     def text_lengths(self, examples: Sequence[tuple[str, ...]], texts: Texts) -> npt.NDArray[np.int64]:
         """The number of tokens of each text, [N, W]; also of those of which `tokenize` returned only a part."""
         lengths_NW = texts.lengths_NW.astype(np.int64)
@@ -267,19 +295,20 @@ class Bundle:
         """
         head, temperature = self.model.head(task), self.temperatures.get(task, 1.0)
         labelled = head.decode(outputs)
-        calibrated = labelled if temperature == 1 else head.decode(outputs / temperature)
+        calibrated = labelled if temperature == 1 else head.decode(head.kind.scaled(outputs, temperature))
         threshold = self.specs[task].abstain_below if abstain_below is None else abstain_below
-        threshold = threshold if head.kind.is_exclusive else None
+        threshold = threshold if head.kind.may_abstain else None
         predictions = []
         for one, scaled, tokens in zip(
             labelled, calibrated, self.packer.full_lengths(lengths_NW, head.reading).tolist(), strict=True
         ):
-            shares, truncated = scaled.probabilities, tokens > self.packer.max_length
+            shares = scaled.probabilities
+            truncated = tokens > self.packer.max_length and not head.kind.per_word  # long texts are read in windows
             abstained = threshold is not None and shares is not None and max(shares.values()) < threshold
             label = None if abstained and not keep_labels else one.label
             measured = {"tokens": tokens, "truncated": truncated, "abstained": abstained}
             index = None if label is None else one.index
-            predictions.append(replace(one, label=label, probabilities=shares, index=index, **measured))
+            predictions.append(replace(scaled, label=label, index=index, **measured))
         return predictions
 
 

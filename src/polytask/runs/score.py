@@ -1,7 +1,7 @@
 """Scores and predictions of a run's model on whole splits, during training and afterwards."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from polytask import seeds
 from polytask.evaluation.baselines import untrained_baseline
 from polytask.evaluation.calibration import before_and_after
-from polytask.evaluation.evaluate import evaluate, split_outputs, write_predictions
+from polytask.evaluation.evaluate import evaluate, split_outputs, with_places, write_predictions
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.machine import pick_device
 from polytask.plugins.files import use_plugins
@@ -28,7 +28,7 @@ from polytask.settings import TaskSpec
 from polytask.tasks.lengths import check_lengths, count_truncated, text_lengths
 from polytask.tasks.task import Split
 from polytask.text.texts import Texts
-from polytask.types import EvalReport, TaskScore, UserError, unknown
+from polytask.types import EvalReport, Prediction, TaskScore, UserError, unknown
 
 SPLITS = ("train", "dev", "test")
 
@@ -142,11 +142,13 @@ class DevScorer:
 
 
 def untrained_baselines(prepared: Prepared) -> dict[str, dict[str, Any]]:
-    """By task: the dev score of a method that trains nothing (`untrained_baseline`). Plain text has none."""
+    """By task: the dev score of a method that trains nothing (`untrained_baseline`). Plain text and words have none."""
     return {
         name: untrained_baseline(prepared.model, task.spec, task.labels, task.splits, prepared.packer, prepared.bf16)
         for name, task in prepared.tasks.items()
-        if name in prepared.evaluated and task.spec.kind != "text" and {"train", "dev"} <= set(task.splits)
+        if name in prepared.evaluated
+        and task.spec.kind not in ("text", "tokens")
+        and {"train", "dev"} <= set(task.splits)
     }
 
 
@@ -163,8 +165,11 @@ def _write_predictions(path: Path, bundle: Bundle, task: str, outputs: torch.Ten
     """
     if bundle.labels[task].kind == "text":
         return None
-    lengths_NW = text_lengths(data, bundle.tokenizer)
-    write_predictions(path, data.examples(), bundle.predictions(task, outputs, lengths_NW, keep_labels=True))
+    lengths_NW, scheme = text_lengths(data, bundle.tokenizer), bundle.labels[task].scheme
+    predictions: Iterable[Prediction] = bundle.predictions(task, outputs, lengths_NW, keep_labels=True)
+    if scheme is not None:
+        predictions = with_places(data.examples(), predictions, scheme)
+    write_predictions(path, data.examples(), predictions)
     return path
 
 

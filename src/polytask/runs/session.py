@@ -80,7 +80,7 @@ def make_session(
     if checkpoint is not None:
         session.load(checkpoint)
     # After the checkpoint is loaded, which says what the memory holds.
-    feed.teacher_outputs = teacher_outputs(prepared, teachers or {}, feed.memory, device)
+    feed.use_teachers(teacher_outputs(prepared, teachers or {}, feed.memory, device))
     session.not_captured = reason_not_capturable(device, session.optimizer, objective, settings, model)
     if session.not_captured is None:
         session.captured = CapturedSteps(model, session.optimizer, objective, settings, session.average)

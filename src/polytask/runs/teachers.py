@@ -9,14 +9,16 @@ from torch import Tensor
 
 from polytask.disk.hashing import remembered_sha256
 from polytask.kinds.table import KINDS
+from polytask.model import concatenated
 from polytask.recipe.records import Recipe, teacher_runs
 from polytask.runs.bundle import Bundle, load_run
 from polytask.runs.folder import find_model
 from polytask.runs.prepare import Prepared
 from polytask.tasks.training_rows import training_rows
 from polytask.text.options import widened
+from polytask.text.words import WordText
 from polytask.training.memory import Memory
-from polytask.types import LabelKind, LabelSpace, UserError, unknown
+from polytask.types import Example, LabelKind, LabelSpace, UserError, unknown
 
 WINDOW = 4096
 """Texts that are tokenized at once."""
@@ -82,8 +84,9 @@ def teacher_outputs(
     for name, teacher in teachers.items():
         rows = training_rows(prepared.tasks[name])
         indices: Sequence[int] = range(len(rows))
-        # An interference probe may draw any example.
-        if teacher.only_memory and memory is not None and prepared.recipe.train.interference_every is None:
+        # An interference probe may draw any example, and a memory of windows does not hold rows.
+        every_row = prepared.recipe.train.interference_every is not None or prepared.model.head(name).stride is not None
+        if teacher.only_memory and memory is not None and not every_row:
             indices = memory.kept[name]
         answers = [_answers(prepared, name, bundle, indices, device) for bundle in teacher.bundles]
         known = mean_outputs(answers, prepared.tasks[name].labels.kind)
@@ -109,15 +112,20 @@ def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[in
     if bundle.tokenizer is prepared.tokenizer:
         outputs = model.answer(name, rows.gather(list(indices)), bundle.packer)
     else:
-        texts = [example.texts for example in rows.examples()]
-        width = max(map(len, texts), default=1)  # all windows have outputs for as many options
-        texts = [widened(example, width) for example in texts]
-        windows = [[texts[i] for i in indices[at : at + WINDOW]] for at in range(0, len(indices), WINDOW)]
-        outputs = torch.cat([_answers_to_texts(bundle, name, window) for window in windows])
+        examples = list(rows.examples())
+        if bundle.specs[name].options is not None:  # all windows have outputs for as many options
+            width = max(len(one.texts) for one in examples)
+            examples = [replace(one, texts=widened(one.texts, width)) for one in examples]
+        windows = [[examples[i] for i in indices[at : at + WINDOW]] for at in range(0, len(indices), WINDOW)]
+        outputs = concatenated([_answers_to_texts(bundle, name, window) for window in windows])
     model.cpu()
     return outputs
 
 
-def _answers_to_texts(bundle: Bundle, name: str, texts: Sequence[tuple[str, ...]]) -> Tensor:
-    tokenized = bundle.tokenize(texts, options=bundle.specs[name].options is not None)
-    return bundle.model.answer(name, tokenized, bundle.packer)
+def _answers_to_texts(bundle: Bundle, name: str, examples: Sequence[Example]) -> Tensor:
+    if KINDS[bundle.specs[name].kind].per_word:
+        texts = bundle.tokenize_words([WordText(one.texts[0], one.words or ()) for one in examples])
+    else:
+        options = bundle.specs[name].options is not None
+        texts = bundle.tokenize([one.texts for one in examples], options=options)
+    return bundle.model.answer(name, texts, bundle.packer)

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,9 @@ from polytask.types import LabelSpace, Prediction, UserError, unknown
 if TYPE_CHECKING:
     from polytask.serving.predictor import Predictor
 
+SPAN = pa.struct(
+    {"start": pa.int64(), "end": pa.int64(), "label": pa.string(), "text": pa.string(), "probability": pa.float64()}
+)
 PROBABILITIES = ("top", "all", "none")
 PROBABILITY_DIGITS = 6  # significant digits, so that small probabilities do not become 0
 SCORE_DIGITS = 5  # relative to the task's range: 4 decimals for scores from 0 to 5, 2 for scores from 0 to 100
@@ -27,6 +30,8 @@ class AddedColumns:
     With several classes per row, predicted_TASK and probability_TASK have one item for each predicted class: in a list
     where the file's format has lists, else joined by the separator of the training data.
 
+    With tags of words, predicted_TASK has the spans (start, end, label, text and probability), and words_TASK and
+    tags_TASK the words and their tags: as lists, or as JSON where the format has no lists.
     For kind choice, predicted_TASK is the text of the chosen option and index_TASK its index; with "all",
     probabilities_TASK has those of all options in their order, as a list, or as JSON where there are no lists.
 
@@ -54,7 +59,10 @@ class AddedColumns:
         types = {f"predicted_{self.task}": label}
         if self.labels.kind == "choice":
             types[f"index_{self.task}"] = pa.int64()
-        if self.labels.kind != "score" and self.probabilities != "none":
+        if self.labels.kind == "tokens":
+            spans, names = (pa.list_(SPAN), pa.list_(label)) if self.lists else (label, label)
+            types = {f"predicted_{self.task}": spans, f"words_{self.task}": names, f"tags_{self.task}": names}
+        elif self.labels.kind != "score" and self.probabilities != "none":
             types[f"probability_{self.task}"] = probability
             if self.probabilities == "all" and self.labels.kind == "choice":
                 types[f"probabilities_{self.task}"] = pa.list_(pa.float64()) if self.lists else pa.string()
@@ -73,6 +81,8 @@ class AddedColumns:
             values |= {f"tokens_{self.task}": prediction.tokens, f"truncated_{self.task}": prediction.truncated}
         if self.abstains:
             values[f"abstained_{self.task}"] = prediction.abstained
+        if prediction.spans is not None:
+            return values | self._words(prediction)
         values[f"predicted_{self.task}"] = round(label, self._decimals) if isinstance(label, float) else label
         if isinstance(label, tuple):
             values[f"predicted_{self.task}"] = self._items(label)
@@ -91,6 +101,15 @@ class AddedColumns:
             elif self.probabilities == "all":
                 values |= {self._class_column(name): _rounded(p) for name, p in prediction.probabilities.items()}
         return values
+
+    def _words(self, prediction: Prediction) -> dict[str, Any]:
+        assert prediction.spans is not None
+        assert isinstance(prediction.label, tuple)
+        spans = [asdict(span) | {"probability": _rounded(span.probability)} for span in prediction.spans]
+        if self.probabilities == "none":
+            spans = [{key: value for key, value in span.items() if key != "probability"} for span in spans]
+        names = {"predicted": spans, "words": list(prediction.word_texts or ()), "tags": list(prediction.label)}
+        return {f"{name}_{self.task}": values for name, values in names.items()}
 
     def _items(self, items: Sequence[str | float]) -> list[str | float] | str:
         return list(items) if self.lists else self.labels.separator.join(map(str, items))
@@ -111,7 +130,7 @@ def _rounded(probability: float) -> float:
 def added_columns(predictor: "Predictor", task: str, probabilities: str, lists: bool) -> AddedColumns:
     """The columns of a task of a model."""
     labels, spec = predictor.bundle.labels[task], predictor.spec(task)
-    abstains = KINDS[labels.kind].is_exclusive and (spec.abstain_below, predictor.abstain_below) != (None, None)
+    abstains = KINDS[labels.kind].may_abstain and (spec.abstain_below, predictor.abstain_below) != (None, None)
     return AddedColumns(task, labels, probabilities, lists, abstains)
 
 

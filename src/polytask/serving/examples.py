@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from polytask.kinds.names import LabelProblem
 from polytask.kinds.options import read_options
-from polytask.tasks.rows import EMPTY_TEXT, text_problem
+from polytask.tasks.rows import EMPTY_TEXT, row_words, words_problem
 from polytask.tasks.sources.source import shortened
 from polytask.types import UserError
 
@@ -13,13 +13,18 @@ Text = str | None
 """None, like an empty text, is a missing text."""
 Texts = Text | Sequence[Text] | Sequence[tuple[Text, ...]]
 """One text, a list of texts, or a list of tuples of texts."""
-Example = tuple[Text, ...]
-"""One or more texts; for kind choice, a text and its options."""
+Example = tuple[Text | tuple[str, ...], ...]
+"""One or more texts; for kind choice, a text and its options; for tags of words, a text may be a tuple of words."""
 
 
 def has_text(example: Example) -> bool:
     """Whether none of the example's texts is missing or empty."""
-    return not any(map(text_problem, example))
+    return not any(map(words_problem, example))
+
+
+def plain_texts(example: Example) -> tuple[str, ...]:
+    """The texts of an example that has text; words are joined by spaces."""
+    return tuple(row_words(text).text for text in example)
 
 
 def examples_from(text: Texts, text2: Text | Sequence[Text], strict: bool) -> list[Example]:
@@ -53,10 +58,12 @@ def option_examples(text: Texts, options: Any, strict: bool) -> list[Example]:
     return [with_options(_text(one, number, strict), [list(given)], _numbered(number)) for number, (one, given) in rows]
 
 
-def with_options(text: Text, values: Sequence[object], where: str) -> Example:
+def with_options(text: Text | tuple[str, ...], values: Sequence[object], where: str) -> Example:
     """The example of a text and its options, which are a list or the values of several columns."""
     if text is None:
         return (None,)
+    if isinstance(text, tuple):
+        raise UserError(f"{where}: {list(text)!r:.80}: a list; expected text")
     try:
         return (text, *read_options(values))
     except LabelProblem as problem:
@@ -81,9 +88,11 @@ def _is_one(value: object) -> bool:
     return isinstance(value, str | bytes) or not isinstance(value, Iterable)
 
 
-def _text(value: object, number: int, strict: bool) -> Text:
+def _text(value: object, number: int, strict: bool) -> Text | tuple[str, ...]:
     missing = not isinstance(value, str) and str(value) == "<NA>"  # pandas.NA, which cannot be compared
-    problem = EMPTY_TEXT if missing else text_problem(value)
+    problem = EMPTY_TEXT if missing else words_problem(value)
     if problem and (strict or problem != EMPTY_TEXT):
         raise UserError(f"{_numbered(number)}: {shortened(value)!r}: {problem}")
+    if isinstance(value, list | tuple) and not problem:
+        return tuple(map(str, value))
     return None if problem else str(value)

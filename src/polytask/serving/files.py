@@ -76,7 +76,8 @@ def predict_file(
     tag_columns = {task: _tag_columns(predictor, task, file) for task in chosen}
     plain = {task: names for task, names in chosen.items() if not has_options(predictor, task)}
     options = list(dict.fromkeys(names for task, names in chosen.items() if task not in plain))
-    file.check(_all_columns(plain), strict, [(plain[task], tag_columns[task]) for task in plain], options)
+    tagged = [(plain[task], tag_columns[task]) for task in plain]
+    file.check(_all_columns(plain), strict, tagged, _columns_of_words(predictor, plain), options)
     _check_lengths(predictor, chosen, file)
     return _write(predictor, chosen, tag_columns, added, file, target)
 
@@ -87,11 +88,12 @@ def _check_lengths(predictor: Predictor, text_columns: TextColumns, file: InputF
     if packer.truncate != "error":
         return
     rows: dict[int, BrokenRow] = {}
+    of_words = _columns_of_words(predictor, text_columns)
     for window in windows(file.records(), lambda row: _num_characters(row[1])):
         for task, names in text_columns.items():
-            parts = names, has_options(predictor, task)
-            found = [(number, file.example(number, record, *parts, strict=False)) for number, record in window]
-            full = [(number, tuple(map(str, example))) for number, example in found if all(example)]
+            parts = names, has_options(predictor, task), False, of_words
+            found = [(number, file.example(number, record, *parts)) for number, record in window]
+            full = [(number, example) for number, example in found if all(example)]
             for i, tokens in predictor.too_long((task,), [texts for _, texts in full]) if full else ():
                 number, problem = full[i][0], f"task {task}: {tokens:,} tokens"
                 rows.setdefault(number, BrokenRow(file.name, file.source.unit, number, None, "", problem))
@@ -109,6 +111,11 @@ def _tag_columns(predictor: Predictor, task: str, file: InputFile) -> tuple[str,
     """The columns with the tags of a task's words; none if the file does not have all of them."""
     tags = predictor.spec(task).tags
     return tags if set(tags) <= set(file.columns) else ()
+
+
+def _columns_of_words(predictor: Predictor, text_columns: TextColumns) -> set[str]:
+    """The text columns that may have lists of words: those of tasks with a label for each word."""
+    return {name for task, names in text_columns.items() if predictor.spec(task).kind == "tokens" for name in names}
 
 
 def _write(
@@ -142,10 +149,12 @@ def _predicted(
     tasks_of: dict[tuple[tuple[str, ...], bool, tuple[str, ...]], list[str]] = {}
     for task, names in text_columns.items():
         tasks_of.setdefault((names, has_options(predictor, task), tag_columns[task]), []).append(task)
+    of_words = _columns_of_words(predictor, text_columns)
     for window in windows(file.records(), lambda row: _num_characters(row[1])):
         predictions: dict[str, list[Prediction]] = {}
         for (names, options, tag_names), tasks in tasks_of.items():
-            examples = [file.example(number, record, names, options, strict=False) for number, record in window]
+            parts = names, options, False, of_words
+            examples = [file.example(number, record, *parts) for number, record in window]
             tags = None
             if tag_names:
                 tags = [file.example(number, record, tag_names, False, strict=False) for number, record in window]

@@ -4,7 +4,7 @@ Rows are read one by one, so that memory does not grow with the file.
 """
 
 import codecs
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from polytask.serving.examples import Example, with_options
-from polytask.tasks.rows import EMPTY_TEXT, text_problem
+from polytask.tasks.rows import EMPTY_TEXT, text_problem, words_problem
 from polytask.tasks.sources.delimited import DelimitedSource
 from polytask.tasks.sources.jsonl import JsonLinesSource
 from polytask.tasks.sources.parquet import ParquetSource
@@ -72,20 +72,33 @@ class InputFile:
                 number, values = _checked(row)
                 yield number, dict(zip(columns, values, strict=True))
 
-    def texts(self, number: int, record: Record, columns: Sequence[str], strict: bool) -> dict[str, str | None]:
-        """A row's texts by column: None for a missing or empty text, which is an error with `strict`."""
-        texts: dict[str, str | None] = {}
+    def texts(
+        self, number: int, record: Record, columns: Sequence[str], strict: bool, of_words: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """A row's texts by column: None for a missing or empty text, which is an error with `strict`.
+
+        The columns in `of_words` may have a list of words instead of a text.
+        """
+        texts: dict[str, Any] = {}
         for column in columns:
             value = record.get(column)
-            problem = text_problem(value)
+            problem = words_problem(value) if column in of_words else text_problem(value)
             if problem and (strict or problem != EMPTY_TEXT):
                 raise UserError(str(BrokenRow(self.name, self.source.unit, number, column, shortened(value), problem)))
-            texts[column] = None if problem else str(value)
+            texts[column] = None if problem else tuple(value) if isinstance(value, list) else str(value)
         return texts
 
-    def example(self, number: int, record: Record, columns: Sequence[str], has_options: bool, strict: bool) -> Example:
+    def example(
+        self,
+        number: int,
+        record: Record,
+        columns: Sequence[str],
+        has_options: bool,
+        strict: bool,
+        of_words: Collection[str] = (),
+    ) -> Example:
         """A row as an example: the texts of these columns or, with options, that of the first and the options."""
-        texts = self.texts(number, record, columns[:1] if has_options else columns, strict)
+        texts = self.texts(number, record, columns[:1] if has_options else columns, strict, of_words)
         if not has_options:
             return tuple(texts[column] for column in columns)
         where = f"{self.name}, {self.source.unit} {number}, column {', '.join(columns[1:])!r}"
@@ -96,6 +109,7 @@ class InputFile:
         columns: Sequence[str],
         strict: bool,
         tagged: Sequence[tuple[Sequence[str], Sequence[str]]] = (),
+        of_words: Collection[str] = (),
         options: Sequence[Sequence[str]] = (),
     ) -> None:
         """Reads all rows, and raises a UserError at the first one that cannot be read.
@@ -107,7 +121,7 @@ class InputFile:
         if missing := [str(no_column(self.source, column)) for column in named if column not in self.columns]:
             raise UserError("\n".join(missing))
         for number, record in self.records():
-            texts = self.texts(number, record, columns, strict)
+            texts = self.texts(number, record, columns, strict, of_words)
             for names in options:
                 self.example(number, record, names, has_options=True, strict=strict)
             for text, tags in {pair for names in tagged for pair in zip(*names, strict=False)}:

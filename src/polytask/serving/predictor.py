@@ -13,12 +13,24 @@ import torch
 from torch import Tensor
 
 from polytask.encoders.bert import Bert
+from polytask.kinds.table import KINDS
+from polytask.kinds.tokens import located
 from polytask.machine import multiplies_bf16, pick_device, threads
 from polytask.runs.bundle import Bundle, load_run
-from polytask.serving.examples import Example, Text, Texts, check_options, examples_from, has_text, option_examples
+from polytask.serving.examples import (
+    Example,
+    Text,
+    Texts,
+    check_options,
+    examples_from,
+    has_text,
+    option_examples,
+    plain_texts,
+)
 from polytask.serving.explanation import Explanation, explain
 from polytask.serving.plain import PlainEncoder
 from polytask.settings import TaskSpec
+from polytask.tasks.rows import row_words
 from polytask.text.texts import Texts as TokenIds
 from polytask.types import Prediction, UserError, unknown
 
@@ -186,7 +198,8 @@ class Predictor:
         self.check((task,))
         for window in windows(examples, _characters):
             self.check((task,), window)
-            yield self._outputs((task,), self._tokenize((task,), window))[task]
+            texts, _ = self._encode((task,), window)
+            yield self._outputs((task,), texts)[task]
 
     def answer(
         self, tasks: Sequence[str], window: Sequence[Example], tags: Sequence[Example] | None = None, first: int = 0
@@ -200,25 +213,57 @@ class Predictor:
         predictions = {task: [Prediction(task, None)] * len(window) for task in tasks}
         indices = [index for index, example in enumerate(window) if has_text(example)]
         if indices:
-            texts = [tuple(text for text in window[index] if text is not None) for index in indices]
-            given = None if tags is None else [tuple(value or "" for value in tags[index]) for index in indices]
-            tokenized = self._tokenize(tasks, texts, given)
-            lengths_NW = self.bundle.text_lengths(texts, tokenized)
-            self._check_lengths(tasks, lengths_NW, [first + index for index in indices])
-            for task, outputs in self._outputs(tasks, tokenized).items():
-                decoded = self.bundle.predictions(task, outputs, lengths_NW, self.abstain_below)
-                for index, example, prediction in zip(indices, texts, decoded, strict=True):
-                    named = prediction.with_options(example[1:]) if self.spec(task).options else prediction
-                    predictions[task][index] = named
+            numbers = [first + index for index in indices]
+            examples = [window[index] for index in indices]
+            given = None if tags is None else [tuple(str(value or "") for value in tags[index]) for index in indices]
+            for group in self._same_tokens(tasks):
+                for task, own in self._predict(group, examples, given, numbers).items():
+                    for index, prediction in zip(indices, own, strict=True):
+                        predictions[task][index] = prediction
         return predictions
 
-    def too_long(self, tasks: Sequence[str], examples: Sequence[tuple[str, ...]]) -> list[tuple[int, int]]:
+    def _same_tokens(self, tasks: Sequence[str]) -> Iterator[list[str]]:
+        """Yields the tasks that predict texts, and those that predict words, which need the tokens of whole texts."""
+        for per_word in (False, True):
+            if group := [task for task in tasks if self._is_per_word(task) == per_word]:
+                yield group
+
+    def _is_per_word(self, task: str) -> bool:
+        return KINDS[self.spec(task).kind].per_word
+
+    def _predict(
+        self,
+        tasks: Sequence[str],
+        examples: Sequence[Example],
+        tags: Sequence[tuple[str, ...]] | None,
+        numbers: Sequence[int],
+    ) -> dict[str, list[Prediction]]:
+        """The predictions of tasks that all predict texts, or all predict words, for examples with text."""
+        texts, lengths_NW = self._encode(tasks, examples, tags)
+        self._check_lengths(tasks, lengths_NW, numbers)
+        predictions: dict[str, list[Prediction]] = {}
+        for task, outputs in self._outputs(tasks, texts).items():
+            own = self.bundle.predictions(task, outputs, lengths_NW, self.abstain_below)
+            if (scheme := self.bundle.labels[task].scheme) is not None:
+                words = (row_words(example[0]) for example in examples)
+                own = [located(one, *text, scheme) for one, text in zip(own, words, strict=True)]
+            if self.spec(task).options is not None:
+                options = (plain_texts(example)[1:] for example in examples)
+                own = [one.with_options(texts) for one, texts in zip(own, options, strict=True)]
+            predictions[task] = own
+        return predictions
+
+    def too_long(self, tasks: Sequence[str], examples: Sequence[Example]) -> list[tuple[int, int]]:
         """The index and the number of tokens of each example that is longer than `max_length`."""
-        tokenized = self.bundle.tokenize(examples, options=self._have_options(tasks))
-        return self._too_long(tasks, self.bundle.text_lengths(examples, tokenized))
+        texts = [plain_texts(example) for example in examples]
+        tokenized = self.bundle.tokenize(texts, options=self._have_options(tasks))
+        return self._too_long(tasks, self.bundle.text_lengths(texts, tokenized))
 
     def _too_long(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-        packer, readings = self.bundle.packer, {self.bundle.model.head(task).reading for task in tasks}
+        readings = {self.bundle.model.head(task).reading for task in tasks if not self._is_per_word(task)}
+        if not readings:  # long texts are read in windows
+            return []
+        packer = self.bundle.packer
         tokens_N = np.max([packer.full_lengths(lengths_NW, reading) for reading in sorted(readings)], axis=0)
         return [(i, int(tokens_N[i])) for i in np.flatnonzero(tokens_N > packer.max_length).tolist()]
 
@@ -252,7 +297,7 @@ class Predictor:
         filled = [index for index, example in enumerate(examples) if has_text(example)]
         start = 0
         for window in windows([examples[index] for index in filled], _characters):
-            more = self._vectors(self.bundle.tokenize([(example[0] or "",) for example in window]), task)
+            more = self._vectors(self.bundle.tokenize([plain_texts(example) for example in window]), task)
             vectors[filled[start : start + len(window)]] = more.numpy()
             start += len(window)
         if normalize:
@@ -274,13 +319,15 @@ class Predictor:
         self.check((task,), [texts])
         if not has_text(texts):
             raise UserError(f"explain: the text is empty: {texts!r:.80}")
+        if self._is_per_word(task):
+            raise UserError(f"explain: task {task} predicts a tag for each word, so no single prediction is explained")
 
         def predict(examples: Sequence[tuple[str, ...]]) -> list[Prediction]:
             found: list[Prediction] = []
             for window in windows(examples, _characters):
-                tokenized = self._tokenize((task,), window)
+                tokenized, lengths_NW = self._encode((task,), window)
                 outputs = self._outputs((task,), tokenized)[task]
-                found += self.bundle.predictions(task, outputs, tokenized.lengths_NW, keep_labels=True)
+                found += self.bundle.predictions(task, outputs, lengths_NW, keep_labels=True)
             return found
 
         return explain(task, texts, predict, label)
@@ -302,12 +349,18 @@ class Predictor:
             raise UserError(unknown("predict", task, self.tasks, "task"))
         return self.bundle.specs[task]
 
-    def _tokenize(
-        self, tasks: Sequence[str], window: Sequence[tuple[str, ...]], tags: Sequence[tuple[str, ...]] | None = None
-    ) -> TokenIds:
+    def _encode(
+        self, tasks: Sequence[str], examples: Sequence[Example], tags: Sequence[tuple[str, ...]] | None = None
+    ) -> tuple[TokenIds, npt.NDArray[np.int64]]:
+        """The tokens of examples as these tasks read them, and the number of tokens of each text before truncation."""
+        if self._is_per_word(tasks[0]):
+            texts = self.bundle.tokenize_words([row_words(example[0]) for example in examples])
+            return texts, texts.lengths_NW.astype(np.int64)
         if tags is None:
             self._warn_without_tags(tasks)
-        return self.bundle.tokenize(window, tags, self._have_options(tasks))
+        plain = [plain_texts(example) for example in examples]
+        texts = self.bundle.tokenize(plain, tags, self._have_options(tasks))
+        return texts, self.bundle.text_lengths(plain, texts)
 
     def _have_options(self, tasks: Sequence[str]) -> bool:
         """Whether examples of the tasks are a text and its options. Such tasks are not mixed with others."""
@@ -366,6 +419,9 @@ class Predictor:
             spec = self.spec(task)
             if spec.kind == "text":
                 raise UserError(f"predict: task {task} is of kind text: it has no labels to predict")
+            words = next((text for example in window for text in example if isinstance(text, tuple)), None)
+            if words is not None and not self._is_per_word(task):
+                raise UserError(f"predict: task {task}: {list(words)!r:.80}: a list or table; expected text")
             if spec.options is not None:
                 check_options(task, window)
                 continue

@@ -19,9 +19,10 @@ from polytask.tasks.reading import dialect_of
 from polytask.tasks.rows import LabelledRow, labelled_rows, num_texts
 from polytask.tasks.sources.source import BrokenRow, Source
 from polytask.text.options import mark_dropped, widened
-from polytask.text.store import DamagedStore, StoreWriter, TokenStore
-from polytask.text.tagging import MOST_TAGS, TaggedWord, Tagger, TagIds, column_words, encode_tagged
+from polytask.text.store import FIRST_LABEL, NO_WORD, DamagedStore, StoreWriter, TokenStore
+from polytask.text.tagging import MOST_TAGS, TaggedWord, Tagger, TagIds, column_words, encode_tagged, tags_of
 from polytask.text.tokenizer import TextTokenizer
+from polytask.text.words import encode_words
 from polytask.types import UserError
 
 CACHE_FORMAT = 2  # to be increased if files are read or tokenized in another way
@@ -104,12 +105,14 @@ class _Encoder:
         self.tag_numbers: dict[str, int] = {}
 
     def append(self, rows: Sequence[LabelledRow], writer: StoreWriter) -> None:
+        if rows and rows[0].words is not None:
+            self._append_words([row for row in rows if row.words is not None], writer)
+            return
         rows = [row._replace(texts=widened(row.texts, self.width)) for row in rows]
         texts, tags = [text for row in rows for text in row.texts], list[TagIds]()
         if self.tagged:
             words = self._words(rows)
-            for tag in {word.tag: None for tagged in words for word in tagged}:
-                self.tag_numbers.setdefault(tag, len(self.tag_numbers) + 1)
+            self._number(words)
             encoded = encode_tagged(self.tokenizer, texts, words, self.tag_numbers)
             ids, tags = [one.ids for one in encoded], [one.tags for one in encoded]
         else:
@@ -118,6 +121,27 @@ class _Encoder:
             mark_dropped(texts, ids, tags, self.tokenizer.unk_id)
         examples = [tuple(ids[i : i + self.width]) for i in range(0, len(ids), self.width)]
         writer.append(examples, [row.label for row in rows], [row.row for row in rows], tags)
+
+    def _append_words(self, rows: Sequence[LabelledRow], writer: StoreWriter) -> None:
+        """Appends rows whose words have labels."""
+        labelled = [row.words for row in rows if row.words is not None]
+        encoded = encode_words(self.tokenizer, [one.text for one in labelled])
+        words = []
+        for tokens, (_, labels) in zip(encoded, labelled, strict=True):
+            numbers = np.full(len(tokens.ids), NO_WORD)
+            numbers[tokens.is_first] = np.array(labels) + FIRST_LABEL  # NO_LABEL becomes UNLABELLED
+            words.append(numbers)
+        tags: list[npt.NDArray[np.uint16]] = []
+        if self.tagger is not None:
+            tagged = self._words(rows)
+            self._number(tagged)
+            tags = [tags_of(*one, self.tag_numbers) for one in zip((e.starts for e in encoded), tagged, strict=True)]
+        labels_of_rows, numbers_of_rows = [row.label for row in rows], [row.row for row in rows]
+        writer.append([(one.ids,) for one in encoded], labels_of_rows, numbers_of_rows, tags, words)
+
+    def _number(self, words: Sequence[Sequence[TaggedWord]]) -> None:
+        for tag in {word.tag: None for tagged in words for word in tagged}:
+            self.tag_numbers.setdefault(tag, len(self.tag_numbers) + 1)
 
     def _words(self, rows: Sequence[LabelledRow]) -> list[list[TaggedWord]]:
         if self.tagger is not None:
@@ -133,13 +157,14 @@ class _Encoder:
 
 
 def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelReader, encoder: _Encoder) -> None:
-    label_type = KINDS[spec.kind].stored_type
+    kind = KINDS[spec.kind]
     broken: list[BrokenRow] = []
     num_broken = 0
     batch: list[LabelledRow] = []
     characters = 0
-    sizes = {"width": encoder.width, "vocabulary": encoder.tokenizer.vocabulary}
-    with StoreWriter(folder, **sizes, label_type=label_type, tagged=encoder.tagged) as writer:
+    width, vocabulary = encoder.width, encoder.tokenizer.vocabulary
+    numbers = {"tagged": encoder.tagged, "words": kind.per_word}
+    with StoreWriter(folder, width=width, vocabulary=vocabulary, label_type=kind.stored_type, **numbers) as writer:
         for entry in labelled_rows(spec, source, reader):
             if isinstance(entry, BrokenRow):
                 num_broken += 1

@@ -6,11 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask.evaluation.metrics import Metric
+from polytask.kinds.schemes import WORDS, span_classes
 from polytask.kinds.table import KINDS
 from polytask.stream import Reading
 from polytask.tasks.task import Split
 from polytask.text.packing import Packer
-from polytask.types import LabelSpace
+from polytask.types import NO_LABEL, LabelSpace
 
 SHOWN_BROKEN_ROWS = 50
 MOST_CONSTANT = 50
@@ -37,7 +38,7 @@ def describe_split(split: Split, labels: LabelSpace, packer: Packer, reading: Re
             "counts": counts.tolist(),
             "mean": float(truncated.mean()),
             "max": int(lengths.max()),
-            "truncated": int((lengths > max_length).sum()),
+            "truncated": 0 if KINDS[labels.kind].per_word else int((lengths > max_length).sum()),
         },
     }
 
@@ -51,12 +52,21 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
         return {"edges": [labels.unscaled(edge) for edge in edges.tolist()], "counts": counts.tolist()}
     if labels.kind == "choice":
         counts = np.bincount(split.labels[:, 0])
-        names, most = [f"option {index}" for index in range(len(counts))], split.labels[:, 1]
-        return {"names": names, "counts": counts.tolist(), "options": [int(most.min()), int(most.max())]}
-    balance = {"names": list(labels.classes), "counts": list(class_counts(split, labels))}
+        places, offered = [f"option {index}" for index in range(len(counts))], split.labels[:, 1]
+        return {"names": places, "counts": counts.tolist(), "options": [int(offered.min()), int(offered.max())]}
+    names, rows = classes_and_counts(split, labels)
+    balance: dict[str, Any] = {"names": list(names), "counts": list(rows)}
     if labels.kind == "multilabel":
         balance |= {"without_class": int((split.labels.sum(1) == 0).sum())}
     return balance
+
+
+def classes_and_counts(split: Split, labels: LabelSpace) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Returns the classes with the number of their rows; of tags of words, the classes of spans with that of spans."""
+    if labels.scheme is None:
+        return labels.classes, class_counts(split, labels)
+    true, _ = KINDS[labels.kind].compared(split.labels, split.labels, labels)
+    return span_classes(labels.classes, labels.scheme), tuple(true[:, 2].sum(0).tolist()[:-WORDS])
 
 
 def class_counts(split: Split, labels: LabelSpace) -> tuple[int, ...]:
@@ -76,6 +86,8 @@ def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]
         return _constant_option(gold, metric)
     if labels.kind == "multilabel":
         return _constant_set(gold, labels, metric)
+    if labels.kind == "tokens":
+        return _constant_tag(gold, labels, metric)
     counts = np.bincount(gold, minlength=len(labels.classes))
     if metric.columns is not None:
         shares = np.tile(counts / len(gold), (len(gold), 1))
@@ -100,6 +112,15 @@ def _constant_option(gold_N2: npt.NDArray[np.int64], metric: Metric) -> dict[str
     values = [float(metric.function(gold_N, np.full_like(gold_N, index))) for index in range(gold_N.max() + 1)]
     best = int(np.argmax(values) if metric.greater_is_better else np.argmin(values))
     return {"metric": metric.name, "value": values[best], "what": f"always option {best}"}
+
+
+def _constant_tag(gold_NW: npt.NDArray[np.int64], labels: LabelSpace, metric: Metric) -> dict[str, Any]:
+    """Scores the most frequent tag as the tag of every word."""
+    kind = KINDS[labels.kind]
+    most = int(np.argmax(kind.class_counts(labels, gold_NW)))
+    predicted_NW = np.where(gold_NW == NO_LABEL, NO_LABEL, most)
+    value = float(metric.function(*kind.compared(gold_NW, predicted_NW, labels)))
+    return {"metric": metric.name, "value": value, "what": f"always '{labels.classes[most]}'"}
 
 
 def _constant_set(gold_NC: npt.NDArray[np.int64], labels: LabelSpace, metric: Metric) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polytask.kinds.table import KINDS
+from polytask.kinds.tokens import same_width
 from polytask.stream import Reading
 from polytask.tasks.finding import ROWS_NAMED, SEVERITIES, Finding, Severity, rows_that
 from polytask.tasks.odd_labels import odd_labels
@@ -153,7 +155,11 @@ def _leaks(learned: _HashedSplit, scored: _HashedSplit) -> Iterator[Finding]:
     if scored.labels.kind == "text":
         return
     exact = first_places(learned.ordered_N, scored.ordered_N)
-    difference = np.abs(learned.data.labels[exact].astype(np.float64) - scored.data.labels)
+    learned_labels: npt.NDArray[Any] = learned.data.labels
+    scored_labels: npt.NDArray[Any] = scored.data.labels
+    if scored_labels.ndim == 2:
+        learned_labels, scored_labels = same_width(learned_labels, scored_labels)
+    difference = np.abs(learned_labels[exact].astype(np.float64) - scored_labels)
     difference = difference if difference.ndim == 1 else difference.max(axis=1)
     contrary = (exact >= 0) & scored.has_text_N & (difference > scored.label_tolerance)
     if contrary.any():
@@ -208,8 +214,10 @@ def _lengths(split: _HashedSplit, packer: Packer, reading: Reading, unknown_id: 
         yield split.finding(severity, "empty_texts", sentence, empty)
     cut = packer.full_lengths(split.lengths_NW, reading) > packer.max_length
     if cut.any():
-        severity = "warning" if cut.mean() >= CUT_SHARE else "note"
-        sentence = f"are longer than max_length ({packer.max_length} tokens) and will be truncated"
+        per_word = KINDS[split.labels.kind].per_word
+        severity = "warning" if cut.mean() >= CUT_SHARE and not per_word else "note"
+        fate = "read in overlapping windows" if per_word else "truncated"
+        sentence = f"are longer than max_length ({packer.max_length} tokens) and will be {fate}"
         yield split.finding(severity, "cut", sentence, cut)
     if unknown_id is not None:
         yield from _unknown(split, unknown_id)

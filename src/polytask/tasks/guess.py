@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from polytask.kinds.names import NO, NUMBER, YES, class_name, sorted_classes
 from polytask.settings import MOST_TEXTS, TaskSpec
 from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, first_pair, likeness, rank
+from polytask.tasks.guess_words import guess_words
 from polytask.tasks.reading import detected_fields, open_for, open_source
 from polytask.tasks.siblings import find_dev
 from polytask.tasks.sources.encoding import WINDOWS
@@ -49,6 +50,12 @@ def guess_task(
     that is named like one of the `others`, which are further tasks from the same file.
     """
     source = open_source(train)
+    of_words = guess_words(source, label, text)
+    if of_words is not None:
+        text_column, label_column, reasons = of_words
+        dev, dev_reason = find_dev(train, dev, (text_column, label_column))
+        spec = TaskSpec(name, "tokens", (text_column,), label_column, train, dev or "")
+        return Guess(spec, [*reasons, dev_reason], source.columns)
     columns = columns_of(source)
     given_texts = _given_texts(source, columns, text) if text else []
     not_free = {*taken, *(column.name for column in given_texts), *_named_like(columns, others)}

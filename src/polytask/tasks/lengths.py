@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from polytask.kinds.table import KINDS
 from polytask.stream import Reading
 from polytask.tasks.reading import open_for
 from polytask.tasks.sources.source import BrokenRow
@@ -19,9 +20,12 @@ MOST_SHOWN = 20
 def text_lengths(split: Split, tokenizer: TextTokenizer) -> npt.NDArray[np.int64]:
     """Returns the number of tokens of each text: [N, W].
 
-    The store has at most `max_tokens` tokens of a text, so longer texts are read again and counted.
+    The store has at most `max_tokens` tokens of a text, so longer texts are read again and counted. Texts whose words
+    have labels are stored whole.
     """
     lengths_NW = split.store.lengths().copy()
+    if KINDS[split.spec.kind].per_word:
+        return lengths_NW
     at_limit_N = lengths_NW.max(1, initial=0) >= tokenizer.max_tokens
     if at_limit_N.any():
         for i, example in enumerate(split.examples()):
@@ -31,7 +35,9 @@ def text_lengths(split: Split, tokenizer: TextTokenizer) -> npt.NDArray[np.int64
 
 
 def count_truncated(split: Split, packer: Packer, reading: Reading) -> int:
-    """Counts the rows that are longer than `max_length`."""
+    """Counts the rows that are longer than `max_length` and not read in windows."""
+    if KINDS[split.spec.kind].per_word:
+        return 0
     return int((packer.full_lengths(split.store.lengths(), reading) > packer.max_length).sum())
 
 

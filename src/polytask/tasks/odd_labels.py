@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask.kinds.names import NUMBER
-from polytask.tasks.describe import class_counts
+from polytask.tasks.describe import classes_and_counts
 from polytask.tasks.finding import ROWS_NAMED, Finding, Severity, in_percent, rows_that
 from polytask.tasks.task import Split, Task
 
@@ -39,8 +39,9 @@ def odd_labels(name: str, task: Task) -> Iterator[Finding]:
 
 
 def _classes(name: str, task: Task) -> Iterator[Finding]:
-    classes = task.labels.classes
-    counts = {split: np.array(class_counts(data, task.labels)) for split, data in task.splits.items()}
+    known = {split: classes_and_counts(data, task.labels) for split, data in task.splits.items()}
+    classes = next((names for names, _ in known.values()), ())
+    counts = {split: np.array(numbers) for split, (_, numbers) in known.items()}
 
     def finding(severity: Severity, split: str, what: str, where_C: Mask, sentence: str) -> Iterator[Finding]:
         names = [classes[i] for i in np.flatnonzero(where_C)]
@@ -58,7 +59,7 @@ def _classes(name: str, task: Task) -> Iterator[Finding]:
         yield from finding("warning", "train", "few_examples", few_C, sentence)
         if task.spec.kind == "multilabel":
             yield from _in_nearly_all_rows(name, classes, train, len(task.splits["train"]))
-        else:
+        elif task.spec.kind != "tokens":
             yield from _one_sided(name, classes, train)
         if task.spec.kind == "classes":
             yield from _odd_classes(name, classes, int(train.sum()))

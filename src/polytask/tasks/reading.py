@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from polytask.settings import TaskSpec
+from polytask.tasks.sources.conll import ConllSource
 from polytask.tasks.sources.delimited import DelimitedSource
 from polytask.tasks.sources.dialect import NO_DELIMITER, Quoting, delimiter_name
 from polytask.tasks.sources.encoding import WINDOWS
@@ -19,7 +20,7 @@ from polytask.types import UserError
 
 log = logging.getLogger(__name__)
 
-Format = Literal["csv", "tsv", "jsonl", "parquet", "xlsx"]
+Format = Literal["csv", "tsv", "jsonl", "parquet", "xlsx", "conll"]
 
 ENDINGS: dict[str, Format] = {
     ".csv": "csv",
@@ -30,6 +31,11 @@ ENDINGS: dict[str, Format] = {
     ".parquet": "parquet",
     ".xlsx": "xlsx",
     ".xlsm": "xlsx",
+    ".conll": "conll",
+    ".conllu": "conll",
+    ".bio": "conll",
+    ".iob": "conll",
+    ".iob2": "conll",
 }
 
 
@@ -50,7 +56,10 @@ def open_source(
     if source.startswith("hub:"):
         return HubSource(source)
     if source.startswith("sample:"):
-        return DelimitedSource(source, _sample(source), ",", "minimal", "utf-8")
+        file = _sample(source)
+        if file.suffix == ".jsonl":
+            return JsonLinesSource(source, file, "utf-8")
+        return DelimitedSource(source, file, ",", "minimal", "utf-8")
     path, sheet = split_sheet(os.path.expanduser(source))
     file = Path(path)
     if not os.path.isfile(file):
@@ -67,6 +76,8 @@ def open_source(
     if kind == "xlsx":
         return SheetSource(source, file, sheet)
     encoding = checked_encoding(source, file, encoding, fallback)
+    if kind == "conll":
+        return ConllSource(source, file, encoding)
     if kind == "jsonl":
         return JsonLinesSource(source, file, encoding)
     return DelimitedSource(source, file, delimiter, quoting, encoding, first_guess="," if kind == "csv" else "\t")
@@ -89,7 +100,7 @@ def split_sheet(source: str) -> tuple[str, str | None]:
 
 def encoding_of(source: Source) -> str | None:
     """Returns the encoding that a text file is read with; None for sources that are not text files."""
-    if not isinstance(source, DelimitedSource | JsonLinesSource):
+    if not isinstance(source, DelimitedSource | JsonLinesSource | ConllSource):
         return None
     return "utf-8" if source.encoding == "utf-8-sig" else source.encoding
 
@@ -130,8 +141,8 @@ def detected_fields(source: Source) -> dict[str, str]:
 
 def _sample(source: str) -> Path:
     folder = Path(str(resources.files("polytask.tasks"))) / "sample"
-    names = sorted(file.stem for file in folder.glob("*.csv"))
+    files = {file.stem: file for file in sorted(folder.iterdir()) if file.suffix in (".csv", ".jsonl")}
     name = source.removeprefix("sample:")
-    if name not in names:
-        raise UserError(f"{source}: no such sample; expected one of {', '.join(f'sample:{name}' for name in names)}")
-    return folder / f"{name}.csv"
+    if name not in files:
+        raise UserError(f"{source}: no such sample; expected one of {', '.join(f'sample:{name}' for name in files)}")
+    return files[name]

@@ -8,12 +8,22 @@ from typing import Any, NamedTuple
 from polytask.kinds.base import LabelReader
 from polytask.kinds.names import LabelProblem
 from polytask.kinds.options import FEWEST_OPTIONS, read_options
+from polytask.kinds.schemes import is_span_list
+from polytask.kinds.table import KINDS
 from polytask.settings import TaskSpec
 from polytask.tasks.sources.source import BrokenRow, Source, no_column, shortened
 from polytask.text.tagging import tags_problem
-from polytask.types import UserError
+from polytask.text.words import BETWEEN_SPACES, SEPARATE, WordText, join_words, split_words
+from polytask.types import NO_LABEL, UserError
 
 EMPTY_TEXT = "the text is empty"
+
+
+class LabelledWords(NamedTuple):
+    """The words of a text, and the number of each word's label (NO_LABEL without one)."""
+
+    text: WordText
+    labels: list[int]
 
 
 class LabelledRow(NamedTuple):
@@ -26,10 +36,15 @@ class LabelledRow(NamedTuple):
     label: int | float
     tags: tuple[str, ...] = ()
     """For each text, the tags of its words, if the task has columns with tags."""
+    words: LabelledWords | None = None
+    """The words of the text with their labels, if words have labels."""
 
 
 def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterator[LabelledRow | BrokenRow]:
     """Yields the rows to train on or to score; a row that cannot be used is a BrokenRow."""
+    if KINDS[spec.kind].per_word:
+        yield from _word_rows(spec, source, reader)
+        return
     columns = (*spec.text, *spec.tags, *spec.label_columns, *spec.option_columns)
     _check_columns(source, columns)
     for entry in source.rows(columns, needed=columns[: len(columns) - len(spec.option_columns)]):
@@ -82,6 +97,48 @@ def num_texts(spec: TaskSpec, source: Source) -> int:
             with suppress(LabelProblem):
                 most = max(most, len(read_options(entry[1])))
     return len(spec.text) + most
+
+
+def _word_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterator[LabelledRow | BrokenRow]:
+    """Yields the rows of a kind whose words have labels."""
+    columns = (*spec.text, *spec.label_columns)
+    _check_columns(source, columns)
+    for entry in source.rows(columns):
+        if isinstance(entry, BrokenRow):
+            yield entry
+            continue
+        row, (text, *label) = entry
+        if problem := words_problem(text):
+            yield BrokenRow(source.name, source.unit, row, spec.text[0], shortened(text), problem)
+            continue
+        words = row_words(text, label[0] if label else None)
+        try:
+            numbers = reader.read_words(words.words, label[0]) if label else [NO_LABEL] * len(words.words)
+            yield LabelledRow(row, (words.text,), 0, words=LabelledWords(words, numbers))
+        except LabelProblem as error:
+            yield BrokenRow(source.name, source.unit, row, columns[1], shortened(label[0]), str(error))
+        except UserError as error:
+            raise UserError(f"{source.name}, {source.unit} {row}, column {columns[1]!r}: {error}") from error
+
+
+def row_words(text: object, label: object = None) -> WordText:
+    """Returns the words of a row: those of a list, or of a running text.
+
+    A running text is split at spaces if its label has one tag for each word, and at marks too if it has spans.
+    """
+    if isinstance(text, list | tuple):
+        return join_words([str(word) for word in text])
+    return split_words(str(text), SEPARATE if label is None or is_span_list(label) else BETWEEN_SPACES)
+
+
+def words_problem(value: object) -> str:
+    """Says why a value cannot be used as a text with words; "" if it can."""
+    if not isinstance(value, list | tuple):
+        return text_problem(value)
+    if not value:
+        return EMPTY_TEXT
+    wrong = next((word for word in value if not isinstance(word, str | int | float) or text_problem(word)), None)
+    return "" if wrong is None and None not in value else "a word is empty or not a text"
 
 
 def label_values(spec: TaskSpec, source: Source) -> Iterator[object]:

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from polytask.disk.atomic import atomic_file
 from polytask.kinds.names import LabelProblem, class_name, guess_separator, split_names
+from polytask.kinds.schemes import guess_scheme, is_span_list, span_classes, written_tags
 from polytask.settings import TaskSpec
 from polytask.tasks.reading import open_for
 from polytask.tasks.sources.source import BrokenRow
@@ -58,20 +60,19 @@ def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
     texts = [source.columns.index(column) for column in spec.text]
     chosen = choose_dev([[row[i] for i in texts] for row in rows], share, seed)
     in_dev = chosen.in_dev
-    if isinstance(spec.label, str) and spec.kind in ("classes", "multilabel"):
+    if isinstance(spec.label, str) and spec.kind in ("classes", "multilabel", "tokens"):
         label = source.columns.index(spec.label)
-        values = [row[label] for row in rows]
-        one = spec.kind == "classes"
-        classes = [[class_name(str(value))] for value in values] if one else sets_of(values, spec.separator)
+        classes = _classes_of_rows(spec, [row[label] for row in rows])
         in_dev = without_new_classes(chosen.groups, classes, in_dev)
     if not any(in_dev) or all(in_dev):
         raise UserError(
             f"{spec.train}: {len(rows)} rows are too few, or too similar, to split into a training and a dev file"
         )
-    files = [out_dir / f"{spec.name}-{part}.csv" for part in ("train", "dev")]
+    ending, write = ("jsonl", _json_lines) if spec.kind == "tokens" else ("csv", _csv)  # cells of csv have no lists
+    files = [out_dir / f"{spec.name}-{part}.{ending}" for part in ("train", "dev")]
     contents = []
     for file, wanted in zip(files, (False, True), strict=True):
-        contents.append(_csv(source.columns, [row for row, dev in zip(rows, in_dev, strict=True) if dev is wanted]))
+        contents.append(write(source.columns, [row for row, dev in zip(rows, in_dev, strict=True) if dev is wanted]))
         if file.exists() and file.read_bytes() != contents[-1]:
             raise UserError(f"{file}: already exists with other content; move it or choose another folder")
     return Parts(files[0], files[1], (contents[0], contents[1]), chosen.kept_together, len(entries) - len(rows))
@@ -138,6 +139,12 @@ def _choose_dev(groups: Sequence[bytes], share: float, classes: Sequence[object]
     return [group in chosen for group in groups]
 
 
+def _classes_of_rows(spec: TaskSpec, values: Sequence[object]) -> list[list[str]]:
+    if spec.kind == "classes":
+        return [[class_name(str(value))] for value in values]
+    return [classes_of_words(value) for value in values] if spec.kind == "tokens" else sets_of(values, spec.separator)
+
+
 def sets_of(values: Sequence[object], separator: str | None) -> list[list[str]]:
     """Returns the classes of each row of a task with several classes per row; none of a label that cannot be read."""
     mark = separator or guess_separator(values)
@@ -149,6 +156,17 @@ def sets_of(values: Sequence[object], separator: str | None) -> list[list[str]]:
             return []
 
     return [names(value) for value in values]
+
+
+def classes_of_words(value: object) -> list[str]:
+    """Returns the classes of the spans of a row, or of its tags; none of a label that cannot be read."""
+    if isinstance(value, list) and is_span_list(value):
+        return [str(span.get("label")) for span in value]
+    try:
+        tags = written_tags(value)
+    except LabelProblem:
+        return []
+    return list(span_classes(tags, guess_scheme(tags)))
 
 
 def without_new_classes(
@@ -166,3 +184,8 @@ def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
     writer.writerow(columns)
     writer.writerows(rows)
     return text.getvalue().encode("utf-8", "replace")
+
+
+def _json_lines(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
+    lines = (json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) for row in rows)
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")

@@ -16,7 +16,7 @@ from polytask.kinds.table import KINDS
 from polytask.settings import RowSample, TaggerName, TaskSpec
 from polytask.tasks.caching import broken_rows, cached_part, cached_store
 from polytask.tasks.reading import open_for, warn_of_guess
-from polytask.tasks.rows import label_values, row_texts
+from polytask.tasks.rows import label_values, row_texts, row_words
 from polytask.tasks.sources.source import BrokenRow
 from polytask.text.store import TokenStore
 from polytask.text.tagging import Tagger, TagIds, TagVocabulary
@@ -59,7 +59,7 @@ class Split:
 
     def gather(self, indices: npt.ArrayLike) -> Texts:
         """Returns the texts of several examples, faster than one by one."""
-        return replace(self.store.gather(indices), tags=self.tags)
+        return replace(self.store.gather(indices), tags=self.tags, words=self.store.words)
 
     def with_tags(self, vocabulary: TagVocabulary) -> "Split":
         """Returns the split with the tag ids of a model; without tags, unchanged."""
@@ -75,15 +75,21 @@ class Split:
     def examples(self) -> Iterator[Example]:
         """Reads the texts and labels of this split's examples from the source again, in order."""
         kind, meta = KINDS[self.spec.kind], self.store.meta
-        wanted = zip(self.store.rows.tolist(), self.store.labels.tolist(), strict=True)
+        labels = self.store.word_labels() if kind.per_word else self.store.labels
+        wanted = zip(self.store.rows.tolist(), labels.tolist(), strict=True)
         row, stored = next(wanted, (None, 0))
         # The store has the dialect, so that it is not detected again; those of earlier versions have none.
         spec = replace(self.spec, **self.store.meta.get("dialect", {}))
-        for entry in open_for(spec, self.source).rows(spec.input_columns, needed=spec.text):
+        columns = (*spec.text, *spec.label_columns) if kind.per_word else spec.input_columns
+        for entry in open_for(spec, self.source).rows(columns, needed=None if kind.per_word else spec.text):
             if isinstance(entry, BrokenRow) or entry[0] != row:
                 continue
-            texts = row_texts(spec, entry[1])
-            yield Example(texts, kind.label_of(meta, stored, texts) if self.is_labelled else None, entry[0])
+            if kind.per_word:
+                text, words = row_words(*entry[1])
+                yield Example((text,), kind.label(meta, stored) if self.is_labelled else None, entry[0], words)
+            else:
+                texts = row_texts(spec, entry[1])
+                yield Example(texts, kind.label_of(meta, stored, texts) if self.is_labelled else None, entry[0])
             row, stored = next(wanted, (None, 0))
         if row is not None:
             raise UserError(f"{self.source}: the file has changed since its rows were read; start again")
@@ -239,7 +245,9 @@ class _Read:
         return replace(self, store=cached_part(self.store, indices, cache))
 
     def as_split(self, name: str, labels: LabelSpace) -> Split:
-        targets = KINDS[labels.kind].targets(labels, self.store.meta, self.store.labels)
+        kind = KINDS[labels.kind]
+        stored = self.store.word_labels() if kind.per_word else self.store.labels
+        targets = kind.targets(labels, self.store.meta, stored)
         if name == "unlabelled":
             targets = np.full_like(targets, NO_LABEL)
         return Split(name, self.spec, self.source, self.fingerprint, self.store, targets, self.broken, self.num_broken)

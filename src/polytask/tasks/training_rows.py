@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polytask.kinds.tokens import same_width
 from polytask.tasks.task import Split, Task
 from polytask.text.texts import Texts
 from polytask.types import Example
@@ -24,7 +25,11 @@ class TrainingRows:
 
     @cached_property
     def labels(self) -> npt.NDArray[Any]:
-        return np.concatenate([self.labelled.labels, self.unlabelled.labels])
+        one: npt.NDArray[Any] = self.labelled.labels
+        other: npt.NDArray[Any] = self.unlabelled.labels
+        if one.ndim == 2:
+            one, other = same_width(one, other)
+        return np.concatenate([one, other])
 
     def __len__(self) -> int:
         return len(self.labelled) + len(self.unlabelled)
@@ -43,12 +48,16 @@ class TrainingRows:
         unlabelled = self.unlabelled.gather(indices_N[~is_labelled_N] - len(self.labelled))
         one, other = (texts.widened(width).concatenated(sys.maxsize) for texts in (labelled, unlabelled))
         places_N = np.argsort(np.argsort(~is_labelled_N, kind="stable"))
-        tags = None if one.tags is None or other.tags is None else np.concatenate([one.tags, other.tags])
+        tags, words = (
+            None if own is None or more is None else np.concatenate([own, more])
+            for own, more in ((one.tags, other.tags), (one.words, other.words))
+        )
         both = Texts(
             np.concatenate([one.ids, other.ids]),
             np.concatenate([one.starts_NW, other.starts_NW + len(one.ids)]),
             np.concatenate([one.lengths_NW, other.lengths_NW]),
             tags,
+            words,
         )
         return both.take(places_N)
 

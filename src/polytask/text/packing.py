@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from polytask.kinds.tokens import with_width
 from polytask.settings import Truncate
 from polytask.stream import LENGTH_OF_MISSING, Layout, Reading, Stream
 from polytask.text.filler import Room, filler_lengths, filler_positions, longest_class, size_class, static_rooms
@@ -27,6 +28,7 @@ from polytask.text.masking import MaskedText, Masker, masked_tokens, padded
 from polytask.text.sequences import Sequences, joined_and_separate, make_sequences, truncate_text, truncate_texts
 from polytask.text.templates import BERT_PAIR, PairForm
 from polytask.text.texts import Texts
+from polytask.text.windows import without_words
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,14 @@ class InputFormat:
     """How many times each example's texts are put into the stream."""
     mask_share: float | None = None
     """The share of the tokens that is masked; None: no masking."""
+    stride: int | None = None
+    """For heads with an output for each word: the tokens between the starts of two windows of a long text, 0 for half
+    of the longest sequence. None: the output is that of the text."""
+
+    def window_stride(self, size: int) -> int:
+        """The stride of windows of `size` tokens."""
+        assert self.stride is not None
+        return min(self.stride, size) or max(1, size // 2)
 
 
 @dataclass(frozen=True)
@@ -73,8 +83,10 @@ class PackedBatch(NamedTuple):
     """Some examples of a task as a stream."""
 
     indices: npt.NDArray[np.int64]
-    """Which examples they are."""
+    """Which examples they are. Of examples with several windows, which windows of all examples."""
     stream: Stream
+    rows: npt.NDArray[np.int64] | None = None
+    """The example of each window; None: examples have no windows."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +132,8 @@ class Packer:
         texts = Texts.of(texts)
         if form.mask_share is not None:
             return self._masked_part(task, texts, form.mask_share, rngs)
+        if form.stride is None:
+            texts = without_words(texts)
         return Part(task, texts.repeated(form.copies), form.reading, labels)
 
     def _masked_part(self, task: str, texts: Texts, share: float, rngs: Iterable[np.random.Generator]) -> Part:
@@ -167,14 +181,21 @@ class Packer:
             length_bound=longest_class(max(lengths)) if static_shape else None,
             options=self._options(ordered),
         )
+        width = None if layout.length_bound is None else layout.length_bound - 2
+        words = {
+            part.task: torch.from_numpy(own.word_places(width))
+            for part, own in zip(ordered, sequences, strict=True)
+            if own.words_T is not None
+        }
         labels = {
             part.task: torch.from_numpy(np.ascontiguousarray(self._labels(part, room)))
             for part, room in zip(ordered, rooms, strict=True)
             if part.labels is not None
         }
+        labels |= {task: with_width(labels[task], places.shape[1]) for task, places in words.items() if task in labels}
         ids_T, positions_T, segments_T = _tokens(sequences, starts, end)
         tags_T = _tags(sequences, starts, end) if self.tagged else None
-        return Stream(ids_T, positions_T, segments_T, layout, labels, tag_ids_T=tags_T)
+        return Stream(ids_T, positions_T, segments_T, layout, labels, tag_ids_T=tags_T, words=words)
 
     def _options(self, parts: Sequence[Part]) -> tuple[int, ...]:
         """The number of options of each task, for the layout of a stream with these parts."""

@@ -27,6 +27,8 @@ class Sequences:
     lengths: list[int]
     tags_T: Ids | None = None
     """None if there are no tags."""
+    words_T: Ids | None = None
+    """Not 0 for the first token of a word that has an output; None if words have no outputs."""
 
     @property
     def tokens(self) -> int:
@@ -38,9 +40,25 @@ class Sequences:
     def slice(self, first: int, last: int) -> "Sequences":
         """The sequences from `first` to before `last`, which are not copied."""
         start, end = self._starts[first], self._starts[last]
-        segments_T, tags_T = (None if t is None else t[start:end] for t in (self.segments_T, self.tags_T))
+        optional = self.segments_T, self.tags_T, self.words_T
+        segments_T, tags_T, words_T = (None if t is None else t[start:end] for t in optional)
         lengths = self.lengths[first:last]
-        return Sequences(self.ids_T[start:end], self.positions_T[start:end], segments_T, lengths, tags_T)
+        return Sequences(self.ids_T[start:end], self.positions_T[start:end], segments_T, lengths, tags_T, words_T)
+
+    def word_places(self, width: int | None = None) -> npt.NDArray[np.int64]:
+        """The place of the first token of each word, [S, W], with -1 behind the last word of a sequence.
+
+        W is the largest number of words of a sequence, or `width`.
+        """
+        assert self.words_T is not None
+        places = np.flatnonzero(self.words_T)
+        first_S1 = np.searchsorted(places, self._starts)
+        counts_S = np.diff(first_S1)
+        width = max(1, int(counts_S.max(initial=0))) if width is None else width
+        places_SW = np.full((len(self), width), -1, dtype=np.int64)
+        columns = np.arange(len(places)) - first_S1[:-1].repeat(counts_S)
+        places_SW[np.arange(len(self)).repeat(counts_S), columns] = places
+        return places_SW
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -107,7 +125,14 @@ def make_sequences(
     lengths_S = np.diff(starts_S, append=len(places_T))
     positions_T = places_T - starts_S.repeat(lengths_S)
     segments_T = (~first_P).astype(np.int64).repeat(lengths_P) if joined and pair.second_segment else None
-    return Sequences(ids_T, positions_T, segments_T, lengths_S.tolist(), tags_T)
+    words_T = None
+    if texts.words is not None:
+        words_T = texts.words.take(sources_T, mode="clip") if len(texts.words) else np.zeros_like(places_T)
+        words_T[ends_P - 1] = words_T[starts_S] = 0
+        if texts.owned_N2 is not None:
+            first_T, last_T = (texts.owned_N2[:, side].repeat(lengths_S) for side in (0, 1))
+            words_T = np.where((positions_T > first_T) & (positions_T <= last_T), words_T, 0)
+    return Sequences(ids_T, positions_T, segments_T, lengths_S.tolist(), tags_T, words_T)
 
 
 def truncated_lengths(lengths_NW: npt.NDArray[np.int64], room: int) -> npt.NDArray[np.int64]:

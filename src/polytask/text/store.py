@@ -1,8 +1,9 @@
 """Token ids on disk: written once in batches, read as memory-mapped arrays. Knows no task and no data file.
 
 A store is a folder: `tokens` (all ids, one text after another), `offsets` (where each text starts, and the end),
-`labels`, `rows` (each example's row number in its source), `tags` (a number for each token, if words have tags), and
-`meta.json` with the sizes. It is written atomically.
+`labels`, `rows` (each example's row number in its source), `tags` (a number for each token, if words have tags),
+`words` (the label of the word that starts with a token, if words have labels), and `meta.json` with the sizes. It is
+written atomically.
 """
 
 import json
@@ -18,8 +19,11 @@ import numpy.typing as npt
 from polytask.disk.atomic import put_in_place
 from polytask.disk.hidden_folder import HiddenFolder
 from polytask.text.texts import Texts
+from polytask.types import NO_LABEL
 
 FORMAT = 1
+NO_WORD, UNLABELLED, FIRST_LABEL = 0, 1, 2
+"""In `words`: no word starts with the token, the word has no label, or its label's number plus 2."""
 LABEL_TYPES = {"int": "<i8", "float": "<f8"}
 PART_EXAMPLES = 2_000
 """Examples that are copied at once."""
@@ -42,6 +46,7 @@ class TokenStore:
         self.labels = _map(folder / "labels", LABEL_TYPES[header["label_type"]], count)
         self.rows = _map(folder / "rows", "<i8", count)
         self.tags = _map(folder / "tags", "<u2", header["tokens"]) if header.get("tagged") else None
+        self.words = _map(folder / "words", "<u2", header["tokens"]) if header.get("words") else None
         if self._offsets[0] != 0 or self._offsets[-1] != header["tokens"]:
             raise DamagedStore(f"{folder / 'offsets'}: does not match the number of tokens")
 
@@ -80,17 +85,32 @@ class TokenStore:
         lengths: npt.NDArray[np.int64] = np.diff(self._offsets).reshape(len(self), self.width)
         return lengths
 
+    def word_labels(self) -> npt.NDArray[np.int64]:
+        """Returns the labels of the words of each example: [N, W], with NO_LABEL where there is no label or no word."""
+        assert self.words is not None
+        places = np.flatnonzero(self.words)
+        first = np.searchsorted(places, self._offsets)  # the first word of each example
+        counts = np.diff(first)
+        labels_NW = np.full((len(self), int(counts.max(initial=0))), NO_LABEL, dtype=np.int64)
+        columns = np.arange(len(places)) - first[:-1].repeat(counts)
+        labels_NW[np.arange(len(self)).repeat(counts), columns] = self.words[places].astype(np.int64) - FIRST_LABEL
+        return labels_NW
+
     def write_part(self, folder: Path, indices: npt.NDArray[np.int64]) -> None:
         """Writes a store with these examples only."""
         vocabulary = 2 ** (8 * self._tokens.itemsize) - 1
         label_type: Literal["int", "float"] = "float" if self.labels.dtype.kind == "f" else "int"
         sizes = {"width": self.width, "vocabulary": vocabulary}
-        with StoreWriter(folder, **sizes, label_type=label_type, tagged=self.tags is not None) as writer:
+        has = {"tagged": self.tags is not None, "words": self.words is not None}
+        with StoreWriter(folder, **sizes, label_type=label_type, **has) as writer:
             for first in range(0, len(indices), PART_EXAMPLES):
                 some = indices[first : first + PART_EXAMPLES]
                 texts = [self.texts(i) for i in some.tolist()]
-                tags = [] if self.tags is None else [tags for i in some.tolist() for tags in self._slices(self.tags, i)]
-                writer.append(texts, self.labels[some].tolist(), self.rows[some].tolist(), tags)
+                tags, words = (
+                    [] if numbers is None else [part for i in some.tolist() for part in self._slices(numbers, i)]
+                    for numbers in (self.tags, self.words)
+                )
+                writer.append(texts, self.labels[some].tolist(), self.rows[some].tolist(), tags, words)
             writer.close(self.meta)
 
     def pieces(self, max_tokens: int) -> Iterator[tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]]:
@@ -107,17 +127,25 @@ class StoreWriter:
     """Appends examples to a store, which `close` puts in place. After an error, `with` leaves no files."""
 
     def __init__(
-        self, folder: Path, *, width: int, vocabulary: int, label_type: Literal["int", "float"], tagged: bool = False
+        self,
+        folder: Path,
+        *,
+        width: int,
+        vocabulary: int,
+        label_type: Literal["int", "float"],
+        tagged: bool = False,
+        words: bool = False,
     ):
         self._folder = folder
         self._width = width
         self._token_type = "<u2" if vocabulary < 65536 else "<i4"
         self._label_type = label_type
         self._tagged = tagged
+        self._words = words
         self._examples = 0
         self._num_tokens = 0
         self._hidden = HiddenFolder(folder)
-        names = ("tokens", "offsets", "labels", "rows", *(["tags"] if tagged else []))
+        names = ("tokens", "offsets", "labels", "rows", *(["tags"] if tagged else []), *(["words"] if words else []))
         self._files = {name: (self._hidden.path / name).open("wb") for name in names}
         self._files["offsets"].write(np.zeros(1, "<i8").tobytes())
 
@@ -127,10 +155,12 @@ class StoreWriter:
         labels: Sequence[int | float],
         rows: Sequence[int],
         tags: Sequence[npt.NDArray[np.integer]] = (),
+        words: Sequence[npt.NDArray[np.integer]] = (),
     ) -> None:
         """Appends examples: the ids of their texts, their labels as numbers, and their row numbers in the source.
 
-        `tags` has the numbers of the tags of each text, one text after another, if the store is tagged.
+        `tags` has the numbers of the tags of each text, one text after another, if the store is tagged; `words` has
+        those of its words' labels in the same way.
         """
         assert len(texts) == len(labels) == len(rows)
         assert all(len(example) == self._width for example in texts)
@@ -142,9 +172,10 @@ class StoreWriter:
         self._files["offsets"].write(ends.astype("<i8").tobytes())
         self._files["labels"].write(np.array(labels, LABEL_TYPES[self._label_type]).tobytes())
         self._files["rows"].write(np.array(rows, "<i8").tobytes())
-        if self._tagged:
-            assert [len(text) for text in tags] == [len(text) for text in flat]
-            self._files["tags"].write(np.concatenate(tags).astype("<u2").tobytes())
+        for name, numbers in (("tags", tags), ("words", words)):
+            if name in self._files:
+                assert [len(text) for text in numbers] == [len(text) for text in flat]
+                self._files[name].write(np.concatenate(numbers).astype("<u2").tobytes())
         self._examples += len(texts)
         self._num_tokens = int(ends[-1])
 
@@ -158,6 +189,7 @@ class StoreWriter:
             "token_type": self._token_type,
             "label_type": self._label_type,
             **({"tagged": True} if self._tagged else {}),
+            **({"words": True} if self._words else {}),
             "meta": dict(meta),
         }
         for file in self._files.values():

@@ -173,10 +173,12 @@ def encode_tagged(
     tokenizer: TextTokenizer, texts: Sequence[str], words: Sequence[Sequence[TaggedWord]], ids_of: dict[str, int]
 ) -> list[TaggedIds]:
     """Returns the token ids of each text, and the ids of the tags of its words (`ids_of`; UNTAGGED if missing)."""
-    encoded = []
-    for (ids, starts), tagged in zip(tokenizer.encode_with_starts(texts), words, strict=True):
-        tags = np.array([UNTAGGED, *(ids_of.get(word.tag, UNTAGGED) for word in tagged)], dtype=np.uint16)
-        # A token belongs to the last word that starts at or before it; 0: before the first word.
-        places = np.searchsorted([word.start for word in tagged], starts, side="right")
-        encoded.append(TaggedIds(ids, tags[places]))
-    return encoded
+    both = zip(tokenizer.encode_with_starts(texts), words, strict=True)
+    return [TaggedIds(ids, tags_of(starts, tagged, ids_of)) for (ids, starts), tagged in both]
+
+
+def tags_of(starts: npt.NDArray[np.integer], words: Sequence[TaggedWord], ids_of: dict[str, int]) -> TagIds:
+    """Returns the id of the tag of each token, given the first character of each token."""
+    tags = np.array([UNTAGGED, *(ids_of.get(word.tag, UNTAGGED) for word in words)], dtype=np.uint16)
+    # A token belongs to the last word that starts at or before it; 0: before the first word.
+    return tags[np.searchsorted([word.start for word in words], starts, side="right")]

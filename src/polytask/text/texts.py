@@ -22,6 +22,11 @@ class Texts:
     """The number of tokens of each text."""
     tags: Ids | None = None
     """The tag of each token of `ids`; None if there are no tags."""
+    words: Ids | None = None
+    """A number for each token of `ids`: not 0 if it is the first token of a word that has an output (`tags` heads)."""
+    owned_N2: npt.NDArray[np.int64] | None = None
+    """Of windows (`windows.cut_windows`), the part of each text whose words have their output here: the first token,
+    counted from the start of the text, and the one after the last."""
 
     @classmethod
     def of(cls, texts: "Sequence[tuple[Ids, ...]] | Texts") -> "Texts":
@@ -35,7 +40,8 @@ class Texts:
 
     def take(self, indices: npt.NDArray[np.integer]) -> "Texts":
         """Some of the examples, in this order."""
-        return Texts(self.ids, self.starts_NW[indices], self.lengths_NW[indices], self.tags)
+        owned_N2 = None if self.owned_N2 is None else self.owned_N2[indices]
+        return Texts(self.ids, self.starts_NW[indices], self.lengths_NW[indices], self.tags, self.words, owned_N2)
 
     def repeated(self, copies: int) -> "Texts":
         """Each example with its texts repeated `copies` times."""
@@ -69,7 +75,8 @@ class Texts:
         starts_NW = ends_NW - lengths_NW
         sources = (first_NW - starts_NW).ravel().repeat(lengths_NW.ravel())
         sources += np.arange(len(sources))
-        return Texts(self.ids[sources], starts_NW, lengths_NW, None if self.tags is None else self.tags[sources])
+        tags, words = (None if numbers is None else numbers[sources] for numbers in (self.tags, self.words))
+        return Texts(self.ids[sources], starts_NW, lengths_NW, tags, words)
 
     def __len__(self) -> int:
         return len(self.lengths_NW)

@@ -144,6 +144,14 @@ class TextTokenizer:
         pairs = [np.array(pairs, dtype=np.int32).reshape(-1, 2) for pairs in kept]
         return [(pairs_T2[:, 0], pairs_T2[:, 1]) for pairs_T2 in pairs]
 
+    def encode_whole_with_starts(
+        self, texts: Sequence[str]
+    ) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
+        """Returns what `encode_with_starts` does, for all tokens of each text."""
+        plain = [SURROGATES.sub("\ufffd", text) for text in texts]
+        pairs = [np.array(pairs, dtype=np.int32).reshape(-1, 2) for pairs in self._pairs(plain)]
+        return [(pairs_T2[:, 0], pairs_T2[:, 1]) for pairs_T2 in pairs]
+
     def _encode_whole(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         return [np.array(ids, dtype=np.int32) for ids in self._kept_tokens(texts, self._encode)]
 

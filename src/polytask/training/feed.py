@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from polytask import seeds
@@ -19,6 +20,7 @@ from polytask.stream import Stream
 from polytask.text.packing import InputFormat, Packer, Part
 from polytask.text.sequences import Sequences
 from polytask.text.texts import texts_of
+from polytask.text.windows import WindowedExamples, with_words
 from polytask.training.memory import Memory
 from polytask.types import Draw, TokenizedExamples, has_label
 
@@ -101,18 +103,32 @@ class Feed:
         teacher_outputs: Mapping[str, Tensor] | None = None,
         memory: Memory | None = None,
     ) -> None:
-        self.examples = examples
         self.packer = packer
         self.seed = seed
         self.formats = formats or {}
         """How each task's examples are turned into sequences (`MultiTaskModel.input_format`)."""
-        self.teacher_outputs = teacher_outputs or {}
+        self.examples = {task: self._windows(task, own) for task, own in examples.items()}
+        self.teacher_outputs: dict[str, Tensor] = {}
         """The outputs of each task's teacher for its examples, in their order."""
         self.memory = memory
+        self.use_teachers(teacher_outputs or {})
         self.given = dict.fromkeys(examples, 0)
         """The number of examples drawn per task."""
-        self.order = ExampleOrder({task: len(own) for task, own in examples.items()}, seed)
+        self.order = ExampleOrder({task: len(own) for task, own in self.examples.items()}, seed)
         self._ahead: dict[str, _Ahead] = {}
+
+    def _windows(self, task: str, examples: TokenizedExamples) -> TokenizedExamples:
+        """Return the examples, or the windows of long texts if the task has an output for each word."""
+        form = self.formats.get(task, InputFormat())
+        size = self.packer.max_length - 2
+        return examples if form.stride is None else WindowedExamples(examples, size, form.window_stride(size))
+
+    def use_teachers(self, outputs: Mapping[str, Tensor]) -> None:
+        """Set the outputs of the tasks' teachers for the examples that the feed was made with."""
+        self.teacher_outputs = dict(outputs)
+        for task, examples in self.examples.items():
+            if task in outputs and isinstance(examples, WindowedExamples):
+                self.teacher_outputs[task] = torch.from_numpy(examples.cut(outputs[task].numpy(), 0))
 
     def next_batch(self, draws: Sequence[Draw], per_task_gradients: bool = False, static_shape: bool = False) -> Batch:
         """Pack the next examples of these tasks; with `per_task_gradients`, also each task in its own stream."""
@@ -158,6 +174,7 @@ class Feed:
             for one in chosen
             if one.task in self.teacher_outputs
         }
+        outputs |= {task: with_words(outputs[task], len(w[0])) for task, w in stream.words.items() if task in outputs}
         return replace(stream, teacher_outputs=outputs)
 
     def _part(self, chosen: _Chosen) -> Part:

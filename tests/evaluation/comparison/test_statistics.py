@@ -16,6 +16,7 @@ from polytask.evaluation.comparison.statistics import (
     swapped,
 )
 from polytask.evaluation.metrics import METRICS, Metric
+from polytask.kinds.tokens import tallies
 
 COUNTED = [metric for metric in METRICS if metric.from_margins is not None]
 CORRELATIONS = [metric for metric in METRICS if metric.name in ("pearson", "spearman")]
@@ -45,6 +46,10 @@ def test_influence_of_counts_is_the_jackknife(metric: Metric, seed: int) -> None
     if metric.kinds == ("multilabel",):
         gold = rng.integers(0, 2, (60, 4))
         predicted = np.where(rng.random((60, 4)) < 0.7, gold, 1 - gold)
+    if metric.kinds == ("tokens",):
+        tags = [[["O", "B-X", "I-X", "B-Y"][k] for k in rng.integers(0, 4, 1 + n % 7)] for n in range(60)]
+        guessed = [[tag if rng.random() < 0.7 else "B-X" for tag in row] for row in tags]
+        gold, predicted = tallies(tags, guessed, "XY", "bio")
     found = influence(metric, gold, predicted, number)
     np.testing.assert_allclose(found, left_out(metric, gold, predicted), atol=1e-12)
     assert found.sum() == pytest.approx(0, abs=1e-9)

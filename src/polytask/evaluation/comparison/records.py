@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from polytask.evaluation.comparison.statistics import CORRELATIONS
 from polytask.evaluation.intervals import CONFIDENCE
-from polytask.evaluation.metrics import Metric, check_metric, metrics_for
+from polytask.evaluation.metrics import DIMENSIONS, Metric, check_metric, metrics_for
 from polytask.types import LabelKind
 
 Array = NDArray[Any]
@@ -36,7 +36,8 @@ class TaskData:
     """The number of classes (2 for yes_no); not used for scores and options."""
     metric: str
     gold: Array
-    """[N]: class numbers, 0 / 1, scores, or indices of options; [N, C] of 0 / 1 for several classes per row."""
+    """[N]: class numbers, 0 / 1, scores, or indices of options; [N, C] of 0 / 1 for several classes per row; [N, 3, C]
+    counts for tags."""
     predictions: Mapping[str, Array]
     """For each variant [S, N], or [S, N, C]: a row for each seed, in the order of the study's seeds."""
 
@@ -44,7 +45,7 @@ class TaskData:
         check_metric(self.metric, self.kind, f"task {self.name}: metric")
         if self.name == MEAN:
             raise ValueError(f"a task cannot be called {MEAN!r}, which is the name of the mean over tasks")
-        if self.gold.ndim != (2 if self.kind == "multilabel" else 1) or len(self.gold) < 2:
+        if self.gold.ndim != DIMENSIONS.get(self.kind, 1) or len(self.gold) < 2:
             raise ValueError(f"task {self.name}: gold must be a list of at least 2 labels, found {self.gold.shape}")
         for variant, predicted in self.predictions.items():
             if len(predicted) == 0 or predicted.shape[1:] != self.gold.shape:
@@ -52,7 +53,8 @@ class TaskData:
                     f"task {self.name}, variant {variant}: predictions must be {['seeds', *self.gold.shape]},"
                     f" found {predicted.shape}"
                 )
-            if self.kind not in ("score", "choice") and not ((predicted >= 0) & (predicted < self.classes)).all():
+            has_classes = self.kind not in ("score", "tokens", "choice")
+            if has_classes and not ((predicted >= 0) & (predicted < self.classes)).all():
                 raise ValueError(f"task {self.name}, variant {variant}: classes must be in [0, {self.classes - 1}]")
 
     @classmethod

@@ -41,8 +41,9 @@ from numpy.typing import NDArray
 from scipy import special
 
 from polytask.evaluation.intervals import BATCH_NUMBERS
-from polytask.evaluation.label_sets import margins_of_sets, rows_of_margins
+from polytask.evaluation.label_sets import rows_of_margins
 from polytask.evaluation.metrics import Metric, margins, ranks
+from polytask.evaluation.spans import rows_of_tallies
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -60,7 +61,9 @@ def influence(metric: Metric, gold: Array, predicted: Array, classes: int) -> Fl
         values = metric.row_values(gold, predicted)
         return np.asarray(values - values.mean(), np.float64)
     if metric.from_margins is not None and gold.ndim == 2:
-        return _jackknife_of_sets(metric, gold, predicted)
+        return _jackknife_of_rows(metric, gold, predicted, rows_of_margins)
+    if metric.from_margins is not None and gold.ndim == 3:
+        return _jackknife_of_rows(metric, gold, predicted, rows_of_tallies)
     if metric.from_margins is not None:
         return _jackknife(metric, gold, predicted, classes)
     if not np.isfinite(predicted).all():  # a run that diverged has a correlation of 0 for any examples
@@ -102,13 +105,15 @@ def _jackknife(metric: Metric, gold: Array, predicted: Array, classes: int) -> F
     return influences
 
 
-def _jackknife_of_sets(metric: Metric, gold_NC: Array, predicted_NC: Array) -> Floats:
-    """Leaves out each row, where rows have several classes."""
+def _jackknife_of_rows(
+    metric: Metric, gold: Array, predicted: Array, rows_of: Callable[[Array, Array], Array]
+) -> Floats:
+    """Leaves out each row, where rows have several classes or words; `rows_of` returns their parts of the margins."""
     assert metric.from_margins is not None
-    all_rows = margins_of_sets(gold_NC, predicted_NC)
-    n, batch = len(gold_NC), max(1, BATCH_NUMBERS // (3 * gold_NC.shape[1]))
-    parts = (slice(start, start + batch) for start in range(0, n, batch))
-    rows = (rows_of_margins(gold_NC[part], predicted_NC[part]) for part in parts)
+    n, batch = len(gold), max(1, BATCH_NUMBERS // (3 * gold.shape[-1]))
+    parts = [slice(start, start + batch) for start in range(0, n, batch)]
+    all_rows = np.sum([rows_of(gold[part], predicted[part]).sum(0) for part in parts], axis=0)
+    rows = (rows_of(gold[part], predicted[part]) for part in parts)
     without = np.concatenate([metric.from_margins(all_rows - some) for some in rows])
     influences: Floats = (n - 1) * (without.mean() - without)
     return influences
