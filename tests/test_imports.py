@@ -33,7 +33,7 @@ MAY: dict[str, set[str]] = {
     "evaluation": {"heads.base", "methods", "model", "plugins", "text"},
     "tasks": {"evaluation.metrics", "text"},
     "training": {"kernels", "model", "text", *BASES},
-    "recipe": {"tasks"},
+    "recipe": {"methods", "tasks"},
     "build": {"encoders", "kernels", "methods", "model", "pretrained", "recipe", "text", *TABLES},
     "contracts": {"adapters", "build", "encoders", "methods", "model", "plugins", "recipe", "text", *BASES},
     "reports": {"evaluation", "text"},
@@ -43,7 +43,10 @@ MAY: dict[str, set[str]] = {
         *BASES,
     },
     "serving": {"encoders", "machine", "runs.bundle", "tasks", "text"},
-    "export": {"build", "encoders", "model", "pretrained", "recipe", "runs.bundle", "runs.folder", "text"},
+    "export": {
+        *("build", "encoders", "methods", "model", "plugins", "pretrained", "recipe", "runs.bundle", "runs.folder"),
+        "text",
+    },
     "studies": {"build", "evaluation", "machine", "plugins", "recipe", "reports", "runs", "text"},
     "tuning": {
         *("build", "evaluation", "machine", "methods", "plugins", "recipe", "reports", "runs", "studies", "tasks"),

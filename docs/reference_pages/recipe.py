@@ -48,7 +48,7 @@ def page() -> str:
         (
             "Adding tasks: `add: {...}`",
             typing.get_args(hints["add"])[0],
-            "Read by `polytask add-task RUN RECIPE` only: see [adding a task](../adding-a-task.md).",
+            "Read by `polytask add-task` and `polytask add-class` only: see [adding a task](../adding-a-task.md).",
         ),
     ]
     lines = [INTRO]

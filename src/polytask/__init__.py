@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from polytask.recipe.records import Recipe
     from polytask.recipe.starter import start_recipe
     from polytask.recipe.task_classes import Choice, Classes, MultiLabel, Score, Tokens, YesNo
-    from polytask.runs.add import add_task, start_adding
+    from polytask.runs.add import add_class, add_task, start_adding, start_adding_class
     from polytask.runs.finish import Finished
     from polytask.runs.prepare import Prepared, describe_task, prepare
     from polytask.runs.pretrain import Pretrained, pretrain, start_pretraining
@@ -83,6 +83,7 @@ __all__ = [
     "WordEffect",
     "YesNo",
     "__version__",
+    "add_class",
     "add_task",
     "combine",
     "compare_runs",
@@ -105,6 +106,7 @@ __all__ = [
     "rehearse",
     "run_contracts",
     "start_adding",
+    "start_adding_class",
     "start_pretraining",
     "start_recipe",
     "start_training",
@@ -120,7 +122,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "runs.add": ("add_task", "start_adding"),
+    "runs.add": ("add_class", "add_task", "start_adding", "start_adding_class"),
     "contracts.run": ("Outcome", "run_contracts"),
     "methods": ("TABLES", "options_of"),
     "plugins.files": ("registered_methods",),

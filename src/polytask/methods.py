@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "polytask.methods"
 METRIC = "metric"
+KIND = "kind"
 
 
 class Tables(Mapping[str, dict[str, Callable[..., Any]]]):
@@ -54,8 +55,11 @@ METRICS: dict[str, Callable[..., Any]] = {}
 """The registered metric functions. polytask's own metrics are records in evaluation/metrics.py."""
 
 
-def table_of(table: str) -> dict[str, Callable[..., Any]]:
-    """The methods of a table, or the registered metrics."""
+def table_of(table: str) -> dict[str, Any]:
+    """The methods of a table, the registered metrics, or the kinds of labels, which are objects."""
+    if table == KIND:
+        kinds: dict[str, Any] = import_module("polytask.kinds.table").KINDS
+        return kinds
     return METRICS if table == METRIC else TABLES[table]
 
 
@@ -114,8 +118,26 @@ _loading: ContextVar[Origin | None] = ContextVar("loading", default=None)
 
 
 def put(entry: Registered) -> None:
-    table_of(entry.table)[entry.name] = entry.method
+    table_of(entry.table)[entry.name] = _kind(entry) if entry.table == KIND else entry.method
     REGISTERED[entry.table, entry.name] = entry
+
+
+def _kind(entry: Registered) -> Any:
+    kind = entry.method()
+    kind.name, kind.form, kind.version = entry.name, form_of_class(entry.method), entry.origin.version
+    return kind
+
+
+def form_of_class(kind: Any) -> str | None:
+    """The built-in kind whose form a user's kind has: the one it names, or the one it derives from."""
+    form: str | None = getattr(kind, "form", None) or getattr(kind, "name", None)
+    return form
+
+
+def form_of(kind: Any) -> Any:
+    """The built-in kind whose form a kind has, which may be that of a plug-in."""
+    entry = REGISTERED.get((KIND, kind))
+    return kind if entry is None else form_of_class(entry.method)
 
 
 def remove(entry: Registered) -> None:
@@ -153,7 +175,7 @@ def source_of(method: Callable[..., Any]) -> str:
 
 
 # --- the search -------------------------------------------------------------------------------------------------------
-def find_method(table: str, name: str, where: str) -> Callable[..., Any]:
+def find_method(table: str, name: str, where: str) -> Any:
     """The method that a recipe names. Installed packages may add it; an unknown name is an error that lists all."""
     methods = table_of(table)
     if name not in methods:

@@ -29,12 +29,18 @@ class Bounds:
         return f"in {self.ends[0]}{self.low}, {self.high}{self.ends[1]}"
 
 
+OPEN = "open"
+"""Marks a choice to which plug-ins can add names: `Annotated[Literal[...], OPEN]`. Whether a name exists is checked
+when the plug-ins are known."""
+OpenKind = Annotated[LabelKind, OPEN]
 Positive = Annotated[float, Bounds(0, ends="()")]
 NonNegative = Annotated[float, Bounds(0)]
 Share = Annotated[float, Bounds(0, 1)]
 Rate = Annotated[float, Bounds(0, 1, "[)")]
 Count = Annotated[int, Bounds(1, 10**9)]
 Size = Annotated[int, Bounds(1, 2**16)]
+ABSTAINING: tuple[LabelKind, ...] = ("classes", "yes_no", "tokens", "choice")
+"""The kinds of labels that `abstain_below` is for: those whose predictions have one probability."""
 MaxLength = Annotated[int, Bounds(4, 10**6)]
 """At least 4: a pair has three special tokens."""
 MOST_TEXTS = 8
@@ -67,9 +73,10 @@ class TaskSpec:
     """One task of a recipe."""
 
     name: str
-    kind: LabelKind
-    """classes (two or more), yes_no, score (a number in a range), multilabel (any number of classes per row),
-    tokens (a tag for each word), choice (one of the row's options), or text (plain text without labels)."""
+    kind: OpenKind
+    """classes (two or more), yes_no, score (a number in a range), multilabel (any number of classes per row), tokens (a
+    tag for each word), choice (one of the row's options), text (plain text without labels), or a kind that a plug-in
+    registers."""
     text: tuple[str, ...]
     """Column with the text, or a list of two to eight columns with texts that belong together. For kind tokens, texts
     or lists of words."""
@@ -115,8 +122,8 @@ class TaskSpec:
     """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder. A name
     without a module is a metric that a plug-in registers."""
     abstain_below: Share | None = None
-    """For classes, yes_no and choice: a prediction whose highest probability is lower has no label. Default: always a
-    label."""
+    """For classes, yes_no and choice: a prediction whose highest probability is lower has no label. For tokens: spans
+    with a lower probability are left out. Default: always a label."""
     weight: Positive = 1.0
     """Factor of the task's loss, in addition to `train.loss_scale`."""
     standardize: bool = True
@@ -268,10 +275,17 @@ class AddSettings:
     """frozen: only the new tasks' parameters are trained, so the old tasks' predictions stay bit-identical. measured:
     all parameters are trained, and the old tasks are evaluated before and after."""
     max_drop: NonNegative | None = 1.0
-    """For measured: how many points (hundredths) an old task's primary metric on dev may drop. If one drops more, no
-    model is saved. null: any number."""
+    """For measured, and for the task of add-class: how many points (hundredths) the primary metric of old rows on dev
+    may drop. If one drops more, no model is saved. null: any number."""
     distill: Share = 0.0
     """For measured: weight of the old model's outputs in the loss of remembered examples. 0: labels only. 1: outputs
     only."""
     run: str | None = None
     """The finished run. `polytask add-task` sets it."""
+    task: str | None = None
+    """The task that gets a new class. `polytask add-class` sets it."""
+    new_class: str | None = None
+    """The new class of that task. `polytask add-class` sets it."""
+    rehearse: Annotated[int, Bounds(0, 10**9)] | None = None
+    """For add-class: how many of the task's old training rows are trained on again, in a random sample. 0: none, so
+    that the old training file is not needed. Default: all."""

@@ -41,6 +41,13 @@ class LabelSpace:
     """For several classes per row: what separates them in a column of text."""
     scheme: TagScheme | None = None
     """For tags of words: how they mark spans."""
+    own_kind: "LabelKind | None" = None
+    """The kind of a plug-in (`polytask.register`), whose labels have the form of `kind`; None: `kind` itself."""
+
+    @property
+    def kind_name(self) -> "LabelKind":
+        """The name of the kind in the table of kinds."""
+        return self.own_kind or self.kind
 
     def scaled(self, score: float) -> float:
         """Maps a score from the range to [0, 1], which is what heads learn."""
@@ -126,7 +133,8 @@ class Prediction:
     truncated: bool = False
     """Whether tokens were cut off, because there are more than the model's `max_length`."""
     abstained: bool = False
-    """Whether the label is None because no class has a probability of at least `abstain_below`."""
+    """Whether the label is None because no class has a probability of at least `abstain_below`. For tags of words:
+    whether spans with a lower probability were left out."""
     words: tuple[tuple[int, int], ...] | None = None
     """For tags of words: the first character of each word, and the one after its last."""
     word_texts: tuple[str, ...] | None = None

@@ -42,17 +42,25 @@ def test_skipped_rows_are_counted(cli: Any, tiny_run: Finished, tmp_path: Path) 
     assert "opinion: 2 broken rows were skipped (broken_rows: skip)" in said.out
 
 
-def test_code_inside_a_runs_folder_is_not_run(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
+def test_a_function_of_a_run_from_elsewhere_runs_only_if_it_is_trusted(
+    cli: Any, tiny_run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYTASK_CONFIG", str(tmp_path / "config"))
     run = tmp_path / "run"
     shutil.copytree(tiny_run.folder, run, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
-    (run / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nf = max\n")
+    source = f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef f(gold, predicted):\n    return 0.5\n"
+    (run / "evil.py").write_text(source)
     recipe = (run / "recipe.yaml").read_text()
     assert "metrics: []" in recipe
     (run / "recipe.yaml").write_text(recipe.replace("metrics: []", "metrics: [evil:f]"))
     said = cli("evaluate", run)
     assert said.code == 1
-    assert "is inside the run's folder, and code from there is never run" in said.err
+    assert "evil.py: this plug-in is not trusted (SHA-256 " in said.err
     assert not (tmp_path / "ran").exists()
+    trusted = cli("evaluate", run, "--trust-plugins")
+    assert trusted.code == 0, trusted.err
+    assert (tmp_path / "ran").exists()
+    assert cli("evaluate", run).code == 0  # remembered
 
 
 def test_the_report_is_written_again(cli: Any, tiny_run: Finished) -> None:

@@ -11,13 +11,14 @@ from typer.testing import CliRunner
 from polytask import TABLES, UserError, contracts, run_contracts
 from polytask.cli.main import make_app
 from polytask.contracts.run import MODULES, check
-from polytask.methods import METRIC, Origin, Registered
+from polytask.methods import KIND, METRIC, Origin, Registered
 
 GOOD = """
 import torch
 from polytask import register
 from polytask.adapters.ia3 import Ia3
 from polytask.heads.linear import LinearHead
+from polytask.kinds.score import Score
 from polytask.losses.focal import Focal
 from polytask.optim.lion import Lion
 from polytask.policies.sum import WeightedSum
@@ -28,6 +29,7 @@ for table, name, base in [("adapter", "a", Ia3), ("head", "h", LinearHead), ("lo
                           ("optimizer", "o", Lion), ("policy", "p", WeightedSum), ("regularizer", "r", RDrop),
                           ("sampler", "s", Power)]:
     register(table, name, type(name, (base,), {"__init__": base.__init__}))
+register("kind", "k", type("k", (Score,), {"examples": (1, 2.5, "5", 3, 4, 1.5)}))
 register("metric", "m", lambda gold, predicted: float((gold == predicted).mean()))
 """
 BAD = {
@@ -160,7 +162,7 @@ def new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_table_has_a_contract() -> None:
-    assert MODULES.keys() == {*TABLES, METRIC}
+    assert MODULES.keys() == {*TABLES, METRIC, KIND}
 
 
 def test_a_good_method_of_every_table_passes(tmp_path: Path) -> None:

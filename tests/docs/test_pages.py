@@ -43,7 +43,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(words: list[str], tiny: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> str:
     takes_settings = words[1] in ("train", "check", "pretrain", "interference")
-    if words[1] == "add-task":  # the encoder is that of the run; a tiny one that learned nothing drops by chance
+    if words[1] in ("add-task", "add-class"):  # the encoder is the run's; one that learned nothing drops by chance
         tiny, takes_settings = [*(s for s in tiny if not s.startswith("encoder")), "add.max_drop=100"], True
     extra = [w for setting in tiny for w in ("--set", setting)] if takes_settings else []
     if words[1] == "interference" and "--every" not in words:  # a tiny run is too short for the default
@@ -143,11 +143,13 @@ def test_the_plug_in_shown_works(
 ) -> None:
     page = ROOT / "docs" / "plugins.md"
     monkeypatch.setenv("POLYTASK_CONFIG", str(workplace / "config"))
-    (workplace / "my_adapter.py").write_text(blocks(page, "python")[0], encoding="utf-8")
+    for name, block in zip(("my_adapter.py", "my_kind.py"), blocks(page, "python"), strict=True):
+        (workplace / name).write_text(block, encoding="utf-8")
     (workplace / "recipe.yaml").write_text(blocks(page, "yaml")[0], encoding="utf-8")
     printed = [run(words, tiny_settings, monkeypatch, capsys) for words in commands(page)]
     assert "All 12 checks passed." in printed[0]
-    assert printed[-1].startswith("opinion: ")
+    assert printed[-2].startswith("opinion: ")
+    assert "All 9 checks passed." in printed[-1]
     use_plugins([])
 
 

@@ -36,19 +36,6 @@ class SilentText(TextHead, Silent):
         raise NotImplementedError
 
 
-class Rows:
-    """A split whose labels alone matter."""
-
-    def __init__(self, labels: Any) -> None:
-        self.labels = np.asarray(labels)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def tokens(self, index: int) -> Any:
-        raise NotImplementedError
-
-
 def compared(head: Head, gold: Any, before: Tensor, after: Tensor, metric: str | None = None) -> OldTask:
     def report(outputs: Tensor) -> EvalReport:
         true, said = gold, None
@@ -60,7 +47,7 @@ def compared(head: Head, gold: Any, before: Tensor, after: Tensor, metric: str |
 
     spec = TaskSpec("task", head.labels.kind, ("text",), "label", "train.csv", "dev.csv", metric=metric)
     sides = ((report(outputs), {"task": outputs}) for outputs in (before, after))
-    return before_and_after({"task": head}, {"task": Rows(gold)}, *sides, {"task": spec})["task"]
+    return before_and_after({"task": head}, {"task": np.asarray(gold)}, *sides, {"task": spec})["task"]
 
 
 @pytest.mark.parametrize(("kind", "metric"), [("classes", "accuracy"), ("classes", "f1"), ("score", "pearson")])

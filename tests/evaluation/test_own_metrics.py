@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from polytask.evaluation.own_metrics import own_metrics, primary_of
+from polytask.evaluation.own_metrics import own_metrics, primary_of, trust_functions
 from polytask.evaluation.scoring import Predictions, score
+from polytask.plugins.trust import trust_plugin
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import recipe_to_mapping
 from polytask.settings import TaskSpec
@@ -45,15 +46,27 @@ tasks:
 """
 
 
+@pytest.fixture(autouse=True)
+def new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYTASK_CONFIG", str(tmp_path / "config"))
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
+    """A file with functions, which the user has trusted."""
     path = tmp_path / "mine.py"
     path.write_text(MODULE)
+    trust_plugin(path)
     return path
 
 
 def spec(*metrics: str, metric: str | None = None) -> TaskSpec:
     return TaskSpec("mood", "classes", ("t",), "l", "a.csv", "b.csv", metrics=metrics, metric=metric)
+
+
+def trusted(task: TaskSpec) -> TaskSpec:
+    trust_functions([task])
+    return task
 
 
 def scored(task: TaskSpec, gold: Any, predicted: Any) -> TaskScore:
@@ -100,10 +113,10 @@ def test_errors_name_the_task_and_the_function(file: Path, reference: str, messa
 def test_a_name_that_is_taken_and_a_module_that_fails(tmp_path: Path) -> None:
     (tmp_path / "same.py").write_text("def f1(gold, predicted):\n    return 0.0\n")
     with pytest.raises(UserError, match="a metric called f1 already exists"):
-        own_metrics(spec(f"{tmp_path}/same.py:f1"))
+        own_metrics(trusted(spec(f"{tmp_path}/same.py:f1")))
     (tmp_path / "exits.py").write_text("raise SystemExit(3)\n")
     with pytest.raises(UserError, match="cannot be imported: SystemExit: 3"):
-        own_metrics(spec(f"{tmp_path}/exits.py:f"))
+        own_metrics(trusted(spec(f"{tmp_path}/exits.py:f")))
 
 
 def test_modules_are_looked_up_next_to_the_recipe(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +134,23 @@ def test_modules_are_looked_up_next_to_the_recipe(file: Path, monkeypatch: pytes
     over = elsewhere / "over.yaml"
     over.write_text("base: ../recipe.yaml\nseed: 3\n")
     assert read_recipe(over).tasks["mood"].metrics == task.metrics
+
+
+def test_nothing_runs_before_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file, a module and a package on the path; a module of an installed package needs no trust."""
+    code = f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef f(gold, predicted):\n    return 1.0\n"
+    monkeypatch.syspath_prepend(str(tmp_path / "path"))
+    (tmp_path / "path" / "own_package").mkdir(parents=True)
+    for name in ("path/own_package/__init__.py", "path/own_package/inner.py", "path/own_module.py", "own_file.py"):
+        (tmp_path / name).write_text(f"# {name}\n{code}")
+    for module in (f"{tmp_path}/own_file.py", "own_module", "own_package.inner"):
+        (tmp_path / "ran").unlink(missing_ok=True)
+        with pytest.raises(UserError, match=r"recipe: tasks.mood.metrics: .*: this plug-in is not trusted .SHA-256"):
+            own_metrics(spec(f"{module}:f"))
+        assert not (tmp_path / "ran").exists()
+        assert own_metrics(trusted(spec(f"{module}:f")))[0].name == "f"
+        assert (tmp_path / "ran").exists()
+    assert own_metrics(spec("sklearn.metrics:cohen_kappa_score"))
 
 
 @pytest.mark.parametrize("reference", [":distance", "mine:", "mine:not a name"])

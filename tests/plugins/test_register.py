@@ -86,7 +86,7 @@ def test_a_registered_method_is_one_of_the_table() -> None:
     ("table", "name", "method", "message"),
     [
         ("adaptor", "mine", Mine, "there is no table 'adaptor' \\(did you mean adapter\\?\\)"),
-        ("kind", "mine", Mine, "kinds of tasks cannot be registered"),
+        ("kind", "mine", Mine, "Mine must derive from polytask.kinds.base.Kind"),
         ("adapter", "My-Own", Mine, "a name must have 1 to 64 lower-case letters"),
         ("adapter", "pal", Mine, "polytask has its own adapter of this name"),
         ("metric", "accuracy", max, "polytask has its own metric of this name"),

@@ -17,6 +17,8 @@ TITLES = {
     "warning": ("Warnings: likely a mistake", "bold yellow"),
     "note": ("Notes: good to know", "bold"),
 }
+COUNTED = {None: "rows", "bio": "spans", "bioes": "spans", "plain": "words"}
+"""What has a label, by the scheme of the tags of words; None for other kinds."""
 
 
 def run(
@@ -78,7 +80,7 @@ def data_table(prepared: "polytask.Prepared") -> Table:
     for name, task in prepared.tasks.items():
         about = polytask.describe_task(task, prepared)
         for split, data in about.data.items():
-            row = (f"{data['rows']:,}", f"{data['skipped']:,}", balance(data["labels"]))
+            row = (f"{data['rows']:,}", f"{data['skipped']:,}", balance(data["labels"], COUNTED[task.labels.scheme]))
             lengths = data["lengths"]
             table.add_row(
                 mark_trained(name, about.trained),
@@ -91,9 +93,9 @@ def data_table(prepared: "polytask.Prepared") -> Table:
     return table
 
 
-def balance(labels: Mapping[str, Any]) -> str:
-    """The labels in short: `5 classes, 90 to 210 rows each`, `no 60, yes 60`, `0 to 5`, `3 to 4 options`, or
-    `none` for plain text."""
+def balance(labels: Mapping[str, Any], counted: str = "rows") -> str:
+    """The labels in short: `5 classes, 90 to 210 rows each`, `no 60, yes 60`, `0 to 5`, `3 to 4 options`, or `none` for
+    plain text."""
     if not labels:
         return "none"
     if "edges" in labels:
@@ -105,7 +107,7 @@ def balance(labels: Mapping[str, Any]) -> str:
         return ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
     spread = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
     without = f", {labels['without_class']:,} without a class" if labels.get("without_class") else ""
-    return f"{len(names)} classes, {spread} rows each{without}"
+    return f"{len(names)} classes, {spread} {counted} each{without}"
 
 
 def budget_table(prepared: "polytask.Prepared") -> Table:

@@ -7,6 +7,7 @@ import typer
 
 import polytask
 from polytask.cli.console import echo
+from polytask.cli.options import TrustPlugins
 
 
 def run(
@@ -29,10 +30,16 @@ def run(
         int | None,
         typer.Option(help="Maximum sequence length in tokens; required if the files differ.", show_default=False),
     ] = None,
+    plugin: Annotated[
+        list[str],
+        typer.Option("--plugin", metavar="FILE", help="A plug-in with methods of the files. Repeatable."),
+    ] = [],  # noqa: B006
+    trust_plugins: TrustPlugins = False,
 ) -> None:
     """Combine exported tasks of one or several runs into one model.
 
-    All files must have been trained on the same encoder.
+    All files must have been trained on the same encoder. Methods of plug-ins need their files: those of ENCODER, if it
+    is a run or a model folder, and those of --plugin. The new model gets copies.
 
     Examples:
 
@@ -40,7 +47,8 @@ def run(
 
         polytask combine runs/quickstart old=opinion.adapter.safetensors new=opinion-2.safetensors --output models/both
     """
-    folder = polytask.combine(encoder, [split_name(file) for file in files], output, max_length)
+    parts = [split_name(file) for file in files]
+    folder = polytask.combine(encoder, parts, output, max_length, plugin, trust_plugins)
     tasks = polytask.load(folder).tasks
     echo(f"{folder}: {', '.join(tasks)}\nNext: polytask predict {folder} --task {tasks[0]} --text ...")
 

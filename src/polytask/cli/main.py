@@ -22,6 +22,7 @@ COMMANDS = (
     "train",
     "interference",
     "add-task",
+    "add-class",
     "evaluate",
     "predict",
     "compare",

@@ -12,11 +12,12 @@ from polytask.cli.console import plain_console
 from polytask.cli.cuda import start_cuda
 from polytask.cli.options import RunFolder, TrustPlugins
 
+LEFT_OUT = "without spans whose probability is below the threshold"
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 """The classes of marked spans, in the order of their appearance in the text."""
 WITHOUT_TEXT = "no text and no prediction"
 TRUNCATED = "more tokens than max_length, and only a part of the text was used"
-ABSTAINED = "no label, because all probabilities are below the threshold"
+ABSTAINED = "no label, or fewer spans, because of probabilities below the threshold"
 
 
 def run(
@@ -72,7 +73,8 @@ def run(
         typer.Option(
             min=0,
             max=1,
-            help="Leave the label empty where no class has at least this probability. Default: as in the recipe.",
+            help="Leave the label empty where no class has at least this probability, and leave out spans with less. "
+            "Default: as in the recipe.",
             show_default=False,
         ),
     ] = None,
@@ -151,7 +153,8 @@ def mark_spans(prediction: "polytask.Prediction", text: str, probabilities: str 
         marked.append(text[end : span.start])
         marked.append(f"[{span.text}", f"bold {style}").append(f" {span.label}{share}]", style)
         end = span.end
-    return marked.append(text[end:])
+    marked.append(text[end:])
+    return marked.append(f"  ({LEFT_OUT})", "dim") if prediction.abstained else marked
 
 
 def format_prediction(prediction: "polytask.Prediction", probabilities: str = "top") -> str:

@@ -107,7 +107,7 @@ def calibration_line(task: str, measured: Mapping[str, Any]) -> str:
 
 
 def old_tasks_table(old_tasks: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The old tasks' scores before and after other tasks were added."""
+    """The old tasks' scores before and after tasks or a class were added."""
     table = new_table(
         "old tasks on dev, before and after",
         ("task", "metric", "before", "after", "difference", "95 % interval", "predictions"),
@@ -124,6 +124,21 @@ def old_tasks_table(old_tasks: Mapping[str, Mapping[str, Any]]) -> Table:
             f"{difference['low']:+.3f} to {difference['high']:+.3f}",
             "bit-identical" if old["identical"] else "changed",
         )
+    return table
+
+
+def classes_table(task: str, classes: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Precision and recall of every class of a task that got a new class, before and after."""
+    table = new_table(
+        f"classes of {task} on dev, before and after",
+        ("class", "rows", "precision", "after", "recall", "after"),
+        left=("class",),
+    )
+    for name, sides in classes.items():
+        before, after = sides["before"] or {}, sides["after"]
+        cells = [f"{side[key]:.3f}" if side else "" for key in ("precision", "recall") for side in (before, after)]
+        shown = name if before else f"{name} (new)"
+        table.add_row(shown, f"{after['support']:,.0f}", *cells, style=None if before else "bold")
     return table
 
 
@@ -158,8 +173,10 @@ def print_finished(finished: "polytask.Finished", console: Console | None = None
             console.print(calibration_line(task, measured), soft_wrap=True, highlight=False, markup=False)
     for remark in finished.summary.remarks:
         console.print(remark, soft_wrap=True, highlight=False, markup=False)
-    if finished.summary.added is not None:
-        console.print(old_tasks_table(finished.summary.added.old))
+    if (added := finished.summary.added) is not None:
+        console.print(old_tasks_table(added.old))
+        if added.classes:
+            console.print(classes_table(added.tasks[0], added.classes))
     if finished.refused is None:
         console.print(f"model:  {finished.folder / 'model'}", soft_wrap=True, highlight=False)
     console.print(f"report: {finished.report}", soft_wrap=True, highlight=False)

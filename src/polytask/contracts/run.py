@@ -11,7 +11,7 @@ import torch
 
 import polytask.build  # noqa: F401  (registers the fused forms that training uses)
 from polytask.disk.records import convert
-from polytask.methods import METRIC, Registered, options_of
+from polytask.methods import KIND, METRIC, Registered, options_of, table_of
 from polytask.plugins.files import use_plugins
 from polytask.recipe.yaml_files import load_yaml
 from polytask.types import UserError, unknown
@@ -25,6 +25,7 @@ MODULES = {
     "policy": "policies",
     "optimizer": "optimizers",
     METRIC: "metrics",
+    KIND: "kinds",
 }
 Property = Any
 """A function that raises an AssertionError. What it takes depends on the table."""
@@ -62,6 +63,9 @@ def check(entry: Registered, options: dict[str, Any]) -> Iterator[Outcome]:
         subjects = module.subjects(getattr(entry.method, "kinds", ()), method)
     elif entry.table == "regularizer":
         subjects = {"": module.Subject(method)}
+    elif entry.table == KIND:
+        kind = table_of(KIND)[entry.name]
+        subjects = {"": module.Subject(kind, tuple(kind.examples))}
     for holds in module.PROPERTIES:
         claim = " ".join((holds.__doc__ or holds.__name__).split("\n\n")[0].split())
         found = ((where, problem_of(holds, subject)) for where, subject in subjects.items())

@@ -1,15 +1,17 @@
 """Converts plain YAML and JSON values to typed records. Strict: an error names the field and the expected type."""
 
+import re
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from polytask.settings import Bounds, MethodChoice
+from polytask.settings import OPEN, Bounds, MethodChoice
 from polytask.types import UserError, unknown
 
 MAX_LEVELS = 20
+PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 EARLIER_NAMES = {"own_trunk": "own_encoder"}
 """Methods that have been renamed: recipes and models with the earlier name can still be read."""
 MAX_INTEGER = 2**63  # no setting is larger, and Python refuses to print integers with thousands of digits
@@ -20,6 +22,8 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return _shallow(value, where)
+    if origin is Annotated and OPEN in inner[1:] and isinstance(value, str) and PLUGIN_NAME.fullmatch(value):
+        return value
     if origin is Annotated:
         return _bounded(convert(value, inner[0], where), inner[1:], where)
     if origin in (types.UnionType, typing.Union):

@@ -14,7 +14,7 @@ from torch import Tensor
 from polytask import seeds
 from polytask.evaluation.own_metrics import primary_of
 from polytask.evaluation.scoring import Predictions
-from polytask.kinds.table import KINDS
+from polytask.kinds.table import KINDS, kind_of
 from polytask.model import MultiTaskModel
 from polytask.modes import eval_mode
 from polytask.settings import TaskSpec
@@ -120,7 +120,7 @@ def _vote(
     """Returns predicted labels, and the probability of each class."""
     cosines, indices = (dev_ND @ train_ND.T).topk(min(NEIGHBOURS, len(train_ND)), dim=1)
     weights, near = cosines.clamp(min=1e-6).double().numpy(), train_labels[indices.numpy()]
-    return KINDS[labels.kind].vote(near, weights, labels)
+    return kind_of(labels).vote(near, weights, labels)
 
 
 def report_from(line: Json) -> EvalReport:

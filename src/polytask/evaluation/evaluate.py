@@ -48,14 +48,16 @@ def evaluate(
     step: int,
 ) -> EvalReport:
     """Scores outputs over the whole split; metrics are never averaged over batches."""
-    scores: dict[str, TaskScore] = {}
-    for task, out in outputs.items():
-        head = model.head(task)
-        labels = splits[task].labels
-        loss = head.loss(out, torch.from_numpy(np.ascontiguousarray(labels))).item()
-        own = own_metrics(specs[task])
-        scores[task] = score(predictions_of(out, head, labels), head.labels, loss, specs[task].metric, own)
+    scores = {
+        task: score_outputs(model.head(task), out, splits[task].labels, specs[task]) for task, out in outputs.items()
+    }
     return EvalReport(step, split, scores)
+
+
+def score_outputs(head: Head, outputs: Tensor, labels: np.ndarray, spec: TaskSpec) -> TaskScore:
+    """Scores the outputs of one head for all rows of a split."""
+    loss = head.loss(outputs, torch.from_numpy(np.ascontiguousarray(labels))).item()
+    return score(predictions_of(outputs, head, labels), head.labels, loss, spec.metric, own_metrics(spec))
 
 
 def predictions_of(outputs: Tensor, head: Head, labels: np.ndarray) -> Predictions:

@@ -17,7 +17,7 @@ from polytask.evaluation.metrics import Metric, metrics_for
 from polytask.evaluation.own_metrics import primary_of
 from polytask.heads.base import Head
 from polytask.settings import TaskSpec
-from polytask.types import EvalReport, MetricValue, TokenizedExamples, UserError
+from polytask.types import EvalReport, MetricValue, UserError
 
 Array = NDArray[Any]
 ROUNDING = 1e-9  # a drop of exactly `max_drop` is allowed
@@ -34,7 +34,7 @@ class OldTask:
     difference: MetricValue
     """After minus before; its interval is over examples, paired."""
     identical: bool
-    """Whether all outputs are bit-identical."""
+    """Whether all outputs are bit-identical, and interpreted with the same thresholds."""
     greater_is_better: bool = True
     """Whether a higher value of the metric is better."""
 
@@ -51,22 +51,27 @@ class OldTask:
 
 def before_and_after(
     heads: Mapping[str, Head],
-    splits: Mapping[str, TokenizedExamples],
+    labels: Mapping[str, Array],
     before: tuple[EvalReport, Mapping[str, Tensor]],
     after: tuple[EvalReport, Mapping[str, Tensor]],
     specs: Mapping[str, TaskSpec],
+    new_heads: Mapping[str, Head] | None = None,
 ) -> dict[str, OldTask]:
-    """Compares each task's scores and outputs before and after."""
+    """Compares each task's scores and outputs before and after, given the labels of the same rows.
+
+    `new_heads` interpret the outputs after, where they differ from `heads`, such as in their thresholds.
+    """
     compared = {}
     for task, head in heads.items():
         scores = [report.tasks[task] for report, _ in (before, after)]
         one, other = before[1][task], after[1][task]
-        same = torch.equal(one, other)
+        after_head = (new_heads or heads)[task]
+        same = torch.equal(one, other) and head.labels == after_head.labels
         was, now = (score.metrics[score.primary] for score in scores)
         moved = now.value - was.value
         ends = (moved, moved)
         if not same and scores[0].examples > 1:
-            ends = _ends(head, splits[task], primary_of(specs[task]), one, other)
+            ends = _ends((head, after_head), labels[task], primary_of(specs[task], head.labels), one, other)
         compared[task] = OldTask(
             metric=scores[0].primary,
             examples=scores[0].examples,
@@ -79,25 +84,26 @@ def before_and_after(
     return compared
 
 
-def _ends(head: Head, split: TokenizedExamples, metric: Metric, before: Tensor, after: Tensor) -> tuple[float, float]:
+def _ends(heads: tuple[Head, Head], gold: Array, metric: Metric, before: Tensor, after: Tensor) -> tuple[float, float]:
     """Returns the 95 % interval of the difference over examples."""
-    labels = head.labels
+    head, labels = heads[0], heads[0].labels
     if not head.kind.has_labels or metric.name not in {entry.name for entry in metrics_for(labels.kind)}:
-        return _resampled_ends(head, split, metric, before, after)
-    pairs = [head.kind.compared(split.labels, head.kind.predicted(out, labels), labels) for out in (before, after)]
+        return _resampled_ends(heads, gold, metric, before, after)
+    sides = zip(heads, (before, after), strict=True)
+    pairs = [one.kind.compared(gold, one.kind.predicted(outputs, one.labels), one.labels) for one, outputs in sides]
     rows = {name: predicted[None] for name, (_, predicted) in zip(("before", "after"), pairs, strict=True)}
     classes = max(2, len(labels.classes))
-    (comparison,) = judge(
-        [TaskData(head.task, labels.kind, classes, metric.name, pairs[0][0], rows)], "before"
-    ).comparisons
+    data = TaskData(head.task, labels.kind, classes, metric.name, pairs[0][0], rows)
+    (comparison,) = judge([data], "before").comparisons
     return comparison.low, comparison.high
 
 
 def _resampled_ends(
-    head: Head, split: TokenizedExamples, metric: Metric, before: Tensor, after: Tensor
+    heads: tuple[Head, Head], gold: Array, metric: Metric, before: Tensor, after: Tensor
 ) -> tuple[float, float]:
     """Returns the interval of a paired bootstrap, for metrics without a known influence function."""
-    sides = [predictions_of(outputs, head, split.labels).columns(metric) for outputs in (before, after)]
+    both = zip(heads, (before, after), strict=True)
+    sides = [predictions_of(outputs, head, gold).columns(metric) for head, outputs in both]
     rng, rows = np.random.default_rng(0), len(sides[0][0])
     resamples = FEWER_RESAMPLES if metric.own else RESAMPLES
     drawn = []

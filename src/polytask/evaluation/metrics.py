@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from polytask.evaluation import intervals, label_sets, spans
 from polytask.evaluation.intervals import Scale
-from polytask.types import LabelKind, UserError, unknown
+from polytask.methods import form_of
+from polytask.types import LabelKind, TagScheme, UserError, unknown
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -335,12 +336,13 @@ def metrics_for(kind: LabelKind) -> tuple[Metric, ...]:
 
 
 def all_metrics_for(kind: LabelKind) -> tuple[Metric, ...]:
-    """Returns every metric that suits a label kind."""
-    return tuple(metric for metric in METRICS if kind in metric.kinds)
+    """Returns every metric that suits a label kind, which may be that of a plug-in."""
+    return tuple(metric for metric in METRICS if form_of(kind) in metric.kinds)
 
 
-def primary_metric(kind: LabelKind) -> str:
-    return metrics_for(kind)[0].name
+def primary_metric(kind: LabelKind, scheme: TagScheme | None = None) -> str:
+    """Returns the default metric of a label kind; `scheme` is that of tags of words, if it is known."""
+    return "accuracy" if scheme == "plain" else metrics_for(kind)[0].name
 
 
 def check_metric(metric: str | None, kind: LabelKind, where: str) -> str:
@@ -353,9 +355,11 @@ def check_metric(metric: str | None, kind: LabelKind, where: str) -> str:
     return metric or names[0]
 
 
-def chosen_metric(metric: str | None, kind: LabelKind, where: str, own: tuple[Metric, ...] = ()) -> Metric:
+def chosen_metric(
+    metric: str | None, kind: LabelKind, where: str, own: tuple[Metric, ...] = (), scheme: TagScheme | None = None
+) -> Metric:
     """Returns the metric that a recipe chooses among those of the kind and its own, or the kind's default."""
     metrics = {entry.name: entry for entry in (*all_metrics_for(kind), *own)}
     if metric is not None and metric not in metrics:
         raise UserError(unknown(where, metric, metrics, f"metric for labels of kind {kind}"))
-    return metrics[metric or primary_metric(kind)]
+    return metrics[metric or primary_metric(kind, scheme)]

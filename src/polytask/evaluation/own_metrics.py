@@ -1,13 +1,17 @@
 """Users' own metrics: functions that a recipe names as `module:function`, or by the name that a plug-in registers.
 
-Imports them; knows no task's data. This runs the user's code, and only because a recipe names the function. A module
-that is a file next to the recipe is written into the run's recipe as an absolute path; every other module must be
-installed.
+Imports them; knows no task's data. A file runs only if the user has trusted it, like a plug-in; modules of Python and
+of installed packages need no trust. A module that is a file next to the recipe is written into the run's recipe as an
+absolute path.
 """
 
 import hashlib
 import importlib
-from collections.abc import Callable
+import importlib.util
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +21,9 @@ import numpy as np
 from polytask.evaluation.metrics import Array, Floats, Metric, all_metrics_for, chosen_metric
 from polytask.methods import METRIC, find_method
 from polytask.plugins.files import load_module
+from polytask.plugins.trust import check_trusted, read_plugin, trust_plugin
 from polytask.settings import TaskSpec
-from polytask.types import UserError
+from polytask.types import LabelSpace, UserError
 
 
 def own_metrics(spec: TaskSpec) -> tuple[Metric, ...]:
@@ -37,20 +42,27 @@ def own_metrics(spec: TaskSpec) -> tuple[Metric, ...]:
     return tuple(metrics)
 
 
-def primary_of(spec: TaskSpec) -> Metric:
-    """Returns the metric that judges a task: its `metric:`, or the default of its kind."""
-    return chosen_metric(spec.metric, spec.kind, f"recipe: tasks.{spec.name}.metric", own_metrics(spec))
+def primary_of(spec: TaskSpec, labels: LabelSpace | None = None) -> Metric:
+    """Returns the metric that judges a task: its `metric:`, or the default of its kind.
+
+    The default for tags of words depends on their scheme, which `labels` has.
+    """
+    scheme = None if labels is None else labels.scheme
+    return chosen_metric(spec.metric, spec.kind, f"recipe: tasks.{spec.name}.metric", own_metrics(spec), scheme)
 
 
 def _load(reference: str, where: str) -> Callable[..., Any]:
     module_name, _, name = reference.rpartition(":")
     if not module_name:
         try:
-            return find_method(METRIC, name, where)
+            registered: Callable[..., Any] = find_method(METRIC, name, where)
+            return registered
         except UserError as error:
             raise UserError(f"{error}. A function that no plug-in registers is named as module:function") from None
     try:
-        module = _from_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
+        module = _from_file(Path(module_name)) if module_name.endswith(".py") else _from_module(module_name)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
     except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise UserError(f"{where}: the module cannot be imported: {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)
@@ -60,10 +72,55 @@ def _load(reference: str, where: str) -> Callable[..., Any]:
     return checked
 
 
+def trust_functions(specs: Iterable[TaskSpec]) -> None:
+    """Remembers that the files of the tasks' functions may run, as `--trust-plugins` does."""
+    modules = {reference.rpartition(":")[0] for spec in specs for reference in spec.metrics}
+    for module in modules - {""}:
+        for file in _files_to_trust(module):
+            trust_plugin(file)
+
+
+def _files_to_trust(module: str) -> list[Path]:
+    """Returns the files that run when a module is imported, unless it is part of Python or of an installed package.
+
+    Nothing is imported. Of a package, these are its own file and that of the module.
+    """
+    if module.endswith(".py"):
+        return [Path(module)]
+    top, *inner = module.split(".")
+    if top in sys.stdlib_module_names:
+        return []
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None or _is_installed(Path(spec.origin)):
+        return []
+    found, folder = [Path(spec.origin)], Path(spec.origin).parent
+    for name in inner:
+        folder /= name
+        found += [file for file in (folder / "__init__.py", folder.with_suffix(".py")) if file.is_file()]
+    return found
+
+
+def _is_installed(file: Path) -> bool:
+    folders = [sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")]
+    return any(file.is_relative_to(folder) for folder in (*folders, site.getusersitepackages()))
+
+
+@cache
+def _from_module(name: str) -> Any:
+    for file in _files_to_trust(name):
+        check_trusted(file, hashlib.sha256(read_plugin(file)).hexdigest())
+    return importlib.import_module(name)
+
+
 @cache
 def _from_file(path: Path) -> Any:
+    source = read_plugin(path)
+    check_trusted(path, hashlib.sha256(source).hexdigest())
     name = f"polytask_own_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    return load_module(path, path.read_bytes(), name)
+    return load_module(path, source, name)
 
 
 def _checked(function: Callable[..., Any], where: str) -> Callable[[Array, Array], Floats]:

@@ -63,7 +63,7 @@ def score(
 
     Without probabilities, the metrics that need them are left out. `seed` is that of the intervals' random draws.
     """
-    chosen = chosen_metric(primary, labels.kind, "metric", own)
+    chosen = chosen_metric(primary, labels.kind, "metric", own, labels.scheme)
     split = _Split(_checked(predictions, labels), labels, seed)
     metrics = [metric for metric in (*all_metrics_for(labels.kind), *own) if split.suits(metric, chosen)]
     values = {metric.name: float(metric.function(*split.columns(metric))) for metric in metrics}

@@ -16,11 +16,13 @@ from polytask.export.adapter import (
     read_adapter,
     tokenizer_fingerprint,
 )
+from polytask.methods import KIND, find_method
 from polytask.model import MultiTaskModel
+from polytask.plugins.files import Plugin, read_copies, read_plugins, using_plugins
 from polytask.pretrained.find import find_encoder
 from polytask.pretrained.weights import fingerprints, load_encoder
 from polytask.recipe.records import check_task_name
-from polytask.runs.bundle import SPARE, Bundle, no_model, save_bundle, task_tensors
+from polytask.runs.bundle import SPARE, Bundle, no_model, read_tasks, save_bundle, task_tensors
 from polytask.runs.folder import RunFolder, find_model
 from polytask.settings import MethodChoice, Truncate
 from polytask.text.packing import Packer
@@ -33,6 +35,8 @@ def combine(
     files: Iterable[str | Path | tuple[str, str | Path]],
     output: str | Path,
     max_length: int | None = None,
+    plugins: Iterable[str | Path] = (),
+    trust_plugins: bool = False,
 ) -> Path:
     """Combines adapter files into one model folder, which `load` and `polytask predict` can read.
 
@@ -41,9 +45,33 @@ def combine(
         files: The adapter files. A (name, file) pair renames the task.
         output: The folder to write. It must not exist.
         max_length: The model's maximum sequence length. Required if the files differ.
+        plugins: The plug-in files that register the methods of the files, in addition to those of `encoder`, if that is
+            a run or a model folder. The new model has copies of them.
+        trust_plugins: Remember that the plug-ins, which are Python programs, may run.
     """
-    target = check_new(Path(output))
+    loaded = _read_plugins(encoder, plugins, trust_plugins)
+    with using_plugins(loaded):
+        return _combine(encoder, files, check_new(Path(output)), max_length, loaded)
+
+
+def _read_plugins(encoder: str | Path, files: Iterable[str | Path], trust: bool) -> tuple[Plugin, ...]:
+    """The plug-ins of the encoder's model folder and these files; of two with one name, the file is used."""
+    model = None if encoder == "minilm" else find_model(Path(encoder))
+    own = () if model is None else read_copies(model.path, read_tasks(model.tasks).plugins, trust)
+    given = read_plugins(files, trust)
+    return (*(plugin for plugin in own if plugin.name not in {one.name for one in given}), *given)
+
+
+def _combine(
+    encoder: str | Path,
+    files: Iterable[str | Path | tuple[str, str | Path]],
+    target: Path,
+    max_length: int | None,
+    plugins: tuple[Plugin, ...],
+) -> Path:
     parts = _read_files(files)
+    for part in parts.values():
+        find_method(KIND, part.about.task.kind, f"{part.path}: task.kind")
     adapter = _common_adapter(parts)
     folder = _encoder_folder(encoder)
     truncate = _common_truncate(parts)
@@ -64,7 +92,8 @@ def combine(
     packer = Packer(tuple(parts), *ids, length, pair=tokenizer.pair, truncate=truncate)
     with atomic_folder(target) as fresh:
         temperatures = {name: part.about.task.temperature for name, part in parts.items()}
-        save_bundle(Bundle(model, tokenizer, packer, specs, labels, adapter, temperatures=temperatures), fresh)
+        methods = adapter, None, plugins, temperatures
+        save_bundle(Bundle(model, tokenizer, packer, specs, labels, *methods), fresh)
     return target
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from polytask.kinds.base import Kind
-from polytask.kinds.table import KINDS
+from polytask.kinds.table import kind_of
 from polytask.stream import Encoded, Pooling, Reading
 from polytask.types import LabelKind, LabelSpace, Prediction, UserError
 
@@ -43,11 +43,8 @@ class Head(nn.Module, ABC):
         super().__init__()
         self.task = task
         self.labels = labels
-
-    @property
-    def kind(self) -> Kind:
+        self.kind: Kind = kind_of(labels)
         """The kind of the task's labels, which defines what outputs mean."""
-        return KINDS[self.labels.kind]
 
     @property
     def num_outputs(self) -> int:

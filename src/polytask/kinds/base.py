@@ -73,17 +73,16 @@ class Kind(ABC):
     """Whether its rows have labels, which can be predicted, compared and distilled."""
     stored_type: ClassVar[Literal["int", "float"]] = "int"
     """The type of the numbers that readers return."""
-    is_exclusive: ClassVar[bool] = False
-    """Whether exactly one class or option is right, for each row or for each word, so that probabilities sum to 1 and a
-    temperature can calibrate them."""
     per_word: ClassVar[bool] = False
     """Whether each word of a text has a label (`LabelReader.read_words`). Stored labels are then [N, W], with NO_LABEL
     behind the last word of a row."""
-
-    @property
-    def may_abstain(self) -> bool:
-        """Whether a prediction can have no label because all of its probabilities are low."""
-        return self.is_exclusive and not self.per_word
+    form: LabelKind | None = None
+    """For a kind of a plug-in: the built-in kind whose form its targets, outputs and predictions have, so that heads,
+    losses and metrics of that kind suit it. Default: the kind that it derives from. None for built-in kinds."""
+    examples: tuple[Any, ...] = ()
+    """For a kind of a plug-in: six or more labels as files write them, for `polytask contract`."""
+    version: str = ""
+    """For a kind of a plug-in: what changes with its code."""
 
     # --- labels in files ----------------------------------------------------------------------------------------------
     @abstractmethod

@@ -26,7 +26,6 @@ class Choice(Kind):
     """
 
     name = "choice"
-    is_exclusive = True
 
     # --- labels in files ----------------------------------------------------------------------------------------------
     def reader(self, spec: TaskSpec, known: LabelSpace | None = None, values: Iterable[object] = ()) -> LabelReader:

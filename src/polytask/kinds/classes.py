@@ -25,7 +25,6 @@ class Classes(Kind):
     """One class per row. A stored label is a class's number, in order of appearance or in the recipe's order."""
 
     name = "classes"
-    is_exclusive = True
 
     def reader(self, spec: TaskSpec, known: LabelSpace | None = None, values: Iterable[object] = ()) -> LabelReader:
         return _Reader(ClassNumbers(spec, known))

@@ -18,7 +18,6 @@ class YesNo(Kind):
     """Two fixed classes, no and yes. A stored label and a target are 0 or 1."""
 
     name = "yes_no"
-    is_exclusive = True
 
     def reader(self, spec: TaskSpec, known: LabelSpace | None = None, values: Iterable[object] = ()) -> LabelReader:
         return _Reader()

@@ -9,11 +9,13 @@ from typing import Any
 
 from polytask.disk.records import check_kind
 from polytask.methods import (
+    KIND,
     METRIC,
     REGISTERED,
     TABLES,
     Registered,
     current_origin,
+    form_of_class,
     name_of,
     options_of,
     put,
@@ -29,6 +31,7 @@ BASES = {
     "regularizer": ("polytask.regularizers.base", "Regularizer"),
     "policy": ("polytask.policies.base", "Policy"),
     "optimizer": ("torch.optim", "Optimizer"),
+    "kind": ("polytask.kinds.base", "Kind"),
 }
 """The class that the methods of a table derive from. Samplers have a protocol instead (`SAMPLER`)."""
 SAMPLER = ("next_step", "observe", "state_dict", "load_state_dict", "stages")
@@ -38,6 +41,8 @@ ARGUMENTS = {
     "optimizer": ("params",),
 }
 """What a method is created with; in the other tables it is `context`."""
+FORMS = ("classes", "yes_no", "score", "multilabel")
+"""The built-in kinds whose form the kind of a plug-in can have: one row of numbers for each row of a file."""
 GROUP_OPTIONS = ("lr", "weight_decay")
 """The options that every optimizer has: training sets them for each group of parameters."""
 collected: ContextVar[list[Registered] | None] = ContextVar("collected", default=None)
@@ -48,19 +53,23 @@ def register(table: str, name: str, method: Callable[..., Any]) -> None:
     """Makes a class of yours available in recipes: `polytask.register("adapter", "mine", Mine)`.
 
     Args:
-        table: adapter, head, loss, regularizer, sampler, policy, optimizer or metric.
+        table: adapter, head, loss, regularizer, sampler, policy, optimizer, metric or kind.
         name: The name in a recipe: lower-case letters, digits and _.
         method: The class, which derives from the base class of the table. Its keyword arguments are the options in a
-            recipe. A metric is a function of the true and the predicted labels.
+            recipe. A metric is a function of the true and the predicted labels. A kind has no options.
     """
     where = f"register({table!r}, {name!r}, ...)"
-    if table not in (*TABLES, METRIC):
-        if table == "kind":
-            raise UserError(f"{where}: kinds of tasks cannot be registered; the tables are {', '.join(TABLES)}, metric")
-        raise UserError(unknown("register", table, (*TABLES, METRIC), "table"))
+    if table not in (*TABLES, METRIC, KIND):
+        raise UserError(unknown("register", table, (*TABLES, METRIC, KIND), "table"))
     if not NAME.fullmatch(name):
         raise UserError(f"{where}: a name must have 1 to 64 lower-case letters, digits and _, and start with a letter")
-    (check_metric if table == METRIC else check_method)(table, method, where)
+    match table:
+        case "metric":
+            check_metric(method, where)
+        case "kind":
+            check_kind_class(method, where)
+        case _:
+            check_method(table, method, where)
     if is_built_in(table, name):
         raise UserError(f"{where}: polytask has its own {table} of this name; choose another name")
     entry = Registered(table, name, method, current_origin(method))
@@ -91,14 +100,32 @@ def is_built_in(table: str, name: str) -> bool:
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
-def check_metric(table: str, function: Callable[..., Any], where: str) -> None:
+def check_metric(function: Callable[..., Any], where: str) -> None:
     if not callable(function) or inspect.isclass(function):
         raise UserError(f"{where}: a metric must be a function of (true labels, predicted labels), found {function!r}")
     _check_call(function, ("gold", "predicted"), where)
 
 
+def check_kind_class(kind: Any, where: str) -> None:
+    _check_base(KIND, kind, where)
+    _check_call(kind, (), where)
+    if form_of_class(kind) not in FORMS:
+        raise UserError(
+            f"{where}: {kind.__name__}.form must be the kind whose form the labels have: one of {', '.join(FORMS)}; "
+            f"found {kind.form!r}"
+        )
+
+
 def check_method(table: str, method: Any, where: str) -> None:
     """Raises a UserError that says what of the table's interface is missing."""
+    _check_base(table, method, where)
+    if table in ("head", "loss"):
+        _check_label_kinds(table, method, where)
+    _check_call(method, ARGUMENTS.get(table, ("context",)), where)
+    _check_options(table, method, where)
+
+
+def _check_base(table: str, method: Any, where: str) -> None:
     if not inspect.isclass(method):
         raise UserError(f"{where}: must be a class, found {method!r}")
     if table == "sampler":
@@ -114,10 +141,6 @@ def check_method(table: str, method: Any, where: str) -> None:
             raise UserError(f"{where}: {method.__name__} must derive from {module}.{base}")
     if abstract := getattr(method, "__abstractmethods__", None):
         raise UserError(f"{where}: {method.__name__} must define {', '.join(sorted(abstract))}")
-    if table in ("head", "loss"):
-        _check_label_kinds(table, method, where)
-    _check_call(method, ARGUMENTS.get(table, ("context",)), where)
-    _check_options(table, method, where)
 
 
 def _check_label_kinds(table: str, method: Any, where: str) -> None:

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from polytask.kinds.options import MOST_OPTIONS
+from polytask.methods import KIND, find_method
 from polytask.recipe.records import SELECT_WORDS, Recipe
-from polytask.settings import MOST_TEXTS, AddSettings, TaskSpec, TrainSettings
-from polytask.types import UserError, unknown
+from polytask.settings import ABSTAINING, MOST_TEXTS, AddSettings, TaskSpec, TrainSettings
+from polytask.types import LabelKind, UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 REQUIRED = {
@@ -37,6 +38,14 @@ def _can_be_left_out(field: str, task: Mapping[str, Any]) -> bool:
     return (field == "label" and task.get("kind") == "text") or (field == "train" and task.get("trained") is False)
 
 
+NOT_FOR_WORDS = {
+    "tags": "tags of a column are an input of tasks with one label per text",
+    "metrics": "functions of your own take one label per text, not one per word",
+    "range": "it has no scores",
+}
+"""Fields of a task that kind tokens does not have, and why."""
+
+
 def check_recipe(recipe: Recipe, where: str) -> None:
     """Raises a UserError that names the first field whose value does not fit the others."""
     parts = Path(recipe.name).parts
@@ -62,6 +71,8 @@ def check_recipe(recipe: Recipe, where: str) -> None:
     if recipe.add is not None:
         _check_add(recipe.add, f"{where}: add")
     for name, spec in recipe.tasks.items():
+        if spec.kind not in get_args(LabelKind) and not recipe.plugins:  # else it is checked when they are loaded
+            find_method(KIND, spec.kind, f"{where}: tasks.{name}.kind")
         _check_task(spec, f"{where}: tasks.{name}")
         if spec.unlabelled is not None and not spec.trained:
             raise UserError(f"{where}: tasks.{name}.unlabelled: the task is not trained (tasks.{name}.trained: false)")
@@ -124,16 +135,16 @@ def _check_task(task: TaskSpec, where: str) -> None:
         if not task.classes or len(set(task.classes)) < len(task.classes):
             raise UserError(f"{where}.classes: must be different classes of spans, or tags; found {list(task.classes)}")
     elif task.classes is not None and (
-        task.kind not in ("classes", "multilabel") or len(set(task.classes)) < max(2, len(task.classes))
+        task.kind in ("yes_no", "score", "text") or len(set(task.classes)) < max(2, len(task.classes))
     ):
         raise UserError(
             f"{where}.classes: must be two or more different names, for kinds classes and multilabel only; found "
             f"{list(task.classes)}"
         )
     _check_labels(task, where)
-    if task.abstain_below is not None and task.kind not in ("classes", "yes_no", "choice"):
+    if task.abstain_below is not None and task.kind not in ABSTAINING:
         raise UserError(
-            f"{where}.abstain_below: is only for kinds classes, yes_no and choice, whose probabilities sum to 1; found "
+            f"{where}.abstain_below: is only for kinds {', '.join(ABSTAINING)}; found "
             f"{task.abstain_below} for kind {task.kind}"
         )
     for reference in task.metrics:
@@ -181,9 +192,9 @@ def _check_words(task: TaskSpec, where: str) -> None:
         raise UserError(f"{where}.text: must be one column for kind tokens, found {len(task.text)}")
     if not isinstance(task.label, str):
         raise UserError(f"{where}.label: must be one column for kind tokens, found {list(task.label or ())}")
-    for name in ("tags", "metrics", "range", "loss"):
+    for name, why in NOT_FOR_WORDS.items():
         if (value := getattr(task, name)) not in (None, ()):
-            raise UserError(f"{where}.{name}: must be left out for kind tokens, found {value!r}")
+            raise UserError(f"{where}.{name}: must be left out for kind tokens: {why}; found {value!r}")
 
 
 def _check_labels(task: TaskSpec, where: str) -> None:

@@ -68,7 +68,7 @@ class Recipe:
     train: TrainSettings = field(default_factory=TrainSettings)
     """Training settings. See below."""
     add: AddSettings | None = None
-    """How the tasks are added to a finished run, for `polytask add-task RUN RECIPE` only. See below."""
+    """How tasks or a class are added to a finished run, for `polytask add-task` and `add-class` only. See below."""
 
 
 def teacher_runs(recipe: Recipe) -> Iterator[tuple[str, str, str]]:

@@ -180,6 +180,8 @@ class Tokens(TaskFields):
     """Classes of spans, or plain tags, in order. Default: those of the training data, sorted."""
     scheme: TagScheme | None = field(default=None, kw_only=True)
     """How tags mark spans: bio, bioes or plain. Default: detected from the tags."""
+    abstain_below: float | None = field(default=None, kw_only=True)
+    """Spans with a lower probability are left out. Default: none."""
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -143,7 +143,7 @@ class Regularizer(ABC):
     ) -> Tensor:
         """`symmetric_distance` of two passes' outputs, summed over the tasks with their weights."""
         distances = {
-            task: symmetric_distance(one[task], other[task], model.head(task).labels.kind, fixed_targets)
+            task: symmetric_distance(one[task], other[task], model.head(task).labels.kind_name, fixed_targets)
             for task in one
         }
         return weighted_sum(distances, self.context.weights)

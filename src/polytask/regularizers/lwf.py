@@ -61,7 +61,7 @@ class Lwf(Regularizer):
             layouts = list(readable_layouts(model, forward.stream.layout, task))
             if layouts:
                 old, new = self._outputs(model, task, layouts, shared or self._states(model, forward, task))
-                distance = distillation_loss(new, old, model.head(task).labels.kind, self.temperature, "kl")
+                distance = distillation_loss(new, old, model.head(task).labels.kind_name, self.temperature, "kl")
                 total = total + self.weight * self.context.weights[task] * distance
         return total
 

@@ -284,8 +284,10 @@ def _probabilities(run: RunRecord) -> list[Json]:
         if chosen is not None and chosen["accuracy"] is not None:
             marked = chosen["coverage"], chosen["accuracy"]
         label = "" if chosen is None else f"abstain_below: {chosen['threshold']:g}"
-        drawn.append(plots.coverage_plot(f"coverage-{at}", f"{task}: coverage and accuracy", points, marked, label))
-        shown.append({"task": task, "plots": drawn, **found})
+        if points:
+            drawn.append(plots.coverage_plot(f"coverage-{at}", f"{task}: coverage and accuracy", points, marked, label))
+        per_word = run.summary["tasks"][task]["kind"] == "tokens"
+        shown.append({"task": task, "plots": drawn, "per_word": per_word, **found})
     return shown
 
 

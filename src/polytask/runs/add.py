@@ -1,10 +1,11 @@
-"""Adds tasks to a finished run. The result is a run of its own, with the old tasks and the new ones.
+"""Adds tasks, or a class of a task, to a finished run. The result is a run of its own, with the old tasks too.
 
 The new run starts from the old one's model: its encoder, and each old task's head and adapter. `guarantee: frozen`
 trains the new parts only; `guarantee: measured` trains the encoder too, compares every old task before and after, and
 saves no model if one of them drops too far.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,18 +22,20 @@ from polytask.model import MultiTaskModel
 from polytask.plugins.files import use_plugins
 from polytask.pretrained.weights import load_encoder
 from polytask.recipe.records import Recipe
-from polytask.runs.bundle import read_split_for, task_tensors
+from polytask.recipe.task_classes import Data
+from polytask.runs.bundle import task_tensors
 from polytask.runs.finish import Finished
 from polytask.runs.folder import RunFolder
 from polytask.runs.gate import judge_old_tasks
-from polytask.runs.joining import OldRun, join_recipes, read_old_run
+from polytask.runs.joining import OldRun, join_recipes, read_old_run, read_old_split
+from polytask.runs.new_class import NewClass, copy_weights, join_class, rows_without_class, train_new_row_only
 from polytask.runs.prepare import Prepared, check_metrics, check_warmup, methods_origin, trained_tasks
 from polytask.runs.run import Running, running_from
 from polytask.runs.session import make_policy, make_session
 from polytask.runs.start import open_run
 from polytask.runs.teachers import Teacher, load_teachers, teacher_origin
 from polytask.settings import AddSettings
-from polytask.tasks.task import Split, Task, read_tasks, with_tags
+from polytask.tasks.task import Task, read_tasks, with_tags
 from polytask.training.groups import freeze
 from polytask.training.loop import Session
 from polytask.types import LabelSpace, UserError
@@ -74,6 +77,51 @@ def start_adding(
     return start_joined(old, whole, target, FolderLock(target.path), resume, allow_change, keep_checkpoints)
 
 
+def add_class(
+    run: str | Path,
+    task: str,
+    new_class: str,
+    data: Data,
+    dev: Data = None,
+    folder: str | Path | None = None,
+    settings: Iterable[str] = (),
+    resume: bool = False,
+    allow_change: bool = False,
+    keep_checkpoints: bool = False,
+    trust_plugins: bool = False,
+) -> Finished:
+    """Adds a class to a task of a finished run; the result is a run of its own in `folder`.
+
+    `data` is a file, or in memory, with the columns of the task: rows of the new class, and of old classes too if you
+    have new ones. Some of them are held back for evaluation, unless there is `dev`. `settings` are fields of the new
+    run's recipe. `finished.summary.added.classes` has every class's precision and recall before and after;
+    `finished.refused` says why no model was saved, if the old rows' score dropped by more than `add.max_drop`.
+    """
+    options = resume, allow_change, keep_checkpoints, trust_plugins
+    return start_adding_class(run, task, new_class, data, dev, folder, settings, *options).complete()
+
+
+def start_adding_class(
+    run: str | Path,
+    task: str,
+    new_class: str,
+    data: Data,
+    dev: Data = None,
+    folder: str | Path | None = None,
+    settings: Iterable[str] = (),
+    resume: bool = False,
+    allow_change: bool = False,
+    keep_checkpoints: bool = False,
+    trust_plugins: bool = False,
+) -> Running:
+    """Prepares the run of `add_class`, with the same arguments: iterate its `steps()`, then call `finish()`."""
+    old = read_old_run(Path(run), trust_plugins)
+    wanted = NewClass(task, new_class, *(os.fspath(d) if isinstance(d, os.PathLike) else d for d in (data, dev)))
+    whole = join_class(old, wanted, list(settings), trust_plugins)
+    target = RunFolder(Path(folder) if folder is not None else Path("runs") / whole.name)
+    return start_joined(old, whole, target, FolderLock(target.path), resume, allow_change, keep_checkpoints)
+
+
 def start_joined(
     old: OldRun,
     recipe: Recipe,
@@ -83,7 +131,7 @@ def start_joined(
     allow_change: bool,
     keep_checkpoints: bool,
 ) -> Running:
-    """`start_adding` with a recipe of `join_recipes`, in a folder that the caller may have locked already."""
+    """Starts a run with a recipe of `join_recipes` or `join_class`, in a folder that the caller may have locked."""
     with open_run(target, recipe, lock, resume, allow_change) as start:
         prepared = prepare_added(start.recipe, old)
         origin = {**old.origin, **teacher_origin(recipe), **methods_origin(prepared)}
@@ -101,11 +149,14 @@ def prepare_added(recipe: Recipe, old: OldRun) -> Prepared:
     tokenizer, add = old.bundle.tokenizer, _settings(recipe)
     plugins = use_plugins(recipe.plugins)
     check_metrics(recipe)
-    new = [spec for name, spec in recipe.tasks.items() if name not in old.tasks]
+    kept = [name for name in old.tasks if name != add.task]
+    new = [spec for name, spec in recipe.tasks.items() if name not in kept]
     read, word_tags = read_tasks(new, tokenizer, cache_folder(), old.bundle.tagger), old.bundle.word_tags
     added = {task.spec.name: with_tags(task, word_tags) for task in read}
     reader = _reader_of_old_examples(recipe, old)
-    tasks = {**{name: _old_task(recipe, old, name, reader) for name in old.tasks}, **added}
+    tasks = {name: added.get(name) or _old_task(recipe, old, name, reader) for name in recipe.tasks}
+    if add.task is not None:
+        _check_old_rows(tasks[add.task], reader)
     model = _make_model(recipe, old, {name: task.labels for name, task in tasks.items()})
     frozen = add.guarantee == "frozen"
     prepared = Prepared(
@@ -116,7 +167,8 @@ def prepare_added(recipe: Recipe, old: OldRun) -> Prepared:
         model,
         drawn=tuple(name for name in added if recipe.tasks[name].trained),
         evaluated=tuple(added) if frozen else tuple(tasks),
-        remembered=() if frozen else tuple(name for name in old.tasks if recipe.tasks[name].trained),
+        remembered=() if frozen else tuple(name for name in kept if recipe.tasks[name].trained),
+        grown=add.task,
         word_tags=word_tags,
         temperatures=old.bundle.temperatures,
         plugins=plugins,
@@ -124,6 +176,13 @@ def prepare_added(recipe: Recipe, old: OldRun) -> Prepared:
     prepared.check_lengths()
     check_warmup(prepared)
     return prepared
+
+
+def _check_old_rows(task: Task, reader: str | None) -> None:
+    """Refuses a regularizer that needs rows of the old classes if none are rehearsed."""
+    rows = rows_without_class(task.splits["train"].labels, task.labels)
+    if reader is not None and reader.startswith("regularizers") and not len(rows):
+        raise UserError(f"recipe: {reader}: needs old training rows of task {task.spec.name}; leave out add.rehearse=0")
 
 
 def _settings(recipe: Recipe) -> AddSettings:
@@ -150,20 +209,16 @@ def _reader_of_old_examples(recipe: Recipe, old: OldRun) -> str | None:
 def _old_task(recipe: Recipe, old: OldRun, name: str, reader: str | None) -> Task:
     spec, bundle = recipe.tasks[name], old.bundle
     files = {"dev": spec.dev, "test": spec.test, "train": spec.train if reader and spec.trained else None}
-    splits: dict[str, Split] = {}
-    for split, file in files.items():
-        if file is None:
-            continue
-        try:
-            splits[split] = read_split_for(bundle, spec, file, split)
-        except UserError as error:
-            why = f" for {reader}" if split == "train" else ""
-            raise UserError(f"{old.folder}: its task {name} needs its {split} file{why}: {error}") from None
+    splits = {
+        split: read_old_split(old, spec, split, f" for {reader}" if split == "train" else "")
+        for split, file in files.items()
+        if file is not None
+    }
     return Task(spec, bundle.labels[name], splits)
 
 
 def _make_model(recipe: Recipe, old: OldRun, labels: Mapping[str, LabelSpace]) -> MultiTaskModel:
-    """The old tasks first, with all their weights; new parts are initialized from the seed."""
+    """The old tasks first, with all their weights; the parts of new tasks are initialized from the seed."""
     dropout = (recipe.dropout, recipe.attention_dropout)
     tags = old.bundle.word_tags
     model = make_model(
@@ -183,10 +238,21 @@ def _make_model(recipe: Recipe, old: OldRun, labels: Mapping[str, LabelSpace]) -
         for name in old.tasks:
             theirs = task_tensors(old.bundle.model, name)
             for key, tensor in task_tensors(model, name).items():
-                tensor.copy_(theirs[key])
-    frozen = old.tasks if _settings(recipe).guarantee == "frozen" else ()
-    freeze(model, recipe.train, frozen, [name for name in model.tasks if not recipe.tasks[name].trained])
+                copy_weights(tensor, theirs[key], f"recipe: tasks.{name}.head: {key}")
+        _copy_shared(model, old.bundle.model)
+    add, frozen = _settings(recipe), _settings(recipe).guarantee == "frozen"
+    kept = [name for name in old.tasks if frozen and name != add.task]
+    freeze(model, recipe.train, kept, [name for name in model.tasks if not recipe.tasks[name].trained])
+    if frozen and add.task is not None:
+        train_new_row_only(model.head(add.task), old.bundle.model.head(add.task))
     return model
+
+
+def _copy_shared(model: MultiTaskModel, old: MultiTaskModel) -> None:
+    """Copies the adapter's parts that all tasks share; only a run that adds a class can have such parts."""
+    theirs = old.adapter.shared_state()
+    for key, tensor in model.adapter.shared_state().items():
+        tensor.copy_(theirs[key])
 
 
 def _old_model_as_teacher(prepared: Prepared, old: OldRun) -> dict[str, Teacher]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +25,27 @@ from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
-from polytask.kinds.table import KINDS
+from polytask.evaluation.calibration import KINDS as CALIBRATED
+from polytask.heads.base import Head
+from polytask.kinds.tokens import sure_tags
+from polytask.methods import KIND, find_method
 from polytask.model import MultiTaskModel
 from polytask.plugins.files import Plugin, copy_plugins, read_copies, using_plugins
 from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import check_task_name
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
-from polytask.settings import MOST_TEXTS, Bounds, MaxLength, MethodChoice, Share, TaskSpec, Truncate
+from polytask.settings import (
+    ABSTAINING,
+    MOST_TEXTS,
+    Bounds,
+    MaxLength,
+    MethodChoice,
+    OpenKind,
+    Share,
+    TaskSpec,
+    Truncate,
+)
 from polytask.tasks.task import Split, read_split
 from polytask.text.options import mark_dropped, widened
 from polytask.text.packing import Packer
@@ -49,7 +62,7 @@ from polytask.text.tagging import (
 from polytask.text.texts import Texts
 from polytask.text.tokenizer import TextTokenizer
 from polytask.text.words import WordText, encode_words
-from polytask.types import YES_NO, LabelKind, LabelSpace, Prediction, TagScheme, UserError
+from polytask.types import YES_NO, Label, LabelKind, LabelSpace, Prediction, TagScheme, UserError
 
 FORMAT = 1
 AGAIN = "train again, or restore it from a copy"
@@ -77,7 +90,7 @@ class Method:
 class TaskEntry:
     """A task in tasks.json."""
 
-    kind: LabelKind
+    kind: OpenKind
     text: tuple[str, ...]
     label: str | tuple[str, ...] | None
     classes: tuple[str, ...]
@@ -99,6 +112,8 @@ class TaskEntry:
     abstain_below: Share | None = None
     options: str | tuple[str, ...] | None = None
     """For kind choice, the column with lists of options, or the columns with one option each."""
+    form: LabelKind | None = None
+    """For a kind of a plug-in: the built-in kind whose form its labels have."""
 
     @classmethod
     def of(cls, spec: TaskSpec, labels: LabelSpace, temperature: float = 1.0) -> "TaskEntry":
@@ -119,10 +134,19 @@ class TaskEntry:
             temperature=temperature,
             abstain_below=spec.abstain_below,
             options=spec.options,
+            form=labels.kind if labels.own_kind else None,
         )
 
     def check(self, where: str) -> None:
         """Refuses what no training run writes."""
+        built_in = get_args(LabelKind)
+        if self.form is not None and (self.form in ("text", "tokens", "choice") or self.kind in built_in):
+            raise UserError(f"{where}.form: only the kind of a plug-in has one, found {self.form} for {self.kind}")
+        if (self.form or self.kind) not in built_in:
+            raise UserError(f"{where}.kind: must be one of {', '.join(built_in)}; found {self.kind!r}")
+        (self if self.form is None else replace(self, kind=self.form, form=None))._check(where)
+
+    def _check(self, where: str) -> None:
         if not 1 <= len(self.text) <= (1 if self.kind in ("text", "tokens", "choice") else MOST_TEXTS):
             raise UserError(f"{where}.text: must be one column, or up to {MOST_TEXTS}, found {len(self.text)}")
         if (self.options is None) != (self.kind != "choice") or self.options in ((), ""):
@@ -142,10 +166,9 @@ class TaskEntry:
         elif self.classes != fixed:
             raise UserError(f"{where}.classes: must be {list(fixed)} for kind {self.kind}, found {self.classes!r:.200}")
         self._check_thresholds(where)
-        kind = KINDS[self.kind]
-        if not kind.is_exclusive and self.temperature != 1:
+        if self.kind not in CALIBRATED and self.temperature != 1:
             raise UserError(f"{where}.temperature: must be 1 for kind {self.kind}, found {self.temperature}")
-        if not kind.may_abstain and self.abstain_below is not None:
+        if self.kind not in ABSTAINING and self.abstain_below is not None:
             raise UserError(f"{where}.abstain_below: kind {self.kind} has none, found {self.abstain_below}")
         low, high = self.range
         if not low < high or not math.isfinite(high - low):
@@ -171,7 +194,8 @@ class TaskEntry:
         vocabulary = vocabulary if self.kind == "text" else 0
         several = self.thresholds, self.separator
         standardized = vocabulary, self.standardized_by
-        return LabelSpace(self.kind, self.classes, *self.range, *standardized, *several, scheme=self.scheme)
+        labels = LabelSpace(self.kind, self.classes, *self.range, *standardized, *several, scheme=self.scheme)
+        return labels if self.form is None else replace(labels, kind=self.form, own_kind=self.kind)
 
     def spec(self, name: str) -> TaskSpec:
         return TaskSpec(
@@ -297,19 +321,29 @@ class Bundle:
         labelled = head.decode(outputs)
         calibrated = labelled if temperature == 1 else head.decode(head.kind.scaled(outputs, temperature))
         threshold = self.specs[task].abstain_below if abstain_below is None else abstain_below
-        threshold = threshold if head.kind.may_abstain else None
+        threshold = threshold if head.labels.kind in ABSTAINING else None
         predictions = []
         for one, scaled, tokens in zip(
             labelled, calibrated, self.packer.full_lengths(lengths_NW, head.reading).tolist(), strict=True
         ):
-            shares = scaled.probabilities
             truncated = tokens > self.packer.max_length and not head.kind.per_word  # long texts are read in windows
-            abstained = threshold is not None and shares is not None and max(shares.values()) < threshold
-            label = None if abstained and not keep_labels else one.label
-            measured = {"tokens": tokens, "truncated": truncated, "abstained": abstained}
+            sure = one.label if threshold is None else _sure_label(replace(scaled, label=one.label), head, threshold)
+            measured = {"tokens": tokens, "truncated": truncated, "abstained": sure != one.label}
+            label = one.label if keep_labels else sure
             index = None if label is None else one.index
             predictions.append(replace(scaled, label=label, index=index, **measured))
         return predictions
+
+
+def _sure_label(prediction: Prediction, head: Head, threshold: float) -> Label:
+    """The label of a prediction without what is less probable than the threshold: None, or tags with fewer spans."""
+    if prediction.word_probabilities is not None:
+        tags, scheme = prediction.label, head.labels.scheme
+        assert isinstance(tags, tuple)
+        assert scheme is not None
+        return sure_tags(tags, prediction.word_probabilities, scheme, threshold)
+    assert prediction.probabilities is not None
+    return prediction.label if max(prediction.probabilities.values()) >= threshold else None
 
 
 def save_bundle(bundle: Bundle, folder: Path) -> None:
@@ -379,6 +413,8 @@ def load_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
     labels = {name: entry.labels(tokenizer.vocabulary) for name, entry in content.tasks.items()}
     tags = content.word_tags
     with using_plugins(plugins):
+        for name, entry in content.tasks.items():
+            find_method(KIND, entry.kind, f"{path}: tasks.{name}.kind")
         adapter = complete(content.adapter.choice(), f"{path}: adapter", saved=True)
         model = _load_model(folder, specs, labels, adapter, None if tags is None else len(tags.names))
     ids, tagged = (tokenizer.cls_id, tokenizer.sep_id), tags is not None

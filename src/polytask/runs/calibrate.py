@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from polytask.evaluation.calibration import before_and_after, calibrate
-from polytask.kinds.table import KINDS
+from polytask.evaluation.calibration import KINDS, before_and_after, calibrate
 from polytask.runs.prepare import Prepared
 from polytask.runs.score import SplitScores
 
@@ -18,7 +17,7 @@ def calibrate_tasks(prepared: Prepared, scores: Mapping[str, SplitScores]) -> di
     calibrated = {}
     for name in prepared.evaluated:
         task = prepared.tasks[name]
-        if not KINDS[task.labels.kind].is_exclusive or not task.spec.trained:
+        if task.labels.kind not in KINDS or not task.spec.trained:
             continue
         outputs, gold = scores["dev"].outputs[name], task.splits["dev"].labels
         if not outputs.isfinite().all():  # the run diverged

@@ -242,7 +242,7 @@ def _task_bests(session: Session, dev: EvalReport) -> dict[str, dict[str, Any]]:
 
 def _baselines(prepared: Prepared) -> dict[str, dict[str, Any]]:
     return {
-        name: baseline(task.splits["dev"], task.labels, primary_of(task.spec))
+        name: baseline(task.splits["dev"], task.labels, primary_of(task.spec, task.labels))
         for name, task in prepared.tasks.items()
         if task.spec.kind != "text"
     }

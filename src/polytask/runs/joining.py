@@ -10,11 +10,13 @@ from typing import Any
 from polytask.build import complete
 from polytask.disk.hashing import sha256
 from polytask.disk.records import convert, mapping
-from polytask.plugins.files import use_plugins
 from polytask.recipe.reading import read_content, read_recipe, recipe_from, with_setting
 from polytask.recipe.records import Recipe, recipe_to_mapping
-from polytask.runs.bundle import Bundle, load_bundle, no_model
+from polytask.runs.bundle import Bundle, load_bundle, no_model, read_split_for
 from polytask.runs.folder import ModelFolder, RunFolder
+from polytask.runs.prepare import use_code
+from polytask.settings import TaskSpec
+from polytask.tasks.task import Split
 from polytask.types import UserError
 
 SAME = ("encoder", "max_length", "truncate", "word_tags")
@@ -53,10 +55,6 @@ def read_old_run(run: Path, trust_plugins: bool = False) -> OldRun:
     if not folder.model.path.is_dir():
         raise no_model(run)
     bundle = load_bundle(folder.model.path, trust_plugins)
-    if bundle.model.budget()["adapter_shared"]:
-        raise UserError(
-            f"{run}: the tasks share parts of the adapter {bundle.adapter.name}, so no task can be added to them"
-        )
     recipe = read_recipe(folder.recipe)
     if recipe.tasks.keys() != bundle.specs.keys():
         raise UserError(
@@ -73,6 +71,11 @@ def join_recipes(
 
     It has the plug-ins of both.
     """
+    if old.bundle.model.budget()["adapter_shared"]:
+        raise UserError(
+            f"{old.folder}: the tasks share parts of the adapter {old.bundle.adapter.name}, so no task can be added to "
+            "them"
+        )
     where, folder = "recipe", None
     content = recipe
     if not isinstance(recipe, Mapping):
@@ -85,6 +88,9 @@ def join_recipes(
     add = mapping(content.get("add") or {}, f"{where}: add")
     if add.get("run") not in (None, str(old.folder)):
         raise UserError(f"{where}: add.run: must be {old.folder}, found {add['run']!r}; leave the field out")
+    for field in ("task", "new_class", "rehearse"):
+        if add.get(field) is not None:
+            raise UserError(f"{where}: add.{field}: is for polytask add-class only; leave the field out")
     plain = recipe_to_mapping(old.recipe)
     whole = recipe_from(
         {
@@ -93,8 +99,8 @@ def join_recipes(
             # The adapter as the model was saved with it: defaults may have changed since then.
             "adapter": {"name": old.bundle.adapter.name, **old.bundle.adapter.options},
             **content,
-            "tasks": {**_old_tasks(old, plain), **new},
-            "plugins": _plugins(content, old, where),
+            "tasks": {**old_tasks(old, plain), **new},
+            "plugins": plugins_of_both(content, old, where),
             "add": {**add, "run": str(old.folder)},
         },
         where=where,
@@ -102,8 +108,8 @@ def join_recipes(
     )
     if not any(whole.tasks[name].trained for name in map(str, new)):
         raise UserError(f"{where}: tasks: at least one new task must be trained, found `trained: false` for all")
-    use_plugins(whole.plugins, trust_plugins)
-    _check_same_model(whole, old, where)
+    use_code(whole, trust_plugins)
+    check_same_model(whole, old, where)
     return _frozen(whole, old, where) if whole.add and whole.add.guarantee == "frozen" else whole
 
 
@@ -119,12 +125,12 @@ def _new_tasks(content: Mapping[str, Any], old: OldRun, where: str) -> Mapping[s
     return new
 
 
-def _plugins(content: Mapping[str, Any], old: OldRun, where: str) -> tuple[str, ...]:
+def plugins_of_both(content: Mapping[str, Any], old: OldRun, where: str) -> tuple[str, ...]:
     new: tuple[str, ...] = convert(content.get("plugins") or (), tuple[str, ...], f"{where}: plugins")
     return (*old.recipe.plugins, *new)
 
 
-def _old_tasks(old: OldRun, plain: Mapping[str, Any]) -> dict[str, Any]:
+def old_tasks(old: OldRun, plain: Mapping[str, Any]) -> dict[str, Any]:
     """The old tasks as the old recipe has them, with the heads that the model was saved with.
 
     Their rows without labels are left out, because the teachers of the old recipe are not used.
@@ -140,7 +146,16 @@ def _old_tasks(old: OldRun, plain: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_same_model(recipe: Recipe, old: OldRun, where: str) -> None:
+def read_old_split(old: OldRun, spec: TaskSpec, split: str, why: str = "", remedy: str = "") -> Split:
+    """Reads a file of an old task. `why` says what needs it, `remedy` what to do without it."""
+    try:
+        return read_split_for(old.bundle, spec, getattr(spec, split), split)
+    except UserError as error:
+        message = f"{old.folder}: its task {spec.name} needs its {split} file{why}: {error}{remedy}"
+        raise UserError(message) from None
+
+
+def check_same_model(recipe: Recipe, old: OldRun, where: str) -> None:
     for field in SAME:
         own, theirs = getattr(recipe, field), getattr(old.recipe, field)
         if own != theirs:

@@ -15,8 +15,9 @@ from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import remembered_sha256
 from polytask.disk.kept import kept
 from polytask.evaluation.metrics import chosen_metric
-from polytask.evaluation.own_metrics import own_metrics, primary_of
+from polytask.evaluation.own_metrics import own_metrics, primary_of, trust_functions
 from polytask.evaluation.packed_splits import PackedSplits
+from polytask.methods import KIND, find_method
 from polytask.model import MultiTaskModel
 from polytask.plugins.files import Plugin, method_versions, use_plugins
 from polytask.pretrained.find import TOKENIZER_FILES
@@ -60,6 +61,8 @@ class Prepared:
     """The tasks that evaluations during training score."""
     remembered: tuple[str, ...] = ()
     """Tasks that an earlier run has learned, whose examples fill the policy's memory from the start."""
+    grown: str | None = None
+    """The task of a finished run that gets a new class, the last of its classes."""
     word_tags: TagVocabulary | None = None
     """The part-of-speech tags of the training data; None without tags."""
     temperatures: Mapping[str, float] = field(default_factory=dict)
@@ -137,7 +140,9 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     """Finds the encoder, reads and tokenizes the data, and builds the model."""
     phases = phases or Phases()
     if recipe.add is not None:
-        raise UserError("recipe: add: this recipe adds tasks to a finished run; use polytask add-task RUN RECIPE")
+        raise UserError(
+            "recipe: add: this recipe adds to a finished run; use polytask add-task RUN RECIPE, or polytask add-class"
+        )
     plugins = use_plugins(recipe.plugins)
     check_teachers(recipe)
     folder = encoder_folder(recipe.encoder)
@@ -170,6 +175,13 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     return prepared
 
 
+def use_code(recipe: Recipe, trust: bool = False) -> tuple[Plugin, ...]:
+    """Loads the recipe's plug-ins. `trust` remembers that they, and the files of its metric functions, may run."""
+    if trust:
+        trust_functions(recipe.tasks.values())
+    return use_plugins(recipe.plugins, trust)
+
+
 def methods_origin(prepared: Prepared) -> dict[str, dict[str, str]]:
     """The versions of the methods that are not part of polytask, for environment.json; empty if there are none."""
     named = strings_in(recipe_to_mapping(prepared.recipe))
@@ -199,8 +211,9 @@ def check_teachers(recipe: Recipe) -> None:
 
 
 def check_metrics(recipe: Recipe) -> None:
-    """Refuses a metric that does not exist, and a metric function of the user's that cannot be loaded."""
-    for spec in recipe.tasks.values():
+    """Refuses a kind or a metric that does not exist, and a metric function of the user's that cannot be loaded."""
+    for name, spec in recipe.tasks.items():
+        find_method(KIND, spec.kind, f"recipe: tasks.{name}.kind")
         primary_of(spec)
     task, _, metric = recipe.train.select.partition(".")
     if metric:
@@ -224,12 +237,13 @@ def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
     spec, labels = task.spec, task.labels
     reading = prepared.readings[spec.name]
     return TaskSummary(
-        kind=spec.kind,
+        kind=labels.kind,
+        own_kind=labels.own_kind,
         classes=tuple(labels.classes),
-        range=(labels.low, labels.high) if spec.kind == "score" else None,
+        range=(labels.low, labels.high) if labels.kind == "score" else None,
         text=spec.input_columns,
         label=spec.label,
-        metric=primary_of(spec).name,
+        metric=primary_of(spec, labels).name,
         trained=spec.trained,
         thresholds=prepared.model.head(spec.name).labels.thresholds,
         data={name: describe_split(split, labels, prepared.packer, reading) for name, split in task.splits.items()},

@@ -15,14 +15,13 @@ from polytask.disk.atomic import atomic_file
 from polytask.disk.lock import FolderLock
 from polytask.disk.writable import make_folder
 from polytask.evaluation.baselines import report_from
-from polytask.plugins.files import use_plugins
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.add import start_joined
 from polytask.runs.finish import Finished
 from polytask.runs.folder import RunFolder
 from polytask.runs.joining import OldRun, join_recipes, read_old_run
-from polytask.runs.prepare import trained_tasks
+from polytask.runs.prepare import trained_tasks, use_code
 from polytask.runs.run import Running, start_run
 from polytask.runs.start import check_free
 from polytask.settings import MethodChoice, TaskSpec
@@ -110,7 +109,7 @@ def start_pretraining(
     `start` is a finished run, whose model is trained further: its encoder, adapter and maximum length are used in place
     of the recipe's, and the new run keeps its tasks, with their heads and adapters unchanged.
     """
-    use_plugins(recipe.plugins, trust_plugins)
+    use_code(recipe, trust_plugins)
     old = None if start is None else read_old_run(Path(start), trust_plugins)
     folder = RunFolder(Path(run) if run is not None else Path("runs") / f"{recipe.name}-pretrained")
     use_own = not texts if own is None else own

@@ -10,14 +10,13 @@ import torch
 from polytask.build import encoder_origin
 from polytask.disk.lock import FolderLock
 from polytask.machine import set_threads
-from polytask.plugins.files import use_plugins
 from polytask.recipe.reading import read_recipe, recipe_from
 from polytask.recipe.records import Recipe
 from polytask.runs.bundle import load_bundle
 from polytask.runs.finish import Finished, Gate, finish, finish_again
 from polytask.runs.folder import RunFolder
 from polytask.runs.phases import Phases
-from polytask.runs.prepare import Prepared, check_teachers, methods_origin, prepare
+from polytask.runs.prepare import Prepared, check_teachers, methods_origin, prepare, use_code
 from polytask.runs.score import DevScorer, score_split
 from polytask.runs.session import make_session
 from polytask.runs.start import Start, open_run
@@ -68,7 +67,7 @@ def start_training(
     given. `trust_plugins` remembers that the recipe's plug-ins, which are Python programs, may run.
     """
     recipe = as_recipe(recipe)
-    use_plugins(recipe.plugins, trust_plugins)
+    use_code(recipe, trust_plugins)
     folder = RunFolder(Path(run) if run is not None else Path("runs") / recipe.name)
     return start_run(recipe, folder, FolderLock(folder.path), resume, allow_change, keep_checkpoints)
 
@@ -184,7 +183,7 @@ def rehearse(recipe: Recipe, trust_plugins: bool = False) -> Prepared:
     The recipe's device may be on another machine. Its teachers must exist, and are not loaded. `trust_plugins`
     remembers that its plug-ins may run.
     """
-    use_plugins(recipe.plugins, trust_plugins)
+    use_code(recipe, trust_plugins)
     check_teachers(recipe)
     device = torch.device("cpu")
     set_threads(device, recipe.train.threads)

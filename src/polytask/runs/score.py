@@ -16,14 +16,12 @@ from polytask.evaluation.calibration import before_and_after
 from polytask.evaluation.evaluate import evaluate, split_outputs, with_places, write_predictions
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.machine import pick_device
-from polytask.plugins.files import use_plugins
 from polytask.recipe.in_memory import file_of
 from polytask.recipe.reading import read_recipe
-from polytask.recipe.records import Recipe
 from polytask.recipe.task_classes import Data, is_in_memory
 from polytask.runs.bundle import Bundle, load_run, read_split_for
 from polytask.runs.folder import RunFolder
-from polytask.runs.prepare import Prepared
+from polytask.runs.prepare import Prepared, use_code
 from polytask.settings import TaskSpec
 from polytask.tasks.lengths import check_lengths, count_truncated, text_lengths
 from polytask.tasks.task import Split
@@ -200,8 +198,7 @@ def evaluate_run(
     if not run.recipe.is_file():
         raise UserError(f"{folder}: not a run: it has no {run.recipe.name}")
     recipe = read_recipe(run.recipe)
-    _check_own_functions(recipe, run.path)
-    use_plugins(recipe.plugins, trust_plugins)
+    use_code(recipe, trust_plugins)
     bundle = load_run(run.path)
     bundle.model.to(pick_device(recipe.train.device))
     own = {} if on else {name: _file_of(spec, split, run.path) for name, spec in recipe.tasks.items()}
@@ -244,17 +241,6 @@ def evaluate_run(
         },
         truncated={name: count_truncated(data, bundle.packer, readings[name]) for name, data in splits.items()},
     )
-
-
-def _check_own_functions(recipe: Recipe, folder: Path) -> None:
-    """Refuses metric functions inside the run's folder: it may come from a stranger, whose code must not run."""
-    for name, spec in recipe.tasks.items():
-        for reference in spec.metrics:
-            if Path(reference.rpartition(":")[0]).resolve().is_relative_to(folder.resolve()):
-                raise UserError(
-                    f"{folder}: tasks.{name}.metrics: {reference} is inside the run's folder, and code from there is "
-                    "never run"
-                )
 
 
 def _file_of(spec: TaskSpec, split: str, folder: Path) -> str | None:

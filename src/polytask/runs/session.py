@@ -10,10 +10,12 @@ from polytask.build import make, make_loss, option
 from polytask.heads.base import Head
 from polytask.losses.base import Loss
 from polytask.machine import skip_compiler_import, wait_for_warm_up
+from polytask.methods import form_of
 from polytask.policies.base import Policy, PolicyContext
 from polytask.recipe.records import Recipe
 from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.runs.folder import RunFolder
+from polytask.runs.new_class import rows_without_class
 from polytask.runs.prepare import Prepared, trained_tasks
 from polytask.runs.score import DevScorer
 from polytask.runs.teachers import Teacher, teacher_outputs
@@ -130,7 +132,7 @@ def task_weights(prepared: Prepared, losses: Mapping[str, Loss]) -> dict[str, fl
 
 def make_policy(recipe: Recipe, weights: Mapping[str, float], steps_per_epoch: int) -> Policy:
     """The policy of the tasks in `weights`."""
-    kinds = {name: recipe.tasks[name].kind for name in weights}
+    kinds = {name: form_of(recipe.tasks[name].kind) for name in weights}
     policy: Policy = make("policy", recipe.policy, "recipe: policy", PolicyContext(weights, kinds, steps_per_epoch))
     return policy
 
@@ -145,7 +147,11 @@ def make_feed(prepared: Prepared, policy: Policy) -> Feed:
         for name in prepared.remembered:
             memory.fill(name, len(examples[name]))
     formats = {name: model.input_format(name) for name in model.tasks}
-    return Feed(examples, prepared.packer, seed, formats=formats, memory=memory)
+    feed = Feed(examples, prepared.packer, seed, formats=formats, memory=memory)
+    if prepared.grown is not None:  # what was learned before is measured without the new class
+        task = prepared.tasks[prepared.grown]
+        feed.sampled[prepared.grown] = rows_without_class(task.splits["train"].labels, task.labels).tolist()
+    return feed
 
 
 def make_regularizers(
@@ -158,7 +164,7 @@ def make_regularizers(
         settings.epochs * prepared.steps_per_epoch,
         sampler.stages,
         feed.sample,
-        tuple(name for name in weights if name not in prepared.drawn),
+        tuple(name for name in weights if name not in prepared.drawn or name == prepared.grown),
     )
     return {c.name: make("regularizer", c, "recipe: regularizers", context) for c in recipe.regularizers}
 

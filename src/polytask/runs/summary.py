@@ -58,6 +58,8 @@ class TaskSummary:
     """Whether it was trained, or only scored (`trained: false`)."""
     thresholds: tuple[float, ...] = ()
     """For kind multilabel: the probability from which each class is predicted; empty: 0.5 for all."""
+    own_kind: str | None = None
+    """The kind of a plug-in, whose labels have the form of `kind`."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,14 @@ class Added:
     """The new tasks."""
     guarantee: Literal["frozen", "measured"]
     max_drop: float | None
-    """The largest drop in points that is allowed; None with `frozen`, and where any drop is."""
+    """The largest drop in points that is allowed; None where any drop is, and with `frozen` unless a class is added."""
     old: Mapping[str, Json]
     """By old task: metric, before, after, difference, identical."""
+    new_class: str | None = None
+    """The class that a task of the run has got (`polytask add-class`); `tasks` is then this task."""
+    classes: Mapping[str, Json] = field(default_factory=dict)
+    """By class of that task, on dev: precision, recall, f1 and support `before` and `after`; None before for the new
+    class."""
 
 
 @dataclass(frozen=True)

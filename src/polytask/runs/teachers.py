@@ -89,7 +89,7 @@ def teacher_outputs(
         if teacher.only_memory and memory is not None and not every_row:
             indices = memory.kept[name]
         answers = [_answers(prepared, name, bundle, indices, device) for bundle in teacher.bundles]
-        known = mean_outputs(answers, prepared.tasks[name].labels.kind)
+        known = mean_outputs(answers, prepared.tasks[name].labels.kind_name)
         outputs[name] = known.new_zeros(len(rows), *known.shape[1:])
         outputs[name][list(indices)] = known
     return outputs
@@ -123,7 +123,7 @@ def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[in
 
 
 def _answers_to_texts(bundle: Bundle, name: str, examples: Sequence[Example]) -> Tensor:
-    if KINDS[bundle.specs[name].kind].per_word:
+    if bundle.model.head(name).kind.per_word:
         texts = bundle.tokenize_words([WordText(one.texts[0], one.words or ()) for one in examples])
     else:
         options = bundle.specs[name].options is not None

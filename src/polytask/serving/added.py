@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from polytask.kinds.table import KINDS
+from polytask.settings import ABSTAINING
 from polytask.types import LabelSpace, Prediction, UserError, unknown
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class AddedColumns:
     lists: bool = False
     """Whether the file's format has lists."""
     abstains: bool = False
-    """Whether predictions may have no label because all probabilities are too low."""
+    """Whether predictions may have no label, or fewer spans, because probabilities are too low."""
 
     def __post_init__(self) -> None:
         if self.probabilities not in PROBABILITIES:
@@ -130,7 +130,7 @@ def _rounded(probability: float) -> float:
 def added_columns(predictor: "Predictor", task: str, probabilities: str, lists: bool) -> AddedColumns:
     """The columns of a task of a model."""
     labels, spec = predictor.bundle.labels[task], predictor.spec(task)
-    abstains = KINDS[labels.kind].may_abstain and (spec.abstain_below, predictor.abstain_below) != (None, None)
+    abstains = labels.kind in ABSTAINING and (spec.abstain_below, predictor.abstain_below) != (None, None)
     return AddedColumns(task, labels, probabilities, lists, abstains)
 
 

@@ -36,7 +36,8 @@ class PredictedFile:
     truncated: Mapping[str, int] = field(default_factory=dict)
     """For each task, the number of rows that are longer than the model's `max_length`."""
     abstained: Mapping[str, int] = field(default_factory=dict)
-    """For each task, the number of rows whose probabilities are all too low (`abstain_below`)."""
+    """For each task, the number of rows whose probabilities are all too low, or in which spans were left out because of
+    that (`abstain_below`)."""
 
 
 def predict_file(

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from polytask.encoders.bert import Bert
-from polytask.kinds.table import KINDS
 from polytask.kinds.tokens import located
 from polytask.machine import multiplies_bf16, pick_device, threads
 from polytask.runs.bundle import Bundle, load_run
@@ -27,7 +26,7 @@ from polytask.serving.examples import (
     option_examples,
     plain_texts,
 )
-from polytask.serving.explanation import Explanation, explain
+from polytask.serving.explanation import Explanation, choose_word, explain, explain_word
 from polytask.serving.plain import PlainEncoder
 from polytask.settings import TaskSpec
 from polytask.tasks.rows import row_words
@@ -229,7 +228,7 @@ class Predictor:
                 yield group
 
     def _is_per_word(self, task: str) -> bool:
-        return KINDS[self.spec(task).kind].per_word
+        return self.bundle.model.head(task).kind.per_word
 
     def _predict(
         self,
@@ -305,13 +304,21 @@ class Predictor:
         return vectors
 
     def explain(
-        self, text: str | Sequence[str], text2: str | None = None, *, task: str, label: str | None = None
+        self,
+        text: str | Sequence[str],
+        text2: str | None = None,
+        *,
+        task: str,
+        label: str | None = None,
+        word: str | int | None = None,
     ) -> Explanation:
         """Measures which words a prediction depends on, by leaving out one word at a time (occlusion).
 
         A word's value is by how much the probability of the predicted class (or of `label`), or the score, falls
         without it. Words that say the same thing twice can both have no effect. Each word takes one more prediction.
         A pair is given as two texts, or as a list; three or more texts as a list.
+
+        If the task has a tag for each word, the tag of `word` is explained: a word of the text, or its number from 0.
         """
         if self.spec(task).options is not None:
             raise UserError(f"explain: task {task} is of kind choice, which is not supported")
@@ -320,7 +327,12 @@ class Predictor:
         if not has_text(texts):
             raise UserError(f"explain: the text is empty: {texts!r:.80}")
         if self._is_per_word(task):
-            raise UserError(f"explain: task {task} predicts a tag for each word, so no single prediction is explained")
+            (whole,) = texts
+            places = row_words(whole).words
+            chosen = places[choose_word(word, [whole[start:end] for start, end in places], task)]
+            return explain_word(task, whole, chosen, partial(self._predict_words, task), label)
+        if word is not None:
+            raise UserError(f"explain: word: task {task} has one label for the text, not for each word; leave word out")
 
         def predict(examples: Sequence[tuple[str, ...]]) -> list[Prediction]:
             found: list[Prediction] = []
@@ -331,6 +343,19 @@ class Predictor:
             return found
 
         return explain(task, texts, predict, label)
+
+    def _predict_words(self, task: str, items: Sequence[tuple[str, int]]) -> list[Prediction]:
+        """The tag of one word of each text, which is given by its first character, with the tags' probabilities."""
+        head, temperature = self.bundle.model.head(task), self.bundle.temperatures.get(task, 1.0)
+        found = []
+        for window in windows(items, lambda item: len(item[0])):
+            texts, _ = self._encode((task,), [(text,) for text, _ in window])
+            outputs = head.kind.scaled(self._outputs((task,), texts)[task].float(), temperature)
+            for (text, first), scores_WC in zip(window, outputs, strict=True):
+                index = [start for start, _ in row_words(text).words].index(first)
+                shares = dict(zip(head.labels.classes, scores_WC[index, :-1].softmax(-1).tolist(), strict=True))
+                found.append(Prediction(task, max(shares, key=shares.__getitem__), shares))
+        return found
 
     def taking(self, texts: int) -> tuple[str, ...]:
         """The tasks with labels that take this number of texts."""

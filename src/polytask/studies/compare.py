@@ -19,11 +19,11 @@ from polytask.disk.writable import check_target
 from polytask.evaluation.comparison.records import MARGIN
 from polytask.evaluation.metrics import check_metric
 from polytask.machine import environment, pick_device
-from polytask.plugins.files import use_plugins
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.folder import RunFolder
 from polytask.runs.own_data import with_named_data
+from polytask.runs.prepare import use_code
 from polytask.runs.run import start_training
 from polytask.studies.cells import Cell, Plan, plan, summary_of
 from polytask.studies.outlook import StudyOutlook, outlook
@@ -75,7 +75,7 @@ class StudyRunning:
         `trust_plugins` remembers that the recipes' plug-ins, which are Python programs, may run.
         """
         for recipe in study.recipes.values():
-            use_plugins(recipe.plugins, trust_plugins)
+            use_code(recipe, trust_plugins)
         if margin is not None:
             study = replace(study, margin=check_margin(margin, "--margin"))
         if workers < 1:

@@ -47,6 +47,8 @@ def cached_store(
         [spec.text, spec.label, spec.kind, spec.range, spec.classes, reader.names],
         [tokenizer.fingerprint, tokenizer.max_tokens],
     ]
+    if version := KINDS[spec.kind].version:
+        key.append(["kind", version])
     if reader.options:
         key.append(reader.options)
     if spec.options is not None:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from polytask.evaluation.metrics import Metric
 from polytask.kinds.schemes import WORDS, span_classes
-from polytask.kinds.table import KINDS
+from polytask.kinds.table import KINDS, kind_of
 from polytask.stream import Reading
 from polytask.tasks.task import Split
 from polytask.text.packing import Packer
@@ -71,7 +71,7 @@ def classes_and_counts(split: Split, labels: LabelSpace) -> tuple[tuple[str, ...
 
 def class_counts(split: Split, labels: LabelSpace) -> tuple[int, ...]:
     """Counts the rows of each class (no, yes for yes_no); empty for scores and plain text."""
-    return KINDS[labels.kind].class_counts(labels, split.labels)
+    return kind_of(labels).class_counts(labels, split.labels)
 
 
 def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask import seeds
-from polytask.kinds.table import KINDS
+from polytask.kinds.table import KINDS, kind_of, label_space
 from polytask.settings import RowSample, TaggerName, TaskSpec
 from polytask.tasks.caching import broken_rows, cached_part, cached_store
 from polytask.tasks.reading import open_for, warn_of_guess
@@ -202,7 +202,7 @@ def _read_task(spec: TaskSpec, reading: _Reader) -> Task | None:
                 read = read.with_chosen_rows(reading.cache)
             if name == first:
                 vocabulary, stored = reading.tokenizer.vocabulary, read.store.labels
-                labels = KINDS[spec.kind].space(spec, read.store.meta, vocabulary, stored)
+                labels = label_space(spec, read.store.meta, vocabulary, stored)
             if labels is not None:
                 splits[name] = read.as_split(name, labels)
         except UserError as error:
@@ -245,7 +245,7 @@ class _Read:
         return replace(self, store=cached_part(self.store, indices, cache))
 
     def as_split(self, name: str, labels: LabelSpace) -> Split:
-        kind = KINDS[labels.kind]
+        kind = kind_of(labels)
         stored = self.store.word_labels() if kind.per_word else self.store.labels
         targets = kind.targets(labels, self.store.meta, stored)
         if name == "unlabelled":

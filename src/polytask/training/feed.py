@@ -114,6 +114,8 @@ class Feed:
         self.use_teachers(teacher_outputs or {})
         self.given = dict.fromkeys(examples, 0)
         """The number of examples drawn per task."""
+        self.sampled: dict[str, Sequence[int]] = {}
+        """By task: the examples that `sample` draws from, if not from all."""
         self.order = ExampleOrder({task: len(own) for task, own in self.examples.items()}, seed)
         self._ahead: dict[str, _Ahead] = {}
 
@@ -224,6 +226,9 @@ class Feed:
     def sample(self, task: str, count: int) -> Iterator[Stream]:
         """Yield up to `count` labelled examples of a task, each in its own stream, drawn by (seed, task)."""
         order = seeds.generator(self.seed, "sample", task).permutation(len(self.examples[task])).tolist()
+        if task in self.sampled:
+            allowed = set(self.sampled[task])
+            order = [index for index in order if index in allowed]
         for number, index in enumerate(self._labelled(task, order)[:count]):
             yield self._stream([_Chosen(task, [index], number)])
 

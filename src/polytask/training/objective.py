@@ -44,7 +44,7 @@ class Objective:
         if task not in stream.teacher_outputs:
             return loss
         teacher = stream.teacher_outputs[task]
-        distilled = distillation_loss(outputs, teacher, head.labels.kind, self.temperature, "cross_entropy")
+        distilled = distillation_loss(outputs, teacher, head.labels.kind_name, self.temperature, "cross_entropy")
         label_weight = 1 - self.teacher_weights[task] if task in self.teacher_weights else progress
         return label_weight * loss + (1 - label_weight) * distilled
 
@@ -53,7 +53,7 @@ class Objective:
         if head.task not in self.partly_labelled:
             return head.loss(outputs, labels) if named is None else named(outputs, labels)
         given = labels.clamp(min=0)  # any label in place of NO_LABEL: these examples are left out
-        terms = label_terms(outputs, given, head.labels.kind) if named is None else named.terms(outputs, given)
+        terms = label_terms(outputs, given, head.labels.kind_name) if named is None else named.terms(outputs, given)
         return mean_of_labelled(*terms, has_label(labels))
 
     def penalties(

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from polytask.plugins.files import use_plugins
 from polytask.recipe.reading import portable_content, recipe_from, with_setting
 from polytask.recipe.records import Recipe, recipe_to_mapping
+from polytask.runs.prepare import use_code
 from polytask.tuning.fields import check_fields, default_fields, read_field
 from polytask.tuning.plan import make_plan
 from polytask.tuning.result import Tuned
@@ -67,7 +67,7 @@ def start_tuning(
     named = tuple(read_field(text) for text in vary)
     content = _content(recipe, settings)
     base = recipe_from(content, where=str(recipe) if isinstance(recipe, str | Path) else "recipe")
-    use_plugins(base.plugins, trust_plugins)
+    use_code(base, trust_plugins)
     if named:
         check_fields(named, content)
     target = Path(folder) if folder is not None else Path("tuning") / base.name
