@@ -135,7 +135,7 @@ def _check_task(task: TaskSpec, where: str) -> None:
         if not task.classes or len(set(task.classes)) < len(task.classes):
             raise UserError(f"{where}.classes: must be different classes of spans, or tags; found {list(task.classes)}")
     elif task.classes is not None and (
-        task.kind in ("yes_no", "score", "text") or len(set(task.classes)) < max(2, len(task.classes))
+        task.kind in ("yes_no", "score", "choice", "text") or len(set(task.classes)) < max(2, len(task.classes))
     ):
         raise UserError(
             f"{where}.classes: must be two or more different names, for kinds classes and multilabel only; found "
