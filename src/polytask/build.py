@@ -168,8 +168,8 @@ def check_room(specs: Mapping[str, TaskSpec], tokenizer: TextTokenizer, max_leng
 
 # --- the model --------------------------------------------------------------------------------------------------------
 def head_choice(spec: TaskSpec) -> MethodChoice:
-    """The recipe's head, or the default: linear for one text, cross for several, or that of the kind."""
-    usual = {"text": "mlm", "tokens": "tags", "choice": "choice"}
+    """The recipe's head, or the default: that of the kind, else linear for one text and cross for several."""
+    usual = {"text": "mlm", "tokens": "tags", "match": "match", "choice": "choice"}
     return spec.head or MethodChoice(usual.get(spec.kind, "linear" if len(spec.text) == 1 else "cross"))
 
 
@@ -182,6 +182,10 @@ def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
         problem = f"{choice.name} does not support kind {labels.kind}"
     elif len(spec.text) not in method.texts:
         problem = f"{choice.name} does not support {len(spec.text)} text(s)"
+    elif _lacks_range(method, labels):
+        problem = (
+            f"{choice.name} needs scores with a range (to use it, write tasks.{spec.name}.range: [LOWEST, HIGHEST])"
+        )
     if problem:
         raise UserError(f"{where}: {problem}; choose one of: {', '.join(fitting_heads(spec, labels)) or 'none'}")
     head: Head = make("head", choice, where, spec.name, labels, hidden)
@@ -190,7 +194,12 @@ def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
 
 def fitting_heads(spec: TaskSpec, labels: LabelSpace) -> list[str]:
     """The heads that support a task's kind of labels and its number of texts."""
-    return [name for name, head in HEADS.items() if labels.kind in head.kinds and len(spec.text) in head.texts]
+    fitting = {name: head for name, head in HEADS.items() if labels.kind in head.kinds and len(spec.text) in head.texts}
+    return [name for name, head in fitting.items() if not _lacks_range(head, labels)]
+
+
+def _lacks_range(head: type[Head], labels: LabelSpace) -> bool:
+    return labels.kind == "score" and head.needs_range and not labels.bounded
 
 
 def make_loss(spec: TaskSpec, labels: LabelSpace, counts: tuple[int, ...]) -> Loss | None:

@@ -74,17 +74,17 @@ class TaskSpec:
 
     name: str
     kind: OpenKind
-    """classes (two or more), yes_no, score (a number in a range), multilabel (any number of classes per row), tokens (a
-    tag for each word), choice (one of the row's options), text (plain text without labels), or a kind that a plug-in
-    registers."""
+    """classes (two or more), yes_no, score (a number), multilabel (any number of classes per row), tokens (a tag for
+    each word), match (pairs of texts that belong together, without labels), choice (one of the row's options), text
+    (plain text without labels), or a kind that a plug-in registers."""
     text: tuple[str, ...]
     """Column with the text, or a list of two to eight columns with texts that belong together. For kind tokens, texts
     or lists of words."""
     label: str | tuple[str, ...] | None
-    """Column with the label. Kind text has none. For kind multilabel: a column with a list of classes, or a list of
-    columns of 0 and 1, whose names are the classes. For kind tokens: a column with one tag for each word, or with lists
-    of spans, [{start: 0, end: 3, label: person}]. For kind choice: the text of the right option, or its index, counted
-    from 0."""
+    """Column with the label. Kinds match and text have none. For kind multilabel: a column with a list of classes, or a
+    list of columns of 0 and 1, whose names are the classes. For kind tokens: a column with one tag for each word, or
+    with lists of spans, [{start: 0, end: 3, label: person}]. For kind choice: the text of the right option, or its
+    index, counted from 0."""
     train: str | None
     """Training data: a csv, tsv, jsonl, parquet, xlsx[#SHEET] or CoNLL file; sample:NAME; or
     hub:DATASET[/CONFIG][@REVISION]#SPLIT. Can be left out with `trained: false`."""
@@ -114,10 +114,11 @@ class TaskSpec:
     """For kind multilabel: the probability from which a class is predicted. tuned: after training, each class gets the
     threshold with its highest F1 on dev. A number: the same threshold for all classes."""
     range: tuple[float, float] | None = None
-    """Lowest and highest score. Required for kind score."""
+    """For kind score: the lowest and the highest score. Labels outside are errors, and predictions are never outside.
+    Default: any number; scores are standardized by the training labels, and predictions are not limited."""
     metric: str | None = None
     """Primary metric, which chooses the best checkpoint. Default: accuracy; pearson for scores; f1_micro for
-    multilabel; f1 of spans for tokens; perplexity for text. data.md lists the others."""
+    multilabel; f1 of spans for tokens; mrr for match; perplexity for text. data.md lists the others."""
     metrics: tuple[str, ...] = ()
     """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder. A name
     without a module is a metric that a plug-in registers."""
@@ -136,6 +137,12 @@ class TaskSpec:
     scores."""
     broken_rows: Literal["stop", "skip"] = "stop"
     """stop: list all broken rows and train nothing. skip: ignore them; the report shows their number."""
+    blank_labels: Literal["stop", "skip"] = "stop"
+    """stop: a row with an empty label is a broken row. skip: leave it out; the report shows the number of such rows."""
+    share_rows: str | None = None
+    """Name of a group of tasks that are different label columns of the same rows: they name the same files and text
+    columns. The encoder runs once for a batch of rows, each task learns from the rows that have its label, and empty
+    labels are skipped. Default: the task has rows of its own."""
     format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx", "conll"] | None = None
     """File format. Default: by the file's extension. csv and tsv differ only in the delimiter that is tried first.
     conll: one word per line, for kind tokens; `text` and `label` are then the columns' numbers, from 0, or names."""
@@ -165,6 +172,11 @@ class TaskSpec:
     def input_columns(self) -> tuple[str, ...]:
         """The columns that a prediction needs: those of the texts and of the options."""
         return (*self.text, *self.option_columns)
+
+    @property
+    def skips_blanks(self) -> bool:
+        """Whether rows with an empty label are left out."""
+        return self.blank_labels == "skip" or self.share_rows is not None
 
     @property
     def label_columns(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ A field or variable that ends in such letters is a tensor of that shape.
 
 import bisect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -64,7 +64,8 @@ class Layout:
     cu_seqlens_S1: Tensor
     lengths: tuple[int, ...]
     sequence_ranges: tuple[tuple[int, int], ...]
-    """For each task of the model, its first sequence and the one after its last, without filler."""
+    """For each task of the model, its first sequence and the one after its last, without filler. Tasks that share rows
+    may have the same sequences, if the encoder has no parameters of single tasks."""
     token_ranges: tuple[tuple[int, int], ...]
     """For each task of the model, its first token and the one after its last; with filler if the shape is static."""
     length_bound: int | None = None
@@ -131,7 +132,11 @@ class Layout:
     @property
     def real_tokens(self) -> int:
         """The number of tokens without filler."""
-        return sum(sum(self.lengths[first:last]) for first, last in self.sequence_ranges)
+        return sum(sum(self.lengths[first:last]) for first, last in set(self.sequence_ranges))
+
+    def num_examples(self, outputs: Iterable[Sized]) -> int:
+        """The number of examples of the stream, given the outputs of its tasks; those that tasks share count once."""
+        return sum({self.sequence_ranges[k]: len(own) for k, own in zip(self.tasks, outputs, strict=True)}.values())
 
     @property
     def is_real_T(self) -> Tensor:

@@ -35,7 +35,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the pages assume: the recipes, and files of the user's own."""
     sample = resources.files("polytask.tasks") / "sample"
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    for source, name in [("opinions", "reviews"), ("questions", "pairs"), ("opinions", "tickets"), ("opinions", "new")]:
+    files = [("opinions", "reviews"), ("questions", "pairs"), ("opinions", "tickets"), ("opinions", "new")]
+    for source, name in [*files, ("inbox", "inbox")]:
         (tmp_path / f"{name}.csv").write_text((sample / f"{source}-train.csv").read_text(encoding="utf-8"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -66,6 +67,8 @@ PAGES = [
     "get-started",
     "interference",
     "kinds",
+    "match",
+    "partly-labelled",
     "probabilities",
     "python",
     "tagging",

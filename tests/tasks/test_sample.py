@@ -82,6 +82,17 @@ def test_replies_have_three_or_four_options_and_no_favourite_place() -> None:
         assert all(int(row["best"]) < len(one) for row, one in zip(found, options, strict=True))
 
 
+def test_articles_are_pairs_whose_second_text_may_repeat() -> None:
+    pairs = {part: [(row["question"], row["article"]) for row in rows("articles", part)] for part in ("train", "dev")}
+    assert [len(pairs[part]) for part in ("train", "dev")] == [300, 110]
+    for found in pairs.values():
+        questions, articles = zip(*found, strict=True)
+        assert len(set(questions)) == len(found)
+        assert 0.8 * len(found) < len(set(articles)) < len(found)
+    train, dev = ({plain(text) for pair in found for text in pair} for found in pairs.values())
+    assert not train & dev
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_no_text_twice_and_none_in_both_parts(name: str) -> None:
     texts = {part: [plain(row[c]) for row in rows(name, part) for c in TEXTS[name]] for part in ("train", "dev")}

@@ -1,6 +1,6 @@
 """polytask check: checks a recipe and its data before training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -40,6 +40,8 @@ def run(
     prepared = polytask.rehearse(polytask.read_recipe(recipe, setting), trust_plugins)
     console = plain_console()
     console.print(data_table(prepared))
+    for line in shared_rows_lines(prepared):
+        console.print(line, highlight=False, soft_wrap=True)
     findings = prepared.findings()
     print_findings(findings, console)
     console.print(budget_table(prepared))
@@ -74,13 +76,19 @@ def print_findings(findings: Sequence["polytask.Finding"], console: Console) -> 
 
 
 def data_table(prepared: "polytask.Prepared") -> Table:
-    columns = ("task", "kind", "split", "rows", "skipped", "labels", "tokens", "too long")
+    columns = ["task", "kind", "split", "rows", "skipped", "labels", "tokens", "too long"]
+    splits = [split for task in prepared.tasks.values() for split in task.splits.values()]
+    some_blank = any(split.num_blank for split in splits)
+    if some_blank:
+        columns.insert(5, "no label")
     caption = None if all(spec.trained for spec in prepared.recipe.tasks.values()) else NOT_TRAINED_CAPTION
     table = new_table("Data", columns, left=("task", "kind", "split", "labels"), caption=caption)
     for name, task in prepared.tasks.items():
         about = polytask.describe_task(task, prepared)
         for split, data in about.data.items():
-            row = (f"{data['rows']:,}", f"{data['skipped']:,}", balance(data["labels"], COUNTED[task.labels.scheme]))
+            row = [f"{data['rows']:,}", f"{data['skipped']:,}"]
+            row += [f"{data.get('blank', 0):,}"] if some_blank else []
+            row += [balance(data["labels"], COUNTED[task.labels.scheme])]
             lengths = data["lengths"]
             table.add_row(
                 mark_trained(name, about.trained),
@@ -91,6 +99,16 @@ def data_table(prepared: "polytask.Prepared") -> Table:
                 f"{lengths['truncated']:,}",
             )
     return table
+
+
+def shared_rows_lines(prepared: "polytask.Prepared") -> Iterator[str]:
+    """For each group of tasks that share rows: how many rows have a label of each task, and how many have none."""
+    for split in ("train", "dev", "test"):
+        for group, rows in prepared.shared_rows(split).items():
+            labelled = ", ".join(f"{task} {len(own):,}" for task, own in rows.splits.items())
+            without = rows.num_unlabelled
+            left_out = "" if without is None else f"; {without:,} more have no label and are left out"
+            yield f"{group}, {split}: {len(rows):,} rows, of which are labelled: {labelled}{left_out}."
 
 
 def balance(labels: Mapping[str, Any], counted: str = "rows") -> str:

@@ -39,17 +39,21 @@ def untrained_baseline(
 ) -> dict[str, Any]:
     """Scores a method that trains nothing on dev, by the task's primary metric.
 
-    Scores of pairs are predicted by the cosine of the two texts' mean vectors; of several options, the one with the
-    highest cosine with the text is predicted. Everything else is predicted by the labels of the nearest training rows,
-    weighted by their cosine (of mean vectors; for pairs, of `[|u - v|; u * v]`; of more texts, of all their vectors).
+    Scores of pairs in a range are predicted by the cosine of the two texts' mean vectors, by which pairs of kind match
+    are ranked too; of several options, the one with the highest cosine with the text is predicted. Everything else is
+    predicted by the labels of the nearest training rows, weighted by their cosine (of mean vectors; for pairs, of
+    `[|u - v|; u * v]`; of more texts, of all their vectors).
     """
     dev, metric = splits["dev"], primary_of(spec)
     rows = _sample(len(dev), spec.name, "dev")
     dev_ND = _vectors(model, spec, dev, rows, packer, bf16)
     gold = dev.labels[rows]
-    if spec.kind == "score" and spec.is_pair:
+    shares: NDArray[np.float64] | None = None
+    if spec.kind == "match":
+        predicted, what = dev_ND.numpy(), "the cosines of the untrained encoder"
+    elif spec.kind == "score" and spec.is_pair and labels.bounded:
         u_ND, v_ND = dev_ND.unbind(1)
-        predicted, shares = (u_ND * v_ND).sum(1).clamp(0, 1).numpy(), None
+        predicted = (u_ND * v_ND).sum(1).clamp(0, 1).numpy()
         what = "the cosine of the two texts, untrained encoder"
     elif spec.kind == "choice":
         predicted, shares = _nearest_option(dev_ND, gold[:, 1])

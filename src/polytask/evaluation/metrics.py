@@ -5,6 +5,7 @@ scores, and works over any leading axes. Metrics of probabilities first turn lab
 arrays. A metric that is undefined (one class only, constant scores) is 0.0, and an undefined AUC is 0.5.
 Of several classes per row the arrays are [..., N, C] of 0 and 1: see label_sets.py. Of tags of words they are counts
 [..., N, 3, C + 2], whose sum is each row's part of the margins: see spans.py.
+Of pairs that belong together (kind match) the second array is the rank of each row's first right candidate, from 1 on.
 Plain text has no labels: the two arrays are then the number of masked tokens of each text and their summed -log p.
 """
 
@@ -278,6 +279,22 @@ def _reciprocal_ranks(gold: Array, probabilities_NM: Array) -> tuple[Array, Arra
     return gold, 1 / (higher_N + (equal_N + 1) / 2)
 
 
+# --- ranks of pairs ---------------------------------------------------------------------------------------------------
+
+
+def reciprocal_ranks(_: Array, ranks_N: Array) -> Floats:
+    return np.asarray(1 / np.asarray(ranks_N, np.float64))
+
+
+def found_in_first(count: int) -> Callable[[Array, Array], Floats]:
+    """Returns the function that says of each row whether a right candidate is among the first ones."""
+    return lambda _, ranks_N: np.asarray(ranks_N <= count, np.float64)
+
+
+def _mean_over_pairs(name: str, row_values: Callable[[Array, Array], Floats]) -> Metric:
+    return Metric(name, _mean_of_rows(row_values), True, ("match",), row_values=row_values)
+
+
 # --- the table --------------------------------------------------------------------------------------------------------
 
 _CLASSES: tuple[LabelKind, ...] = ("classes", "yes_no")
@@ -312,6 +329,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("hamming_loss", _mean_of_rows(label_sets.wrong_share), False, _SETS, row_values=label_sets.wrong_share),
     _average_precision("average_precision", label_sets.average_precision, label_sets.codes_by_class),
     _average_precision("average_precision_micro", label_sets.average_precision_micro, label_sets.codes_of_all),
+    _mean_over_pairs("mrr", reciprocal_ranks),
+    _mean_over_pairs("recall@1", found_in_first(1)),
+    _mean_over_pairs("recall@10", found_in_first(10)),
     *(
         Metric(name, spans.over_tallies(from_margins), True, ("tokens",), from_margins)
         for name, from_margins in (

@@ -7,6 +7,7 @@ from polytask.heads.cosine import CosineHead
 from polytask.heads.cross import CrossHead
 from polytask.heads.joint import JointHead
 from polytask.heads.linear import LinearHead
+from polytask.heads.match import MatchHead
 from polytask.heads.mlm import MlmHead
 from polytask.heads.simcse import SimcseHead
 from polytask.heads.tags import TagsHead
@@ -18,6 +19,7 @@ HEADS: dict[str, type[Head]] = {
     "cross": CrossHead,
     "joint": JointHead,
     "linear": LinearHead,
+    "match": MatchHead,
     "mlm": MlmHead,
     "simcse": SimcseHead,
     "tags": TagsHead,

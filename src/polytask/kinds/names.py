@@ -15,6 +15,7 @@ MOST_CLASSES = 10_000  # more different labels than this are texts or ids, and w
 SEPARATORS = ("|", ";", ",")
 """Of several classes in one value, in order of preference: names of classes contain commas more often than bars."""
 ROWS_GUESSED_FROM = 10_000
+EMPTY_LABEL = "the label is empty"
 NUMBER = re.compile(r"([+-]?)(0|[1-9][0-9]*)(?:\.([0-9]+))?")
 
 
@@ -30,7 +31,7 @@ def is_empty(value: object) -> bool:
 def plain_value(value: object) -> str | int | float:
     """Returns the value if it is a name or a number; raises LabelProblem if it is empty, a list or a table."""
     if is_empty(value):
-        raise LabelProblem("the label is empty")
+        raise LabelProblem(EMPTY_LABEL)
     if not isinstance(value, str | int | float):
         raise LabelProblem("a list or table; expected a name or a number")
     return value

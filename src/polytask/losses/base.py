@@ -82,14 +82,16 @@ def over_words(class_terms: Terms, outputs_BWC: Tensor, labels_BW: Tensor) -> tu
     return losses_B, weights_B
 
 
-def mean_of_labelled(losses_B: Tensor, weights_B: Tensor, labelled_B: Tensor) -> Tensor:
-    """`n/B sum_i loss_i / sum_i w_i` over the n labelled of B examples; 0 if there are none.
+def mean_of_labelled(losses_B: Tensor, weights_B: Tensor, labelled_B: Tensor, of_all: bool = False) -> Tensor:
+    """`sum_i loss_i / sum_i w_i` over the labelled examples; 0 if there are none. Shapes are static.
 
-    With weights of 1 this is the mean over all examples, where those without a label have a loss of 0. Shapes are
-    static.
+    `of_all`: times n/B for n labelled of B examples. With weights of 1 this is the mean over all examples, where those
+    without a label have a loss of 0.
     """
     loss, weight = (terms_B.masked_fill(~labelled_B, 0).sum() for terms_B in (losses_B, weights_B))
-    return labelled_B.to(loss.dtype).mean() * loss / weight.clamp(min=torch.finfo(weight.dtype).tiny)
+    if of_all:
+        loss = labelled_B.to(loss.dtype).mean() * loss
+    return loss / weight.clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 def label_terms(outputs: Tensor, labels: Tensor, kind: LabelKind) -> tuple[Tensor, Tensor]:

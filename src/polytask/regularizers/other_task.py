@@ -21,7 +21,8 @@ def readable_layouts(model: "MultiTaskModel", layout: Layout, task: str) -> Iter
     if reading == "joined" and not layout.static_shape:
         yield as_task(layout, k)
         return
-    readable = [other for other in layout.tasks if reading in ("joined", model.head(model.tasks[other]).reading)]
+    parts = {layout.sequence_ranges[other]: other for other in reversed(layout.tasks)}  # tasks may share sequences
+    readable = [one for one in sorted(parts.values()) if reading in ("joined", model.head(model.tasks[one]).reading)]
     for other in readable:
         if reading != "options" or layout.options[other] == layout.options[readable[0]]:
             yield _with_range(layout, k, layout.sequence_ranges[other], layout.token_ranges[other], other)

@@ -27,10 +27,12 @@ from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
 from polytask.evaluation.calibration import KINDS as CALIBRATED
 from polytask.heads.base import Head
+from polytask.kinds.table import KINDS
 from polytask.kinds.tokens import sure_tags
 from polytask.methods import KIND, find_method
 from polytask.model import MultiTaskModel
 from polytask.plugins.files import Plugin, copy_plugins, read_copies, using_plugins
+from polytask.plugins.register import FORMS
 from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import check_task_name
@@ -66,6 +68,8 @@ from polytask.types import YES_NO, Label, LabelKind, LabelSpace, Prediction, Tag
 
 FORMAT = 1
 AGAIN = "train again, or restore it from a copy"
+SEVERAL = range(1, MOST_TEXTS + 1)
+"""The numbers of texts that most kinds can have."""
 SPARE = 2**20
 """Numbers that an adapter may allocate temporarily, in addition to its weights."""
 
@@ -114,6 +118,9 @@ class TaskEntry:
     """For kind choice, the column with lists of options, or the columns with one option each."""
     form: LabelKind | None = None
     """For a kind of a plug-in: the built-in kind whose form its labels have."""
+    bounded: bool = True
+    """Whether `range` is the lowest and the highest score. If not, it is the mean of the training scores, and the mean
+    plus their standard deviation."""
 
     @classmethod
     def of(cls, spec: TaskSpec, labels: LabelSpace, temperature: float = 1.0) -> "TaskEntry":
@@ -135,26 +142,29 @@ class TaskEntry:
             abstain_below=spec.abstain_below,
             options=spec.options,
             form=labels.kind if labels.own_kind else None,
+            bounded=labels.bounded,
         )
 
     def check(self, where: str) -> None:
         """Refuses what no training run writes."""
         built_in = get_args(LabelKind)
-        if self.form is not None and (self.form in ("text", "tokens", "choice") or self.kind in built_in):
+        if self.form is not None and (self.form not in FORMS or self.kind in built_in):
             raise UserError(f"{where}.form: only the kind of a plug-in has one, found {self.form} for {self.kind}")
         if (self.form or self.kind) not in built_in:
             raise UserError(f"{where}.kind: must be one of {', '.join(built_in)}; found {self.kind!r}")
         (self if self.form is None else replace(self, kind=self.form, form=None))._check(where)
 
     def _check(self, where: str) -> None:
-        if not 1 <= len(self.text) <= (1 if self.kind in ("text", "tokens", "choice") else MOST_TEXTS):
+        if len(self.text) not in {"text": (1,), "tokens": (1,), "choice": (1,), "match": (2,)}.get(self.kind, SEVERAL):
             raise UserError(f"{where}.text: must be one column, or up to {MOST_TEXTS}, found {len(self.text)}")
         if (self.options is None) != (self.kind != "choice") or self.options in ((), ""):
             raise UserError(f"{where}.options: only kind choice has options, found {self.options!r} for {self.kind}")
         if len(self.tags) not in (0, len(self.text)):
             raise UserError(f"{where}.tags: must be one column for each text, found {len(self.tags)}")
-        if (self.label is None) != (self.kind == "text"):
-            raise UserError(f"{where}.label: every kind except text has a label, found {self.label!r} for {self.kind}")
+        if (self.label is None) == KINDS[self.kind].has_labels:
+            raise UserError(
+                f"{where}.label: every kind except text and match has a label, found {self.label!r} for {self.kind}"
+            )
         fixed = YES_NO.classes if self.kind == "yes_no" else ()
         if (self.scheme is None) == (self.kind == "tokens"):
             raise UserError(f"{where}.scheme: must be given for kind tokens only, found {self.scheme!r}")
@@ -173,9 +183,12 @@ class TaskEntry:
         low, high = self.range
         if not low < high or not math.isfinite(high - low):
             raise UserError(f"{where}.range: must be the lowest score and a higher one, found {[low, high]}")
+        if not self.bounded and self.kind != "score":
+            raise UserError(f"{where}.bounded: only scores can be without a range, found kind {self.kind}")
         if self.standardized_by is not None:
             mean, deviation = self.standardized_by
-            if self.kind != "score" or not low <= mean <= high or not 0 < deviation <= high - low:
+            in_range = self.bounded and low <= mean <= high and 0 < deviation <= high - low
+            if self.kind != "score" or not in_range:
                 raise UserError(
                     f"{where}.standardized_by: must be the mean and the standard deviation of scores in the range, "
                     f"found {[mean, deviation]} for kind {self.kind}"
@@ -195,6 +208,7 @@ class TaskEntry:
         several = self.thresholds, self.separator
         standardized = vocabulary, self.standardized_by
         labels = LabelSpace(self.kind, self.classes, *self.range, *standardized, *several, scheme=self.scheme)
+        labels = replace(labels, bounded=self.bounded)
         return labels if self.form is None else replace(labels, kind=self.form, own_kind=self.kind)
 
     def spec(self, name: str) -> TaskSpec:
@@ -205,7 +219,7 @@ class TaskEntry:
             self.label,
             train="",
             dev="",
-            range=self.range,
+            range=self.range if self.bounded else None,
             metric=self.metric,
             head=self.head.choice(),
             encoding=self.encoding,

@@ -52,8 +52,8 @@ def _load(prepared: Prepared, name: str, run: str, where: str) -> Bundle:
         raise UserError(f"{where}: {error}") from None
     if name not in bundle.specs:
         raise UserError(unknown(where, name, bundle.specs, f"task of {run}"))
-    if task.spec.kind == "text":
-        raise UserError(f"{where}: task {name} is plain text, which has no predictions to learn from")
+    if not KINDS[task.spec.kind].has_labels:
+        raise UserError(f"{where}: task {name} is of kind {task.spec.kind}, which has no labels to learn from")
     if _outputs_of(bundle.labels[name]) != _outputs_of(task.labels):
         raise UserError(f"{where}: {run} has other labels for {name} than this recipe")
     if len(bundle.specs[name].text) != len(task.spec.text):

@@ -53,7 +53,8 @@ class AddedColumns:
 
     @cached_property
     def types(self) -> dict[str, pa.DataType]:
-        label, probability = pa.float64() if self.labels.kind == "score" else pa.string(), pa.float64()
+        is_number = self.labels.kind in ("score", "match")
+        label, probability = pa.float64() if is_number else pa.string(), pa.float64()
         if self.labels.kind == "multilabel":
             label, probability = (pa.list_(label), pa.list_(probability)) if self.lists else (label, pa.string())
         types = {f"predicted_{self.task}": label}
@@ -62,7 +63,7 @@ class AddedColumns:
         if self.labels.kind == "tokens":
             spans, names = (pa.list_(SPAN), pa.list_(label)) if self.lists else (label, label)
             types = {f"predicted_{self.task}": spans, f"words_{self.task}": names, f"tags_{self.task}": names}
-        elif self.labels.kind != "score" and self.probabilities != "none":
+        elif not is_number and self.probabilities != "none":
             types[f"probability_{self.task}"] = probability
             if self.probabilities == "all" and self.labels.kind == "choice":
                 types[f"probabilities_{self.task}"] = pa.list_(pa.float64()) if self.lists else pa.string()

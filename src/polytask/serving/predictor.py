@@ -285,8 +285,8 @@ class Predictor:
 
         For an encoder such as minilm these are the embeddings of sentence-transformers, as training has changed them.
         With `normalize` every vector has length 1, so that the product of two vectors is their cosine. By default the
-        encoder is used without the tasks' adapters; with `task`, as this task uses it. A text that is missing or empty
-        has a vector of NaN.
+        encoder is used without the tasks' adapters; with `task`, as this task uses it: for a task of kind match, the
+        product of two vectors is then its prediction. A text that is missing or empty has a vector of NaN.
         """
         if task is not None:
             self.spec(task)
@@ -362,7 +362,7 @@ class Predictor:
         tasks = tuple(
             name
             for name, spec in self.bundle.specs.items()
-            if len(spec.text) == texts and spec.kind not in ("text", "choice")
+            if len(spec.text) == texts and spec.options is None and self.bundle.model.head(name).kind.has_predictions
         )
         if not tasks:
             raise UserError(f"predict: none of the tasks {', '.join(self.tasks)} takes {texts} text(s)")
@@ -415,7 +415,8 @@ class Predictor:
         if self._plain is None:
             return model.embed(texts, packer, task, bf16=self.bf16)
         sequences = [sequence for example in texts for sequence in packer.sequences(example, "joined")]
-        return self._plain.vectors(sequences, {"mean"}).vectors["mean"].float()
+        pooling = model.embedding_pooling(task)
+        return self._plain.vectors(sequences, {pooling}).vectors[pooling].float()
 
     @cached_property
     def _plain(self) -> PlainEncoder | None:
@@ -442,7 +443,7 @@ class Predictor:
         """Raises a UserError if a task is unknown, has no labels, or takes another number of texts."""
         for task in tasks:
             spec = self.spec(task)
-            if spec.kind == "text":
+            if not self.bundle.model.head(task).kind.has_predictions:
                 raise UserError(f"predict: task {task} is of kind text: it has no labels to predict")
             words = next((text for example in window for text in example if isinstance(text, tuple)), None)
             if words is not None and not self._is_per_word(task):

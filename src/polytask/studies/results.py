@@ -72,7 +72,7 @@ def verdict_of(
 
 def compared(summary: Mapping[str, Any], tasks: Collection[str] | None = None) -> dict[str, Any]:
     """Returns the tasks that have predictions, or some of them: all but plain text, which runs may have or not."""
-    found = {task: about for task, about in summary["tasks"].items() if about["kind"] != "text"}
+    found = {task: about for task, about in summary["tasks"].items() if KINDS[about["kind"]].has_predictions}
     return found if tasks is None else {task: about for task, about in found.items() if task in tasks}
 
 

@@ -16,7 +16,7 @@ from polytask.kinds.base import LabelReader
 from polytask.kinds.table import KINDS
 from polytask.settings import TaskSpec
 from polytask.tasks.reading import dialect_of
-from polytask.tasks.rows import LabelledRow, labelled_rows, num_texts
+from polytask.tasks.rows import BlankRow, LabelledRow, labelled_rows, num_texts
 from polytask.tasks.sources.source import BrokenRow, Source
 from polytask.text.options import mark_dropped, widened
 from polytask.text.store import FIRST_LABEL, NO_WORD, DamagedStore, StoreWriter, TokenStore
@@ -53,6 +53,8 @@ def cached_store(
         key.append(reader.options)
     if spec.options is not None:
         key.append({"options": spec.options})
+    if spec.skips_blanks and spec.label is not None:
+        key.append("without blanks")
     if tokenizer.cut_start:
         key.append("start")
     if spec.tags or tagger is not None:
@@ -161,7 +163,7 @@ class _Encoder:
 def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelReader, encoder: _Encoder) -> None:
     kind = KINDS[spec.kind]
     broken: list[BrokenRow] = []
-    num_broken = 0
+    num_broken = num_blank = 0
     batch: list[LabelledRow] = []
     characters = 0
     width, vocabulary = encoder.width, encoder.tokenizer.vocabulary
@@ -173,6 +175,9 @@ def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelRead
                 if num_broken <= BROKEN_KEPT:
                     broken.append(entry)
                 continue
+            if isinstance(entry, BlankRow):
+                num_blank += 1
+                continue
             batch.append(entry)
             characters += sum(map(len, entry.texts))
             if len(batch) == BATCH_ROWS or characters > BATCH_CHARACTERS:
@@ -183,4 +188,5 @@ def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelRead
         encoder.check(source)
         kept = [[row.row, row.column, row.value, row.problem] for row in broken]
         meta = {**reader.meta, "broken": kept, "num_broken": num_broken, "dialect": dialect_of(source)}
+        meta |= {"num_blank": num_blank} if num_blank else {}
         writer.close(meta | ({"tags": list(encoder.tag_numbers)} if encoder.tagged else {}))

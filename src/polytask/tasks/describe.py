@@ -19,7 +19,7 @@ MOST_CONSTANT = 50
 
 
 def describe_split(split: Split, labels: LabelSpace, packer: Packer, reading: Reading) -> dict[str, Any]:
-    """Returns the numbers of rows and skipped rows, rows per label, and sequence lengths with special tokens."""
+    """Returns the numbers of rows and of rows that were left out, rows per label, and lengths with special tokens."""
     text_lengths = split.store.lengths()
     max_length = packer.max_length
     lengths = packer.full_lengths(text_lengths, reading)
@@ -28,6 +28,7 @@ def describe_split(split: Split, labels: LabelSpace, packer: Packer, reading: Re
     return {
         "rows": len(split),
         "skipped": split.num_broken,
+        **({"blank": split.num_blank} if split.num_blank else {}),
         "skipped_rows": [
             {"row": b.row, "column": b.column, "value": b.value, "problem": b.problem}
             for b in split.broken[:SHOWN_BROKEN_ROWS]
@@ -47,8 +48,8 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
     if not split.is_labelled:
         return {}
     if labels.kind == "score":
-        edges = np.linspace(0, 1, 11)
-        counts, _ = np.histogram(split.labels, bins=edges)
+        # Without a range, the ends are those of the scores.
+        counts, edges = np.histogram(split.labels.astype(np.float64), 10, (0, 1) if labels.bounded else None)
         return {"edges": [labels.unscaled(edge) for edge in edges.tolist()], "counts": counts.tolist()}
     if labels.kind == "choice":
         counts = np.bincount(split.labels[:, 0])
@@ -75,7 +76,14 @@ def class_counts(split: Split, labels: LabelSpace) -> tuple[int, ...]:
 
 
 def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]:
-    """Scores the best constant prediction by this metric: one class, one score, or the classes' shares."""
+    """Scores the best constant prediction by this metric: one class, one score, or the classes' shares.
+
+    Pairs of kind match have none: a random order of the candidates is scored, of which one is right.
+    """
+    if labels.kind == "match":
+        ranks = np.arange(1, len(np.unique(split.labels[:, 1])) + 1)
+        value, what = float(metric.function(np.ones_like(ranks), ranks)), f"a random order of {len(ranks):,} candidates"
+        return {"metric": metric.name, "value": value, "what": what}
     if labels.kind == "score":
         gold = labels.unscaled(split.labels.astype(np.float64))
         middle = np.median(gold) if metric.name == "mae" else gold.mean()

@@ -88,6 +88,7 @@ class _HashedSplit:
 
     def __init__(self, name: str, task: Task, data: Split) -> None:
         self.task, self.name, self.data, self.labels = name, data.name, data, task.labels
+        self.group = data.spec.share_rows
         self.lengths_NW = data.store.lengths().astype(np.int32)  # half the memory of int64, for many rows
         self.texts_NW: Hashes = text_hashes(data.store)
         self.has_text_N: Mask = self.lengths_NW.max(axis=1, initial=0) > 0
@@ -127,13 +128,14 @@ def _copies(split: _HashedSplit) -> Iterator[Finding]:
         order = f", {swapped:,} of them with the two texts in the other order" if swapped else ""
         severity: Severity = "warning" if again.mean() >= DUPLICATE_SHARE else "note"
         yield split.finding(severity, "duplicates", f"repeat an earlier row{order}", again)
-    if split.labels.kind == "text" or not len(split.data):
+    if not split.data.is_labelled or not len(split.data):
         return
     labels, tolerance = split.label_codes, split.label_tolerance
     contrary = (spreads(split.ordered_N, labels) > tolerance) & split.has_text_N
     if contrary.any():
         severity = "problem" if contrary.mean() >= CONTRADICTION_SHARE else "warning"
-        other = f"labels that differ by more than {tolerance:.0%} of the range" if tolerance else "different labels"
+        of = "the range" if split.labels.bounded else "the scores' standard deviation"
+        other = f"labels that differ by more than {tolerance:.0%} of {of}" if tolerance else "different labels"
         sentence = f"have the text of another row, but {other}: one of them is wrong"
         yield split.finding(severity, "contradictions", sentence, contrary)
     if not split.data.spec.is_pair:
@@ -152,7 +154,7 @@ def _leaks(learned: _HashedSplit, scored: _HashedSplit) -> Iterator[Finding]:
     severity: Severity = "problem" if leaked.mean() >= LEAK_SHARE and learned.name == "train" else "warning"
     sentence = f"are also in the {name} rows, which makes {scored.name} scores too good"
     yield scored.finding(severity, "leak" if learned.name == "train" else "leak_from_dev", sentence, leaked)
-    if scored.labels.kind == "text":
+    if not scored.data.is_labelled:
         return
     exact = first_places(learned.ordered_N, scored.ordered_N)
     learned_labels: npt.NDArray[Any] = learned.data.labels
@@ -180,6 +182,8 @@ def _between_tasks(hashed: Mapping[str, Mapping[str, _HashedSplit]]) -> Iterator
     for one, other in combinations(hashed, 2):
         if "train" in hashed[one] and "train" in hashed[other]:
             split = hashed[one]["train"]
+            if split.group is not None and split.group == hashed[other]["train"].group:
+                continue  # they are meant to have the same rows
             shared = _shared(split, hashed[other]["train"])
             if shared.any():
                 sentence = f"have a text that task {other} is also trained on: fine if intended"

@@ -31,7 +31,7 @@ def odd_labels(name: str, task: Task) -> Iterator[Finding]:
             yield from _scores(name, task, data)
     elif task.labels.kind == "choice":
         yield from _options(name, labelled)
-    elif task.labels.kind != "text":
+    elif task.spec.label is not None:
         yield from _classes(name, replace(task, splits=labelled))
         if task.labels.kind == "multilabel":
             for data in labelled.values():
@@ -137,7 +137,7 @@ def _scores(name: str, task: Task, split: Split) -> Iterator[Finding]:
         if rows > 1:
             yield finding("problem", "constant_score", f"every score is {low:g}: there is nothing to learn or to score")
         return
-    if high - low < NARROW * (space.high - space.low):
+    if space.bounded and high - low < NARROW * (space.high - space.low):
         given = f"[{space.low:g}, {space.high:g}]"
         yield finding("warning", "narrow_range", f"all scores are in [{low:g}, {high:g}], but `range` is {given}")
     if split.name != "train" or rows <= WHOLE_SCORES:

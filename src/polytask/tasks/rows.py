@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from polytask.kinds.base import LabelReader
-from polytask.kinds.names import LabelProblem
+from polytask.kinds.names import LabelProblem, is_empty
 from polytask.kinds.options import FEWEST_OPTIONS, read_options
 from polytask.kinds.schemes import is_span_list
 from polytask.kinds.table import KINDS
@@ -40,19 +40,31 @@ class LabelledRow(NamedTuple):
     """The words of the text with their labels, if words have labels."""
 
 
-def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterator[LabelledRow | BrokenRow]:
+class BlankRow(NamedTuple):
+    """A row whose label is empty, in a task that skips such rows."""
+
+    row: int
+    """Its number in the source."""
+
+
+def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterator[LabelledRow | BlankRow | BrokenRow]:
     """Yields the rows to train on or to score; a row that cannot be used is a BrokenRow."""
     if KINDS[spec.kind].per_word:
         yield from _word_rows(spec, source, reader)
         return
     columns = (*spec.text, *spec.tags, *spec.label_columns, *spec.option_columns)
+    skips_blanks = spec.skips_blanks and bool(spec.label_columns)
+    needed = (*spec.text, *spec.tags, *(() if skips_blanks else spec.label_columns))
     _check_columns(source, columns)
-    for entry in source.rows(columns, needed=columns[: len(columns) - len(spec.option_columns)]):
+    for entry in source.rows(columns, needed=needed):
         if isinstance(entry, BrokenRow):
             yield entry
             continue
         row, values = entry
         texts, tags, written, offered = _parts(spec, values)
+        if skips_blanks and all(map(is_empty, [written] if isinstance(spec.label, str) else written)):
+            yield BlankRow(row)
+            continue
         broken = _broken_text(source, row, spec.text, texts) or _broken_tags(source, row, spec.tags, texts, tags)
         if broken is not None:
             yield broken
@@ -65,8 +77,10 @@ def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterat
             yield BrokenRow(source.name, source.unit, row, where, value, str(problem))
             continue
         try:
-            label = 0 if spec.label is None else reader.read([written, *options] if options else written)
-            yield LabelledRow(row, (*map(str, texts), *options), label, tuple(map(str, tags)))
+            written_texts = (*map(str, texts), *options)
+            given = [written, *options] if options else written
+            label = reader.read_texts(written_texts) if spec.label is None else reader.read(given)
+            yield LabelledRow(row, written_texts, label, tuple(map(str, tags)))
         except LabelProblem as problem:
             yield BrokenRow(source.name, source.unit, row, _joined(spec), shortened(written), str(problem))
         except UserError as error:

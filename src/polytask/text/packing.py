@@ -8,8 +8,8 @@ else.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
@@ -63,15 +63,8 @@ class Part:
     labels: npt.NDArray[np.generic] | None = None
     mask_share: float | None = None
     """The share of the tokens that is masked; the labels are then those of the masked tokens (`masked_tokens`)."""
-    sequence_options: int = 1
-    """How many options an example has, if `texts` are sequences."""
-
-    @property
-    def options(self) -> int:
-        """How many options an example has, each of which is a sequence; 1 for a task without options."""
-        if isinstance(self.texts, Sequences):
-            return self.sequence_options
-        return Texts.of(self.texts).lengths_NW.shape[1] - 1 if self.reading == "options" else 1
+    others: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+    """Other tasks that read the same sequences, with their labels."""
 
     @classmethod
     def masked(cls, task: str, texts: Sequence[MaskedText], share: float) -> "Part":
@@ -162,13 +155,15 @@ class Packer:
         lengths: list[int] = []
         starts, end = [], 0
         for part, own, room in zip(ordered, sequences, rooms, strict=True):
-            k, first, start = self.tasks.index(part.task), len(lengths), end
+            tasks, first, start = [self.tasks.index(task) for task in (part.task, *part.others)], len(lengths), end
             lengths += own.lengths
-            sequence_ranges[k] = (first, len(lengths))
+            for k in tasks:
+                sequence_ranges[k] = (first, first + len(own.lengths))
             if room is not None:
                 lengths += room.filler_lengths(own.tokens)
             end = start + (own.tokens if room is None else room.tokens)
-            token_ranges[k] = (start, end)
+            for k in tasks:
+                token_ranges[k] = (start, end)
             starts.append(start)
         if token_budget is not None:
             lengths += filler_lengths(token_budget - end)
@@ -179,7 +174,7 @@ class Packer:
             sequence_ranges=tuple(sequence_ranges),
             token_ranges=tuple(token_ranges),
             length_bound=longest_class(max(lengths)) if static_shape else None,
-            options=self._options(ordered),
+            options=self._options(ordered, sequences),
         )
         width = None if layout.length_bound is None else layout.length_bound - 2
         words = {
@@ -192,14 +187,16 @@ class Packer:
             for part, room in zip(ordered, rooms, strict=True)
             if part.labels is not None
         }
+        for part in ordered:
+            labels |= {task: torch.from_numpy(np.ascontiguousarray(own)) for task, own in part.others.items()}
         labels |= {task: with_width(labels[task], places.shape[1]) for task, places in words.items() if task in labels}
         ids_T, positions_T, segments_T = _tokens(sequences, starts, end)
         tags_T = _tags(sequences, starts, end) if self.tagged else None
         return Stream(ids_T, positions_T, segments_T, layout, labels, tag_ids_T=tags_T, words=words)
 
-    def _options(self, parts: Sequence[Part]) -> tuple[int, ...]:
-        """The number of options of each task, for the layout of a stream with these parts."""
-        options = {part.task: part.options for part in parts}
+    def _options(self, parts: Sequence[Part], sequences: Sequence[Sequences]) -> tuple[int, ...]:
+        """The number of options of each task, for the layout of a stream with the sequences of these parts."""
+        options = {part.task: own.options for part, own in zip(parts, sequences, strict=True)}
         return tuple(options.get(task, 1) for task in self.tasks) if max(options.values(), default=1) > 1 else ()
 
     def sequences_of(self, part: Part) -> Sequences:

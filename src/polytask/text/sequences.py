@@ -29,6 +29,8 @@ class Sequences:
     """None if there are no tags."""
     words_T: Ids | None = None
     """Not 0 for the first token of a word that has an output; None if words have no outputs."""
+    options: int = 1
+    """How many options an example has, each of which is a sequence; 1 for examples without options."""
 
     @property
     def tokens(self) -> int:
@@ -43,7 +45,8 @@ class Sequences:
         optional = self.segments_T, self.tags_T, self.words_T
         segments_T, tags_T, words_T = (None if t is None else t[start:end] for t in optional)
         lengths = self.lengths[first:last]
-        return Sequences(self.ids_T[start:end], self.positions_T[start:end], segments_T, lengths, tags_T, words_T)
+        ids_T, positions_T = self.ids_T[start:end], self.positions_T[start:end]
+        return Sequences(ids_T, positions_T, segments_T, lengths, tags_T, words_T, self.options)
 
     def word_places(self, width: int | None = None) -> npt.NDArray[np.int64]:
         """The place of the first token of each word, [S, W], with -1 behind the last word of a sequence.
@@ -86,7 +89,9 @@ def make_sequences(
     its text, which are then overwritten by the special tokens. Special tokens have no tag, that is, tag 0. A missing
     option has only the first piece, without a text. With `cut_start`, long texts lose their beginning.
     """
-    texts = texts.with_each_option() if reading == "options" else texts
+    options = 1
+    if reading == "options":
+        texts, options = texts.with_each_option(), texts.lengths_NW.shape[1] - 1
     num_texts = texts.lengths_NW.shape[1]
     joined, separate = joined_and_separate(reading, num_texts)
     more = pair.separators - 1
@@ -132,7 +137,7 @@ def make_sequences(
         if texts.owned_N2 is not None:
             first_T, last_T = (texts.owned_N2[:, side].repeat(lengths_S) for side in (0, 1))
             words_T = np.where((positions_T > first_T) & (positions_T <= last_T), words_T, 0)
-    return Sequences(ids_T, positions_T, segments_T, lengths_S.tolist(), tags_T, words_T)
+    return Sequences(ids_T, positions_T, segments_T, lengths_S.tolist(), tags_T, words_T, options)
 
 
 def truncated_lengths(lengths_NW: npt.NDArray[np.int64], room: int) -> npt.NDArray[np.int64]:

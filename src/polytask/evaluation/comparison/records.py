@@ -37,9 +37,10 @@ class TaskData:
     metric: str
     gold: Array
     """[N]: class numbers, 0 / 1, scores, or indices of options; [N, C] of 0 / 1 for several classes per row; [N, 3, C]
-    counts for tags."""
+    counts for tags; ones for kind match."""
     predictions: Mapping[str, Array]
-    """For each variant [S, N], or [S, N, C]: a row for each seed, in the order of the study's seeds."""
+    """For each variant [S, N], or [S, N, C]: a row for each seed, in the order of the study's seeds. Ranks for kind
+    match."""
 
     def __post_init__(self) -> None:
         check_metric(self.metric, self.kind, f"task {self.name}: metric")
@@ -53,8 +54,10 @@ class TaskData:
                     f"task {self.name}, variant {variant}: predictions must be {['seeds', *self.gold.shape]},"
                     f" found {predicted.shape}"
                 )
-            has_classes = self.kind not in ("score", "tokens", "choice")
-            if has_classes and not ((predicted >= 0) & (predicted < self.classes)).all():
+            if (
+                self.kind in ("classes", "yes_no", "multilabel")
+                and not ((predicted >= 0) & (predicted < self.classes)).all()
+            ):
                 raise ValueError(f"task {self.name}, variant {variant}: classes must be in [0, {self.classes - 1}]")
 
     @classmethod
