@@ -138,7 +138,7 @@ def read_adapter(path: Path) -> AdapterFile:
         content["encoder_fingerprint"] = content.pop("trunk")
     about: About = convert(content, About, str(path))
     about.task.check(f"{path}: task")
-    if not KINDS[about.task.kind].has_predictions:
+    if not KINDS[about.task.form or about.task.kind].has_predictions:
         raise UserError(f"{path}: task.kind: a task of kind text has no labels to predict, so it cannot be combined")
     return AdapterFile(path, about, _read_tensors(path))
 

@@ -30,16 +30,8 @@ def memory_folder() -> Path:
 
 def with_files(tasks: Mapping[Any, Any], where: str) -> dict[str, Any]:
     """Returns the tasks as plain mappings: objects such as `Classes` as mappings, and data in memory as files."""
-    groups: dict[object, list[Any]] = {}
-    for task in tasks.values():
-        groups.setdefault(_field(task, "share_rows"), []).append(task)
     return {
-        str(name): _with_files(
-            str(name),
-            task,
-            f"{where}: tasks.{name}",
-            [task] if (group := _field(task, "share_rows")) is None else groups[group],
-        )
+        str(name): _with_files(str(name), task, f"{where}: tasks.{name}", _sharing(task, tasks))
         for name, task in tasks.items()
     }
 
@@ -47,6 +39,12 @@ def with_files(tasks: Mapping[Any, Any], where: str) -> dict[str, Any]:
 def file_of(data: Any, columns: Sequence[str], name: str, where: str) -> str:
     """Returns the file that holds data in memory; a file's name unchanged."""
     return str(write_rows(rows_of(data, columns, where), memory_folder(), name)) if is_in_memory(data) else data
+
+
+def _sharing(task: Any, tasks: Mapping[Any, Any]) -> list[Any]:
+    """Returns the tasks that share the rows of a task, the task included."""
+    group = _field(task, "share_rows")
+    return [task] if group is None else [other for other in tasks.values() if _field(other, "share_rows") == group]
 
 
 def _field(task: Any, name: str) -> Any:
