@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 import polytask
-from polytask import Classes, Fitted, MultiLabel, Score, Tokens, UserError, YesNo
+from polytask import Classes, Fitted, Match, MultiLabel, Score, Tokens, UserError, YesNo
 from polytask.runs.folder import RunFolder
 from polytask.runs.own_data import with_named_data, with_own_data
 from polytask.settings import RowSample, TaskSpec
@@ -165,7 +165,8 @@ def generator() -> Iterator[dict[str, Any]]:
             Classes(rows(), "text", "label", encoding="cp1252"),
             "fit: tasks.t.encoding: must be left out for data in mem",
         ),
-        (Score(rows(), "text", "label"), "fit: tasks.t.range: must be the lowest and highest score"),
+        (Score(rows(), "text", "label", standardize=False), "fit: tasks.t.standardize: false needs `range`"),
+        (Match(rows(), "text"), "fit: tasks.t.text: must be two columns for kind match, found 1"),
         (
             Classes(rows(), "text", "label", dev=[{"text": "x", "label": ""}]),
             "t-dev-.*jsonl, line 1, column 'label': the label is empty",
@@ -217,5 +218,5 @@ def test_a_generator_is_read_once(tmp_path: Path) -> None:
 
 
 def test_task_classes_have_all_fields_of_a_recipes_tasks() -> None:
-    known = {f.name for kind in (Classes, YesNo, Score, MultiLabel, Tokens) for f in fields(kind)}
+    known = {f.name for kind in (Classes, YesNo, Score, MultiLabel, Tokens, Match) for f in fields(kind)}
     assert known - {"dev_share", "dev_seed"} == {f.name for f in fields(TaskSpec)} - {"name", "kind"}

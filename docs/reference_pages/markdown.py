@@ -36,6 +36,8 @@ def recipe_type(hint: Any) -> str:
         return " or ".join(recipe_type(part) for part in inner if part is not type(None))
     if origin is typing.Literal:
         return ", ".join(f"`{value}`" for value in inner)
+    if origin is typing.Annotated and typing.get_origin(inner[0]) is typing.Literal:  # a choice open to plug-ins
+        return f"{recipe_type(inner[0])}, or that of a plug-in"
     if origin is tuple:
         return f"list of {plural(recipe_type(inner[0]))}" if inner[-1] is Ellipsis else f"list of {len(inner)} numbers"
     if origin is not None and issubclass(origin, Mapping):

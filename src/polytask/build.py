@@ -150,14 +150,28 @@ def make_packer(recipe: Recipe, tokenizer: TextTokenizer, tagged: bool = False) 
     most = most_tokens(recipe.max_length, recipe.tasks.values())
     assert most <= tokenizer.max_tokens, "texts were truncated before packing"
     special_ids = tokenizer.cls_id, tokenizer.sep_id
+    check_room(recipe.tasks, tokenizer, recipe.max_length, "recipe")
     return Packer(tasks, *special_ids, recipe.max_length, tokenizer.masker, tagged, tokenizer.pair, recipe.truncate)
+
+
+def check_room(specs: Mapping[str, TaskSpec], tokenizer: TextTokenizer, max_length: int, where: str) -> None:
+    """Raises a UserError if a sequence has no room for the special tokens of a task and a token of each text."""
+    for name, spec in specs.items():
+        texts = 2 if spec.options is not None else len(spec.text)
+        special = tokenizer.pair.special_tokens(texts)
+        least = special + texts if texts > 2 else special
+        if max_length < least:
+            raise UserError(
+                f"{where}: max_length: must be at least {least} for task {name}, whose sequences have {special} "
+                f"special tokens; found {max_length}"
+            )
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
 def head_choice(spec: TaskSpec) -> MethodChoice:
-    """The recipe's head, or the default: mlm for plain text, tags for words, linear for one text, cross for a pair."""
-    usual = {"text": "mlm", "tokens": "tags"}
-    return spec.head or MethodChoice(usual.get(spec.kind, "cross" if spec.is_pair else "linear"))
+    """The recipe's head, or the default: that of the kind, else linear for one text and cross for several."""
+    usual = {"text": "mlm", "tokens": "tags", "match": "match", "choice": "choice"}
+    return spec.head or MethodChoice(usual.get(spec.kind, "linear" if len(spec.text) == 1 else "cross"))
 
 
 def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
@@ -169,6 +183,10 @@ def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
         problem = f"{choice.name} does not support kind {labels.kind}"
     elif len(spec.text) not in method.texts:
         problem = f"{choice.name} does not support {len(spec.text)} text(s)"
+    elif _lacks_range(method, labels):
+        problem = (
+            f"{choice.name} needs scores with a range (to use it, write tasks.{spec.name}.range: [LOWEST, HIGHEST])"
+        )
     if problem:
         raise UserError(f"{where}: {problem}; choose one of: {', '.join(fitting_heads(spec, labels)) or 'none'}")
     head: Head = make("head", choice, where, spec.name, labels, hidden)
@@ -181,12 +199,14 @@ def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
 def check_windows(spec: TaskSpec, head: Head, name: str) -> None:
     """Raises a UserError if the head cannot read texts in windows."""
     problem = None
-    if spec.is_pair and head.reading != "separate":
-        problem = f"the head {name} reads both texts of a pair in one sequence; choose bi or cosine"
+    if head.reading == "options":
+        problem = f"the head {name} reads the text together with each option"
+    elif len(spec.text) > 1 and head.reading != "separate":
+        problem = f"the head {name} reads several texts in one sequence; choose bi or cosine for a pair"
     elif head.pooling is None or head.copies > 1 or head.mask_share is not None:
         problem = f"the head {name} reads more than one vector of a text; choose another head"
     if problem:
-        raise UserError(f"recipe: tasks.{spec.name}.windows: {problem}, or leave windows out")
+        raise UserError(f"recipe: tasks.{spec.name}.windows: {problem}; or leave windows out")
 
 
 def most_tokens(max_length: int, specs: Iterable[TaskSpec]) -> int:
@@ -197,7 +217,12 @@ def most_tokens(max_length: int, specs: Iterable[TaskSpec]) -> int:
 
 def fitting_heads(spec: TaskSpec, labels: LabelSpace) -> list[str]:
     """The heads that support a task's kind of labels and its number of texts."""
-    return [name for name, head in HEADS.items() if labels.kind in head.kinds and len(spec.text) in head.texts]
+    fitting = {name: head for name, head in HEADS.items() if labels.kind in head.kinds and len(spec.text) in head.texts}
+    return [name for name, head in fitting.items() if not _lacks_range(head, labels)]
+
+
+def _lacks_range(head: type[Head], labels: LabelSpace) -> bool:
+    return labels.kind == "score" and head.needs_range and not labels.bounded
 
 
 def make_loss(spec: TaskSpec, labels: LabelSpace, counts: tuple[int, ...]) -> Loss | None:

@@ -14,7 +14,7 @@ from polytask.encoders.base import Encoder
 from polytask.heads.base import Head
 from polytask.modes import eval_mode
 from polytask.seeds import RandomState
-from polytask.stream import Encoded, Stream
+from polytask.stream import Encoded, Pooling, Stream
 from polytask.text.packing import Ids, InputFormat, PackedBatch, Packer, batches_by_length
 from polytask.text.texts import Texts
 from polytask.text.windows import cut_windows, join_windows, with_words
@@ -235,19 +235,26 @@ class MultiTaskModel(nn.Module):
     ) -> Tensor:
         """Return the mean of each text's last hidden states, in order and on the CPU.
 
-        Without a task the encoder is used without the adapter, else as this task uses it, with its windows.
+        Without a task the encoder is used without the adapter, else as this task uses it, with its windows; of a task
+        of kind match also with its pooling.
         """
         plain = Adapter(LayerAdapter(), (LayerAdapter() for _ in self.encoder.layers), self.tasks)
         adapter, packed_as = (plain, self.tasks[0]) if task is None else (self.adapter, task)
-        means, order = [], list[int]()
+        pooling = self.embedding_pooling(task)
+        vectors, order = [], list[int]()
         with eval_mode(self), torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
             form = InputFormat(windows=None if task is None else self.head(task).windows)
             for batch in self.batches(packed_as, texts, packer, form):
                 hidden_TD = self.encode(batch.stream, adapter=adapter)
                 encoded = self.encoded(packed_as, packed_as, hidden_TD, batch.stream)
-                means.append(encoded.pool("mean").float().cpu())
+                vectors.append(encoded.pool(pooling).float().cpu())
                 order += batch.indices.tolist()
-        return torch.cat(means)[torch.from_numpy(np.argsort(order))]
+        return torch.cat(vectors)[torch.from_numpy(np.argsort(order))]
+
+    def embedding_pooling(self, task: str | None) -> Pooling:
+        """Return the pooling of `embed`: the mean, or that of a task of kind match."""
+        own = self.head(task).pooling if task is not None and self.head(task).labels.kind == "match" else None
+        return own or "mean"
 
     def _output(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Tensor:
         """Return a task's outputs for the sequences that the stream holds for the task `packed_as`."""

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -10,11 +10,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-LabelKind = Literal["classes", "yes_no", "score", "multilabel", "tokens", "text"]
+LabelKind = Literal["classes", "yes_no", "score", "multilabel", "tokens", "match", "choice", "text"]
 TagScheme = Literal["bio", "bioes", "plain"]
 """How the tags of words mark spans: see kinds/schemes.py."""
+KINDS_WITHOUT_LABEL: tuple[LabelKind, ...] = ("match", "text")
+"""The kinds whose files have no labels. (`Kind.has_labels` says the same, but needs torch.)"""
 Label = str | float | tuple[str, ...] | None
-"""A label as files write it: a class name, yes or no, a score, or several class names; None if there is none."""
+"""A label as files write it: a class name, yes or no, a score, several class names, or the text of an option; None if
+there is none."""
 
 
 class UserError(ValueError):
@@ -24,7 +27,7 @@ class UserError(ValueError):
 # --- labels and examples ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class LabelSpace:
-    """The possible labels of a task: class names, no/yes, a range of scores, or the tokens of plain text."""
+    """The possible labels of a task: class names, no/yes, scores, the tokens of plain text, or none (match)."""
 
     kind: LabelKind
     classes: tuple[str, ...] = ()
@@ -38,6 +41,9 @@ class LabelSpace:
     """For several classes per row: the probability from which each class is predicted; empty: 0.5 for all."""
     separator: str = ""
     """For several classes per row: what separates them in a column of text."""
+    bounded: bool = True
+    """For scores: whether `low` and `high` are the ends of a range. If not, they are the mean of the training scores
+    and the mean plus a standard deviation, so that a scaled score is a standardized one, of any size."""
     scheme: TagScheme | None = None
     """For tags of words: how they mark spans."""
     own_kind: "LabelKind | None" = None
@@ -49,11 +55,11 @@ class LabelSpace:
         return self.own_kind or self.kind
 
     def scaled(self, score: float) -> float:
-        """Maps a score from the range to [0, 1], which is what heads learn."""
+        """Maps a score from the range to [0, 1] (without a range, to a standardized score): what heads learn."""
         return (score - self.low) / (self.high - self.low)
 
     def unscaled(self, value: Any) -> Any:
-        """Maps a number in [0, 1], or an array of them, to scores in the range."""
+        """Maps a scaled score, or an array of them, to the scale of the task's files."""
         return self.low + value * (self.high - self.low)
 
     def from_standardized(self, value: Any) -> Any:
@@ -65,7 +71,8 @@ class LabelSpace:
 
 YES_NO = LabelSpace("yes_no", classes=("no", "yes"))
 NO_LABEL = -1
-"""What heads get as the label of an example that only a teacher labels: no class, no answer and no scaled score."""
+"""What heads get as the label of an example that has none, or that only a teacher labels: no class, no answer and no
+scaled score."""
 
 
 def has_label(labels: Any) -> Any:
@@ -75,9 +82,10 @@ def has_label(labels: Any) -> Any:
 
 @dataclass(frozen=True)
 class Example:
-    """One row: its text or two texts, its label as in the file (None if it has none), and its row number."""
+    """One row: its texts, its label as in the file (None if it has none), and its row number."""
 
     texts: tuple[str, ...]
+    """For kind choice: the text, followed by the row's options."""
     label: Label
     row: int
     words: tuple[tuple[int, int], ...] | None = None
@@ -90,12 +98,38 @@ class TokenizedExamples(Protocol):
     @property
     def labels(self) -> "npt.NDArray[Any]":
         """Labels as heads learn them: class indices (int64); 0 and 1, or scores in [0, 1] (float32); [N, C] of 0 and 1
-        (float32) for several classes per row; zeros for text. NO_LABEL for an example without a label."""
+        (float32) for several classes per row; [N, 2] numbers of texts (int64) for match, or for options
+        the index of the right one and their number; zeros for text. NO_LABEL for an example without a label."""
 
     def __len__(self) -> int: ...
 
     def tokens(self, index: int) -> "tuple[npt.NDArray[np.integer], ...]":
-        """The token ids of the example's text or two texts, without special tokens."""
+        """The token ids of the example's texts, without special tokens."""
+
+
+class SharedExamples(Protocol):
+    """The tokenized examples that several tasks share; some have labels of some of the tasks only."""
+
+    @property
+    def tasks(self) -> tuple[str, ...]: ...
+
+    @property
+    def labels_of(self) -> "Mapping[str, npt.NDArray[Any]]":
+        """By task: the label of each example, as in `TokenizedExamples`; NO_LABEL for an example without one."""
+
+    @property
+    def indices(self) -> "Mapping[str, npt.NDArray[np.int64]]":
+        """By task: the index of each example among the task's own examples, which are those with its label."""
+
+    def places(self, task: str) -> "npt.NDArray[np.int64]":
+        """The index here of each of the task's own examples."""
+
+    def __len__(self) -> int: ...
+
+    def tokens(self, index: int) -> "tuple[npt.NDArray[np.integer], ...]": ...
+
+    def gather(self, indices: "npt.ArrayLike") -> Any:
+        """The texts of some examples (`polytask.text.texts.Texts`)."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +148,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A task's prediction for one example: a class name, yes or no, a score, or a tuple of class names.
+    """A task's prediction for one example: a class name, yes or no, a score, a tuple of class names, a cosine, or an
+    option.
 
     For tags of words, the label is a tuple with one tag for each word, and the fields from `words` on are set.
     """
@@ -123,7 +158,7 @@ class Prediction:
     label: Label
     """None if the example has no text (None, "", or only whitespace), or if the model abstained."""
     probabilities: Mapping[str, float] | None = None
-    """Probability of each class. None for scores, tags of words, and examples without text."""
+    """Probability of each class or option. None for scores, tags of words, and examples without text."""
     tokens: int | None = None
     """Number of tokens of the example before truncation, with special tokens; of the longest sequence if its texts are
     encoded separately. None for an example without text."""
@@ -132,7 +167,10 @@ class Prediction:
     windows: int = 1
     """Number of windows that the text was read in, of the longer text of a pair; 1 for tasks without windows."""
     abstained: bool = False
-    """Whether the label is None because no class has a probability of at least `abstain_below`."""
+    """Whether the label is None because no class has a probability of at least `abstain_below`. For tags of words:
+    whether spans with a lower probability were left out."""
+    rank: int | None = None
+    """For kind match, in files of predictions: the place of the first right candidate among those of the split."""
     words: tuple[tuple[int, int], ...] | None = None
     """For tags of words: the first character of each word, and the one after its last."""
     word_texts: tuple[str, ...] | None = None
@@ -141,6 +179,15 @@ class Prediction:
     """For tags of words: the probability of each word's tag."""
     spans: "tuple[Span, ...] | None" = None
     """For tags of words: the spans that the tags mark, in the order of the text."""
+    index: int | None = None
+    """For kind choice: the index of the chosen option among those of the row; None where the label is None."""
+
+    def with_options(self, texts: Sequence[str]) -> "Prediction":
+        """For kind choice: the same prediction with the texts of the options; before, their indices stand for them."""
+        if self.probabilities is None:
+            return self
+        named = {texts[int(number)]: share for number, share in self.probabilities.items()}
+        return replace(self, label=None if self.index is None else texts[self.index], probabilities=named)
 
 
 # --- reports of a run -------------------------------------------------------------------------------------------------
@@ -149,6 +196,7 @@ class Draw:
     """A number of examples of one task, for one step."""
 
     task: str
+    """The task; for tasks that share rows, the name of their group."""
     count: int
 
 

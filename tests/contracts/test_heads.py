@@ -10,17 +10,19 @@ import pytest
 
 from polytask.build import make_head
 from polytask.contracts import heads as contract
-from polytask.contracts.heads import SPACES, STANDARDIZED
+from polytask.contracts.heads import SPACES, STANDARDIZED, WITHOUT_RANGE
 from polytask.heads import HEADS
 from polytask.settings import MethodChoice, TaskSpec
 from polytask.types import LabelKind, LabelSpace, UserError
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "choice": [{"pooling": p} for p in ("first", "pooler", "mean")],
     "linear": [{"pooling": p} for p in ("first", "pooler", "mean")],
     "cross": [{"pooling": p} for p in ("first", "pooler", "mean")],
     "bi": [{"form": f} for f in ("concat", "difference", "product")] + [{"pooling": "first"}],
     "cosine": [{"map": m} for m in ("linear", "direct", "sigmoid")] + [{"pooling": "pooler"}],
     "joint": [{"map": m} for m in ("linear", "direct", "sigmoid")] + [{"pooling": p} for p in ("first", "pooler")],
+    "match": [{"pooling": p} for p in ("first", "pooler", "mean")] + [{"temperature": 0.5}, {"symmetric": True}],
     "mlm": [{}, {"share": 0.5}],
     "simcse": [{"pooling": p} for p in ("first", "pooler", "mean")] + [{"temperature": 0.5}],
 }
@@ -30,7 +32,8 @@ CASES = [
     for name in HEADS
     for options in OPTIONS.get(name, [{}])
     for kind in HEADS[name].kinds
-    for labels in (SPACES[kind], *([STANDARDIZED] if kind == "score" else []))
+    for labels in (SPACES[kind], *([STANDARDIZED, WITHOUT_RANGE] if kind == "score" else []))
+    if labels.bounded or not HEADS[name].needs_range
 ]
 
 
@@ -56,13 +59,22 @@ def test_a_head_refuses_kinds_that_are_not_its_own(name: str, kind: LabelKind) -
     suggested(spec, refused.value)
 
 
-def suggested(spec: TaskSpec, refused: UserError) -> None:
+@pytest.mark.parametrize("name", [name for name, head in HEADS.items() if head.needs_range])
+def test_a_head_that_needs_a_range_says_what_to_write(name: str) -> None:
+    spec = TaskSpec("t", "score", ("a", "b"), "l", "", "", head=MethodChoice(name))
+    with pytest.raises(UserError) as refused:
+        make_head(spec, WITHOUT_RANGE, 32)
+    assert f"tasks.t.head: {name} needs scores with a range (to use it, write tasks.t.range: [" in str(refused.value)
+    suggested(spec, refused.value, WITHOUT_RANGE)
+
+
+def suggested(spec: TaskSpec, refused: UserError, labels: LabelSpace | None = None) -> None:
     """The heads that an error suggests are exactly those that are accepted."""
     names = str(refused).rpartition("choose one of: ")[2]
     accepted = []
     for name in HEADS:
         with suppress(UserError):
-            make_head(replace(spec, head=MethodChoice(name)), SPACES[spec.kind], 32)
+            make_head(replace(spec, head=MethodChoice(name)), labels or SPACES[spec.kind], 32)
             accepted.append(name)
     assert names == (", ".join(accepted) or "none")
 

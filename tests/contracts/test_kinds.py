@@ -10,6 +10,7 @@ from torch import Tensor
 from polytask.evaluation.metrics import metrics_for
 from polytask.evaluation.scoring import Predictions, score
 from polytask.kinds.base import Kind, LabelReader
+from polytask.kinds.choice import MISSING
 from polytask.kinds.table import KINDS
 from polytask.losses.base import distillation_loss, label_terms, symmetric_distance
 from polytask.settings import TaskSpec
@@ -20,6 +21,7 @@ WRITTEN: dict[LabelKind, list[Any]] = {
     "yes_no": ["yes", "no", "no", "yes", "no", "yes"],
     "score": ["1", "2.5", 5, "3", 4.0, "1.5"],
     "multilabel": ["b|a", "", "c", "a", "a|b", "b|c|a"],
+    "choice": [["x", "y", "x"], [0, "x", "y"], ["2", *"xyz"], ["z", *"xyzw"], [1, *"xyz"], [3, *"xyzw"]],
     "tokens": ["O B-a", "O", "B-b I-b O B-a", "O O O", "B-a B-b", "O B-b"],
 }
 LABELLED = [kind for kind in KINDS if KINDS[kind].has_labels]
@@ -42,6 +44,8 @@ def read(kind: Kind) -> tuple[TaskSpec, LabelSpace, dict[str, Any], np.ndarray]:
 
 def some_outputs(kind: Kind, labels: LabelSpace, seed: int = 0) -> Tensor:
     torch.manual_seed(seed)
+    if kind.name == "choice":
+        return torch.randn(6, 4).masked_fill(torch.arange(4) >= torch.tensor([[2], [2], [3], [4], [3], [4]]), MISSING)
     if kind.per_word:
         words = torch.tensor([[len(value.split())] for value in WRITTEN[kind.name]])
         is_word = (torch.arange(4) < words).float()[..., None]
@@ -132,7 +136,8 @@ def test_decoded_predictions_are_the_predicted_numbers(kind: Kind) -> None:
     assert np.allclose(found, kind.compared(predicted, predicted, labels), atol=1e-6)
     for _, probabilities in decoded:
         assert (probabilities is None) == (kind.probabilities(outputs, labels) is None)
-        assert probabilities is None or tuple(probabilities) == labels.classes
+        names = tuple(map(str, range(len(probabilities or ())))) if kind.name == "choice" else labels.classes
+        assert probabilities is None or tuple(probabilities) == names
 
 
 def test_right_predictions_have_the_best_score(kind: Kind) -> None:
@@ -150,6 +155,10 @@ def test_neighbours_with_one_label_predict_it(kind: Kind) -> None:
     _, labels, meta, stored = read(kind)
     targets = kind.targets(labels, meta, stored)
     near = np.repeat(targets[:, None], 4, axis=1)
+    if kind.name == "choice":  # options of other rows say nothing about those of a row
+        with pytest.raises(NotImplementedError):
+            kind.vote(near, np.ones((6, 4)), labels)
+        return
     predicted, shares = kind.vote(near, np.ones((6, 4)), labels)
     assert np.allclose(predicted, targets, atol=1e-6)
     assert (shares is None) == (not labels.classes)

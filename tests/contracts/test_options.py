@@ -35,6 +35,7 @@ SPACES = {
     "yes_no": YES_NO,
     "score": LabelSpace("score", low=1, high=5),
     "multilabel": LabelSpace("multilabel", ("a", "b", "c"), separator="|"),
+    "match": LabelSpace("match"),
     "tokens": LabelSpace("tokens", ("O", "B-a", "I-a"), scheme="bio"),
     "text": LabelSpace("text", vocabulary=40),
 }
@@ -101,7 +102,7 @@ def use_head(choice: MethodChoice) -> None:
         part = Part.masked("one", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts], head.mask_share)
     stream = PACKER.pack([part])
     outputs = model(stream)["one"]
-    shapes = {"classes": (2,), "tokens": tuple(outputs.shape[:2])}
+    shapes = {"classes": (2,), "tokens": tuple(outputs.shape[:2]), "match": (2, 2)}
     labels = torch.ones(shapes[kind], dtype=torch.long) if kind in shapes else torch.ones(outputs.shape)
     head.loss(outputs, labels)
 

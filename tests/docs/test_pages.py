@@ -35,7 +35,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the pages assume: the recipes, and files of the user's own."""
     sample = resources.files("polytask.tasks") / "sample"
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    for source, name in [("opinions", "reviews"), ("questions", "pairs"), ("opinions", "tickets"), ("opinions", "new")]:
+    files = [("opinions", "reviews"), ("questions", "pairs"), ("opinions", "tickets"), ("opinions", "new")]
+    for source, name in [*files, ("inbox", "inbox")]:
         (tmp_path / f"{name}.csv").write_text((sample / f"{source}-train.csv").read_text(encoding="utf-8"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -61,11 +62,14 @@ def run(words: list[str], tiny: list[str], monkeypatch: pytest.MonkeyPatch, caps
 
 PAGES = [
     "adding-a-task",
+    "choice",
     "data",
     "get-started",
     "interference",
     "kinds",
     "long-documents",
+    "match",
+    "partly-labelled",
     "probabilities",
     "python",
     "tagging",

@@ -22,6 +22,7 @@ from polytask.evaluation.calibration import (
     quality,
     reliability,
     softmax,
+    sure_spans,
 )
 from polytask.types import YES_NO, LabelSpace
 
@@ -108,6 +109,22 @@ def test_words_with_a_tag_are_the_rows_and_those_of_a_text_stay_in_one_half() ->
     assert all(len(own) == 1 for own in inverse.values())
     assert len(set.union(*inverse.values())) == 2
     assert calibrate(outputs, gold, labels, "task", None, fit=True)["rows"] == (gold >= 0).sum()
+
+
+def test_coverage_of_tags_is_that_of_predicted_spans() -> None:
+    labels = LabelSpace("tokens", ("O", "B-a", "I-a"), scheme="bio")
+    gold = np.array([[0, 1, 2, 0], [1, 0, 0, -1]])
+    tags = np.array([[1, 1, 2, 0], [1, 2, 0, 0]])
+    outputs = torch.nn.functional.pad(4.0 * torch.eye(3)[torch.from_numpy(tags)], (0, 1), value=1.0)
+    p = float(outputs[0, 0, :3].softmax(-1).max())
+    rows = class_scores(outputs, gold, labels)
+    confidence, right = sure_spans(rows, softmax(rows.scores_NC), labels)
+    np.testing.assert_allclose(confidence, [p, p * p, p * p], rtol=1e-6)
+    assert right.tolist() == [False, True, False]
+    outputs[..., 0] = 9.0  # no span is predicted
+    found = calibrate(outputs, gold, labels, "task", 0.5, fit=True)["coverage"]
+    assert found["curve"] == []
+    assert found["chosen"] == {"threshold": 0.5, "coverage": 0.0, "accuracy": None}
 
 
 def test_each_half_has_the_temperature_of_the_other() -> None:

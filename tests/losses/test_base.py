@@ -59,7 +59,7 @@ def test_terms_and_the_mean_over_labelled_examples(name: str | None, kind: str, 
         terms = loss.terms(outputs, labels)
     assert mean_of_terms(*terms).item() == pytest.approx(loss(outputs, labels).item(), rel=1e-6)
     labelled = torch.tensor([True, False, True, True, False, False, True, True])
-    found = mean_of_labelled(*terms, labelled)
+    found = mean_of_labelled(*terms, labelled, of_all=True)
     assert found.item() == pytest.approx(5 / 8 * loss(outputs[labelled], labels[labelled]).item(), rel=1e-6)
     (gradient,) = torch.autograd.grad(found, outputs)
     assert (gradient[~labelled] == 0).all()

@@ -8,8 +8,10 @@ import torch
 import torch.nn.functional as F
 from sklearn.utils.class_weight import compute_class_weight
 
+from polytask.kinds.table import KINDS
 from polytask.losses.cross_entropy import CrossEntropy
-from polytask.types import YES_NO, LabelSpace, UserError
+from polytask.losses.focal import Focal
+from polytask.types import NO_LABEL, YES_NO, LabelSpace, UserError
 
 THREE = LabelSpace("classes", ("bad", "fair", "good"))
 LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 0.3, 0.1], [-1.0, 1.0, 3.0], [1.0, 1.0, 1.0]])
@@ -59,6 +61,26 @@ def test_weighted_yes_no_is_two_weighted_classes() -> None:
     two = torch.stack([torch.zeros(3), logits], -1)
     ours = CrossEntropy(YES_NO, (1, 2), class_weights=(0.2, 3.0))(logits, labels)
     torch.testing.assert_close(ours, F.cross_entropy(two, labels.long(), weight=torch.tensor([0.2, 3.0])))
+
+
+@pytest.mark.parametrize("method", [CrossEntropy, Focal])
+@pytest.mark.parametrize("options", [{}, {"class_weights": "balanced"}, {"class_weights": (1.0, 2.0, 0.5)}])
+def test_the_words_of_texts_are_examples(method: Any, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    labels = torch.tensor([[0, 1, 2, NO_LABEL], [2, NO_LABEL, NO_LABEL, NO_LABEL], [1, 1, 0, 0]])
+    is_word = labels != NO_LABEL
+    outputs = torch.cat([torch.randn(3, 4, 3), is_word[..., None].float()], -1)
+    of_words, of_classes = (
+        method(LabelSpace(kind, tuple("abc"), scheme=scheme), (7, 2, 1), **options)
+        for kind, scheme in (("tokens", "plain"), ("classes", None))
+    )
+    expected = of_classes(outputs[is_word][:, :-1], labels[is_word])
+    torch.testing.assert_close(of_words(outputs, labels), expected)
+    torch.testing.assert_close(of_words(outputs, labels[:, :4]), of_words(F.pad(outputs, (0, 0, 0, 3)), labels))
+    none = torch.full_like(labels, NO_LABEL)
+    assert of_words(outputs, none).item() == 0
+    plain = CrossEntropy(LabelSpace("tokens", tuple("abc"), scheme="plain"), (7, 2, 1))
+    torch.testing.assert_close(plain(outputs, labels), KINDS["tokens"].loss(outputs, labels))
 
 
 def test_balanced_is_scikit_learns() -> None:

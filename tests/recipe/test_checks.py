@@ -10,6 +10,7 @@ from polytask.types import UserError
 
 TASK = {"kind": "yes_no", "text": "t", "label": "l", "train": "a.csv", "dev": "b.csv"}
 PLAIN = {"kind": "text", "text": "t", "train": "a.csv", "dev": "b.csv"}
+PAIR = {"kind": "match", "text": ["a", "b"], "train": "t.csv", "dev": "d.csv"}
 
 
 def recipe(**more: Any) -> dict[str, Any]:
@@ -74,10 +75,23 @@ def recipe(**more: Any) -> dict[str, Any]:
         (recipe(train={"select": "last.f1"}), "train.select: there is no task 'last'"),
         (recipe(train={"select": "last", "patience": 2}), "train.patience: must be left out with `select: last`"),
         (
-            {"tasks": {"one": {**TASK, "text": ["a", "b", "c"]}}},
-            "tasks.one.text: must be one column, or two for a pair; found 3",
+            {"tasks": {"one": {**TASK, "text": list("abcdefghi")}}},
+            "tasks.one.text: must be one column, or a list of up to 8; found 9",
         ),
-        ({"tasks": {"one": {**TASK, "kind": "score"}}}, "tasks.one.range: must be the lowest and highest score"),
+        (
+            {"tasks": {"one": {**TASK, "kind": "score", "standardize": False}}},
+            "tasks.one.standardize: false needs `range`, the lowest and the highest score",
+        ),
+        ({"tasks": {"one": PAIR | {"text": "a"}}}, "tasks.one.text: must be two columns for kind match, found 1"),
+        ({"tasks": {"one": PAIR | {"label": "l"}}}, "tasks.one.label: must be left out for kind match"),
+        ({"tasks": {"one": PAIR | {"loss": "focal"}}}, "tasks.one.loss: must be left out for kind match"),
+        ({"tasks": {"one": PAIR | {"unlabelled": "u.csv"}}}, "tasks.one.unlabelled: must be left out for kind match"),
+        ({"tasks": {"one": PAIR | {"abstain_below": 0.5}}}, "tasks.one.abstain_below: is only for kinds classes, "),
+        ({"tasks": {"one": PAIR}, "teachers": {"one": "runs/x"}}, "teachers.one: a task of kind match has no labels"),
+        (
+            {"tasks": {"one": PAIR}, "train": {"batch_size": 1}},
+            "train.batch_size: must be at least 2 for task one of kind match",
+        ),
         ({"tasks": {"one": {**TASK, "kind": "score", "range": [5, 0]}}}, "the first value must be lower"),
         ({"tasks": {"one": {**TASK, "kind": "classes", "classes": ["a", "a"]}}}, "two or more different names"),
         ({"tasks": {"one": {**TASK, "label": None}}}, "tasks.one.label: must have a value, found nothing"),

@@ -36,7 +36,7 @@ def test_the_text_is_a_recipe_with_a_comment_on_each_guess(tmp_path: Path) -> No
 
 def test_a_recipe_with_blanks_is_refused_until_they_are_filled_in(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(
-        "body,answer\n" + "".join(f"words {i},{'yesno'[i % 2 :] * 15}\n" for i in range(30))
+        "body,note,answer\n" + "".join(f"words {i},more {i},{'yesno'[i % 2 :] * 15}\n" for i in range(30))
     )
     starter = start_recipe(tmp_path / "r.yaml", {"topic": str(tmp_path / "x.csv")})
     assert starter.blanks == ("tasks.topic.label",)

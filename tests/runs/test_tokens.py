@@ -91,6 +91,32 @@ def test_predictions_are_tags_and_spans(run: Finished) -> None:
     assert (empty.label, empty.spans) == (None, None)
 
 
+def test_the_tag_of_one_word_is_explained(run: Finished) -> None:
+    model = load(run.folder)
+    text = "Ada Lovelace lived in London, and Ada's dog too."
+    found = model.explain(text, task="entities", word="London")
+    temperature = model.bundle.temperatures["entities"]
+
+    def probability(text: str, index: int) -> float:
+        (outputs,) = model.outputs("entities", [(text,)])
+        tags = (outputs[0, index, :-1] / temperature).softmax(-1)
+        return float(tags[model.bundle.labels["entities"].classes.index(str(found.label))])
+
+    assert [word.word for word in found.words] == ["Ada", "Lovelace", "lived", "in", "and", "Ada's", "dog", "too"]
+    assert all(text[word.start : word.end] == word.word for word in found.words)
+    before, behind = found.words[1], found.words[-1]
+    whole = probability(text, 4)
+    assert before.value == pytest.approx(whole - probability(text.replace("Lovelace", ""), 3), abs=1e-5)
+    assert behind.value == pytest.approx(whole - probability(text.replace("too", ""), 4), abs=1e-5)
+    assert model.explain(text, task="entities", word=4, label="B-place").label == "B-place"
+    assert "Ada's" not in [one.word for one in model.explain(text, task="entities", word=7).words]
+    for word in ("Ada", "Rome", 99, None):
+        with pytest.raises(UserError, match="`word` must be a word that occurs once, or the number of a word"):
+            model.explain(text, task="entities", word=word)
+    with pytest.raises(UserError, match="explain: label: there is no class 'B-river'"):
+        model.explain(text, task="entities", word="London", label="B-river")
+
+
 def test_one_text_is_marked_in_the_terminal(run: Finished) -> None:
     (prediction,) = load(run.folder, few=True).predict("entities", TEXTS[0])
     plain = mark_spans(prediction, TEXTS[0]).plain.removeprefix("entities: ")
@@ -196,6 +222,36 @@ def test_probabilities_of_tags_are_calibrated(run: Finished) -> None:
     }
 
 
+def test_spans_that_are_not_sure_are_left_out(tmp_path: Path, settings: list[str]) -> None:
+    settings = [*settings, "tasks.entities.loss={name: cross_entropy, class_weights: balanced}"]
+    run = train(ENTITIES, tmp_path / "plain", settings)
+    (plain,) = load(run.folder).predict("entities", LONG)
+    assert plain.spans
+    threshold = float(np.median([span.probability for span in plain.spans]))
+    (sure,) = load(run.folder, abstain_below=threshold).predict("entities", LONG)
+    assert sure.spans == tuple(span for span in plain.spans if span.probability >= threshold)
+    assert sure.abstained
+    assert mark_spans(sure, LONG).plain.endswith("(without spans whose probability is below the threshold)")
+    assert not plain.abstained
+    assert sum(tag.startswith("B-") for tag in sure.label or ()) == len(sure.spans)
+    done = train(ENTITIES, tmp_path / "run", [*settings, f"tasks.entities.abstain_below={threshold}"])
+    assert load(done.folder).predict("entities", LONG) == [sure]
+    assert done.summary.evaluations["dev"] == run.summary.evaluations["dev"]  # scores count all spans
+    (tmp_path / "new.jsonl").write_text(json.dumps({"text": LONG}) + "\n")
+    written = predict_file(load(done.folder), "entities", str(tmp_path / "new.jsonl"), tmp_path / "out.jsonl")
+    assert written.abstained == {"entities": 1}
+    (row,) = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert len(row["predicted_entities"]) == len(sure.spans)
+    assert row["abstained_entities"] is True
+    rows = lines(done.folder)
+    assert [row["prediction"] for row in rows] == [row["prediction"] for row in lines(run.folder)]
+    unsure = [any(span["probability"] < threshold for span in row["spans"]) for row in rows]
+    assert [row.get("abstained", False) for row in rows] == unsure
+    chosen = done.summary.calibration["entities"]["coverage"]["chosen"]
+    assert 0 < chosen["coverage"] < 1
+    assert "Predicted spans that are kept" in (done.folder / "report.html").read_text()
+
+
 def test_batches_of_tokens_and_tasks_that_stop(tmp_path: Path, settings: list[str]) -> None:
     more = [
         "train.batch_tokens=200",
@@ -246,6 +302,10 @@ def test_parts_of_speech_are_plain_tags(tmp_path: Path, settings: list[str]) -> 
     assert read_tasks(finished.folder / "model" / "tasks.json").tasks["t"].scheme == "plain"
     metrics = finished.summary.evaluations["dev"]["t"]["metrics"]
     assert metrics["f1"]["value"] == metrics["accuracy"]["value"]
+    assert finished.summary.evaluations["dev"]["t"]["primary"] == finished.summary.tasks["t"].metric == "accuracy"
+    assert finished.summary.baselines["t"]["metric"] == "accuracy"
+    (none,) = load(finished.folder, abstain_below=1.0).predict("t", "dogs bark")
+    assert (none.label, none.spans, none.abstained) == (("", ""), (), True)
     assert finished.summary.tasks["t"].data["dev"]["labels"] == {"names": ["ADV", "NOUN", "VERB"], "counts": [9, 9, 9]}
 
 
@@ -285,7 +345,7 @@ def recipe_of(task: dict[str, Any], settings: list[str]) -> Any:
         (["text=[text, spans]"], "text: must be one column for kind tokens"),
         (["kind=classes", "scheme=bio"], "scheme: must be left out for kind classes"),
         (["head=linear"], "linear does not support kind tokens; choose one of: tags"),
-        (["loss=focal"], "loss: must be left out for kind tokens"),
+        (["metrics=[seqeval.metrics:f1_score]"], "metrics: must be left out for kind tokens"),
         (["metric=matthews"], "no metric for labels of kind tokens 'matthews'"),
         (["classes=[person, place]"], "is not one of the task's classes"),
         (["label=text"], "'Rosalind' is not among the labels of the training rows"),
@@ -303,6 +363,32 @@ def test_the_report_shows_classes_tags_and_mistakes(run: Finished) -> None:
     for words in ("a tag for each word", "The table counts spans", "Confusion matrix", "one of 9 tags for each word"):
         assert words in page.text, words
     assert "a tag for each word: `O`" in (run.folder / "model" / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("loss", ["{name: cross_entropy, smoothing: 0.1, class_weights: balanced}", "focal"])
+def test_other_losses_learn_and_use_rows_without_labels(
+    run: Finished, tmp_path: Path, settings: list[str], loss: str
+) -> None:
+    rows = "".join(json.dumps({"text": text, "spans": None}) + "\n" for text in (*TEXTS, LONG) * 4)
+    (tmp_path / "more.jsonl").write_text(rows)
+    more = [f"tasks.entities.unlabelled={tmp_path / 'more.jsonl'}", f"teachers.entities={run.folder}"]
+    plain = train(ENTITIES, tmp_path / "plain", [*settings, f"tasks.entities.loss={loss}"])
+    taught = train(ENTITIES, tmp_path / "taught", [*settings, f"tasks.entities.loss={loss}", *more])
+    own = [one.summary.evaluations["dev"]["entities"]["loss"] for one in (run, plain, taught)]
+    assert np.isfinite(own).all()
+    assert len(set(own)) == 3
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        ("ordinal", "ordinal does not support kind tokens; choose one of: cross_entropy, focal"),
+        ("{name: focal, class_weights: [1, 2]}", "class_weights: must be one number above 0 for each of the 9 classes"),
+    ],
+)
+def test_losses_that_are_refused(tmp_path: Path, settings: list[str], loss: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        start_training(read_recipe(ENTITIES, [*settings, f"tasks.entities.loss={loss}"]), tmp_path / "run")
 
 
 def test_two_recipes_are_compared(tmp_path: Path, settings: list[str]) -> None:

@@ -222,7 +222,7 @@ def test_texts_of_a_pair_have_windows_where_each_is_encoded_alone(data: Path) ->
     model = load(data / "run")
     (prediction,) = model.predict("mood", "and " * 20 + "good", "good")
     assert (prediction.tokens, prediction.windows, prediction.truncated) == (23, 6, False)
-    with pytest.raises(UserError, match=r"tasks\.mood\.windows: the head cross reads both texts of a pair in one"):
+    with pytest.raises(UserError, match=r"tasks\.mood\.windows: the head cross reads several texts in one"):
         train(recipe(data, task), data / "joined")
     negatives = recipe(data, {**task, "head": "bi"}, regularizers=[{"name": "in_batch_negatives"}])
     with pytest.raises(UserError, match=r"in_batch_negatives: no task can be used: .* without windows"):
@@ -295,3 +295,31 @@ def test_tags_of_words_have_windows_of_their_own(data: Path) -> None:
     content = recipe(data, {"kind": "tokens", "windows": {}})
     with pytest.raises(UserError, match=r"tasks\.mood\.windows: must be left out for kind tokens, which always reads"):
         train(content, data / "run")
+
+
+def test_tasks_that_share_rows_share_their_windows(data: Path) -> None:
+    for name in ("train.csv", "dev.csv"):
+        lines = [line.split(",") for line in rows(40, before=12, after=4).splitlines()[1:]]
+        body = [f"{text},{label},{'yes' if label == 'good' else ''}" for text, label in lines]
+        (data / name).write_text("text,label,urgent\n" + "\n".join(body) + "\nand,good,no\n")
+    windows = {"stride": 4, "pool": "max"}
+    content = recipe(data, {"share_rows": "rows", "windows": windows}, train={"steps_per_epoch": 4})
+    other = {**TASK, "kind": "yes_no", "label": "urgent", "share_rows": "rows"}
+    for name, own in (("same", windows), ("none", None)):
+        content["tasks"]["urgent"] = {**other, "windows": own}
+        train(content, data / name)
+        found = load(data / name).predict_tasks("and " * 12 + "good")
+        assert found["mood"][0].windows == 3
+        assert found["urgent"][0].windows == (3 if own else 1)
+
+
+def test_texts_that_belong_together_have_windows(data: Path) -> None:
+    for name in ("train.csv", "dev.csv"):
+        lines = [f"{'and ' * 9}{i} good,{'and ' * (i % 12)}{i} bad" for i in range(24)]
+        (data / name).write_text("a,b\n" + "\n".join(lines) + "\n")
+    content = recipe(data, train={"steps_per_epoch": 3})
+    task = {"kind": "match", "text": ["a", "b"], "train": "train.csv", "dev": "dev.csv", "windows": {"stride": 4}}
+    content["tasks"] = {"pairs": task}
+    train(content, data / "run")
+    (prediction,) = load(data / "run").predict("pairs", "and " * 20, "good")
+    assert (prediction.windows, prediction.truncated) == (5, False)

@@ -38,6 +38,8 @@ def test_another_class_pairs_and_scores(tiny_run: Finished) -> None:
         model.explain("a", task="opinion", label="neutrl")
     with pytest.raises(UserError, match=r"takes 1 text\(s\) per example, found 2"):
         model.explain("a", "b", task="opinion")
+    with pytest.raises(UserError, match="explain: word: task opinion has one label for the text"):
+        model.explain("a", task="opinion", word="a")
     with pytest.raises(UserError, match="explain: the text is empty"):
         model.explain(" ", task="opinion")
 

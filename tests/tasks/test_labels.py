@@ -156,7 +156,6 @@ def test_a_list_is_not_a_label() -> None:
     [
         (spec("classes", ("a",)), r"task 't': classes must be two or more different names, found \['a'\]"),
         (spec("classes", ("1", "1.0")), "two or more different names"),
-        (spec("score"), "task 't': kind score needs a `range`"),
         (spec("score", range=(5, 0)), r"range must be the lowest and the highest score, found \[5, 0\]"),
         (spec("score", range=(0, math.inf)), "must be the lowest"),
     ],

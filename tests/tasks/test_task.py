@@ -88,6 +88,7 @@ def test_the_faults_of_all_tasks_are_one_error(
             f"  {scores}, line 3, column 'score': 'high': not a number; expected a number from 0 to 5",
         ]
         * 2,
+        "`blank_labels: skip` leaves out rows whose label is empty, and no others",
     ]
 
 

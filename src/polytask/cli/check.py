@@ -1,6 +1,6 @@
 """polytask check: checks a recipe and its data before training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +17,8 @@ TITLES = {
     "warning": ("Warnings: likely a mistake", "bold yellow"),
     "note": ("Notes: good to know", "bold"),
 }
+COUNTED = {None: "rows", "bio": "spans", "bioes": "spans", "plain": "words"}
+"""What has a label, by the scheme of the tags of words; None for other kinds."""
 
 
 def run(
@@ -38,6 +40,8 @@ def run(
     prepared = polytask.rehearse(polytask.read_recipe(recipe, setting), trust_plugins)
     console = plain_console()
     console.print(data_table(prepared))
+    for line in shared_rows_lines(prepared):
+        console.print(line, highlight=False, soft_wrap=True)
     findings = prepared.findings()
     print_findings(findings, console)
     console.print(budget_table(prepared))
@@ -72,15 +76,21 @@ def print_findings(findings: Sequence["polytask.Finding"], console: Console) -> 
 
 
 def data_table(prepared: "polytask.Prepared") -> Table:
-    columns: tuple[str, ...] = ("task", "kind", "split", "rows", "skipped", "labels", "tokens", "too long")
+    columns = ["task", "kind", "split", "rows", "skipped", "labels", "tokens", "too long"]
+    splits = [split for task in prepared.tasks.values() for split in task.splits.values()]
+    some_blank = any(split.num_blank for split in splits)
+    if some_blank:
+        columns.insert(5, "no label")
     has_windows = any(prepared.model.input_format(name).has_windows for name in prepared.tasks)
-    columns += ("windows",) if has_windows else ()
+    columns += ["windows"] if has_windows else []
     caption = None if all(spec.trained for spec in prepared.recipe.tasks.values()) else NOT_TRAINED_CAPTION
     table = new_table("Data", columns, left=("task", "kind", "split", "labels"), caption=caption)
     for name, task in prepared.tasks.items():
         about = polytask.describe_task(task, prepared)
         for split, data in about.data.items():
-            row = (f"{data['rows']:,}", f"{data['skipped']:,}", balance(data["labels"]))
+            row = [f"{data['rows']:,}", f"{data['skipped']:,}"]
+            row += [f"{data.get('blank', 0):,}"] if some_blank else []
+            row += [balance(data["labels"], COUNTED[task.labels.scheme])]
             lengths = data["lengths"]
             table.add_row(
                 mark_trained(name, about.trained),
@@ -101,18 +111,31 @@ def windows(counts: Mapping[str, int] | None) -> str:
     return f"{counts['rows']:,} rows, up to {counts['most']:,}" if counts["rows"] else "one per row"
 
 
-def balance(labels: Mapping[str, Any]) -> str:
-    """The labels in short: `5 classes, 90 to 210 rows each`, `no 60, yes 60`, `0 to 5`, or `none` for plain text."""
+def shared_rows_lines(prepared: "polytask.Prepared") -> Iterator[str]:
+    """For each group of tasks that share rows: how many rows have a label of each task, and how many have none."""
+    for split in ("train", "dev", "test"):
+        for group, rows in prepared.shared_rows(split).items():
+            labelled = ", ".join(f"{task} {len(own):,}" for task, own in rows.splits.items())
+            without = rows.num_unlabelled
+            left_out = "" if without is None else f"; {without:,} more have no label and are left out"
+            yield f"{group}, {split}: {len(rows):,} rows, of which are labelled: {labelled}{left_out}."
+
+
+def balance(labels: Mapping[str, Any], counted: str = "rows") -> str:
+    """The labels in short: `5 classes, 90 to 210 rows each`, `no 60, yes 60`, `0 to 5`, `3 to 4 options`, or `none` for
+    plain text."""
     if not labels:
         return "none"
     if "edges" in labels:
         return f"{labels['edges'][0]:g} to {labels['edges'][-1]:g}"
     names, counts = labels["names"], labels["counts"]
+    if "options" in labels:
+        return " to ".join(str(count) for count in dict.fromkeys(labels["options"])) + " options"
     if len(names) == 2 and "without_class" not in labels:
         return ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
     spread = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
     without = f", {labels['without_class']:,} without a class" if labels.get("without_class") else ""
-    return f"{len(names)} classes, {spread} rows each{without}"
+    return f"{len(names)} classes, {spread} {counted} each{without}"
 
 
 def budget_table(prepared: "polytask.Prepared") -> Table:

@@ -35,6 +35,10 @@ def run(
         if count:
             rows = "1 broken row was" if count == 1 else f"{count:,} broken rows were"
             console.print(f"{task}: {rows} skipped (broken_rows: skip)", soft_wrap=True, highlight=False)
+    for task, count in report.blank.items():
+        if count:
+            rows = "1 row" if count == 1 else f"{count:,} rows"
+            console.print(f"{task}: {rows} without a label left out", soft_wrap=True, highlight=False)
     for task, count in report.truncated.items():
         if count:
             rows = "1 row has" if count == 1 else f"{count:,} rows have"

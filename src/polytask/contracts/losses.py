@@ -9,7 +9,7 @@ from torch import Tensor
 
 from polytask.contracts.claims import require, require_close, require_finite
 from polytask.losses.base import Loss
-from polytask.types import YES_NO, LabelKind, LabelSpace
+from polytask.types import NO_LABEL, YES_NO, LabelKind, LabelSpace
 
 Method = Callable[[LabelSpace, tuple[int, ...]], Loss]
 SPACES: dict[LabelKind, LabelSpace] = {
@@ -17,12 +17,14 @@ SPACES: dict[LabelKind, LabelSpace] = {
     "yes_no": YES_NO,
     "score": LabelSpace("score", low=0, high=5),
     "multilabel": LabelSpace("multilabel", ("a", "b", "c", "d"), separator="|"),
+    "tokens": LabelSpace("tokens", ("a", "b", "c", "d"), scheme="plain"),
 }
 COUNTS: dict[LabelKind, tuple[int, ...]] = {
     "classes": (50, 10, 5, 1),
     "yes_no": (30, 10),
     "score": (),
     "multilabel": (9, 5, 3, 0),
+    "tokens": (50, 10, 5, 1),
 }
 LABELS: dict[LabelKind, Tensor] = {
     "classes": torch.tensor([0, 1, 2, 3, 0, 2]),
@@ -31,6 +33,7 @@ LABELS: dict[LabelKind, Tensor] = {
     "multilabel": torch.tensor(
         [[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 0]], dtype=torch.float32
     ),
+    "tokens": torch.tensor([[0, 1], [2, 3], [3, NO_LABEL], [0, 0], [1, NO_LABEL], [2, 0]]),
 }
 
 
@@ -42,8 +45,12 @@ class Subject:
     kind: LabelKind
 
     @property
-    def loss(self) -> Loss:
-        return self.method(SPACES[self.kind], COUNTS[self.kind])
+    def loss(self) -> Callable[[Tensor, Tensor], Tensor]:
+        loss = self.method(SPACES[self.kind], COUNTS[self.kind])
+        if self.kind != "tokens":
+            return loss
+        # The last output of a word says that there is one, and is not learned.
+        return lambda scores, labels: loss(torch.cat([scores, (labels != NO_LABEL)[..., None].to(scores)], -1), labels)
 
     @property
     def labels(self) -> Tensor:
@@ -51,7 +58,8 @@ class Subject:
 
     def outputs(self, **more: Any) -> Tensor:
         torch.manual_seed(0)
-        return torch.randn((6, 4) if self.kind in ("classes", "multilabel") else (6,), **more)
+        shapes: dict[LabelKind, tuple[int, ...]] = {"classes": (6, 4), "multilabel": (6, 4), "tokens": (6, 2, 4)}
+        return torch.randn(shapes.get(self.kind, (6,)), **more)
 
 
 def subjects(kinds: Iterable[LabelKind], method: Method) -> dict[str, Subject]:
@@ -110,8 +118,8 @@ def smallest_at_the_right_answer(subject: Subject) -> None:
         loss(outputs, labels).backward()
         optimizer.step()
     message = "outputs that minimize the loss do not predict the labels"
-    if kind == "classes":
-        require(torch.equal(outputs.argmax(-1), labels), message)
+    if kind in ("classes", "tokens"):
+        require(torch.equal(outputs.argmax(-1)[labels != NO_LABEL], labels[labels != NO_LABEL]), message)
     elif kind in ("yes_no", "multilabel"):
         require(torch.equal((outputs > 0).float(), labels), message)
     else:

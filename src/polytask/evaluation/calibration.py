@@ -14,13 +14,15 @@ from torch import Tensor
 from polytask import seeds
 from polytask.evaluation.metrics import CALIBRATION_BINS, chosen_metric, confidence_gaps
 from polytask.evaluation.scoring import Predictions
+from polytask.kinds.schemes import find_spans
+from polytask.kinds.tokens import span_probabilities
 from polytask.types import NO_LABEL, LabelKind, LabelSpace
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Json = dict[str, Any]
 
-KINDS: tuple[LabelKind, ...] = ("classes", "yes_no", "tokens")
+KINDS: tuple[LabelKind, ...] = ("classes", "yes_no", "tokens", "choice")
 """The kinds of labels whose probabilities sum to 1 over the classes. Of tags of words, each word is a row here."""
 LOWEST, HIGHEST = 0.05, 20.0
 """A higher temperature is replaced by HIGHEST, with which all classes are about equally probable; no temperature below
@@ -38,7 +40,7 @@ class Scores(NamedTuple):
     """The outputs and labels of rows; N is the number of rows or, for tags of words, of words with a label."""
 
     scores_NC: Floats
-    """Their softmax is the probability of each class; those of yes and no are 0 and the logit."""
+    """Their softmax is the probability of each class or option; those of no and yes are 0 and the logit."""
     gold_N: Labels
     example_N: Labels
     """The example of each row: the text of each word."""
@@ -47,6 +49,8 @@ class Scores(NamedTuple):
 def class_scores(outputs: Tensor, gold: Sequence[Any] | NDArray[Any], labels: LabelSpace) -> Scores:
     """Returns the scores and labels of all rows."""
     scores, numbers = outputs.double(), np.asarray(gold).astype(np.int64)
+    if labels.kind == "choice":
+        numbers = numbers[:, 0]  # without the numbers of options
     if labels.kind == "tokens":
         examples, words = np.nonzero(numbers[:, : outputs.shape[1]] != NO_LABEL)
         return Scores(scores[examples, words, :-1].numpy(), numbers[examples, words], examples)
@@ -145,12 +149,12 @@ def coverage(confidence_N: Floats, right_N: NDArray[np.bool_], threshold: float 
     """
     order_N = np.argsort(-confidence_N, kind="stable")
     sorted_N = confidence_N[order_N]
-    last = np.flatnonzero(np.append(sorted_N[1:] != sorted_N[:-1], True))  # rows of one confidence stay together
+    last = np.flatnonzero(np.diff(sorted_N, append=-1.0))  # rows of one confidence stay together
     accuracy = right_N[order_N].cumsum()[last] / (last + 1)
     points = np.stack([(last + 1) / len(order_N), accuracy, sorted_N[last]], 1)
     shown = np.unique(np.linspace(0, len(points) - 1, MAX_POINTS).round().astype(int))
     return {
-        "curve": points[shown].tolist(),
+        "curve": points[shown].tolist() if len(points) else [],
         "goals": [_goal(points, goal) for goal in GOALS],
         "chosen": None if threshold is None else _chosen(confidence_N, right_N, threshold),
     }
@@ -167,7 +171,21 @@ def _goal(points: Floats, goal: float) -> Json:
 def _chosen(confidence_N: Floats, right_N: NDArray[np.bool_], threshold: float) -> Json:
     kept_N = confidence_N >= threshold
     accuracy = float(right_N[kept_N].mean()) if kept_N.any() else None
-    return {"threshold": threshold, "coverage": float(kept_N.mean()), "accuracy": accuracy}
+    return {"threshold": threshold, "coverage": float(kept_N.sum() / max(len(kept_N), 1)), "accuracy": accuracy}
+
+
+def sure_spans(rows: Scores, probabilities_NC: Floats, labels: LabelSpace) -> tuple[Floats, NDArray[np.bool_]]:
+    """Returns, for tags of words, the probability of every predicted span, and whether it is a true one."""
+    assert labels.scheme is not None
+    confidence, right = list[float](), list[bool]()
+    shares_N, tags_N, gold_N = probabilities_NC.max(1), rows.scores_NC.argmax(1), rows.gold_N
+    for words in np.split(np.arange(len(gold_N)), np.flatnonzero(np.diff(rows.example_N)) + 1):
+        tags, true = ([labels.classes[number] for number in numbers[words]] for numbers in (tags_N, gold_N))
+        true_spans = set(find_spans(true, labels.scheme))
+        for span, probability in span_probabilities(tags, shares_N[words].tolist(), labels.scheme):
+            confidence.append(probability)
+            right.append(span in true_spans)
+    return np.array(confidence), np.array(right, bool)
 
 
 # --- one task ---------------------------------------------------------------------------------------------------------
@@ -181,9 +199,11 @@ def calibrate(
 ) -> Json:
     """Fits a task's temperature on its dev rows, and measures its probabilities before and after.
 
-    Without `fit` the temperature is 1. What is measured `after` is cross-fitted, and so is the coverage.
+    Without `fit` the temperature is 1. What is measured `after` is cross-fitted, and so is the coverage, which for tags
+    of words is that of the predicted spans.
     """
-    scores_NC, gold_N, example_N = class_scores(outputs, gold, labels)
+    rows = class_scores(outputs, gold, labels)
+    scores_NC, gold_N, example_N = rows
     before_NC, temperature, problem = softmax(scores_NC), None, None
     if fit and len(np.unique(example_N)) < FEWEST_ROWS:
         problem = f"fewer than {FEWEST_ROWS} dev rows"
@@ -191,7 +211,9 @@ def calibrate(
         temperature = fit_temperature(scores_NC, gold_N)
         problem = None if temperature is not None else "the dev rows do not determine one"
     after_NC = before_NC if temperature is None else cross_fitted(scores_NC, gold_N, name, example_N)
-    right_N = before_NC.argmax(1) == gold_N
+    sure = after_NC.max(1), before_NC.argmax(1) == gold_N
+    if labels.kind == "tokens":
+        sure = sure_spans(rows, after_NC, labels)
     return {
         "temperature": temperature or 1.0,
         "problem": problem,
@@ -201,7 +223,7 @@ def calibrate(
         "after": None
         if temperature is None
         else {**quality(gold_N, after_NC), "reliability": reliability(gold_N, after_NC)},
-        "coverage": coverage(after_NC.max(1), right_N, threshold),
+        "coverage": coverage(*sure, threshold),
     }
 
 

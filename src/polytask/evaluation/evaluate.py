@@ -21,7 +21,7 @@ from polytask.kinds.tokens import located
 from polytask.model import MultiTaskModel
 from polytask.settings import TaskSpec
 from polytask.text.packing import Packer
-from polytask.types import EvalReport, Example, Prediction, TagScheme, TaskScore, TokenizedExamples
+from polytask.types import EvalReport, Example, Prediction, SharedExamples, TagScheme, TaskScore, TokenizedExamples
 
 
 def split_outputs(
@@ -30,13 +30,23 @@ def split_outputs(
     packer: Packer,
     bf16: bool = False,
     packed: PackedSplits | None = None,
+    shared: Iterable[SharedExamples] = (),
 ) -> dict[str, Tensor]:
-    """Returns each task's outputs for every example of its split, in order. `packed` keeps what was packed before."""
+    """Returns each task's outputs for every example of its split, in order. `packed` keeps what was packed before.
+
+    Examples that several of the tasks share are encoded once, if the tasks can share a pass of the encoder.
+    """
     packed = PackedSplits(max_tokens=0) if packed is None else packed
-    return {
-        task: model.answer_batches([task], packed.batches(model, task, examples, packer), bf16)[task]
-        for task, examples in splits.items()
-    }
+    outputs: dict[str, Tensor] = {}
+    for examples in shared:
+        for tasks in model.passes(examples.tasks):
+            if len(tasks) > 1 and splits.keys() >= set(tasks):
+                answers = model.answer_batches(tasks, packed.batches(model, tasks[0], examples, packer), bf16)
+                outputs |= {task: answers[task][torch.from_numpy(examples.places(task))] for task in tasks}
+    for task, own in splits.items():
+        if task not in outputs:
+            outputs |= model.answer_batches([task], packed.batches(model, task, own, packer), bf16)
+    return {task: outputs[task] for task in splits}
 
 
 def evaluate(
@@ -85,16 +95,27 @@ def with_places(
 
 
 def _prediction_line(example: Example, prediction: Prediction) -> str:
-    """The JSON object with the row and its prediction, as json.dumps writes it, but faster."""
+    """The JSON object with the row and its prediction, as json.dumps writes it, but faster.
+
+    The text of a row with options is followed by the options, and there are the indices of the true and the predicted
+    option too.
+    """
+    options = ""
+    if prediction.index is not None:
+        prediction = prediction.with_options(example.texts[1:])
+        own = None if example.label is None else example.texts.index(str(example.label), 1) - 1
+        options = f', "label_index": {_to_json(own)}, "index": {prediction.index}'
     texts = ", ".join([_to_json(text) for text in example.texts])
     line = f'{{"row": {example.row}, "text": [{texts}], "label": {_to_json(example.label)}, '
-    measured = ""
+    measured = options
     if prediction.tokens is not None:
-        measured = f', "tokens": {prediction.tokens}, "truncated": {_to_json(prediction.truncated)}'
+        measured += f', "tokens": {prediction.tokens}, "truncated": {_to_json(prediction.truncated)}'
     if prediction.windows > 1:
         measured += f', "windows": {prediction.windows}'
     if prediction.abstained:
         measured += ', "abstained": true'
+    if prediction.rank is not None:
+        measured += f', "rank": {prediction.rank}'
     if prediction.spans is not None:
         spans = [asdict(span) | {"probability": round(span.probability, 6)} for span in prediction.spans]
         words = f'"words": {_to_json(prediction.words)}, "spans": {_to_json(spans)}'

@@ -71,7 +71,7 @@ def before_and_after(
         moved = now.value - was.value
         ends = (moved, moved)
         if not same and scores[0].examples > 1:
-            ends = _ends((head, after_head), labels[task], primary_of(specs[task]), one, other)
+            ends = _ends((head, after_head), labels[task], primary_of(specs[task], head.labels), one, other)
         compared[task] = OldTask(
             metric=scores[0].primary,
             examples=scores[0].examples,
@@ -87,7 +87,7 @@ def before_and_after(
 def _ends(heads: tuple[Head, Head], gold: Array, metric: Metric, before: Tensor, after: Tensor) -> tuple[float, float]:
     """Returns the 95 % interval of the difference over examples."""
     head, labels = heads[0], heads[0].labels
-    if not head.kind.has_labels or metric.name not in {entry.name for entry in metrics_for(labels.kind)}:
+    if not head.kind.has_predictions or metric.name not in {entry.name for entry in metrics_for(labels.kind)}:
         return _resampled_ends(heads, gold, metric, before, after)
     sides = zip(heads, (before, after), strict=True)
     pairs = [one.kind.compared(gold, one.kind.predicted(outputs, one.labels), one.labels) for one, outputs in sides]

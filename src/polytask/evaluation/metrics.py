@@ -5,6 +5,7 @@ scores, and works over any leading axes. Metrics of probabilities first turn lab
 arrays. A metric that is undefined (one class only, constant scores) is 0.0, and an undefined AUC is 0.5.
 Of several classes per row the arrays are [..., N, C] of 0 and 1: see label_sets.py. Of tags of words they are counts
 [..., N, 3, C + 2], whose sum is each row's part of the margins: see spans.py.
+Of pairs that belong together (kind match) the second array is the rank of each row's first right candidate, from 1 on.
 Plain text has no labels: the two arrays are then the number of masked tokens of each text and their summed -log p.
 """
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from polytask.evaluation import intervals, label_sets, spans
 from polytask.evaluation.intervals import Scale
 from polytask.methods import form_of
-from polytask.types import LabelKind, UserError, unknown
+from polytask.types import LabelKind, TagScheme, UserError, unknown
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -264,10 +265,41 @@ def _mean_of_rows(row_values: Callable[[Array, Array], Floats]) -> Callable[[Arr
     return lambda gold, predicted: np.asarray(row_values(gold, predicted).mean(-1))
 
 
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def _is_right(gold: Array, predicted: Array) -> Floats:
+    return np.asarray(gold == predicted, np.float64)
+
+
+def _reciprocal_ranks(gold: Array, probabilities_NM: Array) -> tuple[Array, Array]:
+    """Returns 1 / rank of each row's right option as the second array; of equally probable options, the mean rank."""
+    own_N1 = probabilities_NM[np.arange(len(gold)), gold][:, None]
+    higher_N, equal_N = (probabilities_NM > own_N1).sum(1), (probabilities_NM == own_N1).sum(1)
+    return gold, 1 / (higher_N + (equal_N + 1) / 2)
+
+
+# --- ranks of pairs ---------------------------------------------------------------------------------------------------
+
+
+def reciprocal_ranks(_: Array, ranks_N: Array) -> Floats:
+    return np.asarray(1 / np.asarray(ranks_N, np.float64))
+
+
+def found_in_first(count: int) -> Callable[[Array, Array], Floats]:
+    """Returns the function that says of each row whether a right candidate is among the first ones."""
+    return lambda _, ranks_N: np.asarray(ranks_N <= count, np.float64)
+
+
+def _mean_over_pairs(name: str, row_values: Callable[[Array, Array], Floats]) -> Metric:
+    return Metric(name, _mean_of_rows(row_values), True, ("match",), row_values=row_values)
+
+
 # --- the table --------------------------------------------------------------------------------------------------------
 
 _CLASSES: tuple[LabelKind, ...] = ("classes", "yes_no")
 _SETS: tuple[LabelKind, ...] = ("multilabel",)
+_OPTIONS: tuple[LabelKind, ...] = ("choice",)
 
 
 def _average_precision(name: str, function: Callable[[Array, Array], Floats], columns: Columns) -> Metric:
@@ -276,6 +308,7 @@ def _average_precision(name: str, function: Callable[[Array, Array], Floats], co
 
 METRICS: tuple[Metric, ...] = (
     Metric("accuracy", _over_margins(_accuracy), True, ("classes", "yes_no"), _accuracy),
+    Metric("accuracy", _mean_of_rows(_is_right), True, _OPTIONS, row_values=_is_right),
     Metric("f1", _over_margins(_f1_yes), True, ("yes_no",), _f1_yes),
     Metric("f1", _over_margins(_f1_macro), True, ("classes",), _f1_macro),
     Metric("matthews", _over_margins(_matthews), True, ("classes", "yes_no"), _matthews),
@@ -284,8 +317,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("perplexity", _perplexity, False, ("text",), scale=intervals.LOG),
     Metric("f1_weighted", _over_margins(_f1_weighted), True, _CLASSES, _f1_weighted),
     Metric("auc", _auc, True, _CLASSES, columns=_against_rest, influence=_auc_influence, scale=intervals.LOG_ODDS),
-    Metric("log_loss", _mean_of_second, False, _CLASSES, columns=_log_losses, scale=intervals.LOG),
-    Metric("calibration_error", _calibration_error, False, _CLASSES, columns=confidence_gaps),
+    Metric("mrr", _mean_of_second, True, _OPTIONS, columns=_reciprocal_ranks, scale=intervals.LOG_ODDS),
+    Metric("log_loss", _mean_of_second, False, (*_CLASSES, *_OPTIONS), columns=_log_losses, scale=intervals.LOG),
+    Metric("calibration_error", _calibration_error, False, (*_CLASSES, *_OPTIONS), columns=confidence_gaps),
     Metric("mae", _mae, False, ("score",), scale=intervals.LOG),
     Metric("rmse", _rmse, False, ("score",), scale=intervals.LOG),
     Metric("r2", _r2, True, ("score",), scale=intervals.LOG_BELOW_ONE),
@@ -295,6 +329,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("hamming_loss", _mean_of_rows(label_sets.wrong_share), False, _SETS, row_values=label_sets.wrong_share),
     _average_precision("average_precision", label_sets.average_precision, label_sets.codes_by_class),
     _average_precision("average_precision_micro", label_sets.average_precision_micro, label_sets.codes_of_all),
+    _mean_over_pairs("mrr", reciprocal_ranks),
+    _mean_over_pairs("recall@1", found_in_first(1)),
+    _mean_over_pairs("recall@10", found_in_first(10)),
     *(
         Metric(name, spans.over_tallies(from_margins), True, ("tokens",), from_margins)
         for name, from_margins in (
@@ -323,8 +360,9 @@ def all_metrics_for(kind: LabelKind) -> tuple[Metric, ...]:
     return tuple(metric for metric in METRICS if form_of(kind) in metric.kinds)
 
 
-def primary_metric(kind: LabelKind) -> str:
-    return metrics_for(kind)[0].name
+def primary_metric(kind: LabelKind, scheme: TagScheme | None = None) -> str:
+    """Returns the default metric of a label kind; `scheme` is that of tags of words, if it is known."""
+    return "accuracy" if scheme == "plain" else metrics_for(kind)[0].name
 
 
 def check_metric(metric: str | None, kind: LabelKind, where: str) -> str:
@@ -337,9 +375,11 @@ def check_metric(metric: str | None, kind: LabelKind, where: str) -> str:
     return metric or names[0]
 
 
-def chosen_metric(metric: str | None, kind: LabelKind, where: str, own: tuple[Metric, ...] = ()) -> Metric:
+def chosen_metric(
+    metric: str | None, kind: LabelKind, where: str, own: tuple[Metric, ...] = (), scheme: TagScheme | None = None
+) -> Metric:
     """Returns the metric that a recipe chooses among those of the kind and its own, or the kind's default."""
     metrics = {entry.name: entry for entry in (*all_metrics_for(kind), *own)}
     if metric is not None and metric not in metrics:
         raise UserError(unknown(where, metric, metrics, f"metric for labels of kind {kind}"))
-    return metrics[metric or primary_metric(kind)]
+    return metrics[metric or primary_metric(kind, scheme)]

@@ -23,7 +23,7 @@ from polytask.methods import METRIC, find_method
 from polytask.plugins.files import load_module
 from polytask.plugins.trust import check_trusted, read_plugin, trust_plugin
 from polytask.settings import TaskSpec
-from polytask.types import UserError
+from polytask.types import LabelSpace, UserError
 
 
 def own_metrics(spec: TaskSpec) -> tuple[Metric, ...]:
@@ -42,9 +42,13 @@ def own_metrics(spec: TaskSpec) -> tuple[Metric, ...]:
     return tuple(metrics)
 
 
-def primary_of(spec: TaskSpec) -> Metric:
-    """Returns the metric that judges a task: its `metric:`, or the default of its kind."""
-    return chosen_metric(spec.metric, spec.kind, f"recipe: tasks.{spec.name}.metric", own_metrics(spec))
+def primary_of(spec: TaskSpec, labels: LabelSpace | None = None) -> Metric:
+    """Returns the metric that judges a task: its `metric:`, or the default of its kind.
+
+    The default for tags of words depends on their scheme, which `labels` has.
+    """
+    scheme = None if labels is None else labels.scheme
+    return chosen_metric(spec.metric, spec.kind, f"recipe: tasks.{spec.name}.metric", own_metrics(spec), scheme)
 
 
 def _load(reference: str, where: str) -> Callable[..., Any]:

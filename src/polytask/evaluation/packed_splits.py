@@ -9,7 +9,7 @@ import torch
 from polytask.model import MultiTaskModel
 from polytask.text.packing import InputFormat, PackedBatch, Packer
 from polytask.text.texts import texts_of
-from polytask.types import TokenizedExamples
+from polytask.types import SharedExamples, TokenizedExamples
 
 MAX_TOKENS = 2**22
 """Tokens that are kept, of all tasks together: about 100 MB."""
@@ -19,7 +19,7 @@ MAX_TOKENS = 2**22
 class _Packed:
     """A packed split, and everything that its batches depend on."""
 
-    examples: TokenizedExamples
+    examples: TokenizedExamples | SharedExamples
     form: InputFormat
     packer: Packer
     device: torch.device
@@ -29,7 +29,9 @@ class _Packed:
     def tokens(self) -> int:
         return sum(len(batch.stream.token_ids_T) for batch in self.batches)
 
-    def is_for(self, model: MultiTaskModel, task: str, examples: TokenizedExamples, packer: Packer) -> bool:
+    def is_for(
+        self, model: MultiTaskModel, task: str, examples: TokenizedExamples | SharedExamples, packer: Packer
+    ) -> bool:
         """Whether these are the batches of the same examples. Examples never change, so the same object suffices."""
         same = self.examples is examples and self.form == model.input_format(task)
         return same and self.packer == packer and self.device == model.device
@@ -44,7 +46,7 @@ class PackedSplits:
     _kept: dict[str, _Packed] = field(default_factory=dict)
 
     def batches(
-        self, model: MultiTaskModel, task: str, examples: TokenizedExamples, packer: Packer
+        self, model: MultiTaskModel, task: str, examples: TokenizedExamples | SharedExamples, packer: Packer
     ) -> Iterable[PackedBatch]:
         """The batches of all examples in the format of the task's head."""
         kept = self._kept.get(task)
@@ -63,7 +65,7 @@ class PackedSplits:
         batches: Iterable[PackedBatch],
         model: MultiTaskModel,
         task: str,
-        examples: TokenizedExamples,
+        examples: TokenizedExamples | SharedExamples,
         packer: Packer,
     ) -> Iterator[PackedBatch]:
         """Yields each batch as soon as it is packed, so that a GPU starts at once; keeps them after the last one."""

@@ -34,9 +34,9 @@ class Predictions:
 
     gold: Array
     """[N]: class numbers, 0 / 1, or scores in the task's own range; [N, C] of 0 / 1 for several classes per row; counts
-    of spans and words [N, 3, C + 2] for tags of words (see spans.py)."""
+    of spans and words [N, 3, C + 2] for tags of words (see spans.py); ones for pairs that belong together."""
     predicted: Array
-    """The same of the predictions."""
+    """The same of the predictions; ranks for pairs that belong together."""
     probabilities: Array | None = None
     """[N, C]; None for scores and plain text."""
 
@@ -63,7 +63,7 @@ def score(
 
     Without probabilities, the metrics that need them are left out. `seed` is that of the intervals' random draws.
     """
-    chosen = chosen_metric(primary, labels.kind, "metric", own)
+    chosen = chosen_metric(primary, labels.kind, "metric", own, labels.scheme)
     split = _Split(_checked(predictions, labels), labels, seed)
     metrics = [metric for metric in (*all_metrics_for(labels.kind), *own) if split.suits(metric, chosen)]
     values = {metric.name: float(metric.function(*split.columns(metric))) for metric in metrics}
@@ -112,7 +112,8 @@ class _Split:
             if metric.scale is intervals.FISHER_Z:
                 predicted = np.zeros(len(predicted))  # one NaN makes the whole correlation undefined
             else:
-                low, high = self.labels.low, self.labels.high
+                ends = self.labels.low, self.labels.high
+                low, high = ends if self.labels.bounded else (gold.min(), gold.max())
                 predicted = np.where(np.isfinite(predicted), predicted, np.where(gold * 2 > low + high, low, high))
         return (integer_codes(gold), integer_codes(predicted)) if metric.order_only else (gold, predicted)
 
@@ -150,14 +151,15 @@ class _Split:
             other = columns[0], columns[1].max() - columns[1]  # the classes in the opposite order
         elif metric.columns is None and self.labels.kind == "score":
             other = columns[0], np.roll(columns[1], len(columns[0]) // 2)  # unrelated true and predicted scores
+        elif metric.name == "mrr" and self.data.probabilities is not None:
+            other = columns[0], np.full_like(columns[1], 1 / self.data.probabilities.shape[1])  # the last rank
         return intervals.by_jackknife(metric.function, columns, metric.scale, other, self.seed)
 
     def _row_ends(self, metric: Metric, values_N: Array) -> Ends:
         """Returns the interval of a mean over rows of values from 0 to 1."""
         if np.isin(values_N, (0.0, 1.0)).all():
             return intervals.of_share(int(values_N.sum()), len(values_N))
-        gold = self.data.gold
-        columns, other = (gold, self.data.predicted), (gold, 1 - gold)
+        columns, other = (self.data.gold, self.data.predicted), self._extremes()[0]
         return intervals.by_jackknife(metric.function, columns, intervals.LOG_ODDS, other, self.seed)
 
     def _calibration_ends(self, value: float, bins: Array, gaps: Array) -> Ends:
@@ -177,6 +179,8 @@ class _Split:
             return (ends, ends[::-1]), (ends, ends)
         if self.labels.kind == "multilabel":
             return (gold, 1 - gold), (gold, gold)
+        if self.labels.kind == "match":
+            return (gold, np.full_like(gold, len(gold))), (gold, gold)
         present = np.unique(np.concatenate([gold, self.data.predicted]))
         if len(present) == 1:
             present = np.array([present[0], (present[0] + 1) % max(2, len(self.labels.classes))])

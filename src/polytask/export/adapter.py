@@ -19,6 +19,7 @@ from polytask.disk.atomic import atomic_file
 from polytask.disk.json_files import parse_json, read_json
 from polytask.disk.records import convert
 from polytask.disk.writable import writing
+from polytask.kinds.table import KINDS
 from polytask.pretrained.header import FLOATS, check_finite, read_header
 from polytask.pretrained.weights import fingerprints
 from polytask.runs.bundle import Bundle, Method, TaskEntry, load_bundle, no_model, task_tensors
@@ -74,7 +75,7 @@ def export_adapter(run: str | Path, task: str, output: str | Path | None = None,
     bundle = load_bundle(model.path, trust_plugins)
     if task not in bundle.specs:
         raise UserError(unknown(str(run), task, bundle.specs, "task"))
-    if bundle.specs[task].kind == "text":
+    if not bundle.model.head(task).kind.has_predictions:
         raise UserError(f"{run}: task {task} is of kind text: it has no labels to predict, so it cannot be exported")
     target = check_new(Path(f"{task}.adapter.safetensors") if output is None else Path(output))
     if bundle.model.budget()["adapter_shared"]:
@@ -137,7 +138,7 @@ def read_adapter(path: Path) -> AdapterFile:
         content["encoder_fingerprint"] = content.pop("trunk")
     about: About = convert(content, About, str(path))
     about.task.check(f"{path}: task")
-    if about.task.kind == "text":
+    if not KINDS[about.task.form or about.task.kind].has_predictions:
         raise UserError(f"{path}: task.kind: a task of kind text has no labels to predict, so it cannot be combined")
     return AdapterFile(path, about, _read_tensors(path))
 

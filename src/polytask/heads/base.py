@@ -19,14 +19,17 @@ from polytask.types import LabelKind, LabelSpace, Prediction, UserError
 
 
 class Head(nn.Module, ABC):
-    """Maps the encoder's output to [B, C] class scores or logits, [B] logits of yes, or [B] scores scaled to [0, 1]."""
+    """Maps the encoder's output to [B, C] class scores or logits, [B] logits of yes, [B] scaled scores, or [B, M]
+    scores of options."""
 
     reading: ClassVar[Reading] = "joined"
-    """The sequences of a pair that are encoded."""
+    """The sequences of several texts that are encoded."""
     texts: ClassVar[tuple[int, ...]] = (1, 2)
-    """How many texts an example may have."""
+    """How many texts an example may have, without options."""
     kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "score", "multilabel")
     """The kinds of label it supports."""
+    needs_range: ClassVar[bool] = False
+    """Whether scores must have a range, because the head's outputs have one."""
     copies: ClassVar[int] = 1
     """How many times each example's texts are put into the stream."""
     pretrained: ClassVar[tuple[Mapping[str, str], ...]] = ()
@@ -61,7 +64,7 @@ class Head(nn.Module, ABC):
         """Return the task's outputs for its examples in a stream, in order."""
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Mean over the examples of cross-entropy, binary cross-entropy, or squared error of scores in [0, 1]."""
+        """Mean over the examples of cross-entropy, binary cross-entropy, or squared error of scaled scores."""
         return self.kind.loss(outputs.float(), labels)
 
     def decode(self, outputs: Tensor) -> list[Prediction]:

@@ -27,6 +27,7 @@ class CosineHead(Head):
     reading: ClassVar[Reading] = "separate"
     texts: ClassVar[tuple[int, ...]] = (2,)
     kinds: ClassVar[tuple[LabelKind, ...]] = ("yes_no", "score")
+    needs_range: ClassVar[bool] = True
     pooling: Pooling
 
     def __init__(

@@ -32,6 +32,7 @@ class JointHead(PooledHead):
 
     reading: ClassVar[Reading] = "both"
     texts: ClassVar[tuple[int, ...]] = (2,)
+    needs_range: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -54,6 +54,10 @@ class LabelReader(ABC):
                 self._seen[value] = number
         return number
 
+    def read_texts(self, texts: Sequence[str]) -> int:
+        """Returns the number that is stored for a row without a label."""
+        return 0
+
     @abstractmethod
     def _read(self, value: object) -> int | float: ...
 
@@ -70,7 +74,11 @@ class Kind(ABC):
 
     name: ClassVar[LabelKind]
     has_labels: ClassVar[bool] = True
-    """Whether its rows have labels, which can be predicted, compared and distilled."""
+    """Whether the rows of its files have labels."""
+    has_predictions: ClassVar[bool] = True
+    """Whether it has predictions, which can be written, scored and compared."""
+    compared_field: ClassVar[str] = "prediction"
+    """What metrics compare with the labels: a field of a file of predictions."""
     stored_type: ClassVar[Literal["int", "float"]] = "int"
     """The type of the numbers that readers return."""
     per_word: ClassVar[bool] = False
@@ -107,6 +115,15 @@ class Kind(ABC):
     @abstractmethod
     def label(self, meta: Meta, stored: int | float) -> Label:
         """Converts a stored number to the label as files write it."""
+
+    def label_of(self, meta: Meta, stored: int | float, texts: Sequence[str]) -> Label:
+        """Converts the stored number of a row with these texts to the label as files write it."""
+        return self.label(meta, stored)
+
+    def recorded(self, lines: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> tuple[Array, Array]:
+        """Returns the true and the predicted labels of the lines of a file of predictions, as metrics take them."""
+        gold, predicted = ([line[name] for line in lines] for name in ("label", self.compared_field))
+        return self.compared_values(gold, predicted, classes)
 
     def numbers(self, values: Sequence[Any], classes: Sequence[str]) -> Array:
         """Converts labels or predictions of a file of predictions to what metrics take."""

@@ -15,6 +15,7 @@ MOST_CLASSES = 10_000  # more different labels than this are texts or ids, and w
 SEPARATORS = ("|", ";", ",")
 """Of several classes in one value, in order of preference: names of classes contain commas more often than bars."""
 ROWS_GUESSED_FROM = 10_000
+EMPTY_LABEL = "the label is empty"
 NUMBER = re.compile(r"([+-]?)(0|[1-9][0-9]*)(?:\.([0-9]+))?")
 
 
@@ -30,7 +31,7 @@ def is_empty(value: object) -> bool:
 def plain_value(value: object) -> str | int | float:
     """Returns the value if it is a name or a number; raises LabelProblem if it is empty, a list or a table."""
     if is_empty(value):
-        raise LabelProblem("the label is empty")
+        raise LabelProblem(EMPTY_LABEL)
     if not isinstance(value, str | int | float):
         raise LabelProblem("a list or table; expected a name or a number")
     return value
@@ -129,7 +130,7 @@ def split_names(value: object, separator: str) -> list[str]:
     if isinstance(value, list | tuple):
         items = value
     elif isinstance(value, str):
-        items = _parsed(value) if is_list(value) else value.split(separator)
+        items = parsed_list(value) if is_list(value) else value.split(separator)
     else:
         items = [] if is_empty(value) else [value]
     return list(dict.fromkeys(class_name(plain_value(item)) for item in items if not is_empty(item)))
@@ -139,7 +140,7 @@ def is_list(text: str) -> bool:
     return text.strip().startswith("[") and text.strip().endswith("]")
 
 
-def _parsed(text: str) -> list[object]:
+def parsed_list(text: str) -> list[object]:
     """Returns a JSON list, or a list as Python prints it, which is what pandas writes into a csv file."""
     try:
         parsed = json.loads(text)

@@ -66,7 +66,7 @@ def find_spans(tags: Sequence[str], scheme: TagScheme) -> Iterator[TagSpan]:
     An inside or last tag without a span of its class before it begins a new span.
     """
     if scheme == "plain":
-        yield from (TagSpan(i, i + 1, tag) for i, tag in enumerate(tags))
+        yield from (TagSpan(i, i + 1, tag) for i, tag in enumerate(tags) if tag)
         return
     first, before, label = 0, OUTSIDE, ""
     for i, tag in enumerate((*tags, OUTSIDE)):
@@ -81,8 +81,11 @@ def find_spans(tags: Sequence[str], scheme: TagScheme) -> Iterator[TagSpan]:
 
 
 def tag_spans(spans: Iterable[TagSpan], words: int, scheme: TagScheme) -> list[str]:
-    """Returns the tags of a text's words that mark these spans, which must not overlap."""
-    tags = [OUTSIDE] * words
+    """Returns the tags of a text's words that mark these spans, which must not overlap.
+
+    Words outside of all spans have the tag O, or "" in the scheme `plain`.
+    """
+    tags = ["" if scheme == "plain" else OUTSIDE] * words
     for first, last, label in spans:
         letters = ["B"] + ["I"] * (last - first - 1)
         if scheme == "bioes":

@@ -1,4 +1,4 @@
-"""A score in a range: the output is the score, scaled to [0, 1]."""
+"""A score: the output is the score, scaled to [0, 1] if it has a range, else standardized by the training scores."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,11 @@ LEAST_DEVIATION = 1e-6  # of scores, as a share of their range; with less they a
 
 
 class Score(Kind):
-    """A number in the recipe's range. A stored label is the score; a target is the score scaled to [0, 1]."""
+    """A number. A stored label is the score; a target is the score scaled to [0, 1].
+
+    Without a range in the recipe, a target is the score minus the mean of the training scores, divided by their
+    standard deviation, and a prediction can be any number.
+    """
 
     name = "score"
     stored_type = "float"
@@ -27,6 +31,8 @@ class Score(Kind):
 
     def space(self, spec: TaskSpec, meta: Meta, vocabulary: int, stored: Array | None) -> LabelSpace:
         """Scores of a task that is not trained are not standardized."""
+        if spec.range is None:
+            return _standardized(stored)
         low, high = score_range(spec)
         by = standardization(stored, high - low) if spec.standardize and spec.trained and stored is not None else None
         return LabelSpace("score", low=low, high=high, standardized_by=by)
@@ -60,10 +66,10 @@ class Score(Kind):
         return outputs_KB.mean(0)
 
     def decode(self, outputs: Tensor, labels: LabelSpace) -> list[tuple[Label, dict[str, float] | None]]:
-        return [(labels.unscaled(value), None) for value in outputs.clamp(0, 1).tolist()]
+        return [(labels.unscaled(value), None) for value in _in_range(outputs, labels).tolist()]
 
     def predicted(self, outputs: Tensor, labels: LabelSpace) -> Array:
-        return outputs.clamp(0, 1).numpy()
+        return _in_range(outputs, labels).numpy()
 
     def for_metrics(self, targets: Array, labels: LabelSpace) -> Array:
         scores: Array = labels.unscaled(targets.astype(np.float64))
@@ -84,16 +90,30 @@ class _Reader(LabelReader):
             score = math.nan if isinstance(plain, str) and "_" in plain else float(plain)
         except (ValueError, OverflowError):
             score = math.nan
-        if not self.low <= score <= self.high:
+        if not self.low <= score <= self.high or not math.isfinite(score):
             what = "outside the range" if math.isfinite(score) else "not a number"
-            raise LabelProblem(f"{what}; expected a number from {self.low:g} to {self.high:g}")
+            limits = f" from {self.low:g} to {self.high:g}" if math.isfinite(self.low) else ""
+            raise LabelProblem(f"{what}; expected a number{limits}")
         return score
 
 
+def _in_range(outputs: Tensor, labels: LabelSpace) -> Tensor:
+    return outputs.clamp(0, 1) if labels.bounded else outputs
+
+
+def _standardized(stored: Array | None) -> LabelSpace:
+    """Returns the label space of scores without a range: 0 is the mean of these scores, 1 a standard deviation more."""
+    scores = np.zeros(0) if stored is None else stored.astype(np.float64)
+    mean = float(scores.mean()) if len(scores) else 0.0
+    deviation = float(scores.std()) if len(scores) else 0.0
+    same = deviation <= LEAST_DEVIATION * abs(mean)
+    return LabelSpace("score", low=mean, high=mean + (1.0 if same else deviation), bounded=False)
+
+
 def score_range(spec: TaskSpec) -> tuple[float, float]:
-    """Returns the recipe's range of scores, checked."""
+    """Returns the recipe's range of scores, checked; infinite if there is none."""
     if spec.range is None:
-        raise UserError(f"task {spec.name!r}: kind score needs a `range`, for example [0, 5]")
+        return -math.inf, math.inf
     low, high = spec.range
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise UserError(f"task {spec.name!r}: range must be the lowest and the highest score, found {list(spec.range)}")

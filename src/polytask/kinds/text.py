@@ -16,6 +16,7 @@ class PlainText(Kind):
 
     name = "text"
     has_labels = False
+    has_predictions = False
 
     def reader(self, spec: TaskSpec, known: LabelSpace | None = None, values: Iterable[object] = ()) -> LabelReader:
         return _Reader()

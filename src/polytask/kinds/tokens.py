@@ -155,20 +155,31 @@ class Tokens(Kind):
 
 
 def located(prediction: Prediction, text: str, words: Words, scheme: TagScheme) -> Prediction:
-    """Returns the prediction with the places of its words and spans in the text.
-
-    The probability of a span is the product of the probabilities of its words' tags: that of exactly these tags, if
-    each word's tag is independent of the others.
-    """
+    """Returns the prediction with the places of its words and spans in the text."""
     tags, shares = prediction.label, prediction.word_probabilities
     assert isinstance(tags, tuple)
     assert shares is not None
     spans = []
-    for first, last, label in find_spans(tags, scheme):
+    for (first, last, label), probability in span_probabilities(tags, shares, scheme):
         start, end = words[first][0], words[last - 1][1]
-        spans.append(Span(start, end, label, text[start:end], math.prod(shares[first:last])))
+        spans.append(Span(start, end, label, text[start:end], probability))
     texts = tuple(text[start:end] for start, end in words)
     return replace(prediction, words=tuple(words), word_texts=texts, spans=tuple(spans))
+
+
+def span_probabilities(tags: Sequence[str], shares: Sequence[float], scheme: TagScheme) -> list[tuple[TagSpan, float]]:
+    """Returns the spans of a text's tags with their probabilities, given those of the words' tags.
+
+    The probability of a span is the product of the probabilities of its words' tags: that of exactly these tags, if
+    each word's tag is independent of the others.
+    """
+    return [(span, math.prod(shares[span.first : span.last])) for span in find_spans(tags, scheme)]
+
+
+def sure_tags(tags: Sequence[str], shares: Sequence[float], scheme: TagScheme, lowest: float) -> tuple[str, ...]:
+    """Returns the tags without the spans whose probability is below `lowest`."""
+    sure = [span for span, probability in span_probabilities(tags, shares, scheme) if probability >= lowest]
+    return tuple(tag_spans(sure, len(tags), scheme))
 
 
 def tallies(

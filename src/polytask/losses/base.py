@@ -1,12 +1,12 @@
 """The interface of losses, and the formulas that several packages use: weighted sums and distances between outputs.
 
 Knows outputs and labels; knows no model. The meaning of outputs is fixed ([B, C] class scores, [B] logits of yes, [B]
-scores scaled to [0, 1]), so predictions, regularizers and evaluation depend neither on the loss nor on whether a head
-learns standardized scores.
+scores scaled to [0, 1], [B, W, C + 1] scores of words' tags), so predictions, regularizers and evaluation depend
+neither on the loss nor on whether a head learns standardized scores.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal
 
 import torch
@@ -14,8 +14,11 @@ from torch import Tensor
 
 from polytask.kinds.base import Form
 from polytask.kinds.table import KINDS
-from polytask.types import LabelKind, LabelSpace, UserError
+from polytask.kinds.tokens import with_width
+from polytask.types import NO_LABEL, LabelKind, LabelSpace, UserError
 
+Terms = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""A function of outputs and labels, as `Loss.terms`."""
 ClassWeights = tuple[float, ...] | Literal["balanced"] | None
 
 
@@ -28,7 +31,7 @@ class Loss(ABC):
     def __init__(self, labels: LabelSpace, counts: tuple[int, ...]) -> None:
         self.labels = labels
         self.counts = counts
-        """Number of training examples per class (no, yes for yes_no); empty for scores."""
+        """Number of training examples per class (no, yes for yes_no), or of words per tag; empty for scores."""
 
     @abstractmethod
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -66,18 +69,29 @@ def class_weights_tensor(weights: ClassWeights, labels: LabelSpace, counts: tupl
 
 
 def mean_of_terms(losses_B: Tensor, weights_B: Tensor) -> Tensor:
-    """`sum_i loss_i / sum_i w_i`, where the losses include the weights (`Loss.terms`)."""
-    return losses_B.sum() / weights_B.sum()
+    """`sum_i loss_i / sum_i w_i`, where the losses include the weights (`Loss.terms`); 0 without weights."""
+    return losses_B.sum() / weights_B.sum().clamp(min=torch.finfo(weights_B.dtype).tiny)
 
 
-def mean_of_labelled(losses_B: Tensor, weights_B: Tensor, labelled_B: Tensor) -> Tensor:
-    """`n/B sum_i loss_i / sum_i w_i` over the n labelled of B examples; 0 if there are none.
+def over_words(class_terms: Terms, outputs_BWC: Tensor, labels_BW: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the terms of texts whose words have tags (kinds/tokens.py): sums over words of the terms of classes."""
+    labels_BW = with_width(labels_BW, outputs_BWC.shape[1])
+    is_word_BW = outputs_BWC[..., -1] * (labels_BW != NO_LABEL)
+    terms = class_terms(outputs_BWC[..., :-1].flatten(0, 1), labels_BW.clamp(min=0).flatten())
+    losses_B, weights_B = ((values.view_as(is_word_BW) * is_word_BW).sum(-1) for values in terms)
+    return losses_B, weights_B
 
-    With weights of 1 this is the mean over all examples, where those without a label have a loss of 0. Shapes are
-    static.
+
+def mean_of_labelled(losses_B: Tensor, weights_B: Tensor, labelled_B: Tensor, of_all: bool = False) -> Tensor:
+    """`sum_i loss_i / sum_i w_i` over the labelled examples; 0 if there are none. Shapes are static.
+
+    `of_all`: times n/B for n labelled of B examples. With weights of 1 this is the mean over all examples, where those
+    without a label have a loss of 0.
     """
     loss, weight = (terms_B.masked_fill(~labelled_B, 0).sum() for terms_B in (losses_B, weights_B))
-    return labelled_B.to(loss.dtype).mean() * loss / weight.clamp(min=torch.finfo(weight.dtype).tiny)
+    if of_all:
+        loss = labelled_B.to(loss.dtype).mean() * loss
+    return loss / weight.clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 def label_terms(outputs: Tensor, labels: Tensor, kind: LabelKind) -> tuple[Tensor, Tensor]:

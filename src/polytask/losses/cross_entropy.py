@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polytask.losses.base import ClassWeights, Loss, at_least_float32, class_weights_tensor, mean_of_terms
+from polytask.losses.base import ClassWeights, Loss, at_least_float32, class_weights_tensor, mean_of_terms, over_words
 from polytask.settings import Rate
 from polytask.types import LabelKind, LabelSpace
 
@@ -24,9 +24,11 @@ class CrossEntropy(Loss):
 
     multilabel: the mean over classes of `-w_c q_c log p_c - (1 - q_c) log(1 - p_c)` with yes_no's smoothing: a class's
     weight is that of the rows that have it (torch's `pos_weight`), and balanced counts labels instead of rows.
+
+    tokens: that of classes, where every word is an example with its tag as the class.
     """
 
-    kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "multilabel")
+    kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "multilabel", "tokens")
 
     def __init__(
         self, labels: LabelSpace, counts: tuple[int, ...], *, smoothing: Rate = 0.0, class_weights: ClassWeights = None
@@ -43,6 +45,10 @@ class CrossEntropy(Loss):
 
     def terms(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         outputs = at_least_float32(outputs)
+        if self.labels.kind == "tokens":
+            return over_words(self._class_terms, outputs, labels)
+        if self.labels.kind == "classes":
+            return self._class_terms(outputs, labels)
         if self.labels.kind == "multilabel":
             targets_BC = labels.to(outputs) * (1 - self.smoothing) + self.smoothing / 2
             losses_B = F.binary_cross_entropy_with_logits(
@@ -50,8 +56,6 @@ class CrossEntropy(Loss):
             ).mean(-1)
             return losses_B, torch.ones_like(losses_B)
         weights_B = self._weights(outputs)[labels.long()]
-        if self.labels.kind == "classes":
-            return self._losses_of_classes(outputs, labels, weights_B), weights_B
         targets_B = labels.to(outputs) * (1 - self.smoothing) + self.smoothing / 2
         losses_B = F.binary_cross_entropy_with_logits(outputs, targets_B, reduction="none")
         return weights_B * losses_B, weights_B
@@ -60,9 +64,10 @@ class CrossEntropy(Loss):
         self.weights_C = self.weights_C.to(outputs)  # copies only in the first call
         return self.weights_C
 
-    def _losses_of_classes(self, outputs_BC: Tensor, labels_B: Tensor, weights_B: Tensor) -> Tensor:
+    def _class_terms(self, outputs_BC: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
+        weights_B = self._weights(outputs_BC)[labels_B]
         # torch's cross_entropy computes the same, but waits for the device if it has both weights and smoothing.
         log_p_BC, classes = outputs_BC.log_softmax(-1), len(self.weights_C)
         given_B = weights_B * log_p_BC.gather(-1, labels_B[:, None]).squeeze(-1)
         uniform_B = (self.weights_C * log_p_BC).sum(-1) / classes
-        return -((1 - self.smoothing) * given_B + self.smoothing * uniform_B)
+        return -((1 - self.smoothing) * given_B + self.smoothing * uniform_B), weights_B

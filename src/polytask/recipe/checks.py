@@ -5,15 +5,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from polytask.kinds.options import MOST_OPTIONS
 from polytask.methods import KIND, find_method
 from polytask.recipe.records import SELECT_WORDS, Recipe
-from polytask.settings import AddSettings, TaskSpec, TrainSettings, Windows
-from polytask.types import LabelKind, UserError, unknown
+from polytask.recipe.sharing import check_shared_rows
+from polytask.settings import ABSTAINING, MOST_TEXTS, AddSettings, TaskSpec, TrainSettings, Windows
+from polytask.types import KINDS_WITHOUT_LABEL, LabelKind, UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 REQUIRED = {
-    "kind": "classes, yes_no, score, multilabel, tokens or text",
-    "text": "the name of the column with the text, or of two columns",
+    "kind": "classes, yes_no, score, multilabel, tokens, match, choice or text",
+    "text": "the name of the column with the text, or a list of columns",
     "label": "the name of the column with the labels",
     "train": "the file with the training rows",
     "dev": "the file with the dev rows",
@@ -34,7 +36,17 @@ def check_blanks(tasks: Mapping[str, Mapping[str, Any]], where: str) -> None:
 
 
 def _can_be_left_out(field: str, task: Mapping[str, Any]) -> bool:
-    return (field == "label" and task.get("kind") == "text") or (field == "train" and task.get("trained") is False)
+    return (field == "label" and task.get("kind") in KINDS_WITHOUT_LABEL) or (
+        field == "train" and task.get("trained") is False
+    )
+
+
+NOT_FOR_WORDS = {
+    "tags": "tags of a column are an input of tasks with one label per text",
+    "metrics": "functions of your own take one label per text, not one per word",
+    "range": "it has no scores",
+}
+"""Fields of a task that kind tokens does not have, and why."""
 
 
 def check_recipe(recipe: Recipe, where: str) -> None:
@@ -51,8 +63,10 @@ def check_recipe(recipe: Recipe, where: str) -> None:
     for task, runs in recipe.teachers.items():
         if task not in recipe.tasks:
             raise UserError(unknown(f"{where}: teachers", task, recipe.tasks, "task"))
-        if recipe.tasks[task].kind == "text":
-            raise UserError(f"{where}: teachers.{task}: a task of kind text has no labels to distill")
+        if recipe.tasks[task].kind in KINDS_WITHOUT_LABEL:
+            raise UserError(
+                f"{where}: teachers.{task}: a task of kind {recipe.tasks[task].kind} has no labels to distill"
+            )
         if not recipe.tasks[task].trained:
             raise UserError(f"{where}: teachers.{task}: the task is not trained (tasks.{task}.trained: false)")
         if not runs:
@@ -79,6 +93,7 @@ def check_recipe(recipe: Recipe, where: str) -> None:
                 f"{where}: tasks.{name}.tags: must be left out with word_tags.tagger, which tags all texts; found "
                 f"{list(spec.tags)}"
             )
+    check_shared_rows(recipe, where)
     _check_train(recipe, f"{where}: train")
 
 
@@ -99,6 +114,12 @@ def _check_train(recipe: Recipe, where: str) -> None:
             f"{where}.batch_tokens: cannot be combined with batch_size, which sets the number of examples; leave "
             f"batch_size out (or at {TrainSettings.batch_size}, its default), found {train.batch_size}"
         )
+    pairs = [name for name, task in recipe.tasks.items() if task.kind == "match" and task.trained]
+    if pairs and train.batch_size < 2 and train.batch_tokens is None:
+        raise UserError(
+            f"{where}.batch_size: must be at least 2 for task {pairs[0]} of kind match, which compares the pairs of a "
+            f"batch; found {train.batch_size}"
+        )
     if train.stop == "per_task" and train.patience is None:
         raise UserError(f"{where}.stop: per_task needs `patience`, the number of evaluations without improvement")
     if train.select == "last" and train.patience is not None and train.stop == "all":
@@ -109,34 +130,38 @@ def _check_train(recipe: Recipe, where: str) -> None:
 
 
 def _check_task(task: TaskSpec, where: str) -> None:
-    if len(task.text) not in (1, 2):
-        raise UserError(f"{where}.text: must be one column, or two for a pair; found {len(task.text)}")
+    if not 1 <= len(task.text) <= MOST_TEXTS:
+        raise UserError(f"{where}.text: must be one column, or a list of up to {MOST_TEXTS}; found {len(task.text)}")
+    _check_options(task, where)
     if len(task.tags) not in (0, len(task.text)):
         raise UserError(
             f"{where}.tags: must be one column for each text column ({len(task.text)}), found {list(task.tags)}"
         )
-    if task.kind == "text":
-        _check_plain_text(task, where)
+    if task.kind in KINDS_WITHOUT_LABEL:
+        _check_without_label(task, where)
     _check_words(task, where)
     if task.kind == "score":
-        if task.range is None:
-            raise UserError(f"{where}.range: must be the lowest and highest score, such as [0, 5]; found nothing")
-        if not task.range[0] < task.range[1]:
+        if task.range is not None and not task.range[0] < task.range[1]:
             raise UserError(f"{where}.range: the first value must be lower than the second, found {list(task.range)}")
+        if task.range is None and not task.standardize:
+            raise UserError(
+                f"{where}.standardize: false needs `range`, the lowest and the highest score: without a range, scores "
+                "are standardized by the training labels"
+            )
     if task.classes is not None and task.kind == "tokens":
         if not task.classes or len(set(task.classes)) < len(task.classes):
             raise UserError(f"{where}.classes: must be different classes of spans, or tags; found {list(task.classes)}")
     elif task.classes is not None and (
-        task.kind in ("yes_no", "score", "text") or len(set(task.classes)) < max(2, len(task.classes))
+        task.kind in ("yes_no", "score", "choice", "text") or len(set(task.classes)) < max(2, len(task.classes))
     ):
         raise UserError(
             f"{where}.classes: must be two or more different names, for kinds classes and multilabel only; found "
             f"{list(task.classes)}"
         )
     _check_labels(task, where)
-    if task.abstain_below is not None and task.kind not in ("classes", "yes_no"):
+    if task.abstain_below is not None and task.kind not in ABSTAINING:
         raise UserError(
-            f"{where}.abstain_below: is only for kinds classes and yes_no, which have probabilities; found "
+            f"{where}.abstain_below: is only for kinds {', '.join(ABSTAINING)}; found "
             f"{task.abstain_below} for kind {task.kind}"
         )
     for reference in task.metrics:
@@ -148,6 +173,29 @@ def _check_task(task: TaskSpec, where: str) -> None:
             )
 
 
+def _check_options(task: TaskSpec, where: str) -> None:
+    if task.kind != "choice":
+        if task.options is not None:
+            raise UserError(f"{where}.options: must be left out for kind {task.kind}, found {task.options!r}")
+        return
+    columns = task.option_columns
+    if task.options is None or (not isinstance(task.options, str) and len(columns) < 2):
+        raise UserError(
+            f"{where}.options: must be the column with lists of options, or a list of two or more columns; found "
+            f"{task.options!r}"
+        )
+    if len(set(task.input_columns)) < len(task.input_columns) or len(columns) > MOST_OPTIONS:
+        raise UserError(
+            f"{where}.options: must be at most {MOST_OPTIONS} different columns, without that of the text; found "
+            f"{list(columns)!r:.200}"
+        )
+    if len(task.text) > 1:
+        raise UserError(f"{where}.text: must be one column for kind choice, found {list(task.text)}")
+    for name in ("tags", "loss"):
+        if (value := getattr(task, name)) not in (None, ()):
+            raise UserError(f"{where}.{name}: must be left out for kind choice, found {value!r}")
+
+
 def _check_words(task: TaskSpec, where: str) -> None:
     if task.kind != "tokens":
         if task.scheme is not None:
@@ -157,13 +205,13 @@ def _check_words(task: TaskSpec, where: str) -> None:
                 f"{where}.format: conll files have words with tags, for kind tokens; found kind {task.kind}"
             )
         return
-    if task.is_pair:
+    if len(task.text) > 1:
         raise UserError(f"{where}.text: must be one column for kind tokens, found {len(task.text)}")
     if not isinstance(task.label, str):
         raise UserError(f"{where}.label: must be one column for kind tokens, found {list(task.label or ())}")
-    for name in ("tags", "metrics", "range", "loss"):
+    for name, why in NOT_FOR_WORDS.items():
         if (value := getattr(task, name)) not in (None, ()):
-            raise UserError(f"{where}.{name}: must be left out for kind tokens, found {value!r}")
+            raise UserError(f"{where}.{name}: must be left out for kind tokens: {why}; found {value!r}")
 
 
 def _check_labels(task: TaskSpec, where: str) -> None:
@@ -203,9 +251,12 @@ def _check_add(add: AddSettings, where: str) -> None:
         raise UserError(f"{where}.distill: needs `guarantee: measured`: with a frozen encoder nothing is forgotten")
 
 
-def _check_plain_text(task: TaskSpec, where: str) -> None:
-    if task.is_pair:
-        raise UserError(f"{where}.text: must be one column for kind text, found {len(task.text)}")
+def _check_without_label(task: TaskSpec, where: str) -> None:
+    if len(task.text) != (2 if task.kind == "match" else 1):
+        columns = "two columns" if task.kind == "match" else "one column"
+        raise UserError(f"{where}.text: must be {columns} for kind {task.kind}, found {len(task.text)}")
     for name in ("label", "range", "loss", "metrics", "unlabelled"):
         if (value := getattr(task, name)) not in (None, ()):
-            raise UserError(f"{where}.{name}: must be left out for kind text, which has no labels; found {value!r}")
+            raise UserError(
+                f"{where}.{name}: must be left out for kind {task.kind}, which has no labels; found {value!r}"
+            )

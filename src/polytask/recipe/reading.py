@@ -20,7 +20,7 @@ from polytask.recipe.records import Recipe, check_task_name, recipe_to_mapping
 from polytask.recipe.task_classes import DATA_FIELDS, needs_files
 from polytask.recipe.yaml_files import load_yaml
 from polytask.settings import MethodChoice
-from polytask.types import UserError, unknown
+from polytask.types import KINDS_WITHOUT_LABEL, UserError, unknown
 
 
 def read_recipe(path: str | Path, settings: Iterable[str] = ()) -> Recipe:
@@ -149,7 +149,7 @@ def recipe_from(
 
 
 def _named(name: str, task: Mapping[str, Any]) -> dict[str, Any]:
-    label = {"label": None} if task.get("kind") == "text" else {}
+    label = {"label": None} if task.get("kind") in KINDS_WITHOUT_LABEL else {}
     train = {"train": None} if task.get("trained") is False else {}
     return {"name": name, **label, **train, **task}
 

@@ -11,7 +11,7 @@ from polytask.recipe.records import check_task_name
 from polytask.settings import TaskSpec
 from polytask.tasks.guess import Guess, guess_task
 from polytask.tasks.splitting import Parts, plan_split, write_parts
-from polytask.types import UserError, unknown
+from polytask.types import KINDS_WITHOUT_LABEL, UserError, unknown
 
 HEADER = """\
 # Written by `polytask init`. Check each task: the comments above it say what was guessed and why.
@@ -23,7 +23,7 @@ HEADER = """\
 FILL_IN = {
     "text": "the column with the text, or [COLUMN, COLUMN] for a pair",
     "label": "the column with the labels; then check that `kind` is right (classes, yes_no, multilabel, tokens, or "
-    "score with its range)",
+    "score, with its range if it has one)",
     "dev": "a file with dev rows",
 }
 """What to write in a field that was left blank."""
@@ -120,15 +120,16 @@ def _with_dev(guess: Guess, folder: Path) -> tuple[TaskSpec, list[str], Parts | 
 
 
 def _blanks(spec: TaskSpec) -> list[str]:
-    return [field for field in FILL_IN if not getattr(spec, field)]
+    optional = ("label",) if spec.kind in KINDS_WITHOUT_LABEL else ()
+    return [field for field in FILL_IN if field not in optional and not getattr(spec, field)]
 
 
 def _task_text(spec: TaskSpec, reasons: list[str], folder: Path, columns: Sequence[str]) -> str:
     content = {
         "kind": spec.kind,
         **({"range": [int(edge) if edge == int(edge) else edge for edge in spec.range]} if spec.range else {}),
-        "text": list(spec.text) if spec.is_pair else "".join(spec.text) or None,
-        "label": spec.label,
+        "text": list(spec.text) if len(spec.text) > 1 else "".join(spec.text) or None,
+        **({} if spec.kind in KINDS_WITHOUT_LABEL else {"label": spec.label}),
         "train": _relative(folder, spec.train) if spec.train else None,
         "dev": _relative(folder, spec.dev) if spec.dev else None,
         **{field: value for field in ("separator", "encoding", "delimiter") if (value := getattr(spec, field))},

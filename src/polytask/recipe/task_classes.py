@@ -15,7 +15,7 @@ Method = str | Mapping[str, Any]
 """A method's name, or its name and options as in {"name": "focal", "gamma": 2.0}."""
 DEV_FIELDS = ("dev_share", "dev_seed")
 """The fields that a recipe does not have: they say how rows are held out if there are no dev rows."""
-LISTS = ("text", "label", "tags", "metrics", "classes", "range")
+LISTS = ("text", "label", "options", "tags", "metrics", "classes", "range")
 """The fields with several values."""
 DATA_FIELDS = ("train", "dev", "test", "unlabelled")
 """The fields of a task that name a file, or hold data in memory."""
@@ -42,8 +42,8 @@ class TaskFields:
     train: Data
     """Training data."""
     text: str | Sequence[str]
-    """Column with the text, or the two columns of a pair."""
-    label: str | Sequence[str]
+    """Column with the text, or a list of columns with texts that belong together."""
+    label: str | Sequence[str] | None
     """Column with the label; for `MultiLabel` also a list of columns of 0 and 1."""
     dev: Data = None
     """Data that is evaluated during training, to choose the best weights. Default: a share of the training data, which
@@ -64,19 +64,25 @@ class TaskFields:
     """False: the task is scored like the others, but not trained."""
     metric: str | None = field(default=None, kw_only=True)
     """Primary metric, which chooses the best weights. Default: accuracy; pearson for scores; f1_micro for
-    multilabel; f1 of spans for tokens."""
+    multilabel; f1 of spans for tokens; mrr for match."""
     metrics: Sequence[str] = field(default=(), kw_only=True)
     """Your own functions as additional metrics, as in ["mymodule:function"]."""
     weight: float = field(default=1.0, kw_only=True)
     """Factor of the task's loss."""
     head: Method | None = field(default=None, kw_only=True)
-    """Default: linear for one text, cross for a pair, tags for words."""
+    """Default: linear for one text, cross for several, tags for words, match for `Match`, choice for `Choice`."""
     loss: Method | None = field(default=None, kw_only=True)
-    """Default: cross-entropy for classes, binary cross-entropy for yes_no and multilabel, squared error for scores."""
+    """Default: cross-entropy for classes and options, binary cross-entropy for yes_no and multilabel, squared error for
+    scores."""
     windows: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """Read texts that are longer than `max_length` in overlapping windows, as in {"stride": 64, "pool": "mean"}."""
     broken_rows: Literal["stop", "skip"] = field(default="stop", kw_only=True)
     """What to do with rows that cannot be used, such as those without a label: stop, or skip them."""
+    blank_labels: Literal["stop", "skip"] = field(default="stop", kw_only=True)
+    """What to do with rows whose label is empty (None, NaN or only spaces): stop, or skip them and no others."""
+    share_rows: str | None = field(default=None, kw_only=True)
+    """Name of a group of tasks that are different label columns of the same data: give them the same `train`, `text`
+    and `dev`. The encoder runs once for a batch of rows, and each task learns from the rows that have its label."""
     format: Literal["csv", "tsv", "jsonl", "parquet", "xlsx", "conll"] | None = field(default=None, kw_only=True)
     """Format of the files. Default: by their extension."""
     delimiter: str | None = field(default=None, kw_only=True)
@@ -86,7 +92,7 @@ class TaskFields:
     encoding: str | None = field(default=None, kw_only=True)
     """Encoding of the files. Default: detected."""
     tags: str | Sequence[str] = field(default=(), kw_only=True)
-    """Column with one part-of-speech tag for each word of the text, or the two columns of a pair."""
+    """Column with one part-of-speech tag for each word of the text, or a list with one column for each text."""
 
     def to_mapping(self) -> dict[str, Any]:
         """Returns the task as a mapping, as in a recipe file, with the fields that differ from their defaults."""
@@ -124,14 +130,15 @@ class YesNo(TaskFields):
 
 @dataclass(frozen=True)
 class Score(TaskFields):
-    """A task whose labels are numbers in a range.
+    """A task whose labels are numbers.
 
     polytask.Score(frame, text=["sentence1", "sentence2"], label="similarity", range=(0, 5))
+    polytask.Score(frame, text="advert", label="price")
     """
 
     kind = "score"
     range: tuple[float, float] | None = field(default=None, kw_only=True)
-    """Lowest and highest score. Required."""
+    """Lowest and highest score. Default: any number can be predicted."""
     standardize: bool = field(default=True, kw_only=True)
     """Whether the head learns (score - mean) / standard deviation of the training labels."""
 
@@ -154,6 +161,32 @@ class MultiLabel(TaskFields):
 
 
 @dataclass(frozen=True)
+class Choice(TaskFields):
+    """A task whose label is one of the options of the row: its text, or its index, counted from 0.
+
+    polytask.Choice(frame, text="question", options="answers", label="right")
+    polytask.Choice(frame, text="question", options=["a", "b", "c", "d"], label="right")
+    """
+
+    kind = "choice"
+    options: str | Sequence[str] = field(kw_only=True)
+    """Column with a list of options, or a list of columns with one option each."""
+    abstain_below: float | None = field(default=None, kw_only=True)
+    """A prediction whose highest probability is lower has no label. Default: always a label."""
+
+
+@dataclass(frozen=True)
+class Match(TaskFields):
+    """A task whose rows are two texts that belong together, without a label.
+
+    polytask.Match(frame, text=["question", "answer"])
+    """
+
+    kind = "match"
+    label: None = field(default=None, init=False)
+
+
+@dataclass(frozen=True)
 class Tokens(TaskFields):
     """A task whose labels are tags of words or spans of texts, such as entities or parts of speech.
 
@@ -166,6 +199,8 @@ class Tokens(TaskFields):
     """Classes of spans, or plain tags, in order. Default: those of the training data, sorted."""
     scheme: TagScheme | None = field(default=None, kw_only=True)
     """How tags mark spans: bio, bioes or plain. Default: detected from the tags."""
+    abstain_below: float | None = field(default=None, kw_only=True)
+    """Spans with a lower probability are left out. Default: none."""
 
 
 def _plain(name: str, value: Any) -> Any:

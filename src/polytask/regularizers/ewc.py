@@ -10,6 +10,7 @@ from polytask.fused_forms import fusible
 from polytask.modes import eval_mode
 from polytask.regularizers.base import Pull, Regularizer, RegularizerContext
 from polytask.settings import Count, NonNegative, Share
+from polytask.types import UserError
 
 if TYPE_CHECKING:
     from polytask.model import MultiTaskModel, Pass
@@ -41,6 +42,12 @@ class Ewc(Regularizer):
     ) -> None:
         super().__init__(context)
         context.check_stages("ewc")
+        for task in (*context.learned, *(stage.task for stage in context.stages[:-1])):
+            if context.model.head(task).labels.kind == "match":
+                raise UserError(
+                    f"recipe: regularizers: ewc: cannot measure what task {task} of kind match depends on: the loss of "
+                    "one pair without others is 0; choose lwf or l2_sp"
+                )
         self.weight = weight
         self.samples = samples
         self.decay = decay

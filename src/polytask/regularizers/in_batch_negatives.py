@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polytask.kinds.in_batch import false_negatives, ranking_losses
 from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.settings import Bounds, NonNegative, Positive
 from polytask.stream import Encoded, Stream
@@ -24,7 +25,7 @@ class InBatchNegatives(Regularizer):
     u and v are the pooled texts of pair tasks whose head encodes the texts separately (bi, cosine, joint), pooled as
     the head does. Positive pairs are those labelled yes, and those with a score of at least `threshold` on a scale from
     0 to 1. The candidates v_j are those of all the task's pairs in the step, positive or not. False negatives are left
-    out: a candidate with the same tokens as u_i or v_i, and other positive partners of the same u_i. `symmetric: true`
+    out: a candidate with the same tokens as u_i, v_i or another positive partner of u_i in the step. `symmetric: true`
     takes the mean with the same loss from v to u. Mean over a task's positive pairs, summed over the tasks (all that
     fit, or `tasks`), without their weights. The penalty of a step without positive pairs is 0.
 
@@ -49,8 +50,8 @@ class InBatchNegatives(Regularizer):
         usable = [task for task in context.weights if _is_usable(context.model, task)]
         if not usable:
             raise UserError(
-                f"{WHERE}: no task can be used: it must be a yes_no or score task whose head encodes the texts of a "
-                "pair separately (tasks.NAME.head: bi, cosine or joint), without windows"
+                f"{WHERE}: no task can be used: it must be a yes_no task, or a score task with a range, whose head "
+                "encodes the texts of a pair separately (tasks.NAME.head: bi, cosine or joint), without windows"
             )
         for task in tasks or ():
             if task not in usable:
@@ -89,21 +90,14 @@ def _is_usable(model: "MultiTaskModel", task: str) -> bool:
     head = model.head(task)
     if head.windows is not None:  # false negatives are found by the hashes of sequences, which are not whole texts
         return False
-    return head.reading != "joined" and head.pooling is not None and head.labels.kind in ("yes_no", "score")
+    labelled = head.labels.kind == "yes_no" or (head.labels.kind == "score" and head.labels.bounded)
+    return labelled and head.reading != "joined" and head.pooling is not None
 
 
 def _ranking_loss(scores_BB: Tensor, left_out_BB: Tensor, positive_B: Tensor) -> Tensor:
     """Mean over the positive rows of the cross-entropy with the diagonal; 0 if there are none. Shapes are static."""
-    diagonal_B = torch.arange(len(scores_BB), device=scores_BB.device)
-    rows_B = F.cross_entropy(scores_BB.masked_fill(left_out_BB, -torch.inf), diagonal_B, reduction="none")
+    rows_B = ranking_losses(scores_BB, left_out_BB)
     return (rows_B * positive_B).sum() / positive_B.sum().clamp(min=1)
-
-
-def false_negatives(u_B: Tensor, v_B: Tensor, positive_B: Tensor) -> Tensor:
-    """[i, j]: v_j is a right answer to u_i although it is not the one of row i. Texts are given by their hashes."""
-    same_text_BB = (v_B == v_B[:, None]) | (v_B == u_B[:, None])
-    also_positive_BB = (u_B == u_B[:, None]) & positive_B
-    return (same_text_BB | also_positive_BB).fill_diagonal_(False)
 
 
 def text_hashes(stream: Stream) -> Tensor:

@@ -66,9 +66,9 @@ class Lwf(Regularizer):
         return total
 
     def _earlier_tasks(self) -> list[str]:
-        """The tasks that were trained before and have labels."""
+        """The tasks that were trained before and have predictions."""
         tasks = [*self.context.learned, *(stage.task for stage in self.context.stages[: self.finished])]
-        return [task for task in tasks if self.context.model.head(task).labels.kind != "text"]
+        return [task for task in tasks if self.context.model.head(task).kind.has_predictions]
 
     def _states(self, model: "MultiTaskModel", forward: "Pass", task: str) -> tuple[Tensor, Tensor]:
         """Encode the stream as if all of it belonged to the task, with the copy's encoder and with the trained one."""

@@ -291,8 +291,8 @@ def coverage_plot(
 ) -> str:
     """(coverage, accuracy) of all thresholds, and the point of the threshold that was chosen."""
     plot = Plot(title, 4.6 * INCH, 4.2 * INCH)
-    plot.x = Axis("coverage: share of rows with a label", limits=(0.0, 1.02))
-    plot.y = Axis("accuracy of these rows")
+    plot.x = Axis("coverage: share of predictions that are kept", limits=(0.0, 1.02))
+    plot.y = Axis("accuracy of these predictions")
     plot.line([x for x, _ in points], [y for _, y in points], BLUE, name="all thresholds")
     if chosen is not None:
         plot.markers([chosen[0]], [chosen[1]], ORANGE, "D", 8, name=label)

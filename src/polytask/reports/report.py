@@ -31,6 +31,8 @@ Json = dict[str, Any]
 Counts = NDArray[np.int64]
 Pairs = Counter[tuple[str, str]]
 WORST, CLASSES_SHOWN = 10, 30
+RANK_EDGES = (1, 2, 4, 11, 31, 101, 1001)
+"""The first rank of each bar in the histogram of ranks."""
 
 
 @dataclass(frozen=True)
@@ -149,19 +151,28 @@ class _Tally:
     spans: dict[str, Counts] = field(default_factory=dict)
     """For tags of words, by class of spans: the numbers of right, of predicted and of true spans."""
     scores: list[tuple[float, float]] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    """Of pairs that belong together: the rank of the right candidate."""
     heap: list[tuple[float, int, Json]] = field(default_factory=list)
 
     def add(self, line: Json) -> None:
         self.rows += 1
         gold, predicted = line.get("label"), line["prediction"]
-        if gold is None:
+        if "rank" in line:
+            self.ranks.append(line["rank"])
+            if line["rank"] > 1:
+                self._keep(line["rank"], line)
+        elif gold is None:
             self.unlabelled += 1
         elif "words" in line:
             self._add_words(line, gold, predicted)
         elif isinstance(predicted, list):
             self._add_sets(line, frozenset(gold), frozenset(predicted))
         elif isinstance(predicted, str):
-            self.pairs[str(gold), predicted] += 1
+            if "label_index" in line:  # of options, the places are compared
+                self.pairs[f"option {line['label_index']}", f"option {line['index']}"] += 1
+            else:
+                self.pairs[str(gold), predicted] += 1
             if gold != predicted:
                 line["probability"] = (line.get("probabilities") or {}).get(predicted)
                 self._keep(line["probability"] or 0.0, line)
@@ -281,8 +292,10 @@ def _probabilities(run: RunRecord) -> list[Json]:
         if chosen is not None and chosen["accuracy"] is not None:
             marked = chosen["coverage"], chosen["accuracy"]
         label = "" if chosen is None else f"abstain_below: {chosen['threshold']:g}"
-        drawn.append(plots.coverage_plot(f"coverage-{at}", f"{task}: coverage and accuracy", points, marked, label))
-        shown.append({"task": task, "plots": drawn, **found})
+        if points:
+            drawn.append(plots.coverage_plot(f"coverage-{at}", f"{task}: coverage and accuracy", points, marked, label))
+        per_word = run.summary["tasks"][task]["kind"] == "tokens"
+        shown.append({"task": task, "plots": drawn, "per_word": per_word, **found})
     return shown
 
 
@@ -312,6 +325,8 @@ def _predictions(path: Path, split: str, about: Json, anchor: str) -> Json:
     if tally.scores:
         title = "True and predicted scores"
         shown["plots"] = [plots.score_scatter(f"{anchor}-scatter", title, *zip(*tally.scores, strict=True))]
+    if tally.ranks:
+        shown["plots"] = [_rank_bars(f"{anchor}-ranks", tally.ranks)]
     if tally.sets:
         _show_sets(shown, tally, about, anchor)
     if tally.pairs:
@@ -331,6 +346,16 @@ def _predictions(path: Path, split: str, about: Json, anchor: str) -> Json:
             {"name": name} | {c: columns[c][at] for c in columns} for at, name in enumerate(sorted(tally.spans))
         ]
     return shown
+
+
+def _rank_bars(anchor: str, ranks: Sequence[int]) -> str:
+    """The number of rows by the rank of their right candidate."""
+    highest = max(ranks)
+    firsts = [first for first in RANK_EDGES if first <= highest]
+    lasts = [first - 1 for first in firsts[1:]] + [highest]
+    names = [str(a) if a == b else f"{a} to {b}" for a, b in zip(firsts, lasts, strict=True)]
+    counts = np.histogram(ranks, bins=[*firsts, highest + 1])[0].tolist()
+    return plots.bars(anchor, "Rows by the rank of their right candidate", names, counts)
 
 
 def _show_sets(shown: Json, tally: _Tally, about: Json, anchor: str) -> None:

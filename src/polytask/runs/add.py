@@ -17,6 +17,7 @@ from polytask import seeds
 from polytask.build import encoder_folder, make_model, make_packer, most_tokens, start_heads
 from polytask.disk.cache import cache_folder
 from polytask.disk.lock import FolderLock
+from polytask.kinds.table import KINDS
 from polytask.methods import find_method
 from polytask.model import MultiTaskModel
 from polytask.plugins.files import use_plugins
@@ -261,7 +262,7 @@ def _old_model_as_teacher(prepared: Prepared, old: OldRun) -> dict[str, Teacher]
     weight = _settings(prepared.recipe).distill
     if not weight:
         return {}
-    taught = [name for name in prepared.remembered if prepared.recipe.tasks[name].kind != "text"]
+    taught = [name for name in prepared.remembered if KINDS[prepared.recipe.tasks[name].kind].has_predictions]
     return {name: Teacher((old.bundle,), weight, only_memory=True) for name in taught}
 
 

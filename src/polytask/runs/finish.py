@@ -13,6 +13,7 @@ from polytask.evaluation.baselines import report_from
 from polytask.evaluation.interference import read_interference
 from polytask.evaluation.own_metrics import primary_of
 from polytask.evaluation.transfer import read_transfer
+from polytask.kinds.table import KINDS
 from polytask.machine import peak_memory
 from polytask.reports.interference import with_sentences
 from polytask.reports.remarks import remarks
@@ -242,7 +243,7 @@ def _task_bests(session: Session, dev: EvalReport) -> dict[str, dict[str, Any]]:
 
 def _baselines(prepared: Prepared) -> dict[str, dict[str, Any]]:
     return {
-        name: baseline(task.splits["dev"], task.labels, primary_of(task.spec))
+        name: baseline(task.splits["dev"], task.labels, primary_of(task.spec, task.labels))
         for name, task in prepared.tasks.items()
-        if task.spec.kind != "text"
+        if KINDS[task.spec.kind].has_predictions
     }

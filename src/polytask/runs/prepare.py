@@ -5,10 +5,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from polytask.build import encoder_folder, make_encoder, make_model, make_packer, most_tokens, start_heads
 from polytask.disk.cache import cache_folder
@@ -31,9 +30,10 @@ from polytask.tasks.describe import describe_split
 from polytask.tasks.doctor import examine
 from polytask.tasks.finding import Finding
 from polytask.tasks.lengths import check_lengths
-from polytask.tasks.task import Task, read_tasks, tag_vocabulary, with_tags
-from polytask.tasks.training_rows import training_rows
-from polytask.text.packing import Packer
+from polytask.tasks.shared_rows import SharedRows, shared_rows
+from polytask.tasks.task import Split, Task, read_tasks, tag_vocabulary, with_tags
+from polytask.tasks.training_rows import TrainingRows, training_rows
+from polytask.text.packing import InputFormat, Packer
 from polytask.text.tagging import TagVocabulary, make_tagger
 from polytask.text.tokenizer import TextTokenizer
 from polytask.training.groups import freeze
@@ -70,6 +70,7 @@ class Prepared:
     """The packed batches of the splits that evaluations score."""
     plugins: tuple[Plugin, ...] = ()
     """The recipe's plug-ins, whose methods are in the tables."""
+    _shared_rows: dict[str, dict[str, SharedRows]] = field(default_factory=dict)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -83,8 +84,25 @@ class Prepared:
 
     @property
     def training_sizes(self) -> dict[str, int]:
-        """The number of training examples of each task that steps are drawn from."""
-        return {name: len(training_rows(self.tasks[name])) for name in self.drawn}
+        """The number of training examples of each task that steps are drawn from, or of each group of tasks that share
+        rows."""
+        return {name: len(rows) for name, rows in self.drawn_rows.items()}
+
+    @cached_property
+    def drawn_rows(self) -> dict[str, Split | TrainingRows | SharedRows]:
+        """The training examples that steps are drawn from, by task or by group of tasks that share rows."""
+        groups = dict(shared_rows({name: self.tasks[name].splits["train"] for name in self.drawn}))
+        drawn: dict[str, Split | TrainingRows | SharedRows] = {}
+        for name in self.drawn:
+            group = self.recipe.tasks[name].share_rows
+            drawn |= {name: training_rows(self.tasks[name])} if group is None else {group: groups[group]}
+        return drawn
+
+    def shared_rows(self, split: str) -> dict[str, SharedRows]:
+        """The rows of this split of each group of tasks that share rows; always the same objects."""
+        if split not in self._shared_rows:
+            self._shared_rows[split] = dict(shared_rows(self.splits(split)))
+        return self._shared_rows[split]
 
     @property
     def batch_sizes(self) -> dict[str, int] | None:
@@ -92,13 +110,17 @@ class Prepared:
         tokens = self.recipe.train.batch_tokens
         if tokens is None:
             return None
-        return {name: min(max(1, round(tokens / self._mean_tokens(name))), MAX_BATCH) for name in self.drawn}
+        return {name: min(max(1, round(tokens / self.mean_tokens(name))), MAX_BATCH) for name in self.drawn_rows}
 
-    def _mean_tokens(self, name: str) -> float:
-        """The mean number of tokens that a training example of the task takes in a stream."""
-        splits = [split for part, split in self.tasks[name].splits.items() if part in ("train", "unlabelled")]
-        lengths_NW = np.concatenate([split.store.lengths() for split in splits])
-        return float(self.packer.lengths(lengths_NW, self.model.input_format(name)).mean())
+    def mean_tokens(self, name: str, most: int | None = None) -> float:
+        """The mean number of tokens that a training example of a task takes in a stream, over about `most` of them.
+
+        `name` can be that of a group of tasks that share rows, of which the first task counts.
+        """
+        rows = self.drawn_rows[name]
+        task = rows.tasks[0] if isinstance(rows, SharedRows) else name
+        every = 1 if most is None else max(1, len(rows) // most)
+        return float(self.packer.lengths(rows.lengths()[::every], self.model.input_format(task)).mean())
 
     @property
     def bf16(self) -> bool:
@@ -110,16 +132,20 @@ class Prepared:
 
     def findings(self) -> list[Finding]:
         """What the data check finds, most severe first."""
-        separate = [name for name in self.tasks if self.model.head(name).reading == "separate"]
-        windowed = {name: self.model.input_format(name) for name, task in self.tasks.items() if task.spec.windows}
-        longest = tuple((name, self.packer.longest(form)) for name, form in windowed.items())
-        options = self.packer.max_length, tuple(separate), self.tokenizer.unk_id, longest
-        key = tuple(task.fingerprint for task in self.tasks.values()), self.tokenizer.fingerprint, *options
+        forms = self.forms
+        options = self.packer, forms, self.tokenizer.unk_id
+        depends_on = self.packer.max_length, tuple(forms.items()), self.tokenizer.unk_id
+        key = tuple(task.fingerprint for task in self.tasks.values()), self.tokenizer.fingerprint, *depends_on
         return list(kept("findings", key, lambda: examine(self.tasks, *options)))
+
+    @property
+    def forms(self) -> dict[str, InputFormat]:
+        """By task: the sequences that its head reads."""
+        return {name: self.model.input_format(name) for name in self.tasks}
 
     def check_lengths(self) -> None:
         """Refuses rows that are too long, with `truncate: error`."""
-        forms = {name: self.model.input_format(name) for name in self.tasks}
+        forms = self.forms
         splits = ((split, forms[name]) for name, task in self.tasks.items() for split in task.splits.values())
         check_lengths(splits, self.packer, self.tokenizer)
 
@@ -237,10 +263,10 @@ def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
         kind=labels.kind,
         own_kind=labels.own_kind,
         classes=tuple(labels.classes),
-        range=(labels.low, labels.high) if labels.kind == "score" else None,
-        text=tuple(spec.text),
+        range=(labels.low, labels.high) if labels.kind == "score" and labels.bounded else None,
+        text=spec.input_columns,
         label=spec.label,
-        metric=primary_of(spec).name,
+        metric=primary_of(spec, labels).name,
         trained=spec.trained,
         thresholds=prepared.model.head(spec.name).labels.thresholds,
         data={name: describe_split(split, labels, prepared.packer, form) for name, split in task.splits.items()},

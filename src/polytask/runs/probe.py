@@ -27,10 +27,10 @@ def with_probes(recipe: Recipe, every: int | None = None) -> Recipe:
 
 def affordable(prepared: Prepared) -> int:
     """The number of steps between probes that keeps their cost within `COST`."""
-    settings = prepared.recipe.train
-    lengths = {task: _tokens_of_one(prepared, task) for task in prepared.drawn}
+    settings, specs = prepared.recipe.train, prepared.recipe.tasks
+    lengths = {name: prepared.mean_tokens(name, most=1000) for name in prepared.drawn_rows}
     sizes = {task: len(training_rows(prepared.tasks[task])) for task in prepared.drawn}
-    a_probe = sum(min(settings.batch_size, sizes[task]) * lengths[task] for task in sizes)
+    a_probe = sum(min(settings.batch_size, sizes[task]) * lengths[specs[task].share_rows or task] for task in sizes)
     steps = settings.epochs * prepared.steps_per_epoch
     sampler = make_sampler(prepared)
     trained = sum(draw.count * lengths[draw.task] for _ in range(steps) for draw in sampler.next_step())
@@ -41,10 +41,3 @@ def affordable(prepared: Prepared) -> int:
             f"and fewer than {FEWEST} show nothing; pass --every (for example --every 10), or train longer"
         )
     return every
-
-
-def _tokens_of_one(prepared: Prepared, task: str) -> float:
-    """The mean number of tokens of an example of the task in a stream, over about a thousand examples."""
-    lengths_NW = prepared.tasks[task].splits["train"].store.lengths()
-    some = lengths_NW[:: max(1, len(lengths_NW) // 1000)]
-    return float(prepared.packer.lengths(some, prepared.model.input_format(task)).mean())

@@ -15,6 +15,7 @@ from polytask.evaluation.baselines import untrained_baseline
 from polytask.evaluation.calibration import before_and_after
 from polytask.evaluation.evaluate import evaluate, split_outputs, with_places, write_predictions
 from polytask.evaluation.packed_splits import PackedSplits
+from polytask.kinds.table import KINDS
 from polytask.machine import pick_device
 from polytask.recipe.in_memory import file_of
 from polytask.recipe.reading import read_recipe
@@ -24,6 +25,7 @@ from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared, use_code
 from polytask.settings import TaskSpec
 from polytask.tasks.lengths import check_lengths, count_truncated, text_lengths
+from polytask.tasks.shared_rows import shared_rows
 from polytask.tasks.task import Split
 from polytask.text.texts import Texts
 from polytask.types import EvalReport, Prediction, TaskScore, UserError, unknown
@@ -43,7 +45,8 @@ class SplitScores:
 def score_split(prepared: Prepared, split: str, step: int, tasks: Collection[str] | None = None) -> SplitScores:
     """Scores the model on a split of some tasks; left out: of all tasks that have it."""
     splits = {name: data for name, data in prepared.splits(split).items() if tasks is None or name in tasks}
-    outputs = split_outputs(prepared.model, splits, prepared.packer, prepared.bf16, prepared.packed)
+    shared = prepared.shared_rows(split).values()
+    outputs = split_outputs(prepared.model, splits, prepared.packer, prepared.bf16, prepared.packed, shared)
     report = evaluate(prepared.model, outputs, splits, prepared.recipe.tasks, split, step)
     not_trained = tuple(name for name in report.tasks if not prepared.recipe.tasks[name].trained)
     return SplitScores(replace(report, not_trained=not_trained), outputs)
@@ -161,12 +164,17 @@ def _write_predictions(path: Path, bundle: Bundle, task: str, outputs: torch.Ten
 
     Every row has a label, also where the model abstains: the file shows what the model would have predicted.
     """
-    if bundle.labels[task].kind == "text":
+    labels = bundle.labels[task]
+    kind = KINDS[labels.kind]
+    if not kind.has_predictions:
         return None
-    lengths_NW, scheme = text_lengths(data, bundle.tokenizer), bundle.labels[task].scheme
+    lengths_NW, scheme = text_lengths(data, bundle.tokenizer), labels.scheme
     predictions: Iterable[Prediction] = bundle.predictions(task, outputs, lengths_NW, keep_labels=True)
     if scheme is not None:
         predictions = with_places(data.examples(), predictions, scheme)
+    if kind.compared_field == "rank":
+        _, ranks_N = kind.compared(data.labels, kind.predicted(outputs, labels), labels)
+        predictions = [replace(one, rank=rank) for one, rank in zip(predictions, ranks_N.tolist(), strict=True)]
     write_predictions(path, data.examples(), predictions)
     return path
 
@@ -177,6 +185,8 @@ class Evaluated(EvalReport):
 
     skipped: Mapping[str, int] = field(default_factory=dict)
     """By task: the number of broken rows that were left out (`broken_rows: skip`)."""
+    blank: Mapping[str, int] = field(default_factory=dict)
+    """By task: the number of rows without a label that were left out (`blank_labels: skip` or `share_rows`)."""
     predictions: Mapping[str, Path] = field(default_factory=dict)
     """By task: the file with its predictions."""
     truncated: Mapping[str, int] = field(default_factory=dict)
@@ -212,13 +222,14 @@ def evaluate_run(
                 raise UserError(unknown(str(where), name, known, "task"))
         spec = recipe.tasks[name]
         if is_in_memory(file):
-            columns = [*spec.text, *spec.tags, *spec.label_columns]
+            columns = [*spec.input_columns, *spec.tags, *spec.label_columns]
             files[name] = file = file_of(file, columns, name, f"evaluate: on[{name!r}]")
             spec = replace(spec, format=None, encoding=None)
         splits[name] = read_split_for(bundle, spec, file, split)
     forms = {name: bundle.model.input_format(name) for name in splits}
     check_lengths([(data, forms[name]) for name, data in splits.items()], bundle.packer, bundle.tokenizer)
-    outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16")
+    shared = [rows for _, rows in shared_rows(splits)]
+    outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16", shared=shared)
     report = evaluate(bundle.model, outputs, splits, recipe.tasks, split, 0)
     written: dict[str, Path] = {}
     for name, data in splits.items():
@@ -233,6 +244,7 @@ def evaluate_run(
         report.tasks,
         not_trained=not_trained,
         skipped=skipped,
+        blank={name: data.num_blank for name, data in splits.items()},
         predictions=written,
         calibration={
             name: before_and_after(outputs[name], data.labels, bundle.labels[name], temperature)

@@ -1,6 +1,6 @@
 """A prepared recipe -> the session that trains it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from polytask.heads.base import Head
 from polytask.losses.base import Loss
 from polytask.machine import skip_compiler_import, wait_for_warm_up
 from polytask.methods import form_of
+from polytask.model import MultiTaskModel
 from polytask.policies.base import Policy, PolicyContext
 from polytask.recipe.records import Recipe
 from polytask.regularizers.base import Regularizer, RegularizerContext
@@ -20,13 +21,13 @@ from polytask.runs.prepare import Prepared, trained_tasks
 from polytask.runs.score import DevScorer
 from polytask.runs.teachers import Teacher, teacher_outputs
 from polytask.samplers.base import Sampler, SamplerContext
-from polytask.settings import TrainSettings
 from polytask.tasks.describe import class_counts
+from polytask.tasks.shared_rows import SharedRows
 from polytask.tasks.training_rows import training_rows
 from polytask.training.averages import RunningAverage
 from polytask.training.captured import CapturedSteps, reason_not_capturable
 from polytask.training.checkpoint_writer import CheckpointWriter
-from polytask.training.feed import Feed
+from polytask.training.feed import Feed, SharedFeed
 from polytask.training.groups import parameter_groups
 from polytask.training.journal import Journal
 from polytask.training.loop import Session
@@ -59,8 +60,7 @@ def make_session(
     feed = make_feed(prepared, policy)
     regularizers = make_regularizers(prepared, weights, sampler, feed)
     check_unlabelled(prepared, losses, regularizers)
-    partly_labelled = frozenset(prepared.splits("unlabelled"))
-    objective = make_objective(settings, policy, regularizers, losses, teachers or {}, partly_labelled)
+    objective = make_objective(prepared, policy, regularizers, losses, teachers or {})
     rates = [option("optimizer", recipe.optimizer, name, "recipe: optimizer") for name in ("lr", "weight_decay")]
     groups = parameter_groups(model, settings, rates[0], rates[1], policy)
     session = Session(
@@ -102,6 +102,12 @@ def make_sampler(prepared: Prepared) -> Sampler:
         raise UserError(
             f"recipe: train.stop: per_task cannot be combined with the sampler {recipe.sampler.name}, which trains "
             "each task for a fixed number of steps"
+        )
+    shared = [name for name in prepared.drawn if recipe.tasks[name].share_rows is not None]
+    if shared and sampler.stages:
+        raise UserError(
+            f"recipe: tasks.{shared[0]}.share_rows: cannot be combined with the sampler {recipe.sampler.name}, which "
+            "trains tasks one after another: tasks that share rows are trained together"
         )
     return sampler
 
@@ -147,11 +153,26 @@ def make_feed(prepared: Prepared, policy: Policy) -> Feed:
         for name in prepared.remembered:
             memory.fill(name, len(examples[name]))
     formats = {name: model.input_format(name) for name in model.tasks}
-    feed = Feed(examples, prepared.packer, seed, formats=formats, memory=memory)
+    shared = {
+        name: SharedFeed(rows, passes_over_shared_rows(model, rows.tasks))
+        for name, rows in prepared.drawn_rows.items()
+        if isinstance(rows, SharedRows)
+    }
+    feed = Feed(examples, prepared.packer, seed, formats=formats, memory=memory, shared=shared)
     if prepared.grown is not None:  # what was learned before is measured without the new class
         task = prepared.tasks[prepared.grown]
         feed.sampled[prepared.grown] = rows_without_class(task.splits["train"].labels, task.labels).tolist()
     return feed
+
+
+def passes_over_shared_rows(model: MultiTaskModel, tasks: Sequence[str]) -> list[tuple[str, ...]]:
+    """The groups of tasks for which the encoder runs once in a training step.
+
+    One run cannot serve several tasks if some parameters inside the encoder belong to single tasks.
+    """
+    if any(model.adapter.task_parameters(task) for task in model.tasks):
+        return [(task,) for task in tasks]
+    return model.passes(tasks)
 
 
 def make_regularizers(
@@ -171,7 +192,8 @@ def make_regularizers(
 
 def check_unlabelled(prepared: Prepared, losses: Mapping[str, Loss], regularizers: Mapping[str, Regularizer]) -> None:
     """Raises a UserError if a method needs the label of every example, but a task has rows without labels."""
-    for name in prepared.splits("unlabelled"):
+    unlabelled = dict.fromkeys(prepared.splits("unlabelled"), "unlabelled")
+    for name, field in (unlabelled | dict.fromkeys(sorted(partly_labelled(prepared)), "share_rows")).items():
         head, loss = prepared.model.head(name), losses.get(name)
         methods = [f"the regularizer {r} with these options" for r, made in regularizers.items() if made.needs_labels]
         if loss is None and type(head).loss is not Head.loss:
@@ -179,24 +201,31 @@ def check_unlabelled(prepared: Prepared, losses: Mapping[str, Loss], regularizer
         if loss is not None and type(loss).terms is Loss.terms:
             methods.append(f"the loss {type(loss).__name__}")
         if methods:
-            raise UserError(f"recipe: tasks.{name}.unlabelled: {methods[0]} needs labels for all rows; leave one out")
+            raise UserError(f"recipe: tasks.{name}.{field}: {methods[0]} needs labels for all rows; leave one out")
+
+
+def partly_labelled(prepared: Prepared) -> frozenset[str]:
+    """The tasks that share rows, of which some have no label of theirs."""
+    groups = [rows for rows in prepared.drawn_rows.values() if isinstance(rows, SharedRows)]
+    return frozenset(task for rows in groups for task in rows.partly_labelled)
 
 
 def make_objective(
-    settings: TrainSettings,
+    prepared: Prepared,
     policy: Policy,
     regularizers: Mapping[str, Regularizer],
     losses: Mapping[str, Loss],
     teachers: Mapping[str, Teacher],
-    partly_labelled: frozenset[str],
 ) -> Objective:
+    settings = prepared.recipe.train
     constant = None if settings.teacher_annealing else settings.teacher_weight
     weights = {name: constant if teacher.weight is None else teacher.weight for name, teacher in teachers.items()}
     return Objective(
         policy=policy,
         regularizers=regularizers,
         losses=losses,
-        partly_labelled=partly_labelled,
+        taught=frozenset(prepared.splits("unlabelled")),
+        partly_labelled=partly_labelled(prepared),
         temperature=settings.teacher_temperature,
         teacher_weights={name: weight for name, weight in weights.items() if weight is not None},
     )

@@ -48,7 +48,7 @@ class TaskSummary:
     kind: LabelKind
     classes: tuple[str, ...]
     range: tuple[float, float] | None
-    """The lowest and highest score; None for other kinds."""
+    """The lowest and highest score; None for other kinds, and for scores without a range."""
     text: tuple[str, ...]
     label: str | tuple[str, ...] | None
     metric: str

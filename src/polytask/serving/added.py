@@ -1,5 +1,6 @@
 """The columns that a task's predictions add to a file: names, types and rounding."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from polytask.settings import ABSTAINING
 from polytask.types import LabelSpace, Prediction, UserError, unknown
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ class AddedColumns:
 
     With tags of words, predicted_TASK has the spans (start, end, label, text and probability), and words_TASK and
     tags_TASK the words and their tags: as lists, or as JSON where the format has no lists.
+    For kind choice, predicted_TASK is the text of the chosen option and index_TASK its index; with "all",
+    probabilities_TASK has those of all options in their order, as a list, or as JSON where there are no lists.
+
     They are followed by tokens_TASK and truncated_TASK, except with "none", by windows_TASK if the task has windows,
     and by abstained_TASK if the model may abstain.
     """
@@ -40,7 +45,7 @@ class AddedColumns:
     lists: bool = False
     """Whether the file's format has lists."""
     abstains: bool = False
-    """Whether predictions may have no label because all probabilities are too low."""
+    """Whether predictions may have no label, or fewer spans, because probabilities are too low."""
     windows: bool = False
     """Whether long texts are read in windows."""
 
@@ -50,16 +55,21 @@ class AddedColumns:
 
     @cached_property
     def types(self) -> dict[str, pa.DataType]:
-        label, probability = pa.float64() if self.labels.kind == "score" else pa.string(), pa.float64()
+        is_number = self.labels.kind in ("score", "match")
+        label, probability = pa.float64() if is_number else pa.string(), pa.float64()
         if self.labels.kind == "multilabel":
             label, probability = (pa.list_(label), pa.list_(probability)) if self.lists else (label, pa.string())
         types = {f"predicted_{self.task}": label}
+        if self.labels.kind == "choice":
+            types[f"index_{self.task}"] = pa.int64()
         if self.labels.kind == "tokens":
             spans, names = (pa.list_(SPAN), pa.list_(label)) if self.lists else (label, label)
             types = {f"predicted_{self.task}": spans, f"words_{self.task}": names, f"tags_{self.task}": names}
-        elif self.labels.kind != "score" and self.probabilities != "none":
+        elif not is_number and self.probabilities != "none":
             types[f"probability_{self.task}"] = probability
-            if self.probabilities == "all":
+            if self.probabilities == "all" and self.labels.kind == "choice":
+                types[f"probabilities_{self.task}"] = pa.list_(pa.float64()) if self.lists else pa.string()
+            elif self.probabilities == "all":
                 types |= {self._class_column(name): pa.float64() for name in self.labels.classes}
         if self.probabilities != "none":
             types |= {f"tokens_{self.task}": pa.int64(), f"truncated_{self.task}": pa.bool_()}
@@ -81,6 +91,8 @@ class AddedColumns:
         values[f"predicted_{self.task}"] = round(label, self._decimals) if isinstance(label, float) else label
         if isinstance(label, tuple):
             values[f"predicted_{self.task}"] = self._items(label)
+        if self.labels.kind == "choice":
+            values[f"index_{self.task}"] = prediction.index
         if prediction.probabilities is not None and self.probabilities != "none":
             known = prediction.probabilities
             if isinstance(label, tuple):
@@ -88,7 +100,10 @@ class AddedColumns:
             else:
                 highest = max(known.values()) if label is None else known[str(label)]
                 values[f"probability_{self.task}"] = _rounded(highest)
-            if self.probabilities == "all":
+            if self.probabilities == "all" and self.labels.kind == "choice":
+                shares = [_rounded(share) for share in known.values()]
+                values[f"probabilities_{self.task}"] = shares if self.lists else json.dumps(shares)
+            elif self.probabilities == "all":
                 values |= {self._class_column(name): _rounded(p) for name, p in prediction.probabilities.items()}
         return values
 
@@ -120,7 +135,7 @@ def _rounded(probability: float) -> float:
 def added_columns(predictor: "Predictor", task: str, probabilities: str, lists: bool) -> AddedColumns:
     """The columns of a task of a model."""
     labels, spec = predictor.bundle.labels[task], predictor.spec(task)
-    abstains = labels.kind in ("classes", "yes_no") and (spec.abstain_below, predictor.abstain_below) != (None, None)
+    abstains = labels.kind in ABSTAINING and (spec.abstain_below, predictor.abstain_below) != (None, None)
     return AddedColumns(task, labels, probabilities, lists, abstains, spec.windows is not None)
 
 

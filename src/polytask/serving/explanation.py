@@ -20,6 +20,10 @@ COLORS = {True: "46, 125, 50", False: "198, 40, 40"}
 """Green for words that speak for the label, red for words that speak against it."""
 
 Predict = Callable[[Sequence[tuple[str, ...]]], Sequence[Prediction]]
+PredictWord = Callable[[Sequence[tuple[str, int]]], Sequence[Prediction]]
+"""Predicts the tag of one word of each text, which is given by its first character."""
+Place = tuple[int, tuple[int, int]]
+"""A word: the index of its text, its first character, and the one after its last."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,40 @@ def explain(task: str, texts: tuple[str, ...], predict: Predict, label: str | No
         tuple(text if j != i else text[:start] + text[end:] for j, text in enumerate(texts))
         for i, (start, end) in places
     ]
-    whole, *rest = predict([texts, *without])
+    return _effects(task, texts, places, predict([texts, *without]), label)
+
+
+def explain_word(task: str, text: str, word: tuple[int, int], predict: PredictWord, label: str | None) -> Explanation:
+    """Measures the effect of each other word on the probability of a word's tag, by default the predicted one.
+
+    `word` has the first character of the word, and the one after its last.
+    """
+    spans = (match.span() for match in WORD.finditer(text))
+    places = [(0, (start, end)) for start, end in spans if end <= word[0] or start >= word[1]]
+    without = [
+        (text[:start] + text[end:], word[0] - (end - start if end <= word[0] else 0)) for _, (start, end) in places
+    ]
+    return _effects(task, (text,), places, predict([(text, word[0]), *without]), label)
+
+
+def choose_word(word: str | int | None, words: Sequence[str], task: str) -> int:
+    """Returns the index of the word whose tag is explained: it is given as the word, or as its index."""
+    if isinstance(word, str) and words.count(word) == 1:
+        return words.index(word)
+    if isinstance(word, int) and -len(words) <= word < len(words):
+        return word % len(words)
+    raise UserError(
+        f"explain: task {task} has a tag for each word, and one of them is explained: `word` must be a word that "
+        f"occurs once, or the number of a word (from 0 to {len(words) - 1}), found {word!r}; the words are "
+        f"{', '.join(words)!r:.200}"
+    )
+
+
+def _effects(
+    task: str, texts: tuple[str, ...], places: Sequence[Place], predictions: Sequence[Prediction], label: str | None
+) -> Explanation:
+    """The effects of the words at these places, from the predictions of the whole text and of those without a word."""
+    whole, *rest = predictions
     if label is not None and label not in (whole.probabilities or {}):
         if whole.probabilities is None:
             raise UserError(f"explain: label: task {task} has scores instead of classes; leave label out")

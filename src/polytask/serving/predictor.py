@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -16,8 +16,17 @@ from polytask.encoders.bert import Bert
 from polytask.kinds.tokens import located
 from polytask.machine import multiplies_bf16, pick_device, threads
 from polytask.runs.bundle import Bundle, load_run
-from polytask.serving.examples import Example, Text, Texts, examples_from, has_text, plain_texts
-from polytask.serving.explanation import Explanation, explain
+from polytask.serving.examples import (
+    Example,
+    Text,
+    Texts,
+    check_options,
+    examples_from,
+    has_text,
+    option_examples,
+    plain_texts,
+)
+from polytask.serving.explanation import Explanation, choose_word, explain, explain_word
 from polytask.serving.plain import PlainEncoder, Pooled
 from polytask.settings import TaskSpec
 from polytask.stream import Pooling
@@ -121,7 +130,9 @@ class Predictor:
             predict("mood", ["a text", "another"])                 a list of texts; also predict(texts, task="mood")
             predict("same", "first", "second")                     one pair
             predict("same", ["a", "b"], ["c", "d"])                the pairs (a, c) and (b, d)
-            predict("same", [("a", "c"), ("b", "d")])              the same pairs
+            predict("same", [("a", "c"), ("b", "d")])              the same pairs; also for three or more texts
+            predict("reply", "a text", ["an option", "another"])   one text with its options, for kind choice
+            predict("reply", ["a", "b"], [["c", "d"], ["e", "f"]]) two texts with their options
             predict(frame, task="mood")                            the frame with more columns
             predict(frame)                                         all tasks whose text columns the frame has
 
@@ -131,7 +142,8 @@ class Predictor:
         A table is a pandas or Polars frame, a Hugging Face data set, a pyarrow table or a list of dicts. The result is
         a copy of the same kind, in the same order and with the same index. Its new columns are those of `predict_file`:
         predicted_TASK, probability_TASK, with `probabilities="all"` probability_TASK_CLASS, tokens_TASK and
-        truncated_TASK. `columns` are the text columns, by default those of the training data.
+        truncated_TASK. `columns` are the text columns, by default those of the training data; for kind choice, they are
+        followed by the columns with options.
         """
         if len(data) == 1 and not isinstance(data[0], str):
             from polytask.serving.tables import is_table, predict_table  # imports pyarrow  # noqa: PLC0415
@@ -148,7 +160,9 @@ class Predictor:
                 f"predict: expected a task and texts, as in predict({self.tasks[0]!r}, ['a text']), or a table; found "
                 f"task={task!r:.40} and {'too many' if positional else 'no'} texts"
             )
-        return list(self.stream(task, examples_from(text, text2, strict)))
+        options = self.spec(task).options is not None
+        examples = option_examples(text, text2, strict) if options else examples_from(text, text2, strict)
+        return list(self.stream(task, examples))
 
     def predict_tasks(
         self,
@@ -234,13 +248,17 @@ class Predictor:
             if (scheme := self.bundle.labels[task].scheme) is not None:
                 words = (row_words(example[0]) for example in examples)
                 own = [located(one, *text, scheme) for one, text in zip(own, words, strict=True)]
+            if self.spec(task).options is not None:
+                options = (plain_texts(example)[1:] for example in examples)
+                own = [one.with_options(texts) for one, texts in zip(own, options, strict=True)]
             predictions[task] = own
         return predictions
 
     def too_long(self, tasks: Sequence[str], examples: Sequence[Example]) -> list[tuple[int, int]]:
         """The index and the number of tokens of each example that is longer than `max_length`."""
         texts = [plain_texts(example) for example in examples]
-        return self._too_long(tasks, self.bundle.text_lengths(texts, self.bundle.tokenize(texts)))
+        tokenized = self.bundle.tokenize(texts, options=self._have_options(tasks))
+        return self._too_long(tasks, self.bundle.text_lengths(texts, tokenized))
 
     def _too_long(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
         packer, forms = self.bundle.packer, [self.bundle.model.input_format(task) for task in tasks]
@@ -268,8 +286,9 @@ class Predictor:
 
         For an encoder such as minilm these are the embeddings of sentence-transformers, as training has changed them.
         With `normalize` every vector has length 1, so that the product of two vectors is their cosine. By default the
-        encoder is used without the tasks' adapters; with `task`, as this task uses it, with its windows. A text
-        that is missing or empty has a vector of NaN.
+        encoder is used without the tasks' adapters; with `task`, as this task uses it, with its windows: for a task of
+        kind match, the product of two vectors is then its prediction. A text that is missing or empty has a vector of
+        NaN.
         """
         if task is not None:
             self.spec(task)
@@ -286,18 +305,36 @@ class Predictor:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
 
-    def explain(self, text: str, text2: str | None = None, *, task: str, label: str | None = None) -> Explanation:
+    def explain(
+        self,
+        text: str | Sequence[str],
+        text2: str | None = None,
+        *,
+        task: str,
+        label: str | None = None,
+        word: str | int | None = None,
+    ) -> Explanation:
         """Measures which words a prediction depends on, by leaving out one word at a time (occlusion).
 
         A word's value is by how much the probability of the predicted class (or of `label`), or the score, falls
         without it. Words that say the same thing twice can both have no effect. Each word takes one more prediction.
+        A pair is given as two texts, or as a list; three or more texts as a list.
+
+        If the task has a tag for each word, the tag of `word` is explained: a word of the text, or its number from 0.
         """
-        texts = (text,) if text2 is None else (text, text2)
+        if self.spec(task).options is not None:
+            raise UserError(f"explain: task {task} is of kind choice, which is not supported")
+        texts = ((text,) if isinstance(text, str) else tuple(text)) + (() if text2 is None else (text2,))
         self.check((task,), [texts])
         if not has_text(texts):
             raise UserError(f"explain: the text is empty: {texts!r:.80}")
         if self._is_per_word(task):
-            raise UserError(f"explain: task {task} predicts a tag for each word, so no single prediction is explained")
+            (whole,) = texts
+            places = row_words(whole).words
+            chosen = places[choose_word(word, [whole[start:end] for start, end in places], task)]
+            return explain_word(task, whole, chosen, partial(self._predict_words, task), label)
+        if word is not None:
+            raise UserError(f"explain: word: task {task} has one label for the text, not for each word; leave word out")
 
         def predict(examples: Sequence[tuple[str, ...]]) -> list[Prediction]:
             found: list[Prediction] = []
@@ -309,10 +346,25 @@ class Predictor:
 
         return explain(task, texts, predict, label)
 
+    def _predict_words(self, task: str, items: Sequence[tuple[str, int]]) -> list[Prediction]:
+        """The tag of one word of each text, which is given by its first character, with the tags' probabilities."""
+        head, temperature = self.bundle.model.head(task), self.bundle.temperatures.get(task, 1.0)
+        found = []
+        for window in windows(items, lambda item: len(item[0])):
+            texts, _ = self._encode((task,), [(text,) for text, _ in window])
+            outputs = head.kind.scaled(self._outputs((task,), texts)[task].float(), temperature)
+            for (text, first), scores_WC in zip(window, outputs, strict=True):
+                index = [start for start, _ in row_words(text).words].index(first)
+                shares = dict(zip(head.labels.classes, scores_WC[index, :-1].softmax(-1).tolist(), strict=True))
+                found.append(Prediction(task, max(shares, key=shares.__getitem__), shares))
+        return found
+
     def taking(self, texts: int) -> tuple[str, ...]:
         """The tasks with labels that take this number of texts."""
         tasks = tuple(
-            name for name, spec in self.bundle.specs.items() if len(spec.text) == texts and spec.kind != "text"
+            name
+            for name, spec in self.bundle.specs.items()
+            if len(spec.text) == texts and spec.options is None and self.bundle.model.head(name).kind.has_predictions
         )
         if not tasks:
             raise UserError(f"predict: none of the tasks {', '.join(self.tasks)} takes {texts} text(s)")
@@ -334,8 +386,12 @@ class Predictor:
         if tags is None:
             self._warn_without_tags(tasks)
         plain = [plain_texts(example) for example in examples]
-        texts = self.bundle.tokenize(plain, tags)
+        texts = self.bundle.tokenize(plain, tags, self._have_options(tasks))
         return texts, self.bundle.text_lengths(plain, texts)
+
+    def _have_options(self, tasks: Sequence[str]) -> bool:
+        """Whether examples of the tasks are a text and its options. Such tasks are not mixed with others."""
+        return any(self.spec(task).options is not None for task in tasks)
 
     def _outputs(self, tasks: Sequence[str], texts: TokenIds) -> dict[str, Tensor]:
         model, packer = self.bundle.model, self.bundle.packer
@@ -360,7 +416,8 @@ class Predictor:
         if form.windows is not None:
             texts, windows_M = packer.cut(texts, form)
         sequences = [sequence for example in texts for sequence in packer.sequences(example, form.reading)]
-        pooled = self._plain.vectors(sequences, poolings)
+        options = texts.lengths_NW.shape[1] - 1 if form.reading == "options" else 1
+        pooled = self._plain.vectors(sequences, poolings, options)
         return pooled if form.windows is None or windows_M is None else pooled.over_windows(windows_M, form.windows)
 
     @torch.inference_mode()
@@ -369,7 +426,8 @@ class Predictor:
         if self._plain is None:
             return model.embed(texts, packer, task, bf16=self.bf16)
         form = InputFormat(windows=None if task is None else model.head(task).windows)
-        return self._pooled(texts, form, {"mean"}).pool("mean").float()
+        pooling = model.embedding_pooling(task)
+        return self._pooled(texts, form, {pooling}).pool(pooling).float()
 
     @cached_property
     def _plain(self) -> PlainEncoder | None:
@@ -396,11 +454,14 @@ class Predictor:
         """Raises a UserError if a task is unknown, has no labels, or takes another number of texts."""
         for task in tasks:
             spec = self.spec(task)
-            if spec.kind == "text":
+            if not self.bundle.model.head(task).kind.has_predictions:
                 raise UserError(f"predict: task {task} is of kind text: it has no labels to predict")
             words = next((text for example in window for text in example if isinstance(text, tuple)), None)
             if words is not None and not self._is_per_word(task):
                 raise UserError(f"predict: task {task}: {list(words)!r:.80}: a list or table; expected text")
+            if spec.options is not None:
+                check_options(task, window)
+                continue
             wrong = next((example for example in window if len(example) != len(spec.text)), None)
             if wrong is not None:
                 raise UserError(

@@ -72,7 +72,7 @@ def verdict_of(
 
 def compared(summary: Mapping[str, Any], tasks: Collection[str] | None = None) -> dict[str, Any]:
     """Returns the tasks that have predictions, or some of them: all but plain text, which runs may have or not."""
-    found = {task: about for task, about in summary["tasks"].items() if about["kind"] != "text"}
+    found = {task: about for task, about in summary["tasks"].items() if KINDS[about["kind"]].has_predictions}
     return found if tasks is None else {task: about for task, about in found.items() if task in tasks}
 
 
@@ -132,8 +132,7 @@ def _predicted(run: FinishedRun, task: str, about: Mapping[str, Any], split: Spl
         lines = list(read_json_lines(path))
     except UserError as error:
         raise UserError(f"{path}: cannot read the run's predictions: {error}") from None
-    gold, predicted = ([line[key] for line in lines] for key in ("label", "prediction"))
-    return KINDS[about["kind"]].compared_values(gold, predicted, about["classes"])
+    return KINDS[about["kind"]].recorded(lines, about["classes"])
 
 
 def comparisons_json(verdict: Verdict | None, examples: str = "dev examples") -> list[dict[str, Any]]:

@@ -18,15 +18,16 @@ MOST_CONSTANT = 50
 
 
 def describe_split(split: Split, labels: LabelSpace, packer: Packer, form: InputFormat) -> dict[str, Any]:
-    """Returns the numbers of rows and skipped rows, rows per label, and sequence lengths with special tokens."""
+    """Returns the numbers of rows and of rows that were left out, rows per label, and lengths with special tokens."""
     text_lengths = split.store.lengths()
     max_length = packer.max_length if form.windows is None else packer.longest(form)
-    lengths = packer.full_lengths(text_lengths, "separate" if form.reading == "separate" else "joined")
+    lengths = packer.full_lengths(text_lengths, form.reading)
     truncated = np.minimum(lengths, max_length)
     counts, edges = np.histogram(truncated, bins=min(20, max_length), range=(0, max_length))
     return {
         "rows": len(split),
         "skipped": split.num_broken,
+        **({"blank": split.num_blank} if split.num_blank else {}),
         "skipped_rows": [
             {"row": b.row, "column": b.column, "value": b.value, "problem": b.problem}
             for b in split.broken[:SHOWN_BROKEN_ROWS]
@@ -52,9 +53,13 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
     if not split.is_labelled:
         return {}
     if labels.kind == "score":
-        edges = np.linspace(0, 1, 11)
-        counts, _ = np.histogram(split.labels, bins=edges)
+        # Without a range, the ends are those of the scores.
+        counts, edges = np.histogram(split.labels.astype(np.float64), 10, (0, 1) if labels.bounded else None)
         return {"edges": [labels.unscaled(edge) for edge in edges.tolist()], "counts": counts.tolist()}
+    if labels.kind == "choice":
+        counts = np.bincount(split.labels[:, 0])
+        places, offered = [f"option {index}" for index in range(len(counts))], split.labels[:, 1]
+        return {"names": places, "counts": counts.tolist(), "options": [int(offered.min()), int(offered.max())]}
     names, rows = classes_and_counts(split, labels)
     balance: dict[str, Any] = {"names": list(names), "counts": list(rows)}
     if labels.kind == "multilabel":
@@ -76,13 +81,22 @@ def class_counts(split: Split, labels: LabelSpace) -> tuple[int, ...]:
 
 
 def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]:
-    """Scores the best constant prediction by this metric: one class, one score, or the classes' shares."""
+    """Scores the best constant prediction by this metric: one class, one score, or the classes' shares.
+
+    Pairs of kind match have none: a random order of the candidates is scored, of which one is right.
+    """
+    if labels.kind == "match":
+        ranks = np.arange(1, len(np.unique(split.labels[:, 1])) + 1)
+        value, what = float(metric.function(np.ones_like(ranks), ranks)), f"a random order of {len(ranks):,} candidates"
+        return {"metric": metric.name, "value": value, "what": what}
     if labels.kind == "score":
         gold = labels.unscaled(split.labels.astype(np.float64))
         middle = np.median(gold) if metric.name == "mae" else gold.mean()
         value = float(metric.function(gold, np.full(len(split), middle)))
         return {"metric": metric.name, "value": value, "what": "always the same score"}
     gold = split.labels.astype(np.int64)
+    if labels.kind == "choice":
+        return _constant_option(gold, metric)
     if labels.kind == "multilabel":
         return _constant_set(gold, labels, metric)
     if labels.kind == "tokens":
@@ -98,6 +112,19 @@ def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]
     values = [float(metric.function(gold, np.full(len(gold), candidate))) for candidate in candidates]
     best = int(np.argmax(values) if metric.greater_is_better else np.argmin(values))
     return {"metric": metric.name, "value": values[best], "what": f"always '{labels.classes[candidates[best]]}'"}
+
+
+def _constant_option(gold_N2: npt.NDArray[np.int64], metric: Metric) -> dict[str, Any]:
+    """Scores the best constant index of an option, or equal probabilities of all options of a row."""
+    gold_N, counts_N = gold_N2.T
+    if metric.columns is not None:
+        options_M = np.arange(counts_N.max())
+        shares_NM = np.where(options_M < counts_N[:, None], 1 / counts_N[:, None], 0.0)
+        value = float(metric.function(*metric.columns(gold_N, shares_NM)))
+        return {"metric": metric.name, "value": value, "what": "always equal probabilities"}
+    values = [float(metric.function(gold_N, np.full_like(gold_N, index))) for index in range(gold_N.max() + 1)]
+    best = int(np.argmax(values) if metric.greater_is_better else np.argmin(values))
+    return {"metric": metric.name, "value": values[best], "what": f"always option {best}"}
 
 
 def _constant_tag(gold_NW: npt.NDArray[np.int64], labels: LabelSpace, metric: Metric) -> dict[str, Any]:

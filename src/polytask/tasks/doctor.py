@@ -4,7 +4,7 @@ Texts are compared by hashes of their token ids, whole splits at once, so that a
 and their stores; knows no model. Row numbers are those of the files.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations, permutations
@@ -31,6 +31,7 @@ from polytask.tasks.sameness import (
     text_hashes,
 )
 from polytask.tasks.task import Split, Task
+from polytask.text.packing import InputFormat, Packer
 
 LEAK_SHARE = 0.01  # one leaked dev row in a hundred changes a score by up to a point
 DUPLICATE_SHARE = 0.01  # more than occurs by chance: a program has copied rows
@@ -44,17 +45,16 @@ UNKNOWN_SHARE = 0.05  # English text in an English vocabulary has about one in a
 
 def examine(
     tasks: Mapping[str, Task],
-    max_length: int,
-    separate_texts: Collection[str] = (),
+    packer: Packer,
+    forms: Mapping[str, InputFormat] | None = None,
     unknown_id: int | None = None,
-    in_windows: Collection[tuple[str, int]] = (),
 ) -> list[Finding]:
     """Returns the findings about the tasks' data, the worst first.
 
-    `max_length` is that of a sequence with its special tokens; tasks in `separate_texts` have no sequence with both
-    texts of a pair; `unknown_id` is the token of words that are not in the vocabulary; `in_windows` has
-    the most tokens of the texts of tasks with windows (`Packer.longest`).
+    `packer` knows how long sequences are, and may be; `forms` has the sequences of each task (default: joined);
+    `unknown_id` is the token of words that are not in the vocabulary.
     """
+    forms = forms or {}
     tasks = {name: _without_unused(task) for name, task in tasks.items()}
     hashed = {
         name: {split: _HashedSplit(name, task, data) for split, data in task.splits.items()}
@@ -66,8 +66,7 @@ def examine(
         for split in splits.values():
             findings += _copies(split)
             findings += _columns(split)
-            findings += _lengths(split, max_length, name in separate_texts, dict(in_windows).get(name))
-            findings += [] if unknown_id is None else _unknown(split, unknown_id)
+            findings += _lengths(split, packer, forms.get(name, InputFormat()), unknown_id)
             findings += odd_texts(name, split.data)
         for learned, scored in (("train", "dev"), ("train", "test"), ("dev", "test")):
             if learned in splits and scored in splits:
@@ -88,6 +87,7 @@ class _HashedSplit:
 
     def __init__(self, name: str, task: Task, data: Split) -> None:
         self.task, self.name, self.data, self.labels = name, data.name, data, task.labels
+        self.group = data.spec.share_rows
         self.lengths_NW = data.store.lengths().astype(np.int32)  # half the memory of int64, for many rows
         self.texts_NW: Hashes = text_hashes(data.store)
         self.has_text_N: Mask = self.lengths_NW.max(axis=1, initial=0) > 0
@@ -127,13 +127,14 @@ def _copies(split: _HashedSplit) -> Iterator[Finding]:
         order = f", {swapped:,} of them with the two texts in the other order" if swapped else ""
         severity: Severity = "warning" if again.mean() >= DUPLICATE_SHARE else "note"
         yield split.finding(severity, "duplicates", f"repeat an earlier row{order}", again)
-    if split.labels.kind == "text" or not len(split.data):
+    if not split.data.is_labelled or not len(split.data):
         return
     labels, tolerance = split.label_codes, split.label_tolerance
     contrary = (spreads(split.ordered_N, labels) > tolerance) & split.has_text_N
     if contrary.any():
         severity = "problem" if contrary.mean() >= CONTRADICTION_SHARE else "warning"
-        other = f"labels that differ by more than {tolerance:.0%} of the range" if tolerance else "different labels"
+        of = "the range" if split.labels.bounded else "the scores' standard deviation"
+        other = f"labels that differ by more than {tolerance:.0%} of {of}" if tolerance else "different labels"
         sentence = f"have the text of another row, but {other}: one of them is wrong"
         yield split.finding(severity, "contradictions", sentence, contrary)
     if not split.data.spec.is_pair:
@@ -152,7 +153,7 @@ def _leaks(learned: _HashedSplit, scored: _HashedSplit) -> Iterator[Finding]:
     severity: Severity = "problem" if leaked.mean() >= LEAK_SHARE and learned.name == "train" else "warning"
     sentence = f"are also in the {name} rows, which makes {scored.name} scores too good"
     yield scored.finding(severity, "leak" if learned.name == "train" else "leak_from_dev", sentence, leaked)
-    if scored.labels.kind == "text":
+    if not scored.data.is_labelled:
         return
     exact = first_places(learned.ordered_N, scored.ordered_N)
     learned_labels: npt.NDArray[Any] = learned.data.labels
@@ -180,6 +181,8 @@ def _between_tasks(hashed: Mapping[str, Mapping[str, _HashedSplit]]) -> Iterator
     for one, other in combinations(hashed, 2):
         if "train" in hashed[one] and "train" in hashed[other]:
             split = hashed[one]["train"]
+            if split.group is not None and split.group == hashed[other]["train"].group:
+                continue  # they are meant to have the same rows
             shared = _shared(split, hashed[other]["train"])
             if shared.any():
                 sentence = f"have a text that task {other} is also trained on: fine if intended"
@@ -195,34 +198,34 @@ def _shared(split: _HashedSplit, other: _HashedSplit) -> Mask:
 def _columns(split: _HashedSplit) -> Iterator[Finding]:
     if len(split.data) < 2:
         return
-    for column, hashes in zip(split.data.spec.text, split.texts_NW.T, strict=True):
+    for column, hashes in zip(split.data.spec.text, split.texts_NW.T, strict=False):  # options may well be the same
         if (hashes == hashes[0]).all():
             sentence = f"column {column!r} has the same text in every row"
             yield Finding("problem", split.task, split.name, "constant_text", sentence, (), len(split.data))
-    if split.texts_NW.shape[1] == 2:
+    if split.data.spec.is_pair:
         same = (split.texts_NW[:, 0] == split.texts_NW[:, 1]) & split.has_text_N
         if same.any():
             severity: Severity = "problem" if same.mean() >= SAME_PAIR_SHARE else "note"
             yield split.finding(severity, "same_texts", "have the same text twice", same)
 
 
-def _lengths(split: _HashedSplit, max_length: int, separate: bool, in_windows: int | None) -> Iterator[Finding]:
-    empty = split.lengths_NW.min(axis=1) == 0
+def _lengths(split: _HashedSplit, packer: Packer, form: InputFormat, unknown_id: int | None) -> Iterator[Finding]:
+    empty = split.lengths_NW[:, : len(split.data.spec.text)].min(axis=1) == 0
     if empty.any():
         severity: Severity = "problem" if empty.mean() >= EMPTY_SHARE else "warning"
         sentence = "have a text without any token (of zero-width characters, for example)"
         yield split.finding(severity, "empty_texts", sentence, empty)
-    joined = split.lengths_NW.shape[1] == 2 and not separate
-    lengths = split.lengths_NW.sum(axis=1, dtype=np.int32) if joined else split.lengths_NW.max(axis=1, initial=0)
-    cut = lengths > (in_windows or max_length) - (3 if joined else 2)
+    per_word = KINDS[split.labels.kind].per_word
+    limit = packer.max_length if per_word else packer.longest(form)
+    cut = packer.full_lengths(split.lengths_NW, form.reading) > limit
     if cut.any():
-        severity = "warning" if cut.mean() >= CUT_SHARE else "note"
-        limit = f"max_length ({max_length}" if in_windows is None else f"windows.most windows together ({in_windows:,}"
-        sentence = f"are longer than {limit} tokens) and will be truncated"
-        if KINDS[split.labels.kind].per_word:
-            severity = "note"
-            sentence = f"are longer than max_length ({max_length} tokens) and will be read in overlapping windows"
+        severity = "warning" if cut.mean() >= CUT_SHARE and not per_word else "note"
+        fate = "read in overlapping windows" if per_word else "truncated"
+        what = "max_length" if form.windows is None else "windows.most windows together"
+        sentence = f"are longer than {what} ({limit:,} tokens) and will be {fate}"
         yield split.finding(severity, "cut", sentence, cut)
+    if unknown_id is not None:
+        yield from _unknown(split, unknown_id)
 
 
 def _unknown(split: _HashedSplit, unknown_id: int) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from polytask.kinds.names import NO, NUMBER, YES, class_name, sorted_classes
-from polytask.settings import TaskSpec
+from polytask.settings import MOST_TEXTS, TaskSpec
 from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, first_pair, likeness, rank
 from polytask.tasks.guess_words import guess_words
 from polytask.tasks.reading import detected_fields, open_for, open_source
@@ -16,6 +16,7 @@ from polytask.tasks.sources.source import BrokenRow, Source, no_column
 from polytask.types import LabelKind, UserError
 
 NAMED = 8  # columns listed in a reason
+MOST_OF_A_SCALE, PERCENT = 10, 100  # scales that people use: 0 to 1, 1 to 5, -1 to 1, 0 to 10, 0 to 100
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,11 @@ def guess_task(
     free = [column for column in columns if column.name not in not_free]
     chosen, label_reason = _given_label(source, columns, label) if label else _guess_label(name, free)
     rest = [column for column in columns if column is not chosen]
-    texts, text_reason = (given_texts, f"text: {_quoted(text or ())}, as given") if given_texts else _guess_texts(rest)
+    given = (given_texts, f"text: {_quoted(text or ())}, as given") if given_texts else None
+    texts, text_reason = given or _only_pair(chosen, rest) or _guess_texts(rest)
     if chosen in texts:
         raise UserError(f"{train}: column {texts[0].name!r} is given both as text and as label of task {name}")
-    kind, kind_reason = _guess_kind(chosen) if chosen is not None else ("classes", "")
+    kind, kind_reason = _guess_kind(chosen) if chosen is not None else _kind_without_label(rest, texts)
     used = tuple(column.name for column in [*texts, *([chosen] if chosen is not None else [])])
     dev, dev_reason = find_dev(train, dev, used)
     spec = TaskSpec(name, kind, used[: len(texts)], chosen.name if chosen is not None else None, train, dev or "")
@@ -74,9 +76,9 @@ def guess_task(
     spec = replace(spec, encoding=shared.get("encoding"), delimiter=shared.get("delimiter"), separator=separator)
     label_reason += kind_reason
     if kind == "score":
-        spec = replace(spec, range=_whole_range(spec))
-        assert spec.range is not None
-        label_reason += f", range {spec.range[0]:g} to {spec.range[1]:g}"
+        spec = replace(spec, range=_scale(spec))
+        found = "no range, so any number can be predicted" if spec.range is None else "range {:g} to {:g}"
+        label_reason += f", {found}".format(*spec.range or ())
     return Guess(spec, [text_reason, label_reason, *_format_reasons(source), dev_reason], source.columns)
 
 
@@ -99,9 +101,9 @@ def _given_texts(source: Source, columns: Sequence[Column], names: Sequence[str]
     if len(names) > 1 and joined in source.columns:
         names = [joined]
     texts = [_given(source, columns, name.strip()) for name in names]
-    if len(texts) > 2 or len(set(names)) < len(names):
+    if len(texts) > MOST_TEXTS or len(set(names)) < len(names):
         raise UserError(
-            f"{source.name}: text must be one column, or two different columns for a pair, found {_quoted(names)}"
+            f"{source.name}: text must be one column, or up to {MOST_TEXTS} different columns, found {_quoted(names)}"
         )
     return texts
 
@@ -159,6 +161,14 @@ def _guess_texts(columns: Sequence[Column]) -> tuple[list[Column], str]:
     return [best], f"text: column {best.name!r}, {best.mean_length:.0f} characters on average"
 
 
+def _only_pair(label: Column | None, columns: Sequence[Column]) -> tuple[list[Column], str] | None:
+    """Returns the two columns with texts of a file that has no label and nothing else but ids and dates."""
+    texts = [column for column in columns if not (column.is_id or column.is_date)]
+    if label is not None or len(texts) != 2 or not all(column.is_text for column in texts):
+        return None
+    return texts, f"text: columns {texts[0].name!r} and {texts[1].name!r}, the only ones"
+
+
 def _quoted(names: Sequence[str]) -> str:
     more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
     return ", ".join(map(repr, names[:NAMED])) + more
@@ -182,6 +192,21 @@ def _guess_kind(label: Column) -> tuple[LabelKind, str]:
     what = "integers" if all(NUMBER.fullmatch(name) for name in names) else "names"
     few = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
     return "classes", f"{doubt}; {len(names)} different {what} {rows} ({few}): classes"
+
+
+def _kind_without_label(columns: Sequence[Column], texts: Sequence[Column]) -> tuple[LabelKind, str]:
+    """Returns match for a file of two texts and nothing else but ids and dates."""
+    others = [column for column in columns if column not in texts and not (column.is_id or column.is_date)]
+    if len(texts) != 2 or others:
+        return "classes", ""
+    return "match", "; only two texts in each row, which belong together: match"
+
+
+def _scale(spec: TaskSpec) -> tuple[float, float] | None:
+    """Returns the integers around all scores of the files, if they look like the ends of a scale such as 1 to 5."""
+    low, high = _whole_range(spec)
+    is_scale = (low >= -MOST_OF_A_SCALE and high <= MOST_OF_A_SCALE) or (low in (0, 1) and high == PERCENT)
+    return (low, high) if is_scale else None
 
 
 def _whole_range(spec: TaskSpec) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Findings about labels: classes without rows, one class for nearly all rows, scores that look like classes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +29,9 @@ def odd_labels(name: str, task: Task) -> Iterator[Finding]:
     if task.labels.kind == "score":
         for data in labelled.values():
             yield from _scores(name, task, data)
-    elif task.labels.kind != "text":
+    elif task.labels.kind == "choice":
+        yield from _options(name, labelled)
+    elif task.spec.label is not None:
         yield from _classes(name, replace(task, splits=labelled))
         if task.labels.kind == "multilabel":
             for data in labelled.values():
@@ -98,6 +100,19 @@ def _one_sided(name: str, classes: tuple[str, ...], counts_C: npt.NDArray[np.int
         yield Finding("warning", name, "train", "one_sided", sentence, (), count)
 
 
+def _options(name: str, splits: Mapping[str, Split]) -> Iterator[Finding]:
+    """Reports an index that is nearly always the right one: the model would learn the place instead of the text."""
+    for split in splits.values():
+        counts = np.bincount(split.labels[:, 0].astype(np.int64))
+        index, count = int(counts.argmax()), int(counts.max())
+        if count > ONE_SIDED * len(split) and len(split) > 1:
+            sentence = (
+                f"the right option has the index {index} in {in_percent(count, len(split))} of the rows; shuffle "
+            )
+            sentence += "the options of each row, unless their order means something"
+            yield Finding("warning", name, split.name, "one_sided", sentence, (), count)
+
+
 def _odd_classes(name: str, classes: tuple[str, ...], rows: int) -> Iterator[Finding]:
     numbers = all(NUMBER.fullmatch(value) for value in classes)
     if numbers and (len(classes) > MOST_NUMERIC_CLASSES or any("." in value for value in classes)):
@@ -122,7 +137,7 @@ def _scores(name: str, task: Task, split: Split) -> Iterator[Finding]:
         if rows > 1:
             yield finding("problem", "constant_score", f"every score is {low:g}: there is nothing to learn or to score")
         return
-    if high - low < NARROW * (space.high - space.low):
+    if space.bounded and high - low < NARROW * (space.high - space.low):
         given = f"[{space.low:g}, {space.high:g}]"
         yield finding("warning", "narrow_range", f"all scores are in [{low:g}, {high:g}], but `range` is {given}")
     if split.name != "train" or rows <= WHOLE_SCORES:

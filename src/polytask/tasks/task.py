@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask import seeds
+from polytask.kinds.names import EMPTY_LABEL
 from polytask.kinds.table import KINDS, kind_of, label_space
 from polytask.settings import RowSample, TaggerName, TaskSpec
 from polytask.tasks.caching import broken_rows, cached_part, cached_store
 from polytask.tasks.reading import open_for, warn_of_guess
-from polytask.tasks.rows import label_values, row_words
+from polytask.tasks.rows import label_values, row_texts, row_words
 from polytask.tasks.sources.source import BrokenRow
 from polytask.text.store import TokenStore
 from polytask.text.tagging import Tagger, TagIds, TagVocabulary
@@ -38,24 +39,29 @@ class Split:
     fingerprint: str
     store: TokenStore
     labels: npt.NDArray[np.int64] | npt.NDArray[np.float32]
-    """The labels as heads need them: the class's index, 0.0 or 1.0, or the score scaled to [0, 1]; 0 for plain text,
-    NO_LABEL in an unlabelled split."""
+    """The labels as heads need them (`Kind.targets`); NO_LABEL in an unlabelled split."""
     broken: tuple[BrokenRow, ...]
     """Rows that were left out, at most the first thousand."""
     num_broken: int
+    num_blank: int = 0
+    """Rows that were left out because their label is empty (`TaskSpec.skips_blanks`)."""
     tags: TagIds | None = None
     """The id of each token's word tag, for all tokens of the store; None without tags."""
 
     @property
     def is_labelled(self) -> bool:
-        """Whether its rows have labels. Plain text has none."""
+        """Whether its rows have labels in the file."""
         return self.spec.label is not None
 
     def __len__(self) -> int:
         return len(self.store)
 
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Returns the number of tokens of each example's texts: [N, W]."""
+        return self.store.lengths()
+
     def tokens(self, i: int) -> tuple[npt.NDArray[np.integer], ...]:
-        """Returns the ids of example i's text, or of its two texts, without special tokens."""
+        """Returns the ids of example i's texts, without special tokens."""
         return self.store.texts(i)
 
     def gather(self, indices: npt.ArrayLike) -> Texts:
@@ -81,16 +87,16 @@ class Split:
         row, stored = next(wanted, (None, 0))
         # The store has the dialect, so that it is not detected again; those of earlier versions have none.
         spec = replace(self.spec, **self.store.meta.get("dialect", {}))
-        columns = (*spec.text, *spec.label_columns) if kind.per_word else spec.text
-        for entry in open_for(spec, self.source).rows(columns):
+        columns = (*spec.text, *spec.label_columns) if kind.per_word else spec.input_columns
+        for entry in open_for(spec, self.source).rows(columns, needed=None if kind.per_word else spec.text):
             if isinstance(entry, BrokenRow) or entry[0] != row:
                 continue
-            label = kind.label(meta, stored) if self.is_labelled else None
             if kind.per_word:
                 text, words = row_words(*entry[1])
-                yield Example((text,), label, entry[0], words)
+                yield Example((text,), kind.label(meta, stored) if self.is_labelled else None, entry[0], words)
             else:
-                yield Example(tuple(map(str, entry[1])), label, entry[0])
+                texts = row_texts(spec, entry[1])
+                yield Example(texts, kind.label_of(meta, stored, texts) if self.is_labelled else None, entry[0])
             row, stored = next(wanted, (None, 0))
         if row is not None:
             raise UserError(f"{self.source}: the file has changed since its rows were read; start again")
@@ -131,6 +137,8 @@ class _Faults:
             if total > BROKEN_SHOWN:
                 counts = ", ".join(f"{count:,} in {source}" for source, count in self.counts.items())
                 lines.append(f"  ... and {total - BROKEN_SHOWN:,} more ({counts})")
+            if any(row.problem == EMPTY_LABEL for row in self.broken):
+                lines.append("`blank_labels: skip` leaves out rows whose label is empty, and no others")
         if lines:
             raise UserError("\n".join(lines))
 
@@ -227,6 +235,11 @@ class _Read:
         count: int = self.store.meta["num_broken"]
         return count
 
+    @property
+    def num_blank(self) -> int:
+        count: int = self.store.meta.get("num_blank", 0)
+        return count
+
     def with_chosen_rows(self, cache: Path) -> "_Read":
         """Keeps the rows that the task is trained on (`rows`), in their order."""
         chosen, usable = self.spec.rows, len(self.store)
@@ -251,7 +264,8 @@ class _Read:
         targets = kind.targets(labels, self.store.meta, stored)
         if name == "unlabelled":
             targets = np.full_like(targets, NO_LABEL)
-        return Split(name, self.spec, self.source, self.fingerprint, self.store, targets, self.broken, self.num_broken)
+        left_out = self.broken, self.num_broken, self.num_blank
+        return Split(name, self.spec, self.source, self.fingerprint, self.store, targets, *left_out)
 
 
 def _read_source(spec: TaskSpec, source: str, labels: LabelSpace | None, reading: _Reader) -> _Read:
@@ -265,8 +279,12 @@ def _read_source(spec: TaskSpec, source: str, labels: LabelSpace | None, reading
     store = cached_store(spec, opened, fingerprint, reader, reading.tokenizer, reading.cache, reading.tagger)
     read = _Read(spec, source, fingerprint, store, broken_rows(store, opened))
     if read.num_broken and spec.broken_rows == "stop":
-        reading.faults.broken += read.broken
-        reading.faults.counts[source] += read.num_broken
+        # Tasks that share rows find the same texts broken.
+        known = set(reading.faults.broken) if spec.share_rows is not None else set()
+        reading.faults.broken += [row for row in read.broken if row not in known]
+        reading.faults.counts[source] += read.num_broken - sum(row in known for row in read.broken)
     elif not len(store):
-        raise UserError(f"{source}: no usable row for task {spec.name!r}; the first broken row: {read.broken[0]}")
+        blank = f"{read.num_blank:,} rows have an empty label" if read.num_blank else ""
+        first = f"the first broken row: {read.broken[0]}" if read.broken else ""
+        raise UserError(f"{source}: no usable row for task {spec.name!r}; {blank or first}")
     return read

@@ -1,6 +1,5 @@
 """The rows that a task is trained on: its labelled rows, followed by the rows that only a teacher labels."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,8 +33,14 @@ class TrainingRows:
     def __len__(self) -> int:
         return len(self.labelled) + len(self.unlabelled)
 
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Returns the number of tokens of each example's texts: [N, W]."""
+        width = max(split.store.width for split in (self.labelled, self.unlabelled))
+        both = (self.labelled.lengths(), self.unlabelled.lengths())
+        return np.concatenate([np.pad(one, ((0, 0), (0, width - one.shape[1]))) for one in both])
+
     def tokens(self, index: int) -> tuple[npt.NDArray[np.integer], ...]:
-        """Returns the ids of one example's text, or of its two texts, without special tokens."""
+        """Returns the ids of one example's texts, without special tokens."""
         first = len(self.labelled)
         return self.labelled.tokens(index) if index < first else self.unlabelled.tokens(index - first)
 
@@ -43,21 +48,11 @@ class TrainingRows:
         """Returns the texts of several examples, with their tags."""
         indices_N = np.asarray(indices, dtype=np.int64)
         is_labelled_N = indices_N < len(self.labelled)
-        one = self.labelled.gather(indices_N[is_labelled_N]).concatenated(sys.maxsize)
-        other = self.unlabelled.gather(indices_N[~is_labelled_N] - len(self.labelled)).concatenated(sys.maxsize)
+        width = max(split.store.width for split in (self.labelled, self.unlabelled))  # they differ in options only
+        one = self.labelled.gather(indices_N[is_labelled_N]).widened(width)
+        other = self.unlabelled.gather(indices_N[~is_labelled_N] - len(self.labelled)).widened(width)
         places_N = np.argsort(np.argsort(~is_labelled_N, kind="stable"))
-        tags, words = (
-            None if own is None or more is None else np.concatenate([own, more])
-            for own, more in ((one.tags, other.tags), (one.words, other.words))
-        )
-        both = Texts(
-            np.concatenate([one.ids, other.ids]),
-            np.concatenate([one.starts_NW, other.starts_NW + len(one.ids)]),
-            np.concatenate([one.lengths_NW, other.lengths_NW]),
-            tags,
-            words,
-        )
-        return both.take(places_N)
+        return Texts.joined([one, other]).take(places_N)
 
     def examples(self) -> Iterator[Example]:
         """Reads the texts of all examples from their sources again, in order."""

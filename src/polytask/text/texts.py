@@ -1,13 +1,15 @@
 """The token ids of some examples in one array, so that many texts are packed with few operations. Knows ids only."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
 from polytask.text.masking import Ids
-from polytask.types import TokenizedExamples
+from polytask.types import SharedExamples, TokenizedExamples
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,23 @@ class Texts:
         starts_NW = self.starts_NW + (self.lengths_NW - lengths_NW if cut_start else 0)
         return replace(self, starts_NW=starts_NW, lengths_NW=lengths_NW)
 
+    def widened(self, width: int) -> "Texts":
+        """The same examples with empty texts behind their own, up to `width` texts each."""
+        missing = ((0, 0), (0, width - self.lengths_NW.shape[1]))
+        return replace(self, starts_NW=np.pad(self.starts_NW, missing), lengths_NW=np.pad(self.lengths_NW, missing))
+
+    def with_each_option(self) -> "Texts":
+        """Examples of a text and M options as M pairs each: the text and one of the options.
+
+        A missing option, which has no tokens, is a pair of two empty texts.
+        """
+        numbers = []
+        for numbers_NW in (self.starts_NW, self.lengths_NW):
+            text_NM, option_NM = np.broadcast_to(numbers_NW[:, :1], numbers_NW[:, 1:].shape), numbers_NW[:, 1:]
+            numbers.append(np.stack([text_NM, option_NM], axis=-1).reshape(-1, 2))
+        starts_P2, lengths_P2 = numbers
+        return Texts(self.ids, starts_P2, np.where(lengths_P2[:, 1:] > 0, lengths_P2, 0), self.tags)
+
     def concatenated(self, max_length: int, cut_start: bool = False) -> "Texts":
         """Truncate each text, and copy them all into an array without anything else."""
         lengths_NW = np.minimum(self.lengths_NW, max_length)
@@ -71,6 +90,23 @@ class Texts:
         tags, words = (None if numbers is None else numbers[sources] for numbers in (self.tags, self.words))
         return Texts(self.ids[sources], starts_NW, lengths_NW, tags, words)
 
+    @classmethod
+    def joined(cls, parts: "Sequence[Texts]") -> "Texts":
+        """The examples of all parts, one after another, in one array; with tags and words if all parts have them."""
+        parts = [part.concatenated(sys.maxsize) for part in parts]
+        firsts = [0, *accumulate(len(part.ids) for part in parts)]
+        tags, words = (
+            np.concatenate(known) if len(known := [one for one in numbers if one is not None]) == len(parts) else None
+            for numbers in ([part.tags for part in parts], [part.words for part in parts])
+        )
+        return cls(
+            np.concatenate([part.ids for part in parts]),
+            np.concatenate([part.starts_NW + first for part, first in zip(parts, firsts, strict=False)]),
+            np.concatenate([part.lengths_NW for part in parts]),
+            tags,
+            words,
+        )
+
     def __len__(self) -> int:
         return len(self.lengths_NW)
 
@@ -79,7 +115,7 @@ class Texts:
             yield tuple(self.ids[start : start + length] for start, length in zip(starts, lengths, strict=True))
 
 
-def texts_of(examples: TokenizedExamples, indices: npt.NDArray[np.integer]) -> Texts:
+def texts_of(examples: TokenizedExamples | SharedExamples, indices: npt.NDArray[np.integer]) -> Texts:
     """The texts of some examples, with their tags; at once if the examples are stored in one array."""
     gather = getattr(examples, "gather", None)
     texts: Texts = Texts.of([examples.tokens(i) for i in indices.tolist()]) if gather is None else gather(indices)

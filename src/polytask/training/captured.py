@@ -246,7 +246,7 @@ class CapturedSteps:
         trained = kind in ("all", "losses")
         reported = [("losses", name) for name in losses if trained]
         reported += [("penalties", name) for name in (*penalties, pulled) if name is not None]
-        self._facts[key] = PassFacts(reported, sum(map(len, outputs.values())) if trained else 0)
+        self._facts[key] = PassFacts(reported, stream.layout.num_examples(outputs.values()) if trained else 0)
         return torch.stack([value.detach().float() for value in (*losses.values(), *penalties.values())]), pulls
 
     def _pulls(self, forward: Pass) -> tuple[str | None, list[Pull]]:

@@ -1,10 +1,10 @@
 """The order of the training examples, and the streams they are packed into. Knows indices and ids; knows no model.
 
 Each task goes through its examples in an order that depends on (seed, task, epoch of the task), so the whole state is
-the number of examples drawn per task, and the memory.
+the number of examples drawn per task, and the memory. Tasks that share rows (`SharedFeed`) have one order together.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -19,10 +19,10 @@ from polytask.samplers.base import ExampleOrder
 from polytask.stream import Stream
 from polytask.text.packing import InputFormat, Packer, Part
 from polytask.text.sequences import Sequences
-from polytask.text.texts import texts_of
+from polytask.text.texts import Texts, texts_of
 from polytask.text.windows import WindowedExamples, with_words
 from polytask.training.memory import Memory
-from polytask.types import Draw, TokenizedExamples, has_label
+from polytask.types import Draw, SharedExamples, TokenizedExamples, has_label
 
 AHEAD = 1024
 """How many examples of a task are turned into sequences at once."""
@@ -57,47 +57,48 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class _Chosen:
-    """Examples of one task, by index."""
+class SharedFeed:
+    """The training examples of tasks that share rows, and how they are encoded."""
 
-    task: str
+    examples: SharedExamples
+    passes: Sequence[tuple[str, ...]]
+    """The tasks in groups that one pass of the encoder can serve; a single task has a pass over its own examples."""
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Examples of one source, by index: of a task, or of tasks that share rows."""
+
+    source: str
+    tasks: tuple[str, ...]
+    """The tasks whose heads read them: the source itself, or tasks of the group."""
     indices: Sequence[int]
     number: int
     """Counts the examples, so that masking differs from epoch to epoch."""
     in_order: bool = False
-    """Whether they are the next examples of the task's order, from its `number`-th on."""
+    """Whether they are the next examples of the source's order, from its `number`-th on."""
+
+    @classmethod
+    def of_task(cls, task: str, indices: Sequence[int], number: int, in_order: bool = False) -> "_Chosen":
+        return cls(task, (task,), indices, number, in_order)
 
 
 @dataclass(frozen=True)
 class _Ahead:
-    """Examples of one epoch of a task, in its order, whose sequences are made together because that is faster."""
+    """Examples of one epoch of a source, in its order, whose sequences are made together because that is faster."""
 
     first: int
     """Number of the first example, counted from the start of the run."""
     sequences: Sequences
     per_example: int
     """Number of sequences of an example; of texts, if they have windows."""
-    labels: npt.NDArray[Any]
-    windows_M: npt.NDArray[np.int64] | None
-    """The number of windows of each text (`Part.windows_M`); each window is a sequence."""
 
-    @cached_property
-    def _starts_M1(self) -> npt.NDArray[np.int64]:
-        """The first sequence of each text, and the end."""
-        assert self.windows_M is not None
-        return np.concatenate([[0], self.windows_M.cumsum()])
-
-    def part(self, task: str, first: int, count: int) -> Part | None:
-        """Some of the examples, if they are all here."""
+    def some(self, first: int, count: int) -> Sequences | None:
+        """The sequences of some of the examples, if they are all here."""
         start, end = first - self.first, first - self.first + count
-        if start < 0 or end > len(self.labels):
+        if start < 0 or end * self.per_example > self.sequences.num_texts:
             return None
-        start_M, end_M = start * self.per_example, end * self.per_example
-        labels = self.labels[start:end]
-        if self.windows_M is None:
-            return Part(task, self.sequences.slice(start_M, end_M), labels=labels)
-        sequences = self.sequences.slice(int(self._starts_M1[start_M]), int(self._starts_M1[end_M]))
-        return Part(task, sequences, labels=labels, windows_M=self.windows_M[start_M:end_M])
+        return self.sequences.slice(start * self.per_example, end * self.per_example)
 
 
 class Feed:
@@ -112,6 +113,7 @@ class Feed:
         formats: Mapping[str, InputFormat] | None = None,
         teacher_outputs: Mapping[str, Tensor] | None = None,
         memory: Memory | None = None,
+        shared: Mapping[str, SharedFeed] | None = None,
     ) -> None:
         self.packer = packer
         self.seed = seed
@@ -122,12 +124,17 @@ class Feed:
         """The outputs of each task's teacher for its examples, in their order."""
         self.memory = memory
         self.use_teachers(teacher_outputs or {})
-        self.given = dict.fromkeys(examples, 0)
-        """The number of examples drawn per task."""
+        self.shared = shared or {}
+        """The groups of tasks that share rows, by name. `examples` has the labelled rows of each of these tasks too."""
+        sharing = {task for group in self.shared.values() for task in group.examples.tasks}
+        sizes = {task: len(own) for task, own in self.examples.items() if task not in sharing}
+        sizes |= {name: len(group.examples) for name, group in self.shared.items()}
+        self.given = dict.fromkeys(sizes, 0)
+        """The number of examples drawn per task, or per group of tasks that share rows."""
         self.sampled: dict[str, Sequence[int]] = {}
         """By task: the examples that `sample` draws from, if not from all."""
-        self.order = ExampleOrder({task: len(own) for task, own in self.examples.items()}, seed)
-        self._ahead: dict[str, _Ahead] = {}
+        self.order = ExampleOrder(sizes, seed)
+        self._ahead: dict[tuple[str, InputFormat], _Ahead] = {}
 
     def _windows(self, task: str, examples: TokenizedExamples) -> TokenizedExamples:
         """Return the examples, or the windows of long texts if the task has an output for each word."""
@@ -145,15 +152,24 @@ class Feed:
     def next_batch(self, draws: Sequence[Draw], per_task_gradients: bool = False, static_shape: bool = False) -> Batch:
         """Pack the next examples of these tasks; with `per_task_gradients`, also each task in its own stream."""
         number = sum(self.given.values())  # different for every batch of a run
-        own = []
+        own: list[_Chosen] = []
+        by_task: list[_Chosen] = []
         for draw in draws:
-            first = self.given[draw.task]
-            own.append(_Chosen(draw.task, self.next_indices(draw), first, in_order=True))
-        remembered = self._draw_memory([chosen.task for chosen in own], sum(draw.count for draw in draws), number)
+            first, indices = self.given[draw.task], self.next_indices(draw)
+            if draw.task in self.shared:
+                group = self.shared[draw.task]
+                own += self._of_group(draw.task, group.passes, indices, first, static_shape)
+                by_task += self._of_group(draw.task, [(t,) for t in group.examples.tasks], indices, first, static_shape)
+            else:
+                own.append(_Chosen.of_task(draw.task, indices, first, in_order=True))
+                by_task.append(own[-1])
+        tasks = [task for chosen in own for task in chosen.tasks]
+        remembered = self._draw_memory(tasks, sum(draw.count for draw in draws), number)
         plan = self.memory.plan if self.memory is not None else None
         if self.memory is not None:
             for chosen in own:
-                self.memory.observe(chosen.task, self._labelled(chosen.task, chosen.indices))
+                for task in chosen.tasks:
+                    self.memory.observe(task, self._own_labelled(task, chosen))
         together = [*own, *remembered] if plan is not None and plan.trained else own
         pack = partial(self._stream, static_shape=static_shape)
         if not per_task_gradients:
@@ -161,9 +177,35 @@ class Feed:
         groups = [remembered] if plan is not None and plan.one_gradient else [[chosen] for chosen in remembered]
         return Batch(
             partial(pack, together),
-            [partial(pack, [chosen]) for chosen in own],
+            [partial(pack, [chosen]) for chosen in by_task],
             [partial(pack, group) for group in groups if group],
         )
+
+    def _of_group(
+        self, name: str, passes: Sequence[tuple[str, ...]], indices: Sequence[int], number: int, static_shape: bool
+    ) -> list[_Chosen]:
+        """Choose the examples of each pass over shared rows, for the tasks that have a label of some of them.
+
+        A pass of a single task needs only the task's own examples. In streams of static shape it has all of them, so
+        that the number of examples does not change from step to step.
+        """
+        examples = self.shared[name].examples
+        own = {task: [i for i in examples.indices[task][indices].tolist() if i >= 0] for task in examples.tasks}
+        chosen = []
+        for tasks in passes:
+            labelled = tuple(task for task in tasks if own[task])
+            if len(tasks) == 1 and labelled and not static_shape:
+                chosen.append(_Chosen.of_task(tasks[0], own[tasks[0]], number))
+            elif labelled:
+                chosen.append(_Chosen(name, labelled, indices, number, in_order=True))
+        return chosen
+
+    def _own_labelled(self, task: str, chosen: _Chosen) -> list[int]:
+        """The chosen examples that have a label of the task, as indices of the task's own examples."""
+        if chosen.source not in self.shared:
+            return self._labelled(task, chosen.indices)
+        own = self.shared[chosen.source].examples.indices[task][np.asarray(chosen.indices, dtype=np.int64)]
+        return [i for i in own.tolist() if i >= 0]
 
     def _labelled(self, task: str, indices: Sequence[int]) -> list[int]:
         """Leave out the examples that only a teacher labels."""
@@ -175,64 +217,64 @@ class Feed:
         if self.memory is None:
             return []
         each = self.memory.plan.batch or count
-        return [_Chosen(task, self.memory.draw(task, each, number), number) for task in self.memory.others(tasks)]
+        others = self.memory.others(tasks)
+        return [_Chosen.of_task(task, self.memory.draw(task, each, number), number) for task in others]
 
     def _stream(self, chosen: Sequence[_Chosen], static_shape: bool = False) -> Stream:
         stream = self.packer.pack([self._part(one) for one in chosen], static_shape=static_shape)
         if not self.teacher_outputs:
             return stream
         outputs = {
-            one.task: self.teacher_outputs[one.task][list(one.indices)]
+            one.source: self.teacher_outputs[one.source][list(one.indices)]
             for one in chosen
-            if one.task in self.teacher_outputs
+            if one.source in self.teacher_outputs
         }
         outputs |= {task: with_words(outputs[task], len(w[0])) for task, w in stream.words.items() if task in outputs}
         return replace(stream, teacher_outputs=outputs)
 
     def _part(self, chosen: _Chosen) -> Part:
-        task, number, indices = chosen.task, chosen.number, chosen.indices
-        form = self.formats.get(task, InputFormat())
-        part = None
+        task, *others = chosen.tasks
+        source, number, form = chosen.source, chosen.number, self.formats.get(task, InputFormat())
+        indices = np.array(chosen.indices, dtype=np.int64)
+        labels = {one: self._labels(source, one)[indices] for one in chosen.tasks}
+        sequences = None
         if chosen.in_order and form.mask_share is None:
-            part = self._part_ahead(task, form, number, len(indices))
-        if part is None:
+            sequences = self._sequences_ahead(chosen, form)
+        if sequences is not None:
+            part = Part(task, sequences, labels=labels[task])
+        else:
             # The number differs for every example of every epoch, so that every epoch masks other tokens.
             rngs = seeds.generators(self.seed, "mask", task, numbers=range(number, number + len(indices)))
-            part = self._new_part(task, form, np.array(indices, dtype=np.int64), rngs)
-        return part
+            part = self.packer.part(task, self._texts(source, indices), form, labels[task], rngs)
+        return replace(part, others={one: labels[one] for one in others})
 
-    def _part_ahead(self, task: str, form: InputFormat, first: int, count: int) -> Part | None:
-        """The examples of a task from its `first`-th on, if they are all of one epoch."""
-        ahead = self._ahead.get(task)
-        part = None if ahead is None else ahead.part(task, first, count)
-        if part is not None:
-            return part
-        epoch, place = divmod(first, len(self.examples[task]))
-        indices = self.order.of_epoch(task, epoch)[place : place + max(AHEAD, 2 * count)]
-        all_parts = self._new_part(task, form, indices)
-        sequences = self.packer.sequences_of(all_parts)
-        assert all_parts.labels is not None
-        windows_M = all_parts.windows_M
-        per_example = len(sequences if windows_M is None else windows_M) // len(indices)
-        self._ahead[task] = _Ahead(first, sequences, per_example, all_parts.labels, windows_M)
-        return self._ahead[task].part(task, first, count)
+    def _sequences_ahead(self, chosen: _Chosen, form: InputFormat) -> Sequences | None:
+        """The sequences of a source's next examples, if they are all of one epoch."""
+        source, first, count = chosen.source, chosen.number, len(chosen.indices)
+        ahead = self._ahead.get((source, form))
+        sequences = None if ahead is None else ahead.some(first, count)
+        if sequences is not None:
+            return sequences
+        epoch, place = divmod(first, self.order.sizes[source])
+        indices = self.order.of_epoch(source, epoch)[place : place + max(AHEAD, 2 * count)]
+        part = self.packer.part(chosen.tasks[0], self._texts(source, indices), form)
+        all_sequences = self.packer.sequences_of(part)
+        ahead = _Ahead(first, all_sequences, all_sequences.num_texts // len(indices))
+        self._ahead[source, form] = ahead
+        return ahead.some(first, count)
 
-    def _new_part(
-        self,
-        task: str,
-        form: InputFormat,
-        indices: npt.NDArray[np.integer],
-        rngs: Iterable[np.random.Generator] = (),
-    ) -> Part:
-        examples = self.examples[task]
-        return self.packer.part(task, texts_of(examples, indices), form, examples.labels[indices], rngs)
+    def _texts(self, source: str, indices: npt.NDArray[np.integer]) -> Texts:
+        return texts_of(self.shared[source].examples if source in self.shared else self.examples[source], indices)
+
+    def _labels(self, source: str, task: str) -> npt.NDArray[Any]:
+        return self.shared[source].examples.labels_of[task] if source in self.shared else self.examples[task].labels
 
     def draw(self, task: str, count: int, *names: str | int) -> Stream:
         """Draw examples of a task by (seed, names, task), without replacement and without advancing its order."""
         size = len(self.examples[task])
         rng = seeds.generator(self.seed, *names, task)
         indices = rng.choice(size, min(count, size), replace=False).tolist()
-        return self._stream([_Chosen(task, indices, self.given[task])])
+        return self._stream([_Chosen.of_task(task, indices, self.given.get(task, 0))])
 
     def sample(self, task: str, count: int) -> Iterator[Stream]:
         """Yield up to `count` labelled examples of a task, each in its own stream, drawn by (seed, task)."""
@@ -241,7 +283,7 @@ class Feed:
             allowed = set(self.sampled[task])
             order = [index for index in order if index in allowed]
         for number, index in enumerate(self._labelled(task, order)[:count]):
-            yield self._stream([_Chosen(task, [index], number)])
+            yield self._stream([_Chosen.of_task(task, [index], number)])
 
     def next_indices(self, draw: Draw) -> list[int]:
         """Return the task's next examples; a new epoch of the task may start within a batch."""

@@ -37,7 +37,8 @@ def freeze(
         elif not any(p.requires_grad for p in [*own, *model.encoder.parameters()]):
             raise UserError(
                 f"train.parts: {settings.parts}: the head of task {task} has no parameters, so nothing of it would be "
-                "trained; use train.parts: all, or another head"
+                "trained; use train.parts: all (to add a task, `add: {guarantee: measured}`), an adapter, or another "
+                "head"
             )
 
 

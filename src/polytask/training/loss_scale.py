@@ -14,15 +14,15 @@ def even_scale(head: Head, loss: Loss | None, labels: Tensor, batch_size: int) -
     """Return `1 / L0`, with L0 the task's loss for outputs that ignore the texts (`Head.uninformed_outputs`).
 
     L0 is log C for C classes and log 2 for yes_no, the variance of the scores, the log of the vocabulary for masked
-    tokens, and the log of the batch size for simcse, which compares the texts of a batch. A task's own loss is used if
-    it has one.
+    tokens, and the log of the batch size for simcse and match, which compare the texts of a batch. A task's own loss is
+    used if it has one.
 
     Paper: Chen et al., "GradNorm", 2018: its loss ratio, with log C as the initial loss of C classes, but without its
     learned weights.
     """
     rows = (
         labels[:batch_size]
-        if head.labels.kind == "text"
+        if not head.kind.has_labels
         else labels[:: 1 + len(labels) * head.num_outputs // MAX_OUTPUTS]
     )
     outputs = head.uninformed_outputs(rows)

@@ -22,8 +22,10 @@ class Objective:
     regularizers: Mapping[str, Regularizer] = field(default_factory=dict)
     losses: Mapping[str, Loss] = field(default_factory=dict)
     """The losses of the tasks whose recipe names one; the other tasks use their head's own loss."""
+    taught: frozenset[str] = frozenset()
+    """Tasks that have examples without a label, which only a teacher labels: the loss of their labels is 0."""
     partly_labelled: frozenset[str] = frozenset()
-    """Tasks that have examples without a label, for which the loss of the labels is 0."""
+    """Tasks that share rows which have no label of theirs: the mean is over the rows with a label."""
     temperature: float = 1.0
     """The temperature of the teachers' and the model's probabilities in distillation."""
     teacher_weights: Mapping[str, float] = field(default_factory=dict)
@@ -50,11 +52,11 @@ class Objective:
 
     def _label_loss(self, head: Head, outputs: Tensor, labels: Tensor) -> Tensor:
         named = self.losses.get(head.task)
-        if head.task not in self.partly_labelled:
+        if head.task not in self.taught | self.partly_labelled:
             return head.loss(outputs, labels) if named is None else named(outputs, labels)
         given = labels.clamp(min=0)  # any label in place of NO_LABEL: these examples are left out
         terms = label_terms(outputs, given, head.labels.kind_name) if named is None else named.terms(outputs, given)
-        return mean_of_labelled(*terms, has_label(labels))
+        return mean_of_labelled(*terms, has_label(labels), of_all=head.task in self.taught)
 
     def penalties(
         self, model: MultiTaskModel, forward: Pass, of_weights: bool | None = None, *, without: str | None = None

@@ -127,7 +127,7 @@ class StepTotals:
 
     def add(self, forward: Pass, losses: Mapping[str, Tensor]) -> None:
         self.tokens += len(forward.stream.token_ids_T)
-        self.examples += sum(map(len, forward.outputs.values()))
+        self.examples += forward.stream.layout.num_examples(forward.outputs.values())
         _append(self.losses, losses)
 
     def add_penalties(self, penalties: Mapping[str, Tensor]) -> None:

@@ -12,6 +12,7 @@ from polytask.disk.json_files import read_json
 from polytask.disk.writable import check_target
 from polytask.evaluation.comparison.records import MEAN
 from polytask.evaluation.metrics import check_metric
+from polytask.kinds.table import KINDS
 from polytask.recipe.reading import recipe_from, with_value
 from polytask.recipe.records import SELECT_WORDS, Recipe, recipe_to_mapping
 from polytask.runs.prepare import prepare
@@ -101,7 +102,11 @@ class TunePlan:
 def tuned_tasks(recipe: Recipe) -> list[str]:
     """Returns the tasks whose scores count: all with labels that are trained, or that `train.select` names."""
     tasks = recipe.tasks.values()
-    return [task.name for task in tasks if task.kind != "text" and (task.trained or task.name == _selected(recipe))]
+    return [
+        task.name
+        for task in tasks
+        if KINDS[task.kind].has_predictions and (task.trained or task.name == _selected(recipe))
+    ]
 
 
 def _selected(recipe: Recipe) -> str | None:
@@ -132,7 +137,7 @@ def make_plan(
     if not tuned_tasks(recipe):
         raise UserError("tune: all trained tasks are plain text, which has no predictions to compare")
     for task in recipe.tasks.values():
-        if task.kind != "text":
+        if KINDS[task.kind].has_predictions:
             check_metric(task.metric, task.kind, f"recipe: tasks.{task.name}.metric")
     prepare(recipe)  # raises all errors in the data
     _check_folder(folder, _identity(recipe, fields, hold_back))

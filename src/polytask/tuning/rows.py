@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from polytask.disk.atomic import write_atomically
+from polytask.kinds.table import KINDS
 from polytask.recipe.records import Recipe
 from polytask.settings import TaskSpec
 from polytask.tasks.reading import open_for
@@ -38,7 +39,7 @@ def divide_rows(recipe: Recipe, hold_back: HoldBack, folder: Path) -> tuple[dict
 
     The final runs score the held-back rows as their test split. The search's runs have no test split.
     """
-    tasks = [task for task in recipe.tasks.values() if task.kind != "text"]
+    tasks = [task for task in recipe.tasks.values() if KINDS[task.kind].has_predictions]
     search: dict[str, Any] = {f"tasks.{task.name}.test": None for task in tasks}
     if hold_back == "test":
         missing = [task.name for task in tasks if task.test is None]

@@ -33,12 +33,14 @@ class TaskData:
     name: str
     kind: LabelKind
     classes: int
-    """The number of classes (2 for yes_no); not used for scores."""
+    """The number of classes (2 for yes_no); not used for scores and options."""
     metric: str
     gold: Array
-    """[N]: class numbers, 0 / 1, or scores; [N, C] of 0 / 1 for several classes per row; [N, 3, C] counts for tags."""
+    """[N]: class numbers, 0 / 1, scores, or indices of options; [N, C] of 0 / 1 for several classes per row; [N, 3, C]
+    counts for tags; ones for kind match."""
     predictions: Mapping[str, Array]
-    """For each variant [S, N], or [S, N, C]: a row for each seed, in the order of the study's seeds."""
+    """For each variant [S, N], or [S, N, C]: a row for each seed, in the order of the study's seeds. Ranks for kind
+    match."""
 
     def __post_init__(self) -> None:
         check_metric(self.metric, self.kind, f"task {self.name}: metric")
@@ -52,7 +54,10 @@ class TaskData:
                     f"task {self.name}, variant {variant}: predictions must be {['seeds', *self.gold.shape]},"
                     f" found {predicted.shape}"
                 )
-            if self.kind not in ("score", "tokens") and not ((predicted >= 0) & (predicted < self.classes)).all():
+            if (
+                self.kind in ("classes", "yes_no", "multilabel")
+                and not ((predicted >= 0) & (predicted < self.classes)).all()
+            ):
                 raise ValueError(f"task {self.name}, variant {variant}: classes must be in [0, {self.classes - 1}]")
 
     @classmethod

@@ -1,0 +1,64 @@
+"""Scores with and without a range: what heads learn, and what is predicted."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from polytask.kinds.names import LabelProblem
+from polytask.kinds.table import KINDS
+from polytask.settings import TaskSpec
+from polytask.types import LabelSpace
+
+KIND = KINDS["score"]
+PRICES = np.array([120.0, 80.0, 400.0, -30.0, 95.5])
+
+
+def spec(**more: Any) -> TaskSpec:
+    return TaskSpec("t", "score", ("text",), "label", "train.csv", "dev.csv", **more)
+
+
+def space(scores: np.ndarray, **more: Any) -> LabelSpace:
+    return KIND.space(spec(**more), {}, 0, scores)
+
+
+def test_without_a_range_targets_are_standardized_scores() -> None:
+    labels = space(PRICES)
+    assert not labels.bounded
+    targets = KIND.targets(labels, {}, PRICES)
+    np.testing.assert_allclose(targets, (PRICES - PRICES.mean()) / PRICES.std(), rtol=1e-5)
+    np.testing.assert_allclose(KIND.for_metrics(targets, labels), PRICES, rtol=1e-5)
+
+
+def test_without_a_range_predictions_are_not_limited() -> None:
+    labels = space(PRICES)
+    outputs = torch.tensor([-3.0, 0.0, 1.0, 7.5])
+    expected = PRICES.mean() + outputs.numpy() * PRICES.std()
+    assert [label for label, _ in KIND.decode(outputs, labels)] == pytest.approx(expected.tolist())
+    assert KIND.predicted(outputs, labels).tolist() == outputs.tolist()
+
+
+def test_with_a_range_predictions_stay_in_it() -> None:
+    labels = space(PRICES, range=(-100.0, 500.0))
+    assert labels.bounded
+    assert [label for label, _ in KIND.decode(torch.tensor([-3.0, 0.5, 7.5]), labels)] == [-100, 200, 500]
+
+
+@pytest.mark.parametrize("scores", [[3.0, 3.0, 3.0], [0.0, 0.0], [1e9], []])
+def test_scores_that_are_all_the_same_or_missing_have_a_usable_scale(scores: list[float]) -> None:
+    labels = space(np.array(scores))
+    assert labels.high - labels.low == 1
+    assert np.isfinite(KIND.targets(labels, {}, np.array(scores))).all()
+
+
+@pytest.mark.parametrize("value", ["-1e6", 12, " 3.5 ", 1e300])
+def test_any_number_is_a_label(value: object) -> None:
+    assert KIND.reader(spec()).read(value) == float(str(value))
+
+
+@pytest.mark.parametrize("value", ["inf", "-Infinity", math.inf, "1_000", "cheap", "1e999"])
+def test_what_is_no_number_is_refused(value: object) -> None:
+    with pytest.raises(LabelProblem, match=r"not a number; expected a number$"):
+        KIND.reader(spec()).read(value)
