@@ -29,7 +29,7 @@ WINDOWS = [
 def has_windows(method: type[Head]) -> bool:
     """Whether the head encodes each text by itself, and reads one vector of it."""
     head = method("t", SPACES[method.kinds[0]], 32)  # type: ignore[arg-type, call-arg]
-    alone = method.reading == "separate" or 1 in method.texts
+    alone = method.reading == "separate" or (method.reading == "joined" and 1 in method.texts)
     return alone and head.pooling is not None and head.copies == 1 and head.mask_share is None
 
 

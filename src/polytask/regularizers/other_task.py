@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from polytask.stream import Layout, Reading
 
 if TYPE_CHECKING:
-    from polytask.heads.base import Head
     from polytask.model import MultiTaskModel
 
 
@@ -23,14 +22,16 @@ def readable_layouts(model: "MultiTaskModel", layout: Layout, task: str) -> Iter
         yield as_task(layout, k)
         return
     parts = {layout.sequence_ranges[other]: other for other in reversed(layout.tasks)}  # tasks may share sequences
-    readable = [one for one in sorted(parts.values()) if _can_read(reading, model.head(model.tasks[one]))]
+    readable = [one for one in sorted(parts.values()) if reading in ("joined", _whole_texts(model, one))]
     for other in readable:
         if reading != "options" or layout.options[other] == layout.options[readable[0]]:
             yield _with_range(layout, k, layout.sequence_ranges[other], layout.token_ranges[other], other)
 
 
-def _can_read(reading: Reading, other: "Head") -> bool:
-    return reading == "joined" or (reading == other.reading and other.windows is None)
+def _whole_texts(model: "MultiTaskModel", k: int) -> Reading | None:
+    """The sequences of task k's examples; None if they are windows, which are only parts of texts."""
+    head = model.head(model.tasks[k])
+    return head.reading if head.windows is None else None
 
 
 def as_task(layout: Layout, k: int) -> Layout:
