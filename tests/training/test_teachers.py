@@ -91,7 +91,10 @@ def test_the_first_step_uses_only_the_teachers(
     session.feed.given[task] -= draw.count
     examples = list(again.prepared.tasks[task].splits["train"].examples())
     texts = [examples[i].texts[0] for i in session.feed.next_indices(draw)]
-    predictions = [polytask.load(folder).predict(task, texts) for folder in teachers]
+    models = [polytask.load(folder) for folder in teachers]
+    for model in models:
+        model.bundle.temperatures.clear()  # a student learns the outputs as they are, without calibration
+    predictions = [model.predict(task, texts) for model in models]
     all_probabilities = [[list((one.probabilities or {}).values()) for one in said] for said in predictions]
     probabilities = torch.tensor(all_probabilities).mean(0)
     session.model.train()
