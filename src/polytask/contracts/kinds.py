@@ -1,5 +1,6 @@
-"""Properties of kinds of labels, on the labels that a kind gives as `examples`."""
+"""Properties of kinds of labels, on labels as files write them: those that a kind of a plug-in gives as `examples`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,10 +10,10 @@ import torch
 from torch import Tensor
 
 from polytask.contracts.claims import require, require_close, require_finite
-from polytask.kinds.base import Array, Form, Kind
+from polytask.kinds.base import Array, Form, Kind, LabelReader
 from polytask.kinds.table import label_space
 from polytask.settings import TaskSpec
-from polytask.types import LabelSpace
+from polytask.types import NO_LABEL, LabelSpace
 
 FEWEST = 6
 
@@ -37,7 +38,7 @@ class Subject:
         """The label space, what the reader says about its numbers, and the stored numbers."""
         require(len(self.written) >= FEWEST, f"`examples` must be {FEWEST} or more labels, found {len(self.written)}")
         reader = self.kind.reader(self.spec, None, self.written)
-        stored = np.array([reader.read(value) for value in self.written])
+        stored = self.stored(reader, self.written)
         return label_space(self.spec, reader.meta, 0, stored), reader.meta, stored
 
     @property
@@ -53,9 +54,22 @@ class Subject:
     def target_tensor(self) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(self.targets))
 
+    def stored(self, reader: LabelReader, values: Sequence[Any]) -> Array:
+        """The numbers of labels. The tags of words are separated by spaces; the words are one character each."""
+        if not self.kind.per_word:
+            return np.array([reader.read(value) for value in values])
+        words = [[(2 * i, 2 * i + 1) for i in range(len(value.split()))] for value in values]
+        rows = [reader.read_words(places, value) for places, value in zip(words, values, strict=True)]
+        width = max(map(len, rows))
+        return np.array([row + [NO_LABEL] * (width - len(row)) for row in rows])
+
     def outputs(self, seed: int = 0) -> Tensor:
         torch.manual_seed(seed)
-        return self.kind.squeeze(torch.randn(len(self.written), self.kind.num_outputs(self.labels)))
+        outputs = self.kind.num_outputs(self.labels)
+        if not self.kind.per_word:
+            return self.kind.squeeze(torch.randn(len(self.written), outputs))
+        is_word = (self.target_tensor != NO_LABEL).float()[..., None]
+        return torch.cat([torch.randn(*self.targets.shape, outputs) * is_word, is_word], -1)
 
 
 # --- labels in files --------------------------------------------------------------------------------------------------
@@ -63,8 +77,9 @@ def labels_and_targets_are_the_same_in_two_forms(subject: Subject) -> None:
     """Labels of files and what heads learn are the same in two forms."""
     kind, (labels, meta, stored) = subject.kind, subject.read
     written = [kind.label(meta, number) for number in stored.tolist()]
-    numbers, targets = kind.numbers(written, labels.classes), kind.for_metrics(subject.targets, labels)
-    require(len(targets) == len(subject.written), "targets must have one row for each label")
+    require(len(subject.targets) == len(subject.written), "targets must have one row for each label")
+    numbers, _ = kind.compared_values(written, written, labels.classes)
+    targets, _ = kind.compared(subject.targets, subject.targets, labels)
     same = np.shape(numbers) == np.shape(targets) and np.allclose(numbers, targets, atol=1e-6)
     require(same, "`numbers` of the labels that `label` returns must be `for_metrics` of the targets")
     counts = kind.class_counts(labels, subject.targets)
@@ -74,14 +89,17 @@ def labels_and_targets_are_the_same_in_two_forms(subject: Subject) -> None:
 def targets_have_the_form(subject: Subject) -> None:
     """Targets, outputs and predicted labels have the type and the shape of the built-in kind that `form` names."""
     targets, labels, form = subject.targets, subject.labels, subject.form
-    dtype = np.int64 if form == "classes" else np.float32
+    dtype = np.int64 if form in ("classes", "tokens") else np.float32
     require(targets.dtype == dtype, f"targets must be {np.dtype(dtype).name}, found {targets.dtype.name}")
-    shape = (len(targets), len(labels.classes)) if form == "multilabel" else (len(targets),)
+    rows, classes = len(targets), len(labels.classes)
+    one, width = (rows,), targets.shape[-1]
+    shape = {"multilabel": (rows, classes), "tokens": (rows, width)}.get(form, one)
     require(targets.shape == shape, f"targets must have the shape {shape}, found {targets.shape}")
-    outputs = (len(targets), len(labels.classes)) if form in ("classes", "multilabel") else (len(targets),)
+    per_class = (rows, classes)
+    outputs = {"classes": per_class, "multilabel": per_class, "tokens": (rows, width, classes + 1)}.get(form, one)
     found = tuple(subject.outputs().shape)
     require(found == outputs, f"outputs must have the shape {outputs}, found {found}: see num_outputs and squeeze")
-    wanted = {"score": float, "multilabel": tuple}.get(form, str)
+    wanted = {"score": float, "multilabel": tuple, "tokens": tuple}.get(form, str)
     for label, _ in subject.kind.decode(subject.outputs(), labels):
         require(isinstance(label, wanted), f"decode must return labels of type {wanted.__name__}, found {label!r}")
 
@@ -90,7 +108,7 @@ def a_known_label_space_gives_the_same_targets(subject: Subject) -> None:
     """Another file of the same task has the same targets for the same labels."""
     labels, _, _ = subject.read
     reader = subject.kind.reader(subject.spec, labels, ())
-    numbers = np.array([reader.read(value) for value in reversed(subject.written)])
+    numbers = subject.stored(reader, subject.written[::-1])
     targets = subject.kind.targets(labels, reader.meta, numbers)
     require(np.array_equal(targets[::-1], subject.targets), "with a known label space the targets differ")
 
@@ -99,12 +117,13 @@ def a_known_label_space_gives_the_same_targets(subject: Subject) -> None:
 def the_loss_is_the_mean_of_the_examples_losses(subject: Subject) -> None:
     """The loss is the mean of the examples' losses, and outputs that ignore the texts have a loss above 0."""
     kind, targets, outputs = subject.kind, subject.target_tensor, subject.outputs()
-    losses_B = kind.losses(outputs, targets)
+    losses_B, weights_B = kind.terms(outputs, targets)
     shape = tuple(losses_B.shape)
     require(shape == (len(targets),), f"losses must have one number per example, found the shape {shape}")
     loss = kind.loss(outputs, targets)
     require_finite(loss, "the loss")
-    require_close(losses_B.mean(), loss, "`loss` must be the mean of `losses`", atol=1e-5, rtol=1e-5)
+    mean = losses_B.sum() / weights_B.sum()
+    require_close(mean, loss, "`loss` must be the mean of `losses`", atol=1e-5, rtol=1e-5)
     uninformed = kind.uninformed(targets, kind.num_outputs(subject.labels))
     require(uninformed.shape == outputs.shape, f"`uninformed` must have the shape {tuple(outputs.shape)}")
     require(kind.loss(uninformed, targets) > 0, "the loss of outputs that ignore the texts must be above 0")
@@ -151,8 +170,9 @@ def decoded_predictions_are_the_predicted_numbers(subject: Subject) -> None:
     """Decoded predictions are the predicted numbers, with a probability for every class if there are classes."""
     kind, labels, outputs = subject.kind, subject.labels, subject.outputs()
     decoded = kind.decode(outputs, labels)
-    numbers = kind.numbers([label for label, _ in decoded], labels.classes)
-    predicted = kind.for_metrics(kind.predicted(outputs, labels), labels)
+    written, numbers_N = [label for label, _ in decoded], kind.predicted(outputs, labels)
+    numbers, _ = kind.compared_values(written, written, labels.classes)
+    predicted, _ = kind.compared(numbers_N, numbers_N, labels)
     require(np.allclose(numbers, predicted, atol=1e-5), "decode and predicted do not agree")
     has_none = kind.probabilities(outputs, labels) is None
     for _, probabilities in decoded:
@@ -163,6 +183,8 @@ def decoded_predictions_are_the_predicted_numbers(subject: Subject) -> None:
 
 def neighbours_with_one_label_predict_it(subject: Subject) -> None:
     """Training rows that all have one label vote for it."""
+    if subject.kind.per_word:  # there is no prediction of tags from neighbours
+        return
     near = np.repeat(subject.targets[:, None], 4, axis=1)
     predicted, _ = subject.kind.vote(near, np.ones((len(near), 4)), subject.labels)
     require(np.allclose(predicted, subject.targets, atol=1e-5), "vote of neighbours with one label predicts another")
