@@ -149,14 +149,28 @@ def make_packer(recipe: Recipe, tokenizer: TextTokenizer, tagged: bool = False) 
     tasks = tuple(recipe.tasks)
     assert recipe.max_length <= tokenizer.max_tokens, "texts were truncated before packing"
     special_ids = tokenizer.cls_id, tokenizer.sep_id
+    check_room(recipe.tasks, tokenizer, recipe.max_length, "recipe")
     return Packer(tasks, *special_ids, recipe.max_length, tokenizer.masker, tagged, tokenizer.pair, recipe.truncate)
+
+
+def check_room(specs: Mapping[str, TaskSpec], tokenizer: TextTokenizer, max_length: int, where: str) -> None:
+    """Raises a UserError if a sequence has no room for the special tokens of a task and a token of each text."""
+    for name, spec in specs.items():
+        texts = 2 if spec.options is not None else len(spec.text)
+        special = tokenizer.pair.special_tokens(texts)
+        least = special + texts if texts > 2 else special
+        if max_length < least:
+            raise UserError(
+                f"{where}: max_length: must be at least {least} for task {name}, whose sequences have {special} "
+                f"special tokens; found {max_length}"
+            )
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
 def head_choice(spec: TaskSpec) -> MethodChoice:
-    """The recipe's head, or the default: that of the kind, else linear for one text and cross for a pair."""
-    usual = {"text": "mlm", "tokens": "tags", "match": "match"}
-    return spec.head or MethodChoice(usual.get(spec.kind, "cross" if spec.is_pair else "linear"))
+    """The recipe's head, or the default: that of the kind, else linear for one text and cross for several."""
+    usual = {"text": "mlm", "tokens": "tags", "match": "match", "choice": "choice"}
+    return spec.head or MethodChoice(usual.get(spec.kind, "linear" if len(spec.text) == 1 else "cross"))
 
 
 def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:

@@ -20,6 +20,7 @@ WRITTEN: dict[LabelKind, tuple[Any, ...]] = {
     "yes_no": ("yes", "no", "no", "yes", "no", "yes"),
     "score": ("1", "2.5", 5, "3", 4.0, "1.5"),
     "multilabel": ("b|a", "", "c", "a", "a|b", "b|c|a"),
+    "choice": (["x", "y", "x"], [0, "x", "y"], ["2", *"xyz"], ["z", *"xyzw"], [1, *"xyz"], [3, *"xyzw"]),
     "tokens": ("O B-a", "O", "B-b I-b O B-a", "O O O", "B-a B-b", "O B-b"),
 }
 LABELLED = [kind for kind in KINDS if KINDS[kind].has_labels]
@@ -59,3 +60,9 @@ def test_right_predictions_have_the_best_score(subject: Subject) -> None:
     assert set(found.metrics) == {metric.name for metric in metrics_for(kind.name)}
     assert found.value == pytest.approx(1)
     assert found.metrics[found.primary].low < 1
+
+
+def test_neighbours_say_nothing_about_tags_and_options() -> None:
+    for kind in (KINDS["tokens"], KINDS["choice"]):
+        with pytest.raises(NotImplementedError, match=f"kind {kind.name} has no prediction from neighbours"):
+            kind.vote(np.zeros((2, 4, 2)), np.ones((2, 4)), Subject(kind, WRITTEN[kind.name]).labels)

@@ -62,6 +62,7 @@ def run(words: list[str], tiny: list[str], monkeypatch: pytest.MonkeyPatch, caps
 
 PAGES = [
     "adding-a-task",
+    "choice",
     "data",
     "get-started",
     "interference",

@@ -10,6 +10,7 @@ import pytest
 from polytask.recipe.reading import recipe_from
 from polytask.recipe.task_classes import (
     DEV_FIELDS,
+    Choice,
     Classes,
     Match,
     MultiLabel,
@@ -23,7 +24,7 @@ from polytask.recipe.task_classes import (
 from polytask.settings import RowSample, TaskSpec
 from polytask.types import KINDS_WITHOUT_LABEL, LabelKind
 
-TASKS: list[type[TaskFields]] = [Classes, YesNo, Score, MultiLabel, Tokens, Match]
+TASKS: list[type[TaskFields]] = [Classes, YesNo, Score, MultiLabel, Tokens, Choice, Match]
 
 
 def test_together_they_have_all_fields_of_a_recipes_tasks() -> None:
@@ -37,7 +38,8 @@ def test_every_kind_that_can_be_predicted_has_a_class() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_defaults_are_left_out_and_are_those_of_a_recipe(task: type[TaskFields]) -> None:
-    columns = {"text": ["a", "b"]} if task is Match else {"text": "t", "label": "l"}
+    columns: dict[str, Any] = {"text": ["a", "b"]} if task is Match else {"text": "t", "label": "l"}
+    columns |= {"options": "o"} if task is Choice else {}
     content = task(train="train.csv", dev="dev.csv", **columns).to_mapping()
     assert content == {"kind": task.kind, "train": "train.csv", "dev": "dev.csv", **columns}
     spec = recipe_from({"tasks": {"one": content}}).tasks["one"]

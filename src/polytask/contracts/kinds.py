@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.contracts.claims import require, require_close, require_finite
 from polytask.kinds.base import Array, Form, Kind, LabelReader
 from polytask.kinds.table import label_space
+from polytask.plugins.register import FORMS
 from polytask.settings import TaskSpec
 from polytask.types import NO_LABEL, LabelSpace
 
@@ -65,11 +67,14 @@ class Subject:
 
     def outputs(self, seed: int = 0) -> Tensor:
         torch.manual_seed(seed)
-        outputs = self.kind.num_outputs(self.labels)
-        if not self.kind.per_word:
-            return self.kind.squeeze(torch.randn(len(self.written), outputs))
-        is_word = (self.target_tensor != NO_LABEL).float()[..., None]
-        return torch.cat([torch.randn(*self.targets.shape, outputs) * is_word, is_word], -1)
+        count = self.kind.num_outputs(self.labels)
+        if self.form in FORMS:
+            return self.kind.squeeze(torch.randn(len(self.written), count))
+        uninformed = self.kind.uninformed(self.target_tensor, count)  # shows which words or options there are
+        noise = torch.randn(uninformed.shape)
+        if self.kind.per_word:
+            noise = F.pad(noise[..., :-1] * uninformed[..., -1:], (0, 1))
+        return uninformed + noise
 
 
 # --- labels in files --------------------------------------------------------------------------------------------------
@@ -89,17 +94,16 @@ def labels_and_targets_are_the_same_in_two_forms(subject: Subject) -> None:
 def targets_have_the_form(subject: Subject) -> None:
     """Targets, outputs and predicted labels have the type and the shape of the built-in kind that `form` names."""
     targets, labels, form = subject.targets, subject.labels, subject.form
-    dtype = np.int64 if form in ("classes", "tokens") else np.float32
+    if form not in FORMS:
+        return
+    dtype = np.int64 if form == "classes" else np.float32
     require(targets.dtype == dtype, f"targets must be {np.dtype(dtype).name}, found {targets.dtype.name}")
-    rows, classes = len(targets), len(labels.classes)
-    one, width = (rows,), targets.shape[-1]
-    shape = {"multilabel": (rows, classes), "tokens": (rows, width)}.get(form, one)
+    shape = (len(targets), len(labels.classes)) if form == "multilabel" else (len(targets),)
     require(targets.shape == shape, f"targets must have the shape {shape}, found {targets.shape}")
-    per_class = (rows, classes)
-    outputs = {"classes": per_class, "multilabel": per_class, "tokens": (rows, width, classes + 1)}.get(form, one)
+    outputs = (len(targets), len(labels.classes)) if form in ("classes", "multilabel") else (len(targets),)
     found = tuple(subject.outputs().shape)
     require(found == outputs, f"outputs must have the shape {outputs}, found {found}: see num_outputs and squeeze")
-    wanted = {"score": float, "multilabel": tuple, "tokens": tuple}.get(form, str)
+    wanted = {"score": float, "multilabel": tuple}.get(form, str)
     for label, _ in subject.kind.decode(subject.outputs(), labels):
         require(isinstance(label, wanted), f"decode must return labels of type {wanted.__name__}, found {label!r}")
 
@@ -178,12 +182,13 @@ def decoded_predictions_are_the_predicted_numbers(subject: Subject) -> None:
     for _, probabilities in decoded:
         require((probabilities is None) == has_none, "decode and probabilities do not agree on whether there are any")
         if probabilities is not None:
-            require(tuple(probabilities) == labels.classes, "decode must return a probability for every class")
+            names = labels.classes or tuple(map(str, range(len(probabilities))))  # options have their indices as names
+            require(tuple(probabilities) == names, "decode must return a probability for every class")
 
 
 def neighbours_with_one_label_predict_it(subject: Subject) -> None:
     """Training rows that all have one label vote for it."""
-    if subject.kind.per_word:  # there is no prediction of tags from neighbours
+    if subject.form not in FORMS:  # there is no prediction of tags or options from neighbours
         return
     near = np.repeat(subject.targets[:, None], 4, axis=1)
     predicted, _ = subject.kind.vote(near, np.ones((len(near), 4)), subject.labels)

@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Json = dict[str, Any]
 
-KINDS: tuple[LabelKind, ...] = ("classes", "yes_no", "tokens")
+KINDS: tuple[LabelKind, ...] = ("classes", "yes_no", "tokens", "choice")
 """The kinds of labels whose probabilities sum to 1 over the classes. Of tags of words, each word is a row here."""
 LOWEST, HIGHEST = 0.05, 20.0
 """A higher temperature is replaced by HIGHEST, with which all classes are about equally probable; no temperature below
@@ -40,7 +40,7 @@ class Scores(NamedTuple):
     """The outputs and labels of rows; N is the number of rows or, for tags of words, of words with a label."""
 
     scores_NC: Floats
-    """Their softmax is the probability of each class; those of yes and no are 0 and the logit."""
+    """Their softmax is the probability of each class or option; those of no and yes are 0 and the logit."""
     gold_N: Labels
     example_N: Labels
     """The example of each row: the text of each word."""
@@ -49,6 +49,8 @@ class Scores(NamedTuple):
 def class_scores(outputs: Tensor, gold: Sequence[Any] | NDArray[Any], labels: LabelSpace) -> Scores:
     """Returns the scores and labels of all rows."""
     scores, numbers = outputs.double(), np.asarray(gold).astype(np.int64)
+    if labels.kind == "choice":
+        numbers = numbers[:, 0]  # without the numbers of options
     if labels.kind == "tokens":
         examples, words = np.nonzero(numbers[:, : outputs.shape[1]] != NO_LABEL)
         return Scores(scores[examples, words, :-1].numpy(), numbers[examples, words], examples)

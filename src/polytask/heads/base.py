@@ -18,12 +18,13 @@ from polytask.types import LabelKind, LabelSpace, Prediction, UserError
 
 
 class Head(nn.Module, ABC):
-    """Maps the encoder's output to [B, C] class scores or logits, [B] logits of yes, or [B] scaled scores."""
+    """Maps the encoder's output to [B, C] class scores or logits, [B] logits of yes, [B] scaled scores, or [B, M]
+    scores of options."""
 
     reading: ClassVar[Reading] = "joined"
-    """The sequences of a pair that are encoded."""
+    """The sequences of several texts that are encoded."""
     texts: ClassVar[tuple[int, ...]] = (1, 2)
-    """How many texts an example may have."""
+    """How many texts an example may have, without options."""
     kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "score", "multilabel")
     """The kinds of label it supports."""
     needs_range: ClassVar[bool] = False

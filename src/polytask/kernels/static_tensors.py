@@ -17,7 +17,7 @@ def shape_of(stream: Stream) -> tuple[Any, ...]:
     layout = stream.layout
     shapes = tuple((tuple(t.shape), t.dtype) for t in tensors_of(stream))
     named = tuple(stream.labels), tuple(stream.teacher_outputs), tuple(stream.words)
-    return shapes, named, layout.sequence_ranges, layout.token_ranges, layout.length_bound
+    return shapes, named, layout.sequence_ranges, layout.token_ranges, layout.length_bound, layout.options
 
 
 def tensors_of(stream: Stream) -> list[Tensor]:

@@ -116,6 +116,15 @@ class Kind(ABC):
     def label(self, meta: Meta, stored: int | float) -> Label:
         """Converts a stored number to the label as files write it."""
 
+    def label_of(self, meta: Meta, stored: int | float, texts: Sequence[str]) -> Label:
+        """Converts the stored number of a row with these texts to the label as files write it."""
+        return self.label(meta, stored)
+
+    def recorded(self, lines: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> tuple[Array, Array]:
+        """Returns the true and the predicted labels of the lines of a file of predictions, as metrics take them."""
+        gold, predicted = ([line[name] for line in lines] for name in ("label", self.compared_field))
+        return self.compared_values(gold, predicted, classes)
+
     def numbers(self, values: Sequence[Any], classes: Sequence[str]) -> Array:
         """Converts labels or predictions of a file of predictions to what metrics take."""
         index = {name: number for number, name in enumerate(classes)}

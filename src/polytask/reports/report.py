@@ -169,7 +169,10 @@ class _Tally:
         elif isinstance(predicted, list):
             self._add_sets(line, frozenset(gold), frozenset(predicted))
         elif isinstance(predicted, str):
-            self.pairs[str(gold), predicted] += 1
+            if "label_index" in line:  # of options, the places are compared
+                self.pairs[f"option {line['label_index']}", f"option {line['index']}"] += 1
+            else:
+                self.pairs[str(gold), predicted] += 1
             if gold != predicted:
                 line["probability"] = (line.get("probabilities") or {}).get(predicted)
                 self._keep(line["probability"] or 0.0, line)

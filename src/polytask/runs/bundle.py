@@ -19,7 +19,7 @@ import numpy.typing as npt
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from polytask.build import check_vocabulary, complete, head_choice, make_model
+from polytask.build import check_room, check_vocabulary, complete, head_choice, make_model
 from polytask.disk.atomic import atomic_file, write_atomically
 from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import sha256
@@ -37,12 +37,24 @@ from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import check_task_name
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
-from polytask.settings import ABSTAINING, Bounds, MaxLength, MethodChoice, OpenKind, Share, TaskSpec, Truncate
+from polytask.settings import (
+    ABSTAINING,
+    MOST_TEXTS,
+    Bounds,
+    MaxLength,
+    MethodChoice,
+    OpenKind,
+    Share,
+    TaskSpec,
+    Truncate,
+)
 from polytask.tasks.task import Split, read_split
+from polytask.text.options import mark_dropped, widened
 from polytask.text.packing import Packer
 from polytask.text.tagging import (
     TaggedWord,
     Tagger,
+    TagIds,
     TagVocabulary,
     column_words,
     encode_tagged,
@@ -56,6 +68,8 @@ from polytask.types import YES_NO, Label, LabelKind, LabelSpace, Prediction, Tag
 
 FORMAT = 1
 AGAIN = "train again, or restore it from a copy"
+SEVERAL = range(1, MOST_TEXTS + 1)
+"""The numbers of texts that most kinds can have."""
 SPARE = 2**20
 """Numbers that an adapter may allocate temporarily, in addition to its weights."""
 
@@ -100,6 +114,8 @@ class TaskEntry:
     temperature: Annotated[float, Bounds(0, 1000, "(]")] = 1.0
     """What outputs are divided by before probabilities are computed; 1 in models of earlier versions."""
     abstain_below: Share | None = None
+    options: str | tuple[str, ...] | None = None
+    """For kind choice, the column with lists of options, or the columns with one option each."""
     form: LabelKind | None = None
     """For a kind of a plug-in: the built-in kind whose form its labels have."""
     bounded: bool = True
@@ -124,6 +140,7 @@ class TaskEntry:
             scheme=labels.scheme,
             temperature=temperature,
             abstain_below=spec.abstain_below,
+            options=spec.options,
             form=labels.kind if labels.own_kind else None,
             bounded=labels.bounded,
         )
@@ -138,8 +155,10 @@ class TaskEntry:
         (self if self.form is None else replace(self, kind=self.form, form=None))._check(where)
 
     def _check(self, where: str) -> None:
-        if len(self.text) not in {"text": (1,), "tokens": (1,), "match": (2,)}.get(self.kind, (1, 2)):
-            raise UserError(f"{where}.text: must be one column, or two for a pair, found {len(self.text)}")
+        if len(self.text) not in {"text": (1,), "tokens": (1,), "choice": (1,), "match": (2,)}.get(self.kind, SEVERAL):
+            raise UserError(f"{where}.text: must be one column, or up to {MOST_TEXTS}, found {len(self.text)}")
+        if (self.options is None) != (self.kind != "choice") or self.options in ((), ""):
+            raise UserError(f"{where}.options: only kind choice has options, found {self.options!r} for {self.kind}")
         if len(self.tags) not in (0, len(self.text)):
             raise UserError(f"{where}.tags: must be one column for each text, found {len(self.tags)}")
         if (self.label is None) == KINDS[self.kind].has_labels:
@@ -207,6 +226,7 @@ class TaskEntry:
             tags=self.tags,
             scheme=self.scheme,
             abstain_below=self.abstain_below,
+            options=self.options,
         )
 
 
@@ -247,25 +267,38 @@ class Bundle:
         """The tagger that the model was trained with."""
         return None if self.word_tags is None else make_tagger(self.word_tags.tagger)
 
-    def tokenize(self, examples: Sequence[tuple[str, ...]], tags: Sequence[tuple[str, ...]] | None = None) -> Texts:
+    def tokenize(
+        self,
+        examples: Sequence[tuple[str, ...]],
+        tags: Sequence[tuple[str, ...]] | None = None,
+        options: bool = False,
+    ) -> Texts:
         """The token ids of examples, and the tags of their words if the model has tags.
 
         `tags` are the values of the columns with tags. Without them, and without a tagger, the words have no tags.
+        With `options`, an example is its text, followed by its options, of which it may have fewer than others.
         """
+        width = max(map(len, examples), default=1)
+        assert options or all(len(example) == width for example in examples)
+        texts = [text for example in examples for text in widened(example, width)]
         if self.word_tags is None:
-            columns = [self.tokenizer.encode(column) for column in zip(*examples, strict=True)]
-            return Texts.of(list(zip(*columns, strict=True)))
-        texts = [text for example in examples for text in example]
-        words: list[list[TaggedWord]] = [[] for _ in texts]
+            ids, token_tags = self.tokenizer.encode(texts), list[TagIds]()
+        else:
+            encoded = encode_tagged(self.tokenizer, texts, self._words(texts, tags), self.word_tags.ids)
+            ids, token_tags = [one.ids for one in encoded], [one.tags for one in encoded]
+        if options:
+            mark_dropped(texts, ids, token_tags, self.tokenizer.unk_id)
+        found = Texts.of([tuple(ids[i : i + width]) for i in range(0, len(ids), width)])
+        return found if self.word_tags is None else replace(found, tags=np.concatenate(token_tags))
+
+    def _words(self, texts: Sequence[str], tags: Sequence[tuple[str, ...]] | None) -> list[list[TaggedWord]]:
+        """The tagged words of each text."""
         if self.tagger is not None:
-            words = [self.tagger.words(text) for text in texts]
-        elif tags is not None:
-            columns_of_tags = [value for example in tags for value in example]
-            words = [column_words(*one) for one in zip(texts, columns_of_tags, strict=True)]
-        encoded = encode_tagged(self.tokenizer, texts, words, self.word_tags.ids)
-        width = len(examples[0]) if examples else 1
-        ids = [tuple(one.ids for one in encoded[i : i + width]) for i in range(0, len(encoded), width)]
-        return replace(Texts.of(ids), tags=np.concatenate([one.tags for one in encoded]))
+            return [self.tagger.words(text) for text in texts]
+        if tags is None:
+            return [[] for _ in texts]
+        columns_of_tags = [value for example in tags for value in example]
+        return [column_words(*one) for one in zip(texts, columns_of_tags, strict=True)]
 
     def tokenize_words(self, texts: Sequence[WordText]) -> Texts:
         """The token ids of whole texts, with the first tokens of their words."""
@@ -296,7 +329,7 @@ class Bundle:
         """A task's predictions from the outputs of its head and the lengths of the texts.
 
         Labels are those of the outputs; probabilities are those of the outputs divided by the task's temperature.
-        `keep_labels`: examples of which the model abstains are only marked.
+        `keep_labels`: examples of which the model abstains are only marked. Options are named by their indices.
         """
         head, temperature = self.model.head(task), self.temperatures.get(task, 1.0)
         labelled = head.decode(outputs)
@@ -310,7 +343,9 @@ class Bundle:
             truncated = tokens > self.packer.max_length and not head.kind.per_word  # long texts are read in windows
             sure = one.label if threshold is None else _sure_label(replace(scaled, label=one.label), head, threshold)
             measured = {"tokens": tokens, "truncated": truncated, "abstained": sure != one.label}
-            predictions.append(replace(scaled, label=one.label if keep_labels else sure, **measured))
+            label = one.label if keep_labels else sure
+            index = None if label is None else one.index
+            predictions.append(replace(scaled, label=label, index=index, **measured))
         return predictions
 
 
@@ -388,6 +423,7 @@ def load_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
     check_vocabulary(tokenizer, shape, folder)
     plugins = read_copies(folder, content.plugins, trust_plugins)
     specs = {name: entry.spec(name) for name, entry in content.tasks.items()}
+    check_room(specs, tokenizer, content.max_length, str(path))
     labels = {name: entry.labels(tokenizer.vocabulary) for name, entry in content.tasks.items()}
     tags = content.word_tags
     with using_plugins(plugins):

@@ -26,6 +26,7 @@ from polytask.runs.folder import find_model
 from polytask.runs.phases import Phases
 from polytask.runs.summary import TaskSummary
 from polytask.settings import TaskSpec, Truncate
+from polytask.stream import Reading
 from polytask.tasks.describe import describe_split
 from polytask.tasks.doctor import examine
 from polytask.tasks.finding import Finding
@@ -132,14 +133,19 @@ class Prepared:
 
     def findings(self) -> list[Finding]:
         """What the data check finds, most severe first."""
-        separate = [name for name in self.tasks if self.model.head(name).reading == "separate"]
-        options = self.packer.max_length, tuple(separate), self.tokenizer.unk_id
-        key = tuple(task.fingerprint for task in self.tasks.values()), self.tokenizer.fingerprint, *options
+        options = self.packer, self.readings, self.tokenizer.unk_id
+        depends_on = self.packer.max_length, tuple(self.readings.items()), self.tokenizer.unk_id
+        key = tuple(task.fingerprint for task in self.tasks.values()), self.tokenizer.fingerprint, *depends_on
         return list(kept("findings", key, lambda: examine(self.tasks, *options)))
+
+    @property
+    def readings(self) -> dict[str, Reading]:
+        """By task: the sequences that its head reads."""
+        return {name: self.model.head(name).reading for name in self.tasks}
 
     def check_lengths(self) -> None:
         """Refuses rows that are too long, with `truncate: error`."""
-        readings = {name: self.model.head(name).reading for name in self.tasks}
+        readings = self.readings
         splits = ((split, readings[name]) for name, task in self.tasks.items() for split in task.splits.values())
         check_lengths(splits, self.packer, self.tokenizer)
 
@@ -251,16 +257,16 @@ def check_warmup(prepared: Prepared) -> None:
 def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
     """A task and its data, as the summary and `polytask check` show them."""
     spec, labels = task.spec, task.labels
-    separate = prepared.model.head(spec.name).reading == "separate"
+    reading = prepared.readings[spec.name]
     return TaskSummary(
         kind=labels.kind,
         own_kind=labels.own_kind,
         classes=tuple(labels.classes),
         range=(labels.low, labels.high) if labels.kind == "score" and labels.bounded else None,
-        text=tuple(spec.text),
+        text=spec.input_columns,
         label=spec.label,
         metric=primary_of(spec, labels).name,
         trained=spec.trained,
         thresholds=prepared.model.head(spec.name).labels.thresholds,
-        data={name: describe_split(split, labels, prepared.packer, separate) for name, split in task.splits.items()},
+        data={name: describe_split(split, labels, prepared.packer, reading) for name, split in task.splits.items()},
     )

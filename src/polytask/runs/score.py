@@ -222,7 +222,7 @@ def evaluate_run(
                 raise UserError(unknown(str(where), name, known, "task"))
         spec = recipe.tasks[name]
         if is_in_memory(file):
-            columns = [*spec.text, *spec.tags, *spec.label_columns]
+            columns = [*spec.input_columns, *spec.tags, *spec.label_columns]
             files[name] = file = file_of(file, columns, name, f"evaluate: on[{name!r}]")
             spec = replace(spec, format=None, encoding=None)
         splits[name] = read_split_for(bundle, spec, file, split)

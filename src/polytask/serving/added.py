@@ -1,5 +1,6 @@
 """The columns that a task's predictions add to a file: names, types and rounding."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -31,6 +32,9 @@ class AddedColumns:
 
     With tags of words, predicted_TASK has the spans (start, end, label, text and probability), and words_TASK and
     tags_TASK the words and their tags: as lists, or as JSON where the format has no lists.
+    For kind choice, predicted_TASK is the text of the chosen option and index_TASK its index; with "all",
+    probabilities_TASK has those of all options in their order, as a list, or as JSON where there are no lists.
+
     They are followed by tokens_TASK and truncated_TASK, except with "none", and by abstained_TASK if the model may
     abstain.
     """
@@ -54,12 +58,16 @@ class AddedColumns:
         if self.labels.kind == "multilabel":
             label, probability = (pa.list_(label), pa.list_(probability)) if self.lists else (label, pa.string())
         types = {f"predicted_{self.task}": label}
+        if self.labels.kind == "choice":
+            types[f"index_{self.task}"] = pa.int64()
         if self.labels.kind == "tokens":
             spans, names = (pa.list_(SPAN), pa.list_(label)) if self.lists else (label, label)
             types = {f"predicted_{self.task}": spans, f"words_{self.task}": names, f"tags_{self.task}": names}
         elif not is_number and self.probabilities != "none":
             types[f"probability_{self.task}"] = probability
-            if self.probabilities == "all":
+            if self.probabilities == "all" and self.labels.kind == "choice":
+                types[f"probabilities_{self.task}"] = pa.list_(pa.float64()) if self.lists else pa.string()
+            elif self.probabilities == "all":
                 types |= {self._class_column(name): pa.float64() for name in self.labels.classes}
         if self.probabilities != "none":
             types |= {f"tokens_{self.task}": pa.int64(), f"truncated_{self.task}": pa.bool_()}
@@ -79,6 +87,8 @@ class AddedColumns:
         values[f"predicted_{self.task}"] = round(label, self._decimals) if isinstance(label, float) else label
         if isinstance(label, tuple):
             values[f"predicted_{self.task}"] = self._items(label)
+        if self.labels.kind == "choice":
+            values[f"index_{self.task}"] = prediction.index
         if prediction.probabilities is not None and self.probabilities != "none":
             known = prediction.probabilities
             if isinstance(label, tuple):
@@ -86,7 +96,10 @@ class AddedColumns:
             else:
                 highest = max(known.values()) if label is None else known[str(label)]
                 values[f"probability_{self.task}"] = _rounded(highest)
-            if self.probabilities == "all":
+            if self.probabilities == "all" and self.labels.kind == "choice":
+                shares = [_rounded(share) for share in known.values()]
+                values[f"probabilities_{self.task}"] = shares if self.lists else json.dumps(shares)
+            elif self.probabilities == "all":
                 values |= {self._class_column(name): _rounded(p) for name, p in prediction.probabilities.items()}
         return values
 

@@ -16,7 +16,7 @@ from polytask.serving.added import AddedColumns, added_columns, check_names
 from polytask.serving.input import InputFile, Record
 from polytask.serving.output import output_dialect, output_format, write_rows
 from polytask.serving.predictor import Predictor, windows
-from polytask.serving.text_columns import TextColumns, text_columns
+from polytask.serving.text_columns import TextColumns, has_options, text_columns
 from polytask.tasks.lengths import refuse_long
 from polytask.tasks.reading import open_source, warn_of_guess
 from polytask.tasks.sources.source import BrokenRow
@@ -75,8 +75,10 @@ def predict_file(
     added = {task: added_columns(predictor, task, probabilities, lists) for task in chosen}
     check_names(source, file.columns, added)
     tag_columns = {task: _tag_columns(predictor, task, file) for task in chosen}
-    tagged = [(chosen[task], tag_columns[task]) for task in chosen]
-    file.check(_all_columns(chosen), strict, tagged, _columns_of_words(predictor, chosen))
+    plain = {task: names for task, names in chosen.items() if not has_options(predictor, task)}
+    options = list(dict.fromkeys(names for task, names in chosen.items() if task not in plain))
+    tagged = [(plain[task], tag_columns[task]) for task in plain]
+    file.check(_all_columns(plain), strict, tagged, _columns_of_words(predictor, plain), options)
     _check_lengths(predictor, chosen, file)
     return _write(predictor, chosen, tag_columns, added, file, target)
 
@@ -90,8 +92,9 @@ def _check_lengths(predictor: Predictor, text_columns: TextColumns, file: InputF
     of_words = _columns_of_words(predictor, text_columns)
     for window in windows(file.records(), lambda row: _num_characters(row[1])):
         for task, names in text_columns.items():
-            found = [(number, file.texts(number, record, names, False, of_words)) for number, record in window]
-            full = [(number, tuple(row[name] or "" for name in names)) for number, row in found if all(row.values())]
+            parts = names, has_options(predictor, task), False, of_words
+            found = [(number, file.example(number, record, *parts)) for number, record in window]
+            full = [(number, example) for number, example in found if all(example)]
             for i, tokens in predictor.too_long((task,), [texts for _, texts in full]) if full else ():
                 number, problem = full[i][0], f"task {task}: {tokens:,} tokens"
                 rows.setdefault(number, BrokenRow(file.name, file.source.unit, number, None, "", problem))
@@ -144,17 +147,19 @@ def _predicted(
     predictor: Predictor, text_columns: TextColumns, tag_columns: TextColumns, file: InputFile
 ) -> Iterator[tuple[list[Record], dict[str, list[Prediction]]]]:
     """Yields a window of rows and each task's predictions for them. Tasks with the same texts share the encoder."""
-    tasks_of: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    tasks_of: dict[tuple[tuple[str, ...], bool, tuple[str, ...]], list[str]] = {}
     for task, names in text_columns.items():
-        tasks_of.setdefault((names, tag_columns[task]), []).append(task)
-    columns = list(dict.fromkeys([*_all_columns(text_columns), *_all_columns(tag_columns)]))
+        tasks_of.setdefault((names, has_options(predictor, task), tag_columns[task]), []).append(task)
     of_words = _columns_of_words(predictor, text_columns)
     for window in windows(file.records(), lambda row: _num_characters(row[1])):
-        texts = [file.texts(number, record, columns, False, of_words) for number, record in window]
         predictions: dict[str, list[Prediction]] = {}
-        for (names, tag_names), tasks in tasks_of.items():
-            tags = [tuple(row[name] for name in tag_names) for row in texts] if tag_names else None
-            predictions |= predictor.answer(tasks, [tuple(row[name] for name in names) for row in texts], tags)
+        for (names, options, tag_names), tasks in tasks_of.items():
+            parts = names, options, False, of_words
+            examples = [file.example(number, record, *parts) for number, record in window]
+            tags = None
+            if tag_names:
+                tags = [file.example(number, record, tag_names, False, strict=False) for number, record in window]
+            predictions |= predictor.answer(tasks, examples, tags)
         yield [record for _, record in window], predictions
 
 

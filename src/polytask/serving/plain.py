@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from polytask.encoders.bert import Bert, Layer
 from polytask.machine import one_core_workers
-from polytask.stream import Encoded, Pooling
+from polytask.stream import LENGTH_OF_MISSING, Encoded, Pooling
 from polytask.text.masking import Ids
 
 MAX_TOKENS = 1024  # per batch: the activations of more tokens do not fit in the core's cache
@@ -27,9 +27,14 @@ class Pooled(Encoded):
     """The input of a head if its sequences are already pooled."""
 
     vectors: Mapping[Pooling, Tensor]
+    given_BM: Tensor
 
-    def __init__(self, vectors: Mapping[Pooling, Tensor]) -> None:
+    def __init__(self, vectors: Mapping[Pooling, Tensor], given_BM: Tensor) -> None:
         object.__setattr__(self, "vectors", vectors)
+        object.__setattr__(self, "given_BM", given_BM)
+
+    def given_options(self) -> Tensor:
+        return self.given_BM
 
     def pool(self, pooling: Pooling) -> Tensor:
         return self.vectors[pooling]
@@ -48,10 +53,13 @@ class PlainEncoder:
         self.threads = torch.get_num_threads()
 
     @torch.inference_mode()
-    def vectors(self, sequences: Sequence[tuple[Sequence[Ids], int]], poolings: Collection[Pooling]) -> Pooled:
+    def vectors(
+        self, sequences: Sequence[tuple[Sequence[Ids], int]], poolings: Collection[Pooling], options: int = 1
+    ) -> Pooled:
         """A float32 vector for each sequence and pooling.
 
         A sequence is its ids in pieces, and the index at which its second segment starts: see `Packer.sequences`.
+        `options` is the number of sequences of an example, if they are options.
         """
         rows, indices = _deduplicate(sequences)
         lengths = np.array([len(ids) for ids, _ in rows])
@@ -65,7 +73,7 @@ class PlainEncoder:
             pooled["mean"] = torch.cat([mean_BD for _, mean_BD in results])[order_S]
         if "pooler" in poolings:
             pooled["pooler"] = self.encoder.pool(first_SD)
-        return Pooled(pooled)
+        return Pooled(pooled, torch.from_numpy(lengths[indices] > LENGTH_OF_MISSING).unflatten(0, (-1, options)))
 
     def _encode_batches(
         self, batches: Sequence[list[tuple[Ids, int]]], all_tokens: bool

@@ -16,7 +16,16 @@ from polytask.encoders.bert import Bert
 from polytask.kinds.tokens import located
 from polytask.machine import multiplies_bf16, pick_device, threads
 from polytask.runs.bundle import Bundle, load_run
-from polytask.serving.examples import Example, Text, Texts, examples_from, has_text, plain_texts
+from polytask.serving.examples import (
+    Example,
+    Text,
+    Texts,
+    check_options,
+    examples_from,
+    has_text,
+    option_examples,
+    plain_texts,
+)
 from polytask.serving.explanation import Explanation, choose_word, explain, explain_word
 from polytask.serving.plain import PlainEncoder
 from polytask.settings import TaskSpec
@@ -119,7 +128,9 @@ class Predictor:
             predict("mood", ["a text", "another"])                 a list of texts; also predict(texts, task="mood")
             predict("same", "first", "second")                     one pair
             predict("same", ["a", "b"], ["c", "d"])                the pairs (a, c) and (b, d)
-            predict("same", [("a", "c"), ("b", "d")])              the same pairs
+            predict("same", [("a", "c"), ("b", "d")])              the same pairs; also for three or more texts
+            predict("reply", "a text", ["an option", "another"])   one text with its options, for kind choice
+            predict("reply", ["a", "b"], [["c", "d"], ["e", "f"]]) two texts with their options
             predict(frame, task="mood")                            the frame with more columns
             predict(frame)                                         all tasks whose text columns the frame has
 
@@ -129,7 +140,8 @@ class Predictor:
         A table is a pandas or Polars frame, a Hugging Face data set, a pyarrow table or a list of dicts. The result is
         a copy of the same kind, in the same order and with the same index. Its new columns are those of `predict_file`:
         predicted_TASK, probability_TASK, with `probabilities="all"` probability_TASK_CLASS, tokens_TASK and
-        truncated_TASK. `columns` are the text columns, by default those of the training data.
+        truncated_TASK. `columns` are the text columns, by default those of the training data; for kind choice, they are
+        followed by the columns with options.
         """
         if len(data) == 1 and not isinstance(data[0], str):
             from polytask.serving.tables import is_table, predict_table  # imports pyarrow  # noqa: PLC0415
@@ -146,7 +158,9 @@ class Predictor:
                 f"predict: expected a task and texts, as in predict({self.tasks[0]!r}, ['a text']), or a table; found "
                 f"task={task!r:.40} and {'too many' if positional else 'no'} texts"
             )
-        return list(self.stream(task, examples_from(text, text2, strict)))
+        options = self.spec(task).options is not None
+        examples = option_examples(text, text2, strict) if options else examples_from(text, text2, strict)
+        return list(self.stream(task, examples))
 
     def predict_tasks(
         self,
@@ -232,13 +246,17 @@ class Predictor:
             if (scheme := self.bundle.labels[task].scheme) is not None:
                 words = (row_words(example[0]) for example in examples)
                 own = [located(one, *text, scheme) for one, text in zip(own, words, strict=True)]
+            if self.spec(task).options is not None:
+                options = (plain_texts(example)[1:] for example in examples)
+                own = [one.with_options(texts) for one, texts in zip(own, options, strict=True)]
             predictions[task] = own
         return predictions
 
     def too_long(self, tasks: Sequence[str], examples: Sequence[Example]) -> list[tuple[int, int]]:
         """The index and the number of tokens of each example that is longer than `max_length`."""
         texts = [plain_texts(example) for example in examples]
-        return self._too_long(tasks, self.bundle.text_lengths(texts, self.bundle.tokenize(texts)))
+        tokenized = self.bundle.tokenize(texts, options=self._have_options(tasks))
+        return self._too_long(tasks, self.bundle.text_lengths(texts, tokenized))
 
     def _too_long(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
         readings = {self.bundle.model.head(task).reading for task in tasks if not self._is_per_word(task)}
@@ -287,7 +305,7 @@ class Predictor:
 
     def explain(
         self,
-        text: str,
+        text: str | Sequence[str],
         text2: str | None = None,
         *,
         task: str,
@@ -298,17 +316,21 @@ class Predictor:
 
         A word's value is by how much the probability of the predicted class (or of `label`), or the score, falls
         without it. Words that say the same thing twice can both have no effect. Each word takes one more prediction.
+        A pair is given as two texts, or as a list; three or more texts as a list.
 
         If the task has a tag for each word, the tag of `word` is explained: a word of the text, or its number from 0.
         """
-        texts = (text,) if text2 is None else (text, text2)
+        if self.spec(task).options is not None:
+            raise UserError(f"explain: task {task} is of kind choice, which is not supported")
+        texts = ((text,) if isinstance(text, str) else tuple(text)) + (() if text2 is None else (text2,))
         self.check((task,), [texts])
         if not has_text(texts):
             raise UserError(f"explain: the text is empty: {texts!r:.80}")
         if self._is_per_word(task):
-            places = row_words(text).words
-            chosen = places[choose_word(word, [text[start:end] for start, end in places], task)]
-            return explain_word(task, text, chosen, partial(self._predict_words, task), label)
+            (whole,) = texts
+            places = row_words(whole).words
+            chosen = places[choose_word(word, [whole[start:end] for start, end in places], task)]
+            return explain_word(task, whole, chosen, partial(self._predict_words, task), label)
         if word is not None:
             raise UserError(f"explain: word: task {task} has one label for the text, not for each word; leave word out")
 
@@ -340,7 +362,7 @@ class Predictor:
         tasks = tuple(
             name
             for name, spec in self.bundle.specs.items()
-            if len(spec.text) == texts and self.bundle.model.head(name).kind.has_predictions
+            if len(spec.text) == texts and spec.options is None and self.bundle.model.head(name).kind.has_predictions
         )
         if not tasks:
             raise UserError(f"predict: none of the tasks {', '.join(self.tasks)} takes {texts} text(s)")
@@ -362,8 +384,12 @@ class Predictor:
         if tags is None:
             self._warn_without_tags(tasks)
         plain = [plain_texts(example) for example in examples]
-        texts = self.bundle.tokenize(plain, tags)
+        texts = self.bundle.tokenize(plain, tags, self._have_options(tasks))
         return texts, self.bundle.text_lengths(plain, texts)
+
+    def _have_options(self, tasks: Sequence[str]) -> bool:
+        """Whether examples of the tasks are a text and its options. Such tasks are not mixed with others."""
+        return any(self.spec(task).options is not None for task in tasks)
 
     def _outputs(self, tasks: Sequence[str], texts: TokenIds) -> dict[str, Tensor]:
         model, packer = self.bundle.model, self.bundle.packer
@@ -377,7 +403,8 @@ class Predictor:
                     outputs |= model.answers(group, texts, packer, bf16=self.bf16)
             else:
                 sequences = [sequence for example in texts for sequence in packer.sequences(example, heads[0].reading)]
-                pooled = self._plain.vectors(sequences, set(poolings))
+                options = texts.lengths_NW.shape[1] - 1 if heads[0].reading == "options" else 1
+                pooled = self._plain.vectors(sequences, set(poolings), options)
                 with torch.inference_mode():
                     outputs |= {head.task: head(pooled) for head in heads}
         return {task: outputs[task] for task in tasks}
@@ -421,6 +448,9 @@ class Predictor:
             words = next((text for example in window for text in example if isinstance(text, tuple)), None)
             if words is not None and not self._is_per_word(task):
                 raise UserError(f"predict: task {task}: {list(words)!r:.80}: a list or table; expected text")
+            if spec.options is not None:
+                check_options(task, window)
+                continue
             wrong = next((example for example in window if len(example) != len(spec.text)), None)
             if wrong is not None:
                 raise UserError(

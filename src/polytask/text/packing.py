@@ -1,9 +1,10 @@
 """Token ids of examples -> one packed stream. Knows ids and sequence borders; knows no task's meaning and no file.
 
 A single text is `[CLS] a [SEP]`; a pair is `[CLS] a [SEP] b [SEP]` in one sequence (segments 0 and 1), or two sequences
-if each text is encoded separately, or all three. A pair whose second text has no tokens stays a pair:
-`[CLS] a [SEP] [SEP]`. Other tokenizers have other special tokens (`PairForm`). Texts are truncated to `max_length` here
-and nowhere else.
+if each text is encoded separately, or all three. Three texts are `[CLS] a [SEP] b [SEP] c [SEP]` (segments 0, 1 and 1).
+A pair whose second text has no tokens stays a pair: `[CLS] a [SEP] [SEP]`. A text with options is one pair for each
+option. Other tokenizers have other special tokens (`PairForm`). Texts are truncated to `max_length` here and nowhere
+else.
 """
 
 import math
@@ -20,11 +21,11 @@ from torch import Tensor
 
 from polytask.kinds.tokens import with_width
 from polytask.settings import Truncate
-from polytask.stream import Layout, Reading, Stream
+from polytask.stream import LENGTH_OF_MISSING, Layout, Reading, Stream
 from polytask.text.filler import Room, filler_lengths, filler_positions, longest_class, size_class, static_rooms
 from polytask.text.masking import Ids as Ids
 from polytask.text.masking import MaskedText, Masker, masked_tokens, padded
-from polytask.text.sequences import Sequences, joined_and_separate, make_sequences, truncate_pair, truncate_text
+from polytask.text.sequences import Sequences, joined_and_separate, make_sequences, truncate_text, truncate_texts
 from polytask.text.templates import BERT_PAIR, PairForm
 from polytask.text.texts import Texts
 from polytask.text.windows import without_words
@@ -35,7 +36,7 @@ class InputFormat:
     """How the examples of a task are turned into sequences: what its head asks for."""
 
     reading: Reading = "joined"
-    """The sequences of a pair."""
+    """The sequences of an example with several texts."""
     copies: int = 1
     """How many times each example's texts are put into the stream."""
     mask_share: float | None = None
@@ -56,9 +57,9 @@ class Part:
 
     task: str
     texts: Sequence[tuple[Ids, ...]] | Texts | Sequences
-    """For each example the ids of its text or its two texts, without special tokens; or the sequences of them."""
+    """For each example the ids of its texts, without special tokens; or the sequences of them."""
     reading: Reading = "joined"
-    """The sequences of a pair."""
+    """The sequences of an example with several texts."""
     labels: npt.NDArray[np.generic] | None = None
     mask_share: float | None = None
     """The share of the tokens that is masked; the labels are then those of the masked tokens (`masked_tokens`)."""
@@ -89,13 +90,13 @@ class Packer:
     cls_id: int
     sep_id: int
     max_length: int
-    """Longest sequence, including special tokens. Longer texts are truncated, in a pair the longer text first."""
+    """Longest sequence, including special tokens. Longer texts are truncated, of several texts the longest first."""
     masker: Masker | None = None
     """Required if tokens of a task are to be masked."""
     tagged: bool = False
     """Whether streams have the tags of their tokens; a task without tags then has tag 0 everywhere."""
     pair: PairForm = BERT_PAIR
-    """How two texts are put into one sequence."""
+    """How several texts are put into one sequence."""
     truncate: Truncate = "end"
     """Which end of long texts is cut off. With error, whoever reads texts refuses those that are too long."""
 
@@ -173,6 +174,7 @@ class Packer:
             sequence_ranges=tuple(sequence_ranges),
             token_ranges=tuple(token_ranges),
             length_bound=longest_class(max(lengths)) if static_shape else None,
+            options=self._options(ordered, sequences),
         )
         width = None if layout.length_bound is None else layout.length_bound - 2
         words = {
@@ -191,6 +193,11 @@ class Packer:
         ids_T, positions_T, segments_T = _tokens(sequences, starts, end)
         tags_T = _tags(sequences, starts, end) if self.tagged else None
         return Stream(ids_T, positions_T, segments_T, layout, labels, tag_ids_T=tags_T, words=words)
+
+    def _options(self, parts: Sequence[Part], sequences: Sequence[Sequences]) -> tuple[int, ...]:
+        """The number of options of each task, for the layout of a stream with the sequences of these parts."""
+        options = {part.task: own.options for part, own in zip(parts, sequences, strict=True)}
+        return tuple(options.get(task, 1) for task in self.tasks) if max(options.values(), default=1) > 1 else ()
 
     def sequences_of(self, part: Part) -> Sequences:
         """The sequences of all examples of a part."""
@@ -213,22 +220,30 @@ class Packer:
     def sequences(self, texts: tuple[Ids, ...], reading: Reading) -> Iterator[tuple[list[Ids], int]]:
         """Yield each sequence of an example as a list of pieces, and the position where its second segment starts."""
         cls, sep = self._special_tokens
+        if reading == "options":
+            for option in texts[1:]:  # a missing option has no tokens
+                yield from self.sequences((texts[0], option), "joined") if len(option) else [([cls, sep], 2)]
+            return
         joined, separate = joined_and_separate(reading, len(texts))
         if joined:
-            separators = self.pair.separators
-            a, b = truncate_pair(texts[0], texts[1], self.max_length - 2 - separators, self.cut_start)
-            pieces = [cls, a, *[sep] * separators, b, sep]
-            yield pieces, len(a) + 2 if self.pair.second_segment else sum(map(len, pieces))
+            room = self.max_length - self.pair.special_tokens(len(texts))
+            first, *others = truncate_texts(texts, room, self.cut_start)
+            between = [sep] * self.pair.separators
+            pieces = [cls, first, *(piece for text in others for piece in (*between, text)), sep]
+            yield pieces, len(first) + 2 if self.pair.second_segment else sum(map(len, pieces))
         for text in texts if separate else ():
             truncated = truncate_text(text, self.max_length - 2, self.cut_start)
             yield [cls, truncated, sep], len(truncated) + 2
 
     def lengths(self, lengths_NW: npt.NDArray[np.integer], form: InputFormat) -> npt.NDArray[np.int64]:
         """The number of tokens that each example takes in a stream, given the number of tokens of its texts."""
+        if form.reading == "options":
+            total_N: npt.NDArray[np.int64] = np.minimum(self._option_lengths(lengths_NW), self.max_length).sum(1)
+            return total_N
         joined, separate = joined_and_separate(form.reading, lengths_NW.shape[1])
         lengths_N = np.zeros(len(lengths_NW), dtype=np.int64)
         if joined:
-            special = 2 + self.pair.separators
+            special = self.pair.special_tokens(lengths_NW.shape[1])
             lengths_N += np.minimum(lengths_NW.sum(1), self.max_length - special) + special
         if separate:
             lengths_N += (np.minimum(lengths_NW, self.max_length - 2) + 2).sum(1) * form.copies
@@ -239,12 +254,19 @@ class Packer:
 
         An example is truncated if it is greater than `max_length`.
         """
-        joined, _ = joined_and_separate(reading, lengths_NW.shape[1])
         tokens_NW = lengths_NW.astype(np.int64)
+        joined, _ = joined_and_separate(reading, lengths_NW.shape[1])
         longest_N: npt.NDArray[np.int64] = tokens_NW.max(1, initial=0) + 2
-        if joined:
-            longest_N = tokens_NW.sum(1) + 2 + self.pair.separators
+        if reading == "options":
+            longest_N = self._option_lengths(tokens_NW).max(1, initial=0)
+        elif joined:
+            longest_N = tokens_NW.sum(1) + self.pair.special_tokens(lengths_NW.shape[1])
         return longest_N
+
+    def _option_lengths(self, lengths_NW: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+        """The number of tokens of the sequence of each option before truncation: [N, M]."""
+        text_N1, option_NM = lengths_NW[:, :1].astype(np.int64), lengths_NW[:, 1:].astype(np.int64)
+        return np.where(option_NM > 0, text_N1 + option_NM + self.pair.special_tokens(2), LENGTH_OF_MISSING)
 
 
 def _tokens(sequences: Sequence[Sequences], starts: Sequence[int], tokens: int) -> Iterator[Tensor]:
