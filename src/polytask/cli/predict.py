@@ -136,8 +136,8 @@ def predict_one(
     if not options:
         return [prediction for (prediction,) in predictor.predict_tasks([tuple(texts)], tasks=tasks).values()]
     specs = predictor.bundle.specs
-    tasks = [name for name in specs if specs[name].kind == "choice"] if tasks is None else tasks
-    if not tasks or len(texts) > 1 or any(predictor.spec(name).kind != "choice" for name in tasks):
+    tasks = [name for name in specs if specs[name].has_options] if tasks is None else tasks
+    if not tasks or len(texts) > 1 or not all(predictor.spec(name).has_options for name in tasks):
         raise polytask.UserError("predict: --option is for one --text and tasks of kind choice")
     return [prediction for name in tasks for prediction in predictor.predict(name, texts[0], options)]
 

@@ -25,7 +25,6 @@ from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
-from polytask.evaluation.calibration import KINDS as CALIBRATED
 from polytask.heads.base import Head
 from polytask.kinds.table import KINDS
 from polytask.kinds.tokens import sure_tags
@@ -38,7 +37,6 @@ from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
 from polytask.recipe.records import check_task_name
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
 from polytask.settings import (
-    ABSTAINING,
     MOST_TEXTS,
     Bounds,
     MaxLength,
@@ -176,9 +174,9 @@ class TaskEntry:
         elif self.classes != fixed:
             raise UserError(f"{where}.classes: must be {list(fixed)} for kind {self.kind}, found {self.classes!r:.200}")
         self._check_thresholds(where)
-        if self.kind not in CALIBRATED and self.temperature != 1:
+        if not KINDS[self.kind].has_confidence and self.temperature != 1:
             raise UserError(f"{where}.temperature: must be 1 for kind {self.kind}, found {self.temperature}")
-        if self.kind not in ABSTAINING and self.abstain_below is not None:
+        if not KINDS[self.kind].has_confidence and self.abstain_below is not None:
             raise UserError(f"{where}.abstain_below: kind {self.kind} has none, found {self.abstain_below}")
         low, high = self.range
         if not low < high or not math.isfinite(high - low):
@@ -335,7 +333,7 @@ class Bundle:
         labelled = head.decode(outputs)
         calibrated = labelled if temperature == 1 else head.decode(head.kind.scaled(outputs, temperature))
         threshold = self.specs[task].abstain_below if abstain_below is None else abstain_below
-        threshold = threshold if head.labels.kind in ABSTAINING else None
+        threshold = threshold if KINDS[head.labels.kind].has_confidence else None
         predictions = []
         for one, scaled, tokens in zip(
             labelled, calibrated, self.packer.full_lengths(lengths_NW, head.reading).tolist(), strict=True

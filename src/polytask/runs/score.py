@@ -148,7 +148,8 @@ def untrained_baselines(prepared: Prepared) -> dict[str, dict[str, Any]]:
         name: untrained_baseline(prepared.model, task.spec, task.labels, task.splits, prepared.packer, prepared.bf16)
         for name, task in prepared.tasks.items()
         if name in prepared.evaluated
-        and task.spec.kind not in ("text", "tokens")
+        and (kind := KINDS[task.spec.kind]).has_predictions
+        and not kind.per_word
         and {"train", "dev"} <= set(task.splits)
     }
 

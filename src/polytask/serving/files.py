@@ -16,7 +16,7 @@ from polytask.serving.added import AddedColumns, added_columns, check_names
 from polytask.serving.input import InputFile, Record
 from polytask.serving.output import output_dialect, output_format, write_rows
 from polytask.serving.predictor import Predictor, windows
-from polytask.serving.text_columns import TextColumns, has_options, text_columns
+from polytask.serving.text_columns import TextColumns, text_columns
 from polytask.tasks.lengths import refuse_long
 from polytask.tasks.reading import open_source, warn_of_guess
 from polytask.tasks.sources.source import BrokenRow
@@ -75,7 +75,7 @@ def predict_file(
     added = {task: added_columns(predictor, task, probabilities, lists) for task in chosen}
     check_names(source, file.columns, added)
     tag_columns = {task: _tag_columns(predictor, task, file) for task in chosen}
-    plain = {task: names for task, names in chosen.items() if not has_options(predictor, task)}
+    plain = {task: names for task, names in chosen.items() if not predictor.spec(task).has_options}
     options = list(dict.fromkeys(names for task, names in chosen.items() if task not in plain))
     tagged = [(plain[task], tag_columns[task]) for task in plain]
     file.check(_all_columns(plain), strict, tagged, _columns_of_words(predictor, plain), options)
@@ -92,7 +92,7 @@ def _check_lengths(predictor: Predictor, text_columns: TextColumns, file: InputF
     of_words = _columns_of_words(predictor, text_columns)
     for window in windows(file.records(), lambda row: _num_characters(row[1])):
         for task, names in text_columns.items():
-            parts = names, has_options(predictor, task), False, of_words
+            parts = names, predictor.spec(task).has_options, False, of_words
             found = [(number, file.example(number, record, *parts)) for number, record in window]
             full = [(number, example) for number, example in found if all(example)]
             for i, tokens in predictor.too_long((task,), [texts for _, texts in full]) if full else ():
@@ -149,7 +149,7 @@ def _predicted(
     """Yields a window of rows and each task's predictions for them. Tasks with the same texts share the encoder."""
     tasks_of: dict[tuple[tuple[str, ...], bool, tuple[str, ...]], list[str]] = {}
     for task, names in text_columns.items():
-        tasks_of.setdefault((names, has_options(predictor, task), tag_columns[task]), []).append(task)
+        tasks_of.setdefault((names, predictor.spec(task).has_options, tag_columns[task]), []).append(task)
     of_words = _columns_of_words(predictor, text_columns)
     for window in windows(file.records(), lambda row: _num_characters(row[1])):
         predictions: dict[str, list[Prediction]] = {}

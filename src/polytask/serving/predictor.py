@@ -158,7 +158,7 @@ class Predictor:
                 f"predict: expected a task and texts, as in predict({self.tasks[0]!r}, ['a text']), or a table; found "
                 f"task={task!r:.40} and {'too many' if positional else 'no'} texts"
             )
-        options = self.spec(task).options is not None
+        options = self.spec(task).has_options
         examples = option_examples(text, text2, strict) if options else examples_from(text, text2, strict)
         return list(self.stream(task, examples))
 
@@ -246,7 +246,7 @@ class Predictor:
             if (scheme := self.bundle.labels[task].scheme) is not None:
                 words = (row_words(example[0]) for example in examples)
                 own = [located(one, *text, scheme) for one, text in zip(own, words, strict=True)]
-            if self.spec(task).options is not None:
+            if self.spec(task).has_options:
                 options = (plain_texts(example)[1:] for example in examples)
                 own = [one.with_options(texts) for one, texts in zip(own, options, strict=True)]
             predictions[task] = own
@@ -320,7 +320,7 @@ class Predictor:
 
         If the task has a tag for each word, the tag of `word` is explained: a word of the text, or its number from 0.
         """
-        if self.spec(task).options is not None:
+        if self.spec(task).has_options:
             raise UserError(f"explain: task {task} is of kind choice, which is not supported")
         texts = ((text,) if isinstance(text, str) else tuple(text)) + (() if text2 is None else (text2,))
         self.check((task,), [texts])
@@ -362,7 +362,7 @@ class Predictor:
         tasks = tuple(
             name
             for name, spec in self.bundle.specs.items()
-            if len(spec.text) == texts and spec.options is None and self.bundle.model.head(name).kind.has_predictions
+            if len(spec.text) == texts and not spec.has_options and self.bundle.model.head(name).kind.has_predictions
         )
         if not tasks:
             raise UserError(f"predict: none of the tasks {', '.join(self.tasks)} takes {texts} text(s)")
@@ -389,7 +389,7 @@ class Predictor:
 
     def _have_options(self, tasks: Sequence[str]) -> bool:
         """Whether examples of the tasks are a text and its options. Such tasks are not mixed with others."""
-        return any(self.spec(task).options is not None for task in tasks)
+        return any(self.spec(task).has_options for task in tasks)
 
     def _outputs(self, tasks: Sequence[str], texts: TokenIds) -> dict[str, Tensor]:
         model, packer = self.bundle.model, self.bundle.packer
@@ -448,7 +448,7 @@ class Predictor:
             words = next((text for example in window for text in example if isinstance(text, tuple)), None)
             if words is not None and not self._is_per_word(task):
                 raise UserError(f"predict: task {task}: {list(words)!r:.80}: a list or table; expected text")
-            if spec.options is not None:
+            if spec.has_options:
                 check_options(task, window)
                 continue
             wrong = next((example for example in window if len(example) != len(spec.text)), None)
