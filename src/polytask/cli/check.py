@@ -81,6 +81,8 @@ def data_table(prepared: "polytask.Prepared") -> Table:
     some_blank = any(split.num_blank for split in splits)
     if some_blank:
         columns.insert(5, "no label")
+    has_windows = any(prepared.model.input_format(name).has_windows for name in prepared.tasks)
+    columns += ["windows"] if has_windows else []
     caption = None if all(spec.trained for spec in prepared.recipe.tasks.values()) else NOT_TRAINED_CAPTION
     table = new_table("Data", columns, left=("task", "kind", "split", "labels"), caption=caption)
     for name, task in prepared.tasks.items():
@@ -97,8 +99,16 @@ def data_table(prepared: "polytask.Prepared") -> Table:
                 *row,
                 f"{lengths['mean']:.1f}",
                 f"{lengths['truncated']:,}",
+                *([windows(data.get("windows"))] if has_windows else []),
             )
     return table
+
+
+def windows(counts: Mapping[str, int] | None) -> str:
+    """`12 rows, up to 5`: the rows with more than one window, and the most windows of a row."""
+    if counts is None:
+        return ""
+    return f"{counts['rows']:,} rows, up to {counts['most']:,}" if counts["rows"] else "one per row"
 
 
 def shared_rows_lines(prepared: "polytask.Prepared") -> Iterator[str]:
