@@ -23,7 +23,7 @@ from polytask import (
     start_training,
     train,
 )
-from polytask.runs.bundle import read_tasks
+from polytask.runs.tasks_file import read_tasks
 
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "choice.yaml"
 QUICKSTART = RECIPE.with_name("quickstart.yaml")

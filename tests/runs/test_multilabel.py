@@ -25,7 +25,7 @@ from polytask import (
     start_training,
     train,
 )
-from polytask.runs.bundle import read_tasks
+from polytask.runs.tasks_file import read_tasks
 
 from ..conftest import Page
 

@@ -29,7 +29,7 @@ from polytask import (
     train,
 )
 from polytask.cli.predict import mark_spans
-from polytask.runs.bundle import read_tasks
+from polytask.runs.tasks_file import read_tasks
 from polytask.tasks.doctor import examine
 
 from ..conftest import Page
