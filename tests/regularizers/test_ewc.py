@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from polytask import UserError, read_recipe, start_training
+from polytask import read_recipe, start_training
 from polytask.regularizers.base import RegularizerContext
 from polytask.regularizers.ewc import Ewc
 from polytask.stream import Stream
@@ -168,14 +168,6 @@ def test_a_frozen_encoder_has_no_penalty(tiny_model: Any, make_context: Any, tin
     ewc = Ewc(context_of(model, make_context, tiny_stream))
     ewc.after_step(model, 3)
     assert ewc.penalty(model, model.run(tiny_stream(["same"]))).item() == 0
-
-
-def test_what_is_refused(tiny_model: Any, make_context: Any) -> None:
-    context = make_context(tiny_model())
-    with pytest.raises(
-        UserError, match=r"ewc: requires tasks that are trained one after another \(sampler: in_order\)"
-    ):
-        Ewc(context)
 
 
 def test_tasks_that_a_finished_run_brings_are_held_from_the_start(

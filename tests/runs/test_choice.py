@@ -25,6 +25,8 @@ from polytask import (
 )
 from polytask.runs.tasks_file import read_tasks
 
+from .conftest import prediction_lines
+
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "choice.yaml"
 QUICKSTART = RECIPE.with_name("quickstart.yaml")
 TASK = "{kind: choice, text: message, options: [reply_0, reply_1, reply_2, reply_3], label: best, "
@@ -33,17 +35,12 @@ TEXT, OPTIONS = "My kettle never arrived.", ["I will trace it.", "Enjoy it!", "I
 
 
 @pytest.fixture(scope="module")
-def settings(tiny_settings: list[str]) -> list[str]:
-    return [*tiny_settings, "train.save_every=4"]
-
-
-@pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, settings: list[str]) -> Finished:
     return train(RECIPE, tmp_path_factory.mktemp("choice") / "run", settings)
 
 
 def lines(run: Path, name: str = "reply-dev") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "predictions" / f"{name}.jsonl").read_text().splitlines()]
+    return prediction_lines(run, name)
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> str:

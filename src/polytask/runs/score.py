@@ -251,7 +251,7 @@ def evaluate_run(
     )
 
 
-def _with_file(spec: TaskSpec, data: Data) -> tuple[TaskSpec, str]:
+def _with_file(spec: TaskSpec, data: Any) -> tuple[TaskSpec, str]:
     """The file that holds the data, and the task's description for reading it."""
     if not is_in_memory(data):
         return spec, data

@@ -168,11 +168,11 @@ def _pieces(texts: Texts, reading: Reading, max_length: int, pair: PairForm, cut
     starts = [texts.starts_NW + (texts.lengths_NW - kept if cut_start else 0) for kept in lengths]
     before_P, first_P = np.tile(before, len(texts)), np.tile(is_first, len(texts))
     lengths_P = before_P + np.concatenate(lengths, axis=1).ravel() + 1
-    pieces = _Pieces(np.concatenate(starts, axis=1).ravel(), before_P, first_P, lengths_P)
+    starts_P = np.concatenate(starts, axis=1).ravel()
     if reading != "options":
-        return pieces
+        return _Pieces(starts_P, before_P, first_P, lengths_P)
     given_P = first_P | (texts.lengths_NW[:, 1] > 0).repeat(2)
-    return _Pieces(*(piece[given_P] for piece in pieces))
+    return _Pieces(starts_P[given_P], before_P[given_P], first_P[given_P], lengths_P[given_P])
 
 
 def _taken(values: Ids, sources_T: npt.NDArray[np.int64]) -> Ids:
