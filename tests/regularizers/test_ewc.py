@@ -16,7 +16,7 @@ from polytask import read_recipe, start_training
 from polytask.regularizers.base import RegularizerContext
 from polytask.regularizers.ewc import Ewc
 from polytask.stream import Stream
-from polytask.types import Stage
+from polytask.types import YES_NO, Stage
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 STAGES = (Stage("topic", 1, 3), Stage("same", 4, 5), Stage("alike", 6, 9))
@@ -35,7 +35,7 @@ class Logistic(nn.Module):
         self.seen_in_training: list[bool] = []
 
     def head(self, task: str) -> Any:
-        return SimpleNamespace(loss=nn.functional.binary_cross_entropy_with_logits)
+        return SimpleNamespace(loss=nn.functional.binary_cross_entropy_with_logits, labels=YES_NO)
 
     def forward(self, stream: Any) -> dict[str, Tensor]:
         self.seen_in_training.append(self.training)
