@@ -157,7 +157,7 @@ def make_packer(recipe: Recipe, tokenizer: TextTokenizer, tagged: bool = False) 
 def check_room(specs: Mapping[str, TaskSpec], tokenizer: TextTokenizer, max_length: int, where: str) -> None:
     """Raises a UserError if a sequence has no room for the special tokens of a task and a token of each text."""
     for name, spec in specs.items():
-        texts = 2 if spec.options is not None else len(spec.text)
+        texts = 2 if spec.has_options else len(spec.text)
         special = tokenizer.pair.special_tokens(texts)
         least = special + texts if texts > 2 else special
         if max_length < least:

@@ -191,6 +191,10 @@ class TaskSpec:
         return len(self.text) == 2
 
     @property
+    def has_options(self) -> bool:
+        return self.options is not None
+
+    @property
     def option_columns(self) -> tuple[str, ...]:
         """The columns with options: none, one with lists, or several."""
         return () if self.options is None else (self.options,) if isinstance(self.options, str) else self.options

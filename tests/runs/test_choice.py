@@ -23,7 +23,9 @@ from polytask import (
     start_training,
     train,
 )
-from polytask.runs.bundle import read_tasks
+from polytask.runs.tasks_file import read_tasks
+
+from .conftest import prediction_lines
 
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "choice.yaml"
 QUICKSTART = RECIPE.with_name("quickstart.yaml")
@@ -33,17 +35,12 @@ TEXT, OPTIONS = "My kettle never arrived.", ["I will trace it.", "Enjoy it!", "I
 
 
 @pytest.fixture(scope="module")
-def settings(tiny_settings: list[str]) -> list[str]:
-    return [*tiny_settings, "train.save_every=4"]
-
-
-@pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, settings: list[str]) -> Finished:
     return train(RECIPE, tmp_path_factory.mktemp("choice") / "run", settings)
 
 
 def lines(run: Path, name: str = "reply-dev") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "predictions" / f"{name}.jsonl").read_text().splitlines()]
+    return prediction_lines(run, name)
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> str:

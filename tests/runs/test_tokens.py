@@ -29,10 +29,11 @@ from polytask import (
     train,
 )
 from polytask.cli.predict import mark_spans
-from polytask.runs.bundle import read_tasks
+from polytask.runs.tasks_file import read_tasks
 from polytask.tasks.doctor import examine
 
 from ..conftest import Page
+from .conftest import prediction_lines
 
 RECIPES = Path(__file__).parent.parent.parent / "recipes"
 ENTITIES = RECIPES / "entities.yaml"
@@ -51,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, settings: list[str]) -> Finish
 
 
 def lines(run: Path, name: str = "entities-dev") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "predictions" / f"{name}.jsonl").read_text().splitlines()]
+    return prediction_lines(run, name)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

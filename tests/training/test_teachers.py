@@ -15,7 +15,8 @@ from scipy.special import expit, logit, softmax
 import polytask
 from polytask import Finished, Recipe, UserError, read_recipe, seeds, start_training, train
 from polytask.runs.teachers import mean_outputs
-from polytask.training.checkpoint import optimizer_tensors
+
+from .conftest import assert_resumes_with_the_same_bits
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 SHORT = ["train.steps_per_epoch=3", "train.epochs=2"]
@@ -143,17 +144,7 @@ def test_a_student_learns_the_predictions_of_its_teacher(
 
 def test_a_stopped_run_ends_with_the_same_bits(tmp_path: Path, tiny_settings: list[str], teacher: Finished) -> None:
     recipe = taught(tiny_settings, "train.save_every=2", opinion=teacher.folder)
-    straight = start_training(recipe, tmp_path / "straight")
-    list(straight.steps())
-    list(itertools.islice(start_training(recipe, tmp_path / "stopped").steps(), 3))
-    resumed = start_training(recipe, tmp_path / "stopped", resume=True)
-    assert resumed.session.step == 2
-    list(resumed.steps())
-    one, other = (
-        {**r.session.model.state_dict(), **optimizer_tensors(r.session.optimizer)} for r in (straight, resumed)
-    )
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_resumes_with_the_same_bits(recipe, tmp_path)
 
 
 def test_a_run_with_the_recipe_of_an_earlier_version_is_resumed(

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polytask.kinds.base import Array, Form, Kind, LabelReader, Meta
+from polytask.kinds.base import Array, ClassScores, Form, Kind, LabelReader, Meta
 from polytask.kinds.classes import Classes
 from polytask.kinds.options import MOST_OPTIONS, option_index
 from polytask.settings import TaskSpec
@@ -26,6 +26,7 @@ class Choice(Kind):
     """
 
     name = "choice"
+    has_confidence = True
 
     # --- labels in files ----------------------------------------------------------------------------------------------
     def reader(self, spec: TaskSpec, known: LabelSpace | None = None, values: Iterable[object] = ()) -> LabelReader:
@@ -89,6 +90,9 @@ class Choice(Kind):
 
     def probabilities(self, outputs: Tensor, labels: LabelSpace) -> Array | None:
         return outputs.double().softmax(-1).numpy()
+
+    def class_scores(self, outputs: Tensor, targets: Array) -> ClassScores:
+        return super().class_scores(outputs, targets[:, 0])  # without the numbers of options
 
     def for_metrics(self, targets: Array, labels: LabelSpace) -> Array:
         """Returns indices of options; those of the right ones have a second column, which is left out."""

@@ -113,7 +113,7 @@ def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[in
         outputs = model.answer(name, rows.gather(list(indices)), bundle.packer)
     else:
         examples = list(rows.examples())
-        if bundle.specs[name].options is not None:  # all windows have outputs for as many options
+        if bundle.specs[name].has_options:  # all windows have outputs for as many options
             width = max(len(one.texts) for one in examples)
             examples = [replace(one, texts=widened(one.texts, width)) for one in examples]
         windows = [[examples[i] for i in indices[at : at + WINDOW]] for at in range(0, len(indices), WINDOW)]
@@ -126,6 +126,6 @@ def _answers_to_texts(bundle: Bundle, name: str, examples: Sequence[Example]) ->
     if bundle.model.head(name).kind.per_word:
         texts = bundle.tokenize_words([WordText(one.texts[0], one.words or ()) for one in examples])
     else:
-        options = bundle.specs[name].options is not None
+        options = bundle.specs[name].has_options
         texts = bundle.tokenize([one.texts for one in examples], options=options)
     return bundle.model.answer(name, texts, bundle.packer)

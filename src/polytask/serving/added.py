@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from polytask.settings import ABSTAINING
+from polytask.kinds.table import KINDS
 from polytask.types import LabelSpace, Prediction, UserError, unknown
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _rounded(probability: float) -> float:
 def added_columns(predictor: "Predictor", task: str, probabilities: str, lists: bool) -> AddedColumns:
     """The columns of a task of a model."""
     labels, spec = predictor.bundle.labels[task], predictor.spec(task)
-    abstains = labels.kind in ABSTAINING and (spec.abstain_below, predictor.abstain_below) != (None, None)
+    abstains = KINDS[labels.kind].has_confidence and (spec.abstain_below, predictor.abstain_below) != (None, None)
     return AddedColumns(task, labels, probabilities, lists, abstains, spec.windows is not None)
 
 

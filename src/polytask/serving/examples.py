@@ -1,7 +1,7 @@
-"""Converts the arguments of `predict` to examples."""
+"""Converts the arguments of `predict` to examples, and splits any number of examples into chunks."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar, cast
 
 from polytask.kinds.names import LabelProblem
 from polytask.kinds.options import read_options
@@ -9,6 +9,12 @@ from polytask.tasks.rows import EMPTY_TEXT, row_words, words_problem
 from polytask.tasks.sources.source import shortened
 from polytask.types import UserError
 
+CHUNK = 4096
+"""Examples that are tokenized and sorted by length together, whatever the size of the input."""
+CHUNK_CHARACTERS = 16_000_000
+"""A chunk of long documents has fewer examples, to limit its memory."""
+
+T = TypeVar("T")
 Text = str | None
 """None, like an empty text, is a missing text."""
 Texts = Text | Sequence[Text] | Sequence[tuple[Text, ...]]
@@ -70,9 +76,9 @@ def with_options(text: Text | tuple[str, ...], values: Sequence[object], where: 
         raise UserError(f"{where}: {problem}") from None
 
 
-def check_options(task: str, window: Sequence[Example]) -> None:
+def check_options(task: str, examples: Sequence[Example]) -> None:
     """Raises a UserError if an example with a text has not the options that kind choice needs."""
-    for example in window:
+    for example in examples:
         if len(example) == 2:
             raise UserError(f"predict: task {task} takes a text and two or more options, found {example!r:.80}")
         if example[0] is not None:
@@ -96,3 +102,23 @@ def _text(value: object, number: int, strict: bool) -> Text | tuple[str, ...]:
     if isinstance(value, list | tuple) and not problem:
         return tuple(map(str, value))
     return None if problem else str(value)
+
+
+# --- chunks -----------------------------------------------------------------------------------------------------------
+def chunks(items: Iterable[T], characters: Callable[[T], int]) -> Iterator[list[T]]:
+    """Splits the items into lists of limited length and size."""
+    chunk: list[T] = []
+    size = 0
+    for item in items:
+        chunk.append(item)
+        size += characters(item)
+        if len(chunk) >= CHUNK or size > CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def num_characters(example: Example) -> int:
+    """The size of an example, for `chunks`."""
+    return sum(len(text or "") for text in example)

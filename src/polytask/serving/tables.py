@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from polytask.serving.added import added_columns, check_names
 from polytask.serving.examples import with_options
-from polytask.serving.text_columns import has_options, text_columns
+from polytask.serving.text_columns import text_columns
 from polytask.tasks.in_memory import columns_of, kind_of, rows_of
 from polytask.tasks.rows import text_problem
 from polytask.types import UserError
@@ -42,8 +42,8 @@ def predict_table(
     added = {task: added_columns(predictor, task, probabilities, lists=True) for task in chosen}
     check_names(WHERE, found, added)
     values: dict[str, list[Any]] = {name: [] for entry in added.values() for name in entry.types}
-    for names, options in dict.fromkeys((names, has_options(predictor, task)) for task, names in chosen.items()):
-        group = [task for task, own in chosen.items() if (own, has_options(predictor, task)) == (names, options)]
+    for names, options in dict.fromkeys((names, predictor.spec(task).has_options) for task, names in chosen.items()):
+        group = [task for task, own in chosen.items() if (own, predictor.spec(task).has_options) == (names, options)]
         examples = [_example(row, names, options, number) for number, row in enumerate(_rows(table, names))]
         for task, predictions in predictor.predict_tasks(examples, tasks=group, strict=strict).items():
             for prediction in predictions:

@@ -14,11 +14,6 @@ MAX_COLUMNS = 20
 """Columns that an error lists."""
 
 
-def has_options(predictor: "Predictor", task: str) -> bool:
-    """Whether the columns of a task are one of the text, and those of its options."""
-    return predictor.spec(task).options is not None
-
-
 def text_columns(
     predictor: "Predictor",
     tasks: Sequence[str] | None,
@@ -33,8 +28,8 @@ def text_columns(
     """
     if columns:
         tasks = predictor.taking(len(columns)) if tasks is None else tasks
-        predictor.check([task for task in tasks if not has_options(predictor, task)], [tuple(columns)])
-        if len(columns) < 2 and any(has_options(predictor, task) for task in tasks):
+        predictor.check([task for task in tasks if not predictor.spec(task).has_options], [tuple(columns)])
+        if len(columns) < 2 and any(predictor.spec(task).has_options for task in tasks):
             raise UserError(
                 f"predict: --columns (columns=[...]): must be the text column and the columns with options, found "
                 f"{columns[0]!r}"

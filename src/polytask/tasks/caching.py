@@ -51,7 +51,7 @@ def cached_store(
         key.append(["kind", version])
     if reader.options:
         key.append(reader.options)
-    if spec.options is not None:
+    if spec.has_options:
         key.append({"options": spec.options})
     if spec.skips_blanks and spec.label is not None:
         key.append("without blanks")
@@ -105,7 +105,7 @@ class _Encoder:
     def __init__(self, spec: TaskSpec, tokenizer: TextTokenizer, tagger: Tagger | None, width: int) -> None:
         self.tokenizer, self.tagger, self.width = tokenizer, tagger, width
         self.tagged = bool(spec.tags) or tagger is not None
-        self.has_options = spec.options is not None
+        self.has_options = spec.has_options
         self.tag_numbers: dict[str, int] = {}
 
     def append(self, rows: Sequence[LabelledRow], writer: StoreWriter) -> None:

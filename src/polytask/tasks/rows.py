@@ -71,7 +71,7 @@ def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterat
             continue
         options: tuple[str, ...] = ()
         try:
-            options = () if spec.options is None else read_options(offered)
+            options = read_options(offered) if spec.has_options else ()
         except LabelProblem as problem:
             where, value = ", ".join(spec.option_columns), shortened(offered[0] if len(offered) == 1 else offered)
             yield BrokenRow(source.name, source.unit, row, where, value, str(problem))
@@ -97,7 +97,7 @@ def _parts(spec: TaskSpec, values: list[Any]) -> tuple[list[Any], list[Any], Any
 def row_texts(spec: TaskSpec, values: Sequence[object]) -> tuple[str, ...]:
     """Returns the texts of a usable row, followed by its options; `values` are those of `spec.input_columns`."""
     texts = tuple(map(str, values[: len(spec.text)]))
-    return texts if spec.options is None else (*texts, *read_options(values[len(spec.text) :]))
+    return (*texts, *read_options(values[len(spec.text) :])) if spec.has_options else texts
 
 
 def num_texts(spec: TaskSpec, source: Source) -> int:

@@ -210,18 +210,7 @@ class Packer:
             for part, own in zip(ordered, sequences, strict=True)
             if own.words_T is not None
         }
-        labels = {
-            part.task: torch.from_numpy(np.ascontiguousarray(self._labels(part, room)))
-            for part, room in zip(ordered, rooms, strict=True)
-            if part.labels is not None
-        }
-        for part in ordered:
-            labels |= {task: torch.from_numpy(np.ascontiguousarray(own)) for task, own in part.others.items()}
-        labels |= {task: with_width(labels[task], places.shape[1]) for task, places in words.items() if task in labels}
-        windows: dict[str, Tensor] = {}
-        for part, own in zip(ordered, sequences, strict=True):
-            if own.windows_M is not None and own.windows_M.max(initial=1) > 1:
-                windows |= dict.fromkeys([part.task, *part.others], torch.from_numpy(own.starts_of_texts))
+        labels, windows = self._label_tensors(ordered, rooms, words), _window_tensors(ordered, sequences)
         ids_T, positions_T, segments_T = _tokens(sequences, starts, end)
         tags_T = _tags(sequences, starts, end) if self.tagged else None
         return Stream(ids_T, positions_T, segments_T, layout, labels, tag_ids_T=tags_T, words=words, windows=windows)
@@ -239,6 +228,20 @@ class Packer:
         cut = self.pair, self.cut_start
         sequences = make_sequences(Texts.of(part.texts), part.reading, special_ids, self.max_length, *cut)
         return sequences if part.windows_M is None else replace(sequences, windows_M=part.windows_M)
+
+    def _label_tensors(
+        self, parts: Sequence[Part], rooms: Sequence[Room | None], words: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """The labels of each task; those of words are as wide as the places of the words."""
+        labels = {
+            part.task: torch.from_numpy(np.ascontiguousarray(self._labels(part, room)))
+            for part, room in zip(parts, rooms, strict=True)
+            if part.labels is not None
+        }
+        for part in parts:
+            labels |= {task: torch.from_numpy(np.ascontiguousarray(own)) for task, own in part.others.items()}
+        labels |= {task: with_width(labels[task], places.shape[1]) for task, places in words.items() if task in labels}
+        return labels
 
     def _labels(self, part: Part, room: Room | None) -> npt.NDArray[np.generic]:
         """The labels of a part. In a stream of static shape the number of masked tokens is static too: those that are
@@ -318,6 +321,15 @@ class Packer:
         """The number of tokens of the sequence of each option before truncation: [N, M]."""
         text_N1, option_NM = lengths_NW[:, :1].astype(np.int64), lengths_NW[:, 1:].astype(np.int64)
         return np.where(option_NM > 0, text_N1 + option_NM + self.pair.special_tokens(2), LENGTH_OF_MISSING)
+
+
+def _window_tensors(parts: Sequence[Part], sequences: Sequence[Sequences]) -> dict[str, Tensor]:
+    """The first sequence of each text, and the end, for the tasks with texts that have several windows."""
+    windows: dict[str, Tensor] = {}
+    for part, own in zip(parts, sequences, strict=True):
+        if own.windows_M is not None and own.windows_M.max(initial=1) > 1:
+            windows |= dict.fromkeys([part.task, *part.others], torch.from_numpy(own.starts_of_texts))
+    return windows
 
 
 def _tokens(sequences: Sequence[Sequences], starts: Sequence[int], tokens: int) -> Iterator[Tensor]:

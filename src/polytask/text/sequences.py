@@ -6,6 +6,7 @@ A whole batch, or a whole stretch of training examples, takes as many operations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -109,52 +110,74 @@ def make_sequences(
     options = 1
     if reading == "options":
         texts, options = texts.with_each_option(), texts.lengths_NW.shape[1] - 1
+    pieces = _pieces(texts, reading, max_length, pair, cut_start)
+    first_P, lengths_P = pieces.first_P, pieces.lengths_P
+    ends_P = lengths_P.cumsum()
+    starts_P = ends_P - lengths_P
+    starts_S = starts_P[first_P]
+    places_T = np.arange(lengths_P.sum())
+    sources_T = places_T + (pieces.text_starts_P - pieces.before_P - starts_P).repeat(lengths_P)
+    separators_R = (starts_P[~first_P, None] + np.arange(pair.separators - 1)).ravel()
+    ids_T = _taken(texts.ids, sources_T)
+    cls_id, sep_id = special_ids
+    ids_T[ends_P - 1] = sep_id
+    ids_T[starts_S] = cls_id
+    ids_T[separators_R] = sep_id
+    tags_T = None
+    if texts.tags is not None:
+        tags_T = _taken(texts.tags, sources_T)
+        tags_T[ends_P - 1] = tags_T[starts_S] = tags_T[separators_R] = 0
+    lengths_S = np.diff(starts_S, append=len(places_T))
+    positions_T = places_T - starts_S.repeat(lengths_S)
+    joined, _ = joined_and_separate(reading, texts.lengths_NW.shape[1])
+    segments_T = (~first_P).astype(np.int64).repeat(lengths_P) if joined and pair.second_segment else None
+    words_T = None
+    if texts.words is not None:
+        words_T = _taken(texts.words, sources_T)
+        words_T[ends_P - 1] = words_T[starts_S] = 0
+        if texts.owned_N2 is not None:
+            first_T, last_T = (texts.owned_N2[:, side].repeat(lengths_S) for side in (0, 1))
+            words_T = np.where((positions_T > first_T) & (positions_T <= last_T), words_T, 0)
+    return Sequences(ids_T, positions_T, segments_T, lengths_S.tolist(), tags_T, words_T, options)
+
+
+class _Pieces(NamedTuple):
+    """P pieces of sequences: a text with the special tokens before it, and one behind it."""
+
+    text_starts_P: npt.NDArray[np.int64]
+    """Where the text begins, among those of all texts."""
+    before_P: npt.NDArray[np.int64]
+    """The number of special tokens before the text."""
+    first_P: npt.NDArray[np.bool_]
+    """Whether it begins a sequence."""
+    lengths_P: npt.NDArray[np.int64]
+
+
+def _pieces(texts: Texts, reading: Reading, max_length: int, pair: PairForm, cut_start: bool) -> _Pieces:
     num_texts = texts.lengths_NW.shape[1]
     joined, separate = joined_and_separate(reading, num_texts)
-    more = pair.separators - 1
     lengths, before, is_first = [], [], []
     if joined:
         lengths.append(truncated_lengths(texts.lengths_NW, max_length - pair.special_tokens(num_texts)))
-        before += [1] + [more] * (num_texts - 1)
+        before += [1] + [pair.separators - 1] * (num_texts - 1)
         is_first += [True] + [False] * (num_texts - 1)
     if separate:
         lengths.append(np.minimum(texts.lengths_NW, max_length - 2))
         before += [1] * num_texts
         is_first += [True] * num_texts
     starts = [texts.starts_NW + (texts.lengths_NW - kept if cut_start else 0) for kept in lengths]
-    text_starts_P = np.concatenate(starts, axis=1).ravel()
     before_P, first_P = np.tile(before, len(texts)), np.tile(is_first, len(texts))
     lengths_P = before_P + np.concatenate(lengths, axis=1).ravel() + 1
-    if reading == "options":
-        given_P = first_P | (texts.lengths_NW[:, 1] > 0).repeat(2)
-        pieces = text_starts_P, before_P, first_P, lengths_P
-        text_starts_P, before_P, first_P, lengths_P = (piece[given_P] for piece in pieces)
-    ends_P = lengths_P.cumsum()
-    starts_P = ends_P - lengths_P
-    starts_S = starts_P[first_P]
-    places_T = np.arange(lengths_P.sum())
-    sources_T = places_T + (text_starts_P - before_P - starts_P).repeat(lengths_P)
-    ids_T = texts.ids.take(sources_T, mode="clip") if len(texts.ids) else np.zeros_like(places_T)
-    cls_id, sep_id = special_ids
-    ids_T[ends_P - 1] = sep_id
-    ids_T[starts_S] = cls_id
-    separators_R = (starts_P[~first_P, None] + np.arange(more)).ravel()
-    ids_T[separators_R] = sep_id
-    tags_T = None
-    if texts.tags is not None:
-        tags_T = texts.tags.take(sources_T, mode="clip") if len(texts.tags) else np.zeros_like(places_T)
-        tags_T[ends_P - 1] = tags_T[starts_S] = tags_T[separators_R] = 0
-    lengths_S = np.diff(starts_S, append=len(places_T))
-    positions_T = places_T - starts_S.repeat(lengths_S)
-    segments_T = (~first_P).astype(np.int64).repeat(lengths_P) if joined and pair.second_segment else None
-    words_T = None
-    if texts.words is not None:
-        words_T = texts.words.take(sources_T, mode="clip") if len(texts.words) else np.zeros_like(places_T)
-        words_T[ends_P - 1] = words_T[starts_S] = 0
-        if texts.owned_N2 is not None:
-            first_T, last_T = (texts.owned_N2[:, side].repeat(lengths_S) for side in (0, 1))
-            words_T = np.where((positions_T > first_T) & (positions_T <= last_T), words_T, 0)
-    return Sequences(ids_T, positions_T, segments_T, lengths_S.tolist(), tags_T, words_T, options)
+    starts_P = np.concatenate(starts, axis=1).ravel()
+    if reading != "options":
+        return _Pieces(starts_P, before_P, first_P, lengths_P)
+    given_P = first_P | (texts.lengths_NW[:, 1] > 0).repeat(2)
+    return _Pieces(starts_P[given_P], before_P[given_P], first_P[given_P], lengths_P[given_P])
+
+
+def _taken(values: Ids, sources_T: npt.NDArray[np.int64]) -> Ids:
+    """The values at these places; places next to those of the texts, which are overwritten, may be outside."""
+    return values.take(sources_T, mode="clip") if len(values) else np.zeros_like(sources_T)
 
 
 def truncated_lengths(lengths_NW: npt.NDArray[np.int64], room: int) -> npt.NDArray[np.int64]:
