@@ -266,13 +266,16 @@ def _training(run: RunRecord) -> list[str]:
 def _task(run: RunRecord, task: str, anchor: str) -> Json:
     about = run.summary.get("tasks", {}).get(task, {})
     files = run.predictions.get(task, {})
+    counted = "rows"
+    if about.get("kind") == "tokens":
+        counted = "words" if guess_scheme(about.get("classes", [])) == "plain" else "spans"
     return {
         "name": task,
         "anchor": anchor,
         "about": about,
         "curves": _curves(run, task, anchor),
         "predictions": [_predictions(path, split, about, f"{anchor}-{split}") for split, path in files.items()],
-        "data": [_data(split, data, f"{anchor}-{split}") for split, data in about.get("data", {}).items()],
+        "data": [_data(split, data, f"{anchor}-{split}", counted) for split, data in about.get("data", {}).items()],
     }
 
 
@@ -404,12 +407,12 @@ def _fold(names: Sequence[str], support: Counts) -> tuple[list[str], list[int]]:
     return shown, [place.get(at, CLASSES_SHOWN - 1) for at in range(len(names))]
 
 
-def _data(split: str, data: Json, anchor: str) -> Json:
+def _data(split: str, data: Json, anchor: str, counted: str) -> Json:
     shown, labels, lengths = [], data.get("labels") or {}, data.get("lengths") or {}
     if "names" in labels:
         names, place = _fold(labels["names"], np.array(labels["counts"], np.int64))
         counts = np.bincount(place, labels["counts"]).tolist()
-        shown.append(plots.bars(f"{anchor}-labels", f"{split}: rows of each label", names, counts))
+        shown.append(plots.bars(f"{anchor}-labels", f"{split}: {counted} of each label", names, counts))
     elif labels:
         title = f"{split}: rows by score"
         shown.append(plots.histogram(f"{anchor}-labels", title, labels["edges"], labels["counts"], "score"))
