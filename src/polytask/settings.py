@@ -68,6 +68,30 @@ class RowSample:
     """Seed of the choice. It is not the run's seed, so that runs with several seeds are trained on the same rows."""
 
 
+WindowPool = Literal["mean", "max", "first"]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How texts that are longer than a sequence are read: a task's `windows` field."""
+
+    stride: Size | None = None
+    """Tokens between the starts of two windows. Default: half of a window."""
+    pool: WindowPool = "mean"
+    """How the vectors of a text's windows become one vector: their mean, or the largest of each number. first: only the
+    first window is read, as without windows."""
+    most: Annotated[int, Bounds(1, 1024)] = 16
+    """The most windows of a text. What is not in them is cut off, as `truncate` says."""
+
+    def starts_after(self, size: int) -> int:
+        """Return the tokens between the starts of two windows of `size` tokens."""
+        return max(1, size // 2) if self.stride is None else min(self.stride, size)
+
+    def room(self, size: int) -> int:
+        """Return the number of tokens that windows of `size` tokens can hold together."""
+        return size if self.pool == "first" else size + (self.most - 1) * self.starts_after(size)
+
+
 @dataclass(frozen=True)
 class TaskSpec:
     """One task of a recipe."""
@@ -132,6 +156,9 @@ class TaskSpec:
     are scores in the range. Cosine heads for scores have no weights to standardize."""
     head: MethodChoice | None = None
     """Default: linear for one text, cross for several, choice for options, tags for kind tokens, mlm for plain text."""
+    windows: Windows | None = None
+    """Read texts that are longer than `max_length` in overlapping windows, as in {stride: 64, pool: mean, most: 16}.
+    Default: they are truncated. Kind tokens always reads them in windows (`head: {name: tags, stride: 64}`)."""
     loss: MethodChoice | None = None
     """Default: cross-entropy for classes and options, binary cross-entropy for yes_no and multilabel, squared error for
     scores."""

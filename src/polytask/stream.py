@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from polytask.settings import WindowPool
 from polytask.types import UserError
 
 MANY_TASKS = 4
@@ -286,6 +287,9 @@ class Stream:
     words: Mapping[str, Tensor] = field(default_factory=dict)
     """For each task with a label for each word, [S, W]: the place of the first token of each word among the task's
     tokens, -1 behind the last word of a sequence. Its labels are [S, W] too."""
+    windows: Mapping[str, Tensor] = field(default_factory=dict)
+    """For each task of which some text has several windows, the first sequence of each text, counted from the task's
+    first, and the end: one number more than texts."""
 
     def to(self, device: torch.device) -> "Stream":
         return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
@@ -304,6 +308,7 @@ class Stream:
             {task: change(outputs) for task, outputs in self.teacher_outputs.items()},
             None if self.tag_ids_T is None else change(self.tag_ids_T),
             {task: change(places) for task, places in self.words.items()},
+            {task: change(starts) for task, starts in self.windows.items()},
         )
 
 
@@ -323,6 +328,9 @@ class Encoded:
     """This task's labels in the stream."""
     words: Tensor | None = None
     """This task's words in the stream (`Stream.words`)."""
+    windows_B1: Tensor | None = None
+    """Which sequences are the windows of each text (`Stream.windows`); None: every text is one sequence."""
+    window_pool: WindowPool = "mean"
 
     @property
     def tokens(self) -> slice:
@@ -337,7 +345,17 @@ class Encoded:
         return given_BM
 
     def pool(self, pooling: Pooling) -> Tensor:
-        """One vector per sequence of the task: its first token, the pooler's output, or the mean over its tokens."""
+        """One vector per text of the task: its first token, the pooler's output, or the mean over its tokens.
+
+        The vectors of a text's windows become one by `window_pool`.
+        """
+        vectors_SD = self.pool_sequences(pooling)
+        if self.windows_B1 is None:
+            return vectors_SD
+        return pool_windows(vectors_SD, self.windows_B1, self.window_pool)
+
+    def pool_sequences(self, pooling: Pooling) -> Tensor:
+        """One vector per sequence of the task."""
         first, last = self.layout.sequence_ranges[self.task_index]
         if pooling == "mean":
             offsets = self.layout.cu_seqlens_S1[first : last + 1].long() - self.tokens.start
@@ -346,3 +364,13 @@ class Encoded:
             return mean_SD.to(self.hidden_TD.dtype)
         states_SD = self.hidden_TD.index_select(0, self.layout.cu_seqlens_S1[first:last])
         return self.pooler(states_SD) if pooling == "pooler" else states_SD
+
+
+def pool_windows(vectors_SD: Tensor, starts_B1: Tensor, pool: WindowPool) -> Tensor:
+    """The mean, or the largest of each number, of the vectors from each start to before the next one: [B, D].
+
+    A single vector stays bit-identical.
+    """
+    assert pool != "first", "only the first window is encoded"
+    pooled_BD = torch.segment_reduce(vectors_SD.float(), pool, offsets=starts_B1, axis=0, unsafe=True)
+    return pooled_BD.to(vectors_SD.dtype)

@@ -163,7 +163,9 @@ class Prediction:
     """Number of tokens of the example before truncation, with special tokens; of the longest sequence if its texts are
     encoded separately. None for an example without text."""
     truncated: bool = False
-    """Whether tokens were cut off, because there are more than the model's `max_length`."""
+    """Whether tokens were cut off, because there are more than the model's `max_length` (or than all windows hold)."""
+    windows: int = 1
+    """Number of windows that the text was read in, of the longer text of a pair; 1 for tasks without windows."""
     abstained: bool = False
     """Whether the label is None because no class has a probability of at least `abstain_below`. For tags of words:
     whether spans with a lower probability were left out."""

@@ -67,6 +67,7 @@ PAGES = [
     "get-started",
     "interference",
     "kinds",
+    "long-documents",
     "match",
     "partly-labelled",
     "probabilities",

@@ -171,7 +171,7 @@ def test_long_texts_are_read_in_windows_everywhere(tmp_path: Path, settings: lis
     given = [tag for tag, word in zip(prediction.label or (), prediction.word_texts or (), strict=True) if word != "."]  # type: ignore[arg-type]
     assert len(given) == len(words)
     prepared = prepare(read_recipe(finished.folder / "recipe.yaml"))
-    assert any("overlapping windows" in str(finding) for finding in examine(prepared.tasks, 20))
+    assert any("overlapping windows" in str(finding) for finding in examine(prepared.tasks, prepared.packer))
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from polytask.settings import TaskSpec
 from polytask.stream import Reading
 from polytask.tasks.describe import SHOWN_BROKEN_ROWS, baseline, describe_split, label_balance
 from polytask.tasks.task import Task, read_tasks
-from polytask.text.packing import Packer
+from polytask.text.packing import InputFormat, Packer
 from polytask.text.tokenizer import TextTokenizer
 
 Write = Callable[[str, str | bytes], str]
@@ -34,7 +34,7 @@ def make(tmp_path: Path, tokenizer: TextTokenizer, write: Write) -> MakeTask:
 
 
 def described(task: Task, max_length: int, reading: Reading = "joined") -> dict[str, Any]:
-    return describe_split(task.splits["dev"], task.labels, Packer(("t",), 2, 3, max_length), reading)
+    return describe_split(task.splits["dev"], task.labels, Packer(("t",), 2, 3, max_length), InputFormat(reading))
 
 
 def test_one_text(make: MakeTask) -> None:

@@ -12,7 +12,7 @@ from polytask.settings import TaskSpec
 from polytask.tasks.doctor import examine
 from polytask.tasks.finding import SEVERITIES, Finding
 from polytask.tasks.task import Task, read_tasks
-from polytask.text.packing import Packer
+from polytask.text.packing import InputFormat, Packer
 from polytask.text.tokenizer import TextTokenizer
 
 Write = Callable[[str, str | bytes], str]
@@ -197,7 +197,7 @@ def test_a_pair_is_truncated_in_one_sequence_or_two(make: Make) -> None:
     train[4][0], train[4][1] = "a b c d e f g h i j k", "l m n o p q r"
     task = make(train, pairs(words(300), words(400)))
     assert found(task, max_length=20)["t", "train", "cut"].rows == (6,)  # 11 + 7 + 3
-    assert found(task, max_length=20, readings={"t": "separate"}) == {}
+    assert found(task, max_length=20, forms={"t": InputFormat("separate")}) == {}
 
 
 def test_texts_of_which_nothing_is_left(make: Make) -> None:

@@ -3,9 +3,11 @@
 import csv
 import json
 import re
+import runpy
 from collections import Counter
 from importlib import resources
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -170,3 +172,31 @@ def test_entities_are_varied_and_lie_at_words() -> None:
         for found in parts.values()
     ]
     assert len(names[1] & names[0]) < 0.2 * len(names[1])  # most names of dev are new
+
+
+def test_inspections_are_long_and_tell_their_decision_in_the_middle() -> None:
+    parts = {part: rows("inspections", part) for part in ("train", "dev")}
+    for part, found in parts.items():
+        counts = Counter(row["decision"] for row in found)
+        assert counts == dict.fromkeys(("passed", "repair", "closed"), {"train": 40, "dev": 20}[part])
+        lengths = sorted(len(words(row["report"])) for row in found)
+        assert lengths[0] > 180
+        assert lengths[len(lengths) // 2] > 250
+    texts = [plain(row["report"]) for found in parts.values() for row in found]
+    assert len(set(texts)) == 180
+    # The first and the last 40 words have no word that only one decision has.
+    for side in (slice(40), slice(-25, None)):
+        found = {name: Counter[str]() for name in ("passed", "repair", "closed")}
+        for row in parts["train"]:
+            found[row["decision"]].update(set(words(row["report"])[side]))
+        for name, own in found.items():
+            others = set().union(*(found[other] for other in found if other != name))
+            assert not [word for word, count in own.items() if count > 5 and word not in others]
+
+
+def test_inspections_are_what_the_script_writes(tmp_path: Path) -> None:
+    script = runpy.run_path(str(Path(__file__).parents[2] / "recipes" / "write_inspections.py"))
+    script["write"](tmp_path)
+    for part in ("train", "dev"):
+        name = f"inspections-{part}.csv"
+        assert (tmp_path / name).read_bytes() == (SAMPLE / name).read_bytes()

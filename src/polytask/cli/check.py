@@ -83,6 +83,8 @@ def data_table(prepared: "polytask.Prepared") -> Table:
     optional = {"skipped": "skipped", "no label": "blank"}  # only if there are such rows, so that 80 characters suffice
     optional = {column: key for column, key in optional.items() if any(data.get(key) for data in splits)}
     columns = ["task", "kind", "split", "rows", *optional, "labels", "tokens", "too long"]
+    has_windows = any(prepared.model.input_format(name).has_windows for name in prepared.tasks)
+    columns += ["windows"] if has_windows else []
     caption = None if all(spec.trained for spec in prepared.recipe.tasks.values()) else NOT_TRAINED_CAPTION
     table = new_table("Data", columns, left=("task", "kind", "split", "labels"), caption=caption)
     for name, task in about.items():
@@ -97,10 +99,18 @@ def data_table(prepared: "polytask.Prepared") -> Table:
                 *row,
                 f"{lengths['mean']:.1f}",
                 f"{lengths['truncated']:,}",
+                *([windows(data.get("windows"))] if has_windows else []),
             )
     for column in table.columns[:3]:  # the labels are wrapped instead, which have spaces
         column.min_width = min(max(map(len, column.cells), default=0), LONGEST_NAME)
     return table
+
+
+def windows(counts: Mapping[str, int] | None) -> str:
+    """`12 rows, up to 5`: the rows with more than one window, and the most windows of a row."""
+    if counts is None:
+        return ""
+    return f"{counts['rows']:,} rows, up to {counts['most']:,}" if counts["rows"] else "one per row"
 
 
 def shared_rows_lines(prepared: "polytask.Prepared") -> Iterator[str]:

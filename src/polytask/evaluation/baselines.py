@@ -18,7 +18,6 @@ from polytask.kinds.table import KINDS, kind_of
 from polytask.model import MultiTaskModel
 from polytask.modes import eval_mode
 from polytask.settings import TaskSpec
-from polytask.stream import Encoded
 from polytask.text.packing import InputFormat, Packer
 from polytask.text.texts import texts_of
 from polytask.types import EvalReport, LabelSpace, MetricValue, TaskScore, TokenizedExamples
@@ -91,10 +90,11 @@ def _vectors(
     width = texts.lengths_NW.shape[1]
     vectors, order = [], []
     with eval_mode(model):
-        for batch in model.batches(spec.name, texts, packer, InputFormat("separate")):
+        form = InputFormat("separate", windows=model.head(spec.name).windows)
+        for batch in model.batches(spec.name, texts, packer, form):
             with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
                 hidden_TD = model.encode(batch.stream)
-            encoded = Encoded(hidden_TD, batch.stream.layout, model.tasks.index(spec.name), model.encoder.pool)
+            encoded = model.encoded(spec.name, spec.name, hidden_TD, batch.stream)
             pooled = torch.nn.functional.normalize(encoded.pool("mean").float(), dim=-1)
             vectors.append(pooled.unflatten(0, (-1, width)) if width > 1 else pooled)
             order.append(batch.indices)

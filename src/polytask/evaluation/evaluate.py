@@ -110,6 +110,8 @@ def _prediction_line(example: Example, prediction: Prediction) -> str:
     measured = options
     if prediction.tokens is not None:
         measured += f', "tokens": {prediction.tokens}, "truncated": {_to_json(prediction.truncated)}'
+    if prediction.windows > 1:
+        measured += f', "windows": {prediction.windows}'
     if prediction.abstained:
         measured += ', "abstained": true'
     if prediction.rank is not None:

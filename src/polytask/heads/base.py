@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from polytask.kinds.base import Kind
 from polytask.kinds.table import kind_of
+from polytask.settings import Windows
 from polytask.stream import Encoded, Pooling, Reading
 from polytask.types import LabelKind, LabelSpace, Prediction, UserError
 
@@ -40,6 +41,9 @@ class Head(nn.Module, ABC):
     """The share of an example's tokens that is masked before it is encoded; None: no masking."""
     stride: int | None = None
     """For heads with an output for each word: see `text.packing.InputFormat.stride`. None: one output per example."""
+
+    windows: Windows | None = None
+    """How the task's long texts are cut into windows (its `windows` in the recipe); None: they are truncated."""
 
     def __init__(self, task: str, labels: LabelSpace) -> None:
         super().__init__()

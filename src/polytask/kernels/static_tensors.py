@@ -21,6 +21,7 @@ def shape_of(stream: Stream) -> tuple[Any, ...]:
 
 
 def tensors_of(stream: Stream) -> list[Tensor]:
+    assert not stream.windows, "steps with windows are not captured"
     own = [stream.token_ids_T, stream.position_ids_T, stream.segment_ids_T, stream.layout.cu_seqlens_S1]
     tags = [] if stream.tag_ids_T is None else [stream.tag_ids_T]
     return [*own, *tags, *stream.labels.values(), *stream.teacher_outputs.values(), *stream.words.values()]

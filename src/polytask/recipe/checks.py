@@ -9,7 +9,7 @@ from polytask.kinds.options import MOST_OPTIONS
 from polytask.methods import KIND, find_method
 from polytask.recipe.records import SELECT_WORDS, Recipe
 from polytask.recipe.sharing import check_shared_rows
-from polytask.settings import ABSTAINING, MOST_TEXTS, AddSettings, MethodChoice, TaskSpec, TrainSettings
+from polytask.settings import ABSTAINING, MOST_TEXTS, AddSettings, MethodChoice, TaskSpec, TrainSettings, Windows
 from polytask.types import KINDS_WITHOUT_LABEL, LabelKind, UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
@@ -86,6 +86,8 @@ def check_recipe(recipe: Recipe, where: str) -> None:
                 f"{where}: tasks.{name}.unlabelled: needs a teacher, which labels the rows; set `teachers.{name}` to "
                 "the folder of a finished run"
             )
+        if spec.windows is not None:
+            _check_windows(spec, spec.windows, recipe.max_length, f"{where}: tasks.{name}.windows")
         if spec.tags and recipe.word_tags is not None:
             raise UserError(
                 f"{where}: tasks.{name}.tags: must be left out with word_tags.tagger, which tags all texts; found "
@@ -231,6 +233,21 @@ def _check_labels(task: TaskSpec, where: str) -> None:
     for name, default in (("separator", None), ("thresholds", "tuned")):
         if (value := getattr(task, name)) != default:
             raise UserError(f"{where}.{name}: must be left out for kind {task.kind}, found {value!r}")
+
+
+def _check_windows(task: TaskSpec, windows: Windows, max_length: int, where: str) -> None:
+    if task.kind == "text":
+        raise UserError(f"{where}: must be left out for kind text, which has no output for a whole text")
+    if task.kind == "tokens":
+        raise UserError(
+            f"{where}: must be left out for kind tokens, which always reads long texts in windows; set "
+            "`head: {name: tags, stride: 64}` to choose their stride"
+        )
+    if windows.stride is not None and windows.stride > max_length - 2:
+        raise UserError(
+            f"{where}.stride: must be at most {max_length - 2} (max_length without the two special tokens), or the "
+            f"tokens between two windows would be left out; found {windows.stride}"
+        )
 
 
 def _check_add(add: AddSettings, where: str) -> None:

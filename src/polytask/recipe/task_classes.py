@@ -74,6 +74,8 @@ class TaskFields:
     loss: Method | None = field(default=None, kw_only=True)
     """Default: cross-entropy for classes and options, binary cross-entropy for yes_no and multilabel, squared error for
     scores."""
+    windows: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    """Read texts that are longer than `max_length` in overlapping windows, as in {"stride": 64, "pool": "mean"}."""
     broken_rows: Literal["stop", "skip"] = field(default="stop", kw_only=True)
     """What to do with rows that cannot be used, such as those without a label: stop, or skip them."""
     blank_labels: Literal["stop", "skip"] = field(default="stop", kw_only=True)

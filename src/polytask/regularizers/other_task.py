@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from polytask.stream import Layout
+from polytask.stream import Layout, Reading
 
 if TYPE_CHECKING:
     from polytask.model import MultiTaskModel
@@ -13,19 +13,25 @@ def readable_layouts(model: "MultiTaskModel", layout: Layout, task: str) -> Iter
     """Yield a layout for each part of the stream that the task's head can read; in it that part belongs to the task.
 
     A head that reads one sequence per example can read the whole stream. A head that reads several sequences of an
-    example can read the examples of heads that read the same ones; if they are options, only examples with as many
-    options as those of the first such head. In a stream of static shape there is filler between the tasks' sequences,
-    so each of them is a part of its own.
+    example can read the examples of heads that read the same ones, without windows; if they are options, only examples
+    with as many options as those of the first such head. In a stream of static shape there is filler between the tasks'
+    sequences, so each of them is a part of its own.
     """
     k, reading = model.tasks.index(task), model.head(task).reading
     if reading == "joined" and not layout.static_shape:
         yield as_task(layout, k)
         return
     parts = {layout.sequence_ranges[other]: other for other in reversed(layout.tasks)}  # tasks may share sequences
-    readable = [one for one in sorted(parts.values()) if reading in ("joined", model.head(model.tasks[one]).reading)]
+    readable = [one for one in sorted(parts.values()) if reading in ("joined", _whole_texts(model, one))]
     for other in readable:
         if reading != "options" or layout.options[other] == layout.options[readable[0]]:
             yield _with_range(layout, k, layout.sequence_ranges[other], layout.token_ranges[other], other)
+
+
+def _whole_texts(model: "MultiTaskModel", k: int) -> Reading | None:
+    """The sequences of task k's examples; None if they are windows, which are only parts of texts."""
+    head = model.head(model.tasks[k])
+    return head.reading if head.windows is None else None
 
 
 def as_task(layout: Layout, k: int) -> Layout:

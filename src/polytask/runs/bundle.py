@@ -19,7 +19,7 @@ import numpy.typing as npt
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from polytask.build import check_room, check_vocabulary, complete, head_choice, make_model
+from polytask.build import check_room, check_vocabulary, complete, head_choice, make_model, most_tokens
 from polytask.disk.atomic import atomic_file, write_atomically
 from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import sha256
@@ -47,6 +47,7 @@ from polytask.settings import (
     Share,
     TaskSpec,
     Truncate,
+    Windows,
 )
 from polytask.tasks.task import Split, read_split
 from polytask.text.options import mark_dropped, widened
@@ -114,6 +115,7 @@ class TaskEntry:
     temperature: Annotated[float, Bounds(0, 1000, "(]")] = 1.0
     """What outputs are divided by before probabilities are computed; 1 in models of earlier versions."""
     abstain_below: Share | None = None
+    windows: Windows | None = None
     options: str | tuple[str, ...] | None = None
     """For kind choice, the column with lists of options, or the columns with one option each."""
     form: LabelKind | None = None
@@ -140,6 +142,7 @@ class TaskEntry:
             scheme=labels.scheme,
             temperature=temperature,
             abstain_below=spec.abstain_below,
+            windows=spec.windows,
             options=spec.options,
             form=labels.kind if labels.own_kind else None,
             bounded=labels.bounded,
@@ -226,6 +229,7 @@ class TaskEntry:
             tags=self.tags,
             scheme=self.scheme,
             abstain_below=self.abstain_below,
+            windows=self.windows,
             options=self.options,
         )
 
@@ -336,16 +340,15 @@ class Bundle:
         calibrated = labelled if temperature == 1 else head.decode(head.kind.scaled(outputs, temperature))
         threshold = self.specs[task].abstain_below if abstain_below is None else abstain_below
         threshold = threshold if head.labels.kind in ABSTAINING else None
-        predictions = []
-        for one, scaled, tokens in zip(
-            labelled, calibrated, self.packer.full_lengths(lengths_NW, head.reading).tolist(), strict=True
-        ):
-            truncated = tokens > self.packer.max_length and not head.kind.per_word  # long texts are read in windows
+        form, predictions = self.model.input_format(task), []
+        tokens_N = self.packer.full_lengths(lengths_NW, head.reading).tolist()
+        windows_N = self.packer.window_counts(lengths_NW, form).max(1).tolist()
+        for one, scaled, tokens, windows in zip(labelled, calibrated, tokens_N, windows_N, strict=True):
             sure = one.label if threshold is None else _sure_label(replace(scaled, label=one.label), head, threshold)
-            measured = {"tokens": tokens, "truncated": truncated, "abstained": sure != one.label}
+            measured = {"tokens": tokens, "truncated": tokens > self.packer.longest(form), "windows": windows}
             label = one.label if keep_labels else sure
             index = None if label is None else one.index
-            predictions.append(replace(scaled, label=label, index=index, **measured))
+            predictions.append(replace(scaled, label=label, index=index, abstained=sure != one.label, **measured))
         return predictions
 
 
@@ -419,10 +422,10 @@ def load_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
             f"{path}: max_length: must be in [4, {shape.positions}], the encoder's positions, found "
             f"{content.max_length}"
         )
-    tokenizer = TextTokenizer.load(folder, content.max_length, content.truncate)
+    specs = {name: entry.spec(name) for name, entry in content.tasks.items()}
+    tokenizer = TextTokenizer.load(folder, most_tokens(content.max_length, specs.values()), content.truncate)
     check_vocabulary(tokenizer, shape, folder)
     plugins = read_copies(folder, content.plugins, trust_plugins)
-    specs = {name: entry.spec(name) for name, entry in content.tasks.items()}
     check_room(specs, tokenizer, content.max_length, str(path))
     labels = {name: entry.labels(tokenizer.vocabulary) for name, entry in content.tasks.items()}
     tags = content.word_tags

@@ -226,8 +226,8 @@ def evaluate_run(
             files[name] = file = file_of(file, columns, name, f"evaluate: on[{name!r}]")
             spec = replace(spec, format=None, encoding=None)
         splits[name] = read_split_for(bundle, spec, file, split)
-    readings = {name: bundle.model.head(name).reading for name in splits}
-    check_lengths([(data, readings[name]) for name, data in splits.items()], bundle.packer, bundle.tokenizer)
+    forms = {name: bundle.model.input_format(name) for name in splits}
+    check_lengths([(data, forms[name]) for name, data in splits.items()], bundle.packer, bundle.tokenizer)
     shared = [rows for _, rows in shared_rows(splits)]
     outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16", shared=shared)
     report = evaluate(bundle.model, outputs, splits, recipe.tasks, split, 0)
@@ -251,7 +251,7 @@ def evaluate_run(
             for name, data in splits.items()
             if (temperature := bundle.temperatures.get(name, 1.0)) != 1 and outputs[name].isfinite().all()
         },
-        truncated={name: count_truncated(data, bundle.packer, readings[name]) for name, data in splits.items()},
+        truncated={name: count_truncated(data, bundle.packer, forms[name]) for name, data in splits.items()},
     )
 
 

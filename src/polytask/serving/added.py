@@ -35,8 +35,8 @@ class AddedColumns:
     For kind choice, predicted_TASK is the text of the chosen option and index_TASK its index; with "all",
     probabilities_TASK has those of all options in their order, as a list, or as JSON where there are no lists.
 
-    They are followed by tokens_TASK and truncated_TASK, except with "none", and by abstained_TASK if the model may
-    abstain.
+    They are followed by tokens_TASK and truncated_TASK, except with "none", by windows_TASK if the task has windows,
+    and by abstained_TASK if the model may abstain.
     """
 
     task: str
@@ -46,6 +46,8 @@ class AddedColumns:
     """Whether the file's format has lists."""
     abstains: bool = False
     """Whether predictions may have no label, or fewer spans, because probabilities are too low."""
+    windows: bool = False
+    """Whether long texts are read in windows."""
 
     def __post_init__(self) -> None:
         if self.probabilities not in PROBABILITIES:
@@ -71,6 +73,7 @@ class AddedColumns:
                 types |= {self._class_column(name): pa.float64() for name in self.labels.classes}
         if self.probabilities != "none":
             types |= {f"tokens_{self.task}": pa.int64(), f"truncated_{self.task}": pa.bool_()}
+            types |= {f"windows_{self.task}": pa.int64()} if self.windows else {}
         return types | ({f"abstained_{self.task}": pa.bool_()} if self.abstains else {})
 
     def values(self, prediction: Prediction) -> dict[str, Any]:
@@ -80,6 +83,7 @@ class AddedColumns:
             return values
         if self.probabilities != "none":
             values |= {f"tokens_{self.task}": prediction.tokens, f"truncated_{self.task}": prediction.truncated}
+            values |= {f"windows_{self.task}": prediction.windows} if self.windows else {}
         if self.abstains:
             values[f"abstained_{self.task}"] = prediction.abstained
         if prediction.spans is not None:
@@ -132,7 +136,7 @@ def added_columns(predictor: "Predictor", task: str, probabilities: str, lists: 
     """The columns of a task of a model."""
     labels, spec = predictor.bundle.labels[task], predictor.spec(task)
     abstains = labels.kind in ABSTAINING and (spec.abstain_below, predictor.abstain_below) != (None, None)
-    return AddedColumns(task, labels, probabilities, lists, abstains)
+    return AddedColumns(task, labels, probabilities, lists, abstains, spec.windows is not None)
 
 
 def check_names(source: str, columns: Iterable[str], added: Mapping[str, AddedColumns]) -> None:

@@ -84,7 +84,7 @@ def predict_file(
 
 
 def _check_lengths(predictor: Predictor, text_columns: TextColumns, file: InputFile) -> None:
-    """With `truncate: error`, reads all rows and refuses those that are longer than `max_length`."""
+    """With `truncate: error`, reads all rows and refuses those that are too long."""
     packer = predictor.bundle.packer
     if packer.truncate != "error":
         return

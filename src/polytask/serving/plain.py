@@ -9,13 +9,15 @@ computes only these; and equal sequences are computed once.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.encoders.bert import Bert, Layer
 from polytask.machine import one_core_workers
-from polytask.stream import LENGTH_OF_MISSING, Encoded, Pooling
+from polytask.settings import Windows
+from polytask.stream import LENGTH_OF_MISSING, Encoded, Pooling, pool_windows
 from polytask.text.masking import Ids
 
 MAX_TOKENS = 1024  # per batch: the activations of more tokens do not fit in the core's cache
@@ -38,6 +40,14 @@ class Pooled(Encoded):
 
     def pool(self, pooling: Pooling) -> Tensor:
         return self.vectors[pooling]
+
+    def over_windows(self, windows_M: npt.NDArray[np.int64], windows: Windows) -> "Pooled":
+        """One vector for each text, given the number of sequences that are the windows of each."""
+        if windows_M.max(initial=1) == 1:
+            return self
+        starts_B1 = torch.from_numpy(np.concatenate([[0], windows_M.cumsum()]))
+        vectors = {name: pool_windows(x_SD, starts_B1, windows.pool) for name, x_SD in self.vectors.items()}
+        return Pooled(vectors, self.given_BM)
 
 
 class PlainEncoder:

@@ -27,9 +27,11 @@ from polytask.serving.examples import (
     plain_texts,
 )
 from polytask.serving.explanation import Explanation, choose_word, explain, explain_word
-from polytask.serving.plain import PlainEncoder
+from polytask.serving.plain import PlainEncoder, Pooled
 from polytask.settings import TaskSpec
+from polytask.stream import Pooling
 from polytask.tasks.rows import row_words
+from polytask.text.packing import InputFormat
 from polytask.text.texts import Texts as TokenIds
 from polytask.types import Prediction, UserError, unknown
 
@@ -259,12 +261,11 @@ class Predictor:
         return self._too_long(tasks, self.bundle.text_lengths(texts, tokenized))
 
     def _too_long(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-        readings = {self.bundle.model.head(task).reading for task in tasks if not self._is_per_word(task)}
-        if not readings:  # long texts are read in windows
-            return []
-        packer = self.bundle.packer
-        tokens_N = np.max([packer.full_lengths(lengths_NW, reading) for reading in sorted(readings)], axis=0)
-        return [(i, int(tokens_N[i])) for i in np.flatnonzero(tokens_N > packer.max_length).tolist()]
+        packer, forms = self.bundle.packer, [self.bundle.model.input_format(task) for task in tasks]
+        tokens_KN = np.stack([packer.full_lengths(lengths_NW, form.reading) for form in forms])
+        longest_K1 = np.array([[packer.longest(form)] for form in forms])
+        found = np.flatnonzero((tokens_KN > longest_K1).any(0)).tolist()
+        return [(i, int(tokens_KN[:, i].max())) for i in found]
 
     def _check_lengths(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64], numbers: Sequence[int]) -> None:
         """Refuses examples that are too long, with `truncate: error`."""
@@ -285,8 +286,9 @@ class Predictor:
 
         For an encoder such as minilm these are the embeddings of sentence-transformers, as training has changed them.
         With `normalize` every vector has length 1, so that the product of two vectors is their cosine. By default the
-        encoder is used without the tasks' adapters; with `task`, as this task uses it: for a task of kind match, the
-        product of two vectors is then its prediction. A text that is missing or empty has a vector of NaN.
+        encoder is used without the tasks' adapters; with `task`, as this task uses it, with its windows: for a task of
+        kind match, the product of two vectors is then its prediction. A text that is missing or empty has a vector of
+        NaN.
         """
         if task is not None:
             self.spec(task)
@@ -402,21 +404,30 @@ class Predictor:
                 with threads(1) if self.few and model.device.type == "cpu" else nullcontext():
                     outputs |= model.answers(group, texts, packer, bf16=self.bf16)
             else:
-                sequences = [sequence for example in texts for sequence in packer.sequences(example, heads[0].reading)]
-                options = texts.lengths_NW.shape[1] - 1 if heads[0].reading == "options" else 1
-                pooled = self._plain.vectors(sequences, set(poolings), options)
+                pooled = self._pooled(texts, model.input_format(group[0]), set(poolings))
                 with torch.inference_mode():
                     outputs |= {head.task: head(pooled) for head in heads}
         return {task: outputs[task] for task in tasks}
+
+    def _pooled(self, texts: TokenIds, form: InputFormat, poolings: set[Pooling]) -> Pooled:
+        """The vectors of the faster encoder, with which texts are read in the same windows as by the model."""
+        packer, windows_M = self.bundle.packer, None
+        assert self._plain is not None
+        if form.windows is not None:
+            texts, windows_M = packer.cut(texts, form)
+        sequences = [sequence for example in texts for sequence in packer.sequences(example, form.reading)]
+        options = texts.lengths_NW.shape[1] - 1 if form.reading == "options" else 1
+        pooled = self._plain.vectors(sequences, poolings, options)
+        return pooled if form.windows is None or windows_M is None else pooled.over_windows(windows_M, form.windows)
 
     @torch.inference_mode()
     def _vectors(self, texts: TokenIds, task: str | None) -> Tensor:
         model, packer = self.bundle.model, self.bundle.packer
         if self._plain is None:
             return model.embed(texts, packer, task, bf16=self.bf16)
-        sequences = [sequence for example in texts for sequence in packer.sequences(example, "joined")]
+        form = InputFormat(windows=None if task is None else model.head(task).windows)
         pooling = model.embedding_pooling(task)
-        return self._plain.vectors(sequences, {pooling}).vectors[pooling].float()
+        return self._pooled(texts, form, {pooling}).pool(pooling).float()
 
     @cached_property
     def _plain(self) -> PlainEncoder | None:

@@ -8,9 +8,8 @@ import numpy.typing as npt
 from polytask.evaluation.metrics import Metric
 from polytask.kinds.schemes import WORDS, span_classes
 from polytask.kinds.table import KINDS, kind_of
-from polytask.stream import Reading
 from polytask.tasks.task import Split
-from polytask.text.packing import Packer
+from polytask.text.packing import InputFormat, Packer
 from polytask.types import NO_LABEL, LabelSpace
 
 SHOWN_BROKEN_ROWS = 50
@@ -18,11 +17,11 @@ MOST_CONSTANT = 50
 """Of several classes per row: the largest set that is tried as a constant prediction."""
 
 
-def describe_split(split: Split, labels: LabelSpace, packer: Packer, reading: Reading) -> dict[str, Any]:
+def describe_split(split: Split, labels: LabelSpace, packer: Packer, form: InputFormat) -> dict[str, Any]:
     """Returns the numbers of rows and of rows that were left out, rows per label, and lengths with special tokens."""
     text_lengths = split.store.lengths()
-    max_length = packer.max_length
-    lengths = packer.full_lengths(text_lengths, reading)
+    max_length = packer.max_length if form.windows is None else packer.longest(form)
+    lengths = packer.full_lengths(text_lengths, form.reading)
     truncated = np.minimum(lengths, max_length)
     counts, edges = np.histogram(truncated, bins=min(20, max_length), range=(0, max_length))
     return {
@@ -39,9 +38,15 @@ def describe_split(split: Split, labels: LabelSpace, packer: Packer, reading: Re
             "counts": counts.tolist(),
             "mean": float(truncated.mean()),
             "max": int(lengths.max()),
-            "truncated": 0 if KINDS[labels.kind].per_word else int((lengths > max_length).sum()),
+            "truncated": int((lengths > packer.longest(form)).sum()),
         },
+        **({} if not form.has_windows else {"windows": describe_windows(packer.window_counts(text_lengths, form))}),
     }
+
+
+def describe_windows(windows_NW: npt.NDArray[np.int64]) -> dict[str, int]:
+    """Returns the number of rows with more than one window per text, and the most windows of a text."""
+    return {"rows": int((windows_NW > 1).any(1).sum()), "most": int(windows_NW.max(initial=1))}
 
 
 def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:

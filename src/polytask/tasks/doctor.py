@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from polytask.kinds.table import KINDS
 from polytask.kinds.tokens import same_width
-from polytask.stream import Reading
 from polytask.tasks.finding import ROWS_NAMED, SEVERITIES, Finding, Severity, rows_that
 from polytask.tasks.odd_labels import odd_labels
 from polytask.tasks.odd_texts import odd_texts
@@ -32,7 +31,7 @@ from polytask.tasks.sameness import (
     text_hashes,
 )
 from polytask.tasks.task import Split, Task
-from polytask.text.packing import Packer
+from polytask.text.packing import InputFormat, Packer
 
 LEAK_SHARE = 0.01  # one leaked dev row in a hundred changes a score by up to a point
 DUPLICATE_SHARE = 0.01  # more than occurs by chance: a program has copied rows
@@ -47,15 +46,15 @@ UNKNOWN_SHARE = 0.05  # English text in an English vocabulary has about one in a
 def examine(
     tasks: Mapping[str, Task],
     packer: Packer,
-    readings: Mapping[str, Reading] | None = None,
+    forms: Mapping[str, InputFormat] | None = None,
     unknown_id: int | None = None,
 ) -> list[Finding]:
     """Returns the findings about the tasks' data, the worst first.
 
-    `packer` knows how long sequences are, and may be; `readings` has the sequences of each task (default: joined);
+    `packer` knows how long sequences are, and may be; `forms` has the sequences of each task (default: joined);
     `unknown_id` is the token of words that are not in the vocabulary.
     """
-    readings = readings or {}
+    forms = forms or {}
     tasks = {name: _without_unused(task) for name, task in tasks.items()}
     hashed = {
         name: {split: _HashedSplit(name, task, data) for split, data in task.splits.items()}
@@ -67,7 +66,7 @@ def examine(
         for split in splits.values():
             findings += _copies(split)
             findings += _columns(split)
-            findings += _lengths(split, packer, readings.get(name, "joined"), unknown_id)
+            findings += _lengths(split, packer, forms.get(name, InputFormat()), unknown_id)
             findings += odd_texts(name, split.data)
         for learned, scored in (("train", "dev"), ("train", "test"), ("dev", "test")):
             if learned in splits and scored in splits:
@@ -210,18 +209,20 @@ def _columns(split: _HashedSplit) -> Iterator[Finding]:
             yield split.finding(severity, "same_texts", "have the same text twice", same)
 
 
-def _lengths(split: _HashedSplit, packer: Packer, reading: Reading, unknown_id: int | None) -> Iterator[Finding]:
+def _lengths(split: _HashedSplit, packer: Packer, form: InputFormat, unknown_id: int | None) -> Iterator[Finding]:
     empty = split.lengths_NW[:, : len(split.data.spec.text)].min(axis=1) == 0
     if empty.any():
         severity: Severity = "problem" if empty.mean() >= EMPTY_SHARE else "warning"
         sentence = "have a text without any token (of zero-width characters, for example)"
         yield split.finding(severity, "empty_texts", sentence, empty)
-    cut = packer.full_lengths(split.lengths_NW, reading) > packer.max_length
+    per_word = KINDS[split.labels.kind].per_word
+    limit = packer.max_length if per_word else packer.longest(form)
+    cut = packer.full_lengths(split.lengths_NW, form.reading) > limit
     if cut.any():
-        per_word = KINDS[split.labels.kind].per_word
         severity = "warning" if cut.mean() >= CUT_SHARE and not per_word else "note"
         fate = "read in overlapping windows" if per_word else "truncated"
-        sentence = f"are longer than max_length ({packer.max_length} tokens) and will be {fate}"
+        what = "max_length" if form.windows is None else "windows.most windows together"
+        sentence = f"are longer than {what} ({limit:,} tokens) and will be {fate}"
         yield split.finding(severity, "cut", sentence, cut)
     if unknown_id is not None:
         yield from _unknown(split, unknown_id)

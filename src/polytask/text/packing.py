@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from polytask.kinds.tokens import with_width
-from polytask.settings import Truncate
+from polytask.settings import Truncate, Windows
 from polytask.stream import LENGTH_OF_MISSING, Layout, Reading, Stream
 from polytask.text.filler import Room, filler_lengths, filler_positions, longest_class, size_class, static_rooms
 from polytask.text.masking import Ids as Ids
@@ -28,7 +28,10 @@ from polytask.text.masking import MaskedText, Masker, masked_tokens, padded
 from polytask.text.sequences import Sequences, joined_and_separate, make_sequences, truncate_text, truncate_texts
 from polytask.text.templates import BERT_PAIR, PairForm
 from polytask.text.texts import Texts
-from polytask.text.windows import without_words
+from polytask.text.windows import cut_windows, without_words
+
+ANY_LENGTH = 2**62
+"""A number of tokens that no text has."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,25 @@ class InputFormat:
     stride: int | None = None
     """For heads with an output for each word: the tokens between the starts of two windows of a long text, 0 for half
     of the longest sequence. None: the output is that of the text."""
+    windows: Windows | None = None
+    """For heads with an output for a text: how a long text is cut into windows. None: it is truncated."""
+
+    @property
+    def has_windows(self) -> bool:
+        return self.stride is not None or self.windows is not None
 
     def window_stride(self, size: int) -> int:
         """The stride of windows of `size` tokens."""
+        if self.windows is not None:
+            return self.windows.starts_after(size)
         assert self.stride is not None
         return min(self.stride, size) or max(1, size // 2)
+
+    def room(self, size: int) -> int:
+        """The most tokens of a text that are read, in sequences of `size` tokens without the special ones."""
+        if self.stride is not None:
+            return ANY_LENGTH
+        return size if self.windows is None else self.windows.room(size)
 
 
 @dataclass(frozen=True)
@@ -63,6 +80,8 @@ class Part:
     labels: npt.NDArray[np.generic] | None = None
     mask_share: float | None = None
     """The share of the tokens that is masked; the labels are then those of the masked tokens (`masked_tokens`)."""
+    windows_M: npt.NDArray[np.int64] | None = None
+    """If `texts` are windows: how many of them each text of each example has."""
     others: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
     """Other tasks that read the same sequences, with their labels."""
 
@@ -125,9 +144,18 @@ class Packer:
         texts = Texts.of(texts)
         if form.mask_share is not None:
             return self._masked_part(task, texts, form.mask_share, rngs)
-        if form.stride is None:
-            texts = without_words(texts)
+        texts = texts if form.stride is not None else without_words(texts)
+        if form.windows is not None:
+            windows, windows_M = self.cut(texts, form)
+            return Part(task, windows, labels=labels, windows_M=windows_M)
         return Part(task, texts.repeated(form.copies), form.reading, labels)
+
+    def cut(self, texts: Texts, form: InputFormat) -> tuple[Texts, npt.NDArray[np.int64]]:
+        """Cut each text into its windows, and return the number of windows of each text of each example."""
+        size = self.max_length - 2
+        single = texts.separate().truncated(form.room(size), self.cut_start)
+        parts, rows_S = cut_windows(single, size, form.window_stride(size))
+        return parts, np.bincount(rows_S, minlength=len(single))
 
     def _masked_part(self, task: str, texts: Texts, share: float, rngs: Iterable[np.random.Generator]) -> Part:
         """The part that `mask` and `Part.masked` make of single texts."""
@@ -190,9 +218,13 @@ class Packer:
         for part in ordered:
             labels |= {task: torch.from_numpy(np.ascontiguousarray(own)) for task, own in part.others.items()}
         labels |= {task: with_width(labels[task], places.shape[1]) for task, places in words.items() if task in labels}
+        windows: dict[str, Tensor] = {}
+        for part, own in zip(ordered, sequences, strict=True):
+            if own.windows_M is not None and own.windows_M.max(initial=1) > 1:
+                windows |= dict.fromkeys([part.task, *part.others], torch.from_numpy(own.starts_of_texts))
         ids_T, positions_T, segments_T = _tokens(sequences, starts, end)
         tags_T = _tags(sequences, starts, end) if self.tagged else None
-        return Stream(ids_T, positions_T, segments_T, layout, labels, tag_ids_T=tags_T, words=words)
+        return Stream(ids_T, positions_T, segments_T, layout, labels, tag_ids_T=tags_T, words=words, windows=windows)
 
     def _options(self, parts: Sequence[Part], sequences: Sequence[Sequences]) -> tuple[int, ...]:
         """The number of options of each task, for the layout of a stream with the sequences of these parts."""
@@ -205,7 +237,8 @@ class Packer:
             return part.texts
         special_ids = self.cls_id, self.sep_id
         cut = self.pair, self.cut_start
-        return make_sequences(Texts.of(part.texts), part.reading, special_ids, self.max_length, *cut)
+        sequences = make_sequences(Texts.of(part.texts), part.reading, special_ids, self.max_length, *cut)
+        return sequences if part.windows_M is None else replace(sequences, windows_M=part.windows_M)
 
     def _labels(self, part: Part, room: Room | None) -> npt.NDArray[np.generic]:
         """The labels of a part. In a stream of static shape the number of masked tokens is static too: those that are
@@ -240,6 +273,11 @@ class Packer:
         if form.reading == "options":
             total_N: npt.NDArray[np.int64] = np.minimum(self._option_lengths(lengths_NW), self.max_length).sum(1)
             return total_N
+        if form.windows is not None:
+            kept_NW = np.minimum(lengths_NW, form.room(self.max_length - 2)).astype(np.int64) + 2
+            windows_NW = self.window_counts(lengths_NW, form)
+            tokens_N: npt.NDArray[np.int64] = np.where(windows_NW > 1, windows_NW * self.max_length, kept_NW).sum(1)
+            return tokens_N
         joined, separate = joined_and_separate(form.reading, lengths_NW.shape[1])
         lengths_N = np.zeros(len(lengths_NW), dtype=np.int64)
         if joined:
@@ -249,10 +287,23 @@ class Packer:
             lengths_N += (np.minimum(lengths_NW, self.max_length - 2) + 2).sum(1) * form.copies
         return lengths_N
 
+    def window_counts(self, lengths_NW: npt.NDArray[np.integer], form: InputFormat) -> npt.NDArray[np.int64]:
+        """The number of windows of each text, given its number of tokens: 1 if it fits into one sequence."""
+        if not form.has_windows:
+            return np.ones(lengths_NW.shape, dtype=np.int64)
+        size = self.max_length - 2
+        behind_NW = np.minimum(lengths_NW.astype(np.int64), form.room(size)) - size
+        counts_NW: npt.NDArray[np.int64] = 1 + np.maximum(-(-behind_NW // form.window_stride(size)), 0)
+        return counts_NW
+
+    def longest(self, form: InputFormat) -> int:
+        """The greatest of the `full_lengths` that is not truncated."""
+        return form.room(self.max_length - 2) + 2
+
     def full_lengths(self, lengths_NW: npt.NDArray[np.integer], reading: Reading) -> npt.NDArray[np.int64]:
         """The number of tokens of each example's longest sequence before truncation, with special tokens.
 
-        An example is truncated if it is greater than `max_length`.
+        Those of all windows of a text count as one sequence. An example is truncated if it is greater than `longest`.
         """
         tokens_NW = lengths_NW.astype(np.int64)
         joined, _ = joined_and_separate(reading, lengths_NW.shape[1])

@@ -31,6 +31,8 @@ class Sequences:
     """Not 0 for the first token of a word that has an output; None if words have no outputs."""
     options: int = 1
     """How many options an example has, each of which is a sequence; 1 for examples without options."""
+    windows_M: npt.NDArray[np.int64] | None = None
+    """How many sequences are the windows of each text; None: every text is one sequence."""
 
     @property
     def tokens(self) -> int:
@@ -39,14 +41,29 @@ class Sequences:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    @property
+    def num_texts(self) -> int:
+        """The number of sequences, of which the windows of a text count as one."""
+        return len(self) if self.windows_M is None else len(self.windows_M)
+
+    @cached_property
+    def starts_of_texts(self) -> npt.NDArray[np.int64]:
+        """The first sequence of each text, and the end."""
+        assert self.windows_M is not None
+        return np.concatenate([[0], self.windows_M.cumsum()])
+
     def slice(self, first: int, last: int) -> "Sequences":
-        """The sequences from `first` to before `last`, which are not copied."""
+        """The sequences from `first` to before `last`, which are not copied; the windows of a text count as one."""
+        windows_M = None
+        if self.windows_M is not None:
+            windows_M = self.windows_M[first:last]
+            first, last = self.starts_of_texts[[first, last]].tolist()
         start, end = self._starts[first], self._starts[last]
         optional = self.segments_T, self.tags_T, self.words_T
         segments_T, tags_T, words_T = (None if t is None else t[start:end] for t in optional)
         lengths = self.lengths[first:last]
         ids_T, positions_T = self.ids_T[start:end], self.positions_T[start:end]
-        return Sequences(ids_T, positions_T, segments_T, lengths, tags_T, words_T, self.options)
+        return Sequences(ids_T, positions_T, segments_T, lengths, tags_T, words_T, self.options, windows_M)
 
     def word_places(self, width: int | None = None) -> npt.NDArray[np.int64]:
         """The place of the first token of each word, [S, W], with -1 behind the last word of a sequence.

@@ -52,6 +52,16 @@ class Texts:
         starts_NW, lengths_NW = (np.tile(numbers_NW, (1, copies)) for numbers_NW in (self.starts_NW, self.lengths_NW))
         return Texts(self.ids, starts_NW, lengths_NW, self.tags)
 
+    def separate(self) -> "Texts":
+        """Each text as an example of its own."""
+        return replace(self, starts_NW=self.starts_NW.reshape(-1, 1), lengths_NW=self.lengths_NW.reshape(-1, 1))
+
+    def truncated(self, max_length: int, cut_start: bool = False) -> "Texts":
+        """Truncate each text, without copying anything."""
+        lengths_NW = np.minimum(self.lengths_NW, max_length)
+        starts_NW = self.starts_NW + (self.lengths_NW - lengths_NW if cut_start else 0)
+        return replace(self, starts_NW=starts_NW, lengths_NW=lengths_NW)
+
     def widened(self, width: int) -> "Texts":
         """The same examples with empty texts behind their own, up to `width` texts each."""
         missing = ((0, 0), (0, width - self.lengths_NW.shape[1]))

@@ -79,6 +79,8 @@ def reason_not_capturable(
         return "train.capture is false"
     if model is not None and (reason := model.encoder.shape.plain_definition) is not None:
         return f"the encoder {model.encoder.shape.kind}: {reason}"
+    if model is not None and (windowed := [task for task in model.tasks if model.head(task).windows is not None]):
+        return f"the task {windowed[0]} has windows, so that steps differ in their number of sequences"
     if not declared(optimizer, "capturable") or not all(group.get("fused", True) for group in optimizer.param_groups):
         return f"the optimizer {type(optimizer).__name__} does not declare capturable = True"
     if not declared(objective.policy, "capturable"):
