@@ -102,7 +102,7 @@ def data_table(prepared: "polytask.Prepared") -> Table:
                 *([windows(data.get("windows"))] if has_windows else []),
             )
     for column in table.columns[:3]:  # the labels are wrapped instead, which have spaces
-        column.min_width = min(max(map(len, column.cells), default=0), LONGEST_NAME)
+        column.min_width = min(max((len(str(cell)) for cell in column.cells), default=0), LONGEST_NAME)
     return table
 
 
