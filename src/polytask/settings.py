@@ -40,7 +40,7 @@ Rate = Annotated[float, Bounds(0, 1, "[)")]
 Count = Annotated[int, Bounds(1, 10**9)]
 Size = Annotated[int, Bounds(1, 2**16)]
 ABSTAINING: tuple[LabelKind, ...] = ("classes", "yes_no", "tokens", "choice")
-"""The kinds of labels that `abstain_below` is for: those whose predictions have one probability."""
+"""The kinds of labels whose predictions have one probability: those that are calibrated, and can abstain."""
 MaxLength = Annotated[int, Bounds(4, 10**6)]
 """At least 4: a pair has three special tokens."""
 MOST_TEXTS = 8

@@ -32,7 +32,7 @@ def distinct(rows: int) -> np.ndarray:
 
 
 def metric(name: str, ranks: np.ndarray) -> float:
-    (found,) = [entry for entry in METRICS if entry.name == name]
+    (found,) = [entry for entry in METRICS if entry.name == name and "match" in entry.kinds]
     return float(found.function(np.ones_like(ranks), ranks))
 
 

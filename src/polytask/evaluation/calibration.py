@@ -16,14 +16,12 @@ from polytask.evaluation.metrics import CALIBRATION_BINS, chosen_metric, confide
 from polytask.evaluation.scoring import Predictions
 from polytask.kinds.schemes import find_spans
 from polytask.kinds.tokens import span_probabilities
-from polytask.types import NO_LABEL, LabelKind, LabelSpace
+from polytask.types import NO_LABEL, LabelSpace
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Json = dict[str, Any]
 
-KINDS: tuple[LabelKind, ...] = ("classes", "yes_no", "tokens", "choice")
-"""The kinds of labels whose probabilities sum to 1 over the classes. Of tags of words, each word is a row here."""
 LOWEST, HIGHEST = 0.05, 20.0
 """A higher temperature is replaced by HIGHEST, with which all classes are about equally probable; no temperature below
 LOWEST is used, because too few rows are wrong to determine one."""

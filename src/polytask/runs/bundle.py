@@ -25,7 +25,6 @@ from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
-from polytask.evaluation.calibration import KINDS as CALIBRATED
 from polytask.heads.base import Head
 from polytask.kinds.table import KINDS
 from polytask.kinds.tokens import sure_tags
@@ -179,7 +178,7 @@ class TaskEntry:
         elif self.classes != fixed:
             raise UserError(f"{where}.classes: must be {list(fixed)} for kind {self.kind}, found {self.classes!r:.200}")
         self._check_thresholds(where)
-        if self.kind not in CALIBRATED and self.temperature != 1:
+        if self.kind not in ABSTAINING and self.temperature != 1:
             raise UserError(f"{where}.temperature: must be 1 for kind {self.kind}, found {self.temperature}")
         if self.kind not in ABSTAINING and self.abstain_below is not None:
             raise UserError(f"{where}.abstain_below: kind {self.kind} has none, found {self.abstain_below}")
