@@ -76,7 +76,7 @@ def complete(choice: MethodChoice, where: str, saved: bool = False) -> MethodCho
 def _check_options(choice: MethodChoice, declared: Iterable[str], where: str) -> None:
     for name in choice.options:
         if name not in declared:
-            raise UserError(unknown(where, name, declared, f"option of {choice.name}"))
+            raise UserError(unknown(where, name, declared, "option", f" of {choice.name}"))
 
 
 # --- the encoder ------------------------------------------------------------------------------------------------------

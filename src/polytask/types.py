@@ -356,9 +356,9 @@ class StepReport:
     """Why the step was skipped (`train.on_nan: skip`); `losses` and `penalties` contain only finite values."""
 
 
-def unknown(where: str, name: str, known: Iterable[str], what: str) -> str:
-    """The error message for an unknown name: it suggests the closest valid name and lists all of them."""
+def unknown(where: str, name: str, known: Iterable[str], what: str, of: str = "") -> str:
+    """The error message for an unknown name (`of` follows the name): suggests the closest valid name and lists all."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
-    return f"{where}: there is no {what} {name!r}{hint}. Valid: {', '.join(known) or 'none'}"
+    return f"{where}: there is no {what} {name!r}{of}{hint}. Valid: {', '.join(known) or 'none'}"

@@ -184,7 +184,7 @@ def test_refused(tmp_path: Path, tiny_settings: list[str], teacher: Finished) ->
             start_training(taught(tiny_settings, *settings, **teachers), tmp_path / "run")
         assert not (tmp_path / "run").exists()  # nothing is written before everything is right
 
-    refused("teachers.question: there is no task of .* 'question'. Valid: opinion", question=teacher.folder)
+    refused("teachers.question: there is no task 'question' in .*. Valid: opinion", question=teacher.folder)
     order = "tasks.opinion.classes=[neutral, very negative, negative, positive, very positive]"
     refused("teachers.opinion: .* has other labels for opinion than this recipe", order, opinion=teacher.folder)
     pair = "tasks.opinion={kind: classes, classes: [very negative, negative, neutral, positive, very positive], "
@@ -192,7 +192,7 @@ def test_refused(tmp_path: Path, tiny_settings: list[str], teacher: Finished) ->
     refused("teachers.opinion: .* another number of texts for opinion", pair, opinion=teacher.folder)
     refused("teachers.opinion: .*nothing: there is no such run", opinion=tmp_path / "nothing")
     refused(r"teachers.opinion\[1\]: .*nothing: there is no such run", opinion=[teacher.folder, tmp_path / "nothing"])
-    refused(r"teachers.question\[0\]: there is no task of .* 'question'", question=[teacher.folder, teacher.folder])
+    refused(r"teachers.question\[0\]: there is no task 'question' in .*", question=[teacher.folder, teacher.folder])
     (tmp_path / "unfinished").mkdir()
     refused("teachers.opinion: .* the run has not finished", opinion=tmp_path / "unfinished")
     refused("teachers: there is no task 'opinions' .did you mean opinion", opinions=teacher.folder)

@@ -381,5 +381,5 @@ def chosen_metric(
     """Returns the metric that a recipe chooses among those of the kind and its own, or the kind's default."""
     metrics = {entry.name: entry for entry in (*all_metrics_for(kind), *own)}
     if metric is not None and metric not in metrics:
-        raise UserError(unknown(where, metric, metrics, f"metric for labels of kind {kind}"))
+        raise UserError(unknown(where, metric, metrics, "metric", f" for kind {kind}"))
     return metrics[metric or primary_metric(kind, scheme)]

@@ -9,7 +9,7 @@ from polytask.kinds.options import MOST_OPTIONS
 from polytask.methods import KIND, find_method
 from polytask.recipe.records import SELECT_WORDS, Recipe
 from polytask.recipe.sharing import check_shared_rows
-from polytask.settings import ABSTAINING, MOST_TEXTS, AddSettings, TaskSpec, TrainSettings, Windows
+from polytask.settings import ABSTAINING, MOST_TEXTS, AddSettings, MethodChoice, TaskSpec, TrainSettings, Windows
 from polytask.types import KINDS_WITHOUT_LABEL, LabelKind, UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
@@ -140,6 +140,10 @@ def _check_task(task: TaskSpec, where: str) -> None:
     if task.kind in KINDS_WITHOUT_LABEL:
         _check_without_label(task, where)
     _check_words(task, where)
+    if task.range is not None and task.kind in ("classes", "yes_no", "multilabel", "choice"):
+        raise UserError(
+            f"{where}.range: must be left out for kind {task.kind}, found {list(task.range)}; only scores have a range"
+        )
     if task.kind == "score":
         if task.range is not None and not task.range[0] < task.range[1]:
             raise UserError(f"{where}.range: the first value must be lower than the second, found {list(task.range)}")
@@ -193,7 +197,7 @@ def _check_options(task: TaskSpec, where: str) -> None:
         raise UserError(f"{where}.text: must be one column for kind choice, found {list(task.text)}")
     for name in ("tags", "loss"):
         if (value := getattr(task, name)) not in (None, ()):
-            raise UserError(f"{where}.{name}: must be left out for kind choice, found {value!r}")
+            raise UserError(f"{where}.{name}: must be left out for kind choice, found {_shown(value)}")
 
 
 def _check_words(task: TaskSpec, where: str) -> None:
@@ -211,7 +215,7 @@ def _check_words(task: TaskSpec, where: str) -> None:
         raise UserError(f"{where}.label: must be one column for kind tokens, found {list(task.label or ())}")
     for name, why in NOT_FOR_WORDS.items():
         if (value := getattr(task, name)) not in (None, ()):
-            raise UserError(f"{where}.{name}: must be left out for kind tokens: {why}; found {value!r}")
+            raise UserError(f"{where}.{name}: must be left out for kind tokens: {why}; found {_shown(value)}")
 
 
 def _check_labels(task: TaskSpec, where: str) -> None:
@@ -258,5 +262,9 @@ def _check_without_label(task: TaskSpec, where: str) -> None:
     for name in ("label", "range", "loss", "metrics", "unlabelled"):
         if (value := getattr(task, name)) not in (None, ()):
             raise UserError(
-                f"{where}.{name}: must be left out for kind {task.kind}, which has no labels; found {value!r}"
+                f"{where}.{name}: must be left out for kind {task.kind}, which has no labels; found {_shown(value)}"
             )
+
+
+def _shown(value: object) -> str:
+    return value.name if isinstance(value, MethodChoice) else repr(list(value) if isinstance(value, tuple) else value)

@@ -13,6 +13,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from polytask.kinds.schemes import guess_scheme
 from polytask.reports import plots
 from polytask.reports.interference import interference_section
 from polytask.reports.predictions import fold, shown_predictions
@@ -173,13 +174,16 @@ def _training(run: RunRecord) -> list[str]:
 def _task(run: RunRecord, task: str, anchor: str) -> Json:
     about = run.summary.get("tasks", {}).get(task, {})
     files = run.predictions.get(task, {})
+    counted = "rows"
+    if about.get("kind") == "tokens":
+        counted = "words" if guess_scheme(about.get("classes", [])) == "plain" else "spans"
     return {
         "name": task,
         "anchor": anchor,
         "about": about,
         "curves": _curves(run, task, anchor),
         "predictions": [shown_predictions(path, split, about, f"{anchor}-{split}") for split, path in files.items()],
-        "data": [_data(split, data, f"{anchor}-{split}") for split, data in about.get("data", {}).items()],
+        "data": [_data(split, data, f"{anchor}-{split}", counted) for split, data in about.get("data", {}).items()],
     }
 
 
@@ -224,12 +228,12 @@ def _curves(run: RunRecord, task: str, anchor: str) -> list[str]:
     return curves
 
 
-def _data(split: str, data: Json, anchor: str) -> Json:
+def _data(split: str, data: Json, anchor: str, counted: str) -> Json:
     shown, labels, lengths = [], data.get("labels") or {}, data.get("lengths") or {}
     if "names" in labels:
         names, place = fold(labels["names"], np.array(labels["counts"], np.int64))
         counts = np.bincount(place, labels["counts"]).tolist()
-        shown.append(plots.bars(f"{anchor}-labels", f"{split}: rows of each label", names, counts))
+        shown.append(plots.bars(f"{anchor}-labels", f"{split}: {counted} of each label", names, counts))
     elif labels:
         title = f"{split}: rows by score"
         shown.append(plots.histogram(f"{anchor}-labels", title, labels["edges"], labels["counts"], "score"))

@@ -51,7 +51,7 @@ def _load(prepared: Prepared, name: str, run: str, where: str) -> Bundle:
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     if name not in bundle.specs:
-        raise UserError(unknown(where, name, bundle.specs, f"task of {run}"))
+        raise UserError(unknown(where, name, bundle.specs, "task", f" in {run}"))
     if not KINDS[task.spec.kind].has_labels:
         raise UserError(f"{where}: task {name} is of kind {task.spec.kind}, which has no labels to learn from")
     if _outputs_of(bundle.labels[name]) != _outputs_of(task.labels):

@@ -221,8 +221,10 @@ def _lengths(split: _HashedSplit, packer: Packer, form: InputFormat, unknown_id:
     if cut.any():
         severity = "warning" if cut.mean() >= CUT_SHARE and not per_word else "note"
         fate = "read in overlapping windows" if per_word else "truncated"
-        what = "max_length" if form.windows is None else "windows.most windows together"
-        sentence = f"are longer than {what} ({limit:,} tokens) and will be {fate}"
+        longest = f"max_length ({limit:,} tokens)"
+        if form.windows is not None:
+            longest = f"windows.most windows together ({limit:,} tokens)"
+        sentence = f"are longer than {longest} and will be {fate}"
         yield split.finding(severity, "cut", sentence, cut)
     if unknown_id is not None:
         yield from _unknown(split, unknown_id)

@@ -136,7 +136,7 @@ class _Faults:
             lines += [f"  {row}" for row in self.broken[:BROKEN_SHOWN]]
             if total > BROKEN_SHOWN:
                 counts = ", ".join(f"{count:,} in {source}" for source, count in self.counts.items())
-                lines.append(f"  ... and {total - BROKEN_SHOWN:,} more ({counts})")
+                lines.append(f"  ... and {total - BROKEN_SHOWN:,} more (in all {counts})")
             if any(row.problem == EMPTY_LABEL for row in self.broken):
                 lines.append("`blank_labels: skip` leaves out rows whose label is empty, and no others")
         if lines:
