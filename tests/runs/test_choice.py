@@ -238,7 +238,7 @@ def test_an_option_that_the_tokenizer_drops_is_an_option(tmp_path: Path) -> None
         ({"separator": "|"}, "tasks.t.separator: must be left out for kind choice"),
         ({"label": ["right", "x"]}, "tasks.t.label: must be one column for kind choice"),
         ({"kind": "yes_no"}, "tasks.t.options: must be left out for kind yes_no, found 'answers'"),
-        ({"metric": "f1"}, "there is no metric for labels of kind choice 'f1'"),
+        ({"metric": "f1"}, "there is no metric 'f1' for kind choice"),
         ({"head": "linear"}, "linear does not support kind choice; choose one of: choice"),
         ({"options": "anwsers"}, "no column 'anwsers'; its columns are: q, answers, right; did you mean 'answers'"),
     ],

@@ -225,7 +225,7 @@ def test_every_way_of_writing_labels_trains_the_same_model(tmp_path: Path, setti
         (["kind=classes", "separator=;"], "tasks.topics.separator: must be left out for kind classes"),
         (["kind=classes", "label=[a, b]"], "tasks.topics.label: must be one column for kind classes"),
         (["head=cosine"], "cosine does not support kind multilabel"),
-        (["metric=accuracy"], "no metric for labels of kind multilabel 'accuracy'"),
+        (["metric=accuracy"], "no metric 'accuracy' for kind multilabel"),
         (["label=[text, topics]"], "column 'text': neither yes nor no"),
         (["classes=[access, billing]"], "not one of the task's classes; expected access, billing"),
         (["label=missing"], "no column 'missing'"),

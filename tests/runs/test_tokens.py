@@ -347,7 +347,7 @@ def recipe_of(task: dict[str, Any], settings: list[str]) -> Any:
         (["kind=classes", "scheme=bio"], "scheme: must be left out for kind classes"),
         (["head=linear"], "linear does not support kind tokens; choose one of: tags"),
         (["metrics=[seqeval.metrics:f1_score]"], "metrics: must be left out for kind tokens"),
-        (["metric=matthews"], "no metric for labels of kind tokens 'matthews'"),
+        (["metric=matthews"], "no metric 'matthews' for kind tokens"),
         (["classes=[person, place]"], "is not one of the task's classes"),
         (["label=text"], "'Rosalind' is not among the labels of the training rows"),
         (["label=missing"], "no column 'missing'"),

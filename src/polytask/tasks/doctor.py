@@ -221,7 +221,7 @@ def _lengths(split: _HashedSplit, packer: Packer, form: InputFormat, unknown_id:
     if cut.any():
         severity = "warning" if cut.mean() >= CUT_SHARE and not per_word else "note"
         fate = "read in overlapping windows" if per_word else "truncated"
-        longest = f"max_length ({limit:,} tokens)"
+        longest = f"max_length ({limit} tokens)"
         if form.windows is not None:
             longest = f"windows.most windows together ({limit:,} tokens)"
         sentence = f"are longer than {longest} and will be {fate}"
