@@ -45,7 +45,8 @@ MAY: dict[str, set[str]] = {
     "serving": {"encoders", "machine", "runs.bundle", "tasks", "text"},
     "export": {
         *("adapters.base", "build", "encoders", "evaluation", "heads.base", "methods", "model", "plugins"),
-        *("pretrained", "recipe", "runs.bundle", "runs.folder", "runs.prepare", "serving.predictor", "tasks", "text"),
+        *("pretrained", "recipe", "runs.bundle", "runs.folder", "runs.prepare", "runs.tasks_file"),
+        *("serving.predictor", "tasks", "text"),
     },
     "studies": {"build", "evaluation", "machine", "plugins", "recipe", "reports", "runs", "text"},
     "tuning": {

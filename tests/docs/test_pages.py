@@ -62,11 +62,13 @@ def run(words: list[str], tiny: list[str], monkeypatch: pytest.MonkeyPatch, caps
 
 PAGES = [
     "adding-a-task",
+    "choice",
     "data",
     "export",
     "get-started",
     "interference",
     "kinds",
+    "long-documents",
     "match",
     "partly-labelled",
     "probabilities",

@@ -26,7 +26,8 @@ from polytask.export.padded import INPUTS, PaddedModel, unsupported
 from polytask.export.replay import Replay, read_dev_rows, replay
 from polytask.fused_forms import only_definitions
 from polytask.plugins.files import copy_plugins
-from polytask.runs.bundle import Bundle, TaskEntry
+from polytask.runs.bundle import Bundle
+from polytask.runs.tasks_file import TaskEntry
 from polytask.types import UserError
 
 TOLERANCE = 1e-4

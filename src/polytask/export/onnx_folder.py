@@ -25,7 +25,8 @@ from polytask.methods import KIND, find_method
 from polytask.model import MultiTaskModel
 from polytask.plugins.files import read_copies, using_plugins
 from polytask.recipe.records import check_task_name
-from polytask.runs.bundle import Bundle, TaskEntry
+from polytask.runs.bundle import Bundle
+from polytask.runs.tasks_file import TaskEntry
 from polytask.serving.predictor import Predictor
 from polytask.settings import MaxLength, MethodChoice, Size, Truncate
 from polytask.stream import Stream

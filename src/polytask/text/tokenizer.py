@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -106,6 +107,14 @@ class TextTokenizer:
                 return loaded
         except UserError as error:
             raise UserError(f"{folder}: {error}") from error
+
+    def with_room(self, max_tokens: int) -> "TextTokenizer":
+        """Returns a tokenizer that keeps at least this many tokens of a text."""
+        if max_tokens <= self.max_tokens:
+            return self
+        other = copy(self)
+        other.max_tokens = max_tokens
+        return other
 
     def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         """Returns the ids of each text, without special tokens, at most `max_tokens` of them."""
