@@ -10,13 +10,14 @@ import numpy as np
 import onnxruntime
 import pytest
 import tokenizers
+import torch
 
 from polytask import Exported, Finished, UserError, export_onnx, load, load_onnx, recipe_from, train
 from polytask.export.onnx import check_replays
-from polytask.export.onnx_folder import RECORD, read_record
+from polytask.export.onnx_folder import RECORD, read_record, window_rows
 from polytask.export.replay import Replay, read_dev_rows
 
-TASKS = {
+TASKS: dict[str, dict[str, Any]] = {
     "opinion": {"kind": "classes", "text": "text", "label": "opinion", "sample": "opinions"},
     "question": {"kind": "yes_no", "text": ["question1", "question2"], "label": "duplicate", "sample": "questions"},
     "similarity": {
@@ -27,6 +28,42 @@ TASKS = {
         "sample": "similarity",
         "head": "joint",
     },
+    "distance": {
+        "kind": "score",
+        "text": ["sentence1", "sentence2"],
+        "label": "similarity",
+        "sample": "similarity",
+        "head": "bi",
+    },
+    "three": {
+        "kind": "yes_no",
+        "text": ["question1", "question2", "question1"],
+        "label": "duplicate",
+        "sample": "questions",
+    },
+    "long_pairs": {
+        "kind": "yes_no",
+        "text": ["question1", "question2"],
+        "label": "duplicate",
+        "sample": "questions",
+        "head": "cosine",
+        "windows": {"most": 4},
+    },
+    "decision": {
+        "kind": "classes",
+        "text": "report",
+        "label": "decision",
+        "sample": "inspections",
+        "windows": {"stride": 40, "pool": "max"},
+    },
+    "topics": {"kind": "multilabel", "text": "text", "label": "topics", "sample": "tickets"},
+    "reply": {
+        "kind": "choice",
+        "text": "message",
+        "options": ["reply_0", "reply_1", "reply_2", "reply_3"],
+        "label": "best",
+        "sample": "replies",
+    },
     "articles": {"kind": "match", "text": ["question", "article"], "sample": "articles"},
     "entities": {"kind": "tokens", "text": "text", "label": "spans", "sample": "entities"},
     "plain": {"kind": "text", "text": "text", "sample": "opinions"},
@@ -36,8 +73,15 @@ TEXTS = ["Not bad at all.", "ok", LONG, "I want my money back!", ""]
 PAIRS = [("How old is it?", "What is its age?"), ("a", "b c d"), (LONG, "short"), ("x", LONG)]
 
 
-def inputs(run: Path, task: str) -> list[Any]:
-    return list(PAIRS) if len(load(run).spec(task).text) == 2 else TEXTS
+OPTIONS = [("When?", "At noon.", "It is blue."), ("What colour is it?", "Blue.", "On Sunday.", LONG, "A dog.")]
+
+
+def examples(task: str) -> list[tuple[str, ...]]:
+    """Short texts and long ones, which are truncated or read in windows."""
+    if task == "reply":
+        return OPTIONS
+    number = 1 if isinstance(TASKS[task]["text"], str) else len(TASKS[task]["text"])
+    return [(text,) for text in TEXTS] if number == 1 else [(*pair, *pair)[:number] for pair in PAIRS]
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +122,10 @@ def test_dev_is_replayed_and_the_differences_are_in_the_card(run: Path, exported
 
 @pytest.mark.parametrize("task", [name for name in TASKS if name != "plain"])
 def test_onnxruntime_answers_the_same(task: str, run: Path, exported: Exported) -> None:
-    examples = inputs(run, task)
-    expected, found = (
-        list(one.stream(task, [e if isinstance(e, tuple) else (e,) for e in examples]))
-        for one in (load(run), load_onnx(run))
-    )
+    expected, found = (list(one.stream(task, examples(task))) for one in (load(run), load_onnx(run)))
     for one, other in zip(expected, found, strict=True):
-        assert (one.tokens, one.truncated, one.words) == (other.tokens, other.truncated, other.words)
+        assert (one.tokens, one.truncated, one.windows) == (other.tokens, other.truncated, other.windows)
+        assert (one.words, one.index) == (other.words, other.index)
         if isinstance(one.label, float):
             assert other.label == pytest.approx(one.label, abs=1e-4)
         else:
@@ -94,13 +135,36 @@ def test_onnxruntime_answers_the_same(task: str, run: Path, exported: Exported) 
             assert other.probabilities[name] == pytest.approx(share, abs=1e-5)
 
 
+def test_temperatures_thresholds_and_windows_are_part_of_the_export(run: Path, exported: Exported) -> None:
+    record, bundle = read_record(exported.folder), load(run).bundle
+    assert record.inputs == ("input_ids", "attention_mask", "token_type_ids", "windows")
+    for name, task in record.tasks.items():
+        assert task.entry.temperature == bundle.temperatures.get(name, 1.0)
+        assert task.entry.thresholds == bundle.labels[name].thresholds
+    assert record.tasks["opinion"].entry.temperature != 1
+    assert set(record.tasks["topics"].entry.thresholds) != {0.5}
+    assert load_onnx(run).predict("decision", LONG)[0].windows > 1
+    abstaining = load_onnx(run, abstain_below=1.0)
+    assert abstaining.predict("opinion", "Not bad.")[0].label is None
+
+
+def test_a_text_in_windows_needs_all_of_them(run: Path, exported: Exported) -> None:
+    """The output for long texts depends on the last of their windows."""
+    predictor = load_onnx(run)
+    one, other = (predictor.predict("decision", f"{LONG} {end}")[0].probabilities for end in ("closed", "open it"))
+    assert one != other
+    np.testing.assert_array_equal(window_rows(None, 2), [[0], [1]])
+    np.testing.assert_array_equal(window_rows(torch.tensor([0, 1, 4, 5]), 5), [[0, -1, -1], [1, 2, 3], [4, -1, -1]])
+
+
 def test_several_tasks_share_a_pass(run: Path, exported: Exported) -> None:
     predictor = load_onnx(exported.folder)
     assert predictor.bundle.model.passes(["opinion", "question", "articles"]) == [
         ("opinion", "question"),
         ("articles",),
     ]
-    assert list(predictor.predict_tasks("text", "other")) == ["question", "similarity", "articles"]
+    pairs = ["question", "similarity", "distance", "long_pairs", "articles"]
+    assert list(predictor.predict_tasks("text", "other")) == pairs
     with pytest.raises(UserError, match="computes the outputs of its tasks only"):
         predictor.embed("a text")
 
@@ -118,6 +182,7 @@ def test_it_is_used_alone(run: Path, exported: Exported) -> None:
         rows = tokenizer.encode_batch(texts)
         columns = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
         batch = {name: np.array([getattr(row, key) for row in rows]) for name, key in columns.items()}
+        batch["windows"] = np.arange(len(rows))[:, None]
         return session.run([record["tasks"][task]["output"]], batch)[0]
 
     scores = logits("opinion", TEXTS[:4])
@@ -126,6 +191,13 @@ def test_it_is_used_alone(run: Path, exported: Exported) -> None:
     yes = 1 / (1 + np.exp(-logits("question", PAIRS) / record["tasks"]["question"]["entry"]["temperature"]))
     expected = [one.probabilities["yes"] for one in load(run).predict("question", PAIRS)]
     np.testing.assert_allclose(yes, expected, atol=1e-5)
+    text, *options = OPTIONS[1]
+    scores = logits("reply", [(text, option) for option in options])[:, 0]
+    assert options[scores.argmax()] == load(run).predict("reply", text, options)[0].label
+    topics = record["tasks"]["topics"]["entry"]
+    shares = 1 / (1 + np.exp(-logits("topics", TEXTS[:4])))
+    chosen = [[topics["classes"][i] for i in np.flatnonzero(row >= topics["thresholds"])] for row in shares]
+    assert chosen == [list(one.label) for one in load(run).predict("topics", TEXTS[:4])]
 
 
 def test_int8_is_smaller_and_checked_by_the_interval(run: Path, exported: Exported, tmp_path: Path) -> None:

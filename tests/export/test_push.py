@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from polytask import Finished, UserError, load, push
+from polytask import Finished, UserError, export_hugging_face, load, push
 
 TOKEN = "hf_" + "a" * 34
+READ_TOKEN = "hf_" + "b" * 34
 COMMIT = "c" * 40
 
 
@@ -66,10 +67,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         data = self.body()
-        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+        if self.headers.get("Authorization") not in (f"Bearer {TOKEN}", f"Bearer {READ_TOKEN}"):
             return self.answer({"error": "Invalid credentials"}, 401)
+        if self.headers.get("Authorization") == f"Bearer {READ_TOKEN}":
+            return self.answer({"error": "You don't have the rights to create a model"}, 403)
         if self.path == "/api/repos/create":
             given = json.loads(data)
+            if given in self.server.created:
+                url = f"{self.server.address}/{given['organization']}/{given['name']}"
+                return self.answer({"error": "You already created this model repo", "url": url}, 409)
             self.server.created.append(given)
             return self.answer({"url": f"{self.server.address}/{given['organization']}/{given['name']}"})
         if self.path == "/api/validate-yaml":
@@ -129,7 +135,7 @@ def test_the_model_and_its_card_are_uploaded(fake_hub: FakeHub, tiny_run: Finish
     assert done.stdout.strip() == f"{fake_hub.address}/me/quickstart"
     (created,) = fake_hub.created
     assert (created["organization"], created["name"]) == ("me", "quickstart")
-    assert created.get("private") is True or created.get("visibility") == "private"
+    assert is_private(created)
     files = fake_hub.files["me/quickstart"]
     model = tiny_run.folder / "model"
     assert files == {path.name: path.read_bytes() for path in model.iterdir()}
@@ -142,11 +148,39 @@ def test_the_model_and_its_card_are_uploaded(fake_hub: FakeHub, tiny_run: Finish
     assert load(downloaded).predict("opinion", text) == load(tiny_run.folder).predict("opinion", text)
 
 
-def test_a_wrong_token_is_an_error_that_says_what_to_do(fake_hub: FakeHub, tiny_run: Finished, tmp_path: Path) -> None:
-    done = run_push(fake_hub, tmp_path, str(tiny_run.folder), "me/quickstart", "--public", token="hf_wrong")
+def is_private(created: dict[str, Any]) -> bool:
+    return created.get("private") is True or created.get("visibility") == "private"
+
+
+def test_an_exported_folder_is_uploaded_again_to_the_same_repository(
+    fake_hub: FakeHub, tiny_run: Finished, tmp_path: Path
+) -> None:
+    folder = export_hugging_face(tiny_run.folder, "similarity", tmp_path / "exported").folder
+    for _ in range(2):
+        done = run_push(fake_hub, tmp_path, str(folder), "me/similarity", "--public")
+        assert done.returncode == 0, done.stderr
+    (created,) = fake_hub.created
+    assert not is_private(created)
+    files = fake_hub.files["me/similarity"]
+    assert files == {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    assert b"## Use with sentence-transformers" in files["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        ("hf_wrong", "does not accept the access token; log in with `hf auth login`, or set HF_TOKEN"),
+        (READ_TOKEN, "the access token may not write to repositories of me; log in with a token that has write access"),
+    ],
+)
+def test_a_wrong_token_is_an_error_that_says_what_to_do(
+    token: str, message: str, fake_hub: FakeHub, tiny_run: Finished, tmp_path: Path
+) -> None:
+    done = run_push(fake_hub, tmp_path, str(tiny_run.folder), "me/quickstart", token=token)
     assert done.returncode == 1
-    assert "hf auth login" in done.stderr
-    assert "hf_wrong" not in done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert token not in done.stderr
     assert not fake_hub.files
 
 

@@ -4,7 +4,7 @@ An adapter is merged into the encoder first. Neither library is needed to write 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from polytask.export.adapter import check_new
 from polytask.export.card import card_with
 from polytask.export.logits import Logits, logits_of
 from polytask.export.merge import merged_bundle
+from polytask.export.padded import reads_windows
 from polytask.heads.base import Head
 from polytask.model import MultiTaskModel
 from polytask.pretrained.kinds import kind_of
@@ -53,20 +54,21 @@ def export_hugging_face(
 ) -> HuggingFaceFolder:
     """Writes one task as a folder of transformers or sentence-transformers (default: to hf-TASK in the run).
 
-    Heads on the pooler become a class such as BertForSequenceClassification, and tags of words
-    BertForTokenClassification. Other heads become a sentence-transformers folder: its `encode` returns the logits of
-    heads that are one linear layer, and the embeddings of heads that compare two texts. Without a task, the folder is
-    the plain encoder for embeddings. `trust_plugins` remembers that the run's plug-ins, which are Python programs, may
-    run.
+    Heads on the pooler become a class such as BertForSequenceClassification, or BertForMultipleChoice for kind choice,
+    and tags of words BertForTokenClassification. Other heads become a sentence-transformers folder: its `encode`
+    returns the logits of heads that are one linear layer, and the embeddings of heads that compare two texts. Without a
+    task, the folder is the plain encoder for embeddings. `trust_plugins` remembers that the run's plug-ins, which are
+    Python programs, may run.
     """
     target = check_new(Path(run) / (f"hf-{task}" if task else "hf") if output is None else Path(output))
-    bundle = load_run(Path(run), trust_plugins)
-    if bundle.word_tags is not None:
+    loaded = load_run(Path(run), trust_plugins)
+    if loaded.word_tags is not None:
         raise UserError(f"{run}: the model reads the part-of-speech tags of words, which transformers has no input for")
-    bundle = _plain(bundle) if task is None else merged_bundle(bundle, task, str(run))
+    bundle = _plain(loaded) if task is None else merged_bundle(loaded, task, str(run))
     with atomic_folder(target) as folder:
         write = _for_embeddings if task is None else _writer_of(bundle, task, str(run))
-        written = replace(write(bundle, folder, task), folder=target)
+        written = write(bundle, folder, task)
+        written = replace(written, folder=target, notes=(*written.notes, *_notes_about(loaded, task)))
         _save_tokenizer(bundle, folder)
         (folder / "README.md").write_text(card_with(Path(run), _section(written)), encoding="utf-8")
     return written
@@ -80,12 +82,30 @@ def _plain(bundle: Bundle) -> Bundle:
     return replace(bundle, model=MultiTaskModel(model.encoder, adapter, {t: model.head(t) for t in model.tasks}))
 
 
+def _notes_about(bundle: Bundle, task: str | None) -> Iterator[str]:
+    """What the folder leaves out of the run's model."""
+    if task is None:
+        if not bundle.model.is_plain:
+            yield f"The adapter {bundle.adapter.name} is not part of the folder, which has the shared encoder only."
+        yield f"The tasks are not part of the folder; --task exports one of: {', '.join(bundle.specs)}."
+    elif reads_windows(bundle.model.head(task)):
+        yield f"A text of more than {bundle.packer.max_length} tokens is truncated; polytask reads it in windows."
+
+
 def _writer_of(bundle: Bundle, task: str, run: str) -> Any:
     """The function that writes the task; raises a UserError that says why there is none."""
     head, name, kind = bundle.model.head(task), head_choice(bundle.specs[task]).name, bundle.model.encoder.shape.kind
-    if name in ("linear", "cross"):
+    texts = len(bundle.specs[task].text)
+    if texts > 2:
+        raise UserError(
+            f"{run}: task {task} reads {texts} texts, and tokenizers of transformers take at most two; use --format "
+            "onnx"
+        )
+    if name in ("linear", "cross", "choice"):
         is_pooled = head.pooling == "pooler" and (kind == "bert" or kind in TANH_HEADS)
-        return _for_sequences if is_pooled else _for_logits
+        if not is_pooled:
+            return _for_logits
+        return _for_options if name == "choice" else _for_sequences
     if name == "tags":
         if kind in TOKEN_CLASSES:
             return _for_tokens
@@ -113,6 +133,13 @@ def _for_sequences(bundle: Bundle, folder: Path, task: str) -> HuggingFaceFolder
         names = {"weight": "classifier.out_proj.weight", "bias": "classifier.out_proj.bias"}
         moved = {"pooler.dense.": "classifier.dense."}
     return _write_class(bundle, folder, f"{kind.model}ForSequenceClassification", logits, names, moved)
+
+
+def _for_options(bundle: Bundle, folder: Path, task: str) -> HuggingFaceFolder:
+    kind = kind_of(bundle.model.encoder.shape)
+    names = {"weight": "classifier.weight", "bias": "classifier.bias"}
+    moved = {"pooler.": f"{kind.prefix}pooler."}
+    return _write_class(bundle, folder, f"{kind.model}ForMultipleChoice", logits_of(bundle, task), names, moved)
 
 
 def _for_tokens(bundle: Bundle, folder: Path, task: str) -> HuggingFaceFolder:
@@ -150,13 +177,16 @@ def _for_logits(bundle: Bundle, folder: Path, task: str) -> HuggingFaceFolder:
     ]
     _write_modules(bundle, folder, modules)
     names = ", ".join(logits.names)
-    why = (
-        ""
-        if pooling == "pooler"
-        else f" A plain class of transformers always uses the pooler, this head the {pooling}."
-    )
-    note = f"`encode` returns the logits of {names}, not embeddings.{why}"
+    note = f"`encode` returns the logits of {names}, not embeddings. {_why_no_class(bundle, pooling)}"
     return HuggingFaceFolder(folder, "sentence_transformers.SentenceTransformer", (note, *logits.notes))
+
+
+def _why_no_class(bundle: Bundle, pooling: Pooling) -> str:
+    """Why the task is no plain class of transformers."""
+    kind = kind_of(bundle.model.encoder.shape)
+    if pooling == "pooler":
+        return f"{kind.model}ForSequenceClassification has other layers on the first token than the pooler."
+    return f"{kind.model}ForSequenceClassification does not use the {pooling} of a text's states, as this head does."
 
 
 def _for_embeddings(bundle: Bundle, folder: Path, task: str | None) -> HuggingFaceFolder:

@@ -17,7 +17,7 @@ class Logits:
     bias: Tensor
     names: tuple[str, ...]
     problem: str | None
-    """The `problem_type` of transformers; None for tags of words."""
+    """The `problem_type` of transformers; None for tags of words and options."""
     notes: tuple[str, ...] = ()
 
     def config(self) -> dict[str, Any]:
@@ -58,7 +58,10 @@ def logits_of(bundle: Bundle, task: str) -> Logits:
         if any(threshold != 0.5 for threshold in labels.thresholds):
             shown = ", ".join(f"{n} {t:.3g}" for n, t in zip(names, labels.thresholds, strict=True))
             notes.append(f"polytask predicts a class from these probabilities on, not from 0.5: {shown}.")
+    elif labels.kind == "choice":
+        names = ("option",)
+        notes.append("The softmax over the options of a text gives their probabilities.")
     elif labels.kind == "tokens":
         notes.append("The tag of a word is that of its first token.")
-    per_word = head.kind.per_word
-    return Logits(weight.float(), bias.float(), names, None if per_word else problem, tuple(notes))
+    problem_type = None if labels.kind in ("tokens", "choice") else problem
+    return Logits(weight.float(), bias.float(), names, problem_type, tuple(notes))

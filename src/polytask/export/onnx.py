@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from torch.export import Dim
 
 from polytask.disk.atomic import atomic_folder
 from polytask.disk.hashing import sha256
@@ -22,7 +23,7 @@ from polytask.export.onnx_folder import (
     OnnxTask,
     load_onnx_bundle,
 )
-from polytask.export.padded import INPUTS, PaddedModel, unsupported
+from polytask.export.padded import INPUTS, WINDOWS, PaddedModel, unsupported
 from polytask.export.replay import Replay, read_dev_rows, replay
 from polytask.fused_forms import only_definitions
 from polytask.plugins.files import copy_plugins
@@ -98,20 +99,23 @@ def output_name(task: str) -> str:
 
 def write_graph(bundle: Bundle, tasks: tuple[str, ...], path: Path) -> None:
     """Writes the graph with dynamic numbers of rows and tokens."""
-    texts = {task: len(bundle.specs[task].text) for task in tasks}
-    padded = PaddedModel(bundle.model, tasks, texts).eval().cpu()
+    padded = _padded(bundle, tasks).eval().cpu()
     # Six rows are whole examples of one, two and three rows.
     ids_BL = torch.full((6, min(9, bundle.packer.max_length)), bundle.tokenizer.unk_id)
-    batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
+    examples = dict(zip(INPUTS, (ids_BL, torch.ones_like(ids_BL), torch.zeros_like(ids_BL)), strict=True))
+    sizes = {name: {0: Dim("batch"), 1: Dim("length")} for name in INPUTS}
+    if WINDOWS in padded.inputs:
+        examples[WINDOWS] = torch.tensor([[0, 1, 2], [3, -1, -1], [4, -1, -1], [5, -1, -1]])
+        sizes[WINDOWS] = {0: Dim("texts"), 1: Dim("windows")}
     with only_definitions(), torch.no_grad(), _quiet():
         try:
             program = torch.onnx.export(
                 padded,
-                (ids_BL, torch.ones_like(ids_BL), torch.zeros_like(ids_BL)),
+                tuple(examples.values()),
                 None,
-                input_names=list(INPUTS),
+                input_names=list(examples),
                 output_names=[output_name(task) for task in tasks],
-                dynamic_shapes={name: {0: batch, 1: length} for name in INPUTS},
+                dynamic_shapes=sizes,
                 opset_version=OPSET,
                 dynamo=True,
                 verbose=False,
@@ -120,6 +124,10 @@ def write_graph(bundle: Bundle, tasks: tuple[str, ...], path: Path) -> None:
             raise UserError(f"torch cannot export this model to ONNX: {error!s:.500}") from error
         assert program is not None
         program.save(str(path), external_data=_bytes(padded) > MAX_BYTES)
+
+
+def _padded(bundle: Bundle, tasks: tuple[str, ...]) -> PaddedModel:
+    return PaddedModel(bundle.model, tasks, {task: len(bundle.specs[task].text) for task in tasks})
 
 
 def quantize(path: Path) -> None:
@@ -139,19 +147,19 @@ def _write_record(
     model, tokenizer = bundle.model, bundle.tokenizer
     tokenizer.save(folder, model.encoder.shape.positions)
     copy_plugins(bundle.plugins, folder)
-    rows = PaddedModel(model, tasks, {task: len(bundle.specs[task].text) for task in tasks}).rows
+    padded = _padded(bundle, tasks)
     record = OnnxRecord(
         FORMAT,
         "int8" if int8 else "float32",
         bundle.packer.max_length,
         bundle.packer.truncate,
         model.encoder.shape.hidden,
-        INPUTS,
+        padded.inputs,
         {"cls": tokenizer.cls_id, "sep": tokenizer.sep_id, "pad": tokenizer.pad_id},
         {
             task: OnnxTask(
                 output_name(task),
-                rows[task],
+                padded.rows[task],
                 bool(model.adapter.task_parameters(task)),
                 TaskEntry.of(bundle.specs[task], bundle.labels[task], bundle.temperatures.get(task, 1.0)),
             )

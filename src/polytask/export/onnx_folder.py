@@ -15,11 +15,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from polytask.build import make_head
+from polytask.build import check_room, make_head, most_tokens
 from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
 from polytask.disk.records import convert
-from polytask.export.padded import INPUTS
+from polytask.export.padded import INPUTS, WINDOWS
 from polytask.heads.base import Head
 from polytask.methods import KIND, find_method
 from polytask.model import MultiTaskModel
@@ -125,15 +125,32 @@ class OnnxModel(MultiTaskModel):
 
     def batch_outputs(self, tasks: Sequence[str], stream: Stream) -> dict[str, Tensor]:
         mask_SL, columns = padded_inputs(stream)
+        columns[WINDOWS] = window_rows(stream.windows.get(tasks[0]), len(mask_SL))
         session = self.session(tasks[0])
         given = {one.name: columns[one.name] for one in session.get_inputs()}
         names = [self.in_graph[task].output for task in tasks]
         computed = session.run(names, given)
         outputs = {}
         for task, output in zip(tasks, map(torch.from_numpy, computed), strict=True):
-            per_word = self.head(task).kind.per_word
-            outputs[task] = _of_words(output[mask_SL], stream.words[tasks[0]]) if per_word else output
+            head = self.head(task)
+            if head.kind.per_word:
+                output = _of_words(output[mask_SL], stream.words[tasks[0]])
+            elif head.reading == "options":
+                output = output.view(-1, max(stream.layout.options, default=1))
+            outputs[task] = output
         return outputs
+
+
+def window_rows(starts_N1: Tensor | None, sequences: int) -> npt.NDArray[np.int64]:
+    """[N, W]: the sequences that are the windows of each text, with -1 behind the last.
+
+    `starts_N1` is the first sequence of each text, and the end; None: every text is one sequence.
+    """
+    starts = np.arange(sequences + 1) if starts_N1 is None else starts_N1.numpy()
+    counts_N1 = np.diff(starts)[:, None]
+    columns_W = np.arange(counts_N1.max())
+    rows_NW: npt.NDArray[np.int64] = np.where(columns_W < counts_N1, starts[:-1, None] + columns_W, -1)
+    return rows_NW
 
 
 def padded_inputs(stream: Stream) -> tuple[npt.NDArray[np.bool_], dict[str, npt.NDArray[np.int64]]]:
@@ -199,9 +216,10 @@ def load_onnx_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
     """The exported model with everything that prediction needs."""
     _onnxruntime()  # before anything is read
     record = read_record(folder)
-    tokenizer = TextTokenizer.load(folder, record.max_length, record.truncate)
-    plugins = read_copies(folder, record.plugins, trust_plugins)
     specs = {name: task.entry.spec(name) for name, task in record.tasks.items()}
+    tokenizer = TextTokenizer.load(folder, most_tokens(record.max_length, specs.values()), record.truncate)
+    check_room(specs, tokenizer, record.max_length, str(folder / RECORD))
+    plugins = read_copies(folder, record.plugins, trust_plugins)
     labels = {name: task.entry.labels() for name, task in record.tasks.items()}
     with using_plugins(plugins):
         for name, task in record.tasks.items():
@@ -228,8 +246,9 @@ def open_session(path: Path, outputs: Sequence[str] | None = None) -> Any:
         raise
     except Exception as error:  # onnxruntime's errors have no common class but this
         raise UserError(f"{path}: onnxruntime cannot open it ({error!s:.300}); {AGAIN}") from error
-    if not {one.name for one in session.get_inputs()} <= set(INPUTS):
-        raise UserError(f"{path}: does not fit {RECORD}: its inputs must be {', '.join(INPUTS)}; {AGAIN}")
+    if not {one.name for one in session.get_inputs()} <= {*INPUTS, WINDOWS}:
+        names = ", ".join((*INPUTS, WINDOWS))
+        raise UserError(f"{path}: does not fit {RECORD}: its inputs must be of {names}; {AGAIN}")
     return session
 
 
@@ -239,8 +258,9 @@ def _part(path: Path, outputs: Sequence[str]) -> bytes:
         import onnx.utils  # noqa: PLC0415  (an extra)
     except ImportError as error:
         raise UserError("ONNX models with an adapter for each task need onnx: pip install 'polytask[onnx]'") from error
-    whole = onnx.utils.Extractor(onnx.load(path))
-    part: bytes = whole.extract_model(list(INPUTS), list(outputs)).SerializeToString()
+    model = onnx.load(path)
+    inputs = [one.name for one in model.graph.input]
+    part: bytes = onnx.utils.Extractor(model).extract_model(inputs, list(outputs)).SerializeToString()
     return part
 
 

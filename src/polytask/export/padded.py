@@ -13,9 +13,13 @@ from torch import Tensor, nn
 
 from polytask.heads.base import Head
 from polytask.model import MultiTaskModel
-from polytask.stream import Bucket, Encoded, Layout, Pooling, Stream
+from polytask.settings import WindowPool
+from polytask.stream import LENGTH_OF_MISSING, Bucket, Encoded, Layout, Pooling, Stream
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+WINDOWS = "windows"
+"""The input of models with tasks that read long texts in windows, [N, W]: the rows that are the windows of each text,
+with -1 behind the last."""
 ROWS = {"joined": 1, "separate": 2, "both": 3}
 """How many rows of the batch the two texts of a pair are, by the head's reading."""
 
@@ -68,49 +72,66 @@ class PaddedLayout(Layout):
         return replace(PaddedLayout.of(mask_BL, task), prefix=self.prefix + length)
 
 
+@dataclass(frozen=True)
 class PaddedEncoded(Encoded):
     """The hidden states of a padded batch: the input of a head."""
 
+    rows: int = 1
+    """How many rows, or texts with windows, are one example."""
+    windows_NW: Tensor | None = None
+    """The rows that are the windows of each text (see `WINDOWS`); None: every text is one row."""
+
+    def given_options(self) -> Tensor:
+        """[B, 1]: every row is one option. How many an example has is known only outside of the graph."""
+        return (self._mask_BL.sum(1) > LENGTH_OF_MISSING)[:, None]
+
     def pool(self, pooling: Pooling) -> Tensor:
+        """One vector for each text, and zeros for the missing texts of the last example.
+
+        So a batch of any number of rows can be computed, also where only the outputs of other tasks are of interest.
+        """
+        vectors_ND = self.pool_sequences(pooling)
+        if self.windows_NW is not None:
+            vectors_ND = pool_rows(vectors_ND, self.windows_NW, self.window_pool)
+        if self.rows == 1:
+            return vectors_ND
+        size = (vectors_ND.shape[0] + self.rows - 1) // self.rows * self.rows
+        missing_RD = vectors_ND.new_zeros(self.rows - 1, vectors_ND.shape[1])
+        return torch.cat([vectors_ND, missing_RD])[:size]
+
+    def pool_sequences(self, pooling: Pooling) -> Tensor:
         """One vector for each row."""
-        assert isinstance(self.layout, PaddedLayout)
-        mask_BL = self.layout.mask
-        h_BLD = self.hidden_TD.view(*mask_BL.shape, -1)
+        h_BLD = self.hidden_TD.view(*self._mask_BL.shape, -1)
         if pooling == "mean":
-            real_BL1 = mask_BL[..., None].to(h_BLD.dtype)
+            real_BL1 = self._mask_BL[..., None].to(h_BLD.dtype)
             return (h_BLD * real_BL1).sum(1) / real_BL1.sum(1)
         first_BD = h_BLD[:, 0]
         return self.pooler(first_BD) if pooling == "pooler" else first_BD
 
-
-class PairedEncoded(PaddedEncoded):
-    """The input of a head that reads each pair as two rows."""
-
-    rows = 2
-
-    def pool(self, pooling: Pooling) -> Tensor:
-        """One vector for each row, and zeros for the missing rows of the last example.
-
-        So a batch of any number of rows can be computed, also where only the outputs of other tasks are of interest.
-        """
-        vectors_BD = super().pool(pooling)
-        size = (vectors_BD.shape[0] + self.rows - 1) // self.rows * self.rows
-        missing_RD = vectors_BD.new_zeros(self.rows - 1, vectors_BD.shape[1])
-        return torch.cat([vectors_BD, missing_RD])[:size]
+    @property
+    def _mask_BL(self) -> Tensor:
+        assert isinstance(self.layout, PaddedLayout)
+        return self.layout.mask
 
 
-class TripleEncoded(PairedEncoded):
-    """The input of a head that reads each pair as three rows: both texts together, then each of them."""
-
-    rows = 3
-
-
-ENCODED: Mapping[int, type[PaddedEncoded]] = {1: PaddedEncoded, 2: PairedEncoded, 3: TripleEncoded}
+def pool_rows(vectors_BD: Tensor, windows_NW: Tensor, pool: WindowPool) -> Tensor:
+    """The mean, or the largest of each number, of the vectors of each text's windows: [N, D]."""
+    given_NW1 = (windows_NW >= 0)[..., None]
+    own_NWD = vectors_BD[windows_NW.clamp(min=0)]
+    if pool == "max":
+        return own_NWD.masked_fill(~given_NW1, float("-inf")).amax(1)
+    given_NW1 = given_NW1.to(own_NWD.dtype)
+    return (own_NWD * given_NW1).sum(1) / given_NW1.sum(1)
 
 
 def rows_per_example(head: Head, texts: int) -> int:
     """How many rows of a batch are one example of the task: see `ROWS`."""
     return ROWS[head.reading] if texts == 2 else 1
+
+
+def reads_windows(head: Head) -> bool:
+    """Whether a long text is several rows of the batch, whose vectors become one."""
+    return head.windows is not None and head.windows.pool != "first"
 
 
 def unsupported(head: Head) -> str | None:
@@ -126,7 +147,8 @@ class PaddedModel(nn.Module):
     """Maps a padded batch to the outputs of several tasks, in their order.
 
     An output is that of the task's head: [B, C] or [B]; for pairs that are two or three rows of the batch, [B / 2, ...]
-    or [B / 3, ...], rounded up; for tags of words, the scores of all tokens, [B, L, C].
+    or [B / 3, ...], rounded up; for options, [B, 1]; for tags of words, the scores of all tokens, [B, L, C]. Tasks with
+    windows have N texts, as the input `windows` says, in place of B rows.
     """
 
     def __init__(self, model: MultiTaskModel, tasks: Sequence[str], texts: Mapping[str, int]) -> None:
@@ -134,8 +156,12 @@ class PaddedModel(nn.Module):
         self.model = model
         self.names = tuple(tasks)
         self.rows = {task: rows_per_example(model.head(task), texts[task]) for task in tasks}
+        has_windows = any(reads_windows(model.head(task)) for task in tasks)
+        self.inputs = (*INPUTS, WINDOWS) if has_windows else INPUTS
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, windows: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         """Return the outputs of all tasks."""
         mask_BL = attention_mask.bool()
         hidden: dict[str | None, Tensor] = {}
@@ -145,17 +171,25 @@ class PaddedModel(nn.Module):
             key = task if self.model.adapter.task_parameters(task) else None
             if key not in hidden:
                 hidden[key] = self._encode(input_ids, token_type_ids, layout)
-            outputs.append(self._output(task, hidden[key], layout))
+            outputs.append(self._output(task, hidden[key], layout, windows))
         return tuple(outputs)
 
     def _encode(self, input_ids: Tensor, token_type_ids: Tensor, layout: PaddedLayout) -> Tensor:
         stream = Stream(input_ids.reshape(-1), layout.positions(0), token_type_ids.reshape(-1), layout)
         return self.model.encode(stream)
 
-    def _output(self, task: str, hidden_TD: Tensor, layout: PaddedLayout) -> Tensor:
+    def _output(self, task: str, hidden_TD: Tensor, layout: PaddedLayout, windows_NW: Tensor | None) -> Tensor:
         encoder, head = self.model.encoder, self.model.head(task)
-        k = self.model.tasks.index(task)
-        output: Tensor = head(ENCODED[self.rows[task]](hidden_TD, layout, k, encoder.pool))
+        encoded = PaddedEncoded(
+            hidden_TD,
+            layout,
+            self.model.tasks.index(task),
+            encoder.pool,
+            window_pool="mean" if head.windows is None else head.windows.pool,
+            rows=self.rows[task],
+            windows_NW=windows_NW if reads_windows(head) else None,
+        )
+        output: Tensor = head(encoded)
         if not head.kind.per_word:
             return output
         return output[:, 0, :-1].reshape(*layout.mask.shape, -1)  # the last column says which tokens are words

@@ -25,10 +25,21 @@ def push(run: str | Path, name: str, public: bool = False) -> str:
     except hub.errors.HFValidationError as error:
         raise UserError(f"push: {name!r:.100} is not the name of a repository: {error}") from error
     except Exception as error:  # errors of the hub's HTTP library, which differs between versions
-        reason = str(error).strip() or type(error).__name__
-        hint = " Log in with `hf auth login`, or set HF_TOKEN." if "401" in reason or "token" in reason.lower() else ""
-        raise UserError(f"push: {name}: the hub {hub.constants.ENDPOINT} refused it: {reason:.500}.{hint}") from error
+        raise UserError(f"push: {name}: {_problem(error, name)}") from error
     return str(repo)
+
+
+def _problem(error: Exception, name: str) -> str:
+    """What went wrong, and what to do."""
+    endpoint = hub.constants.ENDPOINT
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status == 401 or isinstance(error, hub.errors.LocalTokenNotFoundError):
+        return f"{endpoint} does not accept the access token; log in with `hf auth login`, or set HF_TOKEN"
+    if status == 403:
+        owner = name.partition("/")[0]
+        return f"the access token may not write to repositories of {owner}; log in with a token that has write access"
+    reason = str(error).strip() or type(error).__name__
+    return f"not uploaded to {endpoint}: {reason:.500}"
 
 
 def _folder(run: Path) -> Path:
