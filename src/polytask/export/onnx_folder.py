@@ -48,7 +48,8 @@ class OnnxTask:
     output: str
     """The name of the task's output in the graph."""
     rows: int
-    """The rows of the batch that are one example: 2 for pairs of separate texts, 3 for both together and each text."""
+    """The rows of the batch that are one example, or one option of it: 2 for pairs of separate texts, 3 for both
+    together and each text. With windows, the texts of one example."""
     own_pass: bool
     """Whether the task has a pass of the encoder of its own, because it has adapter parameters."""
     entry: TaskEntry
