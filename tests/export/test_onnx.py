@@ -200,6 +200,17 @@ def test_it_is_used_alone(run: Path, exported: Exported) -> None:
     assert chosen == [list(one.label) for one in load(run).predict("topics", TEXTS[:4])]
 
 
+@pytest.fixture
+def same_graph(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies the graph that was exported before, which takes much less time than to export it again."""
+
+    def copy(bundle: Any, tasks: Any, path: Path) -> None:
+        path.write_bytes((exported.folder / "model.onnx").read_bytes())
+
+    monkeypatch.setattr("polytask.export.onnx.write_graph", copy)
+
+
+@pytest.mark.usefixtures("same_graph")
 def test_int8_is_smaller_and_checked_by_the_interval(run: Path, exported: Exported, tmp_path: Path) -> None:
     small = export_onnx(run, tmp_path / "small", int8=True)
     assert read_record(small.folder).precision == "int8"
@@ -224,13 +235,8 @@ def test_too_large_differences_are_refused() -> None:
             check_replays({"a": replace(REPLAY, change=change)}, True, "run")
 
 
-def test_a_refused_export_leaves_nothing_behind(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exported: Exported
-) -> None:
-    def copy(bundle: Any, tasks: Any, path: Path) -> None:
-        path.write_bytes((exported.folder / "model.onnx").read_bytes())
-
-    monkeypatch.setattr("polytask.export.onnx.write_graph", copy)
+@pytest.mark.usefixtures("same_graph")
+def test_a_refused_export_leaves_nothing_behind(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polytask.export.onnx.TOLERANCE", 1e-12)
     with pytest.raises(UserError, match="more than 1e-12"):
         export_onnx(run, tmp_path / "refused")
