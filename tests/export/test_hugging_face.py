@@ -17,6 +17,7 @@ with warnings.catch_warnings():
 
 from polytask import Finished, UserError, load, prepare, recipe_from
 from polytask.export.hugging_face import export_hugging_face
+from polytask.kinds.tokens import repaired
 from polytask.runs.bundle import save_bundle
 
 TEXTS = ["Not bad at all.", "I want my money back!", "ok", "The Café's naïve owner doesn't answer. " * 20]
@@ -206,9 +207,9 @@ def test_tags_are_a_token_classifier(kind: str, make_kinds: MakeRun) -> None:
     starts = batch.pop("offset_mapping")[0, :, 0].tolist()
     with torch.inference_mode():
         shares_LC = model(**batch).logits[0].softmax(-1)
-    words = [starts.index(text.index(word), 1) for word in text.split()]
+    words = [starts.index(start, 1) for start, _ in prediction.words or ()]
     found = [model.config.id2label[int(shares_LC[place].argmax())] for place in words]
-    assert tuple(found) == tuple(prediction.label)  # type: ignore[arg-type]
+    assert repaired(found, "bio") == list(prediction.label)  # type: ignore[arg-type]
     np.testing.assert_allclose(shares_LC[words].amax(-1), prediction.word_probabilities, atol=1e-5)
 
 

@@ -63,5 +63,7 @@ def logits_of(bundle: Bundle, task: str) -> Logits:
         notes.append("The softmax over the options of a text gives their probabilities.")
     elif labels.kind == "tokens":
         notes.append("The tag of a word is that of its first token.")
+        if labels.scheme != "plain":
+            notes.append(f"polytask repairs tags that break the scheme {labels.scheme}.")
     problem_type = None if labels.kind in ("tokens", "choice") else problem
     return Logits(weight.float(), bias.float(), names, problem_type, tuple(notes))
