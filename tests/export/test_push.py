@@ -165,6 +165,7 @@ def use_hub(fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     return use
 
 
+@pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of the hub's client about its HTTP library
 def test_an_exported_folder_is_uploaded_again_to_the_same_repository(
     fake_hub: FakeHub, use_hub: Callable[[str], None], tiny_run: Finished, tmp_path: Path
 ) -> None:
