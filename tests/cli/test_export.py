@@ -53,7 +53,7 @@ def test_onnx_prints_the_comparison(
     monkeypatch.chdir(tmp_path)
     said = cli("export", tiny_run.folder, "--format", "onnx", "--int8", "--output", "small")
     assert said.code == 0, said.err
-    assert "largest difference" in said.out
+    assert "largest difference of an output" in said.out
     assert "Next: polytask predict small --engine onnx" in said.out
     refused = cli("export", tiny_run.folder, "--format", "onnx", "--output", "float")
     assert refused.code == 1
@@ -74,6 +74,7 @@ def test_predict_with_the_exported_model(cli: Any, onnx: Path, tmp_path: Path) -
     assert len(target.read_text().splitlines()) == 4
     assert cli("predict", onnx, "--engine", "other", "--text", "a").code == 2
     assert cli("predict", onnx, "--engine", "onnx", "--precision", "bf16", "--text", "a").code == 2
+    assert "this is an exported ONNX model; predict with --engine onnx" in cli("predict", onnx, "--text", "a").err
     assert "no exported ONNX model here" in cli("predict", tmp_path, "--engine", "onnx", "--text", "a").err
 
 

@@ -143,7 +143,7 @@ def test_heads_that_compare_two_texts_are_embeddings(pooling: str, make_run: Any
     cosines = model.similarity_pairwise(one, other).numpy()
     expected = [float(prediction.label) for prediction in load(run).predict("similarity", PAIRS)]  # type: ignore[arg-type]
     np.testing.assert_allclose(5 * (1 + cosines) / 2, expected, atol=1e-4)
-    assert "The score is (1 + cos) / 2" in written.notes[1]
+    assert "The score is 0 + 5 * (1 + cos) / 2, with" in written.notes[1]
 
 
 @pytest.mark.parametrize("pooling", ["pooler", "mean"])

@@ -192,8 +192,9 @@ def print_finished(finished: "polytask.Finished", console: Console | None = None
 def replay_table(replays: Mapping[str, "polytask.Replay"]) -> Table:
     """How an exported model differs from its run on the dev rows."""
     table = new_table(
-        "The exported model and the run on dev, with 95 % intervals of the change over examples",
-        ("task", "rows", "largest difference", "other labels", "metric", "score", "change", "interval"),
+        "The exported model and the run on dev: the largest difference of an output, rows with other labels, and the "
+        "change of the score with its 95 % interval over examples",
+        ("task", "rows", "largest\ndiff.", "other\nlabels", "metric", "score", "change", "interval"),
         left=("task", "metric"),
     )
     for task, one in replays.items():
@@ -205,6 +206,6 @@ def replay_table(replays: Mapping[str, "polytask.Replay"]) -> Table:
             one.metric,
             f"{one.score:.3f}",
             f"{one.change:+.4f}",
-            f"{one.change_low:+.4f} to {one.change_high:+.4f}",
+            f"{one.change_low:+.4f}, {one.change_high:+.4f}",
         )
     return table

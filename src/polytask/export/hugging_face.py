@@ -213,9 +213,9 @@ def _pair_notes(name: str, head: Head | None) -> Sequence[str]:
     if head.labels.kind == "yes_no":
         scale, shift = (getattr(head, value).item() for value in ("scale", "shift"))
         return (f"The logit of yes is {scale:.6g} cos {shift:+.6g}, with the cosine of the two embeddings.",)
-    ends = head.labels.low, head.labels.high
+    low, size = head.labels.low, head.labels.high - head.labels.low
     form = {"linear": "(1 + cos) / 2", "direct": "cos", "sigmoid": "sigmoid(cos)"}[str(getattr(head, "map", ""))]
-    return (f"The score is {form}, with the cosine of the two embeddings, scaled from [0, 1] to {list(ends)}.",)
+    return (f"The score is {low:g} + {size:g} * {form}, with the cosine of the two embeddings; polytask clips it.",)
 
 
 def _pooling_modules(bundle: Bundle, folder: Path, pooling: Pooling) -> list[dict[str, str]]:

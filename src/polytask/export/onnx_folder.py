@@ -26,6 +26,7 @@ from polytask.model import MultiTaskModel
 from polytask.plugins.files import read_copies, using_plugins
 from polytask.recipe.records import check_task_name
 from polytask.runs.bundle import Bundle
+from polytask.runs.folder import ONNX_RECORD
 from polytask.runs.tasks_file import TaskEntry
 from polytask.serving.predictor import Predictor
 from polytask.settings import MaxLength, MethodChoice, Size, Truncate
@@ -35,7 +36,7 @@ from polytask.text.tokenizer import TextTokenizer
 from polytask.types import UserError
 
 FORMAT = 1
-MODEL, RECORD = "model.onnx", "export.json"
+MODEL, RECORD = "model.onnx", ONNX_RECORD
 AGAIN = "export it again, or restore it from a copy"
 SEVERITY = 3
 """Of the messages of onnxruntime that are shown: errors."""

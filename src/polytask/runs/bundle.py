@@ -31,7 +31,7 @@ from polytask.model import MultiTaskModel
 from polytask.plugins.files import Plugin, copy_plugins, read_copies, using_plugins
 from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
-from polytask.runs.folder import ModelFolder, RunFolder, find_model
+from polytask.runs.folder import ONNX_RECORD, ModelFolder, RunFolder, find_model
 from polytask.runs.tasks_file import AGAIN, FORMAT, Method, TaskEntry, TasksFile, read_tasks
 from polytask.settings import MethodChoice, TaskSpec
 from polytask.tasks.task import Split, read_split
@@ -299,6 +299,8 @@ def no_model(run: Path) -> UserError:
     refused = read_json(summary).get("refused") if summary.is_file() else None
     if refused:
         return UserError(f"{run}: no trained model here: it was not saved, because {refused}")
+    if (run / ONNX_RECORD).is_file():
+        return UserError(f"{run}: this is an exported ONNX model; predict with --engine onnx, or use the run itself")
     return UserError(f"{run}: no trained model here: the run has not finished (pass --resume to continue it)")
 
 

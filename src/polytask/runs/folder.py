@@ -6,6 +6,8 @@ from pathlib import Path
 from polytask.disk.lock import LOCK
 
 MODEL = "model"
+ONNX_RECORD = "export.json"
+"""The description of an exported ONNX model, in a folder of its own."""
 
 
 @dataclass(frozen=True)
