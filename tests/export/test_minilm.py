@@ -41,7 +41,7 @@ def test_onnxruntime(int8: bool, run: Path) -> None:
     )
     np.testing.assert_allclose(found, expected, atol=0.5 if int8 else 1e-3)  # type: ignore[arg-type]
     size = (done.folder / "model.onnx").stat().st_size
-    assert size < 50e6 if int8 else size < 100e6
+    assert size < (65e6 if int8 else 100e6), size  # the embeddings, 47 MB, stay in float32
 
 
 def test_transformers(run: Path) -> None:
