@@ -183,7 +183,7 @@ class Predictor:
         self.check((task,))
         for window in windows(examples, _characters):
             self.check((task,), window)
-            texts, _ = self._encode((task,), window)
+            texts, _ = self.encode((task,), window)
             yield self._outputs((task,), texts)[task]
 
     def answer(
@@ -210,10 +210,10 @@ class Predictor:
     def _same_tokens(self, tasks: Sequence[str]) -> Iterator[list[str]]:
         """Yields the tasks that predict texts, and those that predict words, which need the tokens of whole texts."""
         for per_word in (False, True):
-            if group := [task for task in tasks if self._is_per_word(task) == per_word]:
+            if group := [task for task in tasks if self.is_per_word(task) == per_word]:
                 yield group
 
-    def _is_per_word(self, task: str) -> bool:
+    def is_per_word(self, task: str) -> bool:
         return self.bundle.model.head(task).kind.per_word
 
     def _predict(
@@ -224,16 +224,21 @@ class Predictor:
         numbers: Sequence[int],
     ) -> dict[str, list[Prediction]]:
         """The predictions of tasks that all predict texts, or all predict words, for examples with text."""
-        texts, lengths_NW = self._encode(tasks, examples, tags)
+        texts, lengths_NW = self.encode(tasks, examples, tags)
         self._check_lengths(tasks, lengths_NW, numbers)
-        predictions: dict[str, list[Prediction]] = {}
-        for task, outputs in self._outputs(tasks, texts).items():
-            own = self.bundle.predictions(task, outputs, lengths_NW, self.abstain_below)
-            if (scheme := self.bundle.labels[task].scheme) is not None:
-                words = (row_words(example[0]) for example in examples)
-                own = [located(one, *text, scheme) for one, text in zip(own, words, strict=True)]
-            predictions[task] = own
-        return predictions
+        outputs = self._outputs(tasks, texts)
+        return {task: self.decode(task, outputs[task], lengths_NW, examples) for task in tasks}
+
+    def decode(
+        self, task: str, outputs: Tensor, lengths_NW: npt.NDArray[np.int64], examples: Sequence[Example]
+    ) -> list[Prediction]:
+        """A task's predictions from its head's outputs for examples with text, whose texts have these lengths."""
+        own = self.bundle.predictions(task, outputs, lengths_NW, self.abstain_below)
+        scheme = self.bundle.labels[task].scheme
+        if scheme is None:
+            return own
+        words = (row_words(example[0]) for example in examples)
+        return [located(one, *text, scheme) for one, text in zip(own, words, strict=True)]
 
     def too_long(self, tasks: Sequence[str], examples: Sequence[Example]) -> list[tuple[int, int]]:
         """The index and the number of tokens of each example that is longer than `max_length`."""
@@ -241,7 +246,7 @@ class Predictor:
         return self._too_long(tasks, self.bundle.text_lengths(texts, self.bundle.tokenize(texts)))
 
     def _too_long(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-        readings = {self.bundle.model.head(task).reading for task in tasks if not self._is_per_word(task)}
+        readings = {self.bundle.model.head(task).reading for task in tasks if not self.is_per_word(task)}
         if not readings:  # long texts are read in windows
             return []
         packer = self.bundle.packer
@@ -278,7 +283,7 @@ class Predictor:
         filled = [index for index, example in enumerate(examples) if has_text(example)]
         start = 0
         for window in windows([examples[index] for index in filled], _characters):
-            more = self._vectors(self.bundle.tokenize([plain_texts(example) for example in window]), task)
+            more = self.vectors(self.bundle.tokenize([plain_texts(example) for example in window]), task)
             vectors[filled[start : start + len(window)]] = more.numpy()
             start += len(window)
         if normalize:
@@ -305,7 +310,7 @@ class Predictor:
         self.check((task,), [texts])
         if not has_text(texts):
             raise UserError(f"explain: the text is empty: {texts!r:.80}")
-        if self._is_per_word(task):
+        if self.is_per_word(task):
             places = row_words(text).words
             chosen = places[choose_word(word, [text[start:end] for start, end in places], task)]
             return explain_word(task, text, chosen, partial(self._predict_words, task), label)
@@ -315,7 +320,7 @@ class Predictor:
         def predict(examples: Sequence[tuple[str, ...]]) -> list[Prediction]:
             found: list[Prediction] = []
             for window in windows(examples, _characters):
-                tokenized, lengths_NW = self._encode((task,), window)
+                tokenized, lengths_NW = self.encode((task,), window)
                 outputs = self._outputs((task,), tokenized)[task]
                 found += self.bundle.predictions(task, outputs, lengths_NW, keep_labels=True)
             return found
@@ -327,7 +332,7 @@ class Predictor:
         head, temperature = self.bundle.model.head(task), self.bundle.temperatures.get(task, 1.0)
         found = []
         for window in windows(items, lambda item: len(item[0])):
-            texts, _ = self._encode((task,), [(text,) for text, _ in window])
+            texts, _ = self.encode((task,), [(text,) for text, _ in window])
             outputs = head.kind.scaled(self._outputs((task,), texts)[task].float(), temperature)
             for (text, first), scores_WC in zip(window, outputs, strict=True):
                 index = [start for start, _ in row_words(text).words].index(first)
@@ -352,11 +357,11 @@ class Predictor:
             raise UserError(unknown("predict", task, self.tasks, "task"))
         return self.bundle.specs[task]
 
-    def _encode(
+    def encode(
         self, tasks: Sequence[str], examples: Sequence[Example], tags: Sequence[tuple[str, ...]] | None = None
     ) -> tuple[TokenIds, npt.NDArray[np.int64]]:
         """The tokens of examples as these tasks read them, and the number of tokens of each text before truncation."""
-        if self._is_per_word(tasks[0]):
+        if self.is_per_word(tasks[0]):
             texts = self.bundle.tokenize_words([row_words(example[0]) for example in examples])
             return texts, texts.lengths_NW.astype(np.int64)
         if tags is None:
@@ -371,28 +376,28 @@ class Predictor:
         for group in model.passes(tasks):
             heads = [model.head(task) for task in group]
             poolings = [head.pooling for head in heads if head.pooling is not None]
-            if self._plain is None or len(poolings) < len(heads):  # a head that does not pool needs all tokens
+            if self.plain is None or len(poolings) < len(heads):  # a head that does not pool needs all tokens
                 # A few texts are too little work for several threads, which would wait for each other.
                 with threads(1) if self.few and model.device.type == "cpu" else nullcontext():
                     outputs |= model.answers(group, texts, packer, bf16=self.bf16)
             else:
                 sequences = [sequence for example in texts for sequence in packer.sequences(example, heads[0].reading)]
-                pooled = self._plain.vectors(sequences, set(poolings))
+                pooled = self.plain.vectors(sequences, set(poolings))
                 with torch.inference_mode():
                     outputs |= {head.task: head(pooled) for head in heads}
         return {task: outputs[task] for task in tasks}
 
     @torch.inference_mode()
-    def _vectors(self, texts: TokenIds, task: str | None) -> Tensor:
+    def vectors(self, texts: TokenIds, task: str | None) -> Tensor:
         model, packer = self.bundle.model, self.bundle.packer
-        if self._plain is None:
+        if self.plain is None:
             return model.embed(texts, packer, task, bf16=self.bf16)
         sequences = [sequence for example in texts for sequence in packer.sequences(example, "joined")]
         pooling = model.embedding_pooling(task)
-        return self._plain.vectors(sequences, {pooling}).vectors[pooling].float()
+        return self.plain.vectors(sequences, {pooling}).vectors[pooling].float()
 
     @cached_property
-    def _plain(self) -> PlainEncoder | None:
+    def plain(self) -> PlainEncoder | None:
         """The faster encoder, if it can replace the model's encoder."""
         model, encoder = self.bundle.model, self.bundle.model.encoder
         fits = model.is_plain and model.device.type == "cpu" and not self.few
@@ -419,7 +424,7 @@ class Predictor:
             if not self.bundle.model.head(task).kind.has_predictions:
                 raise UserError(f"predict: task {task} is of kind text: it has no labels to predict")
             words = next((text for example in window for text in example if isinstance(text, tuple)), None)
-            if words is not None and not self._is_per_word(task):
+            if words is not None and not self.is_per_word(task):
                 raise UserError(f"predict: task {task}: {list(words)!r:.80}: a list or table; expected text")
             wrong = next((example for example in window if len(example) != len(spec.text)), None)
             if wrong is not None:

@@ -4,6 +4,7 @@ Ids have no special tokens: packing adds those. A text cannot forge one, because
 letters.
 """
 
+import copy
 import hashlib
 import json
 import re
@@ -106,6 +107,12 @@ class TextTokenizer:
                 return loaded
         except UserError as error:
             raise UserError(f"{folder}: {error}") from error
+
+    def cutting(self, truncate: Truncate) -> "TextTokenizer":
+        """Returns a tokenizer that keeps the other end of long texts; both share their vocabulary and their cache."""
+        other = copy.copy(self)
+        other.cut_start = truncate == "start"
+        return other
 
     def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         """Returns the ids of each text, without special tokens, at most `max_tokens` of them."""

@@ -1,0 +1,75 @@
+"""The limits of a server in one place, checked together: a request within all of them can be answered."""
+
+from dataclasses import dataclass, fields, replace
+
+from polytask.types import UserError
+
+BYTES_PER_CHARACTER = 4
+"""The most bytes of a character in UTF-8."""
+ENVELOPE = 1024
+"""The bytes of a request besides its texts."""
+QUEUED_REQUESTS = 4
+"""How many of the largest requests the queue has room for, unless `max_queue_tokens` is given."""
+
+
+@dataclass(frozen=True)
+class ServingLimits:
+    """What a server accepts. Every request beyond a limit is refused with an error that names the limit."""
+
+    max_body_bytes: int = 8_000_000
+    """Bytes of a request's body. They are counted while they arrive."""
+    max_inputs: int = 256
+    """Inputs of a request."""
+    max_characters: int = 100_000
+    """Characters of an input. They are counted before the input is tokenized."""
+    max_requests: int = 1024
+    """Requests that are answered at the same time, from their first byte on."""
+    max_queue_inputs: int = 4096
+    """Inputs that are waiting or being computed."""
+    max_queue_tokens: int | None = None
+    """Tokens that are waiting. Default: those of four requests of `max_inputs` inputs of the longest kind."""
+    max_batch_tokens: int = 8192
+    """Tokens that are computed at once."""
+    max_wait_ms: float = 2.0
+    """Milliseconds that an input waits for others to be computed with, if the batch is not full."""
+    deadline_ms: float = 30_000.0
+    """Milliseconds after which a request is given up, wherever it is: arriving, waiting or being computed."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            lowest = 0 if field.name == "max_wait_ms" else 1
+            if value is not None and not lowest <= value < float("inf"):
+                raise UserError(f"serve: {field.name}: must be at least {lowest}, found {value}")
+
+    def checked(self, longest_input: int) -> "ServingLimits":
+        """The limits of a server whose longest input has this many tokens; a UserError if they contradict each other.
+
+        A request within the limits must be answered if there is no other request.
+        """
+        largest_request = self.max_inputs * longest_input
+        queue_tokens = self.max_queue_tokens
+        queue_tokens = QUEUED_REQUESTS * largest_request if queue_tokens is None else queue_tokens
+        text_bytes = self.max_characters * BYTES_PER_CHARACTER + ENVELOPE
+        problems = {
+            f"max_batch_tokens is {self.max_batch_tokens:,}, but the longest input of this model has "
+            f"{longest_input:,} tokens": self.max_batch_tokens < longest_input,
+            f"max_queue_inputs is {self.max_queue_inputs:,}, but a request may have {self.max_inputs:,} inputs "
+            "(max_inputs)": self.max_queue_inputs < self.max_inputs,
+            f"max_queue_tokens is {queue_tokens:,}, but a request may have {largest_request:,} tokens: max_inputs "
+            f"({self.max_inputs:,}) times the longest input ({longest_input:,})": queue_tokens < largest_request,
+            f"max_queue_tokens is {queue_tokens:,}, less than max_batch_tokens ({self.max_batch_tokens:,})": (
+                queue_tokens < self.max_batch_tokens
+            ),
+            f"max_body_bytes is {self.max_body_bytes:,}, but an input of max_characters ({self.max_characters:,}) may "
+            f"take {text_bytes:,} bytes": self.max_body_bytes < text_bytes,
+            f"max_wait_ms is {self.max_wait_ms:g}, not less than deadline_ms ({self.deadline_ms:g})": (
+                self.max_wait_ms >= self.deadline_ms
+            ),
+        }
+        found = [problem for problem, is_one in problems.items() if is_one]
+        if found:
+            raise UserError(
+                "serve: limits that cannot be met together; raise one or lower the other:\n" + "\n".join(found)
+            )
+        return replace(self, max_queue_tokens=queue_tokens)

@@ -1,0 +1,189 @@
+"""The bodies of requests and responses: what the OpenAPI document describes, with examples."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from polytask.serving.failures import STATUS
+
+TEXT = {"type": "string"}
+PAIR = {"type": "array", "items": TEXT, "minItems": 2, "maxItems": 2}
+WORDS = {"type": "array", "items": TEXT, "description": "The words of a text, for tasks that tag words."}
+OBJECT = {
+    "type": "object",
+    "properties": {"text": {"anyOf": [TEXT, WORDS]}, "text2": TEXT},
+    "required": ["text"],
+    "additionalProperties": False,
+}
+INPUT = {"anyOf": [TEXT, PAIR, OBJECT]}
+# Inputs are checked one by one, not by pydantic: one bad input must not fail the others.
+Inputs = Annotated[Any, WithJsonSchema({"anyOf": [TEXT, OBJECT, {"type": "array", "items": INPUT}]})]
+Documents = Annotated[list[Any], WithJsonSchema({"type": "array", "items": TEXT})]
+Pairs = Annotated[list[Any], WithJsonSchema({"type": "array", "items": {"anyOf": [PAIR, OBJECT]}})]
+TruncateField = Annotated[
+    Literal["model", "end", "start", "error"],
+    Field(description="Which end of a long text is cut off: as in training, the end, the start, or none (an error)."),
+]
+
+
+class Request(BaseModel):
+    """A request; unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class PredictRequest(Request):
+    """Texts or pairs, and the tasks to predict."""
+
+    inputs: Inputs = Field(description='A text, {"text": ..., "text2": ...}, or a list of texts, pairs and objects.')
+    tasks: str | list[str] | None = Field(None, description="Default: all tasks that take an input's number of texts.")
+    truncate: TruncateField = "model"
+    probabilities: Literal["all", "top", "none"] = "all"
+
+
+class EmbedRequest(Request):
+    """Texts to embed."""
+
+    inputs: Inputs
+    task: str | None = Field(None, description="Embed as this task uses the encoder. Default: without adapters.")
+    normalize: bool = Field(False, description="Whether vectors have length 1.")
+    truncate: TruncateField = "model"
+
+
+class SimilarityRequest(Request):
+    """Pairs of texts to score."""
+
+    pairs: Pairs
+    task: str | None = Field(None, description="Default: the first task with a score, a cosine, or yes and no.")
+    truncate: TruncateField = "model"
+
+
+class RerankRequest(Request):
+    """A query and the texts to order by their score with it."""
+
+    query: str
+    documents: Documents
+    task: str | None = Field(None, description="Default: the first task with a score, a cosine, or yes and no.")
+    top_n: int | None = Field(None, ge=1, description="The number of documents to return. Default: all.")
+    return_documents: bool = False
+    truncate: TruncateField = "model"
+
+
+class EmbeddingsRequest(BaseModel):
+    """The request of OpenAI's embeddings endpoint. Lists of token ids are not supported."""
+
+    input: str | list[str]
+    model: str = Field(description="The name in /v1/models: the run's, or that of a task.")
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, description="Must be the encoder's hidden size, if it is given.")
+    user: str | None = None
+
+
+# --- responses --------------------------------------------------------------------------------------------------------
+class ErrorResponse(BaseModel):
+    """Why a request, or an input, was not answered."""
+
+    error: str
+    error_type: Literal[tuple(STATUS)]  # type: ignore[valid-type]
+
+
+class SpanAnswer(BaseModel):
+    """A part of a text."""
+
+    start: int
+    end: int
+    label: str
+    text: str
+    probability: float
+
+
+class TaskAnswer(BaseModel):
+    """One task's prediction for an input."""
+
+    label: str | float | list[str] | None = Field(
+        description="A class, yes or no, a score in the task's range, a list of classes, or one tag per word; null if "
+        "the model abstained."
+    )
+    probabilities: dict[str, float] | None = None
+    words: list[str] | None = None
+    spans: list[SpanAnswer] | None = None
+    tokens: int
+    truncated: bool
+    abstained: bool
+
+
+class InputAnswer(BaseModel):
+    """The predictions for an input by task."""
+
+    predictions: dict[str, TaskAnswer]
+
+
+class PredictResponse(BaseModel):
+    """One result for each input, in order: predictions or an error."""
+
+    results: list[InputAnswer | ErrorResponse]
+
+
+class Embedding(BaseModel):
+    """The vector of an input."""
+
+    embedding: list[float]
+    tokens: int
+    truncated: bool
+
+
+class EmbedResponse(BaseModel):
+    """One result for each input, in order: an embedding or an error."""
+
+    results: list[Embedding | ErrorResponse]
+
+
+class ScoreAnswer(BaseModel):
+    """The score of a pair."""
+
+    score: float
+    truncated: bool
+
+
+class SimilarityResponse(BaseModel):
+    """One result for each pair, in order."""
+
+    task: str
+    range: tuple[float, float] | None
+    results: list[ScoreAnswer | ErrorResponse]
+
+
+class RankedDocument(BaseModel):
+    """A document's place in the request, and its score."""
+
+    index: int
+    score: float
+    truncated: bool
+    document: str | None = None
+
+
+class DocumentError(ErrorResponse):
+    """Why a document has no score."""
+
+    index: int
+
+
+class RerankResponse(BaseModel):
+    """The documents with the highest scores first; those without a score are listed as errors."""
+
+    task: str
+    results: list[RankedDocument]
+    errors: list[DocumentError]
+
+
+PREDICT_EXAMPLES = {
+    "one text, all tasks": {"value": {"inputs": "The battery died within a week."}},
+    "several texts, one task": {"value": {"inputs": ["Not bad at all.", "Never again."], "tasks": "opinion"}},
+    "pairs": {"value": {"inputs": [["How old is it?", "What is its age?"]], "truncate": "error"}},
+}
+EMBED_EXAMPLES = {"two texts": {"value": {"inputs": ["a cat", "a dog"], "normalize": True}}}
+SIMILARITY_EXAMPLES = {"one pair": {"value": {"pairs": [["A man is cycling.", "Someone rides a bicycle."]]}}}
+RERANK_EXAMPLES = {
+    "two documents": {"value": {"query": "How old is it?", "documents": ["What is its age?", "What does it cost?"]}}
+}
+EMBEDDINGS_EXAMPLES = {"two texts": {"value": {"input": ["a cat", "a dog"], "model": "quickstart"}}}
