@@ -54,7 +54,7 @@ def add_errors(app: FastAPI, service: Service) -> None:
 
     @app.exception_handler(Failure)
     async def failed(request: Request, failure: Failure) -> Response:
-        return respond(failure.as_json(), failure.status)
+        return respond_failure(service, request, failure)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -77,8 +77,8 @@ def respond(content: Any, status: int = 200) -> Response:
 def respond_failure(service: Service, request: Request, failure: Failure) -> Response:
     known = {getattr(route, "path", "") for route in request.app.routes}
     endpoint = request.url.path if request.url.path in known else "other"
-    service.metrics.count_failure(endpoint, ("",), failure.error_type)
-    return respond(failure.as_json(), failure.status)
+    service.metrics.count_failure(endpoint, failure.tasks, failure.error_type)
+    return respond(failure.as_json(request.url.path), failure.status)
 
 
 def respond_results(results: list[dict[str, Any] | Failure], **more: Any) -> Response:

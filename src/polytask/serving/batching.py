@@ -6,8 +6,8 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from polytask.serving.failures import Failure
@@ -29,11 +29,12 @@ class Job:
 
     def finish(self, index: int, answer: Answer) -> None:
         self.answers[index] = answer
-        if len(self.answers) == len(self.items) and not self.future.done():
-            self.future.set_result([self.answers[i] for i in range(len(self.items))])
+        if len(self.answers) == len(self.items):
+            with suppress(InvalidStateError):  # the request was given up, or another of its items failed
+                self.future.set_result([self.answers[i] for i in range(len(self.items))])
 
     def fail(self, failure: Failure) -> None:
-        if not self.future.done():
+        with suppress(InvalidStateError):
             self.future.set_exception(failure)
 
 

@@ -1,5 +1,7 @@
 """The errors that a request can end with, and their HTTP status."""
 
+from typing import Any
+
 STATUS = {
     "unauthorized": 401,
     "not_found": 404,
@@ -31,10 +33,16 @@ class Failure(Exception):
         assert error_type in STATUS
         super().__init__(message)
         self.error_type = error_type
+        self.tasks: tuple[str, ...] = ("",)
+        """The tasks of the request, for metrics; one empty name if they are not known."""
 
     @property
     def status(self) -> int:
         return STATUS[self.error_type]
 
-    def as_json(self) -> dict[str, str]:
-        return {"error": str(self), "error_type": self.error_type}
+    def as_json(self, path: str = "") -> dict[str, Any]:
+        """The body of the response; under /v1/, `error` is an object, as OpenAI's clients expect it."""
+        error: Any = str(self)
+        if path.startswith("/v1/"):
+            error = {"message": error, "type": self.error_type, "param": None, "code": self.error_type}
+        return {"error": error, "error_type": self.error_type}

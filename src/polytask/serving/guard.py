@@ -48,7 +48,7 @@ class Guard:
             await self._answer(scope, receive, send_counted)
         except Failure as failure:
             self.service.metrics.count_failure(endpoint, ("",), failure.error_type)
-            await send_json(send_counted, failure.as_json(), failure.status, close=True)
+            await send_json(send_counted, failure.as_json(scope["path"]), failure.status, close=True)
         except Exception as error:
             # The error's message may quote a text, which must not be in a log.
             frames = "".join(traceback.format_tb(error.__traceback__))
@@ -56,7 +56,7 @@ class Guard:
             self.service.metrics.count_failure(endpoint, ("",), "internal_error")
             if not started:
                 crash = Failure("internal_error", "an internal error occurred")
-                await send_json(send_counted, crash.as_json(), crash.status)
+                await send_json(send_counted, crash.as_json(scope["path"]), crash.status)
         finally:
             self.service.open_requests -= 1
 

@@ -42,18 +42,20 @@ class ServingLimits:
             if value is not None and not lowest <= value < float("inf"):
                 raise UserError(f"serve: {field.name}: must be at least {lowest}, found {value}")
 
-    def checked(self, longest_input: int) -> "ServingLimits":
-        """The limits of a server whose longest input has this many tokens; a UserError if they contradict each other.
+    def checked(self, longest_sequence: int, longest_input: int) -> "ServingLimits":
+        """The limits of a server, with `max_queue_tokens`; a UserError if a request within them could be refused.
 
-        A request within the limits must be answered if there is no other request.
+        `longest_sequence` is the number of tokens that must be computed at once, `longest_input` that of an input that
+        is predicted by all tasks.
         """
         largest_request = self.max_inputs * longest_input
         queue_tokens = self.max_queue_tokens
-        queue_tokens = QUEUED_REQUESTS * largest_request if queue_tokens is None else queue_tokens
+        if queue_tokens is None:
+            queue_tokens = max(QUEUED_REQUESTS * largest_request, self.max_batch_tokens)
         text_bytes = self.max_characters * BYTES_PER_CHARACTER + ENVELOPE
         problems = {
             f"max_batch_tokens is {self.max_batch_tokens:,}, but the longest input of this model has "
-            f"{longest_input:,} tokens": self.max_batch_tokens < longest_input,
+            f"{longest_sequence:,} tokens": self.max_batch_tokens < longest_sequence,
             f"max_queue_inputs is {self.max_queue_inputs:,}, but a request may have {self.max_inputs:,} inputs "
             "(max_inputs)": self.max_queue_inputs < self.max_inputs,
             f"max_queue_tokens is {queue_tokens:,}, but a request may have {largest_request:,} tokens: max_inputs "

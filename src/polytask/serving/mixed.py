@@ -16,6 +16,7 @@ import torch
 from polytask.serving.examples import Example, has_text, plain_texts
 from polytask.serving.failures import Failure
 from polytask.serving.items import Answer, Group, Item, Truncation
+from polytask.serving.limits import ServingLimits
 from polytask.serving.mixed_batch import MixedBatch
 from polytask.serving.predictor import Predictor
 from polytask.settings import Truncate
@@ -29,6 +30,8 @@ class MixedPredictor:
 
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor
+        self.is_plain = predictor.plain is not None
+        """Whether the faster encoder computes what is pooled. It is built here, once."""
         model = predictor.bundle.model
         self.groups: tuple[Group, ...] = tuple(
             group for texts in (1, 2) for group in model.passes(self.tasks_taking(texts))
@@ -45,16 +48,27 @@ class MixedPredictor:
         )
 
     @property
-    def longest_input(self) -> int:
-        """The most tokens of one item whose texts are truncated, or of one window of a text that is not."""
-        packer, model = self.predictor.bundle.packer, self.predictor.bundle.model
-        longest = packer.max_length
-        for group in self.groups:
-            form = model.input_format(group[0])
-            texts = len(self.predictor.spec(group[0]).text)
-            lengths_1W = np.full((1, texts), packer.max_length)
-            longest = max(longest, int(packer.lengths(lengths_1W, form)[0]))
-        return longest
+    def longest_sequence(self) -> int:
+        """The most tokens of one item: those of a text, or of a pair, or of one window of a text that is not cut."""
+        return max([self.predictor.bundle.packer.max_length, *map(self._longest, self.groups)])
+
+    def longest_input(self, max_batch_tokens: int) -> int:
+        """The most tokens of all items of one example. Texts that are not cut have up to `max_batch_tokens`."""
+        sizes = {group: self._longest(group) for group in self.groups}
+        sizes |= {group: max_batch_tokens for group in self.groups if self.predictor.is_per_word(group[0])}
+        totals = [sum(size for group, size in sizes.items() if self._texts(group) == texts) for texts in (1, 2)]
+        return max([self.predictor.bundle.packer.max_length, *totals])
+
+    def _longest(self, group: Group) -> int:
+        packer, form = self.predictor.bundle.packer, self.predictor.bundle.model.input_format(group[0])
+        return int(packer.lengths(np.full((1, self._texts(group)), packer.max_length), form)[0])
+
+    def _texts(self, group: Group) -> int:
+        return len(self.predictor.spec(group[0]).text)
+
+    def check_limits(self, limits: ServingLimits) -> ServingLimits:
+        """The limits for this model; a UserError if they contradict each other."""
+        return limits.checked(self.longest_sequence, self.longest_input(limits.max_batch_tokens))
 
     # --- tokenizing ---------------------------------------------------------------------------------------------------
     def tokenize(
@@ -142,8 +156,7 @@ class MixedPredictor:
         predictor, bundle = self.predictor, self.predictor.bundle
         if bundle.packer.cut_start == (truncate == "start"):
             return predictor
-        assert predictor.plain is None or predictor.plain  # computed here, so that the copy has the same one
-        other = copy.copy(predictor)
+        other = copy.copy(predictor)  # with the same weights
         packer = replace(bundle.packer, truncate=truncate)
         other.bundle = replace(bundle, tokenizer=bundle.tokenizer.cutting(truncate), packer=packer)
         return other

@@ -29,7 +29,7 @@ class Service:
     def __init__(self, predictor: Predictor, limits: ServingLimits | None = None, name: str = "model") -> None:
         self.model = MixedPredictor(predictor)
         self.asked_limits = limits or ServingLimits()
-        self.limits = self.asked_limits.checked(self.model.longest_input)
+        self.limits = self.model.check_limits(self.asked_limits)
         self.name = name
         self.metrics = Metrics()
         self.batcher = Batcher(self.limits, self.metrics.computed)
@@ -66,7 +66,7 @@ class Service:
     def replace(self, predictor: Predictor, name: str) -> None:
         """Serves another model from the next request on; a UserError if the limits do not fit it."""
         model = MixedPredictor(predictor)
-        limits = self.asked_limits.checked(model.longest_input)
+        limits = model.check_limits(self.asked_limits)
         model.compute(probe_items(model))
         self.limits = self.batcher.limits = limits
         self.model, self.name = model, name
@@ -147,13 +147,11 @@ class Service:
                     found = [self._fitting(one) for one in found]
                     items = [item for own in found if not isinstance(own, Failure) for item in own]
                     computed = await asyncio.wrap_future(self.batcher.submit(items, deadline))
-        except TimeoutError:
-            failure = Failure("deadline_exceeded", f"no answer within {self.limits.deadline_ms:g} ms (deadline_ms)")
-            self.metrics.count_failure(endpoint, labels, failure.error_type)
+        except (TimeoutError, Failure) as error:
+            late = Failure("deadline_exceeded", f"no answer within {self.limits.deadline_ms:g} ms (deadline_ms)")
+            failure = error if isinstance(error, Failure) else late
+            failure.tasks = tuple(labels)
             raise failure from None
-        except Failure as failure:
-            self.metrics.count_failure(endpoint, labels, failure.error_type)
-            raise
         for own in found:
             if isinstance(own, Failure):
                 self.metrics.count_failure(endpoint, labels, own.error_type)
