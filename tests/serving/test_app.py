@@ -1,13 +1,15 @@
 """The real server on a free port: endpoints, errors, limits, the API key, stopping and reloading."""
 
 import base64
+import html
 import json
 import logging
+import re
+import shlex
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -439,7 +441,20 @@ def test_many_clients_get_their_own_answers(tiny_server: Running, tiny_run: Fini
         assert found == pytest.approx(predictor.predict("opinion", text)[0].probabilities, abs=1e-5)
 
 
-def test_the_openapi_document_is_json(tiny_server: Running, tmp_path: Path) -> None:
-    document = tiny_server.client.get("/openapi.json").json()
-    assert json.loads(json.dumps(document))["info"]["title"] == "polytask"
-    assert {"/predict", "/embed", "/v1/embeddings", "/ready", "/metrics"} <= set(document["paths"])
+def test_the_reference_page_loads_nothing_and_its_commands_are_right(tiny_server: Running) -> None:
+    page = tiny_server.client.get("/docs")
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert "<script" not in page.text
+    assert "src=" not in page.text
+    commands = [html.unescape(command) for command in re.findall("<pre>(.*?)</pre>", page.text, re.DOTALL)]
+    assert len(commands) >= 12
+    for command in commands:
+        curl, address, *options = shlex.split(command.replace("\\\n", " "))
+        assert curl == "curl"
+        assert address.startswith(tiny_server.address)
+        if options:
+            body = json.loads(options[options.index("-d") + 1])
+            body |= {"model": "opinion"} if "model" in body else {}
+            assert tiny_server.post(address, body).status_code == 200
+        else:
+            assert tiny_server.client.get(address).status_code == 200

@@ -4,15 +4,25 @@ from collections.abc import Iterator
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
-from schemathesis import Case, checks
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import Case, GenerationMode, checks
 
 from polytask import Finished, Predictor
 from polytask.serving.app import make_app
 from polytask.serving.service import Service
 
-CASES = 15
-"""Per endpoint."""
+ENDPOINTS = ["/predict", "/embed", "/similarity", "/rerank", "/v1/embeddings", "/v1/models", "/tasks", "/info"]
+ENDPOINTS += ["/health", "/live", "/ready", "/metrics"]
+CASES = settings(
+    max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+CHECKS = [
+    checks.not_a_server_error,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+    checks.status_code_conformance,
+]
 
 
 @pytest.fixture(scope="module")
@@ -23,21 +33,32 @@ def service(tiny_run: Finished) -> Iterator[Service]:
     service.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def document(service: Service) -> schemathesis.BaseSchema:
     return schemathesis.openapi.from_asgi("/openapi.json", make_app(service))
 
 
-schema = schemathesis.pytest.from_fixture("document")
+def test_all_endpoints_are_tested(document: schemathesis.BaseSchema) -> None:
+    assert {result.ok().path for result in document.get_all_operations()} == set(ENDPOINTS)
 
 
-@schema.parametrize()
-@settings(max_examples=CASES, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-def test_no_request_ends_in_a_server_error(case: Case) -> None:
-    response = case.call()
-    case.validate_response(
-        response,
-        checks=[checks.not_a_server_error, checks.content_type_conformance, checks.response_schema_conformance],
-    )
-    if response.status_code >= 400:
-        assert {"error", "error_type"} <= set(response.json())
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+def test_no_request_ends_in_a_server_error(
+    document: schemathesis.BaseSchema, endpoint: str, mode: GenerationMode
+) -> None:
+    (operation,) = document[endpoint].values()
+
+    @CASES
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def check(case: Case) -> None:
+        response = case.call()
+        case.validate_response(response, checks=CHECKS)
+        if response.status_code >= 400:
+            assert {"error", "error_type"} <= set(response.json())
+
+    try:
+        check()
+    except Unsatisfiable:  # a request without a body cannot be invalid
+        assert mode is GenerationMode.NEGATIVE
+        assert operation.method == "get"

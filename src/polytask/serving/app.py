@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from fastapi import Body, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from polytask.serving import requests as bodies
@@ -21,13 +22,16 @@ from polytask.serving.forms import (
     scoring_task,
 )
 from polytask.serving.guard import Guard, to_json
+from polytask.serving.reference_page import HEADERS, reference_page
 from polytask.serving.service import Service
 from polytask.types import Prediction, unknown
 from polytask.version import __version__
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": bodies.ErrorResponse} for status in sorted(set(STATUS.values()))
-}
+NOT_READY = Failure("not_ready", "not ready: stopping, not warm yet, or the last batch failed")
+Responses = dict[int | str, dict[str, Any]]
+STATUSES = sorted(set(STATUS.values()))
+ERRORS: Responses = {status: {"model": bodies.ErrorResponse} for status in STATUSES}
+OPENAI_ERRORS: Responses = {status: {"model": bodies.OpenAIErrorResponse} for status in STATUSES}
 
 
 def make_app(service: Service, api_key: str | None = None) -> FastAPI:
@@ -44,6 +48,12 @@ def make_app(service: Service, api_key: str | None = None) -> FastAPI:
     add_predictions(app, service)
     add_embeddings(app, service)
     add_errors(app, service)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs(request: Request) -> Response:
+        page = reference_page(app.openapi(), str(request.base_url).rstrip("/"))
+        return HTMLResponse(page, headers=HEADERS)
+
     endpoints = frozenset(route.path for route in app.routes if hasattr(route, "path"))
     app.add_middleware(Guard, service=service, api_key=api_key, endpoints=endpoints)
     return app
@@ -106,19 +116,21 @@ def add_state(app: FastAPI, service: Service) -> None:
         service.probe()
         if service.ready:
             return respond({"ready": True})
-        return respond(Failure("not_ready", "not ready to answer requests").as_json() | {"ready": False}, 503)
+        return respond(NOT_READY.as_json() | {"ready": False}, NOT_READY.status)
 
     @app.get("/health", tags=["state"])
     async def health() -> Response:
         """The state in detail."""
         state = {"ready": service.ready, "warm": service.warm, "last_batch_failed": service.batcher.last_batch_failed}
         queue = {"queue_inputs": service.batcher.inputs, "queue_tokens": service.batcher.tokens}
-        return respond({**state, **queue}, 200 if service.ready else 503)
+        return (
+            respond(state | queue) if service.ready else respond(NOT_READY.as_json() | state | queue, NOT_READY.status)
+        )
 
-    @app.get("/metrics", tags=["state"])
+    @app.get("/metrics", response_class=PlainTextResponse, tags=["state"])
     async def metrics() -> Response:
         """Counters and histograms for Prometheus."""
-        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/tasks", tags=["model"])
     async def tasks() -> Response:
@@ -214,14 +226,14 @@ def add_embeddings(app: FastAPI, service: Service) -> None:
             results.append({"embedding": vector.tolist(), "tokens": one.tokens, "truncated": one.truncated})
         return respond_results(results)
 
-    @app.get("/v1/models", tags=["embeddings"])
+    @app.get("/v1/models", responses=OPENAI_ERRORS, tags=["embeddings"])
     async def models() -> Response:
         """The names that /v1/embeddings accepts, as OpenAI lists models."""
         names = dict.fromkeys((service.name, *service.model.predictor.tasks))
         data = [{"id": name, "object": "model", "created": 0, "owned_by": "polytask"} for name in names]
         return respond({"object": "list", "data": data})
 
-    @app.post("/v1/embeddings", tags=["embeddings"])
+    @app.post("/v1/embeddings", response_model=bodies.EmbeddingsResponse, responses=OPENAI_ERRORS, tags=["embeddings"])
     async def embeddings(
         body: Annotated[bodies.EmbeddingsRequest, Body(openapi_examples=bodies.EMBEDDINGS_EXAMPLES)],
     ) -> Response:

@@ -87,6 +87,46 @@ class ErrorResponse(BaseModel):
     error_type: Literal[tuple(STATUS)]  # type: ignore[valid-type]
 
 
+class OpenAIErrorDetail(BaseModel):
+    """An error as OpenAI's clients read it."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class OpenAIErrorResponse(BaseModel):
+    """Why a request under /v1/ was not answered."""
+
+    error: OpenAIErrorDetail
+    error_type: Literal[tuple(STATUS)]  # type: ignore[valid-type]
+
+
+class OpenAIEmbedding(BaseModel):
+    """The vector of an input: numbers, or the base64 of little-endian float32."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(BaseModel):
+    """The tokens of all inputs."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsResponse(BaseModel):
+    """The response of OpenAI's embeddings endpoint."""
+
+    object: Literal["list"]
+    data: list[OpenAIEmbedding]
+    model: str
+    usage: Usage
+
+
 class SpanAnswer(BaseModel):
     """A part of a text."""
 
