@@ -23,20 +23,18 @@ def add_embeddings(app: FastAPI, service: Service) -> None:
         body: Annotated[bodies.EmbedRequest, Body(openapi_examples=bodies.EMBED_EXAMPLES)],
     ) -> Response:
         """Embed texts: the mean of the encoder's last hidden states."""
-        tasks = service.model.predictor.tasks
-        if body.task is not None and body.task not in tasks:
-            raise Failure("unknown_task", unknown("embed", body.task, tasks, "task"))
-        found = await service.embed("/embed", read_texts(body.inputs, service.limits), body.task, body.truncate)
+        model = service.model
+        if body.task is not None and body.task not in model.predictor.tasks:
+            raise Failure("unknown_task", unknown("embed", body.task, model.predictor.tasks, "task"))
+        found = await service.embed("/embed", read_texts(body.inputs, service.limits), body.task, body.truncate, model)
         results: list[dict[str, Any] | Failure] = []
         for one in found:
             if isinstance(one, Failure):
                 results.append(one)
                 continue
             vector = normalized(one.vector) if body.normalize else one.vector
-            results.append(
-                {"embedding": vector.tolist(), "tokens": one.tokens}
-                | {"truncated": one.truncated, "windows": one.windows}
-            )
+            sizes = {"tokens": one.tokens, "truncated": one.truncated, "windows": one.windows}
+            results.append({"embedding": vector.tolist(), **sizes})
         return respond_results(results)
 
     @app.get("/v1/models", responses=OPENAI_ERRORS, tags=["embeddings"])
@@ -51,13 +49,14 @@ def add_embeddings(app: FastAPI, service: Service) -> None:
         body: Annotated[bodies.EmbeddingsRequest, Body(openapi_examples=bodies.EMBEDDINGS_EXAMPLES)],
     ) -> Response:
         """Embed texts as OpenAI's endpoint of this name does: vectors of length 1."""
-        tasks, hidden = service.model.predictor.tasks, service.model.predictor.bundle.model.encoder.shape.hidden
-        if body.model not in (service.name, *tasks):
-            raise Failure("not_found", unknown("model", body.model, (service.name, *tasks), "model"))
+        model, name = service.model, service.name
+        tasks, hidden = model.predictor.tasks, model.predictor.bundle.model.encoder.shape.hidden
+        if body.model not in (name, *tasks):
+            raise Failure("not_found", unknown("model", body.model, (name, *tasks), "model"))
         if body.dimensions not in (None, hidden):
             raise Failure("invalid_request", f"dimensions: must be {hidden}, found {body.dimensions}")
-        task = body.model if body.model in tasks and body.model != service.name else None
-        found = await service.embed("/v1/embeddings", read_texts(body.input, service.limits), task)
+        task = body.model if body.model in tasks and body.model != name else None
+        found = await service.embed("/v1/embeddings", read_texts(body.input, service.limits), task, model=model)
         data, tokens = list[dict[str, Any]](), 0
         for index, one in enumerate(found):
             if isinstance(one, Failure):

@@ -38,7 +38,7 @@ class ServingLimits:
     max_wait_ms: float = 2.0
     """Milliseconds that an input waits for others to be computed with, if the batch is not full."""
     deadline_ms: float = 30_000.0
-    """Milliseconds after which a request is given up, wherever it is: arriving, waiting or being computed."""
+    """Milliseconds in which a request must arrive, and then be answered: tokenized, queued and computed."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -116,9 +116,10 @@ class Service:
         inputs: Sequence[Input | Failure],
         task: str | None = None,
         truncation: Truncation = "model",
+        model: MixedPredictor | None = None,
     ) -> list[Embedded | Failure]:
-        """The embedding of each input, which is a single text, or why there is none."""
-        model = self.model
+        """The embedding of each input, which is a single text, or why there is none. `model` is as for `predict`."""
+        model = model or self.model
 
         def tokenize() -> list[list[Item] | Failure]:
             good = [one.example for one in inputs if isinstance(one, Input)]
