@@ -43,8 +43,9 @@ def test_a_process_reloads_on_sighup_and_ends_on_sigterm(
     current = tmp_path / "current"
     current.symlink_to(tiny_run.folder)
     with process(current, "--reload", POLYTASK_API_KEY="correct-horse") as (started, address):
-        assert httpx2.get(f"{address}/info").status_code == 401
-        with httpx2.Client(base_url=address, headers={"authorization": "Bearer correct-horse"}) as client:
+        assert httpx2.get(f"{address}/info", timeout=60).status_code == 401
+        key = {"authorization": "Bearer correct-horse"}
+        with httpx2.Client(base_url=address, headers=key, timeout=60) as client:
             assert client.get("/info").json()["name"] == tiny_run.folder.name
             (tmp_path / "next").symlink_to(new.folder)
             (tmp_path / "next").replace(current)
@@ -64,6 +65,7 @@ def test_what_is_refused_before_anything_is_loaded(cli: Cli, tmp_path: Path, mon
     assert refused.code == 1
     assert "0.0.0.0 can be reached from other machines; pass --api-key-file FILE" in refused.err
     assert "max_inputs: must be at least 1" in cli("serve", tmp_path, "--max-inputs", 0).err
+    assert "No such option: --api-key" in cli("serve", tmp_path, "--api-key", "in-the-history").err
     assert "no API key found" in cli("serve", tmp_path, "--api-key-file", tmp_path / "nowhere").err
     missing = cli("serve", tmp_path / "nowhere", "--port", 0)
     assert missing.code == 1

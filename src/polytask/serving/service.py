@@ -182,8 +182,8 @@ def probe_items(model: MixedPredictor) -> list[Item]:
     for shape in SHAPES:
         if tasks := model.tasks_taking(shape):
             example: Example = (PROBE, "Yes.", "No.") if shape == "options" else (PROBE,) * shape
-            items += _only(model.tokenize(tasks, [example]))
-    return items + _only(model.tokenize_for_embedding(None, [(PROBE,)]))
+            items += _only(model.tokenize(tasks, [example], "end"))
+    return items + _only(model.tokenize_for_embedding(None, [(PROBE,)], "end"))
 
 
 def _only(found: Sequence[list[Item] | Failure]) -> list[Item]:
