@@ -1,6 +1,7 @@
 """polytask serve: a real process, its signals, its options, and what is refused before it listens."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ def process(*arguments: object, **environment: str) -> Iterator[tuple[Any, str]]
             assert started.stdout is not None
             line = started.stdout.readline()
             assert "http://127.0.0.1:" in line, started.stderr and started.stderr.read()
-            yield started, line.split(": ")[1].split()[0]
+            yield started, re.findall(r"http://127\.0\.0\.1:\d+", line)[0]
         finally:
             started.kill()
 

@@ -24,7 +24,7 @@ Tokenize = Callable[[], list[list[Item] | Failure]]
 
 
 class Service:
-    """A model that answers requests. `reload` replaces the model; requests that it has accepted keep the old one."""
+    """A model that answers requests. `replace` changes the model; requests that were accepted keep the old one."""
 
     def __init__(self, predictor: Predictor, limits: ServingLimits | None = None, name: str = "model") -> None:
         self.model = MixedPredictor(predictor)
