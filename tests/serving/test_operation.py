@@ -266,13 +266,15 @@ class Submitted:
 
 
 def test_a_reload_that_fails_keeps_the_old_model(
-    start_server: Start, tiny_run: Finished, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    start_server: Start, tiny_run: Finished, make_mixed_run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with start_server(tiny_run.folder) as server, caplog.at_level(logging.ERROR):
+    with start_server(tiny_run.folder, ServingLimits(max_batch_tokens=200)) as server, caplog.at_level(logging.ERROR):
         start_reload(server.service, tmp_path / "nowhere", {}).join()
+        start_reload(server.service, make_mixed_run("none").folder, {"device": "cpu"}).join()
         assert server.post("/predict", {"inputs": "fine"}).status_code == 200
         assert server.client.get("/info").json()["name"] == tiny_run.folder.name
-        assert "not reloaded, and the old one is still served" in caplog.text
+        assert caplog.text.count("not reloaded, and the old one is still served") == 2
+        assert "max_batch_tokens is 200, but the longest input of this model has 1,024 tokens" in caplog.text
         start_reload(server.service, tiny_run.folder, {"device": "cpu"}).join()
         assert server.client.get("/ready").status_code == 200
 
