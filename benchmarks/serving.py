@@ -172,7 +172,9 @@ def compare_tasks(server: Server, rounds: int, seconds: float) -> list[float]:
 
 
 def print_comparison(loads: dict[tuple[str, int], list[Load]]) -> None:
-    print("\n| server | clients | requests/s | p50 ms | p99 ms | polytask's rate / its rate | polytask's p99 / its p99 |")
+    print(
+        "\n| server | clients | requests/s | p50 ms | p99 ms | polytask's rate / its rate | polytask's p99 / its p99 |"
+    )
     print("| --- | ---: | ---: | ---: | ---: | --- | --- |")
     for (name, clients), own in sorted(loads.items(), key=lambda one: one[0][1]):
         ours = loads["polytask", clients]
@@ -208,11 +210,20 @@ def overload(run: Path, seconds: float) -> None:
         before = asyncio.run(closed_loop(server.port, "/predict", one, 1, 5, 1.0))
         memory = [memory_mb(server.process.pid)]
         rate = 4 * capacity.rate
-        print(f"capacity: {describe(capacity)}; a single client: {describe(before)}; memory {memory[0]:.0f} MB", flush=True)
+        print(
+            f"capacity: {describe(capacity)}; a single client: {describe(before)}; memory {memory[0]:.0f} MB",
+            flush=True,
+        )
         load, recovery = asyncio.run(overload_and_recover(server, several, one, rate, seconds, before, memory))
-    print(f"sent {sum(load.statuses.values()) / load.seconds:.1f} requests/s of {INPUTS} texts for {load.seconds:.0f} s")
-    print(f"statuses: {dict(load.statuses)}; accepted ones: p50 {load.quantile(0.5):.0f} ms, p99 {load.quantile(0.99):.0f} ms")
-    print(f"memory: {memory[0]:.0f} MB before, at most {max(memory):.0f}, {memory[-1]:.0f} after ({memory[-1] / memory[0] - 1:+.1%})")
+    print(
+        f"sent {sum(load.statuses.values()) / load.seconds:.1f} requests/s of {INPUTS} texts for {load.seconds:.0f} s"
+    )
+    print(
+        f"statuses: {dict(load.statuses)}; accepted ones: p50 {load.quantile(0.5):.0f} ms, p99 {load.quantile(0.99):.0f} ms"
+    )
+    print(
+        f"memory: {memory[0]:.0f} MB before, at most {max(memory):.0f}, {memory[-1]:.0f} after ({memory[-1] / memory[0] - 1:+.1%})"
+    )
     print(f"normal again after {recovery:.2f} s")
 
 

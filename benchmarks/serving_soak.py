@@ -35,9 +35,7 @@ class Expected:
     def is_right(self, index: int, answer: dict[str, Any], tasks: Sequence[str]) -> bool:
         """Whether the answer to one text has the right label and numbers for these tasks."""
         found = answer.get("predictions", {})
-        return set(found) == set(tasks) and all(
-            is_same(found[task], self.predictions[task][index]) for task in tasks
-        )
+        return set(found) == set(tasks) and all(is_same(found[task], self.predictions[task][index]) for task in tasks)
 
 
 def is_same(found: dict[str, Any], expected: polytask.Prediction) -> bool:
@@ -147,7 +145,9 @@ class Soak:
         self.statuses["dropped by the client"] += 1
 
     async def state(self, connection: Connection) -> None:
-        await self.ask(connection, self.random.choice(["/ready", "/live", "/health", "/tasks", "/info", "/metrics"]), None)
+        await self.ask(
+            connection, self.random.choice(["/ready", "/live", "/health", "/tasks", "/info", "/metrics"]), None
+        )
 
 
 def soak(port: int, pid: int, run: Path, make_text: Callable[[], str], seconds: float) -> int:
@@ -156,9 +156,13 @@ def soak(port: int, pid: int, run: Path, make_text: Callable[[], str], seconds: 
     start = time.monotonic()
     found = Soak(port, expected, start + seconds)
     memory = asyncio.run(run_clients(found, pid, start))
-    print(f"\n{sum(found.statuses.values()):,} requests with {found.inputs:,} inputs: {dict(sorted(found.statuses.items()))}")
+    print(
+        f"\n{sum(found.statuses.values()):,} requests with {found.inputs:,} inputs: {dict(sorted(found.statuses.items()))}"
+    )
     reference = memory[min(2 * RELOAD_SECONDS // 60 + 1, len(memory) - 1)]
-    print(f"memory: {reference:.0f} MB after two reloads, {memory[-1]:.0f} MB at the end ({memory[-1] / reference - 1:+.1%})")
+    print(
+        f"memory: {reference:.0f} MB after two reloads, {memory[-1]:.0f} MB at the end ({memory[-1] / reference - 1:+.1%})"
+    )
     print(f"problems: {len(found.problems)}", *found.problems[:20], sep="\n")
     return int(bool(found.problems) or memory[-1] > GROWTH * reference)
 
@@ -171,7 +175,10 @@ async def run_clients(found: Soak, pid: int, start: float) -> list[float]:
         await asyncio.wait([clients], timeout=60)
         memory.append(memory_mb(pid))
         elapsed = time.monotonic() - start
-        print(f"{elapsed / 60:.0f} min: {memory[-1]:.0f} MB, {found.inputs:,} inputs, {len(found.problems)} problems", flush=True)
+        print(
+            f"{elapsed / 60:.0f} min: {memory[-1]:.0f} MB, {found.inputs:,} inputs, {len(found.problems)} problems",
+            flush=True,
+        )
         if elapsed // RELOAD_SECONDS > reloads and not clients.done():
             reloads += 1
             os.kill(pid, signal.SIGHUP)
