@@ -210,20 +210,12 @@ def overload(run: Path, seconds: float) -> None:
         before = asyncio.run(closed_loop(server.port, "/predict", one, 1, 5, 1.0))
         memory = [memory_mb(server.process.pid)]
         rate = 4 * capacity.rate
-        print(
-            f"capacity: {describe(capacity)}; a single client: {describe(before)}; memory {memory[0]:.0f} MB",
-            flush=True,
-        )
+        print(f"capacity: {describe(capacity)}\na single client: {describe(before)}", flush=True)
         load, recovery = asyncio.run(overload_and_recover(server, several, one, rate, seconds, before, memory))
-    print(
-        f"sent {sum(load.statuses.values()) / load.seconds:.1f} requests/s of {INPUTS} texts for {load.seconds:.0f} s"
-    )
-    print(
-        f"statuses: {dict(load.statuses)}; accepted ones: p50 {load.quantile(0.5):.0f} ms, p99 {load.quantile(0.99):.0f} ms"
-    )
-    print(
-        f"memory: {memory[0]:.0f} MB before, at most {max(memory):.0f}, {memory[-1]:.0f} after ({memory[-1] / memory[0] - 1:+.1%})"
-    )
+    sent, growth = sum(load.statuses.values()) / load.seconds, memory[-1] / memory[0] - 1
+    print(f"sent {sent:.1f} requests/s of {INPUTS} texts for {load.seconds:.0f} s: statuses {dict(load.statuses)}")
+    print(f"answered: p50 {load.quantile(0.5):.0f} ms, p99 {load.quantile(0.99):.0f} ms")
+    print(f"memory: {memory[0]:.0f} MB before, at most {max(memory):.0f}, {memory[-1]:.0f} after ({growth:+.1%})")
     print(f"normal again after {recovery:.2f} s")
 
 

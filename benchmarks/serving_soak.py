@@ -19,6 +19,7 @@ CLIENTS = 8
 POOL = 400
 TOLERANCE = 1e-4
 RELOAD_SECONDS = 300
+STATE = ("/ready", "/live", "/health", "/tasks", "/info", "/metrics")
 GROWTH = 1.05
 """The memory at the end must be less than this times that after the second reload."""
 
@@ -39,11 +40,10 @@ class Expected:
 
 
 def is_same(found: dict[str, Any], expected: polytask.Prediction) -> bool:
-    if expected.score is not None:
-        return abs(found["score"] - expected.score) < TOLERANCE
-    return all(
-        abs(found["probabilities"][name] - value) < TOLERANCE for name, value in (expected.probabilities or {}).items()
-    )
+    if isinstance(expected.label, float):
+        return bool(abs(found["label"] - expected.label) < TOLERANCE)
+    expected_ones = expected.probabilities or {}
+    return all(abs(found["probabilities"][name] - value) < TOLERANCE for name, value in expected_ones.items())
 
 
 class Soak:
@@ -137,9 +137,12 @@ class Soak:
     async def dropped(self, _: Connection) -> None:
         """Sends a request, or a part of it, and closes the connection."""
         data = json.dumps({"inputs": [self.expected.texts[i] for i in self.some_texts()]}).encode()
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        head = f"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
-        writer.write(head.encode() + data[: self.random.choice([len(data), len(data) // 2, 0])])
+        _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        head = "POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        writer.write(
+            f"{head}content-length: {len(data)}\r\n\r\n".encode()
+            + data[: self.random.choice([len(data), len(data) // 2, 0])]
+        )
         await writer.drain()
         writer.close()
         self.statuses["dropped by the client"] += 1
@@ -156,13 +159,11 @@ def soak(port: int, pid: int, run: Path, make_text: Callable[[], str], seconds: 
     start = time.monotonic()
     found = Soak(port, expected, start + seconds)
     memory = asyncio.run(run_clients(found, pid, start))
-    print(
-        f"\n{sum(found.statuses.values()):,} requests with {found.inputs:,} inputs: {dict(sorted(found.statuses.items()))}"
-    )
+    requests, statuses = sum(found.statuses.values()), dict(sorted(found.statuses.items()))
+    print(f"\n{requests:,} requests with {found.inputs:,} inputs: {statuses}")
     reference = memory[min(2 * RELOAD_SECONDS // 60 + 1, len(memory) - 1)]
-    print(
-        f"memory: {reference:.0f} MB after two reloads, {memory[-1]:.0f} MB at the end ({memory[-1] / reference - 1:+.1%})"
-    )
+    growth = memory[-1] / reference - 1
+    print(f"memory: {reference:.0f} MB after two reloads, {memory[-1]:.0f} MB at the end ({growth:+.1%})")
     print(f"problems: {len(found.problems)}", *found.problems[:20], sep="\n")
     return int(bool(found.problems) or memory[-1] > GROWTH * reference)
 
