@@ -117,9 +117,10 @@ def tasks_for(model: MixedPredictor, tasks: tuple[str, ...] | None, one: Input) 
     """The tasks to predict for an input: by default all that take its number of texts, or its options."""
     has_words = any(isinstance(text, tuple) for text in one.example)
     fitting = [task for task in model.tasks_taking(one.shape) if not has_words or model.forward.is_per_word(task)]
-    wrong = [task for task in tasks or () if task not in fitting]
-    if wrong:
-        return Failure("invalid_input", f"task {wrong[0]} does not take {_described(one, has_words)}")
+    wrong = next((task for task in tasks or () if task not in fitting), None)
+    if wrong is not None:
+        hint = '; it takes {"text": "a", "options": ["b", "c"]}' if model.shape(wrong) == "options" else ""
+        return Failure("invalid_input", f"task {wrong} does not take {_described(one, has_words)}{hint}")
     if not fitting:
         return Failure("invalid_input", f"none of the tasks takes {_described(one, has_words)}")
     return tuple(fitting) if tasks is None else tasks
@@ -129,7 +130,7 @@ def _described(one: Input, has_words: bool) -> str:
     if one.has_options:
         return "a text with options"
     number = f"{len(one.example)} {'text' if len(one.example) == 1 else 'texts'}"
-    return f"{number}{' as a list of words' if has_words else ' without options'}"
+    return f"{number} as a list of words" if has_words else number
 
 
 def prediction_json(prediction: Prediction, probabilities: Probabilities = "all") -> dict[str, Any]:
@@ -208,7 +209,7 @@ def describe_tasks(model: MixedPredictor) -> list[dict[str, Any]]:
 
 def describe_model(model: MixedPredictor, name: str) -> dict[str, Any]:
     """The model's sizes and settings."""
-    predictor, bundle = model.predictor, model.predictor.bundle
+    bundle = model.predictor.bundle
     shape = bundle.model.encoder.shape
     return {
         "name": name,
@@ -219,5 +220,5 @@ def describe_model(model: MixedPredictor, name: str) -> dict[str, Any]:
         "max_length": bundle.packer.max_length,
         "truncate": bundle.packer.truncate,
         "device": str(bundle.model.device),
-        "precision": "bf16" if predictor.bf16 else "float32",
+        "precision": "bf16" if model.forward.bf16 else "float32",
     }

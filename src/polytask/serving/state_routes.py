@@ -1,6 +1,7 @@
 """The endpoints that describe the server: its state, its metrics, its tasks and its limits."""
 
 from dataclasses import asdict
+from typing import Any
 
 from fastapi import FastAPI, Response
 from fastapi.responses import PlainTextResponse
@@ -34,7 +35,7 @@ def add_state(app: FastAPI, service: Service) -> None:
     async def health() -> Response:
         """The state in detail."""
         ready, batcher = service.ready, service.batcher
-        state = {"ready": ready, "warm": service.warm, "last_batch_failed": batcher.last_batch_failed}
+        state: dict[str, Any] = {"ready": ready, "warm": service.warm, "last_batch_failed": batcher.last_batch_failed}
         state |= {"queue_inputs": batcher.inputs, "queue_tokens": batcher.tokens}
         return respond(state) if ready else respond(NOT_READY.as_json() | state, NOT_READY.status)
 
