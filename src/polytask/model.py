@@ -231,7 +231,7 @@ class MultiTaskModel(nn.Module):
     def batch_outputs(self, tasks: Sequence[str], stream: Stream) -> dict[str, Tensor]:
         """Return the outputs of tasks that share one pass of the encoder, for a stream of the first of them."""
         hidden_TD = self.encode(stream)
-        return {task: self._output(task, tasks[0], hidden_TD, stream) for task in tasks}
+        return {task: self.output(task, tasks[0], hidden_TD, stream) for task in tasks}
 
     @torch.inference_mode()
     def embed(
@@ -260,7 +260,7 @@ class MultiTaskModel(nn.Module):
         own = self.head(task).pooling if task is not None and self.head(task).labels.kind == "match" else None
         return own or "mean"
 
-    def _output(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Tensor:
+    def output(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Tensor:
         """Return a task's outputs for the sequences that the stream holds for the task `packed_as`."""
         output: Tensor = self.head(task)(self.encoded(task, packed_as, hidden_TD, stream))
         return output
