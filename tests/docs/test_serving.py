@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
