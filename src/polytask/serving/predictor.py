@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,8 @@ from polytask.kinds.tokens import located
 from polytask.machine import multiplies_bf16, pick_device, threads
 from polytask.runs.bundle import Bundle, load_run
 from polytask.serving.examples import Example, Text, Texts, examples_from, has_text, plain_texts
-from polytask.serving.explanation import Explanation, choose_word, explain, explain_word
+from polytask.serving.explanation import Explanation, Method, choose_word, explain, explain_word
+from polytask.serving.gradients import explain_by_gradients
 from polytask.serving.plain import PlainEncoder
 from polytask.settings import TaskSpec
 from polytask.tasks.rows import row_words
@@ -298,11 +299,14 @@ class Predictor:
         task: str,
         label: str | None = None,
         word: str | int | None = None,
+        method: Method = "occlusion",
     ) -> Explanation:
-        """Measures which words a prediction depends on, by leaving out one word at a time (occlusion).
+        """Measures which words a prediction depends on.
 
-        A word's value is by how much the probability of the predicted class (or of `label`), or the score, falls
-        without it. Words that say the same thing twice can both have no effect. Each word takes one more prediction.
+        With `occlusion`, a word's value is by how much the probability of the predicted class (or of `label`), or the
+        score, falls without it. Words that say the same thing twice can both have no effect. Each word takes one more
+        prediction. `integrated_gradients` and `gradient_x_input` divide the probability or score among the words, and
+        take the same time for any number of words: see serving/gradients.py.
 
         If the task has a tag for each word, the tag of `word` is explained: a word of the text, or its number from 0.
         """
@@ -310,10 +314,18 @@ class Predictor:
         self.check((task,), [texts])
         if not has_text(texts):
             raise UserError(f"explain: the text is empty: {texts!r:.80}")
+        if method not in get_args(Method):
+            raise UserError(unknown("explain: method", method, get_args(Method), "method"))
         if self.is_per_word(task):
             places = row_words(text).words
-            chosen = places[choose_word(word, [text[start:end] for start, end in places], task)]
-            return explain_word(task, text, chosen, partial(self._predict_words, task), label)
+            index = choose_word(word, [text[start:end] for start, end in places], task)
+            predict_words = partial(self._predict_words, task)
+            if method == "occlusion":
+                return explain_word(task, text, places[index], predict_words, label)
+            (whole,) = predict_words([(text, places[index][0])])
+            return explain_by_gradients(
+                self.bundle, texts, self.encode((task,), [texts])[0], whole, method, label, index
+            )
         if word is not None:
             raise UserError(f"explain: word: task {task} has one label for the text, not for each word; leave word out")
 
@@ -325,7 +337,10 @@ class Predictor:
                 found += self.bundle.predictions(task, outputs, lengths_NW, keep_labels=True)
             return found
 
-        return explain(task, texts, predict, label)
+        if method == "occlusion":
+            return explain(task, texts, predict, label)
+        (whole,) = predict([texts])
+        return explain_by_gradients(self.bundle, texts, self.encode((task,), [texts])[0], whole, method, label)
 
     def _predict_words(self, task: str, items: Sequence[tuple[str, int]]) -> list[Prediction]:
         """The tag of one word of each text, which is given by its first character, with the tags' probabilities."""

@@ -1,0 +1,173 @@
+"""Which words of a text a prediction depends on, by gradients with respect to the word embeddings of its tokens.
+
+Let f be the probability of a label (or the score), x_t the word embedding of token t, and b that of [MASK].
+
+- gradient_x_input: `x_t . df/dx_t`. One pass. It is exact for a linear f; where f is flat, as for a prediction the model
+  is sure of, all values are close to 0.
+- integrated_gradients: `(x_t - b) . mean of df/dx_t over the straight line from b to x`, for all tokens at once. The sum
+  of the values is f(text) - f(text with all tokens masked), up to the error of the mean over STEPS points.
+  Paper: Sundararajan, Taly & Yan, "Axiomatic Attribution for Deep Networks", 2017.
+
+The value of a word is the sum of those of its tokens. Special tokens stay as they are and have no value.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from polytask.heads.base import Head
+from polytask.runs.bundle import Bundle
+from polytask.serving.explanation import WORD, Explanation, GradientMethod, WordEffect, explained_label
+from polytask.stream import Stream
+from polytask.tasks.rows import row_words
+from polytask.text.texts import Texts
+from polytask.text.windows import cut_windows
+from polytask.text.words import encode_words
+from polytask.types import Label, Prediction
+
+STEPS = 32
+"""Points of the line over which integrated gradients take the mean."""
+TOKENS = 8192
+"""Tokens that are computed at once."""
+PIECE = re.compile(rf"{WORD.pattern}|[^\w\s]")
+"""A word, or any other mark by itself."""
+
+Value = Callable[[Tensor], Tensor]
+"""The explained number of each example, given the outputs of a head: [B, ...] -> [B]."""
+
+
+def explain_by_gradients(
+    bundle: Bundle,
+    texts: tuple[str, ...],
+    tokens: Texts,
+    whole: Prediction,
+    method: GradientMethod,
+    label: str | None = None,
+    word: int = 0,
+) -> Explanation:
+    """The effect of each word on the probability of a label, by default the predicted one, or on the score.
+
+    `tokens` are those of the texts, `whole` is their prediction, and `word` is the word whose tag is explained.
+    """
+    head, chosen = bundle.model.head(whole.task), explained_label(whole.task, whole, label)
+    value = label_value(head, bundle.temperatures.get(whole.task, 1.0), _index(head, chosen, texts), word)
+    effects = token_effects(bundle, whole.task, tokens, value, method)
+    if head.kind.per_word:
+        starts = [encode_words(bundle.tokenizer, [row_words(texts[0])])[0].starts]
+    else:
+        starts = [starts for _, starts in bundle.tokenizer.encode_with_starts(texts)]
+    return Explanation(whole, chosen, texts, tuple(word_effects(texts, starts, effects)), method)
+
+
+def _index(head: Head, label: Label, texts: tuple[str, ...]) -> int:
+    """The index of a class, or of an option; 0 for scores."""
+    if isinstance(label, float):
+        return 0
+    return (head.labels.classes or texts[1:]).index(str(label))
+
+
+def label_value(head: Head, temperature: float, label: int, word: int = 0) -> Value:
+    """The probability of a label, by its index, or the score, as a differentiable function of the head's outputs.
+
+    For tags of words, it is the probability of the word's tag.
+    """
+
+    def value(outputs: Tensor) -> Tensor:
+        outputs = head.kind.scaled(outputs.float(), temperature) if temperature != 1 else outputs.float()
+        match head.labels.kind:
+            case "score":
+                scores: Tensor = head.labels.unscaled(outputs)
+                return scores
+            case "match":
+                return outputs[:, 0].mul(outputs[:, 1]).sum(-1)
+            case "yes_no":
+                return (outputs if label else -outputs).sigmoid()
+            case "multilabel":
+                return outputs[:, label].sigmoid()
+            case "tokens":
+                return outputs[:, word, :-1].softmax(-1)[:, label]
+            case _:
+                return outputs.softmax(-1)[:, label]
+
+    return value
+
+
+def token_effects(
+    bundle: Bundle, task: str, texts: Texts, value: Value, method: GradientMethod
+) -> npt.NDArray[np.float64]:
+    """The effect of each token of one example on its value: as many as `texts.ids`."""
+    model, mask_D = bundle.model, bundle.model.encoder.words.weight[bundle.tokenizer.mask_id].detach()
+    effects = torch.zeros(len(texts.ids), dtype=torch.float64)
+    integrated = method == "integrated_gradients"
+    shares = [(step + 0.5) / STEPS for step in range(STEPS)] if integrated else [1.0]
+    for some in _within_budget(shares, len(pack(bundle, task, texts, 1)[0].token_ids_T)):
+        stream, join = pack(bundle, task, texts, len(some))
+        places_T = pack(bundle, task, places_as_ids(texts), len(some))[0].token_ids_T.neg() - 1
+        is_text_T = places_T >= 0
+        with torch.enable_grad():
+            words_TD = model.embed_words(stream).detach()
+            baseline_TD = torch.where(is_text_T[:, None], mask_D if integrated else 0.0, words_TD)
+            share_T1 = torch.tensor(some, device=model.device).repeat_interleave(len(words_TD) // len(some))[:, None]
+            input_TD = (baseline_TD + share_T1 * (words_TD - baseline_TD)).requires_grad_()
+            total = value(join(model(stream, input_TD)[task])).sum()
+            # Only this gradient is computed: those of the weights are neither computed nor stored.
+            (gradient_TD,) = torch.autograd.grad(total, input_TD)
+        difference_TD = words_TD - baseline_TD if integrated else words_TD
+        own_T = (difference_TD * gradient_TD).sum(-1).double().cpu() / len(shares)
+        effects.index_add_(0, places_T[is_text_T].cpu(), own_T[is_text_T.cpu()])
+    return effects.numpy()
+
+
+def _within_budget(shares: Sequence[float], tokens: int) -> Iterator[Sequence[float]]:
+    size = max(1, TOKENS // tokens)
+    yield from (shares[start : start + size] for start in range(0, len(shares), size))
+
+
+def pack(bundle: Bundle, task: str, texts: Texts, copies: int) -> tuple[Stream, Callable[[Tensor], Tensor]]:
+    """The stream of copies of an example, and the function that joins the outputs of its windows, if it has any."""
+    model, packer, form = bundle.model, bundle.packer, bundle.model.input_format(task)
+    texts = texts.take(np.zeros(copies, np.int64))
+    join: Callable[[Tensor], Tensor] = _unchanged
+    if form.stride is not None:
+        size = packer.max_length - 2
+        texts, rows_M = cut_windows(texts, size, form.window_stride(size))
+        join = partial(_joined, counts=np.bincount(rows_M).tolist())
+    return packer.pack([packer.part(task, texts, form)]).to(model.device), join
+
+
+def _unchanged(outputs: Tensor) -> Tensor:
+    return outputs
+
+
+def _joined(outputs_MWC: Tensor, counts: Sequence[int]) -> Tensor:
+    """The outputs of the words of each copy, which all have the same windows."""
+    return torch.stack([own[own[..., -1] > 0] for own in outputs_MWC.split(list(counts))])
+
+
+def places_as_ids(texts: Texts) -> Texts:
+    """Texts whose token at place p has the id -1 - p, so that the ids of a stream tell the place of each token."""
+    return replace(texts, ids=-1 - np.arange(len(texts.ids)))
+
+
+def word_effects(
+    texts: Sequence[str], starts: Sequence[npt.NDArray[np.integer]], effects: npt.NDArray[np.float64]
+) -> list[WordEffect]:
+    """The effects of words from those of all tokens, given the first character of each token of each text."""
+    words, end = [], 0
+    for index, (text, starts_T) in enumerate(zip(texts, starts, strict=True)):
+        pieces = list(PIECE.finditer(text))
+        own_T, end = effects[end : end + len(starts_T)], end + len(starts_T)
+        # A token belongs to the last piece that starts at or before it.
+        piece_T = np.searchsorted([piece.start() for piece in pieces], starts_T, side="right") - 1
+        totals = np.bincount(piece_T[piece_T >= 0], own_T[piece_T >= 0], len(pieces))
+        words += [
+            WordEffect(piece.group(), index, *piece.span(), float(total))
+            for piece, total in zip(pieces, totals, strict=True)
+        ]
+    return words
