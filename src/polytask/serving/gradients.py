@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from polytask.heads.base import Head
+from polytask.kinds.table import kind_of
 from polytask.runs.bundle import Bundle
 from polytask.serving.explanation import WORD, Explanation, GradientMethod, WordEffect, explained_label
 from polytask.stream import Stream
@@ -29,7 +29,7 @@ from polytask.tasks.rows import row_words
 from polytask.text.texts import Texts
 from polytask.text.windows import cut_windows
 from polytask.text.words import encode_words
-from polytask.types import Label, Prediction
+from polytask.types import Label, LabelSpace, Prediction
 
 STEPS = 32
 """Points of the line over which integrated gradients take the mean."""
@@ -55,34 +55,36 @@ def explain_by_gradients(
 
     `tokens` are those of the texts, `whole` is their prediction, and `word` is the word whose tag is explained.
     """
-    head, chosen = bundle.model.head(whole.task), explained_label(whole.task, whole, label)
-    value = label_value(head, bundle.temperatures.get(whole.task, 1.0), _index(head, chosen, texts), word)
+    labels, chosen = bundle.labels[whole.task], explained_label(whole.task, whole, label)
+    value = label_value(labels, bundle.temperatures.get(whole.task, 1.0), _index(labels, chosen, texts), word)
     effects = token_effects(bundle, whole.task, tokens, value, method)
-    if head.kind.per_word:
+    if kind_of(labels).per_word:
         starts = [encode_words(bundle.tokenizer, [row_words(texts[0])])[0].starts]
     else:
         starts = [starts for _, starts in bundle.tokenizer.encode_with_starts(texts)]
     return Explanation(whole, chosen, texts, tuple(word_effects(texts, starts, effects)), method)
 
 
-def _index(head: Head, label: Label, texts: tuple[str, ...]) -> int:
+def _index(labels: LabelSpace, label: Label, texts: tuple[str, ...]) -> int:
     """The index of a class, or of an option; 0 for scores."""
     if isinstance(label, float):
         return 0
-    return (head.labels.classes or texts[1:]).index(str(label))
+    return (labels.classes or texts[1:]).index(str(label))
 
 
-def label_value(head: Head, temperature: float, label: int, word: int = 0) -> Value:
-    """The probability of a label, by its index, or the score, as a differentiable function of the head's outputs.
+def label_value(labels: LabelSpace, temperature: float, label: int, word: int = 0) -> Value:
+    """The probability of a label, by its index, or the score, as a differentiable function of a head's outputs.
 
     For tags of words, it is the probability of the word's tag.
     """
 
+    kind = kind_of(labels)
+
     def value(outputs: Tensor) -> Tensor:
-        outputs = head.kind.scaled(outputs.float(), temperature) if temperature != 1 else outputs.float()
-        match head.labels.kind:
+        outputs = outputs.float() if temperature == 1 else kind.scaled(outputs.float(), temperature)
+        match labels.kind:
             case "score":
-                scores: Tensor = head.labels.unscaled(outputs)
+                scores: Tensor = labels.unscaled(outputs)
                 return scores
             case "match":
                 return outputs[:, 0].mul(outputs[:, 1]).sum(-1)
