@@ -42,7 +42,7 @@ MAY: dict[str, set[str]] = {
         *("text", "training"),
         *BASES,
     },
-    "serving": {"encoders", "machine", "runs.bundle", "tasks", "text"},
+    "serving": {"encoders", "machine", "runs.bundle", "runs.folder", "tasks", "text"},
     "export": {
         *("build", "encoders", "methods", "model", "plugins", "pretrained", "recipe", "runs.bundle", "runs.folder"),
         "text",

@@ -46,6 +46,15 @@ def run(
     reload: Annotated[
         bool, typer.Option("--reload", help="On SIGHUP, load the run again and replace the model.")
     ] = False,
+    examples: Annotated[
+        bool | None,
+        typer.Option(
+            "--examples/--no-examples",
+            help="Whether the page shows a few rows of each task's dev split. Default: only if no other machine can "
+            "connect.",
+            show_default=False,
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
     precision: Annotated[str, typer.Option(help="float32 or bf16.")] = "float32",
     abstain_below: Annotated[
@@ -86,7 +95,7 @@ def run(
     console = plain_console()
 
     def started(address: str) -> None:
-        console.print(f"{folder}: {address} (its pages: {address}/docs)", highlight=False, soft_wrap=True)
+        console.print(f"{folder}: {address} (the API: {address}/docs)", highlight=False, soft_wrap=True)
         console.file.flush()  # a program that reads a pipe waits for this line
 
     polytask.serve(
@@ -97,6 +106,7 @@ def run(
         api_key=key,
         allow_anyone=allow_anyone,
         reload=reload,
+        examples=examples,
         started=started,
         device=device,
         precision=precision,

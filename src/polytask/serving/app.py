@@ -8,6 +8,7 @@ import numpy.typing as npt
 from fastapi import Body, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from polytask.serving import requests as bodies
@@ -15,13 +16,17 @@ from polytask.serving.failures import STATUS, Failure
 from polytask.serving.forms import (
     describe_model,
     describe_tasks,
+    explanation_json,
     prediction_json,
+    read_input,
     read_inputs,
     read_tasks,
     score_of,
     scoring_task,
 )
+from polytask.serving.explainer import Question
 from polytask.serving.guard import Guard, to_json
+from polytask.serving.page import add_page
 from polytask.serving.reference_page import HEADERS, reference_page
 from polytask.serving.service import Service
 from polytask.types import Prediction, unknown
@@ -46,8 +51,10 @@ def make_app(service: Service, api_key: str | None = None) -> FastAPI:
     )
     add_state(app, service)
     add_predictions(app, service)
+    add_explanations(app, service)
     add_embeddings(app, service)
     add_errors(app, service)
+    add_page(app)
 
     @app.get("/docs", include_in_schema=False)
     async def docs(request: Request) -> Response:
@@ -204,6 +211,33 @@ def add_predictions(app: FastAPI, service: Service) -> None:
         if failures and not ranked:
             return respond(failures[0].as_json() | content, failures[0].status)
         return respond(content)
+
+
+# --- explanations -----------------------------------------------------------------------------------------------------
+def add_explanations(app: FastAPI, service: Service) -> None:
+    @app.post("/explain", response_model=bodies.ExplainResponse, tags=["explanations"])
+    async def explain(
+        body: Annotated[bodies.ExplainRequest, Body(openapi_examples=bodies.EXPLAIN_EXAMPLES)],
+    ) -> Response:
+        """Measure which words one prediction depends on."""
+        model = service.model
+        read_tasks(model, body.task)
+        example = read_input(body.input, service.limits)
+        service.metrics.count_request("/explain", (body.task,))
+        try:
+            if isinstance(example, Failure):
+                raise example
+            question = Question(body.task, example, body.method, body.label, body.word)
+            found = await service.explainer.explain(model, question, service.limits)
+        except Failure as failure:
+            failure.tasks = (body.task,)
+            raise
+        return respond(explanation_json(found))
+
+    @app.get("/examples", response_model=bodies.ExamplesResponse, tags=["model"])
+    async def examples() -> Response:
+        """The texts of a few rows of each task's dev split, if the server was started with them."""
+        return respond({"examples": await run_in_threadpool(service.examples)})
 
 
 # --- embeddings -------------------------------------------------------------------------------------------------------

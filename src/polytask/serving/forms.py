@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from polytask.serving.examples import Example
+from polytask.serving.explanation import Explanation, explained_value
 from polytask.serving.failures import Failure
 from polytask.serving.limits import ServingLimits
 from polytask.serving.mixed import MixedPredictor
@@ -97,6 +98,20 @@ def prediction_json(prediction: Prediction, probabilities: Probabilities = "all"
         answer["spans"] = [asdict(span) for span in prediction.spans]
     more = {"tokens": prediction.tokens, "truncated": prediction.truncated, "abstained": prediction.abstained}
     return answer | more
+
+
+def explanation_json(explanation: Explanation) -> dict[str, Any]:
+    """An explanation as an answer has it."""
+    label = explanation.label
+    return {
+        "task": explanation.prediction.task,
+        "label": list(label) if isinstance(label, tuple) else label,
+        "value": explained_value(explanation.prediction, label),
+        "method": explanation.method,
+        "texts": list(explanation.texts),
+        "words": [asdict(word) for word in explanation.words],
+        "truncated": explanation.prediction.truncated,
+    }
 
 
 def score_of(prediction: Prediction) -> float:

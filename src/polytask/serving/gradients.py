@@ -2,10 +2,10 @@
 
 Let f be the probability of a label (or the score), x_t the word embedding of token t, and b that of [MASK].
 
-- gradient_x_input: `x_t . df/dx_t`. One pass. It is exact for a linear f; where f is flat, as for a prediction the model
-  is sure of, all values are close to 0.
-- integrated_gradients: `(x_t - b) . mean of df/dx_t over the straight line from b to x`, for all tokens at once. The sum
-  of the values is f(text) - f(text with all tokens masked), up to the error of the mean over STEPS points.
+- gradient_x_input: `x_t . df/dx_t`. One pass. It is exact for a linear f; where f is flat, as for a prediction that the
+  model is sure of, all values are close to 0.
+- integrated_gradients: `(x_t - b) . mean of df/dx_t over the straight line from b to x`, for all tokens at once. The
+  sum of the values is f(text) - f(text with all tokens masked), up to the error of the mean over STEPS points.
   Paper: Sundararajan, Taly & Yan, "Axiomatic Attribution for Deep Networks", 2017.
 
 The value of a word is the sum of those of its tokens. Special tokens stay as they are and have no value.

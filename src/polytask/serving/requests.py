@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from polytask.serving.explanation import Method
 from polytask.serving.failures import STATUS
 
 TEXT = {"type": "string"}
@@ -18,6 +19,7 @@ OBJECT = {
 INPUT = {"anyOf": [TEXT, PAIR, OBJECT]}
 # Inputs are checked one by one, not by pydantic: one bad input must not fail the others.
 Inputs = Annotated[Any, WithJsonSchema({"anyOf": [TEXT, OBJECT, {"type": "array", "items": INPUT}]})]
+Input = Annotated[Any, WithJsonSchema(INPUT)]
 Documents = Annotated[list[Any], WithJsonSchema({"type": "array", "items": TEXT})]
 Pairs = Annotated[list[Any], WithJsonSchema({"type": "array", "items": {"anyOf": [PAIR, OBJECT]}})]
 TruncateField = Annotated[
@@ -67,6 +69,22 @@ class RerankRequest(Request):
     top_n: int | None = Field(None, ge=1, description="The number of documents to return. Default: all.")
     return_documents: bool = False
     truncate: TruncateField = "model"
+
+
+class ExplainRequest(Request):
+    """One input and one task."""
+
+    input: Input = Field(description='A text, a pair, or {"text": ..., "text2": ...}.')
+    task: str
+    label: str | None = Field(None, description="The class whose probability is explained. Default: the predicted one.")
+    word: int | str | None = Field(
+        None, description="For tags of words: the word whose tag is explained, or its number from 0."
+    )
+    method: Method = Field(
+        "integrated_gradients",
+        description="integrated_gradients and gradient_x_input divide the probability or score among the words; "
+        "occlusion leaves out one word at a time.",
+    )
 
 
 class EmbeddingsRequest(BaseModel):
@@ -193,6 +211,34 @@ class SimilarityResponse(BaseModel):
     results: list[ScoreAnswer | ErrorResponse]
 
 
+class WordAnswer(BaseModel):
+    """A word, where it is, and its effect."""
+
+    word: str
+    text: int = Field(description="0: the first text; 1: the second one, and so on.")
+    start: int = Field(description="The index of its first character (code point).")
+    end: int
+    value: float = Field(description="Positive: it speaks for the label, or for a higher score.")
+
+
+class ExplainResponse(BaseModel):
+    """The effect of each word on the probability of a label, or on a score."""
+
+    task: str
+    label: str | float | list[str] | None
+    value: float = Field(description="The probability or score that is explained.")
+    method: Method
+    texts: list[str]
+    words: list[WordAnswer]
+    truncated: bool
+
+
+class ExamplesResponse(BaseModel):
+    """By task: the texts of a few examples."""
+
+    examples: dict[str, list[list[str]]]
+
+
 class RankedDocument(BaseModel):
     """A document's place in the request, and its score."""
 
@@ -223,6 +269,7 @@ PREDICT_EXAMPLES = {
 }
 EMBED_EXAMPLES = {"two texts": {"value": {"inputs": ["a cat", "a dog"], "normalize": True}}}
 SIMILARITY_EXAMPLES = {"one pair": {"value": {"pairs": [["A man is cycling.", "Someone rides a bicycle."]]}}}
+EXPLAIN_EXAMPLES = {"one text": {"value": {"input": "The battery died within a week.", "task": "opinion"}}}
 RERANK_EXAMPLES = {
     "two documents": {"value": {"query": "How old is it?", "documents": ["What is its age?", "What does it cost?"]}}
 }
