@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from polytask.serving import requests as bodies
+from polytask.serving.explainer import Question
 from polytask.serving.failures import STATUS, Failure
 from polytask.serving.forms import (
     describe_model,
@@ -24,7 +25,6 @@ from polytask.serving.forms import (
     score_of,
     scoring_task,
 )
-from polytask.serving.explainer import Question
 from polytask.serving.guard import Guard, to_json
 from polytask.serving.page import add_page
 from polytask.serving.reference_page import HEADERS, reference_page
