@@ -73,10 +73,8 @@ def explain_within(model: MixedPredictor, question: Question, limits: ServingLim
     passes = {"occlusion": words + 1, "gradient_x_input": 2, "integrated_gradients": STEPS + 1}[question.method]
     tokens, most = passes * sum(item.tokens for item in items), limits.max_inputs * model.longest_sequence
     if tokens > most:
-        found = (
-            f"explaining this text with {question.method} takes {tokens:,} tokens, and at most {most:,} are accepted"
-        )
-        raise Failure("too_many_tokens", f"{found}; shorten it, or choose another method")
+        found = f"an explanation with {question.method} takes {tokens:,} tokens, and at most {most:,} are accepted"
+        raise Failure("too_many_tokens", f"{found}; shorten the text, or choose another method")
     # `few`: the model's own encoder in one thread, instead of the faster one that batches use on all cores.
     predictor = Predictor(model.predictor.bundle, few=True)
     try:

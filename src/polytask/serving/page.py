@@ -1,4 +1,4 @@
-"""The page /: choose a task, type a text, see the answers. It is plain HTML, CSS and JavaScript, and loads nothing else.
+"""The page /: choose a task, type a text, see the answers. Plain HTML, CSS and JavaScript that load nothing else.
 
 Its files are open to everyone; what they ask the server for needs the API key, if there is one.
 """
