@@ -100,6 +100,8 @@ def label_value(labels: LabelSpace, temperature: float, label: int, word: int = 
     return value
 
 
+@torch.inference_mode(False)  # gradients are computed wherever the function is called
+@torch.enable_grad()
 def token_effects(
     bundle: Bundle, task: str, texts: Texts, value: Value, method: GradientMethod
 ) -> npt.NDArray[np.float64]:
@@ -112,14 +114,13 @@ def token_effects(
         stream, join = pack(bundle, task, texts, len(some))
         places_T = pack(bundle, task, places_as_ids(texts), len(some))[0].token_ids_T.neg() - 1
         is_text_T = places_T >= 0
-        with torch.enable_grad():
-            words_TD = model.embed_words(stream).detach()
-            baseline_TD = torch.where(is_text_T[:, None], mask_D if integrated else 0.0, words_TD)
-            share_T1 = torch.tensor(some, device=model.device).repeat_interleave(len(words_TD) // len(some))[:, None]
-            input_TD = (baseline_TD + share_T1 * (words_TD - baseline_TD)).requires_grad_()
-            total = value(join(model(stream, input_TD)[task])).sum()
-            # Only this gradient is computed: those of the weights are neither computed nor stored.
-            (gradient_TD,) = torch.autograd.grad(total, input_TD)
+        words_TD = model.embed_words(stream).detach()
+        baseline_TD = torch.where(is_text_T[:, None], mask_D if integrated else 0.0, words_TD)
+        share_T1 = torch.tensor(some, device=model.device).repeat_interleave(len(words_TD) // len(some))[:, None]
+        input_TD = (baseline_TD + share_T1 * (words_TD - baseline_TD)).requires_grad_()
+        total = value(join(model(stream, input_TD)[task])).sum()
+        # Only this gradient is computed: those of the weights are neither computed nor stored.
+        (gradient_TD,) = torch.autograd.grad(total, input_TD)
         difference_TD = words_TD - baseline_TD if integrated else words_TD
         own_T = (difference_TD * gradient_TD).sum(-1).double().cpu() / len(shares)
         effects.index_add_(0, places_T[is_text_T].cpu(), own_T[is_text_T.cpu()])
