@@ -24,13 +24,9 @@ def test_the_same_explanations_as_in_python(tiny_server: Running, tiny_run: Fini
     body = {"input": TEXT, "task": "opinion", "label": "neutral", "method": method}
     answer = tiny_server.post("/explain", body).json()
     expected = load(tiny_run.folder).explain(TEXT, task="opinion", label="neutral", method=method)
-    assert (answer["task"], answer["label"], answer["method"], answer["texts"]) == (
-        "opinion",
-        "neutral",
-        method,
-        [TEXT],
-    )
-    assert answer["value"] == pytest.approx(expected.prediction.probabilities["neutral"], abs=1e-5)  # type: ignore[index]
+    assert {name: answer[name] for name in body if name != "input"} == {k: v for k, v in body.items() if k != "input"}
+    assert answer["texts"] == [TEXT]
+    assert answer["value"] == pytest.approx((expected.prediction.probabilities or {})["neutral"], abs=1e-5)
     assert [word["word"] for word in answer["words"]] == [word.word for word in expected.words]
     assert [word["value"] for word in answer["words"]] == pytest.approx([w.value for w in expected.words], abs=1e-5)
     pair = tiny_server.post("/explain", {"input": ["is it?", "it is"], "task": "similarity", "method": method}).json()
@@ -111,7 +107,7 @@ def _numbers(answer: Any) -> list[float]:
 def test_the_deadline(start_server: Start, tiny_run: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
     monkeypatch.setattr(explainer, "explain_within", lambda *arguments: released.wait(60))
-    with start_server(tiny_run.folder, ServingLimits(deadline_ms=50)) as server:
+    with start_server(tiny_run.folder, ServingLimits(deadline_ms=500)) as server:
         late = server.post("/explain", {"input": TEXT, "task": "opinion"})
         released.set()
     assert (late.status_code, late.json()["error_type"]) == (503, "deadline_exceeded")
@@ -127,9 +123,8 @@ def test_examples(start_server: Start, tiny_run: Finished, tmp_path: Path) -> No
         answers = server.post("/predict", {"inputs": found["question"], "tasks": "question"}).json()["results"]
         assert all("predictions" in one for one in answers)
     (tmp_path / "predictions").mkdir()
-    (tmp_path / "predictions" / "a-dev.jsonl").write_text(
-        '{"text": ["x"], "prediction": 1.5}\n{"text', encoding="utf-8"
-    )
+    damaged = '{"text": ["x"], "prediction": 1.5}\n{"text'
+    (tmp_path / "predictions" / "a-dev.jsonl").write_text(damaged, encoding="utf-8")
     long = json.dumps({"text": ["x" * 1000], "prediction": "yes"})
     (tmp_path / "predictions" / "b-dev.jsonl").write_text(f"{long}\n", encoding="utf-8")
     assert run_examples(tmp_path, ["a", "b", "c"]) == {}

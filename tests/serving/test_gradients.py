@@ -1,4 +1,4 @@
-"""Explanations by gradients: the values of words add up to a difference of predictions, and the model stays as it is."""
+"""Explanations by gradients: the values add up to a difference of predictions, and the model stays as it is."""
 
 from dataclasses import replace
 from typing import Any

@@ -121,8 +121,7 @@ def token_effects(
         total = value(join(model(stream, input_TD)[task])).sum()
         # Only this gradient is computed: those of the weights are neither computed nor stored.
         (gradient_TD,) = torch.autograd.grad(total, input_TD)
-        difference_TD = words_TD - baseline_TD if integrated else words_TD
-        own_T = (difference_TD * gradient_TD).sum(-1).double().cpu() / len(shares)
+        own_T = ((words_TD - baseline_TD) * gradient_TD).sum(-1).double().cpu() / len(shares)
         effects.index_add_(0, places_T[is_text_T].cpu(), own_T[is_text_T.cpu()])
     return effects.numpy()
 
