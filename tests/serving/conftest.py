@@ -72,7 +72,7 @@ def tiny_server(tiny_run: Finished) -> Iterator[Running]:
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def start_server() -> Callable[..., AbstractContextManager[Running]]:
     """start_server(run, limits=None, api_key=None): a context with a server of its own."""
     return start
