@@ -413,7 +413,7 @@ def test_screen_readers(open_page: Open) -> None:
         'heading "similarity" [level=2]',
         "on a scale from 0 to 5",
         'combobox "Method"',
-        'columnheader "Effect"',
+        'columnheader "Effect on the score"',
         'button "Predict"',
     ):
         assert part in snapshot, part

@@ -8,6 +8,7 @@ import { fieldsOf, inputOf, predictBody, takesOptions } from "./tasks.js";
 
 const ROWS_PER_REQUEST = 64;
 const MOST_SHOWN = 200;
+const MOST_CHARACTERS = 200; // of a text in the table
 const SPARE_BYTES = 1000;
 
 /** Starts the part of the page for many rows. Returns what the page tells it. */
@@ -106,7 +107,7 @@ export function startMany(state, open, askForKey) {
     result = resultTable(table, answers, tasks);
     const head = make("tr", {}, ...result.columns.map((name) => make("th", { scope: "col" }, isolated(name))));
     const rows = result.rows.slice(0, MOST_SHOWN).map((row, index) => {
-      const cells = row.map((value) => make("td", { dir: "auto" }, value));
+      const cells = row.map((value) => make("td", { dir: "auto" }, shortened(value)));
       return make("tr", { class: answers[index].error ? "failed" : undefined }, ...cells);
     });
     find("table").replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
@@ -149,6 +150,8 @@ export function startMany(state, open, askForKey) {
   });
   return { choose: showColumns };
 }
+
+const shortened = (text) => (text.length > MOST_CHARACTERS ? `${text.slice(0, MOST_CHARACTERS)}…` : text);
 
 /** The text of a file: UTF-8, or else what old spreadsheets write. */
 function decoded(bytes) {

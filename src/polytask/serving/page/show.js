@@ -105,7 +105,7 @@ function tagged(text, spans) {
 
 // --- explanations ----------------------------------------------------------------------------------------------------
 /** The texts with their words colored by their effect, and the words with the largest effects as a table. */
-export function explained({ texts, words, label }) {
+export function explained({ texts, words, label, truncated }) {
   const largest = Math.max(...words.map((word) => Math.abs(word.value)), 0) || 1;
   const parts = texts.map((text, index) => {
     const letters = characters(text);
@@ -118,7 +118,8 @@ export function explained({ texts, words, label }) {
     shown.append(letters.slice(end).join(""));
     return shown;
   });
-  return [...parts, legend(label), table(words)];
+  const cut = truncated ? [make("p", { class: "hint" }, "Words that the model did not read have no effect.")] : [];
+  return [...parts, legend(label), table(words, label), ...cut];
 }
 
 function effect(word, largest) {
@@ -142,11 +143,12 @@ function legend(label) {
 
 const signed = (value) => (value >= 0 ? "+" : "−") + Math.abs(value).toFixed(3);
 
-function table(words) {
+function table(words, label) {
   const top = [...words].sort((one, other) => Math.abs(other.value) - Math.abs(one.value)).slice(0, 5);
   const rows = top.map((word) =>
     make("tr", {}, make("th", { scope: "row" }, isolated(word.word)), make("td", { class: "number" }, signed(word.value))),
   );
-  const head = make("tr", {}, make("th", { scope: "col" }, "Word"), make("th", { scope: "col", class: "number" }, "Effect"));
+  const effect = typeof label === "number" ? "Effect on the score" : "Effect on the probability";
+  const head = make("tr", {}, make("th", { scope: "col" }, "Word"), make("th", { scope: "col", class: "number" }, effect));
   return make("table", { class: "effects" }, make("thead", {}, head), make("tbody", {}, ...rows));
 }

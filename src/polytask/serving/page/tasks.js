@@ -35,7 +35,7 @@ export function predictBody(task, inputs) {
 
 /** What a task does, in a sentence. */
 export function about(task, tasks) {
-  if (!task) return `All tasks that take this number of texts: ${tasks.map((one) => one.name).join(", ")}.`;
+  if (!task) return `Every task that takes this many texts: ${tasks.map((one) => one.name).join(", ")}.`;
   const classes = task.classes.length > 12 ? [...task.classes.slice(0, 12), "…"] : task.classes;
   const kinds = {
     classes: `Chooses one class: ${classes.join(", ")}.`,
