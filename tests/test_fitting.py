@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ import polars as pl
 import pytest
 
 import polytask
-from polytask import Classes, Fitted, Match, MultiLabel, Score, Tokens, UserError, YesNo
+from polytask import Classes, Fitted, Match, Score, UserError, YesNo
 from polytask.runs.folder import RunFolder
 from polytask.runs.own_data import with_named_data, with_own_data
-from polytask.settings import RowSample, TaskSpec
+from polytask.settings import RowSample
 
 TINY = {"layers": 2, "hidden": 32, "heads": 4, "ffn": 64, "positions": 128}
 SETTINGS: dict[str, Any] = {
@@ -215,8 +214,3 @@ def test_a_generator_is_read_once(tmp_path: Path) -> None:
         polytask.fit(
             {"a": Classes(shared, "text", "label"), "b": Classes(shared, "text", "label")}, TINY, run=tmp_path / "run"
         )
-
-
-def test_task_classes_have_all_fields_of_a_recipes_tasks() -> None:
-    known = {f.name for kind in (Classes, YesNo, Score, MultiLabel, Tokens, Match) for f in fields(kind)}
-    assert known - {"dev_share", "dev_seed"} == {f.name for f in fields(TaskSpec)} - {"name", "kind"}

@@ -45,7 +45,7 @@ MAY: dict[str, set[str]] = {
     "serving": {"encoders", "machine", "runs.bundle", "runs.folder", "tasks", "text"},
     "export": {
         *("build", "encoders", "methods", "model", "plugins", "pretrained", "recipe", "runs.bundle", "runs.folder"),
-        "text",
+        *("runs.tasks_file", "text"),
     },
     "studies": {"build", "evaluation", "machine", "plugins", "recipe", "reports", "runs", "text"},
     "tuning": {

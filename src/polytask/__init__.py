@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from polytask.recipe.reading import read_recipe, recipe_from, write_recipe
     from polytask.recipe.records import Recipe
     from polytask.recipe.starter import start_recipe
-    from polytask.recipe.task_classes import Classes, Match, MultiLabel, Score, Tokens, YesNo
+    from polytask.recipe.task_classes import Choice, Classes, Match, MultiLabel, Score, Tokens, YesNo
     from polytask.runs.add import add_class, add_task, start_adding, start_adding_class
     from polytask.runs.finish import Finished
     from polytask.runs.prepare import Prepared, describe_task, prepare
@@ -53,6 +53,7 @@ __all__ = [
     "KNOWN_METRICS",
     "TABLES",
     "CellReport",
+    "Choice",
     "Classes",
     "EvalReport",
     "Evaluated",
@@ -156,7 +157,7 @@ _MODULES = {
     "serving.predictor": ("Predictor", "load"),
     "serving.server": ("serve",),
     "recipe.starter": ("start_recipe",),
-    "recipe.task_classes": ("Classes", "Match", "MultiLabel", "Score", "Tokens", "YesNo"),
+    "recipe.task_classes": ("Choice", "Classes", "Match", "MultiLabel", "Score", "Tokens", "YesNo"),
     "tasks.finding": ("Finding",),
     "tuning.result": ("Tuned",),
     "tuning.search": ("TuneReport", "Tuning"),

@@ -76,7 +76,7 @@ def complete(choice: MethodChoice, where: str, saved: bool = False) -> MethodCho
 def _check_options(choice: MethodChoice, declared: Iterable[str], where: str) -> None:
     for name in choice.options:
         if name not in declared:
-            raise UserError(unknown(where, name, declared, f"option of {choice.name}"))
+            raise UserError(unknown(where, name, declared, "option", f" of {choice.name}"))
 
 
 # --- the encoder ------------------------------------------------------------------------------------------------------
@@ -147,16 +147,31 @@ def check_vocabulary(tokenizer: TextTokenizer, shape: EncoderShape, folder: Path
 
 def make_packer(recipe: Recipe, tokenizer: TextTokenizer, tagged: bool = False) -> Packer:
     tasks = tuple(recipe.tasks)
-    assert recipe.max_length <= tokenizer.max_tokens, "texts were truncated before packing"
+    most = most_tokens(recipe.max_length, recipe.tasks.values())
+    assert most <= tokenizer.max_tokens, "texts were truncated before packing"
     special_ids = tokenizer.cls_id, tokenizer.sep_id
+    check_room(recipe.tasks, tokenizer, recipe.max_length, "recipe")
     return Packer(tasks, *special_ids, recipe.max_length, tokenizer.masker, tagged, tokenizer.pair, recipe.truncate)
+
+
+def check_room(specs: Mapping[str, TaskSpec], tokenizer: TextTokenizer, max_length: int, where: str) -> None:
+    """Raises a UserError if a sequence has no room for the special tokens of a task and a token of each text."""
+    for name, spec in specs.items():
+        texts = 2 if spec.has_options else len(spec.text)
+        special = tokenizer.pair.special_tokens(texts)
+        least = special + texts if texts > 2 else special
+        if max_length < least:
+            raise UserError(
+                f"{where}: max_length: must be at least {least} for task {name}, whose sequences have {special} "
+                f"special tokens; found {max_length}"
+            )
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
 def head_choice(spec: TaskSpec) -> MethodChoice:
-    """The recipe's head, or the default: that of the kind, else linear for one text and cross for a pair."""
-    usual = {"text": "mlm", "tokens": "tags", "match": "match"}
-    return spec.head or MethodChoice(usual.get(spec.kind, "cross" if spec.is_pair else "linear"))
+    """The recipe's head, or the default: that of the kind, else linear for one text and cross for several."""
+    usual = {"text": "mlm", "tokens": "tags", "match": "match", "choice": "choice"}
+    return spec.head or MethodChoice(usual.get(spec.kind, "linear" if len(spec.text) == 1 else "cross"))
 
 
 def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
@@ -175,7 +190,29 @@ def make_head(spec: TaskSpec, labels: LabelSpace, hidden: int) -> Head:
     if problem:
         raise UserError(f"{where}: {problem}; choose one of: {', '.join(fitting_heads(spec, labels)) or 'none'}")
     head: Head = make("head", choice, where, spec.name, labels, hidden)
+    if spec.windows is not None:
+        check_windows(spec, head, choice.name)
+        head.windows = spec.windows
     return head
+
+
+def check_windows(spec: TaskSpec, head: Head, name: str) -> None:
+    """Raises a UserError if the head cannot read texts in windows."""
+    problem = None
+    if head.reading == "options":
+        problem = f"the head {name} reads the text together with each option"
+    elif len(spec.text) > 1 and head.reading != "separate":
+        problem = f"the head {name} reads several texts in one sequence; choose bi or cosine for a pair"
+    elif head.pooling is None or head.copies > 1 or head.mask_share is not None:
+        problem = f"the head {name} reads more than one vector of a text; choose another head"
+    if problem:
+        raise UserError(f"recipe: tasks.{spec.name}.windows: {problem}; or leave windows out")
+
+
+def most_tokens(max_length: int, specs: Iterable[TaskSpec]) -> int:
+    """The most tokens of a text that some task reads, in one sequence or in windows."""
+    rooms = (spec.windows.room(max_length) for spec in specs if spec.windows is not None)
+    return max([max_length, *rooms])
 
 
 def fitting_heads(spec: TaskSpec, labels: LabelSpace) -> list[str]:

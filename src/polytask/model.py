@@ -109,27 +109,28 @@ class MultiTaskModel(nn.Module):
 
     def outputs(self, hidden_TD: Tensor, stream: Stream) -> dict[str, Tensor]:
         """Return each task's outputs, given the encoder's last hidden states."""
-        layout = stream.layout
-        return {
-            task: self.head(task)(
-                Encoded(
-                    hidden_TD,
-                    layout,
-                    k,
-                    self.encoder.pool,
-                    self.encoder.words.weight,
-                    stream.labels.get(task),
-                    stream.words.get(task),
-                )
-            )
-            for k, task in enumerate(self.tasks)
-            if layout.sequence_ranges[k][0] < layout.sequence_ranges[k][1]
-        }
+        tasks = (self.tasks[k] for k in stream.layout.tasks)
+        return {task: self.head(task)(self.encoded(task, task, hidden_TD, stream)) for task in tasks}
+
+    def encoded(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Encoded:
+        """Return the input of a task's head: the sequences that the stream holds for the task `packed_as`."""
+        windows = self.head(task).windows
+        return Encoded(
+            hidden_TD,
+            stream.layout,
+            self.tasks.index(packed_as),
+            self.encoder.pool,
+            self.encoder.words.weight,
+            stream.labels.get(packed_as),
+            stream.words.get(packed_as),
+            None if windows is None else stream.windows.get(packed_as),
+            "mean" if windows is None else windows.pool,
+        )
 
     def input_format(self, task: str) -> InputFormat:
         """How the task's head needs its examples to be packed."""
         head = self.head(task)
-        return InputFormat(head.reading, head.copies, head.mask_share, head.stride)
+        return InputFormat(head.reading, head.copies, head.mask_share, head.stride, head.windows)
 
     def answer(
         self,
@@ -234,18 +235,18 @@ class MultiTaskModel(nn.Module):
     ) -> Tensor:
         """Return the mean of each text's last hidden states, in order and on the CPU.
 
-        Without a task the encoder is used without the adapter, else as this task uses it; of a task of kind match also
-        with its pooling.
+        Without a task the encoder is used without the adapter, else as this task uses it, with its windows; of a task
+        of kind match also with its pooling.
         """
         plain = Adapter(LayerAdapter(), (LayerAdapter() for _ in self.encoder.layers), self.tasks)
         adapter, packed_as = (plain, self.tasks[0]) if task is None else (self.adapter, task)
         pooling = self.embedding_pooling(task)
         vectors, order = [], list[int]()
         with eval_mode(self), torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
-            for batch in self.batches(packed_as, texts, packer, InputFormat()):
+            form = InputFormat(windows=None if task is None else self.head(task).windows)
+            for batch in self.batches(packed_as, texts, packer, form):
                 hidden_TD = self.encode(batch.stream, adapter=adapter)
-                k = self.tasks.index(packed_as)
-                encoded = Encoded(hidden_TD, batch.stream.layout, k, self.encoder.pool)
+                encoded = self.encoded(packed_as, packed_as, hidden_TD, batch.stream)
                 vectors.append(encoded.pool(pooling).float().cpu())
                 order += batch.indices.tolist()
         return torch.cat(vectors)[torch.from_numpy(np.argsort(order))]
@@ -257,9 +258,7 @@ class MultiTaskModel(nn.Module):
 
     def output(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Tensor:
         """Return a task's outputs for the sequences that the stream holds for the task `packed_as`."""
-        k, labels, words = self.tasks.index(packed_as), stream.labels.get(packed_as), stream.words.get(packed_as)
-        encoded = Encoded(hidden_TD, stream.layout, k, self.encoder.pool, self.encoder.words.weight, labels, words)
-        output: Tensor = self.head(task)(encoded)
+        output: Tensor = self.head(task)(self.encoded(task, packed_as, hidden_TD, stream))
         return output
 
     def passes(self, tasks: Sequence[str]) -> list[tuple[str, ...]]:
@@ -271,7 +270,7 @@ class MultiTaskModel(nn.Module):
         for task in tasks:
             head = self.head(task)
             needs_own_pass = head.mask_share is not None or self.adapter.task_parameters(task)
-            key = (head.reading, head.copies, head.stride, task if needs_own_pass else None)
+            key = (head.reading, head.copies, head.stride, head.windows, task if needs_own_pass else None)
             groups.setdefault(key, []).append(task)
         return [tuple(group) for group in groups.values()]
 

@@ -39,10 +39,12 @@ Share = Annotated[float, Bounds(0, 1)]
 Rate = Annotated[float, Bounds(0, 1, "[)")]
 Count = Annotated[int, Bounds(1, 10**9)]
 Size = Annotated[int, Bounds(1, 2**16)]
-ABSTAINING: tuple[LabelKind, ...] = ("classes", "yes_no", "tokens")
-"""The kinds of labels that `abstain_below` is for: those whose predictions have one probability."""
+ABSTAINING: tuple[LabelKind, ...] = ("classes", "yes_no", "tokens", "choice")
+"""The kinds of labels whose predictions have one probability: those that are calibrated, and can abstain."""
 MaxLength = Annotated[int, Bounds(4, 10**6)]
 """At least 4: a pair has three special tokens."""
+MOST_TEXTS = 8
+"""The most texts of an example."""
 Truncate = Literal["end", "start", "error"]
 """Which end of a text that is too long is cut off; error: none, such a text is refused."""
 
@@ -66,6 +68,30 @@ class RowSample:
     """Seed of the choice. It is not the run's seed, so that runs with several seeds are trained on the same rows."""
 
 
+WindowPool = Literal["mean", "max", "first"]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How texts that are longer than a sequence are read: a task's `windows` field."""
+
+    stride: Size | None = None
+    """Tokens between the starts of two windows. Default: half of a window."""
+    pool: WindowPool = "mean"
+    """How the vectors of a text's windows become one vector: their mean, or the largest of each number. first: only the
+    first window is read, as without windows."""
+    most: Annotated[int, Bounds(1, 1024)] = 16
+    """The most windows of a text. What is not in them is cut off, as `truncate` says."""
+
+    def starts_after(self, size: int) -> int:
+        """Return the tokens between the starts of two windows of `size` tokens."""
+        return max(1, size // 2) if self.stride is None else min(self.stride, size)
+
+    def room(self, size: int) -> int:
+        """Return the number of tokens that windows of `size` tokens can hold together."""
+        return size if self.pool == "first" else size + (self.most - 1) * self.starts_after(size)
+
+
 @dataclass(frozen=True)
 class TaskSpec:
     """One task of a recipe."""
@@ -73,14 +99,16 @@ class TaskSpec:
     name: str
     kind: OpenKind
     """classes (two or more), yes_no, score (a number), multilabel (any number of classes per row), tokens (a tag for
-    each word), match (pairs of texts that belong together, without labels), text (plain text without labels), or a kind
-    that a plug-in registers."""
+    each word), match (pairs of texts that belong together, without labels), choice (one of the row's options), text
+    (plain text without labels), or a kind that a plug-in registers."""
     text: tuple[str, ...]
-    """Column with the text, or the two columns of a pair. For kind tokens, texts or lists of words."""
+    """Column with the text, or a list of two to eight columns with texts that belong together. For kind tokens, texts
+    or lists of words."""
     label: str | tuple[str, ...] | None
     """Column with the label. Kinds match and text have none. For kind multilabel: a column with a list of classes, or a
     list of columns of 0 and 1, whose names are the classes. For kind tokens: a column with one tag for each word, or
-    with lists of spans, [{start: 0, end: 3, label: person}]."""
+    with lists of spans, [{start: 0, end: 3, label: person}]. For kind choice: the text of the right option, or its
+    index, counted from 0."""
     train: str | None
     """Training data: a csv, tsv, jsonl, parquet, xlsx[#SHEET] or CoNLL file; sample:NAME; or
     hub:DATASET[/CONFIG][@REVISION]#SPLIT. Can be left out with `trained: false`."""
@@ -100,6 +128,9 @@ class TaskSpec:
     classes: tuple[str, ...] | None = None
     """Class names in order; for kind tokens, classes of spans or plain tags. Default: the labels of the training data
     (without it, of the dev data), sorted."""
+    options: str | tuple[str, ...] | None = None
+    """For kind choice: the column with a list of options, or a list of columns with one option each. Rows may have
+    different numbers of options."""
     separator: str | None = None
     """For kind multilabel: what separates the classes of a row, as in billing|login. JSON lists need none. Default: the
     first of | ; , that the labels contain."""
@@ -116,17 +147,21 @@ class TaskSpec:
     """Your own functions as additional metrics, [mymodule:function]. mymodule.py can be in the recipe's folder. A name
     without a module is a metric that a plug-in registers."""
     abstain_below: Share | None = None
-    """For classes and yes_no: a prediction whose highest probability is lower has no label. For tokens: spans with a
-    lower probability are left out. Default: always a label."""
+    """For classes, yes_no and choice: a prediction whose highest probability is lower has no label. For tokens: spans
+    with a lower probability are left out. Default: always a label."""
     weight: Positive = 1.0
     """Factor of the task's loss, in addition to `train.loss_scale`."""
     standardize: bool = True
     """For kind score: whether the head learns (score - mean) / standard deviation of the training labels. Predictions
     are scores in the range. Cosine heads for scores have no weights to standardize."""
     head: MethodChoice | None = None
-    """Default: linear for one text, cross for a pair, tags for kind tokens, mlm for plain text."""
+    """Default: linear for one text, cross for several, choice for options, tags for kind tokens, mlm for plain text."""
+    windows: Windows | None = None
+    """Read texts that are longer than `max_length` in overlapping windows, as in {stride: 64, pool: mean, most: 16}.
+    Default: they are truncated. Kind tokens always reads them in windows (`head: {name: tags, stride: 64}`)."""
     loss: MethodChoice | None = None
-    """Default: cross-entropy for classes, binary cross-entropy for yes_no and multilabel, squared error for scores."""
+    """Default: cross-entropy for classes and options, binary cross-entropy for yes_no and multilabel, squared error for
+    scores."""
     broken_rows: Literal["stop", "skip"] = "stop"
     """stop: list all broken rows and train nothing. skip: ignore them; the report shows their number."""
     blank_labels: Literal["stop", "skip"] = "stop"
@@ -148,12 +183,26 @@ class TaskSpec:
     """For kind tokens: bio (B-PER, I-PER, O), bioes (with E-PER and S-PER), or plain (each word has a tag of its own).
     Default: detected from the tags. Spans are read as bio."""
     tags: tuple[str, ...] = ()
-    """Column with one part-of-speech tag for each word of the text, or the two columns of a pair. Words and tags are
-    separated by spaces. Default: no tags."""
+    """Column with one part-of-speech tag for each word of the text, or a list with one column for each text. Words and
+    tags are separated by spaces. Default: no tags."""
 
     @property
     def is_pair(self) -> bool:
         return len(self.text) == 2
+
+    @property
+    def has_options(self) -> bool:
+        return self.options is not None
+
+    @property
+    def option_columns(self) -> tuple[str, ...]:
+        """The columns with options: none, one with lists, or several."""
+        return () if self.options is None else (self.options,) if isinstance(self.options, str) else self.options
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The columns that a prediction needs: those of the texts and of the options."""
+        return (*self.text, *self.option_columns)
 
     @property
     def skips_blanks(self) -> bool:
@@ -217,8 +266,8 @@ class TrainSettings:
     average_best: Size = 1
     """The final weights are the mean of the weights at this many best evaluations."""
     calibrate: bool = True
-    """Whether each task of kind classes, yes_no or tokens gets a temperature after training, which is fitted on dev
-    and divides its outputs before probabilities are computed. Labels and scores do not change."""
+    """Whether each task of kind classes, yes_no, tokens or choice gets a temperature after training, which is fitted on
+    dev and divides its outputs before probabilities are computed. Labels and scores do not change."""
     teacher_annealing: bool = True
     """Whether the weight of the teachers' outputs decreases linearly from 1 to 0 (Clark et al. 2019), while that of the
     labels increases from 0 to 1. false: it is always `teacher_weight`."""

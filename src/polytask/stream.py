@@ -14,14 +14,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from polytask.settings import WindowPool
 from polytask.types import UserError
 
 MANY_TASKS = 4
 """In a stream of static shape with this many tasks or more, every task has the same number of tokens."""
+LENGTH_OF_MISSING = 2
+"""The tokens of the sequence that fills the place of a missing option: [CLS] and [SEP]. A pair has at least three."""
 Pooling = Literal["first", "pooler", "mean"]
-Reading = Literal["joined", "separate", "both"]
-"""The sequences of a pair: one with both texts, one for each text, or all three in this order. A single text is always
-one sequence."""
+Reading = Literal["joined", "separate", "both", "options"]
+"""The sequences of several texts: one with all texts, one for each text, or all of these in this order. A single text
+is always one sequence. options: the first text with each of the others, one sequence for each option."""
 Ranges = tuple[tuple[int, int], ...]
 """For each task its first element and the one after its last."""
 
@@ -70,6 +73,9 @@ class Layout:
     """Upper bound of the sequence lengths in a stream of static shape; None for other streams."""
     prefix: int = 0
     """How many positions at the start of each sequence are not of the text (`with_prefix`)."""
+    options: tuple[int, ...] = ()
+    """For each task of the model, how many options an example has, each of which is a sequence; 1 for tasks without
+    options. Empty if no task has options."""
 
     @staticmethod
     def from_padding(mask_BL: Tensor, tasks: int | Sequence[int] = 0) -> "Layout":
@@ -145,11 +151,15 @@ class Layout:
 
     def for_capture(self) -> "CapturedLayout":
         """The same layout, with lengths that cannot be read."""
-        return CapturedLayout(self.cu_seqlens_S1, (), self.sequence_ranges, self.token_ranges, self.length_bound)
+        ranges = self.sequence_ranges, self.token_ranges
+        return CapturedLayout(self.cu_seqlens_S1, (), *ranges, self.length_bound, options=self.options)
 
-    def with_ranges(self, sequence_ranges: Ranges, token_ranges: Ranges) -> "Layout":
-        """The same sequences, assigned to other tasks."""
-        return replace(self, sequence_ranges=sequence_ranges, token_ranges=token_ranges)
+    def with_ranges(
+        self, sequence_ranges: Ranges, token_ranges: Ranges, options: tuple[int, ...] | None = None
+    ) -> "Layout":
+        """The same sequences, assigned to other tasks. `options` replaces the numbers of options, if given."""
+        options = self.options if options is None else options
+        return replace(self, sequence_ranges=sequence_ranges, token_ranges=token_ranges, options=options)
 
     def with_prefix(self, length: int) -> "Layout":
         """The layout of the same sequences after `length` more positions are put before each of them."""
@@ -232,8 +242,11 @@ class CapturedLayout(Layout):
     def lengths(self, given: tuple[int, ...]) -> None:
         """Ignores the lengths of the stream that the step is captured with."""
 
-    def with_ranges(self, sequence_ranges: Ranges, token_ranges: Ranges) -> "Layout":
-        return replace(self, lengths=(), sequence_ranges=sequence_ranges, token_ranges=token_ranges)
+    def with_ranges(
+        self, sequence_ranges: Ranges, token_ranges: Ranges, options: tuple[int, ...] | None = None
+    ) -> "Layout":
+        options = self.options if options is None else options
+        return replace(self, lengths=(), sequence_ranges=sequence_ranges, token_ranges=token_ranges, options=options)
 
     def _lengths_with_prefix(self, length: int) -> tuple[int, ...]:
         return ()
@@ -274,6 +287,9 @@ class Stream:
     words: Mapping[str, Tensor] = field(default_factory=dict)
     """For each task with a label for each word, [S, W]: the place of the first token of each word among the task's
     tokens, -1 behind the last word of a sequence. Its labels are [S, W] too."""
+    windows: Mapping[str, Tensor] = field(default_factory=dict)
+    """For each task of which some text has several windows, the first sequence of each text, counted from the task's
+    first, and the end: one number more than texts."""
 
     def to(self, device: torch.device) -> "Stream":
         return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
@@ -292,6 +308,7 @@ class Stream:
             {task: change(outputs) for task, outputs in self.teacher_outputs.items()},
             None if self.tag_ids_T is None else change(self.tag_ids_T),
             {task: change(places) for task, places in self.words.items()},
+            {task: change(starts) for task, starts in self.windows.items()},
         )
 
 
@@ -311,13 +328,34 @@ class Encoded:
     """This task's labels in the stream."""
     words: Tensor | None = None
     """This task's words in the stream (`Stream.words`)."""
+    windows_B1: Tensor | None = None
+    """Which sequences are the windows of each text (`Stream.windows`); None: every text is one sequence."""
+    window_pool: WindowPool = "mean"
 
     @property
     def tokens(self) -> slice:
         return slice(*self.layout.token_ranges[self.task_index])
 
+    def given_options(self) -> Tensor:
+        """[B, M], for a task with options: whether an example has an option. Missing options have no text at all, so
+        that their sequences consist of two special tokens."""
+        first, last = self.layout.sequence_ranges[self.task_index]
+        lengths_S = self.layout.cu_seqlens_S1[first : last + 1].diff()
+        given_BM: Tensor = (lengths_S > LENGTH_OF_MISSING).unflatten(0, (-1, self.layout.options[self.task_index]))
+        return given_BM
+
     def pool(self, pooling: Pooling) -> Tensor:
-        """One vector per sequence of the task: its first token, the pooler's output, or the mean over its tokens."""
+        """One vector per text of the task: its first token, the pooler's output, or the mean over its tokens.
+
+        The vectors of a text's windows become one by `window_pool`.
+        """
+        vectors_SD = self.pool_sequences(pooling)
+        if self.windows_B1 is None:
+            return vectors_SD
+        return pool_windows(vectors_SD, self.windows_B1, self.window_pool)
+
+    def pool_sequences(self, pooling: Pooling) -> Tensor:
+        """One vector per sequence of the task."""
         first, last = self.layout.sequence_ranges[self.task_index]
         if pooling == "mean":
             offsets = self.layout.cu_seqlens_S1[first : last + 1].long() - self.tokens.start
@@ -326,3 +364,13 @@ class Encoded:
             return mean_SD.to(self.hidden_TD.dtype)
         states_SD = self.hidden_TD.index_select(0, self.layout.cu_seqlens_S1[first:last])
         return self.pooler(states_SD) if pooling == "pooler" else states_SD
+
+
+def pool_windows(vectors_SD: Tensor, starts_B1: Tensor, pool: WindowPool) -> Tensor:
+    """The mean, or the largest of each number, of the vectors from each start to before the next one: [B, D].
+
+    A single vector stays bit-identical.
+    """
+    assert pool != "first", "only the first window is encoded"
+    pooled_BD = torch.segment_reduce(vectors_SD.float(), pool, offsets=starts_B1, axis=0, unsafe=True)
+    return pooled_BD.to(vectors_SD.dtype)

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-LabelKind = Literal["classes", "yes_no", "score", "multilabel", "tokens", "match", "text"]
+LabelKind = Literal["classes", "yes_no", "score", "multilabel", "tokens", "match", "choice", "text"]
 TagScheme = Literal["bio", "bioes", "plain"]
 """How the tags of words mark spans: see kinds/schemes.py."""
 KINDS_WITHOUT_LABEL: tuple[LabelKind, ...] = ("match", "text")
 """The kinds whose files have no labels. (`Kind.has_labels` says the same, but needs torch.)"""
 Label = str | float | tuple[str, ...] | None
-"""A label as files write it: a class name, yes or no, a score, or several class names; None if there is none."""
+"""A label as files write it: a class name, yes or no, a score, several class names, or the text of an option; None if
+there is none."""
 
 
 class UserError(ValueError):
@@ -81,9 +82,10 @@ def has_label(labels: Any) -> Any:
 
 @dataclass(frozen=True)
 class Example:
-    """One row: its text or two texts, its label as in the file (None if it has none), and its row number."""
+    """One row: its texts, its label as in the file (None if it has none), and its row number."""
 
     texts: tuple[str, ...]
+    """For kind choice: the text, followed by the row's options."""
     label: Label
     row: int
     words: tuple[tuple[int, int], ...] | None = None
@@ -96,13 +98,13 @@ class TokenizedExamples(Protocol):
     @property
     def labels(self) -> "npt.NDArray[Any]":
         """Labels as heads learn them: class indices (int64); 0 and 1, or scores in [0, 1] (float32); [N, C] of 0 and 1
-        (float32) for several classes per row; [N, 2] numbers of texts (int64) for match; zeros for text. NO_LABEL for
-        an example without a label."""
+        (float32) for several classes per row; [N, 2] numbers of texts (int64) for match, or for options
+        the index of the right one and their number; zeros for text. NO_LABEL for an example without a label."""
 
     def __len__(self) -> int: ...
 
     def tokens(self, index: int) -> "tuple[npt.NDArray[np.integer], ...]":
-        """The token ids of the example's text or two texts, without special tokens."""
+        """The token ids of the example's texts, without special tokens."""
 
 
 class SharedExamples(Protocol):
@@ -146,7 +148,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A task's prediction for one example: a class name, yes or no, a score, a tuple of class names, or a cosine.
+    """A task's prediction for one example: a class name, yes or no, a score, a tuple of class names, a cosine, or an
+    option.
 
     For tags of words, the label is a tuple with one tag for each word, and the fields from `words` on are set.
     """
@@ -155,12 +158,14 @@ class Prediction:
     label: Label
     """None if the example has no text (None, "", or only whitespace), or if the model abstained."""
     probabilities: Mapping[str, float] | None = None
-    """Probability of each class. None for scores, tags of words, and examples without text."""
+    """Probability of each class or option. None for scores, tags of words, and examples without text."""
     tokens: int | None = None
     """Number of tokens of the example before truncation, with special tokens; of the longest sequence if its texts are
     encoded separately. None for an example without text."""
     truncated: bool = False
-    """Whether tokens were cut off, because there are more than the model's `max_length`."""
+    """Whether tokens were cut off, because there are more than the model's `max_length` (or than all windows hold)."""
+    windows: int = 1
+    """Number of windows that the text was read in, of the longer text of a pair; 1 for tasks without windows."""
     abstained: bool = False
     """Whether the label is None because no class has a probability of at least `abstain_below`. For tags of words:
     whether spans with a lower probability were left out."""
@@ -174,6 +179,15 @@ class Prediction:
     """For tags of words: the probability of each word's tag."""
     spans: "tuple[Span, ...] | None" = None
     """For tags of words: the spans that the tags mark, in the order of the text."""
+    index: int | None = None
+    """For kind choice: the index of the chosen option among those of the row; None where the label is None."""
+
+    def with_options(self, texts: Sequence[str]) -> "Prediction":
+        """For kind choice: the same prediction with the texts of the options; before, their indices stand for them."""
+        if self.probabilities is None:
+            return self
+        named = {texts[int(number)]: share for number, share in self.probabilities.items()}
+        return replace(self, label=None if self.index is None else texts[self.index], probabilities=named)
 
 
 # --- reports of a run -------------------------------------------------------------------------------------------------
@@ -342,9 +356,9 @@ class StepReport:
     """Why the step was skipped (`train.on_nan: skip`); `losses` and `penalties` contain only finite values."""
 
 
-def unknown(where: str, name: str, known: Iterable[str], what: str) -> str:
-    """The error message for an unknown name: it suggests the closest valid name and lists all of them."""
+def unknown(where: str, name: str, known: Iterable[str], what: str, of: str = "") -> str:
+    """The error message for an unknown name (`of` follows the name): suggests the closest valid name and lists all."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
-    return f"{where}: there is no {what} {name!r}{hint}. Valid: {', '.join(known) or 'none'}"
+    return f"{where}: there is no {what} {name!r}{of}{hint}. Valid: {', '.join(known) or 'none'}"

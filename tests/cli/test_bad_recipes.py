@@ -46,7 +46,7 @@ REFUSED = {
     ),
     "unknown option": (
         f"{GOOD}policy: {{name: dwa, temprature: 2}}\n",
-        "recipe: policy: there is no option of dwa 'temprature' (did you mean temperature?)",
+        "recipe: policy: there is no option 'temprature' of dwa (did you mean temperature?)",
     ),
     "unknown regularizer": (
         f"{GOOD}regularizers: [smrt]\n",

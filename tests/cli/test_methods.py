@@ -45,7 +45,7 @@ def test_a_formula_keeps_its_lines(cli: Any) -> None:
 def test_an_unknown_name_suggests_the_nearest(cli: Any) -> None:
     said = cli("methods", "houlsbi")
     assert said.code == 1
-    assert "there is no method or kind 'houlsbi' (did you mean houlsby?)" in said.err
+    assert "there is no method or table 'houlsbi' (did you mean houlsby?)" in said.err
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -191,8 +191,8 @@ def test_options_that_do_not_fit_a_tiny_encoder_can_be_set(tmp_path: Path) -> No
     assert [outcome.problem for outcome in outcomes if outcome.problem is not None] == []
     for setting, message in (
         ("size=3", "must be NAME.OPTION=VALUE, as in mine.size=8"),
-        ("other.size=3", "there is no method of the plug-in 'other'"),
-        ("mine.sice=3", "there is no option of mine 'sice'"),
+        ("other.size=3", "there is no method 'other' in the plug-in"),
+        ("mine.sice=3", "there is no option 'sice' of mine"),
         ("mine.size=x", "must be an integer"),
     ):
         with pytest.raises(UserError, match=message):

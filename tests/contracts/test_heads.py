@@ -16,6 +16,7 @@ from polytask.settings import MethodChoice, TaskSpec
 from polytask.types import LabelKind, LabelSpace, UserError
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "choice": [{"pooling": p} for p in ("first", "pooler", "mean")],
     "linear": [{"pooling": p} for p in ("first", "pooler", "mean")],
     "cross": [{"pooling": p} for p in ("first", "pooler", "mean")],
     "bi": [{"form": f} for f in ("concat", "difference", "product")] + [{"pooling": "first"}],

@@ -36,6 +36,7 @@ SPACES = {
     "score": LabelSpace("score", low=1, high=5),
     "multilabel": LabelSpace("multilabel", ("a", "b", "c"), separator="|"),
     "match": LabelSpace("match"),
+    "choice": LabelSpace("choice"),
     "tokens": LabelSpace("tokens", ("O", "B-a", "I-a"), scheme="bio"),
     "text": LabelSpace("text", vocabulary=40),
 }
@@ -95,14 +96,15 @@ def use_head(choice: MethodChoice) -> None:
     spec = TaskSpec("one", kind, ("a", "b")[: method.texts[-1]], None, "", "", head=choice)
     head = make_head(spec, SPACES[kind], SHAPE.hidden)
     model = MultiTaskModel(Bert(SHAPE), NoAdapter(AdapterContext(("one",), 1, 12, 2, 12, 0.1)), {"one": head})
-    texts = [tuple(np.arange(5, 9) for _ in spec.text)] * 2 * head.copies
+    options = 2 if head.reading == "options" else 0
+    texts = [tuple(np.arange(5, 9) for _ in range(len(spec.text) + options))] * 2 * head.copies
     part = Part("one", texts, head.reading)
     if head.mask_share is not None:
         rng = np.random.default_rng(0)
         part = Part.masked("one", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts], head.mask_share)
     stream = PACKER.pack([part])
     outputs = model(stream)["one"]
-    shapes = {"classes": (2,), "tokens": tuple(outputs.shape[:2]), "match": (2, 2)}
+    shapes = {"classes": (2,), "choice": (2, 2), "tokens": tuple(outputs.shape[:2]), "match": (2, 2)}
     labels = torch.ones(shapes[kind], dtype=torch.long) if kind in shapes else torch.ones(outputs.shape)
     head.loss(outputs, labels)
 

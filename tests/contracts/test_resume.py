@@ -32,15 +32,21 @@ TRAIN = [
     "train.ema=0.9",
     "train.average_best=2",
 ]
-PLAIN = "tasks.words={kind: text, text: a, train: data.csv, dev: data.csv}"
+FILES = "train: data.csv, dev: data.csv"
+OTHER_TASKS = {
+    "text": f"tasks.other={{kind: text, text: a, {FILES}}}",
+    "match": f"tasks.other={{kind: match, text: [a, b], {FILES}}}",
+    "choice": f"tasks.other={{kind: choice, text: a, options: [mood, same], label: same, {FILES}}}",
+}
+"""Tasks of kinds that the usual recipe does not have."""
 ENTRIES = [(table, name) for table, methods in TABLES.items() for name in methods]
 
 
 def fitting_task(table: str, name: str) -> str:
     """A task for a head or a loss."""
     method: Any = TABLES[table][name]
-    if "text" in method.kinds:
-        return "words"
+    if method.kinds[0] in OTHER_TASKS:
+        return "other"
     fits = [task for task, about in TASKS.items() if about["kind"] in method.kinds]
     if table == "head":
         fits = [task for task in fits if (2 if isinstance(TASKS[task]["text"], list) else 1) in method.texts]
@@ -54,7 +60,8 @@ def settings(table: str, name: str) -> list[str]:
             return [f"adapter={SMALL.get(name, name)}"]
         case "head":
             task = fitting_task(table, name)
-            return [*([PLAIN] if task == "words" else []), f"tasks.{task}.head={name}"]
+            kind = TABLES[table][name].kinds[0]
+            return [*([OTHER_TASKS[kind]] if task == "other" else []), f"tasks.{task}.head={name}"]
         case "loss":
             return [f"tasks.{fitting_task(table, name)}.loss={name}"]
         case "regularizer":

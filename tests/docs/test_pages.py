@@ -62,10 +62,12 @@ def run(words: list[str], tiny: list[str], monkeypatch: pytest.MonkeyPatch, caps
 
 PAGES = [
     "adding-a-task",
+    "choice",
     "data",
     "get-started",
     "interference",
     "kinds",
+    "long-documents",
     "match",
     "partly-labelled",
     "probabilities",

@@ -102,7 +102,7 @@ def test_every_finding_has_its_row() -> None:
 def test_every_metric_is_listed() -> None:
     listed = {}
     for kinds, metrics in (row for row in rows(page("data").partition("### Metrics")[2]) if len(row) == 2):
-        listed |= {kind: re.findall(r"`(\w+)`", metrics) for kind in kinds.split(", ")}
+        listed |= {kind: re.findall(r"`([\w@]+)`", metrics) for kind in kinds.split(", ")}
     for kind in get_args(LabelKind):
         assert sorted(listed[kind]) == sorted(metric.name for metric in all_metrics_for(kind))
         assert listed[kind][0] == primary_metric(kind) if kind != "text" else "perplexity"

@@ -161,9 +161,9 @@ def test_the_primary_metric() -> None:
 
 def test_errors_say_what_is_allowed() -> None:
     gold = np.array([0, 1])
-    with pytest.raises(UserError, match=r"kind yes_no 'pearson'. Valid: accuracy, auc, .*f1_weighted, log_loss"):
+    with pytest.raises(UserError, match=r"'pearson' for kind yes_no. Valid: accuracy, auc, .*f1_weighted, log_loss"):
         score(Predictions(gold, gold), YES_NO, 0.0, primary="pearson")
-    with pytest.raises(UserError, match=r"kind score 'rmes' .did you mean rmse"):
+    with pytest.raises(UserError, match=r"'rmes' for kind score .did you mean rmse"):
         score(Predictions(gold, gold), SCORES, 0.0, primary="rmes")
     with pytest.raises(UserError, match=r"^tasks.a.metric: 'f1' is not for kind score; use one of: pearson, spearman"):
         check_metric("f1", "score", "tasks.a.metric")

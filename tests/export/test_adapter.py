@@ -181,7 +181,7 @@ def test_an_adapter_is_written_out_with_every_option() -> None:
     assert complete(MethodChoice("stack", json.loads(json.dumps(short.options))), "x") == short
     with pytest.raises(UserError, match="x: there is no adapter 'lara'"):
         complete(MethodChoice("lara"), "x")
-    with pytest.raises(UserError, match="x: there is no option of lora 'range'"):
+    with pytest.raises(UserError, match="x: there is no option 'range' of lora"):
         complete(MethodChoice("lora", {"range": 2}), "x")
 
 

@@ -10,7 +10,7 @@ import torch
 from polytask.kinds.names import LabelProblem
 from polytask.kinds.table import KINDS
 from polytask.settings import TaskSpec
-from polytask.types import LabelSpace
+from polytask.types import LabelSpace, UserError
 
 KIND = KINDS["score"]
 PRICES = np.array([120.0, 80.0, 400.0, -30.0, 95.5])
@@ -62,3 +62,36 @@ def test_any_number_is_a_label(value: object) -> None:
 def test_what_is_no_number_is_refused(value: object) -> None:
     with pytest.raises(LabelProblem, match=r"not a number; expected a number$"):
         KIND.reader(spec()).read(value)
+
+
+# --- with a range -----------------------------------------------------------------------------------------------------
+def test_labels_are_inside_the_range() -> None:
+    reader = KIND.reader(spec(range=(1, 5)))
+    assert [reader.read(value) for value in ("1", 5, " 2.5 ", "1e0")] == [1.0, 5.0, 2.5, 1.0]
+    for value, problem in (("5.01", "outside the range"), (-1, "outside"), ("high", "not a number"), ("inf", "not a")):
+        with pytest.raises(LabelProblem, match=f"{problem}.*; expected a number from 1 to 5"):
+            reader.read(value)
+    for value in ("nan", "1_0", "3,5", 10**400, None, "", "  ", math.nan):
+        with pytest.raises(LabelProblem):
+            reader.read(value)
+    targets = KIND.targets(space(np.zeros(0), range=(1, 5), standardize=False), {}, np.array([1.0, 3.0, 5.0]))
+    assert targets.tolist() == [0.0, 0.5, 1.0]
+    assert targets.dtype == np.float32
+    assert KIND.label({}, 2.5) == 2.5
+
+
+def test_scores_are_standardized_by_the_training_rows() -> None:
+    stored = np.array([1.0, 3.0, 5.0, 3.0], dtype=np.float32)
+    labels = space(stored, range=(1, 5), standardize=True)
+    assert labels.standardized_by == (3.0, pytest.approx(math.sqrt(2)))
+    assert labels.from_standardized(0.0) == 0.5
+    assert labels.unscaled(labels.from_standardized(1.0)) == pytest.approx(3 + math.sqrt(2))
+    assert KIND.targets(labels, {}, stored).tolist() == [0.0, 0.5, 1.0, 0.5]  # targets do not depend on it
+    assert space(stored, range=(1, 5), standardize=False).standardized_by is None
+    assert space(np.full(4, 3.0), range=(1, 5), standardize=True).standardized_by is None
+
+
+@pytest.mark.parametrize("range", [(5, 0), (0, math.inf), (2, 2), (math.nan, 1)])
+def test_a_range_is_the_lowest_and_the_highest_score(range: tuple[float, float]) -> None:
+    with pytest.raises(UserError, match=r"task 't': range must be the lowest and the highest score, found \["):
+        KIND.reader(spec(range=range))

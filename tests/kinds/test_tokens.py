@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 from seqeval.metrics import accuracy_score, f1_score, precision_score, recall_score
-from seqeval.metrics.sequence_labeling import get_entities
 
 from polytask.evaluation.scoring import Predictions, score
 from polytask.kinds.base import LabelReader
 from polytask.kinds.names import LabelProblem
-from polytask.kinds.schemes import TagSpan, all_tags, find_spans, guess_scheme, tag_spans
+from polytask.kinds.schemes import all_tags
 from polytask.kinds.table import KINDS
-from polytask.kinds.tokens import Tokens, located, repaired, tallies
+from polytask.kinds.tokens import Tokens, located, tallies
 from polytask.settings import TaskSpec
 from polytask.types import NO_LABEL, LabelSpace, Prediction, TagScheme, UserError
 
@@ -28,63 +27,6 @@ def spec(**fields: Any) -> TaskSpec:
 
 def random_tags(rng: random.Random, scheme: TagScheme, classes: str = "XY") -> list[str]:
     return [rng.choice(all_tags(classes, scheme)) for _ in range(rng.randint(1, 9))]
-
-
-# --- spans ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("scheme", SPANS)
-def test_spans_of_any_tags_are_those_of_seqeval(scheme: TagScheme) -> None:
-    rng = random.Random(0)
-    for _ in range(3000):
-        tags = random_tags(rng, scheme)
-        assert [(label, first, last - 1) for first, last, label in find_spans(tags, scheme)] == get_entities(tags)
-
-
-@pytest.mark.parametrize("scheme", SPANS)
-def test_random_spans_come_back_from_their_tags(scheme: TagScheme) -> None:
-    rng = random.Random(1)
-    for _ in range(2000):
-        words, spans, at = rng.randint(1, 12), [], 0
-        while at < words:
-            first = rng.randint(at, words - 1)
-            last = rng.randint(first + 1, words)
-            spans.append(TagSpan(first, last, rng.choice("XYZ")))
-            at = last + rng.randint(0, 2)
-        tags = tag_spans(spans, words, scheme)
-        assert list(find_spans(tags, scheme)) == spans
-        assert repaired(tags, scheme) == tags
-
-
-@pytest.mark.parametrize("scheme", SPANS)
-def test_repaired_tags_mark_the_same_spans_and_are_valid(scheme: TagScheme) -> None:
-    rng = random.Random(2)
-    for _ in range(1000):
-        tags = random_tags(rng, scheme)
-        valid = repaired(tags, scheme)
-        assert list(find_spans(valid, scheme)) == list(find_spans(tags, scheme))
-        for before, tag in zip(["O", *valid], valid, strict=False):
-            if tag[0] in "IE":
-                assert before[0] in "BI"
-                assert before[2:] == tag[2:]
-
-
-def test_conlleval_reads_an_inside_tag_after_another_class_as_a_new_span() -> None:
-    assert repaired(["I-A", "I-A", "I-B", "O", "I-B"], "bio") == ["B-A", "I-A", "B-B", "O", "B-B"]
-
-
-@pytest.mark.parametrize(
-    ("tags", "scheme"),
-    [
-        (["O", "B-A", "I-A"], "bio"),
-        (["I-A", "O"], "bio"),
-        (["O", "S-A"], "bioes"),
-        (["B-A", "E-A"], "bioes"),
-        (["NN", "VB"], "plain"),
-        (["O"], "plain"),
-        (["B-A", "NN"], "plain"),
-    ],
-)
-def test_the_scheme_is_guessed_from_the_tags(tags: list[str], scheme: TagScheme) -> None:
-    assert guess_scheme(tags) == scheme
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------

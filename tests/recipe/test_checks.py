@@ -75,8 +75,8 @@ def recipe(**more: Any) -> dict[str, Any]:
         (recipe(train={"select": "last.f1"}), "train.select: there is no task 'last'"),
         (recipe(train={"select": "last", "patience": 2}), "train.patience: must be left out with `select: last`"),
         (
-            {"tasks": {"one": {**TASK, "text": ["a", "b", "c"]}}},
-            "tasks.one.text: must be one column, or two for a pair; found 3",
+            {"tasks": {"one": {**TASK, "text": list("abcdefghi")}}},
+            "tasks.one.text: must be one column, or a list of up to 8; found 9",
         ),
         (
             {"tasks": {"one": {**TASK, "kind": "score", "standardize": False}}},

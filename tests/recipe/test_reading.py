@@ -91,7 +91,7 @@ def test_rows_and_tasks_that_are_not_trained(tmp_path: Path) -> None:
         ({"tasks": {"one": "file.csv"}}, r"tasks.one: must be a mapping \(FIELD: VALUE\), found 'file.csv'"),
         (
             {"tasks": {"one": {**TASK, "kind": "regression"}}},
-            "tasks.one.kind: there is no kind 'regression'. Valid: classes, match, multilabel, score, ",
+            "tasks.one.kind: there is no kind 'regression'. Valid: choice, classes, match, multilabel, score, ",
         ),
         ({"tasks": {"one": {k: v for k, v in TASK.items() if k != "dev"}}}, "tasks.one: the field dev is missing"),
         ({"tasks": {"one": {**TASK, "kind": "score", "range": [5]}}}, "tasks.one.range: must have 2 values, found 1"),

@@ -1,10 +1,12 @@
-"""The distance of two passes' outputs: each task counts with its weight."""
+"""What regularizers share: the distance of two passes' outputs, and what needs tasks one after another."""
 
 from typing import Any
 
 import pytest
 
-from polytask.regularizers import Smart
+from polytask.regularizers import Ewc, Lwf, Smart
+from polytask.regularizers.base import Regularizer
+from polytask.types import UserError
 
 
 def test_tasks_count_by_their_weight(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
@@ -13,3 +15,12 @@ def test_tasks_count_by_their_weight(tiny_model: Any, tiny_stream: Any, make_con
     parts = {t: Smart(make_context(model)).output_distance(model, {t: one[t]}, {t: other[t]}).item() for t in one}
     weighted = Smart(make_context(model, topic=0.5, alike=4.0)).output_distance(model, one, other).item()
     assert weighted == pytest.approx(0.5 * parts["topic"] + parts["same"] + 4 * parts["alike"])
+
+
+@pytest.mark.parametrize(("name", "method"), [("ewc", Ewc), ("lwf", Lwf)])
+def test_what_was_learned_before_needs_tasks_one_after_another(
+    tiny_model: Any, make_context: Any, name: str, method: type[Regularizer]
+) -> None:
+    message = rf"{name}: requires tasks that are trained one after another \(sampler: in_order\)"
+    with pytest.raises(UserError, match=message):
+        method(make_context(tiny_model()))

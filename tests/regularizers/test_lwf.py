@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from polytask import UserError, read_recipe, start_training
+from polytask import read_recipe, start_training
 from polytask.losses.base import distillation_loss
 from polytask.regularizers.lwf import Lwf
 from polytask.regularizers.other_task import as_task, readable_layouts
@@ -154,14 +154,6 @@ def test_the_copy_is_of_the_latest_border(made: Any, tiny_stream: Any) -> None:
         shake(model, step)
         lwf.after_step(model, step)
     assert all(torch.equal(t, weights[name]) for name, t in lwf.copy.state_dict().items())
-
-
-def test_what_is_refused(tiny_model: Any, make_context: Any) -> None:
-    context = make_context(tiny_model())
-    with pytest.raises(
-        UserError, match=r"lwf: requires tasks that are trained one after another \(sampler: in_order\)"
-    ):
-        Lwf(context)
 
 
 def test_tasks_that_a_finished_run_brings_are_held_from_the_start(

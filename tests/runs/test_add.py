@@ -463,7 +463,7 @@ def test_the_new_recipe_is_complete(tmp_path: Path, first: Path) -> None:
         (["teachers.opinion=nowhere"], "teachers.opinion: an old task does not learn"),
         (["train.select=opinon"], "train.select: there is no task 'opinon' .did you mean opinion"),
         (["policy=gme"], "policy: there is no policy 'gme' .did you mean gem"),
-        (["tasks.similarity.metric=f1"], "tasks.similarity.metric: there is no metric for labels of kind score 'f1'"),
+        (["tasks.similarity.metric=f1"], "tasks.similarity.metric: there is no metric 'f1' for kind score"),
         (["train.parts=heads"], "the head of task similarity has no parameters, so nothing of it would be trained"),
     ],
 )

@@ -14,8 +14,9 @@ import torch
 import polytask
 from polytask import UserError, add_class, add_task, compare_runs, evaluate_run, export_adapter, read_recipe, train
 from polytask.runs.add import start_adding_class
-from polytask.runs.bundle import read_tasks, task_tensors
+from polytask.runs.bundle import task_tensors
 from polytask.runs.new_class import last_row
+from polytask.runs.tasks_file import read_tasks
 
 RECIPES = Path(__file__).parent.parent.parent / "recipes"
 PRIVACY = "sample:tickets-privacy"

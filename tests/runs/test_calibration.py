@@ -192,7 +192,7 @@ def test_other_thresholds_are_refused(run: Finished, value: float) -> None:
 def test_other_values_in_recipes_are_refused() -> None:
     with pytest.raises(UserError, match=r"abstain_below: must be in \[0, 1\], found 2"):
         read_recipe(QUICKSTART, ["tasks.opinion.abstain_below=2"])
-    with pytest.raises(UserError, match="abstain_below: is only for kinds classes, yes_no, tokens"):
+    with pytest.raises(UserError, match="abstain_below: is only for kinds classes, yes_no, tokens, choice"):
         read_recipe(QUICKSTART, ["tasks.similarity.abstain_below=0.5"])
     with pytest.raises(UserError, match="calibrate: must be true or false"):
         read_recipe(QUICKSTART, ["train.calibrate=maybe"])

@@ -2,7 +2,6 @@
 
 import csv
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,10 @@ from polytask import (
     start_training,
     train,
 )
-from polytask.runs.bundle import read_tasks
+from polytask.runs.tasks_file import read_tasks
 
 from ..conftest import Page
+from .conftest import prediction_lines
 
 RECIPE = Path(__file__).parent.parent.parent / "recipes" / "match.yaml"
 PAIRS = [("My hoover is loud", "A noisy Vento has a loose screw."), ("Is it white?", "The Lumo is made in white.")]
@@ -42,17 +42,12 @@ OTHERS = [
 
 
 @pytest.fixture(scope="module")
-def settings(tiny_settings: list[str]) -> list[str]:
-    return [*tiny_settings, "train.save_every=4"]
-
-
-@pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, settings: list[str]) -> Finished:
     return train(RECIPE, tmp_path_factory.mktemp("match") / "run", settings)
 
 
 def lines(run: Path, name: str = "articles-dev") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "predictions" / f"{name}.jsonl").read_text().splitlines()]
+    return prediction_lines(run, name)
 
 
 def test_the_scores_are_those_of_the_ranks_in_the_file_of_predictions(run: Finished) -> None:

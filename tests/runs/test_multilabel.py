@@ -25,18 +25,14 @@ from polytask import (
     start_training,
     train,
 )
-from polytask.runs.bundle import read_tasks
+from polytask.runs.tasks_file import read_tasks
 
 from ..conftest import Page
+from .conftest import prediction_lines
 
 TICKETS = Path(__file__).parent.parent.parent / "recipes" / "tickets.yaml"
 CLASSES = ("access", "billing", "bug", "cancellation", "delivery", "feature", "quality", "refund")
 TEXTS = ["I was charged twice, send the money back.", "The app crashes and I cannot log in.", "Hello!"]
-
-
-@pytest.fixture(scope="module")
-def settings(tiny_settings: list[str]) -> list[str]:
-    return [*tiny_settings, "train.save_every=4"]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, settings: list[str]) -> Finish
 
 
 def lines(run: Path, name: str = "topics-dev") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "predictions" / f"{name}.jsonl").read_text().splitlines()]
+    return prediction_lines(run, name)
 
 
 def multi_hot(rows: list[list[str]]) -> np.ndarray:
@@ -229,7 +225,7 @@ def test_every_way_of_writing_labels_trains_the_same_model(tmp_path: Path, setti
         (["kind=classes", "separator=;"], "tasks.topics.separator: must be left out for kind classes"),
         (["kind=classes", "label=[a, b]"], "tasks.topics.label: must be one column for kind classes"),
         (["head=cosine"], "cosine does not support kind multilabel"),
-        (["metric=accuracy"], "no metric for labels of kind multilabel 'accuracy'"),
+        (["metric=accuracy"], "no metric 'accuracy' for kind multilabel"),
         (["label=[text, topics]"], "column 'text': neither yes nor no"),
         (["classes=[access, billing]"], "not one of the task's classes; expected access, billing"),
         (["label=missing"], "no column 'missing'"),

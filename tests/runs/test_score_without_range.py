@@ -11,7 +11,7 @@ import pytest
 import polytask
 from polytask import Finished, UserError, add_task, combine, evaluate_run, export_adapter, load, train
 from polytask.recipe.starter import start_recipe
-from polytask.runs.bundle import read_tasks
+from polytask.runs.tasks_file import read_tasks
 
 from ..conftest import Page
 

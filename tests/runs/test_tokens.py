@@ -29,10 +29,11 @@ from polytask import (
     train,
 )
 from polytask.cli.predict import mark_spans
-from polytask.runs.bundle import read_tasks
+from polytask.runs.tasks_file import read_tasks
 from polytask.tasks.doctor import examine
 
 from ..conftest import Page
+from .conftest import prediction_lines
 
 RECIPES = Path(__file__).parent.parent.parent / "recipes"
 ENTITIES = RECIPES / "entities.yaml"
@@ -51,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, settings: list[str]) -> Finish
 
 
 def lines(run: Path, name: str = "entities-dev") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "predictions" / f"{name}.jsonl").read_text().splitlines()]
+    return prediction_lines(run, name)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -171,7 +172,7 @@ def test_long_texts_are_read_in_windows_everywhere(tmp_path: Path, settings: lis
     given = [tag for tag, word in zip(prediction.label or (), prediction.word_texts or (), strict=True) if word != "."]  # type: ignore[arg-type]
     assert len(given) == len(words)
     prepared = prepare(read_recipe(finished.folder / "recipe.yaml"))
-    assert any("overlapping windows" in str(finding) for finding in examine(prepared.tasks, 20))
+    assert any("overlapping windows" in str(finding) for finding in examine(prepared.tasks, prepared.packer))
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -346,7 +347,7 @@ def recipe_of(task: dict[str, Any], settings: list[str]) -> Any:
         (["kind=classes", "scheme=bio"], "scheme: must be left out for kind classes"),
         (["head=linear"], "linear does not support kind tokens; choose one of: tags"),
         (["metrics=[seqeval.metrics:f1_score]"], "metrics: must be left out for kind tokens"),
-        (["metric=matthews"], "no metric for labels of kind tokens 'matthews'"),
+        (["metric=matthews"], "no metric 'matthews' for kind tokens"),
         (["classes=[person, place]"], "is not one of the task's classes"),
         (["label=text"], "'Rosalind' is not among the labels of the training rows"),
         (["label=missing"], "no column 'missing'"),

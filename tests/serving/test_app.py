@@ -1,37 +1,26 @@
-"""The real server on a free port: endpoints, errors, limits, the API key, stopping and reloading."""
+"""The real server on a free port: what its endpoints answer, for tasks of all kinds, and which requests they refuse."""
 
 import base64
 import html
 import json
-import logging
 import re
 import shlex
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
 
-import httpx2
 import numpy as np
 import openai
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from polytask import Finished, Predictor, ServingLimits, load
-from polytask.serving.mixed import MixedPredictor
+from polytask import Finished, Prediction, load
 
 Running = Any  # of conftest.py
 Start = Callable[..., AbstractContextManager[Any]]
 
 SECRET = "a text that no log may have"
-
-
-def value(server: Running, name: str, **labels: str) -> float:
-    """The value of a metric."""
-    text = server.client.get("/metrics").text
-    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    return sum(s.value for s in samples if s.name == name and labels.items() <= s.labels.items())
+ADAPTER = "{name: houlsby, size: 4}"
 
 
 # --- predictions ------------------------------------------------------------------------------------------------------
@@ -119,23 +108,97 @@ def test_strange_texts_are_answered(tiny_server: Running) -> None:
     assert all("predictions" in one for one in response.json()["results"])
 
 
-def test_tags_of_words(start_server: Start, make_mixed_run: Any) -> None:
-    with start_server(make_mixed_run("{name: houlsby, size: 4}").folder) as server:
-        inputs = ["Ada Lovelace lived in London.", {"text": ["Ada", "lived", "in", "London"]}, "word " * 500]
-        body = {"inputs": inputs, "tasks": "entities"}
-        found = [one["predictions"]["entities"] for one in server.post("/predict", body).json()["results"]]
-        assert found[1]["words"] == ["Ada", "lived", "in", "London"]
-        assert [len(one["label"]) for one in found] == [len(one["words"]) for one in found]
-        assert len(found[2]["words"]) == 500
-        assert not found[2]["truncated"]  # long texts are read in windows
-        too_long = server.post("/predict", {"inputs": "word " * 15_000, "tasks": "entities"})
-        assert (too_long.status_code, too_long.json()["error_type"]) == (422, "too_many_tokens")
-        everything = server.post("/predict", {"inputs": ["Not bad.", ["a", "b"]]}).json()["results"]
-        assert [set(one["predictions"]) for one in everything] == [
-            {"opinion", "entities"},
-            {"question", "similarity", "articles"},
+SINGLE = {"opinion", "size", "topics", "entities", "decision"}
+PAIRS = {"question", "similarity", "articles", "alike"}
+LONG = "good words " * 300
+INPUTS: list[tuple[Any, set[str], tuple[Any, ...]]] = [
+    ("Is it good?", SINGLE, ("Is it good?",)),
+    (LONG, SINGLE, (LONG,)),
+    (["is it?", "is it not?"], PAIRS, ("is it?", "is it not?")),
+    ({"text2": "is it not?", "text": "is it?"}, PAIRS, ("is it?", "is it not?")),
+    ({"texts": ["is it?", LONG]}, PAIRS, ("is it?", LONG)),
+    (["one", "two", "three"], {"evidence"}, ("one", "two", "three")),
+    ({"text": "is it?", "options": ["yes", "no", "why?"]}, {"reply"}, ("is it?", "yes", "no", "why?")),
+    ({"text": "is it?", "options": ["yes", LONG]}, {"reply"}, ("is it?", "yes", LONG)),
+    ({"text": ["number", "7", "lives"]}, {"entities"}, (("number", "7", "lives"),)),
+]
+"""Inputs of all kinds, the tasks that take them, and what they are for `predict`."""
+
+
+def test_every_kind_of_input_and_task(mixed_server: Running, make_mixed_run: Any) -> None:
+    predictor = load(make_mixed_run(ADAPTER).folder)
+    results = mixed_server.post("/predict", {"inputs": [one for one, _, _ in INPUTS]}).json()["results"]
+    for (_, tasks, example), result in zip(INPUTS, results, strict=True):
+        assert set(result["predictions"]) == tasks
+        for task, found in result["predictions"].items():
+            (expected,) = predictor.stream(task, [example])
+            assert_same(found, expected)
+
+
+def assert_same(found: dict[str, Any], expected: Prediction) -> None:
+    """An answer is the prediction of the library."""
+    label = [*expected.label] if isinstance(expected.label, tuple) else expected.label
+    is_number = isinstance(label, float)
+    assert found["label"] == (pytest.approx(label, abs=1e-5, rel=1e-5) if is_number else label)
+    shares = expected.probabilities
+    assert found.get("probabilities") == (None if shares is None else pytest.approx(dict(shares), abs=1e-5))
+    for name in ("tokens", "truncated", "windows", "abstained"):
+        assert found[name] == getattr(expected, name)
+    assert found.get("index") == expected.index
+    if expected.spans is not None:
+        assert found["words"] == [*(expected.word_texts or ())]
+        assert len(found["label"]) == len(found["words"])
+        assert found["word_probabilities"] == pytest.approx(expected.word_probabilities, abs=1e-5)
+        assert [(one["start"], one["end"], one["label"], one["text"]) for one in found["spans"]] == [
+            (one.start, one.end, one.label, one.text) for one in expected.spans
         ]
-        assert server.post("/similarity", {"pairs": [["a", "b"]], "task": "articles"}).json()["range"] is None
+
+
+def test_windows_and_long_texts(mixed_server: Running) -> None:
+    body = {"inputs": [LONG, "short"], "tasks": ["decision", "entities", "opinion"]}
+    long, short = (one["predictions"] for one in mixed_server.post("/predict", body).json()["results"])
+    assert {task: (one["windows"], one["truncated"]) for task, one in long.items()} == {
+        "decision": (4, True),
+        "entities": (19, False),  # tags need all of a text
+        "opinion": (1, True),
+    }
+    assert {(one["windows"], one["truncated"]) for one in short.values()} == {(1, False)}
+    too_long = mixed_server.post("/predict", {"inputs": "word " * 15_000, "tasks": "entities"})
+    assert (too_long.status_code, too_long.json()["error_type"]) == (422, "too_many_tokens")
+    tasks = {task["name"]: task for task in mixed_server.client.get("/tasks").json()["tasks"]}
+    assert {name: one["max_tokens"] for name, one in tasks.items() if one["has_windows"]} == {
+        "decision": 64 + 3 * 31,
+        "alike": 64 + 3 * 31,
+        "entities": None,
+    }
+    assert [
+        one["windows"] for one in mixed_server.post("/embed", {"inputs": [LONG], "task": "decision"}).json()["results"]
+    ] == [4]
+
+
+def test_bad_options_and_numbers_of_texts_are_errors_of_their_inputs(mixed_server: Running) -> None:
+    bad = {
+        "1 option(s); expected 2 to 256": {"text": "a", "options": ["b"]},
+        "options 0 and 1 (counted from 0) are the same text": {"text": "a", "options": ["b", "b "]},
+        "option 0 (counted from 0) is empty": {"text": "a", "options": ["", "b"]},
+        "the input has 17 options; at most 16 are accepted": {"text": "a", "options": [str(i) for i in range(17)]},
+        "expected a text, a list": {"text": ["a"], "options": ["b", "c"]},
+        "the text is empty": {"text": " ", "options": ["b", "c"]},
+        "none of the tasks takes 4 texts": ["a", "b", "c", "d"],
+    }
+    good = {"text": "a", "options": ["b", "c"]}
+    results = mixed_server.post("/predict", {"inputs": [good, *bad.values()]}).json()["results"]
+    assert set(results[0]["predictions"]) == {"reply"}
+    for message, result in zip(bad, results[1:], strict=True):
+        assert message in result["error"]
+    wrong = mixed_server.post("/predict", {"inputs": ["a", good], "tasks": "reply"}).json()["results"]
+    assert wrong[0]["error"] == 'task reply does not take 1 text; it takes {"text": "a", "options": ["b", "c"]}'
+    assert set(wrong[1]["predictions"]) == {"reply"}
+    for one in (good, ["a", "b"]):
+        assert "expected a text" in mixed_server.post("/embed", {"inputs": [one]}).json()["error"]
+    unranged = mixed_server.post("/similarity", {"pairs": [["a", "b"]], "task": "articles"}).json()
+    assert unranged["range"] is None
+    assert mixed_server.post("/similarity", {"pairs": [["a", "b"]], "task": "alike"}).json()["range"] == [0, 5]
 
 
 def test_similarity_and_rerank(tiny_server: Running, tiny_run: Finished) -> None:
@@ -224,19 +287,20 @@ def test_what_the_server_says_about_itself(tiny_server: Running, tiny_run: Finis
 
 
 def test_metrics_have_the_task(tiny_server: Running) -> None:
-    before = {task: value(tiny_server, "polytask_requests_total", task=task) for task in ("opinion", "similarity")}
+    before = {task: tiny_server.value("polytask_requests_total", task=task) for task in ("opinion", "similarity")}
     tiny_server.post("/predict", {"inputs": ["fine", ""], "tasks": "opinion"})
     tiny_server.post("/predict", {"inputs": "fine", "tasks": "no such task"})
     tiny_server.post("/embed", {"inputs": "fine"})
-    assert value(tiny_server, "polytask_requests_total", task="opinion") == before["opinion"] + 1
-    assert value(tiny_server, "polytask_requests_total", task="similarity") == before["similarity"]
-    assert value(tiny_server, "polytask_failures_total", task="opinion", error_type="empty_text") >= 1
-    assert value(tiny_server, "polytask_failures_total", error_type="unknown_task") >= 1
+    assert tiny_server.value("polytask_requests_total", task="opinion") == before["opinion"] + 1
+    assert tiny_server.value("polytask_requests_total", task="similarity") == before["similarity"]
+    assert tiny_server.value("polytask_failures_total", task="opinion", error_type="empty_text") >= 1
+    assert tiny_server.value("polytask_failures_total", error_type="unknown_task") >= 1
     for name in ("queued", "tokenizing", "computing"):
-        assert value(tiny_server, f"polytask_{name}_seconds_count", task="opinion") >= 1
-        assert value(tiny_server, f"polytask_{name}_seconds_count", task="(embedding)") >= 1
-    assert value(tiny_server, "polytask_batch_tokens_count") >= 2
-    assert value(tiny_server, "polytask_queue_inputs") == value(tiny_server, "polytask_queue_tokens") == 0
+        assert tiny_server.value(f"polytask_{name}_seconds_count", task="opinion") >= 1
+        assert tiny_server.value(f"polytask_{name}_seconds_count", task="(embedding)") >= 1
+    assert tiny_server.value("polytask_batch_tokens_count") >= 2
+    assert tiny_server.value("polytask_batch_task_tokens_count", task="opinion") >= 1
+    assert tiny_server.value("polytask_queue_inputs") == tiny_server.value("polytask_queue_tokens") == 0
     assert "no such task" not in tiny_server.client.get("/metrics").text
 
 
@@ -269,165 +333,6 @@ def test_bodies_that_are_no_json_and_paths_that_do_not_exist(tiny_server: Runnin
     refused = tiny_server.client.get("/predict")
     assert (refused.status_code, refused.json()["error_type"]) == (405, "method_not_allowed")
     assert refused.headers["allow"] == "POST"
-
-
-# --- limits, the key, crashes -----------------------------------------------------------------------------------------
-def test_bodies_are_counted_while_they_arrive(start_server: Start, tiny_run: Finished) -> None:
-    limits = ServingLimits(max_body_bytes=10_000, max_characters=1000, max_inputs=3)
-    with start_server(tiny_run.folder, limits) as server:
-        sent = 0
-
-        def endless() -> Any:
-            nonlocal sent
-            yield b'{"inputs": "'
-            while sent < 10_000_000:
-                sent += 1000
-                yield b"x" * 1000
-
-        try:
-            response = server.client.post("/predict", content=endless(), headers={"content-type": "application/json"})
-            assert (response.status_code, response.json()["error_type"]) == (413, "body_too_large")
-        except httpx2.WriteError:
-            pass  # the server has closed the connection before all was sent
-        assert sent < 10_000_000
-        assert value(server, "polytask_failures_total", error_type="body_too_large") == 1
-        announced = server.post("/predict", {"inputs": "x" * 20_000})
-        assert announced.status_code == 413
-        many = server.post("/predict", {"inputs": ["a"] * 4})
-        assert (many.status_code, many.json()["error_type"]) == (413, "too_many_inputs")
-        characters = server.post("/predict", {"inputs": "x" * 1001})
-        assert (characters.status_code, characters.json()["error_type"]) == (413, "too_many_characters")
-        assert server.post("/predict", {"inputs": ["a"] * 3}).status_code == 200
-
-
-def test_the_api_key(start_server: Start, tiny_run: Finished) -> None:
-    with start_server(tiny_run.folder, api_key="correct-horse") as server:
-        for key in (None, "wrong-horse", "correct-horse2", "correct-hors", "é"):
-            headers = {} if key is None else {"authorization": f"Bearer {key}".encode()}
-            for path in ("/predict", "/metrics", "/openapi.json", "/nowhere"):
-                response = server.client.request("POST" if path == "/predict" else "GET", path, headers=headers)
-                assert (response.status_code, response.json()["error_type"]) == (401, "unauthorized")
-        assert server.client.get("/live").status_code == server.client.get("/ready").status_code == 200
-        right = {"authorization": "Bearer correct-horse"}
-        assert server.post("/predict", {"inputs": "fine"}, headers=right).status_code == 200
-        with openai.OpenAI(base_url=f"{server.address}/v1", api_key="correct-horse", max_retries=0) as client:
-            assert client.embeddings.create(input="fine", model="opinion").data
-
-
-class Held:
-    """Replaces a model's `compute` by one that waits until it is released, and then maybe fails."""
-
-    def __init__(self, model: MixedPredictor, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.entered, self.released = threading.Semaphore(0), threading.Event()
-        self.error: Exception | None = None
-        compute = model.compute
-
-        def held(items: Any) -> Any:
-            self.entered.release()
-            self.released.wait()
-            if self.error is not None:
-                raise self.error
-            return compute(items)
-
-        monkeypatch.setattr(model, "compute", held)
-
-
-def test_a_crash_answers_500_and_the_server_goes_on(
-    start_server: Start, tiny_run: Finished, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with start_server(tiny_run.folder) as server, caplog.at_level(logging.DEBUG):
-        held = Held(server.service.model, monkeypatch)
-        held.released.set()
-        held.error = RuntimeError(SECRET)
-        response = server.post("/predict", {"inputs": [SECRET, "fine"]})
-        assert (response.status_code, response.json()["error_type"]) == (500, "batch_failed")
-        assert SECRET not in response.text
-        held.released.clear()  # what /ready computes to find out whether the model works again
-        not_ready = server.client.get("/ready")
-        assert (not_ready.status_code, not_ready.json()["error_type"]) == (503, "not_ready")
-        assert server.client.get("/health").status_code == 503
-        held.error = None
-        held.released.set()
-        assert server.post("/predict", {"inputs": SECRET}).status_code == 200
-        assert server.client.get("/ready").status_code == 200
-        assert server.post("/predict", {"inputs": SECRET, "tasks": "x"}).status_code == 422
-    assert "failed with RuntimeError" in caplog.text
-    assert SECRET not in caplog.text
-
-
-def test_an_error_outside_a_batch_answers_500(
-    start_server: Start, tiny_run: Finished, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with start_server(tiny_run.folder) as server, caplog.at_level(logging.DEBUG):
-
-        def fail(*arguments: Any) -> Any:
-            raise RuntimeError(SECRET)
-
-        monkeypatch.setattr(server.service.model, "tokenize", fail)
-        response = server.post("/predict", {"inputs": "fine"})
-        assert response.json() == {"error": "an internal error occurred", "error_type": "internal_error"}
-        assert response.status_code == 500
-        assert server.post("/embed", {"inputs": "fine"}).status_code == 200
-    assert SECRET not in caplog.text
-
-
-def test_a_full_queue_answers_429_and_a_late_request_503(
-    start_server: Start, tiny_run: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits = ServingLimits(max_queue_inputs=4, max_inputs=4, deadline_ms=200, max_wait_ms=0)
-    with start_server(tiny_run.folder, limits) as server, ThreadPoolExecutor() as pool:
-        held = Held(server.service.model, monkeypatch)
-        first = pool.submit(server.post, "/predict", {"inputs": ["a", "b"]})
-        held.entered.acquire()
-        full = server.post("/predict", {"inputs": ["a", "b", "c"]})
-        assert (full.status_code, full.json()["error_type"]) == (429, "queue_full")
-        assert full.headers["retry-after"] == "1"
-        queued = server.post("/predict", {"inputs": "while it is queued"})
-        for late in (first.result(), queued):
-            assert (late.status_code, late.json()["error_type"]) == (503, "deadline_exceeded")
-        held.released.set()
-        server.service.batcher.submit([], 0).result()
-        assert server.client.get("/health").json()["queue_inputs"] == 0
-
-
-def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(
-    start_server: Start, tiny_run: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with start_server(tiny_run.folder) as server, ThreadPoolExecutor() as pool:
-        held = Held(server.service.model, monkeypatch)
-        accepted = pool.submit(server.post, "/predict", {"inputs": "fine"})
-        held.entered.acquire()
-        server.server.handle_exit(15, None)
-        refused = httpx2.post(f"{server.address}/predict", json={"inputs": "fine"})
-        assert (refused.status_code, refused.json()["error_type"]) == (503, "shutting_down")
-        assert httpx2.get(f"{server.address}/ready").status_code == 503
-        assert httpx2.get(f"{server.address}/live").status_code == 200
-        held.released.set()
-        assert accepted.result().status_code == 200
-
-
-def test_reloading_loses_no_request(
-    start_server: Start, tiny_run: Finished, make_mixed_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = make_mixed_run("none").folder
-    with start_server(tiny_run.folder) as server, ThreadPoolExecutor() as pool:
-        held = Held(server.service.model, monkeypatch)
-        computing = pool.submit(server.post, "/predict", {"inputs": "fine", "tasks": "opinion"})
-        held.entered.acquire()
-        queued = [
-            pool.submit(server.post, "/predict", {"inputs": ["fine", "bad"], "tasks": "opinion"}) for _ in range(3)
-        ]
-        while server.service.batcher.inputs < 7:
-            threading.Event().wait(0.001)
-        server.service.replace(Predictor.load(other, device="cpu"), "other")
-        new = pool.submit(server.post, "/predict", {"inputs": "fine"})
-        held.released.set()
-        (expected,) = load(tiny_run.folder).predict("opinion", "fine")
-        for job in (computing, *queued):
-            found = job.result().json()["results"][0]["predictions"]["opinion"]
-            assert found["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
-        assert set(new.result().json()["results"][0]["predictions"]) == {"opinion", "entities"}
-        assert server.client.get("/info").json()["name"] == "other"
 
 
 def test_many_clients_get_their_own_answers(tiny_server: Running, tiny_run: Finished) -> None:

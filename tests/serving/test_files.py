@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from polytask import Finished, Predictor, UserError, load, predict_file
-from polytask.serving import predictor as module
-from polytask.serving.predictor import windows
+from polytask.serving import examples as module
+from polytask.serving.examples import chunks
 
 
 def test_two_tasks_one_after_the_other(tiny_run: Finished, tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ COLUMNS = "text,question1,question2,sentence1,sentence2"
 def test_without_task_all_tasks_with_their_columns_are_predicted(
     tiny_run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WINDOW", 3)  # so that rows cross the borders of windows
+    monkeypatch.setattr(module, "CHUNK", 3)  # so that rows cross the borders of chunks
     words = ["one", "two words", "three short words", "and now four words", "the fifth has five words", "six", "seven"]
     rows = [f"{a},{b},{c},{a},{b}" for a, b, c in zip(words, words[1:] + words[:1], words[2:] + words[:2], strict=True)]
     (tmp_path / "in.csv").write_text("\n".join([COLUMNS, *rows]) + "\n")
@@ -298,15 +298,15 @@ def test_a_byte_order_mark_is_kept(predict: Predict) -> None:
 
 def test_memory_stays_flat(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of long documents, in columns that are not read either, are written a few at a time."""
-    monkeypatch.setattr(module, "WINDOW_CHARACTERS", 100)
+    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 100)
     row = json.dumps({"text": "good", "note": ["x" * 40]})
     out = predict(f"{row}\n" * 7, "in.jsonl", "out.parquet")
     parquet = pq.ParquetFile(out)
     assert [parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)] == [3, 3, 1]
 
 
-def test_windows_end_early_for_long_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WINDOW_CHARACTERS", 10)
+def test_chunks_end_early_for_long_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 10)
     read = 0
 
     def texts() -> Iterator[str]:
@@ -315,7 +315,7 @@ def test_windows_end_early_for_long_texts(monkeypatch: pytest.MonkeyPatch) -> No
             read += 1
             yield text
 
-    found = windows(texts(), len)
+    found = chunks(texts(), len)
     assert next(found) == ["a" * 6, "b" * 6]
     assert read == 2
     assert list(found) == [["c" * 20], ["d", "e"]]

@@ -11,11 +11,15 @@ from polytask import Finished, Predictor, UserError, load
 from polytask.serving.gradients import label_value, pack, places_as_ids, token_effects, word_effects
 from polytask.text.texts import Texts
 
+PAIR = ("A man is cycling.", "Someone rides a bicycle.")
 TEXTS = {
     "opinion": ("The 😀 battery died; don't buy it.",),
-    "question": ("Is it good?", "It is not good!"),
-    "similarity": ("A man is cycling.", "Someone rides a bicycle."),
-    "articles": ("How do I reset it?", "Hold the button for ten seconds."),
+    "topics": ("The 😀 battery died; don't buy it.",),
+    "size": ("How large is it?",),
+    "decision": ("A long text is read in windows. " * 12,),
+    **dict.fromkeys(("question", "similarity", "articles", "alike"), PAIR),
+    "evidence": (*PAIR, "So it is."),
+    "reply": ("Is it open?", "Yes, it is.", "No.", "Maybe tomorrow."),
 }
 
 
@@ -26,7 +30,7 @@ def mixed(make_mixed_run: Any) -> Predictor:
 
 
 def tokens_of(predictor: Predictor, task: str) -> Texts:
-    return predictor.bundle.tokenize([TEXTS[task]])
+    return predictor.forward.encode((task,), [TEXTS[task]])[0]
 
 
 @pytest.mark.parametrize("task", list(TEXTS))
@@ -37,7 +41,7 @@ def test_integrated_gradients_add_up_to_the_difference_from_a_masked_text(mixed:
     assert len(effects) == len(tokens.ids)
     stream, _ = pack(bundle, task, tokens, 1)
     places_T = pack(bundle, task, places_as_ids(tokens), 1)[0].token_ids_T
-    assert sorted((-1 - places_T[places_T < 0]).tolist()) == list(range(len(tokens.ids)))
+    assert {-1 - place for place in places_T.tolist() if place < 0} == set(range(len(tokens.ids)))
     masked = replace(stream, token_ids_T=torch.where(places_T < 0, bundle.tokenizer.mask_id, stream.token_ids_T))
     with torch.inference_mode():
         difference = float(value(bundle.model(stream)[task]) - value(bundle.model(masked)[task]))
@@ -71,8 +75,8 @@ def test_words_and_their_places(tiny_run: Finished, method: Any) -> None:
     assert [word.word for word in found.words] == ["The", "😀", "battery", "died", ";", "don't", "buy", "it", "."]
     assert all(text[word.start : word.end] == word.word for word in found.words)
     assert any(word.value != 0 for word in found.words)
-    pair = model.explain(*TEXTS["question"], task="question", label="no", method=method)
-    yes = model.explain(*TEXTS["question"], task="question", label="yes", method=method)
+    pair = model.explain(*PAIR, task="question", label="no", method=method)
+    yes = model.explain(*PAIR, task="question", label="yes", method=method)
     assert {word.text for word in pair.words} == {0, 1}
     # The probability of no is 1 - that of yes.
     np.testing.assert_allclose([w.value for w in pair.words], [-w.value for w in yes.words], atol=1e-6)
@@ -89,6 +93,13 @@ def test_tags_of_words(mixed: Predictor) -> None:
     assert np.isfinite(values).all()
     assert values[:200].tolist() == [0] * 200  # in windows that do not have the word
     assert values[-1] != 0
+
+
+def test_options(mixed: Predictor) -> None:
+    found = mixed.explain(TEXTS["reply"], task="reply", label="No.", method="integrated_gradients")
+    assert found.label == "No."
+    assert [word.word for word in found.words if word.text == 2] == ["No", "."]
+    assert {word.text for word in found.words} == {0, 1, 2, 3}
 
 
 def test_what_is_cut_off_has_no_effect(tiny_run: Finished) -> None:

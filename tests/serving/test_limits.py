@@ -13,7 +13,9 @@ from polytask.serving.server import check_access, is_loopback
 def test_defaults_fit_models_with_the_usual_lengths() -> None:
     limits = ServingLimits().checked(longest_sequence=3 * 512, longest_input=5 * 512)
     assert limits.max_queue_tokens == 4 * 256 * 5 * 512
+    assert limits.max_batch_tokens == 8192
     assert ServingLimits(max_inputs=1).checked(64, 64).max_queue_tokens == 8192
+    assert ServingLimits().checked(10_000, 10_000).max_batch_tokens == 10_000
     assert ServingLimits(max_queue_tokens=500_000).checked(512, 512).max_queue_tokens == 500_000
 
 
@@ -22,6 +24,8 @@ def test_defaults_fit_models_with_the_usual_lengths() -> None:
     [
         ({"max_inputs": 0}, "max_inputs: must be at least 1, found 0"),
         ({"deadline_ms": -1}, "deadline_ms: must be at least 1"),
+        ({"max_options": 1}, "max_options: must be at least 2, found 1"),
+        ({"max_options": 257}, "max_options: must be at most 256, found 257"),
         ({"max_wait_ms": float("nan")}, "max_wait_ms: must be at least 0"),
         ({"deadline_ms": float("inf")}, "deadline_ms"),
         ({"max_batch_tokens": 127}, "max_batch_tokens is 127, but the longest input of this model has 128 tokens"),
@@ -67,8 +71,17 @@ def test_keys_that_a_header_cannot_hold_or_that_are_short_are_refused(key: str) 
 
 def test_the_longest_input_of_a_model_counts_every_pass(make_mixed_run: Callable[[str], Finished]) -> None:
     model = MixedPredictor(load(make_mixed_run("{name: houlsby, size: 4}").folder))
-    assert model.longest_sequence == 128  # a pair whose texts are encoded separately, 64 tokens each
-    assert model.longest_input(8192) == 8192 + 64  # words are tagged in texts of any length
-    assert model.longest_input(128) == 3 * 128  # three tasks take pairs
-    with pytest.raises(UserError, match="longest input of this model has 128 tokens"):
-        model.check_limits(ServingLimits(max_batch_tokens=127))
+    pair = 2 * 4 * 64  # texts that are encoded separately, in four windows of 64 tokens each
+    assert model.longest_sequence(max_options=2) == pair
+    assert model.longest_sequence(max_options=16) == 16 * 64
+    assert model.longest_sequence(max_options=17) == 32 * 64  # the next power of two
+    texts = {1: 8192 + 3 * 64 + 4 * 64, 2: 64 + 64 + 2 * 64 + pair}  # words are tagged in texts of any length
+    assert model.longest_input(max_options=2, max_batch_tokens=8192) == texts[1]
+    assert model.longest_input(max_options=2, max_batch_tokens=pair) == pair + texts[1] - 8192
+    assert texts[2] < texts[1]
+    with pytest.raises(UserError, match="longest input of this model has 512 tokens"):
+        model.check_limits(ServingLimits(max_batch_tokens=511, max_options=2))
+    with pytest.raises(UserError, match="longest input of this model has 1,024 tokens"):
+        model.check_limits(ServingLimits(max_batch_tokens=512))
+    assert model.check_limits(ServingLimits()).max_batch_tokens == 8192
+    assert model.check_limits(ServingLimits(max_options=256)).max_batch_tokens == 256 * 64

@@ -142,8 +142,8 @@ def test_tasks_that_share_the_encoder_take_one_pass(predictor: Predictor, monkey
     monkeypatch.setattr(
         PlainEncoder,
         "vectors",
-        lambda self, sequences, poolings, vectors=PlainEncoder.vectors: (
-            passes.append(len(sequences)) or vectors(self, sequences, poolings)
+        lambda self, sequences, *more, vectors=PlainEncoder.vectors: (
+            passes.append(len(sequences)) or vectors(self, sequences, *more)
         ),
     )
     one = texts(20)

@@ -7,7 +7,7 @@ import pandas
 import pytest
 
 from polytask import Finished, Prediction, UserError, load
-from polytask.serving import predictor as module
+from polytask.serving import examples as module
 
 
 def test_forms_of_asking(tiny_run: Finished) -> None:
@@ -23,10 +23,10 @@ def test_forms_of_asking(tiny_run: Finished) -> None:
     assert model.predict("opinion", []) == []
 
 
-def test_windows_keep_the_order_and_read_no_further_than_needed(
+def test_chunks_keep_the_order_and_read_no_further_than_needed(
     tiny_run: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WINDOW", 4)
+    monkeypatch.setattr(module, "CHUNK", 4)
     model = load(tiny_run.folder)
     texts = ["word " * (i % 7 + 1) for i in range(10)]
     read = 0
@@ -61,11 +61,11 @@ def test_two_lists_are_pairs(tiny_run: Finished) -> None:
         model.predict("opinion", firsts, seconds)
 
 
-@pytest.mark.parametrize("window", [2, 4096])
+@pytest.mark.parametrize("chunk", [2, 4096])
 def test_examples_without_text_get_no_prediction(
-    tiny_run: Finished, monkeypatch: pytest.MonkeyPatch, window: int
+    tiny_run: Finished, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(module, "WINDOW", window)  # 2: some windows have no text at all
+    monkeypatch.setattr(module, "CHUNK", chunk)  # 2: some chunks have no text at all
     model = load(tiny_run.folder)
     texts = ["fine", "", None, " \n\t", math.nan, "bad", pandas.NA, "good"]
     found = model.predict("opinion", texts)

@@ -10,9 +10,10 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 
 from polytask.evaluation.metrics import chosen_metric
 from polytask.settings import TaskSpec
+from polytask.stream import Reading
 from polytask.tasks.describe import SHOWN_BROKEN_ROWS, baseline, describe_split, label_balance
 from polytask.tasks.task import Task, read_tasks
-from polytask.text.packing import Packer
+from polytask.text.packing import InputFormat, Packer
 from polytask.text.tokenizer import TextTokenizer
 
 Write = Callable[[str, str | bytes], str]
@@ -32,8 +33,8 @@ def make(tmp_path: Path, tokenizer: TextTokenizer, write: Write) -> MakeTask:
     return read
 
 
-def described(task: Task, max_length: int, apart: bool = False) -> dict[str, Any]:
-    return describe_split(task.splits["dev"], task.labels, Packer(("t",), 2, 3, max_length), apart)
+def described(task: Task, max_length: int, reading: Reading = "joined") -> dict[str, Any]:
+    return describe_split(task.splits["dev"], task.labels, Packer(("t",), 2, 3, max_length), InputFormat(reading))
 
 
 def test_one_text(make: MakeTask) -> None:
@@ -55,9 +56,9 @@ def test_one_text(make: MakeTask) -> None:
 
 def test_pairs_in_one_sequence_or_two(make: MakeTask) -> None:
     task = make("yes_no", ["x y,x,1", "x,x y z x,0"], pair=True)
-    together, apart = described(task, 64)["lengths"], described(task, 64, apart=True)["lengths"]
+    together, separate = (described(task, 64, reading)["lengths"] for reading in ("joined", "separate"))
     assert (together["max"], together["mean"], together["truncated"]) == (8, (6 + 8) / 2, 0)
-    assert (apart["max"], apart["mean"]) == (6, (4 + 6) / 2)  # the longer text of each pair
+    assert (separate["max"], separate["mean"]) == (6, (4 + 6) / 2)  # the longer text of each pair
     assert len(together["counts"]) == 20
     assert sum(together["counts"]) == 2
 

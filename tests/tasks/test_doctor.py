@@ -12,6 +12,7 @@ from polytask.settings import TaskSpec
 from polytask.tasks.doctor import examine
 from polytask.tasks.finding import SEVERITIES, Finding
 from polytask.tasks.task import Task, read_tasks
+from polytask.text.packing import InputFormat, Packer
 from polytask.text.tokenizer import TextTokenizer
 
 Write = Callable[[str, str | bytes], str]
@@ -51,9 +52,9 @@ def pairs(firsts: list[str], seconds: list[str]) -> Rows:
     return [[first, second, i % 2] for i, (first, second) in enumerate(zip(firsts, seconds, strict=True))]
 
 
-def found(*tasks: Task, **more: Any) -> dict[tuple[str, str, str], Finding]:
+def found(*tasks: Task, max_length: int = 128, **more: Any) -> dict[tuple[str, str, str], Finding]:
     """By task, split and code; each of them once."""
-    findings = examine({task.spec.name: task for task in tasks}, **{"max_length": 128, **more})
+    findings = examine({task.spec.name: task for task in tasks}, Packer(("t",), 2, 3, max_length), **more)
     keyed = {(finding.task, finding.split, finding.what): finding for finding in findings}
     assert len(keyed) == len(findings)
     return keyed
@@ -196,7 +197,7 @@ def test_a_pair_is_truncated_in_one_sequence_or_two(make: Make) -> None:
     train[4][0], train[4][1] = "a b c d e f g h i j k", "l m n o p q r"
     task = make(train, pairs(words(300), words(400)))
     assert found(task, max_length=20)["t", "train", "cut"].rows == (6,)  # 11 + 7 + 3
-    assert found(task, max_length=20, separate_texts=["t"]) == {}
+    assert found(task, max_length=20, forms={"t": InputFormat("separate")}) == {}
 
 
 def test_texts_of_which_nothing_is_left(make: Make) -> None:
@@ -219,7 +220,7 @@ def test_unknown_words(make: Make, tokenizer: TextTokenizer) -> None:
 
 def test_the_worst_comes_first_and_ten_rows_are_named(make: Make) -> None:
     train = words(0)
-    findings = examine({"t": make(rows(train * 2), rows(train))}, max_length=6)
+    findings = examine({"t": make(rows(train * 2), rows(train))}, Packer(("t",), 2, 3, 6))
     order = [SEVERITIES.index(finding.severity) for finding in findings]
     assert order == sorted(order)
     leak = next(finding for finding in findings if finding.what == "leak")

@@ -156,7 +156,7 @@ def test_columns_that_are_given(table: Table) -> None:
     for options, message in [
         ({"label": "lable"}, "no column 'lable'; its columns are: subject, .* did you mean 'label'"),
         ({"text": ["subjct"]}, "no column 'subjct'; .* did you mean 'subject'"),
-        ({"text": ["subject", "label", "other"]}, "must be one column, or two different columns for a pair"),
+        ({"text": ["subject", "label", "subject"]}, "must be one column, or up to 8 different columns"),
         ({"text": ["subject"], "label": "subject"}, "column 'subject' is given both as text and as label of task t"),
         (
             {"label": "language"},

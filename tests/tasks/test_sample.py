@@ -3,9 +3,11 @@
 import csv
 import json
 import re
+import runpy
 from collections import Counter
 from importlib import resources
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ TEXTS = {
     "questions": ("question1", "question2"),
     "similarity": ("sentence1", "sentence2"),
     "tickets": ("text",),
+    "replies": ("message",),
 }
 
 
@@ -69,6 +72,18 @@ def test_tickets_have_several_topics_in_many_combinations() -> None:
     assert all(names == sorted(names) for names in everything)
 
 
+def test_replies_have_three_or_four_options_and_no_favourite_place() -> None:
+    for part in ("train", "dev"):
+        found = rows("replies", part)
+        options = [[row[f"reply_{n}"] for n in range(4) if row[f"reply_{n}"]] for row in found]
+        assert {len(one) for one in options} == {3, 4}
+        assert all(len(set(one)) == len(one) for one in options)
+        places = Counter(row["best"] for row in found)
+        assert places.keys() == {"0", "1", "2", "3"}
+        assert max(places.values()) < 0.35 * len(found)
+        assert all(int(row["best"]) < len(one) for row, one in zip(found, options, strict=True))
+
+
 def test_articles_are_pairs_whose_second_text_may_repeat() -> None:
     pairs = {part: [(row["question"], row["article"]) for row in rows("articles", part)] for part in ("train", "dev")}
     assert [len(pairs[part]) for part in ("train", "dev")] == [300, 110]
@@ -101,6 +116,8 @@ def test_no_near_copy_across_the_parts(name: str) -> None:
 
 def test_words_are_varied_and_not_from_a_template() -> None:
     for name, columns in TEXTS.items():
+        if name == "replies":  # each message is about several things
+            continue
         texts = [row[c] for part in ("train", "dev") for row in rows(name, part) for c in columns]
         openings = Counter(tuple(words(text)[:2]) for text in texts)
         assert openings.most_common(1)[0][1] < 0.2 * len(texts), openings.most_common(3)
@@ -155,3 +172,31 @@ def test_entities_are_varied_and_lie_at_words() -> None:
         for found in parts.values()
     ]
     assert len(names[1] & names[0]) < 0.2 * len(names[1])  # most names of dev are new
+
+
+def test_inspections_are_long_and_tell_their_decision_in_the_middle() -> None:
+    parts = {part: rows("inspections", part) for part in ("train", "dev")}
+    for part, found in parts.items():
+        counts = Counter(row["decision"] for row in found)
+        assert counts == dict.fromkeys(("passed", "repair", "closed"), {"train": 40, "dev": 20}[part])
+        lengths = sorted(len(words(row["report"])) for row in found)
+        assert lengths[0] > 180
+        assert lengths[len(lengths) // 2] > 250
+    texts = [plain(row["report"]) for found in parts.values() for row in found]
+    assert len(set(texts)) == 180
+    # The first and the last 40 words have no word that only one decision has.
+    for side in (slice(40), slice(-25, None)):
+        found = {name: Counter[str]() for name in ("passed", "repair", "closed")}
+        for row in parts["train"]:
+            found[row["decision"]].update(set(words(row["report"])[side]))
+        for name, own in found.items():
+            others = set().union(*(found[other] for other in found if other != name))
+            assert not [word for word, count in own.items() if count > 5 and word not in others]
+
+
+def test_inspections_are_what_the_script_writes(tmp_path: Path) -> None:
+    script = runpy.run_path(str(Path(__file__).parents[2] / "recipes" / "write_inspections.py"))
+    script["write"](tmp_path)
+    for part in ("train", "dev"):
+        name = f"inspections-{part}.csv"
+        assert (tmp_path / name).read_bytes() == (SAMPLE / name).read_bytes()

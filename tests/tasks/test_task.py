@@ -101,7 +101,7 @@ def test_many_broken_rows_are_counted_and_the_first_twenty_shown(
     lines = message([spec], tokenizer, tmp_path / "cache").splitlines()
     assert lines[0].startswith("2,996 broken rows;")
     assert len(lines) == 22
-    assert lines[-1] == f"  ... and 2,976 more (2,996 in {train})"
+    assert lines[-1] == f"  ... and 2,976 more (in all 2,996 in {train})"
 
 
 def test_no_usable_row_is_an_error_even_when_skipping(tmp_path: Path, tokenizer: TextTokenizer, write: Write) -> None:

@@ -6,22 +6,30 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
 from polytask.settings import Truncate
-from polytask.stream import Reading, Stream
+from polytask.stream import Encoded, Reading, Stream
 from polytask.text.filler import FILLER_LENGTH, filler_lengths, size_class, static_rooms
 from polytask.text.masking import Masker
 from polytask.text.packing import InputFormat, Packer, Part, batches_by_length
+from polytask.text.templates import PairForm
 from polytask.text.texts import Texts
 
 CLS, SEP = 101, 102
 WORDS = string.ascii_lowercase[:20]
 
 
-READINGS = st.sampled_from(["joined", "separate", "both"])
+READINGS: list[Reading] = ["joined", "separate", "both", "options"]
+
+
+def lengths_and_reading(most: int = 40) -> st.SearchStrategy[tuple[list[int], Reading]]:
+    """The numbers of tokens of one to four texts, and a reading of them; options need two texts."""
+    return st.lists(st.integers(0, most), min_size=1, max_size=4).flatmap(
+        lambda lengths: st.tuples(st.just(lengths), st.sampled_from(READINGS if len(lengths) > 1 else READINGS[:3]))
+    )
 
 
 def packer(max_length: int = 16) -> Packer:
@@ -116,9 +124,53 @@ def test_pairs_are_cut_as_hugging_face_cuts_them(
     assert stream.segment_ids_T.tolist() == theirs["token_type_ids"][0]
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=2), READINGS, st.integers(5, 30))
-def test_the_start_is_cut_in_every_reading(lengths: list[int], reading: Reading, max_length: int) -> None:
+@given(st.lists(st.integers(0, 30), min_size=2, max_size=5), st.integers(6, 60))
+def test_the_longest_text_is_cut_first(lengths: list[int], max_length: int) -> None:
+    """One token of the longest text after another; of equally long ones, that which was shorter, or else the first."""
+    kept = list(lengths)
+    while sum(kept) > max_length - 1 - len(lengths):
+        kept[min(range(len(kept)), key=lambda i: (-kept[i], lengths[i], i))] -= 1
+    texts = tuple(np.full(length, 7 + i) for i, length in enumerate(lengths))
+    ((pieces, second),) = packer(max_length).sequences(texts, "joined")
+    expected = [CLS, *(token for i, length in enumerate(kept) for token in [*[7 + i] * length, SEP])]
+    assert np.concatenate(pieces).tolist() == expected
+    assert second == kept[0] + 2
+
+
+def test_texts_and_options_of_other_tokenizers() -> None:
+    roberta = Packer(("t",), CLS, SEP, 32, pair=PairForm(2, second_segment=False))
+    texts = ids(1, 2), ids(3), ids(4, 5)
+    three = roberta.pack([Part("t", [texts])])
+    assert three.token_ids_T.tolist() == [CLS, 1, 2, SEP, SEP, 3, SEP, SEP, 4, 5, SEP]
+    assert three.segment_ids_T.sum() == 0
+    assert roberta.full_lengths(np.array([[2, 1, 2]]), "joined").tolist() == [11]
+    options = roberta.pack([Part("t", [texts, (ids(6), ids(7), ids())], "options")])
+    assert options.token_ids_T.tolist() == [
+        *(CLS, 1, 2, SEP, SEP, 3, SEP),
+        *(CLS, 1, 2, SEP, SEP, 4, 5, SEP),
+        *(CLS, 6, SEP, SEP, 7, SEP),
+        *(CLS, SEP),
+    ]
+    assert options.layout.options == (2,)
+    assert roberta.full_lengths(np.array([[2, 1, 2], [1, 1, 0]]), "options").tolist() == [8, 6]
+
+
+def test_the_options_of_a_stream_are_in_its_layout() -> None:
+    choice = Part("b", [(ids(1), ids(2), ids(3), ids()), (ids(4), ids(5), ids(), ids())], "options")
+    stream = packer().pack([Part("a", [(ids(9),)]), choice])
+    assert stream.layout.options == (1, 3, 1)
+    assert stream.layout.sequence_ranges == ((0, 1), (1, 7), (0, 0))
+    encoded = Encoded(torch.zeros(len(stream.token_ids_T), 2), stream.layout, 1, torch.tanh)
+    assert encoded.given_options().tolist() == [[True, True, False], [True, False, False]]
+    assert packer().pack([Part("a", [(ids(9),)])]).layout.options == ()
+    static = packer().pack([choice], static_shape=True)
+    assert Encoded(torch.zeros(9, 2), static.layout, 1, torch.tanh).given_options().sum() == 3
+
+
+@given(lengths_and_reading(), st.integers(5, 30))
+def test_the_start_is_cut_in_every_reading(read: tuple[list[int], Reading], max_length: int) -> None:
     """A text that is cut at its start is the reversed text, cut at its end and reversed."""
+    lengths, reading = read
     texts = tuple(np.arange(1, length + 1) for length in lengths)
     turned = tuple(text[::-1] for text in texts)
     start, end = (Packer(("t",), CLS, SEP, max_length, truncate=truncate) for truncate in ("start", "end"))
@@ -128,10 +180,11 @@ def test_the_start_is_cut_in_every_reading(lengths: list[int], reading: Reading,
     assert stream.token_ids_T.tolist() == [token for piece in found for token in piece] * 2
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=2), READINGS, st.integers(5, 30))
+@given(lengths_and_reading(), st.integers(5, 30))
 def test_an_example_is_truncated_if_its_full_length_is_too_long(
-    lengths: list[int], reading: Reading, max_length: int
+    read: tuple[list[int], Reading], max_length: int
 ) -> None:
+    lengths, reading = read
     texts = tuple(np.ones(length, dtype=np.int64) for length in lengths)
     whole = [sum(map(len, pieces)) for pieces, _ in packer(10**6).sequences(texts, reading)]
     kept = [sum(map(len, pieces)) for pieces, _ in packer(max_length).sequences(texts, reading)]
@@ -163,8 +216,9 @@ def test_a_second_text_without_tokens_is_an_empty_second_segment(hugging_face: B
         assert stream.segment_ids_T.tolist() == segments == [0, 0, 0, 0, 1]
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=2), READINGS, st.integers(5, 30))
-def test_length_is_what_packing_takes(lengths: list[int], reading: Reading, max_length: int) -> None:
+@given(lengths_and_reading(), st.integers(5, 30))
+def test_length_is_what_packing_takes(read: tuple[list[int], Reading], max_length: int) -> None:
+    lengths, reading = read
     texts = tuple(np.ones(length, dtype=np.int64) for length in lengths)
     sequences = [np.concatenate(sequence) for sequence, _ in packer(max_length).sequences(texts, reading)]
     assert [sum(map(len, sequences))] == packer(max_length).lengths(np.array([lengths]), InputFormat(reading)).tolist()
@@ -172,14 +226,15 @@ def test_length_is_what_packing_takes(lengths: list[int], reading: Reading, max_
 
 
 @given(
-    st.integers(1, 2).flatmap(lambda width: st.lists(st.tuples(*[st.integers(0, 30)] * width), min_size=1, max_size=8)),
-    READINGS,
+    st.integers(1, 4).flatmap(lambda width: st.lists(st.tuples(*[st.integers(0, 30)] * width), min_size=1, max_size=8)),
+    st.sampled_from(READINGS),
     st.integers(5, 40),
 )
 def test_many_examples_are_packed_as_each_of_them(
     lengths: list[tuple[int, ...]], reading: Reading, max_length: int
 ) -> None:
     """Truncation included."""
+    assume(reading != "options" or len(lengths[0]) > 1)
     rng = np.random.default_rng(0)
     texts = [tuple(rng.integers(5, 99, n).astype(np.uint16) for n in example) for example in lengths]
     stream = packer(max_length).pack([Part("b", texts, reading)])

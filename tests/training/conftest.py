@@ -1,5 +1,6 @@
 """A tiny model of two tasks and random examples: trained by the tests of the loop."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,14 @@ from polytask.model import MultiTaskModel, TagEmbedding
 from polytask.optim import OPTIMIZERS
 from polytask.policies import WeightedSum
 from polytask.policies.base import PolicyContext
+from polytask.recipe.records import Recipe
+from polytask.runs.run import start_training
 from polytask.samplers import SAMPLERS
 from polytask.samplers.base import SamplerContext
 from polytask.settings import MethodChoice, TaskSpec, TrainSettings
 from polytask.text.packing import Packer
 from polytask.text.texts import Texts
+from polytask.training.checkpoint import optimizer_tensors
 from polytask.training.feed import Feed
 from polytask.training.groups import freeze, parameter_groups
 from polytask.training.journal import Journal
@@ -32,6 +36,21 @@ from polytask.types import YES_NO, LabelSpace
 
 SHAPE = BertShape(layers=2, hidden=32, heads=4, ffn=64, vocabulary=60, positions=32)
 TAGS = 5
+
+
+def assert_resumes_with_the_same_bits(recipe: Recipe, folder: Path) -> None:
+    """A run that saves every two steps and is stopped after the third ends with the same bits as one that is not."""
+    straight = start_training(recipe, folder / "straight")
+    list(straight.steps())
+    list(itertools.islice(start_training(recipe, folder / "stopped").steps(), 3))
+    resumed = start_training(recipe, folder / "stopped", resume=True)
+    assert resumed.session.step == 2
+    list(resumed.steps())
+    one, other = (
+        {**r.session.model.state_dict(), **optimizer_tensors(r.session.optimizer)} for r in (straight, resumed)
+    )
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 class Examples:

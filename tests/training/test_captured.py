@@ -244,15 +244,15 @@ def updated(session: Session, monkeypatch: pytest.MonkeyPatch, fits: bool = True
     monkeypatch.setattr("polytask.kernels.updates.kernels_run", lambda _: fits)
     session = captured(undropped(session))
     assert session.captured is not None
-    assert (session.captured.update is not None) == fits
+    assert (session.captured.operations.update is not None) == fits
     return session
 
 
 def check_copies(session: Session) -> None:
     assert session.captured is not None
-    assert session.captured.half is not None
-    session.captured.half.refresh()
-    for full, copy in session.captured.half.copies.items():
+    assert session.captured.operations.half is not None
+    session.captured.operations.half.refresh()
+    for full, copy in session.captured.operations.half.copies.items():
         # The interpreter truncates where CUDA rounds.
         near = {"rtol": 2**-7, "atol": 1e-30} if INTERPRETED else {"rtol": 0.0, "atol": 0.0}
         torch.testing.assert_close(
@@ -607,11 +607,11 @@ def test_the_step_of_a_subclass_is_its_own(make_session: Any, monkeypatch: pytes
     """Also where the update in one pass could run."""
     monkeypatch.setattr("polytask.kernels.updates.kernels_run", lambda _: True)
     session = make_session(optimizer="fused_adamw")
-    assert captured(session).captured.update is not None  # type: ignore[union-attr]
+    assert captured(session).captured.operations.update is not None  # type: ignore[union-attr]
     session.optimizer = Counting(session.optimizer.param_groups)
     steps = captured(session).captured
     assert steps is not None
-    assert steps.update is None
+    assert steps.operations.update is None
     steps.begin([session.feed.next_batch([Draw("one", 4)], static_shape=True)])()
     assert session.optimizer.steps == 1
 
@@ -647,8 +647,8 @@ def test_no_part_of_a_step_reads_the_lengths(
     )
     for group in session.optimizer.param_groups:
         group["lr"] = 0.0
-    expected = steps._differentiate("plain", stream)
-    found = steps._differentiate("captured", replace(stream, layout=stream.layout.for_capture()))
+    expected = steps.operations.differentiate("plain", stream)
+    found = steps.operations.differentiate("captured", replace(stream, layout=stream.layout.for_capture()))
     torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-3)
 
 
@@ -682,7 +682,7 @@ def test_on_cuda_where_capturing_fails_training_goes_on(
     options = {"optimizer": "fused_adamw", "device": "cuda", "precision": "bf16"}
     session = captured(make_session("failing", **options))
     assert session.captured is not None
-    update, seen = session.captured._clip_and_update, []
+    update, seen = session.captured.operations.clip_and_update, []
 
     def failing(*given: Any) -> Tensor:
         if torch.cuda.is_current_stream_capturing():
@@ -691,7 +691,7 @@ def test_on_cuda_where_capturing_fails_training_goes_on(
                 torch.cuda.synchronize()  # not allowed in a graph
         return update(*given)
 
-    monkeypatch.setattr(session.captured, "_clip_and_update", failing)
+    monkeypatch.setattr(session.captured.operations, "clip_and_update", failing)
     losses = [report.losses for report in session.fit()]
     assert session.captured.reason is not None
     assert len(seen) == after + 1

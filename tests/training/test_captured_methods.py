@@ -34,6 +34,8 @@ WORDS = "{kind: tokens, text: text, label: spans, train: 'sample:entities-train'
 TOPICS = (
     "{kind: multilabel, text: text, label: topics, train: 'sample:tickets-train', dev: 'sample:tickets-dev', loss: %s}"
 )
+REPLIES = "{kind: choice, text: message, options: [reply_0, reply_1, reply_2, reply_3], label: best, "
+REPLIES += "train: 'sample:replies-train', dev: 'sample:replies-dev'}"
 PAIRS = (
     "{kind: match, text: [question, article], train: 'sample:articles-train', dev: 'sample:articles-dev', head: "
     "{name: match, symmetric: true}}"
@@ -61,6 +63,10 @@ CASES = {
     "multilabel smart": [f"tasks.topics={TOPICS % 'null'}", *NEEDS["smart"]],
     "multilabel gem": [f"tasks.topics={TOPICS % '{name: focal, class_weights: balanced}'}", "policy=gem"],
     "multilabel weights": [f"tasks.topics={TOPICS % '{name: cross_entropy, class_weights: balanced}'}"],
+    "choice": [f"tasks.reply={REPLIES}", "sampler=mixed"],
+    "choice smart": [f"tasks.reply={REPLIES}", *NEEDS["smart"]],
+    "choice gem": [f"tasks.reply={REPLIES}", "policy=gem"],
+    "choice lwf": [f"tasks.reply={REPLIES}", "sampler=in_order", "regularizers=[lwf]"],
     "match": [f"tasks.articles={PAIRS}"],
     "match smart": [f"tasks.articles={PAIRS}", *NEEDS["smart"]],
     "match gem": [f"tasks.articles={PAIRS}", "policy=gem"],
@@ -91,7 +97,7 @@ STATIC = [
         case
         for case in CASES
         if case.startswith(
-            ("regularizer", "text", "multilabel", "words", "match", "accumulate", "lwf", "lnsr", "l2_sp")
+            ("regularizer", "text", "multilabel", "choice", "words", "match", "accumulate", "lwf", "lnsr", "l2_sp")
         )
     ),
     *("policy dwa", "policy pcgrad", "memory gem", "memory a_gem", "gem and smart", "optimizer lamb", "smoothing"),

@@ -420,52 +420,14 @@ def test_the_number_of_steps_and_the_tokens_are_those_of_the_rows(make_recipe: M
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        (
-            {"train": {"stop": "per_task", "patience": 1}},
-            "team.share_rows: cannot be combined with train.stop",
-        ),
         ({"sampler": "in_order"}, "team.share_rows: cannot be combined with the sampler in_order"),
         ({"sampler": {"name": "weights", "weights": {"team": 1}}}, "no task 'team'. Valid: inbox"),
         (
             {"regularizers": [{"name": "r_drop", "both_losses": True}]},
             "share_rows: the regularizer r_drop with these options needs labels for all rows",
         ),
-        ({"teachers": {"team": "runs/teacher"}}, "team.share_rows: cannot be combined with teachers"),
     ],
 )
 def test_what_cannot_be_combined(make_recipe: MakeRecipe, tmp_path: Path, fields: Any, problem: str) -> None:
     with pytest.raises(UserError, match=problem):
         start(make_recipe(**fields), tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("changed", "problem"),
-    [
-        ({"share_rows": "mood"}, "urgent.share_rows: the name of the group must not be that of a task, found 'mood'"),
-        (
-            {"share_rows": "a b"},
-            "urgent.share_rows: the name of the group must be letters, digits",
-        ),
-        ({"dev": "other.csv"}, "urgent.dev: must be that of team, which has the same `share_rows: inbox`; found other"),
-        ({"text": "urgent"}, "urgent.text: must be that of team"),
-        ({"unlabelled": "more.csv"}, "urgent.unlabelled: needs a teacher"),
-        ({"kind": "text", "label": None}, "urgent.share_rows: must be left out for kind text"),
-        ({"kind": "tokens"}, "urgent.share_rows: must be left out for kind tokens"),
-        (
-            {"kind": "text", "label": None, "share_rows": None, "blank_labels": "skip"},
-            "urgent.blank_labels: must be left out for kind text",
-        ),
-        ({"blank_labels": "drop"}, "urgent.blank_labels: must be one of stop, skip"),
-    ],
-)
-def test_a_task_that_cannot_share_the_rows(make_recipe: MakeRecipe, changed: Any, problem: str) -> None:
-    recipe = make_recipe()
-    about = {"text": "message", "label": "team", "share_rows": "inbox"}
-    about |= {"train": str(recipe.tasks["team"].train), "dev": recipe.tasks["team"].dev}
-    tasks = {
-        "team": {"kind": "classes", **about},
-        "urgent": {"kind": "yes_no", **about, **changed},
-        "mood": {"kind": "classes", **about},
-    }
-    with pytest.raises(UserError, match=problem):
-        recipe_from({"tasks": tasks}, where="test")

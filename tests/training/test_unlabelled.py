@@ -18,8 +18,9 @@ from polytask.losses import LOSSES
 from polytask.losses.base import Loss
 from polytask.recipe.reading import recipe_from
 from polytask.tasks.training_rows import TrainingRows, training_rows
-from polytask.training.checkpoint import optimizer_tensors
 from polytask.types import NO_LABEL, Draw
+
+from .conftest import assert_resumes_with_the_same_bits
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 SHORT = ["train.steps_per_epoch=4", "train.epochs=2"]
@@ -187,16 +188,7 @@ def test_word_tags_of_both_files(tmp_path: Path, tiny_settings: list[str]) -> No
 # --- whole runs -------------------------------------------------------------------------------------------------------
 def test_a_run_is_resumed_with_the_same_bits(taught: Any, tmp_path: Path) -> None:
     recipe = taught("train.save_every=2", "sampler=mixed")
-    straight = start_training(recipe, tmp_path / "straight")
-    list(straight.steps())
-    list(itertools.islice(start_training(recipe, tmp_path / "stopped").steps(), 3))
-    resumed = start_training(recipe, tmp_path / "stopped", resume=True)
-    assert resumed.session.step == 2
-    list(resumed.steps())
-    one, other = (
-        {**r.session.model.state_dict(), **optimizer_tensors(r.session.optimizer)} for r in (straight, resumed)
-    )
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_resumes_with_the_same_bits(recipe, tmp_path)
 
 
 def test_other_rows_are_refused(taught: Any, tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ TITLES = {
     "warning": ("Warnings: likely a mistake", "bold yellow"),
     "note": ("Notes: good to know", "bold"),
 }
+LONGEST_NAME = 10
+"""Names of tasks that are longer are wrapped."""
 COUNTED = {None: "rows", "bio": "spans", "bioes": "spans", "plain": "words"}
 """What has a label, by the scheme of the tags of words; None for other kinds."""
 
@@ -76,29 +78,39 @@ def print_findings(findings: Sequence["polytask.Finding"], console: Console) -> 
 
 
 def data_table(prepared: "polytask.Prepared") -> Table:
-    columns = ["task", "kind", "split", "rows", "skipped", "labels", "tokens", "too long"]
-    splits = [split for task in prepared.tasks.values() for split in task.splits.values()]
-    some_blank = any(split.num_blank for split in splits)
-    if some_blank:
-        columns.insert(5, "no label")
+    about = {name: polytask.describe_task(task, prepared) for name, task in prepared.tasks.items()}
+    splits = [data for task in about.values() for data in task.data.values()]
+    optional = {"skipped": "skipped", "no label": "blank"}  # only if there are such rows, so that 80 characters suffice
+    optional = {column: key for column, key in optional.items() if any(data.get(key) for data in splits)}
+    columns = ["task", "kind", "split", "rows", *optional, "labels", "tokens", "too long"]
+    has_windows = any(prepared.model.input_format(name).has_windows for name in prepared.tasks)
+    columns += ["windows"] if has_windows else []
     caption = None if all(spec.trained for spec in prepared.recipe.tasks.values()) else NOT_TRAINED_CAPTION
     table = new_table("Data", columns, left=("task", "kind", "split", "labels"), caption=caption)
-    for name, task in prepared.tasks.items():
-        about = polytask.describe_task(task, prepared)
-        for split, data in about.data.items():
-            row = [f"{data['rows']:,}", f"{data['skipped']:,}"]
-            row += [f"{data.get('blank', 0):,}"] if some_blank else []
-            row += [balance(data["labels"], COUNTED[task.labels.scheme])]
+    for name, task in about.items():
+        for split, data in task.data.items():
+            row = [f"{data['rows']:,}", *(f"{data.get(key) or 0:,}" for key in optional.values())]
+            row += [balance(data["labels"], COUNTED[prepared.tasks[name].labels.scheme])]
             lengths = data["lengths"]
             table.add_row(
-                mark_trained(name, about.trained),
-                about.kind,
+                mark_trained(name, task.trained),
+                task.kind,
                 split,
                 *row,
                 f"{lengths['mean']:.1f}",
                 f"{lengths['truncated']:,}",
+                *([windows(data.get("windows"))] if has_windows else []),
             )
+    for column in table.columns[:3]:  # the labels are wrapped instead, which have spaces
+        column.min_width = min(max((len(str(cell)) for cell in column.cells), default=0), LONGEST_NAME)
     return table
+
+
+def windows(counts: Mapping[str, int] | None) -> str:
+    """`12 rows, up to 5`: the rows with more than one window, and the most windows of a row."""
+    if counts is None:
+        return ""
+    return f"{counts['rows']:,} rows, up to {counts['most']:,}" if counts["rows"] else "one per row"
 
 
 def shared_rows_lines(prepared: "polytask.Prepared") -> Iterator[str]:
@@ -107,17 +119,20 @@ def shared_rows_lines(prepared: "polytask.Prepared") -> Iterator[str]:
         for group, rows in prepared.shared_rows(split).items():
             labelled = ", ".join(f"{task} {len(own):,}" for task, own in rows.splits.items())
             without = rows.num_unlabelled
-            left_out = "" if without is None else f"; {without:,} more have no label and are left out"
-            yield f"{group}, {split}: {len(rows):,} rows, of which are labelled: {labelled}{left_out}."
+            left_out = "" if not without else f"; {without:,} more have no label and are left out"
+            yield f"group {group}, {split}: {len(rows):,} rows, labelled for {labelled}{left_out}."
 
 
 def balance(labels: Mapping[str, Any], counted: str = "rows") -> str:
-    """The labels in short: `5 classes, 90 to 210 rows each`, `no 60, yes 60`, `0 to 5`, or `none` for plain text."""
+    """The labels in short: `5 classes, 90 to 210 rows each`, `no 60, yes 60`, `0 to 5`, `3 to 4 options`, or `none` for
+    plain text."""
     if not labels:
         return "none"
     if "edges" in labels:
         return f"{labels['edges'][0]:g} to {labels['edges'][-1]:g}"
     names, counts = labels["names"], labels["counts"]
+    if "options" in labels:
+        return " to ".join(str(count) for count in dict.fromkeys(labels["options"])) + " options"
     if len(names) == 2 and "without_class" not in labels:
         return ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
     spread = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"

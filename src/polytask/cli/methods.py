@@ -71,7 +71,7 @@ def run(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A kind (adapter, head, loss, regularizer, sampler, policy, optimizer), a method or a plug-in file."
+            help="A table (adapter, head, loss, regularizer, sampler, policy, optimizer), a method or a plug-in file."
         ),
     ] = None,
     trust_plugins: TrustPlugins = False,
@@ -107,10 +107,13 @@ def run(
 
 
 def _unknown(name: str) -> str:
+    heads = [head for head, method in polytask.TABLES["head"].items() if name in typing.cast(Any, method).kinds]
+    if heads:
+        return f"methods: {name} is a kind of task (docs/kinds.md), not a method; its heads are: {', '.join(heads)}"
     known = [*polytask.TABLES, *(method for entries in polytask.TABLES.values() for method in entries)]
     close = difflib.get_close_matches(name, known, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
-    return f"methods: there is no method or kind {name!r}{hint}; `polytask methods` lists all of them"
+    return f"methods: there is no method or table {name!r}{hint}; `polytask methods` lists all of them"
 
 
 def _list(table: str | None, origins: Mapping[tuple[str, str], str]) -> None:

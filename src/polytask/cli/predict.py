@@ -1,6 +1,6 @@
 """polytask predict: predicts with a trained run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +26,15 @@ def run(
         list[str] | None,
         typer.Option(metavar="TASK", help="The task to predict. Repeatable. Default: all tasks that fit the input."),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="A single text to predict.", show_default=False)] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(help="A text to predict. Repeat it for tasks with several texts.", show_default=False),
+    ] = None,
     text2: Annotated[str | None, typer.Option(help="The second text of a pair.", show_default=False)] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="An option, for tasks of kind choice. Repeatable.", show_default=False),
+    ] = None,
     source: Annotated[
         str | None,
         typer.Option(
@@ -85,40 +92,60 @@ def run(
 
         polytask predict runs/quickstart --input new.csv --output predicted.csv --probabilities all
     """
-    if (text is None) == (source is None):
+    if (not text) == (source is None):
         raise typer.BadParameter("pass either --text or --input")
     if (source is None) != (target is None):
         raise typer.BadParameter("--input and --output must be used together")
     if probabilities not in ("top", "all", "none"):
         raise typer.BadParameter(f"--probabilities must be top, all or none, found {probabilities!r}")
     start_cuda("auto")
-    few = text is not None
     predictor = polytask.load(
-        folder, precision=precision, few=few, abstain_below=abstain_below, trust_plugins=trust_plugins
+        folder, precision=precision, few=bool(text), abstain_below=abstain_below, trust_plugins=trust_plugins
     )
-    console = plain_console()
-    if text is not None:
-        if not text.strip() or (text2 is not None and not text2.strip()):
+    if text:
+        texts = (*text, *([] if text2 is None else [text2]))
+        if not all(one.strip() for one in texts):
             raise polytask.UserError("predict: the text is empty")
-        for (prediction,) in predictor.predict_tasks(text, text2, task).values():
-            if prediction.spans is not None:
-                console.print(mark_spans(prediction, text, probabilities), highlight=False, soft_wrap=True)
-                continue
-            console.print(format_prediction(prediction, probabilities), highlight=False, soft_wrap=True)
-            if prediction.truncated:
-                cut = f"{prediction.task}: warning: the text has {prediction.tokens:,} tokens and was truncated"
-                console.print(cut, highlight=False, soft_wrap=True)
-    else:
-        assert source is not None
-        assert target is not None
-        names = [name.strip() for name in columns.split(",")] if columns else None
-        done = polytask.predict_file(
-            predictor, task, source, target, names, probabilities=probabilities, strict=strict, force=force
-        )
-        console.print(f"{done.rows:,} {'row' if done.rows == 1 else 'rows'}: {target}", highlight=False, soft_wrap=True)
-        counts = (done.without_text, WITHOUT_TEXT), (done.truncated, TRUNCATED), (done.abstained, ABSTAINED)
-        for line in (line for count, what in counts for line in count_lines(done.rows, count, what)):
-            console.print(line, highlight=False, soft_wrap=True)
+        for prediction in predict_one(predictor, texts, option, task):
+            print_prediction(prediction, texts[0], probabilities)
+        return
+    assert source is not None
+    assert target is not None
+    names = [name.strip() for name in columns.split(",")] if columns else None
+    done = polytask.predict_file(
+        predictor, task, source, target, names, probabilities=probabilities, strict=strict, force=force
+    )
+    counts = (done.without_text, WITHOUT_TEXT), (done.truncated, TRUNCATED), (done.abstained, ABSTAINED)
+    print_plain(f"{done.rows:,} {'row' if done.rows == 1 else 'rows'}: {target}")
+    for line in (line for count, what in counts for line in count_lines(done.rows, count, what)):
+        print_plain(line)
+
+
+def print_plain(line: str | Text) -> None:
+    plain_console().print(line, highlight=False, soft_wrap=True)
+
+
+def print_prediction(prediction: "polytask.Prediction", text: str, probabilities: str) -> None:
+    """Prints one prediction; tags of words as spans that are marked in the text."""
+    if prediction.spans is not None:
+        print_plain(mark_spans(prediction, text, probabilities))
+        return
+    print_plain(format_prediction(prediction, probabilities))
+    if prediction.truncated:
+        print_plain(f"{prediction.task}: warning: the text has {prediction.tokens:,} tokens and was truncated")
+
+
+def predict_one(
+    predictor: "polytask.Predictor", texts: Sequence[str], options: Sequence[str] | None, tasks: Sequence[str] | None
+) -> "list[polytask.Prediction]":
+    """The predictions of all tasks, or of the given ones, for one example; with options, of tasks of kind choice."""
+    if not options:
+        return [prediction for (prediction,) in predictor.predict_tasks([tuple(texts)], tasks=tasks).values()]
+    specs = predictor.bundle.specs
+    tasks = [name for name in specs if specs[name].has_options] if tasks is None else tasks
+    if not tasks or len(texts) > 1 or not all(predictor.spec(name).has_options for name in tasks):
+        raise polytask.UserError("predict: --option is for one --text and tasks of kind choice")
+    return [prediction for name in tasks for prediction in predictor.predict(name, texts[0], options)]
 
 
 def mark_spans(prediction: "polytask.Prediction", text: str, probabilities: str = "top") -> Text:

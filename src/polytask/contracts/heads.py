@@ -28,9 +28,13 @@ SPACES = {
     "score": LabelSpace("score", low=1, high=5),
     "multilabel": LabelSpace("multilabel", ("a", "b", "c"), separator="|", thresholds=(0.5, 0.4, 0.6)),
     "match": LabelSpace("match"),
+    "choice": LabelSpace("choice"),
     "tokens": LabelSpace("tokens", ("O", "B-a", "I-a"), scheme="bio"),
     "text": LabelSpace("text", vocabulary=100),
 }
+OPTIONS = 4
+"""The most options of an example; every third example has one less."""
+MOST_TEXTS = 3
 STANDARDIZED = LabelSpace("score", low=1, high=5, standardized_by=(2.5, 1.0))
 WITHOUT_RANGE = LabelSpace("score", low=40, high=52, bounded=False)
 PACKER = Packer(("other", "t"), 2, 3, 32, Masker(4, 100, (0, 1, 2, 3, 4)))
@@ -60,7 +64,10 @@ def subjects(kinds: Iterable[str], method: Method) -> dict[str, Subject]:
 def part_of(head: Head, gold: Any = None) -> Part:
     """Twelve examples in the head's input format."""
     rng = np.random.default_rng(0)
-    texts = [tuple(rng.integers(5, 100, rng.integers(1, 12)) for _ in range(head.texts[-1])) for _ in range(EXAMPLES)]
+    width = 1 + OPTIONS if head.reading == "options" else min(head.texts[-1], MOST_TEXTS)
+    texts = [tuple(rng.integers(5, 100, rng.integers(1, 12)) for _ in range(width)) for _ in range(EXAMPLES)]
+    if head.reading == "options":
+        texts = [(*text[:-1], text[-1][: i % 3]) for i, text in enumerate(texts)]
     if head.mask_share is not None:
         return Part.masked("t", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts], head.mask_share)
     if head.stride is not None:  # every token is a word
@@ -81,6 +88,7 @@ def one_task(subject: Subject) -> tuple[MultiTaskModel, Stream]:
         "score": rng.random(EXAMPLES).astype(np.float32),
         "multilabel": rng.integers(0, 2, (EXAMPLES, 3)).astype(np.float32),
         "match": np.arange(2 * EXAMPLES).reshape(EXAMPLES, 2) // 3,  # some texts occur twice
+        "choice": np.stack([rng.integers(0, OPTIONS - 1, EXAMPLES), OPTIONS - (np.arange(EXAMPLES) % 3 == 0)], 1),
         "tokens": rng.integers(0, 3, (EXAMPLES, 12)),
         "text": np.zeros(EXAMPLES, np.int64),
     }[subject.labels.kind]
@@ -89,7 +97,8 @@ def one_task(subject: Subject) -> tuple[MultiTaskModel, Stream]:
 
 # --- properties -------------------------------------------------------------------------------------------------------
 def outputs_have_the_right_shape(subject: Subject) -> None:
-    """Outputs are finite and have one row per example: [B, C] for classes and multilabel, [B, W, C + 1], else [B]."""
+    """Outputs are finite and have one row per example: [B, C] for classes and multilabel, [B, W, C + 1] for tags,
+    [B, M] for options, else [B]."""
     model, stream = one_task(subject)
     outputs, kind = model(stream)["t"], subject.labels.kind
     require_finite(outputs, "outputs")
@@ -100,6 +109,8 @@ def outputs_have_the_right_shape(subject: Subject) -> None:
             wanted = (EXAMPLES, len(subject.labels.classes))
         if kind == "tokens":
             wanted = (EXAMPLES, stream.words["t"].shape[1], len(subject.labels.classes) + 1)
+        if kind == "choice":
+            wanted = (EXAMPLES, OPTIONS)
         found = tuple(outputs.shape)
         require(found == wanted, f"outputs for kind {kind} must have the shape {wanted}, found {found}")
 
@@ -156,6 +167,10 @@ def _check_prediction(prediction: Prediction, labels: LabelSpace) -> None:
         wanted = tuple(name for (name, p), threshold in chosen if p >= threshold)
         require(label == wanted, f"the classes that reach their threshold are {wanted}, found {label!r}")
         return
+    if labels.kind == "choice":
+        labels = replace(labels, classes=tuple(map(str, range(len(probabilities or ())))))
+        require(len(labels.classes) in (OPTIONS - 1, OPTIONS), f"there are 3 or 4 options, found {probabilities}")
+        require(str(prediction.index) == label, f"the index must be that of the label, found {prediction.index!r}")
     require(label in labels.classes, f"a predicted label must be one of {labels.classes}, found {label!r}")
     require(probabilities is not None, "predictions of classes must have probabilities")
     assert probabilities is not None
@@ -166,10 +181,10 @@ def _check_prediction(prediction: Prediction, labels: LabelSpace) -> None:
 
 
 class OnlyPooled:
-    """The pooled vectors of a stream, and nothing else."""
+    """The pooled vectors of a stream, whether options are given, and nothing else."""
 
     def __init__(self, encoded: Encoded) -> None:
-        self.pool = encoded.pool
+        self.pool, self.given_options = encoded.pool, encoded.given_options
 
 
 def it_declares_its_pooling(subject: Subject) -> None:

@@ -1,18 +1,21 @@
-"""Properties of kinds of labels, on the labels that a kind gives as `examples`."""
+"""Properties of kinds of labels, on labels as files write them: those that a kind of a plug-in gives as `examples`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.contracts.claims import require, require_close, require_finite
-from polytask.kinds.base import Array, Form, Kind
+from polytask.kinds.base import Array, Form, Kind, LabelReader
 from polytask.kinds.table import label_space
+from polytask.plugins.register import FORMS
 from polytask.settings import TaskSpec
-from polytask.types import LabelSpace
+from polytask.types import NO_LABEL, LabelSpace
 
 FEWEST = 6
 
@@ -37,7 +40,7 @@ class Subject:
         """The label space, what the reader says about its numbers, and the stored numbers."""
         require(len(self.written) >= FEWEST, f"`examples` must be {FEWEST} or more labels, found {len(self.written)}")
         reader = self.kind.reader(self.spec, None, self.written)
-        stored = np.array([reader.read(value) for value in self.written])
+        stored = self.stored(reader, self.written)
         return label_space(self.spec, reader.meta, 0, stored), reader.meta, stored
 
     @property
@@ -53,9 +56,25 @@ class Subject:
     def target_tensor(self) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(self.targets))
 
+    def stored(self, reader: LabelReader, values: Sequence[Any]) -> Array:
+        """The numbers of labels. The tags of words are separated by spaces; the words are one character each."""
+        if not self.kind.per_word:
+            return np.array([reader.read(value) for value in values])
+        words = [[(2 * i, 2 * i + 1) for i in range(len(value.split()))] for value in values]
+        rows = [reader.read_words(places, value) for places, value in zip(words, values, strict=True)]
+        width = max(map(len, rows))
+        return np.array([row + [NO_LABEL] * (width - len(row)) for row in rows])
+
     def outputs(self, seed: int = 0) -> Tensor:
         torch.manual_seed(seed)
-        return self.kind.squeeze(torch.randn(len(self.written), self.kind.num_outputs(self.labels)))
+        count = self.kind.num_outputs(self.labels)
+        if self.form in FORMS:
+            return self.kind.squeeze(torch.randn(len(self.written), count))
+        uninformed = self.kind.uninformed(self.target_tensor, count)  # shows which words or options there are
+        noise = torch.randn(uninformed.shape)
+        if self.kind.per_word:
+            noise = F.pad(noise[..., :-1] * uninformed[..., -1:], (0, 1))
+        return uninformed + noise
 
 
 # --- labels in files --------------------------------------------------------------------------------------------------
@@ -63,8 +82,9 @@ def labels_and_targets_are_the_same_in_two_forms(subject: Subject) -> None:
     """Labels of files and what heads learn are the same in two forms."""
     kind, (labels, meta, stored) = subject.kind, subject.read
     written = [kind.label(meta, number) for number in stored.tolist()]
-    numbers, targets = kind.numbers(written, labels.classes), kind.for_metrics(subject.targets, labels)
-    require(len(targets) == len(subject.written), "targets must have one row for each label")
+    require(len(subject.targets) == len(subject.written), "targets must have one row for each label")
+    numbers, _ = kind.compared_values(written, written, labels.classes)
+    targets, _ = kind.compared(subject.targets, subject.targets, labels)
     same = np.shape(numbers) == np.shape(targets) and np.allclose(numbers, targets, atol=1e-6)
     require(same, "`numbers` of the labels that `label` returns must be `for_metrics` of the targets")
     counts = kind.class_counts(labels, subject.targets)
@@ -74,6 +94,8 @@ def labels_and_targets_are_the_same_in_two_forms(subject: Subject) -> None:
 def targets_have_the_form(subject: Subject) -> None:
     """Targets, outputs and predicted labels have the type and the shape of the built-in kind that `form` names."""
     targets, labels, form = subject.targets, subject.labels, subject.form
+    if form not in FORMS:
+        return
     dtype = np.int64 if form == "classes" else np.float32
     require(targets.dtype == dtype, f"targets must be {np.dtype(dtype).name}, found {targets.dtype.name}")
     shape = (len(targets), len(labels.classes)) if form == "multilabel" else (len(targets),)
@@ -90,7 +112,7 @@ def a_known_label_space_gives_the_same_targets(subject: Subject) -> None:
     """Another file of the same task has the same targets for the same labels."""
     labels, _, _ = subject.read
     reader = subject.kind.reader(subject.spec, labels, ())
-    numbers = np.array([reader.read(value) for value in reversed(subject.written)])
+    numbers = subject.stored(reader, subject.written[::-1])
     targets = subject.kind.targets(labels, reader.meta, numbers)
     require(np.array_equal(targets[::-1], subject.targets), "with a known label space the targets differ")
 
@@ -99,12 +121,13 @@ def a_known_label_space_gives_the_same_targets(subject: Subject) -> None:
 def the_loss_is_the_mean_of_the_examples_losses(subject: Subject) -> None:
     """The loss is the mean of the examples' losses, and outputs that ignore the texts have a loss above 0."""
     kind, targets, outputs = subject.kind, subject.target_tensor, subject.outputs()
-    losses_B = kind.losses(outputs, targets)
+    losses_B, weights_B = kind.terms(outputs, targets)
     shape = tuple(losses_B.shape)
     require(shape == (len(targets),), f"losses must have one number per example, found the shape {shape}")
     loss = kind.loss(outputs, targets)
     require_finite(loss, "the loss")
-    require_close(losses_B.mean(), loss, "`loss` must be the mean of `losses`", atol=1e-5, rtol=1e-5)
+    mean = losses_B.sum() / weights_B.sum()
+    require_close(mean, loss, "`loss` must be the mean of `losses`", atol=1e-5, rtol=1e-5)
     uninformed = kind.uninformed(targets, kind.num_outputs(subject.labels))
     require(uninformed.shape == outputs.shape, f"`uninformed` must have the shape {tuple(outputs.shape)}")
     require(kind.loss(uninformed, targets) > 0, "the loss of outputs that ignore the texts must be above 0")
@@ -151,18 +174,22 @@ def decoded_predictions_are_the_predicted_numbers(subject: Subject) -> None:
     """Decoded predictions are the predicted numbers, with a probability for every class if there are classes."""
     kind, labels, outputs = subject.kind, subject.labels, subject.outputs()
     decoded = kind.decode(outputs, labels)
-    numbers = kind.numbers([label for label, _ in decoded], labels.classes)
-    predicted = kind.for_metrics(kind.predicted(outputs, labels), labels)
+    written, numbers_N = [label for label, _ in decoded], kind.predicted(outputs, labels)
+    numbers, _ = kind.compared_values(written, written, labels.classes)
+    predicted, _ = kind.compared(numbers_N, numbers_N, labels)
     require(np.allclose(numbers, predicted, atol=1e-5), "decode and predicted do not agree")
     has_none = kind.probabilities(outputs, labels) is None
     for _, probabilities in decoded:
         require((probabilities is None) == has_none, "decode and probabilities do not agree on whether there are any")
         if probabilities is not None:
-            require(tuple(probabilities) == labels.classes, "decode must return a probability for every class")
+            names = labels.classes or tuple(map(str, range(len(probabilities))))  # options have their indices as names
+            require(tuple(probabilities) == names, "decode must return a probability for every class")
 
 
 def neighbours_with_one_label_predict_it(subject: Subject) -> None:
     """Training rows that all have one label vote for it."""
+    if subject.form not in FORMS:  # there is no prediction of tags or options from neighbours
+        return
     near = np.repeat(subject.targets[:, None], 4, axis=1)
     predicted, _ = subject.kind.vote(near, np.ones((len(near), 4)), subject.labels)
     require(np.allclose(predicted, subject.targets, atol=1e-5), "vote of neighbours with one label predicts another")

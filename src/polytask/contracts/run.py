@@ -97,9 +97,9 @@ def _options(methods: Iterable[Registered], settings: Iterable[str]) -> dict[str
         if not equals or not dot:
             raise UserError(f"{where}: must be NAME.OPTION=VALUE, as in {next(iter(known))}.size=8")
         if name not in known:
-            raise UserError(unknown(where, name, known, "method of the plug-in"))
+            raise UserError(unknown(where, name, known, "method", " in the plug-in"))
         kinds = {one.name: one.kind for one in options_of(known[name].method)}
         if option not in kinds:
-            raise UserError(unknown(where, option, kinds, f"option of {name}"))
+            raise UserError(unknown(where, option, kinds, "option", f" of {name}"))
         chosen.setdefault(name, {})[option] = convert(load_yaml(text, where), kinds[option], where)
     return chosen

@@ -147,7 +147,7 @@ def _record(content: Mapping[str, Any], kind: Any, where: str) -> Any:
 def mapping(value: Any, where: str) -> Mapping[str, Any]:
     """Returns the value if it is a mapping; raises a UserError otherwise."""
     if not isinstance(value, Mapping):
-        raise UserError(f"{where}: must be a mapping (FIELD: VALUE), found {value!r}")
+        raise UserError(f"{where}: must be a mapping (FIELD: VALUE), found {' '.join(repr(value).split()):.80}")
     return value
 
 

@@ -18,7 +18,6 @@ from polytask.kinds.table import KINDS, kind_of
 from polytask.model import MultiTaskModel
 from polytask.modes import eval_mode
 from polytask.settings import TaskSpec
-from polytask.stream import Encoded
 from polytask.text.packing import InputFormat, Packer
 from polytask.text.texts import texts_of
 from polytask.types import EvalReport, LabelSpace, MetricValue, TaskScore, TokenizedExamples
@@ -40,8 +39,9 @@ def untrained_baseline(
     """Scores a method that trains nothing on dev, by the task's primary metric.
 
     Scores of pairs in a range are predicted by the cosine of the two texts' mean vectors, by which pairs of kind match
-    are ranked too. Everything else is predicted by the labels of the nearest training rows, weighted by their cosine
-    (of mean vectors; for pairs, of `[|u - v|; u * v]`).
+    are ranked too; of several options, the one with the highest cosine with the text is predicted. Everything else is
+    predicted by the labels of the nearest training rows, weighted by their cosine (of mean vectors; for pairs, of
+    `[|u - v|; u * v]`; of more texts, of all their vectors).
     """
     dev, metric = splits["dev"], primary_of(spec)
     rows = _sample(len(dev), spec.name, "dev")
@@ -54,6 +54,9 @@ def untrained_baseline(
         u_ND, v_ND = dev_ND.unbind(1)
         predicted = (u_ND * v_ND).sum(1).clamp(0, 1).numpy()
         what = "the cosine of the two texts, untrained encoder"
+    elif spec.kind == "choice":
+        predicted, shares = _nearest_option(dev_ND, gold[:, 1])
+        what = "the option nearest to the text, untrained encoder"
     else:
         train = splits["train"]
         train_rows = _sample(len(train), spec.name, "train")
@@ -82,16 +85,18 @@ def _vectors(
     packer: Packer,
     bf16: bool,
 ) -> Tensor:
-    """Returns unit vectors [N, D], or [N, 2, D] for pairs: the mean of the encoder's last hidden states per text."""
+    """Returns unit vectors [N, D], or [N, W, D] for several texts: the mean of the last hidden states of each text."""
     texts = texts_of(split, rows)
+    width = texts.lengths_NW.shape[1]
     vectors, order = [], []
     with eval_mode(model):
-        for batch in model.batches(spec.name, texts, packer, InputFormat("separate")):
+        form = InputFormat("separate", windows=model.head(spec.name).windows)
+        for batch in model.batches(spec.name, texts, packer, form):
             with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
                 hidden_TD = model.encode(batch.stream)
-            encoded = Encoded(hidden_TD, batch.stream.layout, model.tasks.index(spec.name), model.encoder.pool)
+            encoded = model.encoded(spec.name, spec.name, hidden_TD, batch.stream)
             pooled = torch.nn.functional.normalize(encoded.pool("mean").float(), dim=-1)
-            vectors.append(pooled.unflatten(0, (-1, 2)) if spec.is_pair else pooled)
+            vectors.append(pooled.unflatten(0, (-1, width)) if width > 1 else pooled)
             order.append(batch.indices)
     return torch.cat(vectors).cpu()[torch.from_numpy(np.argsort(np.concatenate(order)))]
 
@@ -99,8 +104,18 @@ def _vectors(
 def _joined(vectors: Tensor) -> Tensor:
     if vectors.ndim == 2:
         return vectors
+    if vectors.shape[1] > 2:
+        return torch.nn.functional.normalize(vectors.flatten(1), dim=1)
     u_ND, v_ND = vectors.unbind(1)
     return torch.nn.functional.normalize(torch.cat([(u_ND - v_ND).abs(), u_ND * v_ND], dim=1), dim=1)
+
+
+def _nearest_option(vectors_NWD: Tensor, counts_N: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Returns the options whose vectors are nearest to those of the texts, and the softmax of all cosines."""
+    cosines_NM = torch.einsum("nd,nmd->nm", vectors_NWD[:, 0], vectors_NWD[:, 1:]).double()
+    missing_NM = torch.arange(cosines_NM.shape[1]) >= torch.from_numpy(counts_N)[:, None]
+    cosines_NM = cosines_NM.masked_fill(missing_NM, -torch.inf)
+    return cosines_NM.argmax(1).numpy(), cosines_NM.softmax(1).numpy()
 
 
 def _vote(

@@ -4,26 +4,25 @@ Confidence is the probability of the predicted class. Knows arrays of outputs an
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from polytask import seeds
 from polytask.evaluation.metrics import CALIBRATION_BINS, chosen_metric, confidence_gaps
 from polytask.evaluation.scoring import Predictions
+from polytask.kinds.base import ClassScores
 from polytask.kinds.schemes import find_spans
+from polytask.kinds.table import KINDS
 from polytask.kinds.tokens import span_probabilities
-from polytask.types import NO_LABEL, LabelKind, LabelSpace
+from polytask.types import LabelSpace
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Json = dict[str, Any]
 
-KINDS: tuple[LabelKind, ...] = ("classes", "yes_no", "tokens")
-"""The kinds of labels whose probabilities sum to 1 over the classes. Of tags of words, each word is a row here."""
 LOWEST, HIGHEST = 0.05, 20.0
 """A higher temperature is replaced by HIGHEST, with which all classes are about equally probable; no temperature below
 LOWEST is used, because too few rows are wrong to determine one."""
@@ -36,25 +35,9 @@ NEWTON_STEPS = 100
 
 
 # --- the temperature --------------------------------------------------------------------------------------------------
-class Scores(NamedTuple):
-    """The outputs and labels of rows; N is the number of rows or, for tags of words, of words with a label."""
-
-    scores_NC: Floats
-    """Their softmax is the probability of each class; those of yes and no are 0 and the logit."""
-    gold_N: Labels
-    example_N: Labels
-    """The example of each row: the text of each word."""
-
-
-def class_scores(outputs: Tensor, gold: Sequence[Any] | NDArray[Any], labels: LabelSpace) -> Scores:
-    """Returns the scores and labels of all rows."""
-    scores, numbers = outputs.double(), np.asarray(gold).astype(np.int64)
-    if labels.kind == "tokens":
-        examples, words = np.nonzero(numbers[:, : outputs.shape[1]] != NO_LABEL)
-        return Scores(scores[examples, words, :-1].numpy(), numbers[examples, words], examples)
-    if labels.kind == "yes_no":
-        scores = torch.stack((torch.zeros_like(scores), scores), -1)
-    return Scores(scores.numpy(), numbers, np.arange(len(numbers)))
+def class_scores(outputs: Tensor, gold: Sequence[Any] | NDArray[Any], labels: LabelSpace) -> ClassScores:
+    """Returns the scores and labels of all rows; of tags of words, each word is a row."""
+    return KINDS[labels.kind].class_scores(outputs, np.asarray(gold))
 
 
 def softmax(scores_NC: Floats, temperature: float = 1.0) -> Floats:
@@ -172,7 +155,7 @@ def _chosen(confidence_N: Floats, right_N: NDArray[np.bool_], threshold: float) 
     return {"threshold": threshold, "coverage": float(kept_N.sum() / max(len(kept_N), 1)), "accuracy": accuracy}
 
 
-def sure_spans(rows: Scores, probabilities_NC: Floats, labels: LabelSpace) -> tuple[Floats, NDArray[np.bool_]]:
+def sure_spans(rows: ClassScores, probabilities_NC: Floats, labels: LabelSpace) -> tuple[Floats, NDArray[np.bool_]]:
     """Returns, for tags of words, the probability of every predicted span, and whether it is a true one."""
     assert labels.scheme is not None
     confidence, right = list[float](), list[bool]()
@@ -210,7 +193,7 @@ def calibrate(
         problem = None if temperature is not None else "the dev rows do not determine one"
     after_NC = before_NC if temperature is None else cross_fitted(scores_NC, gold_N, name, example_N)
     sure = after_NC.max(1), before_NC.argmax(1) == gold_N
-    if labels.kind == "tokens":
+    if KINDS[labels.kind].per_word:
         sure = sure_spans(rows, after_NC, labels)
     return {
         "temperature": temperature or 1.0,

@@ -95,12 +95,23 @@ def with_places(
 
 
 def _prediction_line(example: Example, prediction: Prediction) -> str:
-    """The JSON object with the row and its prediction, as json.dumps writes it, but faster."""
+    """The JSON object with the row and its prediction, as json.dumps writes it, but faster.
+
+    The text of a row with options is followed by the options, and there are the indices of the true and the predicted
+    option too.
+    """
+    options = ""
+    if prediction.index is not None:
+        prediction = prediction.with_options(example.texts[1:])
+        own = None if example.label is None else example.texts.index(str(example.label), 1) - 1
+        options = f', "label_index": {_to_json(own)}, "index": {prediction.index}'
     texts = ", ".join([_to_json(text) for text in example.texts])
     line = f'{{"row": {example.row}, "text": [{texts}], "label": {_to_json(example.label)}, '
-    measured = ""
+    measured = options
     if prediction.tokens is not None:
-        measured = f', "tokens": {prediction.tokens}, "truncated": {_to_json(prediction.truncated)}'
+        measured += f', "tokens": {prediction.tokens}, "truncated": {_to_json(prediction.truncated)}'
+    if prediction.windows > 1:
+        measured += f', "windows": {prediction.windows}'
     if prediction.abstained:
         measured += ', "abstained": true'
     if prediction.rank is not None:

@@ -265,6 +265,20 @@ def _mean_of_rows(row_values: Callable[[Array, Array], Floats]) -> Callable[[Arr
     return lambda gold, predicted: np.asarray(row_values(gold, predicted).mean(-1))
 
 
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def _is_right(gold: Array, predicted: Array) -> Floats:
+    return np.asarray(gold == predicted, np.float64)
+
+
+def _reciprocal_ranks(gold: Array, probabilities_NM: Array) -> tuple[Array, Array]:
+    """Returns 1 / rank of each row's right option as the second array; of equally probable options, the mean rank."""
+    own_N1 = probabilities_NM[np.arange(len(gold)), gold][:, None]
+    higher_N, equal_N = (probabilities_NM > own_N1).sum(1), (probabilities_NM == own_N1).sum(1)
+    return gold, 1 / (higher_N + (equal_N + 1) / 2)
+
+
 # --- ranks of pairs ---------------------------------------------------------------------------------------------------
 
 
@@ -285,6 +299,7 @@ def _mean_over_pairs(name: str, row_values: Callable[[Array, Array], Floats]) ->
 
 _CLASSES: tuple[LabelKind, ...] = ("classes", "yes_no")
 _SETS: tuple[LabelKind, ...] = ("multilabel",)
+_OPTIONS: tuple[LabelKind, ...] = ("choice",)
 
 
 def _average_precision(name: str, function: Callable[[Array, Array], Floats], columns: Columns) -> Metric:
@@ -293,6 +308,7 @@ def _average_precision(name: str, function: Callable[[Array, Array], Floats], co
 
 METRICS: tuple[Metric, ...] = (
     Metric("accuracy", _over_margins(_accuracy), True, ("classes", "yes_no"), _accuracy),
+    Metric("accuracy", _mean_of_rows(_is_right), True, _OPTIONS, row_values=_is_right),
     Metric("f1", _over_margins(_f1_yes), True, ("yes_no",), _f1_yes),
     Metric("f1", _over_margins(_f1_macro), True, ("classes",), _f1_macro),
     Metric("matthews", _over_margins(_matthews), True, ("classes", "yes_no"), _matthews),
@@ -301,8 +317,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("perplexity", _perplexity, False, ("text",), scale=intervals.LOG),
     Metric("f1_weighted", _over_margins(_f1_weighted), True, _CLASSES, _f1_weighted),
     Metric("auc", _auc, True, _CLASSES, columns=_against_rest, influence=_auc_influence, scale=intervals.LOG_ODDS),
-    Metric("log_loss", _mean_of_second, False, _CLASSES, columns=_log_losses, scale=intervals.LOG),
-    Metric("calibration_error", _calibration_error, False, _CLASSES, columns=confidence_gaps),
+    Metric("mrr", _mean_of_second, True, _OPTIONS, columns=_reciprocal_ranks, scale=intervals.LOG_ODDS),
+    Metric("log_loss", _mean_of_second, False, (*_CLASSES, *_OPTIONS), columns=_log_losses, scale=intervals.LOG),
+    Metric("calibration_error", _calibration_error, False, (*_CLASSES, *_OPTIONS), columns=confidence_gaps),
     Metric("mae", _mae, False, ("score",), scale=intervals.LOG),
     Metric("rmse", _rmse, False, ("score",), scale=intervals.LOG),
     Metric("r2", _r2, True, ("score",), scale=intervals.LOG_BELOW_ONE),
@@ -364,5 +381,5 @@ def chosen_metric(
     """Returns the metric that a recipe chooses among those of the kind and its own, or the kind's default."""
     metrics = {entry.name: entry for entry in (*all_metrics_for(kind), *own)}
     if metric is not None and metric not in metrics:
-        raise UserError(unknown(where, metric, metrics, f"metric for labels of kind {kind}"))
+        raise UserError(unknown(where, metric, metrics, "metric", f" for kind {kind}"))
     return metrics[metric or primary_metric(kind, scheme)]

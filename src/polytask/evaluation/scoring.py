@@ -151,6 +151,8 @@ class _Split:
             other = columns[0], columns[1].max() - columns[1]  # the classes in the opposite order
         elif metric.columns is None and self.labels.kind == "score":
             other = columns[0], np.roll(columns[1], len(columns[0]) // 2)  # unrelated true and predicted scores
+        elif metric.name == "mrr" and self.data.probabilities is not None:
+            other = columns[0], np.full_like(columns[1], 1 / self.data.probabilities.shape[1])  # the last rank
         return intervals.by_jackknife(metric.function, columns, metric.scale, other, self.seed)
 
     def _row_ends(self, metric: Metric, values_N: Array) -> Ends:

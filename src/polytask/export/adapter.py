@@ -22,8 +22,9 @@ from polytask.disk.writable import writing
 from polytask.kinds.table import KINDS
 from polytask.pretrained.header import FLOATS, check_finite, read_header
 from polytask.pretrained.weights import fingerprints
-from polytask.runs.bundle import Bundle, Method, TaskEntry, load_bundle, no_model, task_tensors
+from polytask.runs.bundle import Bundle, load_bundle, no_model, task_tensors
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
+from polytask.runs.tasks_file import Method, TaskEntry
 from polytask.settings import MaxLength, Truncate
 from polytask.text.tokenizer import TextTokenizer
 from polytask.types import UserError, unknown

@@ -22,8 +22,9 @@ from polytask.plugins.files import Plugin, read_copies, read_plugins, using_plug
 from polytask.pretrained.find import find_encoder
 from polytask.pretrained.weights import fingerprints, load_encoder
 from polytask.recipe.records import check_task_name
-from polytask.runs.bundle import SPARE, Bundle, no_model, read_tasks, save_bundle, task_tensors
+from polytask.runs.bundle import SPARE, Bundle, no_model, save_bundle, task_tensors
 from polytask.runs.folder import RunFolder, find_model
+from polytask.runs.tasks_file import read_tasks
 from polytask.settings import MethodChoice, Truncate
 from polytask.text.packing import Packer
 from polytask.text.tokenizer import TextTokenizer

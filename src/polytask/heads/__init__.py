@@ -2,6 +2,7 @@
 
 from polytask.heads.base import Head
 from polytask.heads.bi import BiHead
+from polytask.heads.choice import ChoiceHead
 from polytask.heads.cosine import CosineHead
 from polytask.heads.cross import CrossHead
 from polytask.heads.joint import JointHead
@@ -13,6 +14,7 @@ from polytask.heads.tags import TagsHead
 
 HEADS: dict[str, type[Head]] = {
     "bi": BiHead,
+    "choice": ChoiceHead,
     "cosine": CosineHead,
     "cross": CrossHead,
     "joint": JointHead,

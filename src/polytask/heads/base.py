@@ -13,17 +13,19 @@ from torch import Tensor, nn
 
 from polytask.kinds.base import Kind
 from polytask.kinds.table import kind_of
+from polytask.settings import Windows
 from polytask.stream import Encoded, Pooling, Reading
 from polytask.types import LabelKind, LabelSpace, Prediction, UserError
 
 
 class Head(nn.Module, ABC):
-    """Maps the encoder's output to [B, C] class scores or logits, [B] logits of yes, or [B] scaled scores."""
+    """Maps the encoder's output to [B, C] class scores or logits, [B] logits of yes, [B] scaled scores, or [B, M]
+    scores of options."""
 
     reading: ClassVar[Reading] = "joined"
-    """The sequences of a pair that are encoded."""
+    """The sequences of several texts that are encoded."""
     texts: ClassVar[tuple[int, ...]] = (1, 2)
-    """How many texts an example may have."""
+    """How many texts an example may have, without options."""
     kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "score", "multilabel")
     """The kinds of label it supports."""
     needs_range: ClassVar[bool] = False
@@ -39,6 +41,9 @@ class Head(nn.Module, ABC):
     """The share of an example's tokens that is masked before it is encoded; None: no masking."""
     stride: int | None = None
     """For heads with an output for each word: see `text.packing.InputFormat.stride`. None: one output per example."""
+
+    windows: Windows | None = None
+    """How the task's long texts are cut into windows (its `windows` in the recipe); None: they are truncated."""
 
     def __init__(self, task: str, labels: LabelSpace) -> None:
         super().__init__()

@@ -17,10 +17,11 @@ def shape_of(stream: Stream) -> tuple[Any, ...]:
     layout = stream.layout
     shapes = tuple((tuple(t.shape), t.dtype) for t in tensors_of(stream))
     named = tuple(stream.labels), tuple(stream.teacher_outputs), tuple(stream.words)
-    return shapes, named, layout.sequence_ranges, layout.token_ranges, layout.length_bound
+    return shapes, named, layout.sequence_ranges, layout.token_ranges, layout.length_bound, layout.options
 
 
 def tensors_of(stream: Stream) -> list[Tensor]:
+    assert not stream.windows, "steps with windows are not captured"
     own = [stream.token_ids_T, stream.position_ids_T, stream.segment_ids_T, stream.layout.cu_seqlens_S1]
     tags = [] if stream.tag_ids_T is None else [stream.tag_ids_T]
     return [*own, *tags, *stream.labels.values(), *stream.teacher_outputs.values(), *stream.words.values()]

@@ -7,7 +7,7 @@ is what heads and metrics take: a number per row, or a row of numbers. Knows arr
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,16 @@ Array = npt.NDArray[Any]
 Meta = Mapping[str, Any]
 """What a reader says about its numbers (`LabelReader.meta`), as a store of tokens keeps it."""
 Form = Literal["kl", "cross_entropy"]
+
+
+class ClassScores(NamedTuple):
+    """The scores and labels of N rows: of examples or, for tags of words, of words with a label."""
+
+    scores_NC: npt.NDArray[np.float64]
+    """Their softmax is the probability of each class or option; those of no and yes are 0 and the logit."""
+    gold_N: npt.NDArray[np.int64]
+    example_N: npt.NDArray[np.int64]
+    """The example of each row: the text of each word."""
 
 
 class LabelReader(ABC):
@@ -77,6 +87,10 @@ class Kind(ABC):
     """Whether the rows of its files have labels."""
     has_predictions: ClassVar[bool] = True
     """Whether it has predictions, which can be written, scored and compared."""
+    has_confidence: ClassVar[bool] = False
+    """Whether a prediction is one class with a probability (for tags, one for each word), and the probabilities of all
+    classes sum to 1: a temperature then calibrates them, and the model may abstain. (`settings.ABSTAINING` has the same
+    kinds, but needs no torch.)"""
     compared_field: ClassVar[str] = "prediction"
     """What metrics compare with the labels: a field of a file of predictions."""
     stored_type: ClassVar[Literal["int", "float"]] = "int"
@@ -115,6 +129,15 @@ class Kind(ABC):
     @abstractmethod
     def label(self, meta: Meta, stored: int | float) -> Label:
         """Converts a stored number to the label as files write it."""
+
+    def label_of(self, meta: Meta, stored: int | float, texts: Sequence[str]) -> Label:
+        """Converts the stored number of a row with these texts to the label as files write it."""
+        return self.label(meta, stored)
+
+    def recorded(self, lines: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> tuple[Array, Array]:
+        """Returns the true and the predicted labels of the lines of a file of predictions, as metrics take them."""
+        gold, predicted = ([line[name] for line in lines] for name in ("label", self.compared_field))
+        return self.compared_values(gold, predicted, classes)
 
     def numbers(self, values: Sequence[Any], classes: Sequence[str]) -> Array:
         """Converts labels or predictions of a file of predictions to what metrics take."""
@@ -179,6 +202,11 @@ class Kind(ABC):
     def probabilities(self, outputs: Tensor, labels: LabelSpace) -> Array | None:
         """Returns the probability of every class [N, C] in float64; None for kinds without classes."""
         return None
+
+    def class_scores(self, outputs: Tensor, targets: Array) -> ClassScores:
+        """Returns the scores and labels of all rows, for kinds that have a confidence."""
+        numbers_N = targets.astype(np.int64)
+        return ClassScores(outputs.double().numpy(), numbers_N, np.arange(len(numbers_N)))
 
     def tuned(self, spec: TaskSpec, labels: LabelSpace, outputs: Tensor, targets: Array) -> LabelSpace:
         """Returns the label space with what is chosen after training, from the best weights' outputs on dev."""

@@ -130,7 +130,7 @@ def split_names(value: object, separator: str) -> list[str]:
     if isinstance(value, list | tuple):
         items = value
     elif isinstance(value, str):
-        items = _parsed(value) if is_list(value) else value.split(separator)
+        items = parsed_list(value) if is_list(value) else value.split(separator)
     else:
         items = [] if is_empty(value) else [value]
     return list(dict.fromkeys(class_name(plain_value(item)) for item in items if not is_empty(item)))
@@ -140,7 +140,7 @@ def is_list(text: str) -> bool:
     return text.strip().startswith("[") and text.strip().endswith("]")
 
 
-def _parsed(text: str) -> list[object]:
+def parsed_list(text: str) -> list[object]:
     """Returns a JSON list, or a list as Python prints it, which is what pandas writes into a csv file."""
     try:
         parsed = json.loads(text)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from polytask.kinds.base import Array, Kind, Meta
+from polytask.kinds.choice import Choice
 from polytask.kinds.classes import Classes
 from polytask.kinds.match import Match
 from polytask.kinds.multilabel import MultiLabel
@@ -13,7 +14,7 @@ from polytask.kinds.yes_no import YesNo
 from polytask.settings import TaskSpec
 from polytask.types import LabelKind, LabelSpace
 
-_ALL: tuple[Kind, ...] = (Classes(), YesNo(), Score(), MultiLabel(), Tokens(), Match(), PlainText())
+_ALL: tuple[Kind, ...] = (Classes(), YesNo(), Score(), MultiLabel(), Tokens(), Match(), Choice(), PlainText())
 KINDS: dict[LabelKind, Kind] = {kind.name: kind for kind in _ALL}
 
 

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polytask.kinds.base import Array, Form, Kind, LabelReader, Meta
+from polytask.kinds.base import Array, ClassScores, Form, Kind, LabelReader, Meta
 from polytask.kinds.names import ClassNumbers, LabelProblem, check_number_of_classes, is_empty, sorted_classes
 from polytask.kinds.schemes import (
     WORDS,
@@ -43,6 +43,7 @@ class Tokens(Kind):
 
     name = "tokens"
     per_word = True
+    has_confidence = True
 
     # --- labels in files ----------------------------------------------------------------------------------------------
     def reader(self, spec: TaskSpec, known: LabelSpace | None = None, values: Iterable[object] = ()) -> LabelReader:
@@ -138,6 +139,12 @@ class Tokens(Kind):
         for numbers_W, tags in zip(numbers_NW, _named(numbers_NW, labels.classes), strict=True):
             numbers_W[: len(tags)] = [index[tag] for tag in repaired(tags, labels.scheme)]
         return numbers_NW
+
+    def class_scores(self, outputs: Tensor, targets: Array) -> ClassScores:
+        """Returns those of the words with a label."""
+        examples, words = np.nonzero(targets[:, : outputs.shape[1]] != NO_LABEL)
+        gold = targets[examples, words].astype(np.int64)
+        return ClassScores(outputs.double()[examples, words, :-1].numpy(), gold, examples)
 
     def for_metrics(self, targets: Array, labels: LabelSpace) -> Array:
         raise AssertionError("metrics of tags need the true and the predicted tags together: see `compared`")

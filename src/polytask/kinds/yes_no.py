@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polytask.kinds.base import Array, Form, Kind, LabelReader, Meta
+from polytask.kinds.base import Array, ClassScores, Form, Kind, LabelReader, Meta
 from polytask.kinds.classes import Classes, most_probable
 from polytask.kinds.names import class_name, plain_value, yes_or_no
 from polytask.settings import TaskSpec
@@ -18,6 +18,7 @@ class YesNo(Kind):
     """Two fixed classes, no and yes. A stored label and a target are 0 or 1."""
 
     name = "yes_no"
+    has_confidence = True
 
     def reader(self, spec: TaskSpec, known: LabelSpace | None = None, values: Iterable[object] = ()) -> LabelReader:
         return _Reader()
@@ -64,6 +65,9 @@ class YesNo(Kind):
 
     def probabilities(self, outputs: Tensor, labels: LabelSpace) -> Array | None:
         return torch.stack((-outputs, outputs), -1).double().sigmoid().numpy()
+
+    def class_scores(self, outputs: Tensor, targets: Array) -> ClassScores:
+        return super().class_scores(torch.stack((torch.zeros_like(outputs), outputs), -1), targets)
 
     def vote(self, near_NK: Array, weights_NK: Array, labels: LabelSpace) -> tuple[Array, Array | None]:
         return Classes().vote(near_NK, weights_NK, labels)

@@ -5,16 +5,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from polytask.kinds.options import MOST_OPTIONS
 from polytask.methods import KIND, find_method
 from polytask.recipe.records import SELECT_WORDS, Recipe
 from polytask.recipe.sharing import check_shared_rows
-from polytask.settings import ABSTAINING, AddSettings, TaskSpec, TrainSettings
+from polytask.settings import ABSTAINING, MOST_TEXTS, AddSettings, MethodChoice, TaskSpec, TrainSettings, Windows
 from polytask.types import KINDS_WITHOUT_LABEL, LabelKind, UserError, unknown
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 REQUIRED = {
-    "kind": "classes, yes_no, score, multilabel, tokens, match or text",
-    "text": "the name of the column with the text, or of two columns",
+    "kind": "classes, yes_no, score, multilabel, tokens, match, choice or text",
+    "text": "the name of the column with the text, or a list of columns",
     "label": "the name of the column with the labels",
     "train": "the file with the training rows",
     "dev": "the file with the dev rows",
@@ -85,6 +86,8 @@ def check_recipe(recipe: Recipe, where: str) -> None:
                 f"{where}: tasks.{name}.unlabelled: needs a teacher, which labels the rows; set `teachers.{name}` to "
                 "the folder of a finished run"
             )
+        if spec.windows is not None:
+            _check_windows(spec, spec.windows, recipe.max_length, f"{where}: tasks.{name}.windows")
         if spec.tags and recipe.word_tags is not None:
             raise UserError(
                 f"{where}: tasks.{name}.tags: must be left out with word_tags.tagger, which tags all texts; found "
@@ -127,8 +130,9 @@ def _check_train(recipe: Recipe, where: str) -> None:
 
 
 def _check_task(task: TaskSpec, where: str) -> None:
-    if len(task.text) not in (1, 2):
-        raise UserError(f"{where}.text: must be one column, or two for a pair; found {len(task.text)}")
+    if not 1 <= len(task.text) <= MOST_TEXTS:
+        raise UserError(f"{where}.text: must be one column, or a list of up to {MOST_TEXTS}; found {len(task.text)}")
+    _check_options(task, where)
     if len(task.tags) not in (0, len(task.text)):
         raise UserError(
             f"{where}.tags: must be one column for each text column ({len(task.text)}), found {list(task.tags)}"
@@ -136,6 +140,10 @@ def _check_task(task: TaskSpec, where: str) -> None:
     if task.kind in KINDS_WITHOUT_LABEL:
         _check_without_label(task, where)
     _check_words(task, where)
+    if task.range is not None and task.kind in ("classes", "yes_no", "multilabel", "choice"):
+        raise UserError(
+            f"{where}.range: must be left out for kind {task.kind}, found {list(task.range)}; only scores have a range"
+        )
     if task.kind == "score":
         if task.range is not None and not task.range[0] < task.range[1]:
             raise UserError(f"{where}.range: the first value must be lower than the second, found {list(task.range)}")
@@ -148,7 +156,7 @@ def _check_task(task: TaskSpec, where: str) -> None:
         if not task.classes or len(set(task.classes)) < len(task.classes):
             raise UserError(f"{where}.classes: must be different classes of spans, or tags; found {list(task.classes)}")
     elif task.classes is not None and (
-        task.kind in ("yes_no", "score", "text") or len(set(task.classes)) < max(2, len(task.classes))
+        task.kind in ("yes_no", "score", "choice", "text") or len(set(task.classes)) < max(2, len(task.classes))
     ):
         raise UserError(
             f"{where}.classes: must be two or more different names, for kinds classes and multilabel only; found "
@@ -169,6 +177,29 @@ def _check_task(task: TaskSpec, where: str) -> None:
             )
 
 
+def _check_options(task: TaskSpec, where: str) -> None:
+    if task.kind != "choice":
+        if task.options is not None:
+            raise UserError(f"{where}.options: must be left out for kind {task.kind}, found {task.options!r}")
+        return
+    columns = task.option_columns
+    if task.options is None or (not isinstance(task.options, str) and len(columns) < 2):
+        raise UserError(
+            f"{where}.options: must be the column with lists of options, or a list of two or more columns; found "
+            f"{task.options!r}"
+        )
+    if len(set(task.input_columns)) < len(task.input_columns) or len(columns) > MOST_OPTIONS:
+        raise UserError(
+            f"{where}.options: must be at most {MOST_OPTIONS} different columns, without that of the text; found "
+            f"{list(columns)!r:.200}"
+        )
+    if len(task.text) > 1:
+        raise UserError(f"{where}.text: must be one column for kind choice, found {list(task.text)}")
+    for name in ("tags", "loss"):
+        if (value := getattr(task, name)) not in (None, ()):
+            raise UserError(f"{where}.{name}: must be left out for kind choice, found {_shown(value)}")
+
+
 def _check_words(task: TaskSpec, where: str) -> None:
     if task.kind != "tokens":
         if task.scheme is not None:
@@ -178,13 +209,13 @@ def _check_words(task: TaskSpec, where: str) -> None:
                 f"{where}.format: conll files have words with tags, for kind tokens; found kind {task.kind}"
             )
         return
-    if task.is_pair:
+    if len(task.text) > 1:
         raise UserError(f"{where}.text: must be one column for kind tokens, found {len(task.text)}")
     if not isinstance(task.label, str):
         raise UserError(f"{where}.label: must be one column for kind tokens, found {list(task.label or ())}")
     for name, why in NOT_FOR_WORDS.items():
         if (value := getattr(task, name)) not in (None, ()):
-            raise UserError(f"{where}.{name}: must be left out for kind tokens: {why}; found {value!r}")
+            raise UserError(f"{where}.{name}: must be left out for kind tokens: {why}; found {_shown(value)}")
 
 
 def _check_labels(task: TaskSpec, where: str) -> None:
@@ -204,17 +235,36 @@ def _check_labels(task: TaskSpec, where: str) -> None:
             raise UserError(f"{where}.{name}: must be left out for kind {task.kind}, found {value!r}")
 
 
+def _check_windows(task: TaskSpec, windows: Windows, max_length: int, where: str) -> None:
+    if task.kind == "text":
+        raise UserError(f"{where}: must be left out for kind text, which has no output for a whole text")
+    if task.kind == "tokens":
+        raise UserError(
+            f"{where}: must be left out for kind tokens, which always reads long texts in windows; set "
+            "`head: {name: tags, stride: 64}` to choose their stride"
+        )
+    if windows.stride is not None and windows.stride > max_length - 2:
+        raise UserError(
+            f"{where}.stride: must be at most {max_length - 2} (max_length without the two special tokens), or the "
+            f"tokens between two windows would be left out; found {windows.stride}"
+        )
+
+
 def _check_add(add: AddSettings, where: str) -> None:
     if add.distill and add.guarantee == "frozen":
         raise UserError(f"{where}.distill: needs `guarantee: measured`: with a frozen encoder nothing is forgotten")
 
 
 def _check_without_label(task: TaskSpec, where: str) -> None:
-    if task.is_pair != (task.kind == "match"):
+    if len(task.text) != (2 if task.kind == "match" else 1):
         columns = "two columns" if task.kind == "match" else "one column"
         raise UserError(f"{where}.text: must be {columns} for kind {task.kind}, found {len(task.text)}")
     for name in ("label", "range", "loss", "metrics", "unlabelled"):
         if (value := getattr(task, name)) not in (None, ()):
             raise UserError(
-                f"{where}.{name}: must be left out for kind {task.kind}, which has no labels; found {value!r}"
+                f"{where}.{name}: must be left out for kind {task.kind}, which has no labels; found {_shown(value)}"
             )
+
+
+def _shown(value: object) -> str:
+    return value.name if isinstance(value, MethodChoice) else repr(list(value) if isinstance(value, tuple) else value)

@@ -15,7 +15,7 @@ from polytask.tasks.sources.source import BrokenRow, no_column
 from polytask.tasks.splitting import choose_dev, classes_of_words, sets_of, without_new_classes
 from polytask.types import UserError
 
-COLUMN_FIELDS = ("text", "label", "tags")
+COLUMN_FIELDS = ("text", "options", "label", "tags")
 """The fields of a task that name columns: these are what is kept of a row."""
 MOST_SHOWN = 20
 """Empty values that an error lists."""
@@ -69,7 +69,7 @@ def _with_files(name: str, task: Any, where: str, sharing: Sequence[Any]) -> Any
         if content.get(field) is not None:
             raise UserError(f"{where}.{field}: must be left out for data in memory, found {content[field]!r}")
     for field in given:
-        columns = _columns(sharing, COLUMN_FIELDS if field != "unlabelled" else ("text", "tags"))
+        columns = _columns(sharing, COLUMN_FIELDS if field != "unlabelled" else ("text", "options", "tags"))
         file = f"{content.get('share_rows') or name}-{field}"
         content[field] = file_of(content[field], columns, file, f"{where}.{field}")
     return content
@@ -93,7 +93,7 @@ def _hold_out(task: TaskFields, sharing: Sequence[Any], where: str) -> tuple[lis
     texts = [task.text] if isinstance(task.text, str) else list(task.text)
     if task.broken_rows == "stop":
         skips = task.blank_labels == "skip" or task.share_rows is not None or task.kind == "multilabel"
-        may_be_empty = _columns(sharing, ["label"]) if skips else []
+        may_be_empty = _columns(sharing, ["options", *(["label"] if skips else [])])
         _check_filled(rows, [column for column in columns if column not in may_be_empty], where)
     classes = None
     if isinstance(task.label, str) and task.kind in ("classes", "yes_no") and task.share_rows is None:

@@ -133,7 +133,8 @@ def recipe_from(
     tasks = content.get("tasks")
     if not isinstance(tasks, Mapping) or not tasks:
         raise UserError(
-            f"{where}: tasks: must have at least one task, as in `tasks: {{NAME: {{kind: ..., train: ...}}}}`"
+            f"{where}: tasks: must have at least one task, as in `tasks: {{NAME: {{kind: ..., train: ...}}}}`; found "
+            f"{' '.join(repr(tasks).split()):.80}"
         )
     named = {str(name): _named(str(name), mapping(task, f"{where}: tasks.{name}")) for name, task in tasks.items()}
     for name in named:

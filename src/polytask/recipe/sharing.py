@@ -12,6 +12,7 @@ OTHER_KINDS = {
     "text": "which has no labels",
     "match": "which has no labels",
     "tokens": "whose words have labels, and which encodes windows of texts",
+    "choice": "which reads the text with each of its options",
 }
 """The kinds that have no use for blank labels and shared rows."""
 

@@ -128,7 +128,7 @@ def _task_text(spec: TaskSpec, reasons: list[str], folder: Path, columns: Sequen
     content = {
         "kind": spec.kind,
         **({"range": [int(edge) if edge == int(edge) else edge for edge in spec.range]} if spec.range else {}),
-        "text": list(spec.text) if spec.is_pair else "".join(spec.text) or None,
+        "text": list(spec.text) if len(spec.text) > 1 else "".join(spec.text) or None,
         **({} if spec.kind in KINDS_WITHOUT_LABEL else {"label": spec.label}),
         "train": _relative(folder, spec.train) if spec.train else None,
         "dev": _relative(folder, spec.dev) if spec.dev else None,

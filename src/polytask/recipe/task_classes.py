@@ -15,7 +15,7 @@ Method = str | Mapping[str, Any]
 """A method's name, or its name and options as in {"name": "focal", "gamma": 2.0}."""
 DEV_FIELDS = ("dev_share", "dev_seed")
 """The fields that a recipe does not have: they say how rows are held out if there are no dev rows."""
-LISTS = ("text", "label", "tags", "metrics", "classes", "range")
+LISTS = ("text", "label", "options", "tags", "metrics", "classes", "range")
 """The fields with several values."""
 DATA_FIELDS = ("train", "dev", "test", "unlabelled")
 """The fields of a task that name a file, or hold data in memory."""
@@ -42,7 +42,7 @@ class TaskFields:
     train: Data
     """Training data."""
     text: str | Sequence[str]
-    """Column with the text, or the two columns of a pair."""
+    """Column with the text, or a list of columns with texts that belong together."""
     label: str | Sequence[str] | None
     """Column with the label; for `MultiLabel` also a list of columns of 0 and 1."""
     dev: Data = None
@@ -70,9 +70,12 @@ class TaskFields:
     weight: float = field(default=1.0, kw_only=True)
     """Factor of the task's loss."""
     head: Method | None = field(default=None, kw_only=True)
-    """Default: linear for one text, cross for a pair, tags for words, match for `Match`."""
+    """Default: linear for one text, cross for several, tags for words, match for `Match`, choice for `Choice`."""
     loss: Method | None = field(default=None, kw_only=True)
-    """Default: cross-entropy for classes, binary cross-entropy for yes_no and multilabel, squared error for scores."""
+    """Default: cross-entropy for classes and options, binary cross-entropy for yes_no and multilabel, squared error for
+    scores."""
+    windows: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    """Read texts that are longer than `max_length` in overlapping windows, as in {"stride": 64, "pool": "mean"}."""
     broken_rows: Literal["stop", "skip"] = field(default="stop", kw_only=True)
     """What to do with rows that cannot be used, such as those without a label: stop, or skip them."""
     blank_labels: Literal["stop", "skip"] = field(default="stop", kw_only=True)
@@ -89,7 +92,7 @@ class TaskFields:
     encoding: str | None = field(default=None, kw_only=True)
     """Encoding of the files. Default: detected."""
     tags: str | Sequence[str] = field(default=(), kw_only=True)
-    """Column with one part-of-speech tag for each word of the text, or the two columns of a pair."""
+    """Column with one part-of-speech tag for each word of the text, or a list with one column for each text."""
 
     def to_mapping(self) -> dict[str, Any]:
         """Returns the task as a mapping, as in a recipe file, with the fields that differ from their defaults."""
@@ -155,6 +158,21 @@ class MultiLabel(TaskFields):
     """What separates the classes in a column of text. Default: the first of | ; , that the labels contain."""
     thresholds: Literal["tuned"] | float = field(default="tuned", kw_only=True)
     """The probability from which a class is predicted: the same for all classes, or chosen for each class on dev."""
+
+
+@dataclass(frozen=True)
+class Choice(TaskFields):
+    """A task whose label is one of the options of the row: its text, or its index, counted from 0.
+
+    polytask.Choice(frame, text="question", options="answers", label="right")
+    polytask.Choice(frame, text="question", options=["a", "b", "c", "d"], label="right")
+    """
+
+    kind = "choice"
+    options: str | Sequence[str] = field(kw_only=True)
+    """Column with a list of options, or a list of columns with one option each."""
+    abstain_below: float | None = field(default=None, kw_only=True)
+    """A prediction whose highest probability is lower has no label. Default: always a label."""
 
 
 @dataclass(frozen=True)

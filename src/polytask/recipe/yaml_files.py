@@ -16,7 +16,8 @@ def load_yaml(text: str, where: str) -> Any:
     try:
         return yaml.load(text, Loader=_StrictLoader)  # noqa: S506  (a subclass of SafeLoader)
     except yaml.YAMLError as error:
-        raise UserError(f"{where}: not valid YAML: {error}") from None
+        message = str(error).replace('in "<unicode string>", ', "in ")
+        raise UserError(f"{where}: not valid YAML: {message}") from None
     except RecursionError:
         raise UserError(f"{where}: not valid YAML: its brackets are nested too deeply") from None
 

@@ -51,7 +51,7 @@ class InBatchNegatives(Regularizer):
         if not usable:
             raise UserError(
                 f"{WHERE}: no task can be used: it must be a yes_no task, or a score task with a range, whose head "
-                "encodes the texts of a pair separately (tasks.NAME.head: bi, cosine or joint)"
+                "encodes the texts of a pair separately (tasks.NAME.head: bi, cosine or joint), without windows"
             )
         for task in tasks or ():
             if task not in usable:
@@ -88,6 +88,8 @@ class InBatchNegatives(Regularizer):
 
 def _is_usable(model: "MultiTaskModel", task: str) -> bool:
     head = model.head(task)
+    if head.windows is not None:  # false negatives are found by the hashes of sequences, which are not whole texts
+        return False
     labelled = head.labels.kind == "yes_no" or (head.labels.kind == "score" and head.labels.bounded)
     return labelled and head.reading != "joined" and head.pooling is not None
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from polytask import seeds
-from polytask.build import encoder_folder, make_model, make_packer, start_heads
+from polytask.build import encoder_folder, make_model, make_packer, most_tokens, start_heads
 from polytask.disk.cache import cache_folder
 from polytask.disk.lock import FolderLock
 from polytask.kinds.table import KINDS
@@ -147,7 +147,8 @@ def start_joined(
 
 def prepare_added(recipe: Recipe, old: OldRun) -> Prepared:
     """Reads the new tasks, and what is needed of the old ones; builds the model from the old one's weights."""
-    tokenizer, add = old.bundle.tokenizer, _settings(recipe)
+    tokenizer = old.bundle.tokenizer.with_room(most_tokens(recipe.max_length, recipe.tasks.values()))
+    add = _settings(recipe)
     plugins = use_plugins(recipe.plugins)
     check_metrics(recipe)
     kept = [name for name in old.tasks if name != add.task]

@@ -12,37 +12,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from polytask.build import check_vocabulary, complete, head_choice, make_model
+from polytask.build import check_room, check_vocabulary, complete, make_model, most_tokens
 from polytask.disk.atomic import atomic_file, write_atomically
 from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
-from polytask.disk.records import convert
-from polytask.evaluation.calibration import KINDS as CALIBRATED
 from polytask.heads.base import Head
 from polytask.kinds.table import KINDS
 from polytask.kinds.tokens import sure_tags
 from polytask.methods import KIND, find_method
 from polytask.model import MultiTaskModel
 from polytask.plugins.files import Plugin, copy_plugins, read_copies, using_plugins
-from polytask.plugins.register import FORMS
 from polytask.pretrained.header import FLOATS, Entry, check_finite, read_header
 from polytask.pretrained.weights import load_encoder, read_shape, save_encoder
-from polytask.recipe.records import check_task_name
 from polytask.runs.folder import ModelFolder, RunFolder, find_model
-from polytask.settings import ABSTAINING, Bounds, MaxLength, MethodChoice, OpenKind, Share, TaskSpec, Truncate
+from polytask.runs.tasks_file import AGAIN, FORMAT, Method, TaskEntry, TasksFile, read_tasks
+from polytask.settings import MethodChoice, TaskSpec
 from polytask.tasks.task import Split, read_split
+from polytask.text.options import mark_dropped, widened
 from polytask.text.packing import Packer
 from polytask.text.tagging import (
     TaggedWord,
     Tagger,
+    TagIds,
     TagVocabulary,
     column_words,
     encode_tagged,
@@ -52,181 +50,13 @@ from polytask.text.tagging import (
 from polytask.text.texts import Texts
 from polytask.text.tokenizer import TextTokenizer
 from polytask.text.words import WordText, encode_words
-from polytask.types import YES_NO, Label, LabelKind, LabelSpace, Prediction, TagScheme, UserError
+from polytask.types import Label, LabelSpace, Prediction, UserError
 
-FORMAT = 1
-AGAIN = "train again, or restore it from a copy"
+"""The numbers of texts that most kinds can have."""
 SPARE = 2**20
 """Numbers that an adapter may allocate temporarily, in addition to its weights."""
 
 
-# --- what tasks.json holds --------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Method:
-    """A method in tasks.json."""
-
-    name: str
-    options: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, choice: MethodChoice) -> "Method":
-        return cls(choice.name, choice.options)
-
-    def choice(self) -> MethodChoice:
-        return MethodChoice(self.name, self.options)
-
-
-@dataclass(frozen=True)
-class TaskEntry:
-    """A task in tasks.json."""
-
-    kind: OpenKind
-    text: tuple[str, ...]
-    label: str | tuple[str, ...] | None
-    classes: tuple[str, ...]
-    range: tuple[float, float]
-    metric: str | None
-    head: Method
-    encoding: str | None = None
-    tags: tuple[str, ...] = ()
-    standardized_by: tuple[float, float] | None = None
-    """Mean and standard deviation of the training scores; None for other kinds, and in models of earlier versions."""
-    thresholds: tuple[float, ...] = ()
-    """For kind multilabel, the probability from which each class is predicted; empty: 0.5 for all."""
-    separator: str = ""
-    """For kind multilabel, what separates the classes in a column of text."""
-    scheme: TagScheme | None = None
-    """For kind tokens, how tags mark spans."""
-    temperature: Annotated[float, Bounds(0, 1000, "(]")] = 1.0
-    """What outputs are divided by before probabilities are computed; 1 in models of earlier versions."""
-    abstain_below: Share | None = None
-    form: LabelKind | None = None
-    """For a kind of a plug-in: the built-in kind whose form its labels have."""
-    bounded: bool = True
-    """Whether `range` is the lowest and the highest score. If not, it is the mean of the training scores, and the mean
-    plus their standard deviation."""
-
-    @classmethod
-    def of(cls, spec: TaskSpec, labels: LabelSpace, temperature: float = 1.0) -> "TaskEntry":
-        return cls(
-            kind=spec.kind,
-            text=spec.text,
-            label=spec.label,
-            classes=tuple(labels.classes),
-            range=(labels.low, labels.high),
-            metric=spec.metric,
-            head=Method.of(head_choice(spec)),
-            encoding=spec.encoding,
-            tags=spec.tags,
-            standardized_by=labels.standardized_by,
-            thresholds=labels.thresholds,
-            separator=labels.separator,
-            scheme=labels.scheme,
-            temperature=temperature,
-            abstain_below=spec.abstain_below,
-            form=labels.kind if labels.own_kind else None,
-            bounded=labels.bounded,
-        )
-
-    def check(self, where: str) -> None:
-        """Refuses what no training run writes."""
-        built_in = get_args(LabelKind)
-        if self.form is not None and (self.form not in FORMS or self.kind in built_in):
-            raise UserError(f"{where}.form: only the kind of a plug-in has one, found {self.form} for {self.kind}")
-        if (self.form or self.kind) not in built_in:
-            raise UserError(f"{where}.kind: must be one of {', '.join(built_in)}; found {self.kind!r}")
-        (self if self.form is None else replace(self, kind=self.form, form=None))._check(where)
-
-    def _check(self, where: str) -> None:
-        if len(self.text) not in {"text": (1,), "tokens": (1,), "match": (2,)}.get(self.kind, (1, 2)):
-            raise UserError(f"{where}.text: must be one column, or two for a pair, found {len(self.text)}")
-        if len(self.tags) not in (0, len(self.text)):
-            raise UserError(f"{where}.tags: must be one column for each text, found {len(self.tags)}")
-        if (self.label is None) == KINDS[self.kind].has_labels:
-            raise UserError(
-                f"{where}.label: every kind except text and match has a label, found {self.label!r} for {self.kind}"
-            )
-        fixed = YES_NO.classes if self.kind == "yes_no" else ()
-        if (self.scheme is None) == (self.kind == "tokens"):
-            raise UserError(f"{where}.scheme: must be given for kind tokens only, found {self.scheme!r}")
-        if isinstance(self.label, tuple) and (self.kind != "multilabel" or self.label != self.classes):
-            raise UserError(f"{where}.label: must be one column, found {self.label!r:.200} for {self.kind}")
-        if self.kind in ("classes", "multilabel", "tokens"):
-            if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes) or not all(self.classes):
-                raise UserError(f"{where}.classes: must be two or more different names, found {self.classes!r:.200}")
-        elif self.classes != fixed:
-            raise UserError(f"{where}.classes: must be {list(fixed)} for kind {self.kind}, found {self.classes!r:.200}")
-        self._check_thresholds(where)
-        if self.kind not in CALIBRATED and self.temperature != 1:
-            raise UserError(f"{where}.temperature: must be 1 for kind {self.kind}, found {self.temperature}")
-        if self.kind not in ABSTAINING and self.abstain_below is not None:
-            raise UserError(f"{where}.abstain_below: kind {self.kind} has none, found {self.abstain_below}")
-        low, high = self.range
-        if not low < high or not math.isfinite(high - low):
-            raise UserError(f"{where}.range: must be the lowest score and a higher one, found {[low, high]}")
-        if not self.bounded and self.kind != "score":
-            raise UserError(f"{where}.bounded: only scores can be without a range, found kind {self.kind}")
-        if self.standardized_by is not None:
-            mean, deviation = self.standardized_by
-            in_range = self.bounded and low <= mean <= high and 0 < deviation <= high - low
-            if self.kind != "score" or not in_range:
-                raise UserError(
-                    f"{where}.standardized_by: must be the mean and the standard deviation of scores in the range, "
-                    f"found {[mean, deviation]} for kind {self.kind}"
-                )
-
-    def _check_thresholds(self, where: str) -> None:
-        several = self.kind == "multilabel"
-        if len(self.thresholds) not in ((0, len(self.classes)) if several else (0,)):
-            raise UserError(f"{where}.thresholds: must be one for each class, found {len(self.thresholds)}")
-        if not all(0 <= threshold <= 1 for threshold in self.thresholds):
-            raise UserError(f"{where}.thresholds: must be in [0, 1], found {list(self.thresholds)!r:.200}")
-        if bool(self.separator) != several:
-            raise UserError(f"{where}.separator: only kind multilabel has one, found {self.separator!r:.80}")
-
-    def labels(self, vocabulary: int = 0) -> LabelSpace:
-        vocabulary = vocabulary if self.kind == "text" else 0
-        several = self.thresholds, self.separator
-        standardized = vocabulary, self.standardized_by
-        labels = LabelSpace(self.kind, self.classes, *self.range, *standardized, *several, scheme=self.scheme)
-        labels = replace(labels, bounded=self.bounded)
-        return labels if self.form is None else replace(labels, kind=self.form, own_kind=self.kind)
-
-    def spec(self, name: str) -> TaskSpec:
-        return TaskSpec(
-            name,
-            self.kind,
-            self.text,
-            self.label,
-            train="",
-            dev="",
-            range=self.range if self.bounded else None,
-            metric=self.metric,
-            head=self.head.choice(),
-            encoding=self.encoding,
-            tags=self.tags,
-            scheme=self.scheme,
-            abstain_below=self.abstain_below,
-        )
-
-
-@dataclass(frozen=True)
-class TasksFile:
-    """All of tasks.json."""
-
-    format: int
-    max_length: MaxLength
-    adapter: Method
-    tasks: Mapping[str, TaskEntry]
-    files: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the other files."""
-    word_tags: TagVocabulary | None = None
-    plugins: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the files in plugins/, by name."""
-    truncate: Truncate = "end"
-
-
-# --- the folder -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Bundle:
     """A trained model with everything that prediction needs."""
@@ -247,25 +77,38 @@ class Bundle:
         """The tagger that the model was trained with."""
         return None if self.word_tags is None else make_tagger(self.word_tags.tagger)
 
-    def tokenize(self, examples: Sequence[tuple[str, ...]], tags: Sequence[tuple[str, ...]] | None = None) -> Texts:
+    def tokenize(
+        self,
+        examples: Sequence[tuple[str, ...]],
+        tags: Sequence[tuple[str, ...]] | None = None,
+        options: bool = False,
+    ) -> Texts:
         """The token ids of examples, and the tags of their words if the model has tags.
 
         `tags` are the values of the columns with tags. Without them, and without a tagger, the words have no tags.
+        With `options`, an example is its text, followed by its options, of which it may have fewer than others.
         """
+        width = max(map(len, examples), default=1)
+        assert options or all(len(example) == width for example in examples)
+        texts = [text for example in examples for text in widened(example, width)]
         if self.word_tags is None:
-            columns = [self.tokenizer.encode(column) for column in zip(*examples, strict=True)]
-            return Texts.of(list(zip(*columns, strict=True)))
-        texts = [text for example in examples for text in example]
-        words: list[list[TaggedWord]] = [[] for _ in texts]
+            ids, token_tags = self.tokenizer.encode(texts), list[TagIds]()
+        else:
+            encoded = encode_tagged(self.tokenizer, texts, self._words(texts, tags), self.word_tags.ids)
+            ids, token_tags = [one.ids for one in encoded], [one.tags for one in encoded]
+        if options:
+            mark_dropped(texts, ids, token_tags, self.tokenizer.unk_id)
+        found = Texts.of([tuple(ids[i : i + width]) for i in range(0, len(ids), width)])
+        return found if self.word_tags is None else replace(found, tags=np.concatenate(token_tags))
+
+    def _words(self, texts: Sequence[str], tags: Sequence[tuple[str, ...]] | None) -> list[list[TaggedWord]]:
+        """The tagged words of each text."""
         if self.tagger is not None:
-            words = [self.tagger.words(text) for text in texts]
-        elif tags is not None:
-            columns_of_tags = [value for example in tags for value in example]
-            words = [column_words(*one) for one in zip(texts, columns_of_tags, strict=True)]
-        encoded = encode_tagged(self.tokenizer, texts, words, self.word_tags.ids)
-        width = len(examples[0]) if examples else 1
-        ids = [tuple(one.ids for one in encoded[i : i + width]) for i in range(0, len(encoded), width)]
-        return replace(Texts.of(ids), tags=np.concatenate([one.tags for one in encoded]))
+            return [self.tagger.words(text) for text in texts]
+        if tags is None:
+            return [[] for _ in texts]
+        columns_of_tags = [value for example in tags for value in example]
+        return [column_words(*one) for one in zip(texts, columns_of_tags, strict=True)]
 
     def tokenize_words(self, texts: Sequence[WordText]) -> Texts:
         """The token ids of whole texts, with the first tokens of their words."""
@@ -296,21 +139,22 @@ class Bundle:
         """A task's predictions from the outputs of its head and the lengths of the texts.
 
         Labels are those of the outputs; probabilities are those of the outputs divided by the task's temperature.
-        `keep_labels`: examples of which the model abstains are only marked.
+        `keep_labels`: examples of which the model abstains are only marked. Options are named by their indices.
         """
         head, temperature = self.model.head(task), self.temperatures.get(task, 1.0)
         labelled = head.decode(outputs)
         calibrated = labelled if temperature == 1 else head.decode(head.kind.scaled(outputs, temperature))
         threshold = self.specs[task].abstain_below if abstain_below is None else abstain_below
-        threshold = threshold if head.labels.kind in ABSTAINING else None
-        predictions = []
-        for one, scaled, tokens in zip(
-            labelled, calibrated, self.packer.full_lengths(lengths_NW, head.reading).tolist(), strict=True
-        ):
-            truncated = tokens > self.packer.max_length and not head.kind.per_word  # long texts are read in windows
+        threshold = threshold if KINDS[head.labels.kind].has_confidence else None
+        form, predictions = self.model.input_format(task), []
+        tokens_N = self.packer.full_lengths(lengths_NW, head.reading).tolist()
+        windows_N = self.packer.window_counts(lengths_NW, form).max(1).tolist()
+        for one, scaled, tokens, windows in zip(labelled, calibrated, tokens_N, windows_N, strict=True):
             sure = one.label if threshold is None else _sure_label(replace(scaled, label=one.label), head, threshold)
-            measured = {"tokens": tokens, "truncated": truncated, "abstained": sure != one.label}
-            predictions.append(replace(scaled, label=one.label if keep_labels else sure, **measured))
+            measured = {"tokens": tokens, "truncated": tokens > self.packer.longest(form), "windows": windows}
+            label = one.label if keep_labels else sure
+            index = None if label is None else one.index
+            predictions.append(replace(scaled, label=label, index=index, abstained=sure != one.label, **measured))
         return predictions
 
 
@@ -384,10 +228,11 @@ def load_bundle(folder: Path, trust_plugins: bool = False) -> Bundle:
             f"{path}: max_length: must be in [4, {shape.positions}], the encoder's positions, found "
             f"{content.max_length}"
         )
-    tokenizer = TextTokenizer.load(folder, content.max_length, content.truncate)
+    specs = {name: entry.spec(name) for name, entry in content.tasks.items()}
+    tokenizer = TextTokenizer.load(folder, most_tokens(content.max_length, specs.values()), content.truncate)
     check_vocabulary(tokenizer, shape, folder)
     plugins = read_copies(folder, content.plugins, trust_plugins)
-    specs = {name: entry.spec(name) for name, entry in content.tasks.items()}
+    check_room(specs, tokenizer, content.max_length, str(path))
     labels = {name: entry.labels(tokenizer.vocabulary) for name, entry in content.tasks.items()}
     tags = content.word_tags
     with using_plugins(plugins):
@@ -446,27 +291,6 @@ def _check_parts(path: Path, header: Mapping[str, Entry], model: MultiTaskModel)
             )
         if entry.dtype not in FLOATS:
             raise UserError(f"{path}: tensor {name} is {entry.dtype}, must be one of: {', '.join(sorted(FLOATS))}")
-
-
-def read_tasks(path: Path) -> TasksFile:
-    """The record in tasks.json, checked."""
-    try:
-        content = read_json(path)
-    except UserError as error:
-        raise UserError(f"{path}: damaged: {error}; {AGAIN}") from None
-    if not {"format", "max_length", "adapter", "tasks"} <= content.keys():
-        raise UserError(f"{path}: damaged: not a description of a model's tasks")
-    if content["format"] != FORMAT:
-        raise UserError(f"{path}: format {content['format']!r} is unknown to this version, which reads {FORMAT}")
-    tasks: TasksFile = convert(content, TasksFile, str(path))
-    if not tasks.tasks:
-        raise UserError(f"{path}: tasks: at least one task is needed")
-    if tasks.word_tags is not None:
-        tasks.word_tags.check(f"{path}: word_tags.names")
-    for name, entry in tasks.tasks.items():
-        check_task_name(name, f"{path}: tasks")
-        entry.check(f"{path}: tasks.{name}")
-    return tasks
 
 
 def no_model(run: Path) -> UserError:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from polytask.evaluation.calibration import KINDS, before_and_after, calibrate
+from polytask.evaluation.calibration import before_and_after, calibrate
+from polytask.kinds.table import KINDS
 from polytask.runs.prepare import Prepared
 from polytask.runs.score import SplitScores
 
@@ -17,7 +18,7 @@ def calibrate_tasks(prepared: Prepared, scores: Mapping[str, SplitScores]) -> di
     calibrated = {}
     for name in prepared.evaluated:
         task = prepared.tasks[name]
-        if task.labels.kind not in KINDS or not task.spec.trained:
+        if not KINDS[task.labels.kind].has_confidence or not task.spec.trained:
             continue
         outputs, gold = scores["dev"].outputs[name], task.splits["dev"].labels
         if not outputs.isfinite().all():  # the run diverged

@@ -222,7 +222,7 @@ def _best(prepared: Prepared, session: Session, dev: EvalReport, before: EvalRep
         sign = dev.tasks[task].sign(metric or None)
     else:
         trained = [name for name in prepared.evaluated if tasks[name].trained]
-        sign = -1 if all(tasks[name].kind == "text" for name in trained) else 1
+        sign = -1 if not any(prepared.model.head(name).kind.has_predictions for name in trained) else 1
     start = None if before is None else sign * before.chosen(select)
     return Best(session.best_step, select, sign * session.best_value, start)
 

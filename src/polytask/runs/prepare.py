@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from polytask.build import encoder_folder, make_encoder, make_model, make_packer, start_heads
+from polytask.build import encoder_folder, make_encoder, make_model, make_packer, most_tokens, start_heads
 from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import remembered_sha256
 from polytask.disk.kept import kept
@@ -33,7 +33,7 @@ from polytask.tasks.lengths import check_lengths
 from polytask.tasks.shared_rows import SharedRows, shared_rows
 from polytask.tasks.task import Split, Task, read_tasks, tag_vocabulary, with_tags
 from polytask.tasks.training_rows import TrainingRows, training_rows
-from polytask.text.packing import Packer
+from polytask.text.packing import InputFormat, Packer
 from polytask.text.tagging import TagVocabulary, make_tagger
 from polytask.text.tokenizer import TextTokenizer
 from polytask.training.groups import freeze
@@ -132,15 +132,21 @@ class Prepared:
 
     def findings(self) -> list[Finding]:
         """What the data check finds, most severe first."""
-        separate = [name for name in self.tasks if self.model.head(name).reading == "separate"]
-        options = self.packer.max_length, tuple(separate), self.tokenizer.unk_id
-        key = tuple(task.fingerprint for task in self.tasks.values()), self.tokenizer.fingerprint, *options
+        forms = self.forms
+        options = self.packer, forms, self.tokenizer.unk_id
+        depends_on = self.packer.max_length, tuple(forms.items()), self.tokenizer.unk_id
+        key = tuple(task.fingerprint for task in self.tasks.values()), self.tokenizer.fingerprint, *depends_on
         return list(kept("findings", key, lambda: examine(self.tasks, *options)))
+
+    @property
+    def forms(self) -> dict[str, InputFormat]:
+        """By task: the sequences that its head reads."""
+        return {name: self.model.input_format(name) for name in self.tasks}
 
     def check_lengths(self) -> None:
         """Refuses rows that are too long, with `truncate: error`."""
-        readings = {name: self.model.head(name).reading for name in self.tasks}
-        splits = ((split, readings[name]) for name, task in self.tasks.items() for split in task.splits.values())
+        forms = self.forms
+        splits = ((split, forms[name]) for name, task in self.tasks.items() for split in task.splits.values())
         check_lengths(splits, self.packer, self.tokenizer)
 
     @property
@@ -162,7 +168,8 @@ def prepare(recipe: Recipe, phases: Phases | None = None) -> Prepared:
     plugins = use_plugins(recipe.plugins)
     check_teachers(recipe)
     folder = encoder_folder(recipe.encoder)
-    tokenizer = load_tokenizer(folder, recipe.max_length, recipe.truncate)
+    most = most_tokens(recipe.max_length, recipe.tasks.values())
+    tokenizer = load_tokenizer(folder, most, recipe.truncate)
     check_metrics(recipe)
     tagger = None if recipe.word_tags is None else recipe.word_tags.tagger
     read = read_tasks(list(recipe.tasks.values()), tokenizer, cache_folder(), make_tagger(tagger))
@@ -251,16 +258,16 @@ def check_warmup(prepared: Prepared) -> None:
 def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
     """A task and its data, as the summary and `polytask check` show them."""
     spec, labels = task.spec, task.labels
-    separate = prepared.model.head(spec.name).reading == "separate"
+    form = prepared.model.input_format(spec.name)
     return TaskSummary(
         kind=labels.kind,
         own_kind=labels.own_kind,
         classes=tuple(labels.classes),
         range=(labels.low, labels.high) if labels.kind == "score" and labels.bounded else None,
-        text=tuple(spec.text),
+        text=spec.input_columns,
         label=spec.label,
         metric=primary_of(spec, labels).name,
         trained=spec.trained,
         thresholds=prepared.model.head(spec.name).labels.thresholds,
-        data={name: describe_split(split, labels, prepared.packer, separate) for name, split in task.splits.items()},
+        data={name: describe_split(split, labels, prepared.packer, form) for name, split in task.splits.items()},
     )

@@ -148,7 +148,8 @@ def untrained_baselines(prepared: Prepared) -> dict[str, dict[str, Any]]:
         name: untrained_baseline(prepared.model, task.spec, task.labels, task.splits, prepared.packer, prepared.bf16)
         for name, task in prepared.tasks.items()
         if name in prepared.evaluated
-        and task.spec.kind not in ("text", "tokens")
+        and (kind := KINDS[task.spec.kind]).has_predictions
+        and not kind.per_word
         and {"train", "dev"} <= set(task.splits)
     }
 
@@ -215,19 +216,16 @@ def evaluate_run(
     files: dict[str, Any] = dict(on or {}) or {name: file for name, file in own.items() if file is not None}
     if not files:
         raise UserError(f"{folder}: no task of its recipe has a {split} file")
-    splits = {}
-    for name, file in files.items():
+    for name in files:
         for known, where in ((bundle.specs, run.path), (recipe.tasks, f"{run.recipe}: tasks")):
             if name not in known:
                 raise UserError(unknown(str(where), name, known, "task"))
-        spec = recipe.tasks[name]
-        if is_in_memory(file):
-            columns = [*spec.text, *spec.tags, *spec.label_columns]
-            files[name] = file = file_of(file, columns, name, f"evaluate: on[{name!r}]")
-            spec = replace(spec, format=None, encoding=None)
-        splits[name] = read_split_for(bundle, spec, file, split)
-    readings = {name: bundle.model.head(name).reading for name in splits}
-    check_lengths([(data, readings[name]) for name, data in splits.items()], bundle.packer, bundle.tokenizer)
+    splits = {}
+    for name, data in files.items():
+        spec, files[name] = _with_file(recipe.tasks[name], data)
+        splits[name] = read_split_for(bundle, spec, files[name], split)
+    forms = {name: bundle.model.input_format(name) for name in splits}
+    check_lengths([(data, forms[name]) for name, data in splits.items()], bundle.packer, bundle.tokenizer)
     shared = [rows for _, rows in shared_rows(splits)]
     outputs = split_outputs(bundle.model, splits, bundle.packer, recipe.train.precision == "bf16", shared=shared)
     report = evaluate(bundle.model, outputs, splits, recipe.tasks, split, 0)
@@ -236,14 +234,12 @@ def evaluate_run(
         target = run.predictions(name, f"on-{Path(files[name]).stem}" if on else split)
         path = _write_predictions(target, bundle, name, outputs[name], data)
         written |= {} if path is None else {name: path}
-    skipped = {name: data.num_broken for name, data in splits.items()}
-    not_trained = tuple(name for name in splits if not recipe.tasks[name].trained)
     return Evaluated(
         report.step,
         split,
         report.tasks,
-        not_trained=not_trained,
-        skipped=skipped,
+        not_trained=tuple(name for name in splits if not recipe.tasks[name].trained),
+        skipped={name: data.num_broken for name, data in splits.items()},
         blank={name: data.num_blank for name, data in splits.items()},
         predictions=written,
         calibration={
@@ -251,8 +247,16 @@ def evaluate_run(
             for name, data in splits.items()
             if (temperature := bundle.temperatures.get(name, 1.0)) != 1 and outputs[name].isfinite().all()
         },
-        truncated={name: count_truncated(data, bundle.packer, readings[name]) for name, data in splits.items()},
+        truncated={name: count_truncated(data, bundle.packer, forms[name]) for name, data in splits.items()},
     )
+
+
+def _with_file(spec: TaskSpec, data: Any) -> tuple[TaskSpec, str]:
+    """The file that holds the data, and the task's description for reading it."""
+    if not is_in_memory(data):
+        return spec, data
+    columns = [*spec.input_columns, *spec.tags, *spec.label_columns]
+    return replace(spec, format=None, encoding=None), file_of(data, columns, spec.name, f"evaluate: on[{spec.name!r}]")
 
 
 def _file_of(spec: TaskSpec, split: str, folder: Path) -> str | None:

@@ -15,6 +15,7 @@ from polytask.runs.bundle import Bundle, load_run
 from polytask.runs.folder import find_model
 from polytask.runs.prepare import Prepared
 from polytask.tasks.training_rows import training_rows
+from polytask.text.options import widened
 from polytask.text.words import WordText
 from polytask.training.memory import Memory
 from polytask.types import Example, LabelKind, LabelSpace, UserError, unknown
@@ -50,7 +51,7 @@ def _load(prepared: Prepared, name: str, run: str, where: str) -> Bundle:
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     if name not in bundle.specs:
-        raise UserError(unknown(where, name, bundle.specs, f"task of {run}"))
+        raise UserError(unknown(where, name, bundle.specs, "task", f" in {run}"))
     if not KINDS[task.spec.kind].has_labels:
         raise UserError(f"{where}: task {name} is of kind {task.spec.kind}, which has no labels to learn from")
     if _outputs_of(bundle.labels[name]) != _outputs_of(task.labels):
@@ -112,6 +113,9 @@ def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[in
         outputs = model.answer(name, rows.gather(list(indices)), bundle.packer)
     else:
         examples = list(rows.examples())
+        if bundle.specs[name].has_options:  # all windows have outputs for as many options
+            width = max(len(one.texts) for one in examples)
+            examples = [replace(one, texts=widened(one.texts, width)) for one in examples]
         windows = [[examples[i] for i in indices[at : at + WINDOW]] for at in range(0, len(indices), WINDOW)]
         outputs = concatenated([_answers_to_texts(bundle, name, window) for window in windows])
     model.cpu()
@@ -122,5 +126,6 @@ def _answers_to_texts(bundle: Bundle, name: str, examples: Sequence[Example]) ->
     if bundle.model.head(name).kind.per_word:
         texts = bundle.tokenize_words([WordText(one.texts[0], one.words or ()) for one in examples])
     else:
-        texts = bundle.tokenize([one.texts for one in examples])
+        options = bundle.specs[name].has_options
+        texts = bundle.tokenize([one.texts for one in examples], options=options)
     return bundle.model.answer(name, texts, bundle.packer)

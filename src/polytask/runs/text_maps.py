@@ -48,7 +48,10 @@ def _texts(text: str, text2: str | None) -> tuple[str, ...]:
 def _task(bundle: Bundle, task: str | None, texts: int, run: str | Path) -> str:
     if task is not None and task not in bundle.specs:
         raise UserError(unknown(str(run), task, bundle.specs, "task"))
-    fitting = [name for name, spec in bundle.specs.items() if len(spec.text) == texts and task in (None, name)]
+    if task is not None and bundle.specs[task].has_options:
+        raise UserError(f"{run}: task {task} has no maps: kind choice reads a text with each of its options")
+    readable = {name: spec for name, spec in bundle.specs.items() if not spec.has_options}
+    fitting = [name for name, spec in readable.items() if len(spec.text) == texts and task in (None, name)]
     if not fitting:
         takes = ", ".join(f"{name} {len(spec.text)}" for name, spec in bundle.specs.items())
         raise UserError(f"{run}: found {texts} text(s), but the tasks take: {takes}")

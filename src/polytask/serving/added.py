@@ -1,5 +1,6 @@
 """The columns that a task's predictions add to a file: names, types and rounding."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from polytask.settings import ABSTAINING
+from polytask.kinds.table import KINDS
 from polytask.types import LabelSpace, Prediction, UserError, unknown
 
 if TYPE_CHECKING:
@@ -31,8 +32,11 @@ class AddedColumns:
 
     With tags of words, predicted_TASK has the spans (start, end, label, text and probability), and words_TASK and
     tags_TASK the words and their tags: as lists, or as JSON where the format has no lists.
-    They are followed by tokens_TASK and truncated_TASK, except with "none", and by abstained_TASK if the model may
-    abstain.
+    For kind choice, predicted_TASK is the text of the chosen option and index_TASK its index; with "all",
+    probabilities_TASK has those of all options in their order, as a list, or as JSON where there are no lists.
+
+    They are followed by tokens_TASK and truncated_TASK, except with "none", by windows_TASK if the task has windows,
+    and by abstained_TASK if the model may abstain.
     """
 
     task: str
@@ -42,6 +46,8 @@ class AddedColumns:
     """Whether the file's format has lists."""
     abstains: bool = False
     """Whether predictions may have no label, or fewer spans, because probabilities are too low."""
+    windows: bool = False
+    """Whether long texts are read in windows."""
 
     def __post_init__(self) -> None:
         if self.probabilities not in PROBABILITIES:
@@ -54,15 +60,20 @@ class AddedColumns:
         if self.labels.kind == "multilabel":
             label, probability = (pa.list_(label), pa.list_(probability)) if self.lists else (label, pa.string())
         types = {f"predicted_{self.task}": label}
+        if self.labels.kind == "choice":
+            types[f"index_{self.task}"] = pa.int64()
         if self.labels.kind == "tokens":
             spans, names = (pa.list_(SPAN), pa.list_(label)) if self.lists else (label, label)
             types = {f"predicted_{self.task}": spans, f"words_{self.task}": names, f"tags_{self.task}": names}
         elif not is_number and self.probabilities != "none":
             types[f"probability_{self.task}"] = probability
-            if self.probabilities == "all":
+            if self.probabilities == "all" and self.labels.kind == "choice":
+                types[f"probabilities_{self.task}"] = pa.list_(pa.float64()) if self.lists else pa.string()
+            elif self.probabilities == "all":
                 types |= {self._class_column(name): pa.float64() for name in self.labels.classes}
         if self.probabilities != "none":
             types |= {f"tokens_{self.task}": pa.int64(), f"truncated_{self.task}": pa.bool_()}
+            types |= {f"windows_{self.task}": pa.int64()} if self.windows else {}
         return types | ({f"abstained_{self.task}": pa.bool_()} if self.abstains else {})
 
     def values(self, prediction: Prediction) -> dict[str, Any]:
@@ -72,6 +83,7 @@ class AddedColumns:
             return values
         if self.probabilities != "none":
             values |= {f"tokens_{self.task}": prediction.tokens, f"truncated_{self.task}": prediction.truncated}
+            values |= {f"windows_{self.task}": prediction.windows} if self.windows else {}
         if self.abstains:
             values[f"abstained_{self.task}"] = prediction.abstained
         if prediction.spans is not None:
@@ -79,6 +91,8 @@ class AddedColumns:
         values[f"predicted_{self.task}"] = round(label, self._decimals) if isinstance(label, float) else label
         if isinstance(label, tuple):
             values[f"predicted_{self.task}"] = self._items(label)
+        if self.labels.kind == "choice":
+            values[f"index_{self.task}"] = prediction.index
         if prediction.probabilities is not None and self.probabilities != "none":
             known = prediction.probabilities
             if isinstance(label, tuple):
@@ -86,7 +100,10 @@ class AddedColumns:
             else:
                 highest = max(known.values()) if label is None else known[str(label)]
                 values[f"probability_{self.task}"] = _rounded(highest)
-            if self.probabilities == "all":
+            if self.probabilities == "all" and self.labels.kind == "choice":
+                shares = [_rounded(share) for share in known.values()]
+                values[f"probabilities_{self.task}"] = shares if self.lists else json.dumps(shares)
+            elif self.probabilities == "all":
                 values |= {self._class_column(name): _rounded(p) for name, p in prediction.probabilities.items()}
         return values
 
@@ -118,8 +135,8 @@ def _rounded(probability: float) -> float:
 def added_columns(predictor: "Predictor", task: str, probabilities: str, lists: bool) -> AddedColumns:
     """The columns of a task of a model."""
     labels, spec = predictor.bundle.labels[task], predictor.spec(task)
-    abstains = labels.kind in ABSTAINING and (spec.abstain_below, predictor.abstain_below) != (None, None)
-    return AddedColumns(task, labels, probabilities, lists, abstains)
+    abstains = KINDS[labels.kind].has_confidence and (spec.abstain_below, predictor.abstain_below) != (None, None)
+    return AddedColumns(task, labels, probabilities, lists, abstains, spec.windows is not None)
 
 
 def check_names(source: str, columns: Iterable[str], added: Mapping[str, AddedColumns]) -> None:

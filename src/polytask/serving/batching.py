@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from polytask.serving.failures import Failure
 from polytask.serving.items import Answer, Item
-from polytask.serving.limits import ServingLimits
+from polytask.serving.limits import CheckedLimits
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Batcher:
 
     def __init__(
         self,
-        limits: ServingLimits,
+        limits: CheckedLimits,
         observe: Callable[[BatchReport], None] = lambda report: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -111,7 +111,6 @@ class Batcher:
             if self._closed:
                 raise Failure("shutting_down", "the server is shutting down")
             most = self.limits.max_queue_tokens
-            assert most is not None, "limits must be checked"
             if self.tokens + tokens > most:
                 raise Failure(
                     "queue_full",
@@ -122,6 +121,11 @@ class Batcher:
             self._entries += [Entry(job, index) for index in range(len(items))]
             self._changed.notify()
         return job.future
+
+    def waiting(self) -> list[Item]:
+        """The items in the queue."""
+        with self._changed:
+            return [entry.item for entry in self._entries]
 
     def close(self) -> None:
         """Computes what is in the queue, and stops the thread."""
@@ -163,7 +167,7 @@ class Batcher:
             self._pop()
 
     def _take(self) -> list[Entry]:
-        batch, tokens = [self._pop()], 0
+        batch = [self._pop()]
         tokens = batch[0].item.tokens
         self._drop_finished()
         while self._entries and self._entries[0].item.model is batch[0].item.model:

@@ -1,18 +1,26 @@
-"""Converts the arguments of `predict` to examples."""
+"""Converts the arguments of `predict` to examples, and splits any number of examples into chunks."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar, cast
 
+from polytask.kinds.names import LabelProblem
+from polytask.kinds.options import read_options
 from polytask.tasks.rows import EMPTY_TEXT, row_words, words_problem
 from polytask.tasks.sources.source import shortened
 from polytask.types import UserError
 
+CHUNK = 4096
+"""Examples that are tokenized and sorted by length together, whatever the size of the input."""
+CHUNK_CHARACTERS = 16_000_000
+"""A chunk of long documents has fewer examples, to limit its memory."""
+
+T = TypeVar("T")
 Text = str | None
 """None, like an empty text, is a missing text."""
 Texts = Text | Sequence[Text] | Sequence[tuple[Text, ...]]
-"""One text, a list of texts, or a list of pairs."""
+"""One text, a list of texts, or a list of tuples of texts."""
 Example = tuple[Text | tuple[str, ...], ...]
-"""One text, or the two texts of a pair; for tags of words, a text may be a tuple of words."""
+"""One or more texts; for kind choice, a text and its options; for tags of words, a text may be a tuple of words."""
 
 
 def has_text(example: Example) -> bool:
@@ -44,6 +52,43 @@ def examples_from(text: Texts, text2: Text | Sequence[Text], strict: bool) -> li
     return [tuple(_text(value, number, strict) for value in row) for number, row in enumerate(rows)]
 
 
+def option_examples(text: Texts, options: Any, strict: bool) -> list[Example]:
+    """The arguments of `predict` as examples of kind choice: one text and a list of options, or lists of both."""
+    texts, lists = ([text], [options]) if _is_one(text) else (list(cast(Sequence[Any], text)), options)
+    if _is_one(lists) or any(_is_one(one) for one in lists) or len(texts) != len(lists):
+        raise UserError(
+            "predict: kind choice takes a text and a list of options, as in predict(task, 'a text', ['one', 'two']), "
+            f"or a list of texts and as many lists of options; found {len(texts):,} text(s) and {options!r:.80}"
+        )
+    rows = enumerate(zip(texts, lists, strict=True))
+    return [with_options(_text(one, number, strict), [list(given)], _numbered(number)) for number, (one, given) in rows]
+
+
+def with_options(text: Text | tuple[str, ...], values: Sequence[object], where: str) -> Example:
+    """The example of a text and its options, which are a list or the values of several columns."""
+    if text is None:
+        return (None,)
+    if isinstance(text, tuple):
+        raise UserError(f"{where}: {list(text)!r:.80}: a list; expected text")
+    try:
+        return (text, *read_options(values))
+    except LabelProblem as problem:
+        raise UserError(f"{where}: {problem}") from None
+
+
+def check_options(task: str, examples: Sequence[Example]) -> None:
+    """Raises a UserError if an example with a text has not the options that kind choice needs."""
+    for example in examples:
+        if len(example) == 2:
+            raise UserError(f"predict: task {task} takes a text and two or more options, found {example!r:.80}")
+        if example[0] is not None:
+            with_options(example[0], example[1:] or [[]], f"predict: task {task}: {example!r:.80}")
+
+
+def _numbered(number: int) -> str:
+    return f"predict: example {number} (counted from 0)"
+
+
 def _is_one(value: object) -> bool:
     """Whether the value is one text (or a missing value, such as NaN) rather than several."""
     return isinstance(value, str | bytes) or not isinstance(value, Iterable)
@@ -53,7 +98,27 @@ def _text(value: object, number: int, strict: bool) -> Text | tuple[str, ...]:
     missing = not isinstance(value, str) and str(value) == "<NA>"  # pandas.NA, which cannot be compared
     problem = EMPTY_TEXT if missing else words_problem(value)
     if problem and (strict or problem != EMPTY_TEXT):
-        raise UserError(f"predict: example {number} (counted from 0): {shortened(value)!r}: {problem}")
+        raise UserError(f"{_numbered(number)}: {shortened(value)!r}: {problem}")
     if isinstance(value, list | tuple) and not problem:
         return tuple(map(str, value))
     return None if problem else str(value)
+
+
+# --- chunks -----------------------------------------------------------------------------------------------------------
+def chunks(items: Iterable[T], characters: Callable[[T], int]) -> Iterator[list[T]]:
+    """Splits the items into lists of limited length and size."""
+    chunk: list[T] = []
+    size = 0
+    for item in items:
+        chunk.append(item)
+        size += characters(item)
+        if len(chunk) >= CHUNK or size > CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def num_characters(example: Example) -> int:
+    """The size of an example, for `chunks`."""
+    return sum(len(text or "") for text in example)

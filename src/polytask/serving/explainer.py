@@ -4,11 +4,12 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from polytask.serving.examples import Example, plain_texts
+from polytask.serving.examples import plain_texts
 from polytask.serving.explanation import WORD, Explanation, Method
 from polytask.serving.failures import Failure
 from polytask.serving.forms import tasks_for
 from polytask.serving.gradients import STEPS
+from polytask.serving.items import Input
 from polytask.serving.limits import ServingLimits
 from polytask.serving.mixed import MixedPredictor
 from polytask.serving.predictor import Predictor
@@ -23,7 +24,7 @@ class Question:
     """What is to be explained."""
 
     task: str
-    example: Example
+    input: Input
     method: Method
     label: str | None = None
     word: str | int | None = None
@@ -62,16 +63,17 @@ class Explainer:
 
 def explain_within(model: MixedPredictor, question: Question, limits: ServingLimits) -> Explanation:
     """Explains a prediction; raises a Failure if it would cost more than the largest request for predictions."""
-    fitting = tasks_for(model, (question.task,), question.example)
+    fitting = tasks_for(model, (question.task,), question.input)
     if isinstance(fitting, Failure):
         raise fitting
-    (items,) = model.tokenize((question.task,), [question.example])
+    (items,) = model.tokenize((question.task,), [question.input.example])
     if isinstance(items, Failure):
         raise items
-    texts = plain_texts(question.example)
+    texts = plain_texts(question.input.example)
     words = sum(1 for text in texts for _ in WORD.finditer(text))
     passes = {"occlusion": words + 1, "gradient_x_input": 2, "integrated_gradients": STEPS + 1}[question.method]
-    tokens, most = passes * sum(item.tokens for item in items), limits.max_inputs * model.longest_sequence
+    tokens = passes * sum(item.tokens for item in items)
+    most = limits.max_inputs * model.longest_sequence(limits.max_options)
     if tokens > most:
         found = f"an explanation with {question.method} takes {tokens:,} tokens, and at most {most:,} are accepted"
         raise Failure("too_many_tokens", f"{found}; shorten the text, or choose another method")
@@ -79,8 +81,7 @@ def explain_within(model: MixedPredictor, question: Question, limits: ServingLim
     predictor = Predictor(model.predictor.bundle, few=True)
     try:
         return predictor.explain(
-            texts[0],
-            texts[1] if len(texts) > 1 else None,
+            texts,
             task=question.task,
             label=question.label,
             word=question.word,

@@ -10,6 +10,7 @@ STATUS = {
     "body_too_large": 413,
     "too_many_inputs": 413,
     "too_many_characters": 413,
+    "too_many_options": 413,
     "invalid_request": 422,
     "unknown_task": 422,
     "invalid_input": 422,

@@ -13,9 +13,10 @@ from typing import Any
 from polytask.disk.atomic import atomic_file
 from polytask.disk.writable import check_target
 from polytask.serving.added import AddedColumns, added_columns, check_names
+from polytask.serving.examples import chunks
 from polytask.serving.input import InputFile, Record
 from polytask.serving.output import output_dialect, output_format, write_rows
-from polytask.serving.predictor import Predictor, windows
+from polytask.serving.predictor import Predictor
 from polytask.serving.text_columns import TextColumns, text_columns
 from polytask.tasks.lengths import refuse_long
 from polytask.tasks.reading import open_source, warn_of_guess
@@ -75,23 +76,26 @@ def predict_file(
     added = {task: added_columns(predictor, task, probabilities, lists) for task in chosen}
     check_names(source, file.columns, added)
     tag_columns = {task: _tag_columns(predictor, task, file) for task in chosen}
-    tagged = [(chosen[task], tag_columns[task]) for task in chosen]
-    file.check(_all_columns(chosen), strict, tagged, _columns_of_words(predictor, chosen))
+    plain = {task: names for task, names in chosen.items() if not predictor.spec(task).has_options}
+    options = list(dict.fromkeys(names for task, names in chosen.items() if task not in plain))
+    tagged = [(plain[task], tag_columns[task]) for task in plain]
+    file.check(_all_columns(plain), strict, tagged, _columns_of_words(predictor, plain), options)
     _check_lengths(predictor, chosen, file)
     return _write(predictor, chosen, tag_columns, added, file, target)
 
 
 def _check_lengths(predictor: Predictor, text_columns: TextColumns, file: InputFile) -> None:
-    """With `truncate: error`, reads all rows and refuses those that are longer than `max_length`."""
+    """With `truncate: error`, reads all rows and refuses those that are too long."""
     packer = predictor.bundle.packer
     if packer.truncate != "error":
         return
     rows: dict[int, BrokenRow] = {}
     of_words = _columns_of_words(predictor, text_columns)
-    for window in windows(file.records(), lambda row: _num_characters(row[1])):
+    for chunk in chunks(file.records(), lambda row: _num_characters(row[1])):
         for task, names in text_columns.items():
-            found = [(number, file.texts(number, record, names, False, of_words)) for number, record in window]
-            full = [(number, tuple(row[name] or "" for name in names)) for number, row in found if all(row.values())]
+            parts = names, predictor.spec(task).has_options, False, of_words
+            found = [(number, file.example(number, record, *parts)) for number, record in chunk]
+            full = [(number, example) for number, example in found if all(example)]
             for i, tokens in predictor.too_long((task,), [texts for _, texts in full]) if full else ():
                 number, problem = full[i][0], f"task {task}: {tokens:,} tokens"
                 rows.setdefault(number, BrokenRow(file.name, file.source.unit, number, None, "", problem))
@@ -130,9 +134,9 @@ def _write(
         types |= columns_of_task.types
     rows, without_text, truncated, abstained = 0, *(Counter(dict.fromkeys(added, 0)) for _ in range(3))
     with atomic_file(target) as part, write_rows(part, format, dialect, types) as write:
-        for window, predictions in _predicted(predictor, text_columns, tag_columns, file):
-            write([_with_predictions(record, i, predictions, added) for i, record in enumerate(window)])
-            rows += len(window)
+        for chunk, predictions in _predicted(predictor, text_columns, tag_columns, file):
+            write([_with_predictions(record, i, predictions, added) for i, record in enumerate(chunk)])
+            rows += len(chunk)
             for task, predicted in predictions.items():
                 without_text[task] += sum(p.label is None and not p.abstained for p in predicted)
                 truncated[task] += sum(p.truncated for p in predicted)
@@ -143,19 +147,21 @@ def _write(
 def _predicted(
     predictor: Predictor, text_columns: TextColumns, tag_columns: TextColumns, file: InputFile
 ) -> Iterator[tuple[list[Record], dict[str, list[Prediction]]]]:
-    """Yields a window of rows and each task's predictions for them. Tasks with the same texts share the encoder."""
-    tasks_of: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    """Yields a chunk of rows and each task's predictions for them. Tasks with the same texts share the encoder."""
+    tasks_of: dict[tuple[tuple[str, ...], bool, tuple[str, ...]], list[str]] = {}
     for task, names in text_columns.items():
-        tasks_of.setdefault((names, tag_columns[task]), []).append(task)
-    columns = list(dict.fromkeys([*_all_columns(text_columns), *_all_columns(tag_columns)]))
+        tasks_of.setdefault((names, predictor.spec(task).has_options, tag_columns[task]), []).append(task)
     of_words = _columns_of_words(predictor, text_columns)
-    for window in windows(file.records(), lambda row: _num_characters(row[1])):
-        texts = [file.texts(number, record, columns, False, of_words) for number, record in window]
+    for chunk in chunks(file.records(), lambda row: _num_characters(row[1])):
         predictions: dict[str, list[Prediction]] = {}
-        for (names, tag_names), tasks in tasks_of.items():
-            tags = [tuple(row[name] for name in tag_names) for row in texts] if tag_names else None
-            predictions |= predictor.answer(tasks, [tuple(row[name] for name in names) for row in texts], tags)
-        yield [record for _, record in window], predictions
+        for (names, options, tag_names), tasks in tasks_of.items():
+            parts = names, options, False, of_words
+            examples = [file.example(number, record, *parts) for number, record in chunk]
+            tags = None
+            if tag_names:
+                tags = [file.example(number, record, tag_names, False, strict=False) for number, record in chunk]
+            predictions |= predictor.answer(tasks, examples, tags)
+        yield [record for _, record in chunk], predictions
 
 
 def _with_predictions(record: Record, index: int, predictions: Mapping[str, list[Prediction]], added: Added) -> Record:

@@ -1,23 +1,31 @@
-"""The JSON of a server: inputs of requests -> examples, and predictions -> answers. Knows no HTTP and no queue."""
+"""The JSON of a server: inputs of requests -> texts, and predictions -> answers. Knows no HTTP and no queue."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
-from polytask.serving.examples import Example
+from polytask.kinds.names import LabelProblem
+from polytask.kinds.options import read_options
 from polytask.serving.explanation import Explanation, explained_value
 from polytask.serving.failures import Failure
+from polytask.serving.items import Input
 from polytask.serving.limits import ServingLimits
 from polytask.serving.mixed import MixedPredictor
+from polytask.settings import MOST_TEXTS
 from polytask.tasks.rows import EMPTY_TEXT, words_problem
 from polytask.types import Prediction, unknown
 
 Probabilities = Literal["all", "top", "none"]
-EXPECTED = 'expected a text, a pair of texts ["a", "b"], or {"text": "a", "text2": "b"}'
+EXPECTED = (
+    'expected a text, a list of two to eight texts ["a", "b"], {"text": "a", "text2": "b"}, {"texts": ["a", "b"]}, or '
+    '{"text": "a", "options": ["b", "c"]}'
+)
+FIELDS = ({"text"}, {"text", "text2"}, {"texts"}, {"text", "options"})
+"""The fields of an input that is an object."""
 
 
-def read_inputs(inputs: Any, limits: ServingLimits) -> list[Example | Failure]:
-    """One example for each input, or why it cannot be used. Raises a Failure if there are too many inputs."""
+def read_inputs(inputs: Any, limits: ServingLimits) -> list[Input | Failure]:
+    """One input for each value, or why it cannot be used. Raises a Failure if there are too many inputs."""
     values = inputs if isinstance(inputs, list) else [inputs]
     if len(values) > limits.max_inputs:
         raise Failure(
@@ -26,28 +34,65 @@ def read_inputs(inputs: Any, limits: ServingLimits) -> list[Example | Failure]:
     return [read_input(value, limits) for value in values]
 
 
-def read_input(value: Any, limits: ServingLimits) -> Example | Failure:
-    """The example of one input: a text, a pair, or an object with text and text2. A text may be a list of words."""
+def read_texts(inputs: Any, limits: ServingLimits) -> list[Input | Failure]:
+    """The inputs of a request for embeddings, each of which is a single text."""
+    wrong = Failure("invalid_input", "an embedding is that of one text; expected a text")
+    return [one if isinstance(one, Failure) or one.shape == 1 else wrong for one in read_inputs(inputs, limits)]
+
+
+def read_input(value: Any, limits: ServingLimits) -> Input | Failure:
+    """One input: a text, several texts, or an object with texts or options. A single text may be a list of words."""
     if isinstance(value, Mapping):
-        if not {"text"} <= set(value) <= {"text", "text2"}:
+        fields = {name: one for name, one in value.items() if name != "text2" or one is not None}
+        if set(fields) not in FIELDS:
             return Failure("invalid_input", EXPECTED)
-        texts = [value["text"]] if value.get("text2") is None else [value["text"], value["text2"]]
+        if "options" in fields:
+            return _with_options(fields["text"], fields["options"], limits)
+        is_list = "texts" in fields
+        texts = fields["texts"] if is_list else [fields[name] for name in ("text", "text2") if name in fields]
     else:
-        texts = value if isinstance(value, list) else [value]
-        if isinstance(value, list) and (len(value) != 2 or not all(isinstance(text, str) for text in value)):
-            return Failure("invalid_input", EXPECTED)
-    characters = sum(map(len, _strings(texts)))
-    if characters > limits.max_characters:
-        found = f"the input has {characters:,} characters; at most {limits.max_characters:,} are accepted"
-        return Failure("too_many_characters", found)
+        texts, is_list = (value, True) if isinstance(value, list) else ([value], False)
+    if is_list and not (_is_strings(texts) and 1 < len(texts) <= MOST_TEXTS):
+        return Failure("invalid_input", EXPECTED)
+    if long := _too_long(texts, limits):
+        return long
     example: list[str | tuple[str, ...]] = []
     for text in texts:
-        if not isinstance(text, str) and not (isinstance(text, list) and all(isinstance(word, str) for word in text)):
+        if not isinstance(text, str) and not _is_strings(text):
             return Failure("invalid_input", EXPECTED)
         if problem := words_problem(text):
             return Failure("empty_text" if problem == EMPTY_TEXT else "invalid_input", problem)
         example.append(text if isinstance(text, str) else tuple(text))
-    return tuple(example)
+    return Input(tuple(example))
+
+
+def _with_options(text: Any, options: Any, limits: ServingLimits) -> Input | Failure:
+    """A text with options, for kind choice."""
+    if not isinstance(text, str) or not _is_strings(options):
+        return Failure("invalid_input", EXPECTED)
+    if long := _too_long([text, *options], limits):
+        return long
+    if len(options) > limits.max_options:
+        found = f"the input has {len(options):,} options; at most {limits.max_options:,} are accepted"
+        return Failure("too_many_options", found)
+    if problem := words_problem(text):
+        return Failure("empty_text" if problem == EMPTY_TEXT else "invalid_input", problem)
+    try:
+        return Input((text, *read_options([options])), has_options=True)
+    except LabelProblem as problem:
+        return Failure("invalid_input", str(problem))
+
+
+def _too_long(texts: Sequence[Any], limits: ServingLimits) -> Failure | None:
+    characters = sum(map(len, _strings(texts)))
+    if characters <= limits.max_characters:
+        return None
+    found = f"the input has {characters:,} characters; at most {limits.max_characters:,} are accepted"
+    return Failure("too_many_characters", found)
+
+
+def _is_strings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _strings(texts: Sequence[Any]) -> list[str]:
@@ -60,27 +105,33 @@ def read_tasks(model: MixedPredictor, tasks: str | Sequence[str] | None) -> tupl
     """The tasks that a request names, without repetitions; None: all. Raises a Failure if one has no predictions."""
     if tasks is None:
         return None
-    known = model.tasks_taking(1) + model.tasks_taking(2)
     names = tuple(dict.fromkeys([tasks] if isinstance(tasks, str) else tasks))
     for name in names:
-        if name not in known:
-            raise Failure("unknown_task", unknown("predict", name, known, "task"))
+        if name not in model.tasks:
+            raise Failure("unknown_task", unknown("predict", name, model.tasks, "task"))
     if not names:
         raise Failure("invalid_request", "tasks: must name at least one task; leave it out for all tasks")
     return names
 
 
-def tasks_for(model: MixedPredictor, tasks: tuple[str, ...] | None, example: Example) -> tuple[str, ...] | Failure:
-    """The tasks to predict for an example: by default all that take its number of texts."""
-    has_words = any(isinstance(text, tuple) for text in example)
-    fitting = [task for task in model.tasks_taking(len(example)) if not has_words or model.predictor.is_per_word(task)]
-    form = f"{len(example)} {'text' if len(example) == 1 else 'texts'}{' as a list of words' if has_words else ''}"
-    wrong = [task for task in tasks or () if task not in fitting]
-    if wrong:
-        return Failure("invalid_input", f"task {wrong[0]} does not take {form}")
+def tasks_for(model: MixedPredictor, tasks: tuple[str, ...] | None, one: Input) -> tuple[str, ...] | Failure:
+    """The tasks to predict for an input: by default all that take its number of texts, or its options."""
+    has_words = any(isinstance(text, tuple) for text in one.example)
+    fitting = [task for task in model.tasks_taking(one.shape) if not has_words or model.forward.is_per_word(task)]
+    wrong = next((task for task in tasks or () if task not in fitting), None)
+    if wrong is not None:
+        hint = '; it takes {"text": "a", "options": ["b", "c"]}' if model.shape(wrong) == "options" else ""
+        return Failure("invalid_input", f"task {wrong} does not take {_described(one, has_words)}{hint}")
     if not fitting:
-        return Failure("invalid_input", f"none of the tasks takes {form}")
+        return Failure("invalid_input", f"none of the tasks takes {_described(one, has_words)}")
     return tuple(fitting) if tasks is None else tasks
+
+
+def _described(one: Input, has_words: bool) -> str:
+    if one.has_options:
+        return "a text with options"
+    number = f"{len(one.example)} {'text' if len(one.example) == 1 else 'texts'}"
+    return f"{number} as a list of words" if has_words else number
 
 
 def prediction_json(prediction: Prediction, probabilities: Probabilities = "all") -> dict[str, Any]:
@@ -93,11 +144,15 @@ def prediction_json(prediction: Prediction, probabilities: Probabilities = "all"
             highest = max(prediction.probabilities, key=prediction.probabilities.__getitem__)
             chosen = label if isinstance(label, tuple) else (highest,)
             answer["probabilities"] = {name: prediction.probabilities[name] for name in chosen}
+    if prediction.index is not None:
+        answer["index"] = prediction.index
     if prediction.spans is not None:
         answer["words"] = list(prediction.word_texts or ())
         answer["spans"] = [asdict(span) for span in prediction.spans]
-    more = {"tokens": prediction.tokens, "truncated": prediction.truncated, "abstained": prediction.abstained}
-    return answer | more
+        if probabilities != "none":
+            answer["word_probabilities"] = list(prediction.word_probabilities or ())
+    names = ("tokens", "truncated", "windows", "abstained")
+    return answer | {name: getattr(prediction, name) for name in names}
 
 
 def explanation_json(explanation: Explanation) -> dict[str, Any]:
@@ -129,33 +184,39 @@ def scoring_task(model: MixedPredictor, task: str | None) -> str:
         name for kind in ("score", "match", "yes_no") for name in model.tasks_taking(2) if labels[name].kind == kind
     ]
     if task is not None and task not in pairs:
-        known = model.tasks_taking(1) + model.tasks_taking(2)
-        if task not in known:
-            raise Failure("unknown_task", unknown("predict", task, known, "task"))
+        if task not in model.tasks:
+            raise Failure("unknown_task", unknown("predict", task, model.tasks, "task"))
         raise Failure("invalid_request", f"task {task} does not score pairs of texts; these do: {', '.join(pairs)}")
     if not pairs:
         raise Failure("invalid_request", "this model has no task that scores pairs of texts")
     return task or pairs[0]
 
 
+def score_range(model: MixedPredictor, task: str) -> list[float] | None:
+    """The lowest and the highest score of a task that has both."""
+    labels = model.predictor.bundle.labels[task]
+    return [labels.low, labels.high] if labels.kind == "score" and labels.bounded else None
+
+
 def describe_tasks(model: MixedPredictor) -> list[dict[str, Any]]:
     """What a client needs to know about each task."""
     bundle = model.predictor.bundle
     described = []
-    for name in bundle.specs:
-        labels, spec = bundle.labels[name], bundle.specs[name]
-        has_range = labels.kind == "score" and labels.bounded
+    for name, spec in bundle.specs.items():
+        form = bundle.model.input_format(name)
         described.append(
             {
                 "name": name,
-                "kind": labels.kind_name,
+                "kind": bundle.labels[name].kind_name,
                 "texts": len(spec.text),
                 "text_names": list(spec.text),
-                "classes": list(labels.classes),
-                "range": [labels.low, labels.high] if has_range else None,
+                "options": spec.has_options,
+                "classes": list(bundle.labels[name].classes),
+                "range": score_range(model, name),
                 "metric": spec.metric,
-                "predicts": bundle.model.head(name).kind.has_predictions,
-                "reads_long_texts": model.predictor.is_per_word(name),
+                "predicts": name in model.tasks,
+                "has_windows": form.has_windows,
+                "max_tokens": None if form.stride is not None else bundle.packer.longest(form),
             }
         )
     return described
@@ -163,7 +224,7 @@ def describe_tasks(model: MixedPredictor) -> list[dict[str, Any]]:
 
 def describe_model(model: MixedPredictor, name: str) -> dict[str, Any]:
     """The model's sizes and settings."""
-    predictor, bundle = model.predictor, model.predictor.bundle
+    bundle = model.predictor.bundle
     shape = bundle.model.encoder.shape
     return {
         "name": name,
@@ -174,5 +235,5 @@ def describe_model(model: MixedPredictor, name: str) -> dict[str, Any]:
         "max_length": bundle.packer.max_length,
         "truncate": bundle.packer.truncate,
         "device": str(bundle.model.device),
-        "precision": "bf16" if predictor.bf16 else "float32",
+        "precision": "bf16" if model.forward.bf16 else "float32",
     }

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from polytask.serving.examples import Example, with_options
 from polytask.tasks.rows import EMPTY_TEXT, text_problem, words_problem
 from polytask.tasks.sources.delimited import DelimitedSource
 from polytask.tasks.sources.jsonl import JsonLinesSource
@@ -87,21 +88,42 @@ class InputFile:
             texts[column] = None if problem else tuple(value) if isinstance(value, list) else str(value)
         return texts
 
+    def example(
+        self,
+        number: int,
+        record: Record,
+        columns: Sequence[str],
+        has_options: bool,
+        strict: bool,
+        of_words: Collection[str] = (),
+    ) -> Example:
+        """A row as an example: the texts of these columns or, with options, that of the first and the options."""
+        texts = self.texts(number, record, columns[:1] if has_options else columns, strict, of_words)
+        if not has_options:
+            return tuple(texts[column] for column in columns)
+        where = f"{self.name}, {self.source.unit} {number}, column {', '.join(columns[1:])!r}"
+        return with_options(texts[columns[0]], [record.get(column) for column in columns[1:]], where)
+
     def check(
         self,
         columns: Sequence[str],
         strict: bool,
         tagged: Sequence[tuple[Sequence[str], Sequence[str]]] = (),
         of_words: Collection[str] = (),
+        options: Sequence[Sequence[str]] = (),
     ) -> None:
         """Reads all rows, and raises a UserError at the first one that cannot be read.
 
-        `tagged` has text columns, each list with the columns of their words' tags; that list may be empty.
+        `tagged` has text columns, each list with the columns of their words' tags; that list may be empty. `options`
+        has the columns of tasks with options: that of the text, followed by those of the options.
         """
-        if missing := [str(no_column(self.source, column)) for column in columns if column not in self.columns]:
+        named = dict.fromkeys([*columns, *(column for names in options for column in names)])
+        if missing := [str(no_column(self.source, column)) for column in named if column not in self.columns]:
             raise UserError("\n".join(missing))
         for number, record in self.records():
             texts = self.texts(number, record, columns, strict, of_words)
+            for names in options:
+                self.example(number, record, names, has_options=True, strict=strict)
             for text, tags in {pair for names in tagged for pair in zip(*names, strict=False)}:
                 self._check_tags(number, texts[text], tags, record.get(tags))
 

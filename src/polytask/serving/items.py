@@ -1,4 +1,4 @@
-"""The tokens of an input, ready to be computed together with those of others."""
+"""The inputs of requests, and their tokens, ready to be computed together with those of others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polytask.serving.examples import Example
+from polytask.text.packing import InputFormat
 from polytask.text.texts import Texts
 from polytask.types import Prediction
 
@@ -16,8 +17,23 @@ if TYPE_CHECKING:
 
 Truncation = Literal["model", "end", "start", "error"]
 """How a request wants long texts to be cut: as the model was trained, at the end, at the start, or not at all."""
+Shape = int | Literal["options"]
+"""What an example consists of: its number of texts, or a text and its options."""
 Group = tuple[str, ...]
 """Tasks that share a pass of the encoder over the same texts."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of a request."""
+
+    example: Example
+    """Its texts; with options, the text followed by its options."""
+    has_options: bool = False
+
+    @property
+    def shape(self) -> Shape:
+        return "options" if self.has_options else len(self.example)
 
 
 @dataclass(frozen=True)
@@ -33,6 +49,8 @@ class Item:
     example: Example
     texts: Texts
     """The tokens of this single example."""
+    form: InputFormat
+    """How its texts become sequences."""
     lengths_1W: npt.NDArray[np.int64]
     """The number of tokens of each text before truncation."""
     full_length: int
@@ -48,6 +66,11 @@ class Item:
         """For an embedding, the task whose embedding it is."""
         return self.tasks[0] if self.tasks else None
 
+    @property
+    def width(self) -> int:
+        """The number of texts, with those that fill the places of missing options."""
+        return int(self.lengths_1W.shape[1])
+
 
 @dataclass(frozen=True)
 class Embedded:
@@ -57,6 +80,8 @@ class Embedded:
     tokens: int
     """The number of tokens before truncation, with special tokens."""
     truncated: bool
+    windows: int = 1
+    """The number of windows that the text was read in."""
 
 
 Answer = Mapping[str, Prediction] | Embedded

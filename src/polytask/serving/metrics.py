@@ -1,9 +1,12 @@
 """The metrics of a server, in the format of Prometheus. Task names are labels; texts and unknown names never are."""
 
-from collections.abc import Iterable
+from collections import Counter as Counts
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from polytask.serving.batching import Batcher, BatchReport
 from polytask.serving.items import Item
@@ -29,6 +32,9 @@ class Metrics:
         self._tokens = Counter("tokens", "Computed tokens.", ["task"], **own)
         self._batches = Counter("batches", "Batches by outcome.", ["outcome"], **own)
         self._batch_tokens = Histogram("batch_tokens", "Tokens per batch.", buckets=TOKENS, **own)
+        self._batch_task_tokens = Histogram(
+            "batch_task_tokens", "Tokens per batch of a task.", ["task"], buckets=TOKENS, **own
+        )
         seconds: dict[str, Any] = {"labelnames": ["task"], "buckets": SECONDS, **own}
         self._queued = Histogram("queued_seconds", "Time of an input in the queue.", **seconds)
         self._tokenizing = Histogram("tokenizing_seconds", "Time to tokenize a request's inputs.", **seconds)
@@ -40,6 +46,7 @@ class Metrics:
         """Reads the size of the queue from the batcher."""
         self._queue_inputs.set_function(lambda: batcher.inputs)
         self._queue_tokens.set_function(lambda: batcher.tokens)
+        self.registry.register(_QueueOfTasks(batcher))
 
     def count_request(self, endpoint: str, tasks: Iterable[str]) -> None:
         for task in tasks:
@@ -60,17 +67,34 @@ class Metrics:
         """Records a batch."""
         self._batches.labels("failed" if report.failed else "succeeded").inc()
         self._batch_tokens.observe(sum(item.tokens for item in report.items))
+        task_tokens = Counts[str]()
         for item, seconds in zip(report.items, report.queued_seconds, strict=True):
             for task in labels(item):
                 self._queued.labels(task).observe(seconds)
                 self._inputs.labels(task).inc()
                 self._tokens.labels(task).inc(item.tokens)
-        for task in {task for item in report.items for task in labels(item)}:
+                task_tokens[task] += item.tokens
+        for task, tokens in task_tokens.items():
             self._computing.labels(task).observe(report.computing_seconds)
+            self._batch_task_tokens.labels(task).observe(tokens)
 
     def text(self) -> bytes:
         """The values in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class _QueueOfTasks(Collector):
+    """The inputs of each task that are waiting, counted when the metrics are read."""
+
+    def __init__(self, batcher: Batcher) -> None:
+        self.batcher = batcher
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        gauge = GaugeMetricFamily("polytask_queue_task_inputs", "Inputs of a task that are waiting.", labels=["task"])
+        counts = Counts(task for item in self.batcher.waiting() for task in labels(item))
+        for task, count in counts.items():
+            gauge.add_metric([task], count)
+        yield gauge
 
 
 def labels(item: Item) -> tuple[str, ...]:

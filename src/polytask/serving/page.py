@@ -21,8 +21,8 @@ HEADERS = {
 }
 
 
-def add_page(app: FastAPI) -> None:
-    """Serves the files of the page."""
+def add_page(app: FastAPI, service: object) -> None:
+    """Adds the files of the page."""
     folder = files("polytask.serving") / "page"
     contents = {path: (folder / name).read_bytes() for path, name in FILES.items()}
 

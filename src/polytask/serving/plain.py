@@ -9,13 +9,15 @@ computes only these; and equal sequences are computed once.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polytask.encoders.bert import Bert, Layer
 from polytask.machine import one_core_workers
-from polytask.stream import Encoded, Pooling
+from polytask.settings import Windows
+from polytask.stream import LENGTH_OF_MISSING, Encoded, Pooling, pool_windows
 from polytask.text.masking import Ids
 
 MAX_TOKENS = 1024  # per batch: the activations of more tokens do not fit in the core's cache
@@ -27,12 +29,25 @@ class Pooled(Encoded):
     """The input of a head if its sequences are already pooled."""
 
     vectors: Mapping[Pooling, Tensor]
+    given_BM: Tensor
 
-    def __init__(self, vectors: Mapping[Pooling, Tensor]) -> None:
+    def __init__(self, vectors: Mapping[Pooling, Tensor], given_BM: Tensor) -> None:
         object.__setattr__(self, "vectors", vectors)
+        object.__setattr__(self, "given_BM", given_BM)
+
+    def given_options(self) -> Tensor:
+        return self.given_BM
 
     def pool(self, pooling: Pooling) -> Tensor:
         return self.vectors[pooling]
+
+    def over_windows(self, windows_M: npt.NDArray[np.int64], windows: Windows) -> "Pooled":
+        """One vector for each text, given the number of sequences that are the windows of each."""
+        if windows_M.max(initial=1) == 1:
+            return self
+        starts_B1 = torch.from_numpy(np.concatenate([[0], windows_M.cumsum()]))
+        vectors = {name: pool_windows(x_SD, starts_B1, windows.pool) for name, x_SD in self.vectors.items()}
+        return Pooled(vectors, self.given_BM)
 
 
 class PlainEncoder:
@@ -48,10 +63,13 @@ class PlainEncoder:
         self.threads = torch.get_num_threads()
 
     @torch.inference_mode()
-    def vectors(self, sequences: Sequence[tuple[Sequence[Ids], int]], poolings: Collection[Pooling]) -> Pooled:
+    def vectors(
+        self, sequences: Sequence[tuple[Sequence[Ids], int]], poolings: Collection[Pooling], options: int = 1
+    ) -> Pooled:
         """A float32 vector for each sequence and pooling.
 
         A sequence is its ids in pieces, and the index at which its second segment starts: see `Packer.sequences`.
+        `options` is the number of sequences of an example, if they are options.
         """
         rows, indices = _deduplicate(sequences)
         lengths = np.array([len(ids) for ids, _ in rows])
@@ -65,7 +83,7 @@ class PlainEncoder:
             pooled["mean"] = torch.cat([mean_BD for _, mean_BD in results])[order_S]
         if "pooler" in poolings:
             pooled["pooler"] = self.encoder.pool(first_SD)
-        return Pooled(pooled)
+        return Pooled(pooled, torch.from_numpy(lengths[indices] > LENGTH_OF_MISSING).unflatten(0, (-1, options)))
 
     def _encode_batches(
         self, batches: Sequence[list[tuple[Ids, int]]], all_tokens: bool

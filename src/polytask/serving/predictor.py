@@ -1,38 +1,42 @@
 """Predicts texts with a trained model, in constant memory for any number of texts."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from functools import cached_property, partial
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
-from polytask.encoders.bert import Bert
 from polytask.kinds.tokens import located
-from polytask.machine import multiplies_bf16, pick_device, threads
+from polytask.machine import multiplies_bf16, pick_device
 from polytask.runs.bundle import Bundle, load_run
-from polytask.serving.examples import Example, Text, Texts, examples_from, has_text, plain_texts
+from polytask.serving.examples import (
+    Example,
+    Text,
+    Texts,
+    check_options,
+    chunks,
+    examples_from,
+    has_text,
+    num_characters,
+    option_examples,
+    plain_texts,
+)
 from polytask.serving.explanation import Explanation, Method, choose_word, explain, explain_word
+from polytask.serving.forward import Forward
 from polytask.serving.gradients import explain_by_gradients
-from polytask.serving.plain import PlainEncoder
 from polytask.settings import TaskSpec
 from polytask.tasks.rows import row_words
-from polytask.text.texts import Texts as TokenIds
 from polytask.types import Prediction, UserError, unknown
 
 log = logging.getLogger(__name__)
 
-WINDOW = 4096  # examples that are tokenized and sorted by length together, whatever the size of the input
-WINDOW_CHARACTERS = 16_000_000  # a window of long documents has fewer examples, to limit its memory
 PRECISIONS = ("float32", "bf16")
 MOST_SHOWN = 20  # examples that an error names
 
-T = TypeVar("T")
 Table = TypeVar("Table")
 """A pandas or Polars frame, a Hugging Face data set, a pyarrow table or a list of dicts."""
 
@@ -53,10 +57,8 @@ class Predictor:
                 "predict: this processor does not support bf16 natively, so bf16 would be slower; use float32"
             )
         self.bundle = bundle
-        self.bf16 = precision == "bf16"
-        self.few = few
         self.abstain_below = abstain_below
-        self._warned = False
+        self.forward = Forward(bundle, precision == "bf16", few)
 
     @classmethod
     def load(
@@ -120,7 +122,9 @@ class Predictor:
             predict("mood", ["a text", "another"])                 a list of texts; also predict(texts, task="mood")
             predict("same", "first", "second")                     one pair
             predict("same", ["a", "b"], ["c", "d"])                the pairs (a, c) and (b, d)
-            predict("same", [("a", "c"), ("b", "d")])              the same pairs
+            predict("same", [("a", "c"), ("b", "d")])              the same pairs; also for three or more texts
+            predict("reply", "a text", ["an option", "another"])   one text with its options, for kind choice
+            predict("reply", ["a", "b"], [["c", "d"], ["e", "f"]]) two texts with their options
             predict(frame, task="mood")                            the frame with more columns
             predict(frame)                                         all tasks whose text columns the frame has
 
@@ -130,7 +134,8 @@ class Predictor:
         A table is a pandas or Polars frame, a Hugging Face data set, a pyarrow table or a list of dicts. The result is
         a copy of the same kind, in the same order and with the same index. Its new columns are those of `predict_file`:
         predicted_TASK, probability_TASK, with `probabilities="all"` probability_TASK_CLASS, tokens_TASK and
-        truncated_TASK. `columns` are the text columns, by default those of the training data.
+        truncated_TASK. `columns` are the text columns, by default those of the training data; for kind choice, they are
+        followed by the columns with options.
         """
         if len(data) == 1 and not isinstance(data[0], str):
             from polytask.serving.tables import is_table, predict_table  # imports pyarrow  # noqa: PLC0415
@@ -147,7 +152,9 @@ class Predictor:
                 f"predict: expected a task and texts, as in predict({self.tasks[0]!r}, ['a text']), or a table; found "
                 f"task={task!r:.40} and {'too many' if positional else 'no'} texts"
             )
-        return list(self.stream(task, examples_from(text, text2, strict)))
+        options = self.spec(task).has_options
+        examples = option_examples(text, text2, strict) if options else examples_from(text, text2, strict)
+        return list(self.stream(task, examples))
 
     def predict_tasks(
         self,
@@ -165,32 +172,32 @@ class Predictor:
         chosen = self.taking(len(examples[0])) if tasks is None and examples else tuple(tasks or ())
         predictions: dict[str, list[Prediction]] = {task: [] for task in chosen}
         first = 0
-        for window in windows(examples, _characters):
-            for task, more in self.answer(chosen, window, first=first).items():
+        for chunk in chunks(examples, num_characters):
+            for task, more in self.answer(chosen, chunk, first=first).items():
                 predictions[task] += more
-            first += len(window)
+            first += len(chunk)
         return predictions
 
     def stream(self, task: str, examples: Iterable[Example]) -> Iterator[Prediction]:
         """Yields the predictions for any number of examples, in order and in constant memory."""
         self.check((task,))
         first = 0
-        for window in windows(examples, _characters):
-            yield from self.answer((task,), window, first=first)[task]
-            first += len(window)
+        for chunk in chunks(examples, num_characters):
+            yield from self.answer((task,), chunk, first=first)[task]
+            first += len(chunk)
 
     def outputs(self, task: str, examples: Iterable[tuple[str, ...]]) -> Iterator[Tensor]:
-        """Yields the head's outputs, one window of examples at a time."""
+        """Yields the head's outputs, one chunk of examples at a time."""
         self.check((task,))
-        for window in windows(examples, _characters):
-            self.check((task,), window)
-            texts, _ = self.encode((task,), window)
-            yield self._outputs((task,), texts)[task]
+        for chunk in chunks(examples, num_characters):
+            self.check((task,), chunk)
+            texts, _ = self.forward.encode((task,), chunk)
+            yield self.forward.outputs((task,), texts)[task]
 
     def answer(
         self, tasks: Sequence[str], window: Sequence[Example], tags: Sequence[Example] | None = None, first: int = 0
     ) -> dict[str, list[Prediction]]:
-        """Each task's predictions for one window of examples.
+        """Each task's predictions for some examples.
 
         `tags` has the tags of the words of each text, for models that were trained with columns of tags. `first` is the
         number of the first example, for error messages.
@@ -211,11 +218,8 @@ class Predictor:
     def _same_tokens(self, tasks: Sequence[str]) -> Iterator[list[str]]:
         """Yields the tasks that predict texts, and those that predict words, which need the tokens of whole texts."""
         for per_word in (False, True):
-            if group := [task for task in tasks if self.is_per_word(task) == per_word]:
+            if group := [task for task in tasks if self.forward.is_per_word(task) == per_word]:
                 yield group
-
-    def is_per_word(self, task: str) -> bool:
-        return self.bundle.model.head(task).kind.per_word
 
     def _predict(
         self,
@@ -225,9 +229,9 @@ class Predictor:
         numbers: Sequence[int],
     ) -> dict[str, list[Prediction]]:
         """The predictions of tasks that all predict texts, or all predict words, for examples with text."""
-        texts, lengths_NW = self.encode(tasks, examples, tags)
+        texts, lengths_NW = self.forward.encode(tasks, examples, tags)
         self._check_lengths(tasks, lengths_NW, numbers)
-        outputs = self._outputs(tasks, texts)
+        outputs = self.forward.outputs(tasks, texts)
         return {task: self.decode(task, outputs[task], lengths_NW, examples) for task in tasks}
 
     def decode(
@@ -235,29 +239,24 @@ class Predictor:
     ) -> list[Prediction]:
         """A task's predictions from its head's outputs for examples with text, whose texts have these lengths."""
         own = self.bundle.predictions(task, outputs, lengths_NW, self.abstain_below)
-        scheme = self.bundle.labels[task].scheme
-        if scheme is None:
-            return own
-        words = (row_words(example[0]) for example in examples)
-        return [located(one, *text, scheme) for one, text in zip(own, words, strict=True)]
+        if (scheme := self.bundle.labels[task].scheme) is not None:
+            words = (row_words(example[0]) for example in examples)
+            own = [located(one, *text, scheme) for one, text in zip(own, words, strict=True)]
+        if self.spec(task).has_options:
+            options = (plain_texts(example)[1:] for example in examples)
+            own = [one.with_options(texts) for one, texts in zip(own, options, strict=True)]
+        return own
 
     def too_long(self, tasks: Sequence[str], examples: Sequence[Example]) -> list[tuple[int, int]]:
         """The index and the number of tokens of each example that is longer than `max_length`."""
         texts = [plain_texts(example) for example in examples]
-        return self._too_long(tasks, self.bundle.text_lengths(texts, self.bundle.tokenize(texts)))
-
-    def _too_long(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-        readings = {self.bundle.model.head(task).reading for task in tasks if not self.is_per_word(task)}
-        if not readings:  # long texts are read in windows
-            return []
-        packer = self.bundle.packer
-        tokens_N = np.max([packer.full_lengths(lengths_NW, reading) for reading in sorted(readings)], axis=0)
-        return [(i, int(tokens_N[i])) for i in np.flatnonzero(tokens_N > packer.max_length).tolist()]
+        tokenized = self.bundle.tokenize(texts, options=any(self.spec(task).has_options for task in tasks))
+        return self.forward.too_long(tasks, self.bundle.text_lengths(texts, tokenized))
 
     def _check_lengths(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64], numbers: Sequence[int]) -> None:
         """Refuses examples that are too long, with `truncate: error`."""
         packer = self.bundle.packer
-        long = self._too_long(tasks, lengths_NW) if packer.truncate == "error" else []
+        long = self.forward.too_long(tasks, lengths_NW) if packer.truncate == "error" else []
         if long:
             shown = ", ".join(f"{numbers[i]} ({tokens:,} tokens)" for i, tokens in long[:MOST_SHOWN])
             more = f" and {len(long) - MOST_SHOWN:,} more" if len(long) > MOST_SHOWN else ""
@@ -273,8 +272,9 @@ class Predictor:
 
         For an encoder such as minilm these are the embeddings of sentence-transformers, as training has changed them.
         With `normalize` every vector has length 1, so that the product of two vectors is their cosine. By default the
-        encoder is used without the tasks' adapters; with `task`, as this task uses it: for a task of kind match, the
-        product of two vectors is then its prediction. A text that is missing or empty has a vector of NaN.
+        encoder is used without the tasks' adapters; with `task`, as this task uses it, with its windows: for a task of
+        kind match, the product of two vectors is then its prediction. A text that is missing or empty has a vector of
+        NaN.
         """
         if task is not None:
             self.spec(task)
@@ -283,17 +283,17 @@ class Predictor:
         vectors = np.full((len(examples), width), np.nan, np.float32)
         filled = [index for index, example in enumerate(examples) if has_text(example)]
         start = 0
-        for window in windows([examples[index] for index in filled], _characters):
-            more = self.vectors(self.bundle.tokenize([plain_texts(example) for example in window]), task)
-            vectors[filled[start : start + len(window)]] = more.numpy()
-            start += len(window)
+        for chunk in chunks([examples[index] for index in filled], num_characters):
+            more = self.forward.vectors(self.bundle.tokenize([plain_texts(example) for example in chunk]), task)
+            vectors[filled[start : start + len(chunk)]] = more.numpy()
+            start += len(chunk)
         if normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
 
     def explain(
         self,
-        text: str,
+        text: str | Sequence[str],
         text2: str | None = None,
         *,
         task: str,
@@ -308,51 +308,48 @@ class Predictor:
         prediction. `integrated_gradients` and `gradient_x_input` divide the probability or score among the words, and
         take the same time for any number of words: see serving/gradients.py.
 
+        A pair is given as two texts, or as a list; three or more texts as a list. For kind choice, which occlusion does
+        not support, the list is a text and its options.
+
         If the task has a tag for each word, the tag of `word` is explained: a word of the text, or its number from 0.
         """
-        texts = (text,) if text2 is None else (text, text2)
+        if method not in get_args(Method):
+            raise UserError(unknown("explain: method", method, get_args(Method), "method"))
+        if self.spec(task).has_options and method == "occlusion":
+            raise UserError(f"explain: task {task} is of kind choice; choose method integrated_gradients")
+        texts = ((text,) if isinstance(text, str) else tuple(text)) + (() if text2 is None else (text2,))
         self.check((task,), [texts])
         if not has_text(texts):
             raise UserError(f"explain: the text is empty: {texts!r:.80}")
-        if method not in get_args(Method):
-            raise UserError(unknown("explain: method", method, get_args(Method), "method"))
-        if self.is_per_word(task):
-            places = row_words(text).words
-            index = choose_word(word, [text[start:end] for start, end in places], task)
-            predict_words = partial(self._predict_words, task)
-            if method == "occlusion":
-                return explain_word(task, text, places[index], predict_words, label)
-            (whole,) = predict_words([(text, places[index][0])])
-            return explain_by_gradients(
-                self.bundle, texts, self.encode((task,), [texts])[0], whole, method, label, index
-            )
+        if self.forward.is_per_word(task):
+            return self._explain_word(task, texts[0], word, label, method)
         if word is not None:
             raise UserError(f"explain: word: task {task} has one label for the text, not for each word; leave word out")
-
-        def predict(examples: Sequence[tuple[str, ...]]) -> list[Prediction]:
-            found: list[Prediction] = []
-            for window in windows(examples, _characters):
-                tokenized, lengths_NW = self.encode((task,), window)
-                outputs = self._outputs((task,), tokenized)[task]
-                found += self.bundle.predictions(task, outputs, lengths_NW, keep_labels=True)
-            return found
-
         if method == "occlusion":
-            return explain(task, texts, predict, label)
-        (whole,) = predict([texts])
-        return explain_by_gradients(self.bundle, texts, self.encode((task,), [texts])[0], whole, method, label)
+            return explain(task, texts, partial(self._predict_labels, task), label)
+        (whole,) = self._predict_labels(task, [texts])
+        return explain_by_gradients(self.bundle, texts, self.forward.encode((task,), [texts])[0], whole, method, label)
 
-    def _predict_words(self, task: str, items: Sequence[tuple[str, int]]) -> list[Prediction]:
-        """The tag of one word of each text, which is given by its first character, with the tags' probabilities."""
-        head, temperature = self.bundle.model.head(task), self.bundle.temperatures.get(task, 1.0)
-        found = []
-        for window in windows(items, lambda item: len(item[0])):
-            texts, _ = self.encode((task,), [(text,) for text, _ in window])
-            outputs = head.kind.scaled(self._outputs((task,), texts)[task].float(), temperature)
-            for (text, first), scores_WC in zip(window, outputs, strict=True):
-                index = [start for start, _ in row_words(text).words].index(first)
-                shares = dict(zip(head.labels.classes, scores_WC[index, :-1].softmax(-1).tolist(), strict=True))
-                found.append(Prediction(task, max(shares, key=shares.__getitem__), shares))
+    def _explain_word(
+        self, task: str, text: str, word: str | int | None, label: str | None, method: Method
+    ) -> Explanation:
+        places = row_words(text).words
+        index = choose_word(word, [text[start:end] for start, end in places], task)
+        if method == "occlusion":
+            return explain_word(task, text, places[index], partial(self.forward.predict_words, task), label)
+        (whole,) = self.forward.predict_words(task, [(text, places[index][0])])
+        tokens, _ = self.forward.encode((task,), [(text,)])
+        return explain_by_gradients(self.bundle, (text,), tokens, whole, method, label, index)
+
+    def _predict_labels(self, task: str, examples: Sequence[tuple[str, ...]]) -> list[Prediction]:
+        """Predictions that have a label also where the model abstains."""
+        found: list[Prediction] = []
+        for chunk in chunks(examples, num_characters):
+            tokenized, lengths_NW = self.forward.encode((task,), chunk)
+            outputs = self.forward.outputs((task,), tokenized)[task]
+            found += self.bundle.predictions(task, outputs, lengths_NW, keep_labels=True)
+        if self.spec(task).has_options:
+            return [one.with_options(texts[1:]) for one, texts in zip(found, examples, strict=True)]
         return found
 
     def taking(self, texts: int) -> tuple[str, ...]:
@@ -360,7 +357,7 @@ class Predictor:
         tasks = tuple(
             name
             for name, spec in self.bundle.specs.items()
-            if len(spec.text) == texts and self.bundle.model.head(name).kind.has_predictions
+            if len(spec.text) == texts and not spec.has_options and self.bundle.model.head(name).kind.has_predictions
         )
         if not tasks:
             raise UserError(f"predict: none of the tasks {', '.join(self.tasks)} takes {texts} text(s)")
@@ -372,66 +369,6 @@ class Predictor:
             raise UserError(unknown("predict", task, self.tasks, "task"))
         return self.bundle.specs[task]
 
-    def encode(
-        self, tasks: Sequence[str], examples: Sequence[Example], tags: Sequence[tuple[str, ...]] | None = None
-    ) -> tuple[TokenIds, npt.NDArray[np.int64]]:
-        """The tokens of examples as these tasks read them, and the number of tokens of each text before truncation."""
-        if self.is_per_word(tasks[0]):
-            texts = self.bundle.tokenize_words([row_words(example[0]) for example in examples])
-            return texts, texts.lengths_NW.astype(np.int64)
-        if tags is None:
-            self._warn_without_tags(tasks)
-        plain = [plain_texts(example) for example in examples]
-        texts = self.bundle.tokenize(plain, tags)
-        return texts, self.bundle.text_lengths(plain, texts)
-
-    def _outputs(self, tasks: Sequence[str], texts: TokenIds) -> dict[str, Tensor]:
-        model, packer = self.bundle.model, self.bundle.packer
-        outputs: dict[str, Tensor] = {}
-        for group in model.passes(tasks):
-            heads = [model.head(task) for task in group]
-            poolings = [head.pooling for head in heads if head.pooling is not None]
-            if self.plain is None or len(poolings) < len(heads):  # a head that does not pool needs all tokens
-                # A few texts are too little work for several threads, which would wait for each other.
-                with threads(1) if self.few and model.device.type == "cpu" else nullcontext():
-                    outputs |= model.answers(group, texts, packer, bf16=self.bf16)
-            else:
-                sequences = [sequence for example in texts for sequence in packer.sequences(example, heads[0].reading)]
-                pooled = self.plain.vectors(sequences, set(poolings))
-                with torch.inference_mode():
-                    outputs |= {head.task: head(pooled) for head in heads}
-        return {task: outputs[task] for task in tasks}
-
-    @torch.inference_mode()
-    def vectors(self, texts: TokenIds, task: str | None) -> Tensor:
-        model, packer = self.bundle.model, self.bundle.packer
-        if self.plain is None:
-            return model.embed(texts, packer, task, bf16=self.bf16)
-        sequences = [sequence for example in texts for sequence in packer.sequences(example, "joined")]
-        pooling = model.embedding_pooling(task)
-        return self.plain.vectors(sequences, {pooling}).vectors[pooling].float()
-
-    @cached_property
-    def plain(self) -> PlainEncoder | None:
-        """The faster encoder, if it can replace the model's encoder."""
-        model, encoder = self.bundle.model, self.bundle.model.encoder
-        fits = model.is_plain and model.device.type == "cpu" and not self.few
-        if not fits or not isinstance(encoder, Bert) or encoder.shape.plain_definition is not None:
-            return None
-        return PlainEncoder(encoder, self.bf16)
-
-    def _warn_without_tags(self, tasks: Sequence[str]) -> None:
-        """Warns, once, that a task was trained with the tags of a column and gets none."""
-        untagged = [task for task in tasks if self.spec(task).tags]
-        if untagged and not self._warned:
-            self._warned = True
-            log.warning(
-                "predict: %s was trained with word tags (column %s), but the texts have none; the words count as "
-                "untagged, and predictions may be worse",
-                untagged[0],
-                ", ".join(self.spec(untagged[0]).tags),
-            )
-
     def check(self, tasks: Iterable[str], window: Sequence[Example] = ()) -> None:
         """Raises a UserError if a task is unknown, has no labels, or takes another number of texts."""
         for task in tasks:
@@ -439,32 +376,17 @@ class Predictor:
             if not self.bundle.model.head(task).kind.has_predictions:
                 raise UserError(f"predict: task {task} is of kind text: it has no labels to predict")
             words = next((text for example in window for text in example if isinstance(text, tuple)), None)
-            if words is not None and not self.is_per_word(task):
+            if words is not None and not self.forward.is_per_word(task):
                 raise UserError(f"predict: task {task}: {list(words)!r:.80}: a list or table; expected text")
+            if spec.has_options:
+                check_options(task, window)
+                continue
             wrong = next((example for example in window if len(example) != len(spec.text)), None)
             if wrong is not None:
                 raise UserError(
                     f"predict: task {task} takes {len(spec.text)} text(s) per example, found {len(wrong)}: "
                     f"{wrong!r:.80}"
                 )
-
-
-def windows(items: Iterable[T], characters: Callable[[T], int]) -> Iterator[list[T]]:
-    """Splits the items into lists of limited length and size."""
-    window: list[T] = []
-    size = 0
-    for item in items:
-        window.append(item)
-        size += characters(item)
-        if len(window) >= WINDOW or size > WINDOW_CHARACTERS:
-            yield window
-            window, size = [], 0
-    if window:
-        yield window
-
-
-def _characters(example: Example) -> int:
-    return sum(len(text or "") for text in example)
 
 
 load = Predictor.load

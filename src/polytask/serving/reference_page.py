@@ -8,6 +8,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse
+
+from polytask.serving.service import Service
+
 STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
 body { max-width: 52rem; margin: 2rem auto; padding: 0 1rem; }
@@ -19,6 +24,15 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
+
+
+def add_reference_page(app: FastAPI, service: Service) -> None:
+    """Adds /docs."""
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs(request: Request) -> Response:
+        page = reference_page(app.openapi(), str(request.base_url).rstrip("/"))
+        return HTMLResponse(page, headers=HEADERS)
 
 
 def reference_page(document: Mapping[str, Any], address: str) -> str:

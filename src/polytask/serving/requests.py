@@ -4,24 +4,36 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from polytask.kinds.options import FEWEST_OPTIONS, MOST_OPTIONS
 from polytask.serving.explanation import Method
 from polytask.serving.failures import STATUS
+from polytask.settings import MOST_TEXTS
 
 TEXT = {"type": "string"}
 PAIR = {"type": "array", "items": TEXT, "minItems": 2, "maxItems": 2}
+TEXTS = {"type": "array", "items": TEXT, "minItems": 2, "maxItems": MOST_TEXTS}
 WORDS = {"type": "array", "items": TEXT, "description": "The words of a text, for tasks that tag words."}
-OBJECT = {
-    "type": "object",
-    "properties": {"text": {"anyOf": [TEXT, WORDS]}, "text2": TEXT},
-    "required": ["text"],
-    "additionalProperties": False,
-}
-INPUT = {"anyOf": [TEXT, PAIR, OBJECT]}
+OPTIONS = {"type": "array", "items": TEXT, "minItems": FEWEST_OPTIONS, "maxItems": MOST_OPTIONS}
+
+
+def fields(**schemas: Any) -> dict[str, Any]:
+    """The schema of an object with these fields, all of which are required."""
+    return {"type": "object", "properties": schemas, "required": [*schemas], "additionalProperties": False}
+
+
+OBJECTS = [
+    fields(text={"anyOf": [TEXT, WORDS]}),
+    fields(text=TEXT, text2=TEXT),
+    fields(texts=TEXTS),
+    fields(text=TEXT, options=OPTIONS),
+]
+INPUT = {"anyOf": [TEXT, TEXTS, *OBJECTS]}
 # Inputs are checked one by one, not by pydantic: one bad input must not fail the others.
-Inputs = Annotated[Any, WithJsonSchema({"anyOf": [TEXT, OBJECT, {"type": "array", "items": INPUT}]})]
-Input = Annotated[Any, WithJsonSchema(INPUT)]
+Inputs = Annotated[Any, WithJsonSchema({"anyOf": [TEXT, *OBJECTS, {"type": "array", "items": INPUT}]})]
+SingleTexts = Annotated[Any, WithJsonSchema({"anyOf": [TEXT, {"type": "array", "items": TEXT}]})]
+SingleInput = Annotated[Any, WithJsonSchema(INPUT)]
 Documents = Annotated[list[Any], WithJsonSchema({"type": "array", "items": TEXT})]
-Pairs = Annotated[list[Any], WithJsonSchema({"type": "array", "items": {"anyOf": [PAIR, OBJECT]}})]
+Pairs = Annotated[list[Any], WithJsonSchema({"type": "array", "items": {"anyOf": [PAIR, OBJECTS[1]]}})]
 TruncateField = Annotated[
     Literal["model", "end", "start", "error"],
     Field(description="Which end of a long text is cut off: as in training, the end, the start, or none (an error)."),
@@ -35,18 +47,25 @@ class Request(BaseModel):
 
 
 class PredictRequest(Request):
-    """Texts or pairs, and the tasks to predict."""
+    """Inputs, and the tasks to predict."""
 
-    inputs: Inputs = Field(description='A text, {"text": ..., "text2": ...}, or a list of texts, pairs and objects.')
-    tasks: str | list[str] | None = Field(None, description="Default: all tasks that take an input's number of texts.")
+    inputs: Inputs = Field(
+        description="One input or a list of them. An input is a text; several texts, as a list, as text and text2, or "
+        "as texts; or a text with options. For tasks that tag words, the text may be a list of words."
+    )
+    tasks: str | list[str] | None = Field(
+        None, description="Default: all tasks that take an input's number of texts, or its options."
+    )
     truncate: TruncateField = "model"
-    probabilities: Literal["all", "top", "none"] = "all"
+    probabilities: Literal["all", "top", "none"] = Field(
+        "all", description="The probabilities of all classes, of those that were predicted, or none."
+    )
 
 
 class EmbedRequest(Request):
     """Texts to embed."""
 
-    inputs: Inputs
+    inputs: SingleTexts = Field(description="A text, or a list of texts.")
     task: str | None = Field(None, description="Embed as this task uses the encoder. Default: without adapters.")
     normalize: bool = Field(False, description="Whether vectors have length 1.")
     truncate: TruncateField = "model"
@@ -55,7 +74,7 @@ class EmbedRequest(Request):
 class SimilarityRequest(Request):
     """Pairs of texts to score."""
 
-    pairs: Pairs
+    pairs: Pairs = Field(description='A list of pairs ["a", "b"].')
     task: str | None = Field(None, description="Default: the first task with a score, a cosine, or yes and no.")
     truncate: TruncateField = "model"
 
@@ -64,17 +83,17 @@ class RerankRequest(Request):
     """A query and the texts to order by their score with it."""
 
     query: str
-    documents: Documents
+    documents: Documents = Field(description="A list of texts.")
     task: str | None = Field(None, description="Default: the first task with a score, a cosine, or yes and no.")
     top_n: int | None = Field(None, ge=1, description="The number of documents to return. Default: all.")
-    return_documents: bool = False
+    return_documents: bool = Field(False, description="Whether results have the documents themselves.")
     truncate: TruncateField = "model"
 
 
 class ExplainRequest(Request):
     """One input and one task."""
 
-    input: Input = Field(description='A text, a pair, or {"text": ..., "text2": ...}.')
+    input: SingleInput = Field(description="One input, as /predict takes it.")
     task: str
     label: str | None = Field(None, description="The class whose probability is explained. Default: the predicted one.")
     word: int | str | None = Field(
@@ -159,15 +178,18 @@ class TaskAnswer(BaseModel):
     """One task's prediction for an input."""
 
     label: str | float | list[str] | None = Field(
-        description="A class, yes or no, a score in the task's range, a list of classes, or one tag per word; null if "
-        "the model abstained."
+        description="A class, yes or no, a score in the task's range, a list of classes, a cosine, an option, or one "
+        "tag per word; null if the model abstained."
     )
-    probabilities: dict[str, float] | None = None
-    words: list[str] | None = None
-    spans: list[SpanAnswer] | None = None
-    tokens: int
-    truncated: bool
-    abstained: bool
+    probabilities: dict[str, float] | None = Field(None, description="By class or option. Scores and tags have none.")
+    index: int | None = Field(None, description="The index of the chosen option, counted from 0.")
+    words: list[str] | None = Field(None, description="The words that the tags are of.")
+    word_probabilities: list[float] | None = Field(None, description="The probability of each word's tag.")
+    spans: list[SpanAnswer] | None = Field(None, description="The spans that the tags mark.")
+    tokens: int = Field(description="The number of tokens before truncation, with special tokens.")
+    truncated: bool = Field(description="Whether a part of the input was cut off.")
+    windows: int = Field(description="The number of windows that the text was read in.")
+    abstained: bool = Field(description="Whether the model abstained, because no probability is high enough.")
 
 
 class InputAnswer(BaseModel):
@@ -188,6 +210,7 @@ class Embedding(BaseModel):
     embedding: list[float]
     tokens: int
     truncated: bool
+    windows: int
 
 
 class EmbedResponse(BaseModel):
@@ -215,7 +238,7 @@ class WordAnswer(BaseModel):
     """A word, where it is, and its effect."""
 
     word: str
-    text: int = Field(description="0: the first text; 1: the second one, and so on.")
+    text: int = Field(description="0: the first text; 1: the second one, or the first option; and so on.")
     start: int = Field(description="The index of its first character (code point).")
     end: int
     value: float = Field(description="Positive: it speaks for the label, or for a higher score.")
@@ -234,7 +257,7 @@ class ExplainResponse(BaseModel):
 
 
 class ExamplesResponse(BaseModel):
-    """By task: the texts of a few examples."""
+    """By task: the texts of a few examples; with options, the text followed by its options."""
 
     examples: dict[str, list[list[str]]]
 

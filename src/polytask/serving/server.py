@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from polytask.serving.service import Service
 
 log = logging.getLogger(__name__)
+RELOADING = threading.Lock()
 
 
 def serve(
@@ -42,13 +43,15 @@ def serve(
     check_access(host, api_key, allow_anyone)
     make_server = import_server()
     listener = bind(host, port)
+    if reload:  # the signal's default is to end the process, also while the model is loaded
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with listener:
         service, server = make_server(Predictor.load(run, **load_options), limits, Path(run), api_key)
         service.examples_of = Path(run) if (is_loopback(host) if examples is None else examples) else None
         try:
             service.warm_up()
             if reload:
-                signal.signal(signal.SIGHUP, lambda number, frame: _start_reload(service, Path(run), load_options))
+                signal.signal(signal.SIGHUP, lambda number, frame: start_reload(service, Path(run), load_options))
             address = listener.getsockname()
             shown = f"[{address[0]}]" if ":" in address[0] else address[0]
             started(f"http://{shown}:{address[1]}")
@@ -104,16 +107,19 @@ def run_name(run: Path) -> str:
     return folder.parent.name if folder.name == "model" else folder.name
 
 
-def _start_reload(service: "Service", run: Path, load_options: dict[str, Any]) -> None:
-    """Loads the run again in a thread, while the old model answers requests."""
+def start_reload(service: "Service", run: Path, load_options: dict[str, Any]) -> threading.Thread:
+    """Loads the run again in a thread, while the old model answers requests. Signals are handled one after another."""
 
     def load() -> None:
-        try:
-            service.replace(Predictor.load(run, **load_options), run_name(run))
-        except (UserError, OSError) as error:
-            log.error("the run was not reloaded, and the old one is still served: %s", error)
+        with RELOADING:
+            try:
+                service.replace(Predictor.load(run, **load_options), run_name(run))
+            except Exception as error:  # whatever it is, the old model must be served
+                log.error("the run was not reloaded, and the old one is still served: %s", error)
 
-    threading.Thread(target=load, name="polytask-reload", daemon=True).start()
+    thread = threading.Thread(target=load, name="polytask-reload", daemon=True)
+    thread.start()
+    return thread
 
 
 def check_access(host: str, api_key: str | None, allow_anyone: bool) -> None:

@@ -12,13 +12,13 @@ from polytask.serving.examples import Example
 from polytask.serving.explainer import Explainer
 from polytask.serving.failures import Failure
 from polytask.serving.forms import tasks_for
-from polytask.serving.items import Answer, Embedded, Item, Truncation
+from polytask.serving.items import Answer, Embedded, Input, Item, Truncation
 from polytask.serving.limits import ServingLimits
 from polytask.serving.metrics import EMBEDDING, Metrics
-from polytask.serving.mixed import MixedPredictor
+from polytask.serving.mixed import SHAPES, MixedPredictor
 from polytask.serving.predictor import Predictor
 from polytask.serving.run_examples import run_examples
-from polytask.types import Prediction, UserError
+from polytask.types import Prediction
 
 log = logging.getLogger(__name__)
 PROBE = "A short text."
@@ -92,14 +92,14 @@ class Service:
     async def predict(
         self,
         endpoint: str,
-        examples: Sequence[Example | Failure],
+        inputs: Sequence[Input | Failure],
         tasks: tuple[str, ...] | None,
         truncation: Truncation = "model",
         model: MixedPredictor | None = None,
     ) -> list[dict[str, Prediction] | Failure]:
-        """The predictions for each example by task, or why there are none."""
+        """The predictions for each input by task, or why there are none. `model` is the one that the tasks are of."""
         model = model or self.model
-        chosen = [one if isinstance(one, Failure) else tasks_for(model, tasks, one) for one in examples]
+        chosen = [one if isinstance(one, Failure) else tasks_for(model, tasks, one) for one in inputs]
         groups = dict.fromkeys(one for one in chosen if not isinstance(one, Failure))
         labels = tuple(dict.fromkeys(task for group in groups for task in group)) or tasks or ("",)
 
@@ -107,13 +107,13 @@ class Service:
             items: list[list[Item] | Failure] = [one if isinstance(one, Failure) else [] for one in chosen]
             for group in groups:
                 places = [i for i, own in enumerate(chosen) if own == group]
-                some = [one for i in places if not isinstance(one := examples[i], Failure)]
+                some = [one.example for i in places if isinstance(one := inputs[i], Input)]
                 for i, own in zip(places, model.tokenize(group, some, truncation), strict=True):
                     items[i] = own
             return items
 
         found: list[dict[str, Prediction] | Failure] = []
-        for answers in await self._answer(endpoint, labels, len(examples), tokenize):
+        for answers in await self._answer(endpoint, labels, len(inputs), tokenize):
             predictions: dict[str, Prediction] = {}
             for one in () if isinstance(answers, Failure) else answers:
                 assert not isinstance(one, Embedded)
@@ -124,20 +124,21 @@ class Service:
     async def embed(
         self,
         endpoint: str,
-        examples: Sequence[Example | Failure],
+        inputs: Sequence[Input | Failure],
         task: str | None = None,
         truncation: Truncation = "model",
+        model: MixedPredictor | None = None,
     ) -> list[Embedded | Failure]:
-        """The embedding of each example, or why there is none."""
-        model = self.model
+        """The embedding of each input, which is a single text, or why there is none. `model` is as for `predict`."""
+        model = model or self.model
 
         def tokenize() -> list[list[Item] | Failure]:
-            good = [one for one in examples if not isinstance(one, Failure)]
+            good = [one.example for one in inputs if isinstance(one, Input)]
             own = iter(model.tokenize_for_embedding(task, good, truncation))
-            return [one if isinstance(one, Failure) else next(own) for one in examples]
+            return [one if isinstance(one, Failure) else next(own) for one in inputs]
 
         found: list[Embedded | Failure] = []
-        for answers in await self._answer(endpoint, (EMBEDDING,), len(examples), tokenize):
+        for answers in await self._answer(endpoint, (EMBEDDING,), len(inputs), tokenize):
             one = answers if isinstance(answers, Failure) else answers[0]
             assert isinstance(one, Embedded | Failure)
             found.append(one)
@@ -173,8 +174,6 @@ class Service:
         started = time.perf_counter()
         try:
             return tokenize()
-        except UserError as error:  # such as a tokenizer that fails on a text
-            raise Failure("invalid_input", str(error)) from error
         finally:
             self.metrics.tokenized(labels, time.perf_counter() - started)
 
@@ -191,9 +190,10 @@ class Service:
 def probe_items(model: MixedPredictor) -> list[Item]:
     """One item for each pass that a request may need, and for an embedding."""
     items: list[Item] = []
-    for texts in (1, 2):
-        if tasks := model.tasks_taking(texts):
-            items += _only(model.tokenize(tasks, [(PROBE,) * texts]))
+    for shape in SHAPES:
+        if tasks := model.tasks_taking(shape):
+            example: Example = (PROBE, "Yes.", "No.") if shape == "options" else (PROBE,) * shape
+            items += _only(model.tokenize(tasks, [example]))
     return items + _only(model.tokenize_for_embedding(None, [(PROBE,)]))
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from polytask.serving.added import added_columns, check_names
+from polytask.serving.examples import with_options
 from polytask.serving.text_columns import text_columns
 from polytask.tasks.in_memory import columns_of, kind_of, rows_of
+from polytask.tasks.rows import text_problem
 from polytask.types import UserError
 
 if TYPE_CHECKING:
@@ -40,9 +42,9 @@ def predict_table(
     added = {task: added_columns(predictor, task, probabilities, lists=True) for task in chosen}
     check_names(WHERE, found, added)
     values: dict[str, list[Any]] = {name: [] for entry in added.values() for name in entry.types}
-    for names in dict.fromkeys(chosen.values()):
-        group = [task for task, own in chosen.items() if own == names]
-        examples = [tuple(row.get(name) for name in names) for row in _rows(table, names)]
+    for names, options in dict.fromkeys((names, predictor.spec(task).has_options) for task, names in chosen.items()):
+        group = [task for task, own in chosen.items() if (own, predictor.spec(task).has_options) == (names, options)]
+        examples = [_example(row, names, options, number) for number, row in enumerate(_rows(table, names))]
         for task, predictions in predictor.predict_tasks(examples, tasks=group, strict=strict).items():
             for prediction in predictions:
                 for name, value in added[task].values(prediction).items():
@@ -50,6 +52,13 @@ def predict_table(
     types = {name: kind for entry in added.values() for name, kind in entry.types.items()}
     result = _with_columns(table, kind, values, types)
     return result.lazy() if kind == "polars.LazyFrame" else result
+
+
+def _example(row: Mapping[str, Any], names: Sequence[str], options: bool, number: int) -> tuple[Any, ...]:
+    values = [row.get(name) for name in names]
+    if not options or text_problem(values[0]):
+        return (values[0],) if options else tuple(values)
+    return with_options(str(values[0]), values[1:], f"{WHERE}: row {number} (counted from 0)")
 
 
 def _rows(table: Any, names: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -21,21 +21,29 @@ def text_columns(
     found: Sequence[str],
     where: str,
 ) -> TextColumns:
-    """Returns the text columns of the tasks: the given ones, or those of the training data.
+    """Returns the text columns of the tasks, followed by those of options: the given ones, or those of the training
+    data.
 
     Without tasks, all tasks whose text columns are among those that were found.
     """
     if columns:
         tasks = predictor.taking(len(columns)) if tasks is None else tasks
-        predictor.check(tasks, [tuple(columns)])
+        predictor.check([task for task in tasks if not predictor.spec(task).has_options], [tuple(columns)])
+        if len(columns) < 2 and any(predictor.spec(task).has_options for task in tasks):
+            raise UserError(
+                f"predict: --columns (columns=[...]): must be the text column and the columns with options, found "
+                f"{columns[0]!r}"
+            )
         return dict.fromkeys(tasks, tuple(columns))
     if tasks is not None:
         predictor.check(tasks)
-        return {task: predictor.spec(task).text for task in tasks}
+        return {task: predictor.spec(task).input_columns for task in tasks}
     specs = predictor.bundle.specs.values()
-    complete = {spec.name: spec.text for spec in specs if spec.kind != "text" and set(spec.text) <= set(found)}
+    complete = {
+        spec.name: spec.input_columns for spec in specs if spec.kind != "text" and set(spec.input_columns) <= set(found)
+    }
     if not complete:
-        expected = "; ".join(f"{spec.name}: {', '.join(spec.text)}" for spec in specs)
+        expected = "; ".join(f"{spec.name}: {', '.join(spec.input_columns)}" for spec in specs)
         more = len(found) - MAX_COLUMNS
         columns_found = ", ".join(found[:MAX_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
         raise UserError(

@@ -76,8 +76,12 @@ def plan(study: Study, folder: Path) -> Plan:
 
 
 def dev_tokens(prepared: Prepared) -> int:
-    """Counts the tokens of all dev examples."""
-    return sum(int(split.store.lengths().sum()) + 3 * len(split) for split in prepared.splits("dev").values())
+    """Counts the tokens of all dev examples, as they are in streams."""
+    formats = {task: prepared.model.input_format(task) for task in prepared.tasks}
+    return sum(
+        int(prepared.packer.lengths(split.store.lengths(), formats[task]).sum())
+        for task, split in prepared.splits("dev").items()
+    )
 
 
 def cell_key(recipe: Recipe, prepared: Prepared) -> str:

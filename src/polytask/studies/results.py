@@ -132,9 +132,7 @@ def _predicted(run: FinishedRun, task: str, about: Mapping[str, Any], split: Spl
         lines = list(read_json_lines(path))
     except UserError as error:
         raise UserError(f"{path}: cannot read the run's predictions: {error}") from None
-    kind = KINDS[about["kind"]]
-    gold, predicted = ([line[key] for line in lines] for key in ("label", kind.compared_field))
-    return kind.compared_values(gold, predicted, about["classes"])
+    return KINDS[about["kind"]].recorded(lines, about["classes"])
 
 
 def comparisons_json(verdict: Verdict | None, examples: str = "dev examples") -> list[dict[str, Any]]:

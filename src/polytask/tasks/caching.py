@@ -16,10 +16,11 @@ from polytask.kinds.base import LabelReader
 from polytask.kinds.table import KINDS
 from polytask.settings import TaskSpec
 from polytask.tasks.reading import dialect_of
-from polytask.tasks.rows import BlankRow, LabelledRow, labelled_rows
+from polytask.tasks.rows import BlankRow, LabelledRow, labelled_rows, num_texts
 from polytask.tasks.sources.source import BrokenRow, Source
+from polytask.text.options import mark_dropped, widened
 from polytask.text.store import FIRST_LABEL, NO_WORD, DamagedStore, StoreWriter, TokenStore
-from polytask.text.tagging import MOST_TAGS, TaggedWord, Tagger, column_words, encode_tagged, tags_of
+from polytask.text.tagging import MOST_TAGS, TaggedWord, Tagger, TagIds, column_words, encode_tagged, tags_of
 from polytask.text.tokenizer import TextTokenizer
 from polytask.text.words import encode_words
 from polytask.types import UserError
@@ -50,6 +51,8 @@ def cached_store(
         key.append(["kind", version])
     if reader.options:
         key.append(reader.options)
+    if spec.has_options:
+        key.append({"options": spec.options})
     if spec.skips_blanks and spec.label is not None:
         key.append("without blanks")
     if tokenizer.cut_start:
@@ -62,7 +65,8 @@ def cached_store(
     except DamagedStore:
         pass
     with _writing(folder):
-        _build_store(folder, spec, source, reader, _Encoder(tokenizer, tagger, bool(spec.tags)))
+        encoder = _Encoder(spec, tokenizer, tagger, num_texts(spec, source))
+        _build_store(folder, spec, source, reader, encoder)
     return TokenStore.open(folder)
 
 
@@ -93,18 +97,23 @@ def broken_rows(store: TokenStore, source: Source) -> tuple[BrokenRow, ...]:
 
 
 class _Encoder:
-    """Tokenizes rows, and tags their words; numbers the tags in the order in which they appear, from 1."""
+    """Tokenizes rows, and tags their words; numbers the tags in the order in which they appear, from 1.
 
-    def __init__(self, tokenizer: TextTokenizer, tagger: Tagger | None, columns: bool) -> None:
-        self.tokenizer, self.tagger = tokenizer, tagger
-        self.tagged = columns or tagger is not None
+    Rows with fewer than `width` texts and options get empty ones.
+    """
+
+    def __init__(self, spec: TaskSpec, tokenizer: TextTokenizer, tagger: Tagger | None, width: int) -> None:
+        self.tokenizer, self.tagger, self.width = tokenizer, tagger, width
+        self.tagged = bool(spec.tags) or tagger is not None
+        self.has_options = spec.has_options
         self.tag_numbers: dict[str, int] = {}
 
     def append(self, rows: Sequence[LabelledRow], writer: StoreWriter) -> None:
         if rows and rows[0].words is not None:
             self._append_words([row for row in rows if row.words is not None], writer)
             return
-        texts, tags = [text for row in rows for text in row.texts], []
+        rows = [row._replace(texts=widened(row.texts, self.width)) for row in rows]
+        texts, tags = [text for row in rows for text in row.texts], list[TagIds]()
         if self.tagged:
             words = self._words(rows)
             self._number(words)
@@ -112,8 +121,9 @@ class _Encoder:
             ids, tags = [one.ids for one in encoded], [one.tags for one in encoded]
         else:
             ids = self.tokenizer.encode(texts)
-        width = len(texts) // max(len(rows), 1) or 1
-        examples = [tuple(ids[i : i + width]) for i in range(0, len(ids), width)]
+        if self.has_options:
+            mark_dropped(texts, ids, tags, self.tokenizer.unk_id)
+        examples = [tuple(ids[i : i + self.width]) for i in range(0, len(ids), self.width)]
         writer.append(examples, [row.label for row in rows], [row.row for row in rows], tags)
 
     def _append_words(self, rows: Sequence[LabelledRow], writer: StoreWriter) -> None:
@@ -156,7 +166,7 @@ def _build_store(folder: Path, spec: TaskSpec, source: Source, reader: LabelRead
     num_broken = num_blank = 0
     batch: list[LabelledRow] = []
     characters = 0
-    width, vocabulary = len(spec.text), encoder.tokenizer.vocabulary
+    width, vocabulary = encoder.width, encoder.tokenizer.vocabulary
     numbers = {"tagged": encoder.tagged, "words": kind.per_word}
     with StoreWriter(folder, width=width, vocabulary=vocabulary, label_type=kind.stored_type, **numbers) as writer:
         for entry in labelled_rows(spec, source, reader):

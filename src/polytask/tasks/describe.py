@@ -9,7 +9,7 @@ from polytask.evaluation.metrics import Metric
 from polytask.kinds.schemes import WORDS, span_classes
 from polytask.kinds.table import KINDS, kind_of
 from polytask.tasks.task import Split
-from polytask.text.packing import Packer
+from polytask.text.packing import InputFormat, Packer
 from polytask.types import NO_LABEL, LabelSpace
 
 SHOWN_BROKEN_ROWS = 50
@@ -17,11 +17,11 @@ MOST_CONSTANT = 50
 """Of several classes per row: the largest set that is tried as a constant prediction."""
 
 
-def describe_split(split: Split, labels: LabelSpace, packer: Packer, separate_texts: bool) -> dict[str, Any]:
+def describe_split(split: Split, labels: LabelSpace, packer: Packer, form: InputFormat) -> dict[str, Any]:
     """Returns the numbers of rows and of rows that were left out, rows per label, and lengths with special tokens."""
     text_lengths = split.store.lengths()
-    max_length = packer.max_length
-    lengths = packer.full_lengths(text_lengths, "separate" if separate_texts else "joined")
+    max_length = packer.max_length if form.windows is None else packer.longest(form)
+    lengths = packer.full_lengths(text_lengths, form.reading)
     truncated = np.minimum(lengths, max_length)
     counts, edges = np.histogram(truncated, bins=min(20, max_length), range=(0, max_length))
     return {
@@ -38,9 +38,15 @@ def describe_split(split: Split, labels: LabelSpace, packer: Packer, separate_te
             "counts": counts.tolist(),
             "mean": float(truncated.mean()),
             "max": int(lengths.max()),
-            "truncated": 0 if KINDS[labels.kind].per_word else int((lengths > max_length).sum()),
+            "truncated": int((lengths > packer.longest(form)).sum()),
         },
+        **({} if not form.has_windows else {"windows": describe_windows(packer.window_counts(text_lengths, form))}),
     }
+
+
+def describe_windows(windows_NW: npt.NDArray[np.int64]) -> dict[str, int]:
+    """Returns the number of rows with more than one window per text, and the most windows of a text."""
+    return {"rows": int((windows_NW > 1).any(1).sum()), "most": int(windows_NW.max(initial=1))}
 
 
 def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
@@ -50,6 +56,10 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
         # Without a range, the ends are those of the scores.
         counts, edges = np.histogram(split.labels.astype(np.float64), 10, (0, 1) if labels.bounded else None)
         return {"edges": [labels.unscaled(edge) for edge in edges.tolist()], "counts": counts.tolist()}
+    if labels.kind == "choice":
+        counts = np.bincount(split.labels[:, 0])
+        places, offered = [f"option {index}" for index in range(len(counts))], split.labels[:, 1]
+        return {"names": places, "counts": counts.tolist(), "options": [int(offered.min()), int(offered.max())]}
     names, rows = classes_and_counts(split, labels)
     balance: dict[str, Any] = {"names": list(names), "counts": list(rows)}
     if labels.kind == "multilabel":
@@ -85,6 +95,8 @@ def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]
         value = float(metric.function(gold, np.full(len(split), middle)))
         return {"metric": metric.name, "value": value, "what": "always the same score"}
     gold = split.labels.astype(np.int64)
+    if labels.kind == "choice":
+        return _constant_option(gold, metric)
     if labels.kind == "multilabel":
         return _constant_set(gold, labels, metric)
     if labels.kind == "tokens":
@@ -100,6 +112,19 @@ def baseline(split: Split, labels: LabelSpace, metric: Metric) -> dict[str, Any]
     values = [float(metric.function(gold, np.full(len(gold), candidate))) for candidate in candidates]
     best = int(np.argmax(values) if metric.greater_is_better else np.argmin(values))
     return {"metric": metric.name, "value": values[best], "what": f"always '{labels.classes[candidates[best]]}'"}
+
+
+def _constant_option(gold_N2: npt.NDArray[np.int64], metric: Metric) -> dict[str, Any]:
+    """Scores the best constant index of an option, or equal probabilities of all options of a row."""
+    gold_N, counts_N = gold_N2.T
+    if metric.columns is not None:
+        options_M = np.arange(counts_N.max())
+        shares_NM = np.where(options_M < counts_N[:, None], 1 / counts_N[:, None], 0.0)
+        value = float(metric.function(*metric.columns(gold_N, shares_NM)))
+        return {"metric": metric.name, "value": value, "what": "always equal probabilities"}
+    values = [float(metric.function(gold_N, np.full_like(gold_N, index))) for index in range(gold_N.max() + 1)]
+    best = int(np.argmax(values) if metric.greater_is_better else np.argmin(values))
+    return {"metric": metric.name, "value": values[best], "what": f"always option {best}"}
 
 
 def _constant_tag(gold_NW: npt.NDArray[np.int64], labels: LabelSpace, metric: Metric) -> dict[str, Any]:

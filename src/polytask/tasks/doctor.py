@@ -4,7 +4,7 @@ Texts are compared by hashes of their token ids, whole splits at once, so that a
 and their stores; knows no model. Row numbers are those of the files.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations, permutations
@@ -31,6 +31,7 @@ from polytask.tasks.sameness import (
     text_hashes,
 )
 from polytask.tasks.task import Split, Task
+from polytask.text.packing import InputFormat, Packer
 
 LEAK_SHARE = 0.01  # one leaked dev row in a hundred changes a score by up to a point
 DUPLICATE_SHARE = 0.01  # more than occurs by chance: a program has copied rows
@@ -43,13 +44,17 @@ UNKNOWN_SHARE = 0.05  # English text in an English vocabulary has about one in a
 
 
 def examine(
-    tasks: Mapping[str, Task], max_length: int, separate_texts: Collection[str] = (), unknown_id: int | None = None
+    tasks: Mapping[str, Task],
+    packer: Packer,
+    forms: Mapping[str, InputFormat] | None = None,
+    unknown_id: int | None = None,
 ) -> list[Finding]:
     """Returns the findings about the tasks' data, the worst first.
 
-    `max_length` is that of a sequence with its special tokens; tasks in `separate_texts` have no sequence with both
-    texts of a pair; `unknown_id` is the token of words that are not in the vocabulary.
+    `packer` knows how long sequences are, and may be; `forms` has the sequences of each task (default: joined);
+    `unknown_id` is the token of words that are not in the vocabulary.
     """
+    forms = forms or {}
     tasks = {name: _without_unused(task) for name, task in tasks.items()}
     hashed = {
         name: {split: _HashedSplit(name, task, data) for split, data in task.splits.items()}
@@ -61,7 +66,7 @@ def examine(
         for split in splits.values():
             findings += _copies(split)
             findings += _columns(split)
-            findings += _lengths(split, max_length, split.task in separate_texts, unknown_id)
+            findings += _lengths(split, packer, forms.get(name, InputFormat()), unknown_id)
             findings += odd_texts(name, split.data)
         for learned, scored in (("train", "dev"), ("train", "test"), ("dev", "test")):
             if learned in splits and scored in splits:
@@ -193,32 +198,33 @@ def _shared(split: _HashedSplit, other: _HashedSplit) -> Mask:
 def _columns(split: _HashedSplit) -> Iterator[Finding]:
     if len(split.data) < 2:
         return
-    for column, hashes in zip(split.data.spec.text, split.texts_NW.T, strict=True):
+    for column, hashes in zip(split.data.spec.text, split.texts_NW.T, strict=False):  # options may well be the same
         if (hashes == hashes[0]).all():
             sentence = f"column {column!r} has the same text in every row"
             yield Finding("problem", split.task, split.name, "constant_text", sentence, (), len(split.data))
-    if split.texts_NW.shape[1] == 2:
+    if split.data.spec.is_pair:
         same = (split.texts_NW[:, 0] == split.texts_NW[:, 1]) & split.has_text_N
         if same.any():
             severity: Severity = "problem" if same.mean() >= SAME_PAIR_SHARE else "note"
             yield split.finding(severity, "same_texts", "have the same text twice", same)
 
 
-def _lengths(split: _HashedSplit, max_length: int, separate: bool, unknown_id: int | None) -> Iterator[Finding]:
-    empty = split.lengths_NW.min(axis=1) == 0
+def _lengths(split: _HashedSplit, packer: Packer, form: InputFormat, unknown_id: int | None) -> Iterator[Finding]:
+    empty = split.lengths_NW[:, : len(split.data.spec.text)].min(axis=1) == 0
     if empty.any():
         severity: Severity = "problem" if empty.mean() >= EMPTY_SHARE else "warning"
         sentence = "have a text without any token (of zero-width characters, for example)"
         yield split.finding(severity, "empty_texts", sentence, empty)
-    joined = split.lengths_NW.shape[1] == 2 and not separate
-    lengths = split.lengths_NW.sum(axis=1, dtype=np.int32) if joined else split.lengths_NW.max(axis=1, initial=0)
-    cut = lengths > max_length - (3 if joined else 2)
+    per_word = KINDS[split.labels.kind].per_word
+    limit = packer.max_length if per_word else packer.longest(form)
+    cut = packer.full_lengths(split.lengths_NW, form.reading) > limit
     if cut.any():
-        severity = "warning" if cut.mean() >= CUT_SHARE else "note"
-        sentence = f"are longer than max_length ({max_length} tokens) and will be truncated"
-        if KINDS[split.labels.kind].per_word:
-            severity = "note"
-            sentence = f"are longer than max_length ({max_length} tokens) and will be read in overlapping windows"
+        severity = "warning" if cut.mean() >= CUT_SHARE and not per_word else "note"
+        fate = "read in overlapping windows" if per_word else "truncated"
+        longest = f"max_length ({limit} tokens)"
+        if form.windows is not None:
+            longest = f"windows.most windows together ({limit:,} tokens)"
+        sentence = f"are longer than {longest} and will be {fate}"
         yield split.finding(severity, "cut", sentence, cut)
     if unknown_id is not None:
         yield from _unknown(split, unknown_id)

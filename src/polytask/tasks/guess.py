@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from polytask.kinds.names import NO, NUMBER, YES, class_name, sorted_classes
-from polytask.settings import TaskSpec
+from polytask.settings import MOST_TEXTS, TaskSpec
 from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, first_pair, likeness, rank
 from polytask.tasks.guess_words import guess_words
 from polytask.tasks.reading import detected_fields, open_for, open_source
@@ -101,9 +101,9 @@ def _given_texts(source: Source, columns: Sequence[Column], names: Sequence[str]
     if len(names) > 1 and joined in source.columns:
         names = [joined]
     texts = [_given(source, columns, name.strip()) for name in names]
-    if len(texts) > 2 or len(set(names)) < len(names):
+    if len(texts) > MOST_TEXTS or len(set(names)) < len(names):
         raise UserError(
-            f"{source.name}: text must be one column, or two different columns for a pair, found {_quoted(names)}"
+            f"{source.name}: text must be one column, or up to {MOST_TEXTS} different columns, found {_quoted(names)}"
         )
     return texts
 

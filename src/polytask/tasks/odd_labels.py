@@ -1,6 +1,6 @@
 """Findings about labels: classes without rows, one class for nearly all rows, scores that look like classes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +29,8 @@ def odd_labels(name: str, task: Task) -> Iterator[Finding]:
     if task.labels.kind == "score":
         for data in labelled.values():
             yield from _scores(name, task, data)
+    elif task.labels.kind == "choice":
+        yield from _options(name, labelled)
     elif task.spec.label is not None:
         yield from _classes(name, replace(task, splits=labelled))
         if task.labels.kind == "multilabel":
@@ -96,6 +98,19 @@ def _one_sided(name: str, classes: tuple[str, ...], counts_C: npt.NDArray[np.int
             "accuracy; use `metric: f1`"
         )
         yield Finding("warning", name, "train", "one_sided", sentence, (), count)
+
+
+def _options(name: str, splits: Mapping[str, Split]) -> Iterator[Finding]:
+    """Reports an index that is nearly always the right one: the model would learn the place instead of the text."""
+    for split in splits.values():
+        counts = np.bincount(split.labels[:, 0].astype(np.int64))
+        index, count = int(counts.argmax()), int(counts.max())
+        if count > ONE_SIDED * len(split) and len(split) > 1:
+            sentence = (
+                f"the right option has the index {index} in {in_percent(count, len(split))} of the rows; shuffle "
+            )
+            sentence += "the options of each row, unless their order means something"
+            yield Finding("warning", name, split.name, "one_sided", sentence, (), count)
 
 
 def _odd_classes(name: str, classes: tuple[str, ...], rows: int) -> Iterator[Finding]:

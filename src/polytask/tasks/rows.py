@@ -1,10 +1,13 @@
 """Checks the texts and labels of a source's rows. Knows columns and labels; knows no format and no tokenizer."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 from polytask.kinds.base import LabelReader
 from polytask.kinds.names import LabelProblem, is_empty
+from polytask.kinds.options import FEWEST_OPTIONS, read_options
 from polytask.kinds.schemes import is_span_list
 from polytask.kinds.table import KINDS
 from polytask.settings import TaskSpec
@@ -29,6 +32,7 @@ class LabelledRow(NamedTuple):
     row: int
     """Its number in the source."""
     texts: tuple[str, ...]
+    """Its texts, followed by its options if it has any."""
     label: int | float
     tags: tuple[str, ...] = ()
     """For each text, the tags of its words, if the task has columns with tags."""
@@ -48,31 +52,65 @@ def labelled_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterat
     if KINDS[spec.kind].per_word:
         yield from _word_rows(spec, source, reader)
         return
-    columns = (*spec.text, *spec.tags, *spec.label_columns)
+    columns = (*spec.text, *spec.tags, *spec.label_columns, *spec.option_columns)
     skips_blanks = spec.skips_blanks and bool(spec.label_columns)
+    needed = (*spec.text, *spec.tags, *(() if skips_blanks else spec.label_columns))
     _check_columns(source, columns)
-    for entry in source.rows(columns, needed=(*spec.text, *spec.tags) if skips_blanks else None):
+    for entry in source.rows(columns, needed=needed):
         if isinstance(entry, BrokenRow):
             yield entry
             continue
         row, values = entry
-        if skips_blanks and all(map(is_empty, values[-len(spec.label_columns) :])):
+        texts, tags, written, offered = _parts(spec, values)
+        if skips_blanks and all(map(is_empty, [written] if isinstance(spec.label, str) else written)):
             yield BlankRow(row)
             continue
-        texts, tags = values[: len(spec.text)], values[len(spec.text) : len(spec.text) + len(spec.tags)]
         broken = _broken_text(source, row, spec.text, texts) or _broken_tags(source, row, spec.tags, texts, tags)
         if broken is not None:
             yield broken
             continue
-        written = values[-1] if isinstance(spec.label, str) else values[len(spec.text) + len(spec.tags) :]
+        options: tuple[str, ...] = ()
         try:
-            written_texts = tuple(map(str, texts))
-            label = reader.read_texts(written_texts) if spec.label is None else reader.read(written)
+            options = read_options(offered) if spec.has_options else ()
+        except LabelProblem as problem:
+            where, value = ", ".join(spec.option_columns), shortened(offered[0] if len(offered) == 1 else offered)
+            yield BrokenRow(source.name, source.unit, row, where, value, str(problem))
+            continue
+        try:
+            written_texts = (*map(str, texts), *options)
+            given = [written, *options] if options else written
+            label = reader.read_texts(written_texts) if spec.label is None else reader.read(given)
             yield LabelledRow(row, written_texts, label, tuple(map(str, tags)))
         except LabelProblem as problem:
             yield BrokenRow(source.name, source.unit, row, _joined(spec), shortened(written), str(problem))
         except UserError as error:
             raise UserError(f"{source.name}, {source.unit} {row}, column {_joined(spec)!r}: {error}") from error
+
+
+def _parts(spec: TaskSpec, values: list[Any]) -> tuple[list[Any], list[Any], Any, list[Any]]:
+    """Divides the values of a row into texts, tags, the label (a list for several columns) and options."""
+    ends = list(accumulate((len(spec.text), len(spec.tags), len(spec.label_columns)), initial=0))
+    texts, tags, labels = (values[first:last] for first, last in pairwise(ends))
+    return texts, tags, labels[0] if isinstance(spec.label, str) else labels, values[ends[-1] :]
+
+
+def row_texts(spec: TaskSpec, values: Sequence[object]) -> tuple[str, ...]:
+    """Returns the texts of a usable row, followed by its options; `values` are those of `spec.input_columns`."""
+    texts = tuple(map(str, values[: len(spec.text)]))
+    return (*texts, *read_options(values[len(spec.text) :])) if spec.has_options else texts
+
+
+def num_texts(spec: TaskSpec, source: Source) -> int:
+    """Returns the largest number of texts and options that a row can have; lists of options are counted."""
+    if not isinstance(spec.options, str):
+        return len(spec.input_columns)
+    most = FEWEST_OPTIONS
+    _check_columns(source, (spec.options,))
+    for entry in source.rows((spec.options,), needed=()):
+        if not isinstance(entry, BrokenRow):
+            with suppress(LabelProblem):
+                most = max(most, len(read_options(entry[1])))
+    return len(spec.text) + most
 
 
 def _word_rows(spec: TaskSpec, source: Source, reader: LabelReader) -> Iterator[LabelledRow | BrokenRow]:

@@ -22,8 +22,11 @@ def text_hashes(store: TokenStore) -> Hashes:
 
 
 def in_order(hashes_NW: Hashes) -> Hashes:
-    """Returns the hash of each example [N]; a pair in the other order has another hash."""
-    return hashes_NW[:, 0] if hashes_NW.shape[1] == 1 else hashes_NW[:, 0] * np.uint64(3) + hashes_NW[:, 1]
+    """Returns the hash of each example [N]; the same texts in another order have another hash."""
+    hashes_N = hashes_NW[:, 0]
+    for column_N in hashes_NW.T[1:]:
+        hashes_N = hashes_N * np.uint64(3) + column_N
+    return hashes_N
 
 
 def in_any_order(hashes_NW: Hashes) -> Hashes:

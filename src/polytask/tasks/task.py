@@ -17,7 +17,7 @@ from polytask.kinds.table import KINDS, kind_of, label_space
 from polytask.settings import RowSample, TaggerName, TaskSpec
 from polytask.tasks.caching import broken_rows, cached_part, cached_store
 from polytask.tasks.reading import open_for, warn_of_guess
-from polytask.tasks.rows import label_values, row_words
+from polytask.tasks.rows import label_values, row_texts, row_words
 from polytask.tasks.sources.source import BrokenRow
 from polytask.text.store import TokenStore
 from polytask.text.tagging import Tagger, TagIds, TagVocabulary
@@ -61,7 +61,7 @@ class Split:
         return self.store.lengths()
 
     def tokens(self, i: int) -> tuple[npt.NDArray[np.integer], ...]:
-        """Returns the ids of example i's text, or of its two texts, without special tokens."""
+        """Returns the ids of example i's texts, without special tokens."""
         return self.store.texts(i)
 
     def gather(self, indices: npt.ArrayLike) -> Texts:
@@ -87,16 +87,16 @@ class Split:
         row, stored = next(wanted, (None, 0))
         # The store has the dialect, so that it is not detected again; those of earlier versions have none.
         spec = replace(self.spec, **self.store.meta.get("dialect", {}))
-        columns = (*spec.text, *spec.label_columns) if kind.per_word else spec.text
-        for entry in open_for(spec, self.source).rows(columns):
+        columns = (*spec.text, *spec.label_columns) if kind.per_word else spec.input_columns
+        for entry in open_for(spec, self.source).rows(columns, needed=None if kind.per_word else spec.text):
             if isinstance(entry, BrokenRow) or entry[0] != row:
                 continue
-            label = kind.label(meta, stored) if self.is_labelled else None
             if kind.per_word:
                 text, words = row_words(*entry[1])
-                yield Example((text,), label, entry[0], words)
+                yield Example((text,), kind.label(meta, stored) if self.is_labelled else None, entry[0], words)
             else:
-                yield Example(tuple(map(str, entry[1])), label, entry[0])
+                texts = row_texts(spec, entry[1])
+                yield Example(texts, kind.label_of(meta, stored, texts) if self.is_labelled else None, entry[0])
             row, stored = next(wanted, (None, 0))
         if row is not None:
             raise UserError(f"{self.source}: the file has changed since its rows were read; start again")
@@ -136,7 +136,7 @@ class _Faults:
             lines += [f"  {row}" for row in self.broken[:BROKEN_SHOWN]]
             if total > BROKEN_SHOWN:
                 counts = ", ".join(f"{count:,} in {source}" for source, count in self.counts.items())
-                lines.append(f"  ... and {total - BROKEN_SHOWN:,} more ({counts})")
+                lines.append(f"  ... and {total - BROKEN_SHOWN:,} more (in all {counts})")
             if any(row.problem == EMPTY_LABEL for row in self.broken):
                 lines.append("`blank_labels: skip` leaves out rows whose label is empty, and no others")
         if lines:

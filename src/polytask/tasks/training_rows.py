@@ -35,10 +35,12 @@ class TrainingRows:
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """Returns the number of tokens of each example's texts: [N, W]."""
-        return np.concatenate([self.labelled.lengths(), self.unlabelled.lengths()])
+        width = max(split.store.width for split in (self.labelled, self.unlabelled))
+        both = (self.labelled.lengths(), self.unlabelled.lengths())
+        return np.concatenate([np.pad(one, ((0, 0), (0, width - one.shape[1]))) for one in both])
 
     def tokens(self, index: int) -> tuple[npt.NDArray[np.integer], ...]:
-        """Returns the ids of one example's text, or of its two texts, without special tokens."""
+        """Returns the ids of one example's texts, without special tokens."""
         first = len(self.labelled)
         return self.labelled.tokens(index) if index < first else self.unlabelled.tokens(index - first)
 
@@ -46,8 +48,9 @@ class TrainingRows:
         """Returns the texts of several examples, with their tags."""
         indices_N = np.asarray(indices, dtype=np.int64)
         is_labelled_N = indices_N < len(self.labelled)
-        one = self.labelled.gather(indices_N[is_labelled_N])
-        other = self.unlabelled.gather(indices_N[~is_labelled_N] - len(self.labelled))
+        width = max(split.store.width for split in (self.labelled, self.unlabelled))  # they differ in options only
+        one = self.labelled.gather(indices_N[is_labelled_N]).widened(width)
+        other = self.unlabelled.gather(indices_N[~is_labelled_N] - len(self.labelled)).widened(width)
         places_N = np.argsort(np.argsort(~is_labelled_N, kind="stable"))
         return Texts.joined([one, other]).take(places_N)
 

@@ -65,7 +65,7 @@ class TokenStore:
         return len(self.rows)
 
     def texts(self, i: int) -> tuple[npt.NDArray[np.integer], ...]:
-        """Returns the ids of example i's text, or of its two texts, without special tokens."""
+        """Returns the ids of example i's texts, without special tokens."""
         return self._slices(self._tokens, i)
 
     def _slices(self, numbers: npt.NDArray[np.integer], i: int) -> tuple[npt.NDArray[np.integer], ...]:

@@ -24,12 +24,16 @@ ROBERTA_TOKENS = {
 
 @dataclass(frozen=True)
 class PairForm:
-    """How two texts are put into one sequence."""
+    """How two or more texts are put into one sequence."""
 
     separators: int = 1
     """The separators between the texts: `[CLS] a [SEP] b [SEP]` has one, `<s> a </s></s> b </s>` has two."""
     second_segment: bool = True
-    """Whether the second text is in segment 1; else everything is in segment 0."""
+    """Whether the second text, and all texts behind it, are in segment 1; else everything is in segment 0."""
+
+    def special_tokens(self, num_texts: int) -> int:
+        """The number of special tokens in a sequence of one or more texts."""
+        return 2 + self.separators * (num_texts - 1)
 
 
 BERT_PAIR = PairForm()

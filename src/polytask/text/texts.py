@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -51,6 +51,33 @@ class Texts:
             return self
         starts_NW, lengths_NW = (np.tile(numbers_NW, (1, copies)) for numbers_NW in (self.starts_NW, self.lengths_NW))
         return Texts(self.ids, starts_NW, lengths_NW, self.tags)
+
+    def separate(self) -> "Texts":
+        """Each text as an example of its own."""
+        return replace(self, starts_NW=self.starts_NW.reshape(-1, 1), lengths_NW=self.lengths_NW.reshape(-1, 1))
+
+    def truncated(self, max_length: int, cut_start: bool = False) -> "Texts":
+        """Truncate each text, without copying anything."""
+        lengths_NW = np.minimum(self.lengths_NW, max_length)
+        starts_NW = self.starts_NW + (self.lengths_NW - lengths_NW if cut_start else 0)
+        return replace(self, starts_NW=starts_NW, lengths_NW=lengths_NW)
+
+    def widened(self, width: int) -> "Texts":
+        """The same examples with empty texts behind their own, up to `width` texts each."""
+        missing = ((0, 0), (0, width - self.lengths_NW.shape[1]))
+        return replace(self, starts_NW=np.pad(self.starts_NW, missing), lengths_NW=np.pad(self.lengths_NW, missing))
+
+    def with_each_option(self) -> "Texts":
+        """Examples of a text and M options as M pairs each: the text and one of the options.
+
+        A missing option, which has no tokens, is a pair of two empty texts.
+        """
+        numbers = []
+        for numbers_NW in (self.starts_NW, self.lengths_NW):
+            text_NM, option_NM = np.broadcast_to(numbers_NW[:, :1], numbers_NW[:, 1:].shape), numbers_NW[:, 1:]
+            numbers.append(np.stack([text_NM, option_NM], axis=-1).reshape(-1, 2))
+        starts_P2, lengths_P2 = numbers
+        return Texts(self.ids, starts_P2, np.where(lengths_P2[:, 1:] > 0, lengths_P2, 0), self.tags)
 
     def concatenated(self, max_length: int, cut_start: bool = False) -> "Texts":
         """Truncate each text, and copy them all into an array without anything else."""

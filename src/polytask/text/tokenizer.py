@@ -4,11 +4,11 @@ Ids have no special tokens: packing adds those. A text cannot forge one, because
 letters.
 """
 
-import copy
 import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -108,10 +108,18 @@ class TextTokenizer:
         except UserError as error:
             raise UserError(f"{folder}: {error}") from error
 
-    def cutting(self, truncate: Truncate) -> "TextTokenizer":
-        """Returns a tokenizer that keeps the other end of long texts; both share their vocabulary and their cache."""
-        other = copy.copy(self)
+    def with_truncate(self, truncate: Truncate) -> "TextTokenizer":
+        """Returns a tokenizer that cuts long texts so. Both share their vocabulary and their cache of words."""
+        other = copy(self)
         other.cut_start = truncate == "start"
+        return other
+
+    def with_room(self, max_tokens: int) -> "TextTokenizer":
+        """Returns a tokenizer that keeps at least this many tokens of a text."""
+        if max_tokens <= self.max_tokens:
+            return self
+        other = copy(self)
+        other.max_tokens = max_tokens
         return other
 
     def encode(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:

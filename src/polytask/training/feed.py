@@ -91,12 +91,12 @@ class _Ahead:
     """Number of the first example, counted from the start of the run."""
     sequences: Sequences
     per_example: int
-    """Number of sequences of an example."""
+    """Number of sequences of an example; of texts, if they have windows."""
 
     def some(self, first: int, count: int) -> Sequences | None:
         """The sequences of some of the examples, if they are all here."""
         start, end = first - self.first, first - self.first + count
-        if start < 0 or end * self.per_example > len(self.sequences):
+        if start < 0 or end * self.per_example > self.sequences.num_texts:
             return None
         return self.sequences.slice(start * self.per_example, end * self.per_example)
 
@@ -259,7 +259,7 @@ class Feed:
         indices = self.order.of_epoch(source, epoch)[place : place + max(AHEAD, 2 * count)]
         part = self.packer.part(chosen.tasks[0], self._texts(source, indices), form)
         all_sequences = self.packer.sequences_of(part)
-        ahead = _Ahead(first, all_sequences, len(all_sequences) // len(indices))
+        ahead = _Ahead(first, all_sequences, all_sequences.num_texts // len(indices))
         self._ahead[source, form] = ahead
         return ahead.some(first, count)
 

@@ -33,11 +33,11 @@ class TaskData:
     name: str
     kind: LabelKind
     classes: int
-    """The number of classes (2 for yes_no); not used for scores."""
+    """The number of classes (2 for yes_no); not used for scores and options."""
     metric: str
     gold: Array
-    """[N]: class numbers, 0 / 1, or scores; [N, C] of 0 / 1 for several classes per row; [N, 3, C] counts for tags;
-    ones for kind match."""
+    """[N]: class numbers, 0 / 1, scores, or indices of options; [N, C] of 0 / 1 for several classes per row; [N, 3, C]
+    counts for tags; ones for kind match."""
     predictions: Mapping[str, Array]
     """For each variant [S, N], or [S, N, C]: a row for each seed, in the order of the study's seeds. Ranks for kind
     match."""

@@ -4,7 +4,7 @@ import { call, curl, hasKey, useKey } from "./api.js";
 import { find, isolated, make, percent } from "./dom.js";
 import { startMany } from "./many.js";
 import { answerBody, confidence, headline } from "./show.js";
-import { ALL, about, fieldsOf, inputOf, predictBody } from "./tasks.js";
+import { ALL, about, fieldsOf, inputOf, predictBody, takesOptions } from "./tasks.js";
 import { why } from "./why.js";
 
 const state = { tasks: [], examples: {}, limits: {}, task: undefined, values: [] };
@@ -114,7 +114,7 @@ function showExamples() {
 
 function useExample(texts) {
   const fields = areas();
-  const values = state.task?.kind === "choice" ? [texts[0], texts.slice(1).join("\n")] : texts;
+  const values = takesOptions(state.task) ? [texts[0], texts.slice(1).join("\n")] : texts;
   fields.forEach((area, index) => (area.value = state.values[index] = values[index] || ""));
   showCurl();
   predict();

@@ -15,7 +15,7 @@ export function fieldsOf(task, tasks) {
   return Array.from({ length: most }, (_, i) => ({ name: name(i), optional: i >= least }));
 }
 
-export const takesOptions = (task) => task?.kind === "choice";
+export const takesOptions = (task) => Boolean(task?.options);
 
 /** The input of a request, given the texts of its fields. Missing texts at the end are left out. */
 export function inputOf(task, values) {

@@ -57,6 +57,8 @@ class JsonLinesSource:
                 content = json.loads(text)
                 if "\\u" in text:  # only such an escape can be half of a surrogate pair, which is not valid text
                     content = _without_lone_surrogates(content)
+            except json.JSONDecodeError as error:  # its own message counts lines of the text, which is one line
+                content, problem = None, f"not valid JSON: {error.msg} at character {error.pos + 1}"
             except (ValueError, RecursionError) as error:
                 content, problem = None, f"not valid JSON: {error}"
             if isinstance(content, dict):

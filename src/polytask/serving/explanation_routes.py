@@ -1,0 +1,41 @@
+"""The endpoints that the page / needs besides predictions: explanations of them, and examples of tasks."""
+
+from typing import Annotated
+
+from fastapi import Body, FastAPI, Response
+from starlette.concurrency import run_in_threadpool
+
+from polytask.serving import requests as bodies
+from polytask.serving.explainer import Question
+from polytask.serving.failures import Failure
+from polytask.serving.forms import explanation_json, read_input, read_tasks
+from polytask.serving.responses import respond
+from polytask.serving.service import Service
+
+
+def add_explanations(app: FastAPI, service: Service) -> None:
+    """Adds /explain and /examples."""
+
+    @app.post("/explain", response_model=bodies.ExplainResponse, tags=["predictions"])
+    async def explain(
+        body: Annotated[bodies.ExplainRequest, Body(openapi_examples=bodies.EXPLAIN_EXAMPLES)],
+    ) -> Response:
+        """Measure which words one prediction depends on."""
+        model = service.model
+        read_tasks(model, body.task)
+        one = read_input(body.input, service.limits)
+        service.metrics.count_request("/explain", (body.task,))
+        try:
+            if isinstance(one, Failure):
+                raise one
+            question = Question(body.task, one, body.method, body.label, body.word)
+            found = await service.explainer.explain(model, question, service.limits)
+        except Failure as failure:
+            failure.tasks = (body.task,)
+            raise
+        return respond(explanation_json(found))
+
+    @app.get("/examples", response_model=bodies.ExamplesResponse, tags=["model"])
+    async def examples() -> Response:
+        """The texts of a few rows of each task's dev split, if the server was started with them."""
+        return respond({"examples": await run_in_threadpool(service.examples)})

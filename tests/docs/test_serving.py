@@ -1,0 +1,132 @@
+"""The page about the server: its commands and programs are run against a real server, and its tables are complete."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from polytask import Finished, ServingLimits
+from polytask.serving.failures import STATUS
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "serving.md").read_text(encoding="utf-8")
+ADDRESS = "http://127.0.0.1:8000"
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+CURL = [(code, BLOCKS[i + 1]) for i, (language, code) in enumerate(BLOCKS) if code.startswith("curl ")]
+
+
+def blocks(language: str) -> list[str]:
+    return [code for name, code in BLOCKS if name == language]
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The rows of the table under a heading."""
+    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def names(cells: list[str]) -> list[str]:
+    return [name for cell in cells for name in re.findall("`([^`]+)`", cell)]
+
+
+@pytest.fixture(scope="module")
+def address(tiny_run: Finished) -> Iterator[str]:
+    """The address of `polytask serve`, started as on the page but on a free port."""
+    (command,) = re.findall(r"^polytask serve runs/quickstart$", PAGE, re.MULTILINE)
+    assert f"prints its address, `{ADDRESS}`" in PAGE
+    words = [sys.executable, "-P", "-m", *command.split()[:2], str(tiny_run.folder), "--port", "0"]
+    environment = {name: value for name, value in os.environ.items() if name != "POLYTASK_API_KEY"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as server:
+        try:
+            assert server.stdout is not None
+            yield re.findall(r"http://127\.0\.0\.1:\d+", server.stdout.readline())[0]
+        finally:
+            server.terminate()
+
+
+def run(program: str, *words: str) -> str:
+    """What a command prints, if the program that it needs is installed."""
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed, so the examples that need it are not run")
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def form(value: Any) -> Any:
+    """The names and types of an answer: the same whatever the model predicts."""
+    if isinstance(value, dict):
+        own = {name: form(one) for name, one in value.items() if name != "probabilities"}
+        return own | ({"probabilities": len(value["probabilities"])} if "probabilities" in value else {})
+    if isinstance(value, list):
+        return [form(one) for one in value]
+    return value if isinstance(value, str) and "_" in value else type(value).__name__
+
+
+@pytest.mark.parametrize(("command", "shown"), CURL, ids=[f"curl {i}" for i in range(len(CURL))])
+def test_curl(address: str, command: str, shown: tuple[str, str]) -> None:
+    command = command.replace(ADDRESS, address).replace("curl ", "curl -sS ", 1)
+    answer = json.loads(run("curl", "bash", "-c", command))
+    assert shown[0] == "json"
+    assert form(answer) == form(json.loads(shown[1]))
+
+
+@pytest.mark.parametrize("code", blocks("python"), ids=["urllib", "openai"])
+def test_python(address: str, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(code.replace(ADDRESS, address), "serving.md", "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) == (1 if "openai" in code else 2)
+
+
+def test_javascript(address: str, tmp_path: Path) -> None:
+    (code,) = blocks("javascript")
+    (tmp_path / "ask.mjs").write_text(code.replace(ADDRESS, address))
+    labels = httpx2.get(f"{address}/tasks").json()["tasks"][0]["classes"]
+    assert run("node", "node", str(tmp_path / "ask.mjs")).strip() in labels
+
+
+def test_every_endpoint_is_listed(address: str) -> None:
+    paths = httpx2.get(f"{address}/openapi.json").json()["paths"]
+    listed = {name for row in rows("Endpoints") for name in names(row[:1])}
+    assert listed == {f"{method.upper()} {path}" for path, own in paths.items() for method in own}
+    for row in rows("Endpoints"):
+        method, path = names(row[:1])[0].split()
+        if method == "POST" and not path.startswith("/v1"):
+            body = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"].split("/")[-1]
+            schema = httpx2.get(f"{address}/openapi.json").json()["components"]["schemas"][body]
+            assert set(names(row[1:2])) == set(schema["properties"])
+
+
+def test_every_metric_is_listed(address: str) -> None:
+    found = set(re.findall(r"^# TYPE (\w+) (?:counter|gauge|histogram)", httpx2.get(f"{address}/metrics").text, re.M))
+    listed = {name for row in rows("Metrics") for name in names(row[:1])}
+    assert listed == {name for name in found if not name.endswith("_created")}
+
+
+def test_every_limit_is_listed_with_its_default() -> None:
+    listed = {names(row[:1])[0]: row[1] for row in rows("Limits")}
+    assert set(listed) == {field.name for field in fields(ServingLimits)}
+    for field in fields(ServingLimits):
+        assert field.default is None or float(listed[field.name]) == field.default
+
+
+def test_every_error_is_listed_with_its_status() -> None:
+    listed = {name: row[0] for row in rows("Errors") for name in names(row[1:2])}
+    assert set(listed) == set(STATUS)
+    assert all(str(STATUS[name]) in listed[name].split(", ") for name in listed)
+
+
+def test_every_option_on_the_page_exists(address: str) -> None:
+    options = set(re.findall(r"--[a-z-]+", PAGE))
+    shown = subprocess.run(
+        [sys.executable, "-P", "-m", "polytask", "serve", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    assert not {option for option in options if option not in shown}
