@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -10,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from polytask import ServingLimits, train
 from polytask.serving.page import FILES, HEADERS
 
 Open = Callable[..., Any]
 Running = Any  # of conftest.py
-RECIPES = Path(__file__).parents[2] / "recipes"
 SCRIPT = "<img src=x onerror=harm()>"
 HEBREW = "\u05e9\u05dc\u05d5\u05dd"
 CLASSES = [SCRIPT, "\"quoted' & <b>bold</b>", f"\u202e{HEBREW}", "😀 happy", "long " * 40 + "x" * 150, "__proto__"]
@@ -27,19 +26,55 @@ HTML = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\
 
 
 # --- a server and a browser -------------------------------------------------------------------------------------------
+PAIR = ["first", "second"]
+TASKS: dict[str, dict[str, Any]] = {
+    "opinion": {"kind": "classes", "text": "first", "label": "mood"},
+    "feeling": {"kind": "classes", "text": "first", "label": "feeling", "classes": CLASSES},
+    "entities": {"kind": "tokens", "text": "words", "label": "tags"},
+    "topics": {"kind": "multilabel", "text": "first", "label": "topics"},
+    "size": {"kind": "score", "text": "first", "label": "number"},
+    "question": {"kind": "yes_no", "text": PAIR, "label": "same"},
+    "similarity": {"kind": "score", "text": PAIR, "label": "stars", "range": [0, 5]},
+    "articles": {"kind": "match", "text": PAIR},
+    "evidence": {"kind": "yes_no", "text": [*PAIR, "third"], "label": "same"},
+    "reply": {"kind": "choice", "text": "first", "options": "replies", "label": "best"},
+}
+
+
+def row(i: int) -> dict[str, Any]:
+    """A row with the columns of all tasks."""
+    return {
+        "first": f"is number {i} good",
+        "second": f"what about {i * 7 % 24}",
+        "third": f"the answer is {i}",
+        "words": ["number", str(i), "lives", "here"],
+        "tags": ["O", "B-<i>number</i>", "O", f"B-{HEBREW}"],
+        "mood": ("good", "bad", "mixed", "neutral", "odd")[i % 5],
+        "feeling": CLASSES[i % 6],
+        "topics": "|".join([SCRIPT, "even", "third"][: 1 + i % 3]),
+        "number": 10.0 * i,
+        "same": i % 2,
+        "stars": i % 6,
+        "replies": ["yes", SCRIPT, f"maybe {i}"][: 2 + i % 2],
+        "best": i % 2,
+    }
+
+
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, tiny_settings: list[str]) -> Path:
-    """A run of all kinds of tasks; the classes of one, and the run itself, have hostile names."""
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of all kinds of tasks; classes, tags, options and the run itself have hostile names."""
     folder = tmp_path_factory.mktemp("page")
-    with (folder / "feelings.csv").open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([["text", "feeling"], *([f"text {i}", CLASSES[i % 6]] for i in range(24))])
-    recipe: dict[str, Any] = yaml.safe_load((RECIPES / "quickstart.yaml").read_text())
-    for name in ("entities", "match"):
-        recipe["tasks"] |= yaml.safe_load((RECIPES / f"{name}.yaml").read_text())["tasks"]
-    own = {"kind": "classes", "text": "text", "label": "feeling", "classes": CLASSES}
-    recipe["tasks"]["feeling"] = own | dict.fromkeys(("train", "dev"), str(folder / "feelings.csv"))
-    settings = [*tiny_settings, "train.epochs=1", "train.steps_per_epoch=2"]
-    return train(recipe, folder / SCRIPT, settings).folder
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row(i)) + "\n" for i in range(24)), encoding="utf-8")
+    recipe = {
+        "name": "page",
+        "encoder": {"layers": 2, "hidden": 32, "heads": 4, "ffn": 64, "positions": 64},
+        "max_length": 64,
+        "tasks": {name: {"train": str(file), "dev": str(file), **task} for name, task in TASKS.items()},
+        "optimizer": {"name": "adamw", "lr": 3e-3},
+        "train": {"epochs": 1, "steps_per_epoch": 10, "batch_size": 8, "precision": "float32", "device": "cpu"},
+    }
+    return train(recipe, folder / SCRIPT).folder
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +161,10 @@ def test_scores_on_a_scale_and_pairs(open_page: Open, server: Running) -> None:
     assert re.fullmatch(r"[\d.]+ on a scale from 0 to 5", scale.get_attribute("aria-label"))
     place = scale.locator(".dot").evaluate("(dot) => parseFloat(dot.style.left)")
     assert place == pytest.approx(100 * score / 5, abs=0.01)
+    assert "no range" in ask(page, "size", "a").inner_text()
     assert "scale from -1 to 1" in ask(page, "articles", "a", "b").get_by_role("img").get_attribute("aria-label")
     assert ask(page, "question", "a?", "b?").locator(".bars li").count() == 2
-    assert page.locator("#texts label").all_inner_texts() == ["question1", "question2"]
+    assert page.locator("#texts label").all_inner_texts() == ["first", "second"]
 
 
 def test_tags_are_marked_in_the_text(open_page: Open, server: Running) -> None:
@@ -137,6 +173,7 @@ def test_tags_are_marked_in_the_text(open_page: Open, server: Running) -> None:
     spans = answer["predictions"]["entities"]["spans"]
     page = open_page()
     shown = ask(page, "entities", text).locator("p.text")
+    assert spans
     marks = shown.locator("mark > bdi").all_inner_texts()
     assert marks == [text[span["start"] : span["end"]] for span in spans]
     assert shown.locator("mark small").all_inner_texts() == [span["label"] for span in spans]
@@ -147,11 +184,30 @@ def test_tags_are_marked_in_the_text(open_page: Open, server: Running) -> None:
 def test_all_tasks_at_once(open_page: Open) -> None:
     page = open_page()
     answers = ask(page, "", "Not bad.")
-    assert answers.locator("h2").all_inner_texts() == ["opinion", "entities", "feeling"]
+    assert answers.locator("h2").all_inner_texts() == ["opinion", "feeling", "entities", "topics", "size"]
     assert page.get_by_label("text 2 (optional)").is_visible()
     answers = ask(page, "", "Not bad.", "Not good.")
     page.wait_for_function("document.querySelector('#answers h2').textContent == 'question'")
     assert answers.locator("h2").all_inner_texts() == ["question", "similarity", "articles"]
+    answers = ask(page, "", "Not bad.", "Not good.", "So?")
+    page.wait_for_function("document.querySelector('#answers h2').textContent == 'evidence'")
+
+
+def test_options_several_classes_and_three_texts(open_page: Open, server: Running) -> None:
+    page = open_page()
+    answers = ask(page, "reply", "Is it open?", f"Yes.\n\n {SCRIPT} \nMaybe tomorrow.")
+    body = {"inputs": {"text": "Is it open?", "options": ["Yes.", SCRIPT, "Maybe tomorrow."]}, "tasks": "reply"}
+    answer = server.post("/predict", body).json()["results"][0]["predictions"]["reply"]
+    assert answers.locator(".label").inner_text() == answer["label"]
+    assert set(answers.locator(".bars .name").all_inner_texts()) == {"Yes.", SCRIPT, "Maybe tomorrow."}
+    answers.get_by_role("button", name="What moved it?").click()
+    answers.locator(".effects").wait_for()
+    assert answers.locator(".why .text").all_inner_texts() == ["Is it open?", "Yes.", SCRIPT, "Maybe tomorrow."]
+    assert "occlusion" not in answers.get_by_label("Method").evaluate("(one) => [...one.options].map((o) => o.value)")
+    topics = server.post("/predict", {"inputs": TEXT, "tasks": "topics"}).json()["results"][0]["predictions"]["topics"]
+    assert ask(page, "topics", TEXT).locator(".chosen .name").count() == len(topics["label"])
+    assert ask(page, "evidence", "a", "b", "c").locator(".bars li").count() == 2
+    assert page.locator("#texts label").all_inner_texts() == ["first", "second", "third"]
 
 
 def test_truncation_and_errors_are_shown(open_page: Open) -> None:
@@ -217,8 +273,8 @@ def test_what_moved_the_answer(open_page: Open, server: Running) -> None:
         assert answers.locator(".effects tbody tr").count() == 5
         assert answers.locator(".why .text").inner_text() == TEXT
     with page.expect_response("**/explain"):
-        answers.get_by_label("Answer").select_option("neutral")
-    answers.locator(".why bdi", has_text="neutral").first.wait_for()
+        answers.get_by_label("Answer").select_option("mixed")
+    answers.locator(".why bdi", has_text="mixed").first.wait_for()
 
 
 def test_the_tag_of_a_word_is_explained(open_page: Open) -> None:
@@ -287,7 +343,7 @@ def test_pasted_lines_in_several_requests(open_page: Open, server: Running) -> N
 
 def test_a_csv_file_comes_back_with_its_columns(open_page: Open, tmp_path: Path) -> None:
     table = [
-        ["id", "question2", "question1", "note"],
+        ["id", "second", "first", "note"],
         ["1", 'say "hi", you', "two\nlines", "-5"],
         ["2", f"{HEBREW}; 😀", SCRIPT, '=HYPERLINK("x")'],
         ["3", "", "no second text", "@a"],
@@ -300,7 +356,7 @@ def test_a_csv_file_comes_back_with_its_columns(open_page: Open, tmp_path: Path)
         page.get_by_role("tab", name="Many rows").click()
         page.get_by_label("Choose a CSV file").set_input_files(tmp_path / "pairs.csv")
         first, second = (page.locator(f"#column-{i} option:checked") for i in (0, 1))
-        assert (first.inner_text(), second.inner_text()) == ("question1", "question2")
+        assert (first.inner_text(), second.inner_text()) == ("first", "second")
         page.get_by_role("button", name="Predict rows").click()
         page.get_by_text("3 rows, 1 with an error").first.wait_for()
         found = rows_of(page, safe=False)
@@ -407,7 +463,7 @@ def test_screen_readers(open_page: Open) -> None:
         'combobox "Task"',
         'tab "One input" [selected]',
         'tabpanel "One input"',
-        'textbox "sentence1"',
+        'textbox "first"',
         'region "Examples"',
         'region "Answers"',
         'heading "similarity" [level=2]',

@@ -98,7 +98,11 @@ find("texts").addEventListener("input", () => {
   areas().forEach((area, index) => (state.values[index] = area.value));
   showCurl();
 });
-find("task").addEventListener("change", chooseTask);
+find("task").addEventListener("change", () => {
+  chooseTask();
+  if (!find("one").hidden && areas().every((area) => area.validity.valid)) predict();
+  else find("answers").replaceChildren();
+});
 
 // --- examples --------------------------------------------------------------------------------------------------------
 function showExamples() {
@@ -167,7 +171,7 @@ function showAnswers(result, input) {
 
 function card(task, answer, input, texts) {
   const title = make("h2", {}, isolated(task.name));
-  const label = make("p", { class: "label" }, isolated(headline(answer)));
+  const label = make("p", { class: answer.spans ? "label counts" : "label" }, isolated(headline(answer)));
   return make("article", { class: "panel answer" }, title, label, ...answerBody(answer, task, texts), ...why(answer, task, input));
 }
 

@@ -95,7 +95,7 @@ function tagged(text, spans) {
     const color = `tag color-${labels.indexOf(span.label) % COLORS}`;
     const inside = letters.slice(span.start, span.end).join("");
     const tag = make("small", {}, isolated(span.label));
-    const mark = make("mark", { class: color, title: percent(span.probability) }, isolated(inside), " ", tag);
+    const mark = make("mark", { class: color, title: percent(span.probability) }, isolated(inside), "\u00a0", tag);
     shown.append(letters.slice(end, span.start).join(""), mark);
     end = span.end;
   }
