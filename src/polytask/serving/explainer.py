@@ -4,6 +4,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from polytask.machine import threads
 from polytask.serving.examples import plain_texts
 from polytask.serving.explanation import WORD, Explanation, Method
 from polytask.serving.failures import Failure
@@ -80,12 +81,9 @@ def explain_within(model: MixedPredictor, question: Question, limits: ServingLim
     # `few`: the model's own encoder in one thread, instead of the faster one that batches use on all cores.
     predictor = Predictor(model.predictor.bundle, few=True)
     try:
-        return predictor.explain(
-            texts,
-            task=question.task,
-            label=question.label,
-            word=question.word,
-            method=question.method,
-        )
+        with threads(1):
+            return predictor.explain(
+                texts, task=question.task, label=question.label, word=question.word, method=question.method
+            )
     except UserError as error:
         raise Failure("invalid_request", str(error)) from error

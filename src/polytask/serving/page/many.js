@@ -41,7 +41,8 @@ export function startMany(state, open, askForKey) {
     });
     find("columns").replaceChildren(...(file ? parts : []));
     find("columns").hidden = !file;
-    const tabs = fieldsOf(state.task, state.tasks).length > 1 ? "; a tab between texts" : "";
+    const several = takesOptions(state.task) ? "; the text and its options" : "; several texts";
+    const tabs = fieldsOf(state.task, state.tasks).length > 1 ? `${several} with tabs between them` : "";
     find("rows-hint").textContent = `One row per line${tabs}.`;
   }
 
@@ -60,12 +61,13 @@ export function startMany(state, open, askForKey) {
     if (!table.rows.length) return say("There are no rows.");
     running = new AbortController();
     busy(true);
-    const inputs = table.rows.map((row) => inputOf(state.task, valuesOf(row)));
+    const task = state.task; // the user may choose another one meanwhile
+    const inputs = table.rows.map((row) => inputOf(task, valuesOf(row)));
     const answers = [];
     try {
       for (const some of chunks(inputs, state.limits)) {
         progress(answers.length, inputs.length);
-        answers.push(...(await answersTo(some)));
+        answers.push(...(await answersTo(task, some)));
       }
       say(`${answers.length} rows, ${answers.filter((one) => one.error).length} with an error`);
     } catch (error) {
@@ -76,9 +78,9 @@ export function startMany(state, open, askForKey) {
     if (answers.length) showResults(table, answers);
   }
 
-  async function answersTo(inputs) {
+  async function answersTo(task, inputs) {
     try {
-      return (await callPatiently("predict", predictBody(state.task, inputs), running.signal)).results;
+      return (await callPatiently("predict", predictBody(task, inputs), running.signal)).results;
     } catch (error) {
       // A request that is refused as a whole is an error of its rows; without the server, nothing can go on.
       if (!(error instanceof Failure) || [0, 401].includes(error.status)) throw error;

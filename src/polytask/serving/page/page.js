@@ -23,10 +23,11 @@ async function start() {
     if (error.status === 401) return askForKey();
     return show("problem", error.message);
   }
-  find("key-form").hidden = true;
   find("app").hidden = false;
   listTasks();
   chooseTask();
+  if (!find("key-form").hidden) find("task").focus();
+  find("key-form").hidden = true;
 }
 
 function describe(info) {
@@ -59,7 +60,7 @@ function show(id, text) {
 // --- the task and its fields -----------------------------------------------------------------------------------------
 function listTasks() {
   const options = state.tasks.map((task) => make("option", { value: task.name }, task.name));
-  if (options.length > 1) options.push(make("option", { value: ALL }, "All tasks"));
+  if (state.tasks.filter((task) => !takesOptions(task)).length > 1) options.push(make("option", { value: ALL }, "All tasks"));
   find("task").replaceChildren(...options);
 }
 
@@ -101,13 +102,14 @@ find("texts").addEventListener("input", () => {
 find("task").addEventListener("change", () => {
   chooseTask();
   if (!find("one").hidden && areas().every((area) => area.validity.valid)) predict();
-  else find("answers").replaceChildren();
+  else find("answers").replaceChildren(make("p", { class: "hint empty" }, "Answers appear here."));
 });
 
 // --- examples --------------------------------------------------------------------------------------------------------
 function showExamples() {
-  const own = state.task ? state.examples[state.task.name] || [] : Object.values(state.examples).map((some) => some[0]);
-  const buttons = own.filter(Boolean).map((texts) => {
+  const shown = state.task ? [state.task] : state.tasks.filter((task) => !takesOptions(task));
+  const own = shown.flatMap((task) => (state.examples[task.name] || []).slice(0, state.task ? undefined : 1));
+  const buttons = own.map((texts) => {
     const button = make("button", { type: "button", class: "example" }, isolated(texts.join(" · ")));
     button.addEventListener("click", () => useExample(texts));
     return make("li", {}, button);
@@ -172,7 +174,8 @@ function showAnswers(result, input) {
 function card(task, answer, input, texts) {
   const title = make("h2", {}, isolated(task.name));
   const label = make("p", { class: answer.spans ? "label counts" : "label" }, isolated(headline(answer)));
-  return make("article", { class: "panel answer" }, title, label, ...answerBody(answer, task, texts), ...why(answer, task, input));
+  const attributes = { class: "panel answer", "aria-label": task.name };
+  return make("article", attributes, title, label, ...answerBody(answer, task, texts), ...why(answer, task, input));
 }
 
 // --- tabs and copying ------------------------------------------------------------------------------------------------
