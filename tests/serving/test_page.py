@@ -257,7 +257,7 @@ def test_what_moved_the_answer(open_page: Open, server: Running) -> None:
     button = answers.get_by_role("button", name="What moved it?")
     button.click()
     assert button.get_attribute("aria-expanded") == "true"
-    for method in ("integrated_gradients", "gradient_x_input", "occlusion"):
+    for method in ("integrated_gradients", "occlusion"):
         with page.expect_response("**/explain"):
             answers.get_by_label("Method").select_option(method) if method != "integrated_gradients" else None
         page.wait_for_selector(".why [aria-live]:not([aria-busy])")

@@ -72,7 +72,7 @@ def explain_within(model: MixedPredictor, question: Question, limits: ServingLim
         raise items
     texts = plain_texts(question.input.example)
     words = sum(1 for text in texts for _ in WORD.finditer(text))
-    passes = {"occlusion": words + 1, "gradient_x_input": 2, "integrated_gradients": STEPS + 1}[question.method]
+    passes = {"occlusion": words + 1, "integrated_gradients": STEPS + 1}[question.method]
     tokens = passes * sum(item.tokens for item in items)
     most = limits.max_inputs * model.longest_sequence(limits.max_options)
     if tokens > most:

@@ -20,9 +20,7 @@ COLORS = {True: "46, 125, 50", False: "198, 40, 40"}
 """Green for words that speak for the label, red for words that speak against it."""
 
 Predict = Callable[[Sequence[tuple[str, ...]]], Sequence[Prediction]]
-Method = Literal["occlusion", "gradient_x_input", "integrated_gradients"]
-GradientMethod = Literal["gradient_x_input", "integrated_gradients"]
-"""The methods of serving/gradients.py."""
+Method = Literal["occlusion", "integrated_gradients"]
 PredictWord = Callable[[Sequence[tuple[str, int]]], Sequence[Prediction]]
 """Predicts the tag of one word of each text, which is given by its first character."""
 Place = tuple[int, tuple[int, int]]

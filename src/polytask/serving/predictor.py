@@ -305,8 +305,8 @@ class Predictor:
 
         With `occlusion`, a word's value is by how much the probability of the predicted class (or of `label`), or the
         score, falls without it. Words that say the same thing twice can both have no effect. Each word takes one more
-        prediction. `integrated_gradients` and `gradient_x_input` divide the probability or score among the words, and
-        take the same time for any number of words: see serving/gradients.py.
+        prediction. `integrated_gradients` divides the probability or score among the words, in a time that depends
+        little on their number: see serving/gradients.py.
 
         A pair is given as two texts, or as a list; three or more texts as a list. For kind choice, which occlusion does
         not support, the list is a text and its options.
@@ -328,7 +328,7 @@ class Predictor:
         if method == "occlusion":
             return explain(task, texts, partial(self._predict_labels, task), label)
         (whole,) = self._predict_labels(task, [texts])
-        return explain_by_gradients(self.bundle, texts, self.forward.encode((task,), [texts])[0], whole, method, label)
+        return explain_by_gradients(self.bundle, texts, self.forward.encode((task,), [texts])[0], whole, label)
 
     def _explain_word(
         self, task: str, text: str, word: str | int | None, label: str | None, method: Method
@@ -339,7 +339,7 @@ class Predictor:
             return explain_word(task, text, places[index], partial(self.forward.predict_words, task), label)
         (whole,) = self.forward.predict_words(task, [(text, places[index][0])])
         tokens, _ = self.forward.encode((task,), [(text,)])
-        return explain_by_gradients(self.bundle, (text,), tokens, whole, method, label, index)
+        return explain_by_gradients(self.bundle, (text,), tokens, whole, label, index)
 
     def _predict_labels(self, task: str, examples: Sequence[tuple[str, ...]]) -> list[Prediction]:
         """Predictions that have a label also where the model abstains."""

@@ -101,7 +101,7 @@ class ExplainRequest(Request):
     )
     method: Method = Field(
         "integrated_gradients",
-        description="integrated_gradients and gradient_x_input divide the probability or score among the words; "
+        description="integrated_gradients divides the probability or score among the words; "
         "occlusion leaves out one word at a time.",
     )
 

@@ -6,7 +6,6 @@ import { explained } from "./show.js";
 
 const METHODS = [
   ["integrated_gradients", "Integrated gradients"],
-  ["gradient_x_input", "Gradient × input"],
   ["occlusion", "Leave out each word"],
 ];
 let number = 0;
