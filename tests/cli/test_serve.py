@@ -1,6 +1,7 @@
 """polytask serve: a real process, its signals, its options, and what is refused before it listens."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ def process(*arguments: object, **environment: str) -> Iterator[tuple[Any, str]]
             assert started.stdout is not None
             line = started.stdout.readline()
             assert "http://127.0.0.1:" in line, started.stderr and started.stderr.read()
-            yield started, line.split(": ")[1].split()[0]
+            yield started, re.findall(r"http://127\.0\.0\.1:\d+", line)[0]
         finally:
             started.kill()
 
@@ -43,8 +44,9 @@ def test_a_process_reloads_on_sighup_and_ends_on_sigterm(
     current = tmp_path / "current"
     current.symlink_to(tiny_run.folder)
     with process(current, "--reload", POLYTASK_API_KEY="correct-horse") as (started, address):
-        assert httpx2.get(f"{address}/info").status_code == 401
-        with httpx2.Client(base_url=address, headers={"authorization": "Bearer correct-horse"}) as client:
+        assert httpx2.get(f"{address}/info", timeout=60).status_code == 401
+        key = {"authorization": "Bearer correct-horse"}
+        with httpx2.Client(base_url=address, headers=key, timeout=60) as client:
             assert client.get("/info").json()["name"] == tiny_run.folder.name
             (tmp_path / "next").symlink_to(new.folder)
             (tmp_path / "next").replace(current)
@@ -64,6 +66,7 @@ def test_what_is_refused_before_anything_is_loaded(cli: Cli, tmp_path: Path, mon
     assert refused.code == 1
     assert "0.0.0.0 can be reached from other machines; pass --api-key-file FILE" in refused.err
     assert "max_inputs: must be at least 1" in cli("serve", tmp_path, "--max-inputs", 0).err
+    assert "No such option: --api-key" in cli("serve", tmp_path, "--api-key", "in-the-history").err
     assert "no API key found" in cli("serve", tmp_path, "--api-key-file", tmp_path / "nowhere").err
     missing = cli("serve", tmp_path / "nowhere", "--port", 0)
     assert missing.code == 1

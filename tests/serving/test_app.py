@@ -5,9 +5,7 @@ import html
 import json
 import re
 import shlex
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -15,11 +13,11 @@ import openai
 import pytest
 
 from polytask import Finished, Prediction, load
+from polytask.serving.failures import Failure
+from polytask.serving.forms import scoring_task
+from polytask.serving.mixed import MixedPredictor
 
 Running = Any  # of conftest.py
-Start = Callable[..., AbstractContextManager[Any]]
-
-SECRET = "a text that no log may have"
 ADAPTER = "{name: houlsby, size: 4}"
 
 
@@ -226,6 +224,14 @@ def test_similarity_and_rerank(tiny_server: Running, tiny_run: Finished) -> None
     assert "does not score pairs of texts; these do: similarity, question" in refused.json()["error"]
 
 
+def test_a_model_without_a_task_that_scores_pairs(tiny_run: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = MixedPredictor(load(tiny_run.folder))
+    assert scoring_task(model, None) == "similarity"
+    monkeypatch.setattr(model, "tasks", ("opinion",))
+    with pytest.raises(Failure, match="no task that scores pairs of texts"):
+        scoring_task(model, None)
+
+
 # --- embeddings -------------------------------------------------------------------------------------------------------
 def test_embeddings(tiny_server: Running, tiny_run: Finished) -> None:
     predictor = load(tiny_run.folder)
@@ -278,12 +284,18 @@ def test_what_the_server_says_about_itself(tiny_server: Running, tiny_run: Finis
     assert tiny_server.client.get("/live").json() == {"live": True}
     assert tiny_server.client.get("/ready").json() == {"ready": True}
     assert tiny_server.client.get("/health").json()["queue_inputs"] == 0
-    document = tiny_server.client.get("/openapi.json").json()
-    for path in ("/predict", "/embed", "/similarity", "/rerank", "/v1/embeddings"):
-        examples = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["examples"]
-        for example in examples.values():
-            body = {**example["value"], "model": "opinion"} if path == "/v1/embeddings" else example["value"]
-            assert tiny_server.post(path, body).status_code == 200
+
+
+def test_the_examples_of_the_openapi_document_are_answered(tiny_server: Running, mixed_server: Running) -> None:
+    for server, shapes in ((tiny_server, 2), (mixed_server, 4)):
+        document = server.client.get("/openapi.json").json()
+        for path in ("/predict", "/embed", "/similarity", "/rerank", "/v1/embeddings"):
+            examples = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["examples"]
+            assert len(examples) == (2 * shapes if path == "/predict" else 1)
+            for example in examples.values():
+                response = server.post(path, example["value"])
+                assert response.status_code == 200
+                assert "error_type" not in response.text
 
 
 def test_metrics_have_the_task(tiny_server: Running) -> None:
@@ -359,7 +371,6 @@ def test_the_reference_page_loads_nothing_and_its_commands_are_right(tiny_server
         assert address.startswith(tiny_server.address)
         if options:
             body = json.loads(options[options.index("-d") + 1])
-            body |= {"model": "opinion"} if "model" in body else {}
             assert tiny_server.post(address, body).status_code == 200
         else:
             assert tiny_server.client.get(address).status_code == 200

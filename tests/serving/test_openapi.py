@@ -1,6 +1,6 @@
 """Requests generated from the OpenAPI document, valid and not: none may end in a server error."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import schemathesis
@@ -26,8 +26,9 @@ CHECKS = [
 
 
 @pytest.fixture(scope="module")
-def service(tiny_run: Finished) -> Iterator[Service]:
-    service = Service(Predictor.load(tiny_run.folder, device="cpu"))
+def service(make_mixed_run: Callable[[str], Finished]) -> Iterator[Service]:
+    """Tasks of all kinds: every form of an input is answered by some task."""
+    service = Service(Predictor.load(make_mixed_run("none").folder, device="cpu"))
     service.warm_up()
     yield service
     service.close()

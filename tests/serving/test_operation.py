@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from polytask.serving.app import make_app
 from polytask.serving.batching import Batcher
 from polytask.serving.mixed import MixedPredictor
 from polytask.serving.server import start_reload
-from polytask.serving.service import Service
+from polytask.serving.service import Service, probe_items
 
 Running = Any  # of conftest.py
 Start = Callable[..., AbstractContextManager[Any]]
@@ -56,7 +57,7 @@ def test_bodies_are_counted_while_they_arrive(start_server: Start, tiny_run: Fin
         try:
             response = server.client.post("/predict", content=endless(), headers={"content-type": "application/json"})
             assert (response.status_code, response.json()["error_type"]) == (413, "body_too_large")
-        except httpx2.WriteError:
+        except httpx2.TransportError:
             pass  # the server has closed the connection before all was sent
         assert sent < 10_000_000
         assert server.value("polytask_failures_total", error_type="body_too_large") == 1
@@ -107,6 +108,10 @@ class Held:
 
         monkeypatch.setattr(model, "compute", held)
 
+    def wait(self) -> None:
+        """Waits for the start of a batch."""
+        assert self.entered.acquire(timeout=60)
+
 
 def test_a_crash_answers_500_and_the_server_goes_on(
     start_server: Start, tiny_run: Finished, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -152,7 +157,7 @@ def test_a_full_queue_answers_429(start_server: Start, tiny_run: Finished, monke
     with start_server(tiny_run.folder, limits) as server, ThreadPoolExecutor() as pool:
         held = Held(server.service.model, monkeypatch)
         first = pool.submit(server.post, "/predict", {"inputs": ["a", "b"]})
-        held.entered.acquire()
+        held.wait()
         full = server.post("/predict", {"inputs": ["a", "b", "c"]})
         assert (full.status_code, full.json()["error_type"]) == (429, "queue_full")
         assert full.headers["retry-after"] == "1"
@@ -164,19 +169,43 @@ def test_a_full_queue_answers_429(start_server: Start, tiny_run: Finished, monke
 def test_requests_that_are_late_while_computed_and_while_queued_answer_503(
     start_server: Start, tiny_run: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = ServingLimits(deadline_ms=500, max_wait_ms=0)
-    with start_server(tiny_run.folder, limits) as server, ThreadPoolExecutor() as pool:
+    with start_server(tiny_run.folder) as server, ThreadPoolExecutor() as pool:
         held = Held(server.service.model, monkeypatch)
-        first = pool.submit(server.post, "/predict", {"inputs": ["a", "b"]})
-        held.entered.acquire()  # nothing is computed before the model is released
-        queued = server.post("/predict", {"inputs": "while it is queued", "tasks": "opinion"})
-        for late in (first.result(), queued):
-            assert (late.status_code, late.json()["error_type"]) == (503, "deadline_exceeded")
-        assert server.value("polytask_failures_total", task="opinion", error_type="deadline_exceeded") >= 1
+        first = pool.submit(server.post, "/predict", {"inputs": "a", "tasks": "opinion"})
+        held.wait()  # nothing else is computed before the model is released
+        monkeypatch.setattr(server.service, "limits", replace(server.service.limits, deadline_ms=1000))
+        late = [server.post("/predict", {"inputs": "while it is queued", "tasks": "opinion"})]
         held.released.set()
+        assert first.result().status_code == 200
         server.service.warm_up()  # behind what was queued, which nobody waits for
+        assert held.computed == [1, len(probe_items(server.service.model))]
+        held.released.clear()
+        late.append(server.post("/predict", {"inputs": "while it is computed", "tasks": "opinion"}))
+        held.released.set()
+        assert [(one.status_code, one.json()["error_type"]) for one in late] == [(503, "deadline_exceeded")] * 2
+        assert server.value("polytask_failures_total", task="opinion", error_type="deadline_exceeded") == 2
         assert server.client.get("/health").json()["queue_inputs"] == 0
-        assert len(held.computed) == 2
+
+
+def test_requests_of_different_tasks_and_clients_are_computed_together(
+    start_server: Start, make_mixed_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies: list[Any] = [
+        {"inputs": "fine", "tasks": "opinion"},
+        {"inputs": "fine", "tasks": "entities"},
+        {"inputs": [["a", "b"]], "tasks": ["question", "articles"]},
+        {"inputs": {"text": "a", "options": ["b", "c"]}},
+    ]
+    with start_server(make_mixed_run(ADAPTER).folder) as server, ThreadPoolExecutor() as pool:
+        held = Held(server.service.model, monkeypatch)
+        first = pool.submit(server.post, "/embed", {"inputs": "fine"})
+        held.wait()
+        submitted = Submitted(server.service.batcher, monkeypatch)
+        others = [pool.submit(server.post, "/predict", body) for body in bodies]
+        submitted.wait(len(bodies))
+        held.released.set()
+        assert [one.result().status_code for one in (first, *others)] == [200] * 5
+        assert held.computed == [1, 5]  # one item for each task with an adapter
 
 
 def test_too_many_open_requests_answer_429(
@@ -185,7 +214,7 @@ def test_too_many_open_requests_answer_429(
     with start_server(tiny_run.folder, ServingLimits(max_requests=1)) as server, ThreadPoolExecutor() as pool:
         held = Held(server.service.model, monkeypatch)
         first = pool.submit(server.post, "/predict", {"inputs": "a"})
-        held.entered.acquire()
+        held.wait()
         refused = server.post("/predict", {"inputs": "a"})
         assert (refused.status_code, refused.json()["error_type"]) == (429, "too_many_requests")
         assert server.client.get("/live").status_code == 200
@@ -207,12 +236,12 @@ def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(
     with start_server(tiny_run.folder) as server, ThreadPoolExecutor() as pool:
         held = Held(server.service.model, monkeypatch)
         accepted = pool.submit(server.post, "/predict", {"inputs": "fine"})
-        held.entered.acquire()
+        held.wait()
         server.server.handle_exit(15, None)
-        refused = httpx2.post(f"{server.address}/predict", json={"inputs": "fine"})
+        refused = httpx2.post(f"{server.address}/predict", json={"inputs": "fine"}, timeout=60)
         assert (refused.status_code, refused.json()["error_type"]) == (503, "shutting_down")
-        assert httpx2.get(f"{server.address}/ready").status_code == 503
-        assert httpx2.get(f"{server.address}/live").status_code == 200
+        assert httpx2.get(f"{server.address}/ready", timeout=60).status_code == 503
+        assert httpx2.get(f"{server.address}/live", timeout=60).status_code == 200
         held.released.set()
         assert accepted.result().status_code == 200
 
@@ -233,17 +262,19 @@ class Submitted:
 
     def wait(self, requests: int) -> None:
         for _ in range(requests):
-            self.count.acquire()
+            assert self.count.acquire(timeout=60)
 
 
 def test_a_reload_that_fails_keeps_the_old_model(
-    start_server: Start, tiny_run: Finished, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    start_server: Start, tiny_run: Finished, make_mixed_run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with start_server(tiny_run.folder) as server, caplog.at_level(logging.ERROR):
+    with start_server(tiny_run.folder, ServingLimits(max_batch_tokens=200)) as server, caplog.at_level(logging.ERROR):
         start_reload(server.service, tmp_path / "nowhere", {}).join()
+        start_reload(server.service, make_mixed_run("none").folder, {"device": "cpu"}).join()
         assert server.post("/predict", {"inputs": "fine"}).status_code == 200
         assert server.client.get("/info").json()["name"] == tiny_run.folder.name
-        assert "not reloaded, and the old one is still served" in caplog.text
+        assert caplog.text.count("not reloaded, and the old one is still served") == 2
+        assert "max_batch_tokens is 200, but the longest input of this model has 1,024 tokens" in caplog.text
         start_reload(server.service, tiny_run.folder, {"device": "cpu"}).join()
         assert server.client.get("/ready").status_code == 200
 
@@ -255,7 +286,7 @@ def test_reloading_loses_no_request(
     with start_server(tiny_run.folder) as server, ThreadPoolExecutor() as pool:
         held = Held(server.service.model, monkeypatch)
         computing = pool.submit(server.post, "/predict", {"inputs": "fine", "tasks": "opinion"})
-        held.entered.acquire()
+        held.wait()
         submitted = Submitted(server.service.batcher, monkeypatch)
         queued = [
             pool.submit(server.post, "/predict", {"inputs": ["fine", "bad"], "tasks": "opinion"}) for _ in range(3)

@@ -103,7 +103,8 @@ def run(
     console = plain_console()
 
     def started(address: str) -> None:
-        console.print(f"{folder}: {address} (the API: {address}/docs)", highlight=False, soft_wrap=True)
+        found = f"Serving {folder} at {address} (endpoints and examples: {address}/docs)"
+        console.print(found, highlight=False, soft_wrap=True)
         console.file.flush()  # a program that reads a pipe waits for this line
 
     polytask.serve(

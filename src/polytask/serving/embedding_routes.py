@@ -10,6 +10,7 @@ from fastapi import Body, FastAPI, Response
 from polytask.serving import requests as bodies
 from polytask.serving.failures import Failure
 from polytask.serving.forms import read_texts
+from polytask.serving.request_examples import EMBED_EXAMPLES, embeddings_examples
 from polytask.serving.responses import OPENAI_ERRORS, respond, respond_results
 from polytask.serving.service import Service
 from polytask.types import unknown
@@ -20,7 +21,7 @@ def add_embeddings(app: FastAPI, service: Service) -> None:
 
     @app.post("/embed", response_model=bodies.EmbedResponse, tags=["embeddings"])
     async def embed(
-        body: Annotated[bodies.EmbedRequest, Body(openapi_examples=bodies.EMBED_EXAMPLES)],
+        body: Annotated[bodies.EmbedRequest, Body(openapi_examples=EMBED_EXAMPLES)],
     ) -> Response:
         """Embed texts: the mean of the encoder's last hidden states."""
         model = service.model
@@ -46,7 +47,7 @@ def add_embeddings(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/embeddings", response_model=bodies.EmbeddingsResponse, responses=OPENAI_ERRORS, tags=["embeddings"])
     async def embeddings(
-        body: Annotated[bodies.EmbeddingsRequest, Body(openapi_examples=bodies.EMBEDDINGS_EXAMPLES)],
+        body: Annotated[bodies.EmbeddingsRequest, Body(openapi_examples=embeddings_examples(service.name))],
     ) -> Response:
         """Embed texts as OpenAI's endpoint of this name does: vectors of length 1."""
         model, name = service.model, service.name

@@ -9,6 +9,7 @@ from polytask.serving import requests as bodies
 from polytask.serving.explainer import Question
 from polytask.serving.failures import Failure
 from polytask.serving.forms import explanation_json, read_input, read_tasks
+from polytask.serving.request_examples import explain_examples
 from polytask.serving.responses import respond
 from polytask.serving.service import Service
 
@@ -18,7 +19,7 @@ def add_explanations(app: FastAPI, service: Service) -> None:
 
     @app.post("/explain", response_model=bodies.ExplainResponse, tags=["predictions"])
     async def explain(
-        body: Annotated[bodies.ExplainRequest, Body(openapi_examples=bodies.EXPLAIN_EXAMPLES)],
+        body: Annotated[bodies.ExplainRequest, Body(openapi_examples=explain_examples(service.model))],
     ) -> Response:
         """Measure which words one prediction depends on."""
         model = service.model

@@ -9,6 +9,7 @@ from polytask.serving.failures import Failure
 from polytask.serving.forms import prediction_json, read_inputs, read_tasks, score_of, score_range, scoring_task
 from polytask.serving.items import Truncation
 from polytask.serving.mixed import MixedPredictor
+from polytask.serving.request_examples import RERANK_EXAMPLES, SIMILARITY_EXAMPLES, predict_examples
 from polytask.serving.responses import respond, respond_results
 from polytask.serving.service import Service
 from polytask.types import Prediction
@@ -19,7 +20,7 @@ def add_predictions(app: FastAPI, service: Service) -> None:
 
     @app.post("/predict", response_model=bodies.PredictResponse, tags=["predictions"])
     async def predict(
-        body: Annotated[bodies.PredictRequest, Body(openapi_examples=bodies.PREDICT_EXAMPLES)],
+        body: Annotated[bodies.PredictRequest, Body(openapi_examples=predict_examples(service.model))],
     ) -> Response:
         """Predict one task, several or all, for one input or many. An input with an error does not fail the others."""
         model = service.model
@@ -42,7 +43,7 @@ def add_predictions(app: FastAPI, service: Service) -> None:
 
     @app.post("/similarity", response_model=bodies.SimilarityResponse, tags=["predictions"])
     async def similarity(
-        body: Annotated[bodies.SimilarityRequest, Body(openapi_examples=bodies.SIMILARITY_EXAMPLES)],
+        body: Annotated[bodies.SimilarityRequest, Body(openapi_examples=SIMILARITY_EXAMPLES)],
     ) -> Response:
         """Score pairs of texts with a task that can: a score, a cosine, or the probability of yes."""
         model = service.model
@@ -54,7 +55,7 @@ def add_predictions(app: FastAPI, service: Service) -> None:
 
     @app.post("/rerank", response_model=bodies.RerankResponse, tags=["predictions"])
     async def rerank(
-        body: Annotated[bodies.RerankRequest, Body(openapi_examples=bodies.RERANK_EXAMPLES)],
+        body: Annotated[bodies.RerankRequest, Body(openapi_examples=RERANK_EXAMPLES)],
     ) -> Response:
         """Order documents by their score with a query, the highest first."""
         pairs = [{"text": body.query, "text2": "" if one is None else one} for one in body.documents]

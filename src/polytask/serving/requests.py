@@ -1,4 +1,4 @@
-"""The bodies of requests and responses: what the OpenAPI document describes, with examples."""
+"""The bodies of requests and responses: what the OpenAPI document describes."""
 
 from typing import Annotated, Any, Literal
 
@@ -283,17 +283,3 @@ class RerankResponse(BaseModel):
     task: str
     results: list[RankedDocument]
     errors: list[DocumentError]
-
-
-PREDICT_EXAMPLES = {
-    "one text, all tasks": {"value": {"inputs": "The battery died within a week."}},
-    "several texts, one task": {"value": {"inputs": ["Not bad at all.", "Never again."], "tasks": "opinion"}},
-    "pairs": {"value": {"inputs": [["How old is it?", "What is its age?"]], "truncate": "error"}},
-}
-EMBED_EXAMPLES = {"two texts": {"value": {"inputs": ["a cat", "a dog"], "normalize": True}}}
-SIMILARITY_EXAMPLES = {"one pair": {"value": {"pairs": [["A man is cycling.", "Someone rides a bicycle."]]}}}
-EXPLAIN_EXAMPLES = {"one text": {"value": {"input": "The battery died within a week.", "task": "opinion"}}}
-RERANK_EXAMPLES = {
-    "two documents": {"value": {"query": "How old is it?", "documents": ["What is its age?", "What does it cost?"]}}
-}
-EMBEDDINGS_EXAMPLES = {"two texts": {"value": {"input": ["a cat", "a dog"], "model": "quickstart"}}}

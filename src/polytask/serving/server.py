@@ -31,14 +31,15 @@ def serve(
     allow_anyone: bool = False,
     reload: bool = False,
     examples: bool | None = None,
-    started: Callable[[str], None] = lambda address: None,
+    started: Callable[[str], None] | None = None,
     **load_options: Any,
 ) -> None:
     """Serves a run over HTTP until SIGTERM or Ctrl-C; requests that were accepted by then are answered first.
 
     An address other than the machine's own needs an `api_key`, or `allow_anyone`. With `reload`, SIGHUP loads the
     run's folder again. With `examples`, the page shows a few rows of each task's dev split; by default only if no other
-    machine can connect. `started` is called with the server's address. `load_options` are those of `load`.
+    machine can connect. `started` is called with the server's address when it is ready. `load_options` are those of
+    `load`.
     """
     check_access(host, api_key, allow_anyone)
     make_server = import_server()
@@ -54,7 +55,8 @@ def serve(
                 signal.signal(signal.SIGHUP, lambda number, frame: start_reload(service, Path(run), load_options))
             address = listener.getsockname()
             shown = f"[{address[0]}]" if ":" in address[0] else address[0]
-            started(f"http://{shown}:{address[1]}")
+            if started is not None:
+                started(f"http://{shown}:{address[1]}")
             server.run(sockets=[listener])
         finally:
             service.close()

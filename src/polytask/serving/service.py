@@ -27,7 +27,7 @@ Tokenize = Callable[[], list[list[Item] | Failure]]
 
 
 class Service:
-    """A model that answers requests. `reload` replaces the model; requests that it has accepted keep the old one."""
+    """A model that answers requests. `replace` changes the model; requests that were accepted keep the old one."""
 
     def __init__(self, predictor: Predictor, limits: ServingLimits | None = None, name: str = "model") -> None:
         self.model = MixedPredictor(predictor)
@@ -193,8 +193,8 @@ def probe_items(model: MixedPredictor) -> list[Item]:
     for shape in SHAPES:
         if tasks := model.tasks_taking(shape):
             example: Example = (PROBE, "Yes.", "No.") if shape == "options" else (PROBE,) * shape
-            items += _only(model.tokenize(tasks, [example]))
-    return items + _only(model.tokenize_for_embedding(None, [(PROBE,)]))
+            items += _only(model.tokenize(tasks, [example], "end"))
+    return items + _only(model.tokenize_for_embedding(None, [(PROBE,)], "end"))
 
 
 def _only(found: Sequence[list[Item] | Failure]) -> list[Item]:
