@@ -396,6 +396,28 @@ def test_a_dropped_file_all_tasks_and_a_busy_server(open_page: Open) -> None:
     page.locator("#table th", has_text="predicted_question").wait_for()
 
 
+def test_stopping_and_long_tables(open_page: Open) -> None:
+    page = open_page()
+    page.get_by_label("Task").select_option("opinion")
+    page.get_by_role("tab", name="Many rows").click()
+    page.get_by_label("Rows", exact=True).fill("\n".join(f"row {i}" for i in range(230)))
+    page.get_by_role("button", name="Predict rows").click()
+    page.get_by_text("230 rows, 0 with an error").first.wait_for()
+    assert page.locator("#table tbody tr").count() == 200
+    assert page.locator("#rest").inner_text() == "30 more rows are in the CSV file."
+    assert len(rows_of(page, safe=False)) == 231
+    answered: list[Any] = []
+    page.route("**/predict", lambda route: route.continue_() if not answered else None)  # the second is never answered
+    page.on("response", answered.append)
+    page.get_by_role("button", name="Predict rows").click()
+    page.get_by_text("40 of 230").wait_for()
+    page.get_by_label("Task").select_option("feeling")  # rows that are under way keep their task
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_text("Stopped after 40 rows").first.wait_for()
+    assert rows_of(page, safe=False)[0] == ["text", "predicted_opinion", "probability_opinion"]
+    assert page.locator("#table tbody tr").count() == 40
+
+
 # --- the key ----------------------------------------------------------------------------------------------------------
 def test_the_page_asks_for_the_key(open_page: Open, run: Path, start_server: Any) -> None:
     with start_server(run, api_key="correct-horse") as server:
