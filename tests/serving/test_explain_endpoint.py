@@ -120,6 +120,11 @@ def test_examples(start_server: Start, tiny_run: Finished, tmp_path: Path) -> No
         found = server.client.get("/examples").json()["examples"]
         assert {task: len(examples) for task, examples in found.items()} == dict.fromkeys(found, 4)
         assert set(found) == {"opinion", "question", "similarity"}
+        for host, is_here in (("localhost", True), ("[::1]:80", True), ("localhost.example.org", False), ("", False)):
+            seen = server.client.get("/examples", headers={"host": host}).json()["examples"]
+            assert seen == (found if is_here else {})
+        server.service.examples_only_here = False
+        assert server.client.get("/examples", headers={"host": "example.org"}).json()["examples"] == found
         answers = server.post("/predict", {"inputs": found["question"], "tasks": "question"}).json()["results"]
         assert all("predictions" in one for one in answers)
     (tmp_path / "predictions").mkdir()

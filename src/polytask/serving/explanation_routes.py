@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import Body, FastAPI, Response
+from fastapi import Body, FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from polytask.serving import requests as bodies
@@ -11,6 +11,7 @@ from polytask.serving.failures import Failure
 from polytask.serving.forms import explanation_json, read_input, read_tasks
 from polytask.serving.request_examples import explain_examples
 from polytask.serving.responses import respond
+from polytask.serving.server import is_loopback
 from polytask.serving.service import Service
 
 
@@ -37,6 +38,14 @@ def add_explanations(app: FastAPI, service: Service) -> None:
         return respond(explanation_json(found))
 
     @app.get("/examples", response_model=bodies.ExamplesResponse, tags=["model"])
-    async def examples() -> Response:
+    async def examples(request: Request) -> Response:
         """The texts of a few rows of each task's dev split, if the server was started with them."""
-        return respond({"examples": await run_in_threadpool(service.examples)})
+        # A page of another site can make its own name point to this machine, but cannot hide that name.
+        may_see = not service.examples_only_here or is_loopback(host_name(request.headers.get("host", "")))
+        return respond({"examples": await run_in_threadpool(service.examples) if may_see else {}})
+
+
+def host_name(header: str) -> str:
+    """The name in the header Host, without the port."""
+    name, _, port = header.rpartition(":")
+    return (name if port.isdigit() else header).strip("[]")

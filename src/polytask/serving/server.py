@@ -49,6 +49,7 @@ def serve(
     with listener:
         service, server = make_server(Predictor.load(run, **load_options), limits, Path(run), api_key)
         service.examples_of = Path(run) if (is_loopback(host) if examples is None else examples) else None
+        service.examples_only_here = examples is None
         try:
             service.warm_up()
             if reload:

@@ -47,6 +47,8 @@ class Service:
         self.explainer = Explainer()
         self.examples_of: Path | None = None
         """The run whose dev rows may be shown as examples to everyone who may send requests."""
+        self.examples_only_here = True
+        """Whether examples are shown only in browsers that open the page by an address of this machine."""
 
     # --- life ---------------------------------------------------------------------------------------------------------
     def warm_up(self) -> None:
