@@ -1,12 +1,10 @@
 """The page about the server: its commands and programs are run against a real server, and its tables are complete."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from polytask import Finished, ServingLimits
+from polytask import ServingLimits
 from polytask.serving.failures import STATUS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -39,21 +37,6 @@ def names(cells: list[str]) -> list[str]:
     return [name for cell in cells for name in re.findall("`([^`]+)`", cell)]
 
 
-@pytest.fixture(scope="module")
-def address(tiny_run: Finished) -> Iterator[str]:
-    """The address of `polytask serve`, started as on the page but on a free port."""
-    (command,) = re.findall(r"^polytask serve runs/quickstart$", PAGE, re.MULTILINE)
-    assert f"prints its address, `{ADDRESS}`" in PAGE
-    words = [sys.executable, "-P", "-m", *command.split()[:2], str(tiny_run.folder), "--port", "0"]
-    environment = {name: value for name, value in os.environ.items() if name != "POLYTASK_API_KEY"}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as server:
-        try:
-            assert server.stdout is not None
-            yield re.findall(r"http://127\.0\.0\.1:\d+", server.stdout.readline())[0]
-        finally:
-            server.terminate()
-
-
 def run(program: str, *words: str) -> str:
     """What a command prints, if the program that it needs is installed."""
     if shutil.which(program) is None:
@@ -71,6 +54,11 @@ def form(value: Any) -> Any:
     if isinstance(value, list):
         return [form(one) for one in value]
     return value if isinstance(value, str) and "_" in value else type(value).__name__
+
+
+def test_the_server_is_started_as_on_the_page() -> None:
+    assert re.findall(r"^polytask serve runs/quickstart$", PAGE, re.MULTILINE)
+    assert f"prints its address, `{ADDRESS}`" in PAGE
 
 
 @pytest.mark.parametrize(("command", "shown"), CURL, ids=[f"curl {i}" for i in range(len(CURL))])

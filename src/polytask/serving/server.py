@@ -1,5 +1,6 @@
 """Runs a server: binds its address, handles signals, and replaces the model on SIGHUP."""
 
+import gc
 import ipaddress
 import logging
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from polytask.machine import limit_kernel_cache, release_freed_memory
 from polytask.serving.limits import ServingLimits
 from polytask.serving.predictor import Predictor
 from polytask.types import UserError
@@ -43,6 +45,7 @@ def serve(
     """
     check_access(host, api_key, allow_anyone)
     make_server = import_server()
+    limit_kernel_cache()
     listener = bind(host, port)
     if reload:  # the signal's default is to end the process, also while the model is loaded
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -119,6 +122,8 @@ def start_reload(service: "Service", run: Path, load_options: dict[str, Any]) ->
                 service.replace(Predictor.load(run, **load_options), run_name(run))
             except Exception as error:  # whatever it is, the old model must be served
                 log.error("the run was not reloaded, and the old one is still served: %s", error)
+            gc.collect()
+            release_freed_memory()  # of the model that is not served any more
 
     thread = threading.Thread(target=load, name="polytask-reload", daemon=True)
     thread.start()
