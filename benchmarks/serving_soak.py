@@ -137,7 +137,7 @@ class Soak:
     async def dropped(self, _: Connection) -> None:
         """Sends a request, or a part of it, and closes the connection."""
         data = json.dumps({"inputs": [self.expected.texts[i] for i in self.some_texts()]}).encode()
-        _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer = (await asyncio.open_connection("127.0.0.1", self.port))[1]
         head = "POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         writer.write(
             f"{head}content-length: {len(data)}\r\n\r\n".encode()

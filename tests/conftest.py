@@ -2,9 +2,10 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html.parser import HTMLParser
 from itertools import accumulate
 from pathlib import Path
@@ -156,6 +157,26 @@ def make_stream() -> MakeStream:
         )
 
     return make
+
+
+# --- a browser --------------------------------------------------------------------------------------------------------
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, driven by Playwright, which brings none of its own here.
+
+    Not for the whole session: while Playwright runs, no other test can start an event loop.
+    """
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed: sudo apt-get install chromium (make test tries to)")
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install -e '.[dev]' brings Playwright")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield started
+        started.close()
 
 
 # --- pages and plots --------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ MAY: dict[str, set[str]] = {
         *("text", "training"),
         *BASES,
     },
-    "serving": {"encoders", "machine", "runs.bundle", "tasks", "text"},
+    "serving": {"encoders", "machine", "runs.bundle", "runs.folder", "tasks", "text"},
     "export": {
         *("adapters.base", "build", "encoders", "evaluation", "heads.base", "methods", "model", "plugins"),
         *("pretrained", "recipe", "runs.bundle", "runs.folder", "runs.prepare", "runs.tasks_file"),

@@ -1,8 +1,7 @@
-"""A real browser for the pages: Debian's Chromium, driven by Playwright, which brings none of its own here."""
+"""A folder of a study, for its page."""
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,7 @@ import pytest
 from polytask import Finished
 from polytask.studies.page import write_page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 Json = dict[str, Any]
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed: sudo apt-get install chromium (make test tries to)")
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install -e '.[dev]' brings Playwright")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="session")

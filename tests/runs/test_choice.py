@@ -133,7 +133,7 @@ def test_options_that_cannot_be_predicted(run: Finished, text: Any, options: Any
 
 def test_other_functions_name_what_they_do_not_support(run: Finished) -> None:
     model = load(run.folder)
-    with pytest.raises(UserError, match="explain: task reply is of kind choice, which is not supported"):
+    with pytest.raises(UserError, match="explain: task reply is of kind choice; choose method integrated_gradients"):
         model.explain(TEXT, task="reply")
     with pytest.raises(UserError, match="none of the tasks reply takes 1 text"):
         model.predict_tasks(TEXT)

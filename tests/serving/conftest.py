@@ -134,7 +134,7 @@ def mixed_server(make_mixed_run: Callable[[str], Finished]) -> Iterator[Running]
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def start_server() -> Callable[..., AbstractContextManager[Running]]:
     """start_server(run, limits=None, api_key=None): a context with a server of its own."""
     return start

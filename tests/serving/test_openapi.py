@@ -13,7 +13,7 @@ from polytask.serving.app import make_app
 from polytask.serving.service import Service
 
 ENDPOINTS = ["/predict", "/embed", "/similarity", "/rerank", "/v1/embeddings", "/v1/models", "/tasks", "/info"]
-ENDPOINTS += ["/health", "/live", "/ready", "/metrics"]
+ENDPOINTS += ["/explain", "/examples", "/health", "/live", "/ready", "/metrics"]
 CASES = settings(
     max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )

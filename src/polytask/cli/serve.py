@@ -53,6 +53,15 @@ def run(
     reload: Annotated[
         bool, typer.Option("--reload", help="On SIGHUP, load the run again and replace the model.")
     ] = False,
+    examples: Annotated[
+        bool | None,
+        typer.Option(
+            "--examples/--no-examples",
+            help="Whether the page shows a few rows of each task's dev split. Default: only if no other machine can "
+            "connect.",
+            show_default=False,
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:NUMBER.")] = "auto",
     precision: Annotated[str, typer.Option(help="float32 or bf16.")] = "float32",
     abstain_below: Annotated[
@@ -106,6 +115,7 @@ def run(
         api_key=key,
         allow_anyone=allow_anyone,
         reload=reload,
+        examples=examples,
         started=started,
         device=device,
         precision=precision,

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from fastapi import FastAPI
 
 from polytask.serving.embedding_routes import add_embeddings
+from polytask.serving.explanation_routes import add_explanations
 from polytask.serving.guard import Guard
+from polytask.serving.page import add_page
 from polytask.serving.prediction_routes import add_predictions
 from polytask.serving.reference_page import add_reference_page
 from polytask.serving.responses import ERRORS, add_errors
@@ -19,8 +21,10 @@ from polytask.version import __version__
 PARTS: tuple[Callable[[FastAPI, Service], None], ...] = (
     add_state,
     add_predictions,
+    add_explanations,
     add_embeddings,
     add_reference_page,
+    add_page,
     add_errors,
 )
 

@@ -20,6 +20,7 @@ COLORS = {True: "46, 125, 50", False: "198, 40, 40"}
 """Green for words that speak for the label, red for words that speak against it."""
 
 Predict = Callable[[Sequence[tuple[str, ...]]], Sequence[Prediction]]
+Method = Literal["occlusion", "integrated_gradients"]
 PredictWord = Callable[[Sequence[tuple[str, int]]], Sequence[Prediction]]
 """Predicts the tag of one word of each text, which is given by its first character."""
 Place = tuple[int, tuple[int, int]]
@@ -38,7 +39,8 @@ class WordEffect:
     end: int
     """Index after the word's last character."""
     value: float
-    """By how much the label's probability, or the score, falls without the word. Negative: it rises."""
+    """Occlusion: by how much the label's probability, or the score, falls without the word. Negative: it rises.
+    Gradients: the word's share of the probability or score."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ class Explanation:
     texts: tuple[str, ...]
     words: tuple[WordEffect, ...]
     """In the order of the texts."""
-    method: Literal["occlusion"] = "occlusion"
-    """The prediction is computed again without each word."""
+    method: Method = "occlusion"
+    """How the effects were measured: by predicting again without each word, or by gradients (`Predictor.explain`)."""
 
     def top(self, count: int = 5) -> tuple[WordEffect, ...]:
         """The words with the largest effects, in either direction."""
@@ -124,6 +126,17 @@ def _effects(
 ) -> Explanation:
     """The effects of the words at these places, from the predictions of the whole text and of those without a word."""
     whole, *rest = predictions
+    chosen = explained_label(task, whole, label)
+    value = explained_value(whole, chosen)
+    words = [
+        WordEffect(texts[i][start:end], i, start, end, value - explained_value(prediction, chosen))
+        for (i, (start, end)), prediction in zip(places, rest, strict=True)
+    ]
+    return Explanation(whole, chosen, texts, tuple(words))
+
+
+def explained_label(task: str, whole: Prediction, label: str | None) -> Label:
+    """The label to explain: the given one, or the predicted one."""
     if label is not None and label not in (whole.probabilities or {}):
         if whole.probabilities is None:
             raise UserError(f"explain: label: task {task} has scores instead of classes; leave label out")
@@ -131,15 +144,10 @@ def _effects(
     chosen = whole.label if label is None else label
     if isinstance(chosen, tuple) and whole.probabilities:  # several classes per row: the most probable one
         chosen = max(whole.probabilities, key=whole.probabilities.__getitem__)
-    value = _value(whole, chosen)
-    words = [
-        WordEffect(texts[i][start:end], i, start, end, value - _value(prediction, chosen))
-        for (i, (start, end)), prediction in zip(places, rest, strict=True)
-    ]
-    return Explanation(whole, chosen, texts, tuple(words))
+    return chosen
 
 
-def _value(prediction: Prediction, label: Label) -> float:
+def explained_value(prediction: Prediction, label: Label) -> float:
     """The number that is explained: the label's probability, or the score."""
     if prediction.probabilities is not None:
         return prediction.probabilities[str(label)]

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from polytask.kinds.names import LabelProblem
 from polytask.kinds.options import read_options
+from polytask.serving.explanation import Explanation, explained_value
 from polytask.serving.failures import Failure
 from polytask.serving.items import Input
 from polytask.serving.limits import ServingLimits
@@ -152,6 +153,20 @@ def prediction_json(prediction: Prediction, probabilities: Probabilities = "all"
             answer["word_probabilities"] = list(prediction.word_probabilities or ())
     names = ("tokens", "truncated", "windows", "abstained")
     return answer | {name: getattr(prediction, name) for name in names}
+
+
+def explanation_json(explanation: Explanation) -> dict[str, Any]:
+    """An explanation as an answer has it."""
+    label = explanation.label
+    return {
+        "task": explanation.prediction.task,
+        "label": list(label) if isinstance(label, tuple) else label,
+        "value": explained_value(explanation.prediction, label),
+        "method": explanation.method,
+        "texts": list(explanation.texts),
+        "words": [asdict(word) for word in explanation.words],
+        "truncated": explanation.prediction.truncated,
+    }
 
 
 def score_of(prediction: Prediction) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from polytask.serving.failures import STATUS, Failure
+from polytask.serving.page import FILES
 from polytask.serving.service import Service
 
 log = logging.getLogger(__name__)
@@ -20,6 +21,8 @@ AsgiApp = Callable[[Message, Receive, Send], Awaitable[None]]
 
 OPEN_PATHS = ("/live", "/ready")
 """What a load balancer may ask without a key, also while the server is busy or stopping."""
+PAGE_PATHS = frozenset(FILES)
+"""What a browser may ask without a key: the page asks the user for it."""
 
 
 class Guard:
@@ -64,7 +67,8 @@ class Guard:
         headers = {name.lower(): value for name, value in scope["headers"]}
         if self.service.stopping:
             raise Failure("shutting_down", "the server is shutting down")
-        if self.api_key is not None and not self._has_key(headers.get(b"authorization", b"")):
+        is_open = self.api_key is None or scope["path"] in PAGE_PATHS
+        if not is_open and not self._has_key(headers.get(b"authorization", b"")):
             raise Failure("unauthorized", "the header `Authorization: Bearer KEY` must have the server's API key")
         if self.service.open_requests > self.service.limits.max_requests:
             raise Failure("too_many_requests", "too many requests are open (max_requests); try again later")

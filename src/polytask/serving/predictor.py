@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,9 @@ from polytask.serving.examples import (
     option_examples,
     plain_texts,
 )
-from polytask.serving.explanation import Explanation, choose_word, explain, explain_word
+from polytask.serving.explanation import Explanation, Method, choose_word, explain, explain_word
 from polytask.serving.forward import Forward
+from polytask.serving.gradients import explain_by_gradients
 from polytask.settings import TaskSpec
 from polytask.tasks.rows import row_words
 from polytask.types import Prediction, UserError, unknown
@@ -298,38 +299,58 @@ class Predictor:
         task: str,
         label: str | None = None,
         word: str | int | None = None,
+        method: Method = "occlusion",
     ) -> Explanation:
-        """Measures which words a prediction depends on, by leaving out one word at a time (occlusion).
+        """Measures which words a prediction depends on.
 
-        A word's value is by how much the probability of the predicted class (or of `label`), or the score, falls
-        without it. Words that say the same thing twice can both have no effect. Each word takes one more prediction.
-        A pair is given as two texts, or as a list; three or more texts as a list.
+        With `occlusion`, a word's value is by how much the probability of the predicted class (or of `label`), or the
+        score, falls without it. Words that say the same thing twice can both have no effect. Each word takes one more
+        prediction. `integrated_gradients` divides the probability or score among the words, in a time that depends
+        little on their number: see serving/gradients.py.
+
+        A pair is given as two texts, or as a list; three or more texts as a list. For kind choice, which occlusion does
+        not support, the list is a text and its options.
 
         If the task has a tag for each word, the tag of `word` is explained: a word of the text, or its number from 0.
         """
-        if self.spec(task).has_options:
-            raise UserError(f"explain: task {task} is of kind choice, which is not supported")
+        if method not in get_args(Method):
+            raise UserError(unknown("explain: method", method, get_args(Method), "method"))
+        if self.spec(task).has_options and method == "occlusion":
+            raise UserError(f"explain: task {task} is of kind choice; choose method integrated_gradients")
         texts = ((text,) if isinstance(text, str) else tuple(text)) + (() if text2 is None else (text2,))
         self.check((task,), [texts])
         if not has_text(texts):
             raise UserError(f"explain: the text is empty: {texts!r:.80}")
         if self.forward.is_per_word(task):
-            (whole,) = texts
-            places = row_words(whole).words
-            chosen = places[choose_word(word, [whole[start:end] for start, end in places], task)]
-            return explain_word(task, whole, chosen, partial(self.forward.predict_words, task), label)
+            return self._explain_word(task, texts[0], word, label, method)
         if word is not None:
             raise UserError(f"explain: word: task {task} has one label for the text, not for each word; leave word out")
+        if method == "occlusion":
+            return explain(task, texts, partial(self._predict_labels, task), label)
+        (whole,) = self._predict_labels(task, [texts])
+        return explain_by_gradients(self.bundle, texts, self.forward.encode((task,), [texts])[0], whole, label)
 
-        def predict(examples: Sequence[tuple[str, ...]]) -> list[Prediction]:
-            found: list[Prediction] = []
-            for chunk in chunks(examples, num_characters):
-                tokenized, lengths_NW = self.forward.encode((task,), chunk)
-                outputs = self.forward.outputs((task,), tokenized)[task]
-                found += self.bundle.predictions(task, outputs, lengths_NW, keep_labels=True)
-            return found
+    def _explain_word(
+        self, task: str, text: str, word: str | int | None, label: str | None, method: Method
+    ) -> Explanation:
+        places = row_words(text).words
+        index = choose_word(word, [text[start:end] for start, end in places], task)
+        if method == "occlusion":
+            return explain_word(task, text, places[index], partial(self.forward.predict_words, task), label)
+        (whole,) = self.forward.predict_words(task, [(text, places[index][0])])
+        tokens, _ = self.forward.encode((task,), [(text,)])
+        return explain_by_gradients(self.bundle, (text,), tokens, whole, label, index)
 
-        return explain(task, texts, predict, label)
+    def _predict_labels(self, task: str, examples: Sequence[tuple[str, ...]]) -> list[Prediction]:
+        """Predictions that have a label also where the model abstains."""
+        found: list[Prediction] = []
+        for chunk in chunks(examples, num_characters):
+            tokenized, lengths_NW = self.forward.encode((task,), chunk)
+            outputs = self.forward.outputs((task,), tokenized)[task]
+            found += self.bundle.predictions(task, outputs, lengths_NW, keep_labels=True)
+        if self.spec(task).has_options:
+            return [one.with_options(texts[1:]) for one, texts in zip(found, examples, strict=True)]
+        return found
 
     def taking(self, texts: int) -> tuple[str, ...]:
         """The tasks with labels that take this number of texts."""

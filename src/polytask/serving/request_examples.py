@@ -22,6 +22,16 @@ def predict_examples(model: MixedPredictor) -> Examples:
     return found
 
 
+def explain_examples(model: MixedPredictor) -> Examples:
+    """One request for each shape of examples that some task takes."""
+    found: Examples = {}
+    for shape in SHAPES:
+        for task in model.tasks_taking(shape)[:1]:
+            word = {"word": 0} if model.forward.is_per_word(task) else {}
+            found[_name(shape)] = {"value": {"input": _example(shape), "task": task, **word}}
+    return found
+
+
 def _example(shape: Shape) -> Any:
     if shape == "options":
         return {"text": TEXTS[0], "options": OPTIONS}

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from polytask.kinds.options import FEWEST_OPTIONS, MOST_OPTIONS
+from polytask.serving.explanation import Method
 from polytask.serving.failures import STATUS
 from polytask.settings import MOST_TEXTS
 
@@ -30,6 +31,7 @@ INPUT = {"anyOf": [TEXT, TEXTS, *OBJECTS]}
 # Inputs are checked one by one, not by pydantic: one bad input must not fail the others.
 Inputs = Annotated[Any, WithJsonSchema({"anyOf": [TEXT, *OBJECTS, {"type": "array", "items": INPUT}]})]
 SingleTexts = Annotated[Any, WithJsonSchema({"anyOf": [TEXT, {"type": "array", "items": TEXT}]})]
+SingleInput = Annotated[Any, WithJsonSchema(INPUT)]
 Documents = Annotated[list[Any], WithJsonSchema({"type": "array", "items": TEXT})]
 Pairs = Annotated[list[Any], WithJsonSchema({"type": "array", "items": {"anyOf": [PAIR, OBJECTS[1]]}})]
 TruncateField = Annotated[
@@ -86,6 +88,22 @@ class RerankRequest(Request):
     top_n: int | None = Field(None, ge=1, description="The number of documents to return. Default: all.")
     return_documents: bool = Field(False, description="Whether results have the documents themselves.")
     truncate: TruncateField = "model"
+
+
+class ExplainRequest(Request):
+    """One input and one task."""
+
+    input: SingleInput = Field(description="One input, as /predict takes it.")
+    task: str
+    label: str | None = Field(None, description="The class whose probability is explained. Default: the predicted one.")
+    word: int | str | None = Field(
+        None, description="For tags of words: the word whose tag is explained, or its number from 0."
+    )
+    method: Method = Field(
+        "integrated_gradients",
+        description="integrated_gradients divides the probability or score among the words; "
+        "occlusion leaves out one word at a time.",
+    )
 
 
 class EmbeddingsRequest(BaseModel):
@@ -214,6 +232,34 @@ class SimilarityResponse(BaseModel):
     task: str
     range: tuple[float, float] | None
     results: list[ScoreAnswer | ErrorResponse]
+
+
+class WordAnswer(BaseModel):
+    """A word, where it is, and its effect."""
+
+    word: str
+    text: int = Field(description="0: the first text; 1: the second one, or the first option; and so on.")
+    start: int = Field(description="The index of its first character (code point).")
+    end: int
+    value: float = Field(description="Positive: it speaks for the label, or for a higher score.")
+
+
+class ExplainResponse(BaseModel):
+    """The effect of each word on the probability of a label, or on a score."""
+
+    task: str
+    label: str | float | list[str] | None
+    value: float = Field(description="The probability or score that is explained.")
+    method: Method
+    texts: list[str]
+    words: list[WordAnswer]
+    truncated: bool
+
+
+class ExamplesResponse(BaseModel):
+    """By task: the texts of a few examples; with options, the text followed by its options."""
+
+    examples: dict[str, list[list[str]]]
 
 
 class RankedDocument(BaseModel):

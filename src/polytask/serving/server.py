@@ -32,13 +32,15 @@ def serve(
     api_key: str | None = None,
     allow_anyone: bool = False,
     reload: bool = False,
+    examples: bool | None = None,
     started: Callable[[str], None] | None = None,
     **load_options: Any,
 ) -> None:
     """Serves a run over HTTP until SIGTERM or Ctrl-C; requests that were accepted by then are answered first.
 
     An address other than the machine's own needs an `api_key`, or `allow_anyone`. With `reload`, SIGHUP loads the
-    run's folder again. `started` is called with the server's address when it is ready. `load_options` are those of
+    run's folder again. With `examples`, the page shows a few rows of each task's dev split; by default only if no other
+    machine can connect. `started` is called with the server's address when it is ready. `load_options` are those of
     `load`.
     """
     check_access(host, api_key, allow_anyone)
@@ -49,6 +51,8 @@ def serve(
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with listener:
         service, server = make_server(Predictor.load(run, **load_options), limits, Path(run), api_key)
+        service.examples_of = Path(run) if (is_loopback(host) if examples is None else examples) else None
+        service.examples_only_here = examples is None
         try:
             service.warm_up()
             if reload:

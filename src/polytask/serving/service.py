@@ -5,9 +5,11 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from polytask.serving.batching import Batcher
 from polytask.serving.examples import Example
+from polytask.serving.explainer import Explainer
 from polytask.serving.failures import Failure
 from polytask.serving.forms import tasks_for
 from polytask.serving.items import Answer, Embedded, Input, Item, Truncation
@@ -15,6 +17,7 @@ from polytask.serving.limits import ServingLimits
 from polytask.serving.metrics import EMBEDDING, Metrics
 from polytask.serving.mixed import SHAPES, MixedPredictor
 from polytask.serving.predictor import Predictor
+from polytask.serving.run_examples import run_examples
 from polytask.types import Prediction
 
 log = logging.getLogger(__name__)
@@ -41,6 +44,11 @@ class Service:
         self.warm = False
         self._probing = False
         self._tokenizer = ThreadPoolExecutor(1, "polytask-tokenize")
+        self.explainer = Explainer()
+        self.examples_of: Path | None = None
+        """The run whose dev rows may be shown as examples to everyone who may send requests."""
+        self.examples_only_here = True
+        """Whether examples are shown only in browsers that open the page by an address of this machine."""
 
     # --- life ---------------------------------------------------------------------------------------------------------
     def warm_up(self) -> None:
@@ -71,10 +79,15 @@ class Service:
         self.limits = self.batcher.limits = limits
         self.model, self.name = model, name
 
+    def examples(self) -> dict[str, list[list[str]]]:
+        """By task: the texts of a few examples."""
+        return {} if self.examples_of is None else run_examples(self.examples_of, self.model.predictor.tasks)
+
     def close(self) -> None:
         """Answers what is queued, and stops all threads."""
         self.stopping = True
         self._tokenizer.shutdown()
+        self.explainer.close()
         self.batcher.close()
 
     # --- requests -----------------------------------------------------------------------------------------------------
