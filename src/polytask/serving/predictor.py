@@ -25,7 +25,7 @@ from polytask.serving.examples import (
     option_examples,
     plain_texts,
 )
-from polytask.serving.explanation import Explanation, choose_word, explain, explain_word
+from polytask.serving.explanation import Explanation, choose_word, explain, explain_option, explain_word
 from polytask.serving.forward import Forward
 from polytask.settings import TaskSpec
 from polytask.tasks.rows import row_words
@@ -289,7 +289,7 @@ class Predictor:
     def explain(
         self,
         text: str | Sequence[str],
-        text2: str | None = None,
+        text2: str | Sequence[str] | None = None,
         *,
         task: str,
         label: str | None = None,
@@ -301,11 +301,13 @@ class Predictor:
         without it. Words that say the same thing twice can both have no effect. Each word takes one more prediction.
         A pair is given as two texts, or as a list; three or more texts as a list.
 
+        For kind choice, `text2` is the list of options; the words are those of the text and of the chosen option (or of
+        the option `label`).
+
         If the task has a tag for each word, the tag of `word` is explained: a word of the text, or its number from 0.
         """
-        if self.spec(task).has_options:
-            raise UserError(f"explain: task {task} is of kind choice, which is not supported")
-        texts = ((text,) if isinstance(text, str) else tuple(text)) + (() if text2 is None else (text2,))
+        more = () if text2 is None else (text2,) if isinstance(text2, str) else tuple(text2)
+        texts = ((text,) if isinstance(text, str) else tuple(text)) + more
         self.check((task,), [texts])
         if not has_text(texts):
             raise UserError(f"explain: the text is empty: {texts!r:.80}")
@@ -325,7 +327,7 @@ class Predictor:
                 found += self.bundle.predictions(task, outputs, lengths_NW, keep_labels=True)
             return found
 
-        return explain(task, texts, predict, label)
+        return (explain_option if self.spec(task).has_options else explain)(task, texts, predict, label)
 
     def taking(self, texts: int) -> tuple[str, ...]:
         """The tasks with labels that take this number of texts."""
