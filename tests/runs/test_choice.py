@@ -135,7 +135,7 @@ def test_options_that_cannot_be_predicted(run: Finished, text: Any, options: Any
 
 
 def test_one_text_without_options_is_not_enough(run: Finished) -> None:
-    with pytest.raises(UserError, match="none of the tasks reply takes 1 text"):
+    with pytest.raises(UserError, match=r"found 1 text\(s\), but the tasks take: reply 1 and options \(--option\)"):
         load(run.folder).predict_tasks(TEXT)
 
 
@@ -175,7 +175,7 @@ def test_maps_of_a_text_with_each_option(run: Finished) -> None:
     assert "this text with each of its options" in page
     for number, option in enumerate(OPTIONS, 1):
         assert f"<h2>Option {number}: {option}</h2>" in page
-    with pytest.raises(UserError, match=r"found 1 text\(s\), but the tasks take: reply 1 with options \(--option\)"):
+    with pytest.raises(UserError, match=r"found 1 text\(s\), but the tasks take: reply 1 and options \(--option\)"):
         text_maps(run.folder, TEXT)
     with pytest.raises(UserError, match=r"report: task reply: 1 option\(s\); expected 2 to 256"):
         text_maps(run.folder, TEXT, options=["one"])

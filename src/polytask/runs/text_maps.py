@@ -75,8 +75,8 @@ def _task(bundle: Bundle, task: str | None, texts: int, has_options: bool, run: 
         if task in (None, name) and (len(spec.text), spec.has_options) == wanted:
             return name
     takes = (
-        f"{name} {len(spec.text)}{' with options (--option)' if spec.has_options else ''}"
+        f"{name} {len(spec.text)}{' and options (--option)' if spec.has_options else ''}"
         for name, spec in bundle.specs.items()
     )
-    found = f"{texts} text(s){' with options' if has_options else ''}"
+    found = f"{texts} text(s){' and options' if has_options else ''}"
     raise UserError(f"{run}: found {found}, but the tasks take: {', '.join(takes)}")

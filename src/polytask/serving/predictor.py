@@ -337,7 +337,9 @@ class Predictor:
             if len(spec.text) == texts and not spec.has_options and self.bundle.model.head(name).kind.has_predictions
         )
         if not tasks:
-            raise UserError(f"predict: none of the tasks {', '.join(self.tasks)} takes {texts} text(s)")
+            specs = self.bundle.specs.items()
+            takes = (f"{name} {len(s.text)}{' and options (--option)' if s.has_options else ''}" for name, s in specs)
+            raise UserError(f"predict: found {texts} text(s), but the tasks take: {', '.join(takes)}")
         return tasks
 
     def spec(self, task: str) -> TaskSpec:
