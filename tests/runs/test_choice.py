@@ -164,8 +164,11 @@ def test_the_words_of_another_option_are_explained(run: Finished) -> None:
     assert not [word for word in found.words if word.text == 1]
     with pytest.raises(UserError, match="explain: label: there is no option 'Maybe'"):
         load(run.folder).explain(TEXT, ["Yes", "No"], task="reply", label="Maybe")
-    with pytest.raises(UserError, match=r"0 option\(s\); expected 2 to 256"):
-        load(run.folder).explain(TEXT, task="reply")
+    for text, options in ((TEXT, None), (TEXT, "Yes"), ([TEXT], ["Yes", "No"])):
+        with pytest.raises(UserError, match="explain: kind choice takes a text and a list of options; found"):
+            load(run.folder).explain(text, options, task="reply")
+    with pytest.raises(UserError, match="takes a text and two or more options"):
+        load(run.folder).explain(TEXT, ["Yes"], task="reply")
 
 
 def test_maps_of_a_text_with_each_option(run: Finished) -> None:

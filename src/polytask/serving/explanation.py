@@ -156,8 +156,8 @@ def _effects(
             raise UserError(f"explain: label: task {task} has scores instead of classes; leave label out")
         raise UserError(unknown("explain: label", label, whole.probabilities, "class"))
     chosen = whole.label if label is None else label
-    if isinstance(chosen, tuple) and whole.probabilities:  # several classes per row: the most probable one
-        chosen = max(whole.probabilities, key=whole.probabilities.__getitem__)
+    if isinstance(chosen, tuple) and whole.probabilities:  # several classes per row: the most probable predicted one
+        chosen = max(chosen or whole.probabilities, key=whole.probabilities.__getitem__)
     value = _value(whole, chosen)
     words = [
         WordEffect(texts[i][start:end], i, start, end, value - _value(prediction, chosen))

@@ -306,6 +306,9 @@ class Predictor:
 
         If the task has a tag for each word, the tag of `word` is explained: a word of the text, or its number from 0.
         """
+        if self.spec(task).has_options and (not isinstance(text, str) or isinstance(text2, str | None)):
+            found = f"found {text!r:.80} and {text2!r:.80}"
+            raise UserError(f"explain: kind choice takes a text and a list of options; {found}")
         more = () if text2 is None else (text2,) if isinstance(text2, str) else tuple(text2)
         texts = ((text,) if isinstance(text, str) else tuple(text)) + more
         self.check((task,), [texts])

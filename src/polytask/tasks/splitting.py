@@ -5,7 +5,7 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -71,8 +71,7 @@ def plan_split(
         raise UserError(
             f"{spec.train}: {len(rows)} rows are too few, or too similar, to split into a training and a dev file"
         )
-    has_lists = spec.kind == "tokens" or isinstance(spec.options, str)  # which cells of csv have not
-    ending, write = ("jsonl", _json_lines) if has_lists else ("csv", _csv)
+    ending, write = rows_writer(spec)
     files = [out_dir / f"{spec.name}-{part}.{ending}" for part in ("train", "dev")]
     contents = []
     for file, wanted in zip(files, (False, True), strict=True):
@@ -180,6 +179,12 @@ def without_new_classes(
     learned = {name for names, dev in zip(classes, in_dev, strict=True) if not dev for name in names}
     moved = {group for group, names in zip(groups, classes, strict=True) if not learned.issuperset(names)}
     return [dev and group not in moved for group, dev in zip(groups, in_dev, strict=True)]
+
+
+def rows_writer(spec: TaskSpec) -> tuple[str, Callable[[Sequence[str], Sequence[Sequence[Any]]], bytes]]:
+    """Returns the ending of files that can hold a task's rows, and the function that writes columns and rows."""
+    has_lists = spec.kind == "tokens" or isinstance(spec.options, str)  # which cells of csv have not
+    return ("jsonl", _json_lines) if has_lists else ("csv", _csv)
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
