@@ -19,6 +19,8 @@ from polytask.settings import TaskSpec
 from polytask.types import Label, LabelKind, LabelSpace
 
 Array = npt.NDArray[Any]
+Pair = tuple[Array, Array]
+"""True and predicted labels."""
 Meta = Mapping[str, Any]
 """What a reader says about its numbers (`LabelReader.meta`), as a store of tokens keeps it."""
 Form = Literal["kl", "cross_entropy"]
@@ -220,6 +222,16 @@ class Kind(ABC):
     def compared(self, gold: Array, predicted: Array, labels: LabelSpace) -> tuple[Array, Array]:
         """Converts true and predicted targets to what metrics take."""
         return self.for_metrics(gold, labels), self.for_metrics(predicted, labels)
+
+    def extremes(self, gold: Array, predicted: Array, labels: LabelSpace) -> tuple[Pair, Pair]:
+        """Returns the true and the predicted labels of rows that could not be more wrong, and of rows that are right.
+
+        All are what metrics take, as `gold` and `predicted` are.
+        """
+        present = np.unique(np.concatenate([gold, predicted]))
+        if len(present) == 1:
+            present = np.array([present[0], (present[0] + 1) % max(2, len(labels.classes))])
+        return (present, np.roll(present, 1)), (present, present)
 
     def compared_values(
         self, gold: Sequence[Any], predicted: Sequence[Any], classes: Sequence[str]

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polytask.kinds.base import Array, ClassScores, Form, Kind, LabelReader, Meta
+from polytask.kinds.base import Array, ClassScores, Form, Kind, LabelReader, Meta, Pair
 from polytask.kinds.names import (
     SEPARATORS,
     ClassNumbers,
@@ -127,6 +127,9 @@ class MultiLabel(Kind):
         example_M = np.arange(len(targets)).repeat(targets.shape[1])
         scores_M2 = np.stack([np.zeros_like(logits_M), logits_M], 1)
         return ClassScores(scores_M2, targets.reshape(-1).astype(np.int64), example_M)
+
+    def extremes(self, gold: Array, predicted: Array, labels: LabelSpace) -> tuple[Pair, Pair]:
+        return (gold, 1 - gold), (gold, gold)
 
     def vote(self, near_NK: Array, weights_NK: Array, labels: LabelSpace) -> tuple[Array, Array | None]:
         """Returns the classes with at least half the weight, and each class's share of the weight."""
