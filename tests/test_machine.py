@@ -164,7 +164,7 @@ def test_freed_memory_is_used_again() -> None:
     if worked == "False":
         pytest.skip("this C library has no mallopt")
     assert int(before) > 100  # of 2 MB at most
-    assert int(after) < int(before) // 10
+    assert int(after) < int(before) // 4  # at most one of the five tensors gets new pages
 
 
 # --- child processes --------------------------------------------------------------------------------------------------

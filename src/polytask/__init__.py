@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from polytask.runs.text_maps import text_maps, write_text_maps
     from polytask.serving.explanation import Explanation, WordEffect
     from polytask.serving.files import PredictedFile, predict_file
+    from polytask.serving.limits import ServingLimits
     from polytask.serving.predictor import Predictor, load
+    from polytask.serving.server import serve
     from polytask.studies.compare import StudyRunning, compare_runs
     from polytask.studies.runner import CellReport
     from polytask.studies.study import read_study
@@ -70,6 +72,7 @@ __all__ = [
     "Recipe",
     "Running",
     "Score",
+    "ServingLimits",
     "Span",
     "StepReport",
     "StudyRunning",
@@ -106,6 +109,7 @@ __all__ = [
     "registered_methods",
     "rehearse",
     "run_contracts",
+    "serve",
     "start_adding",
     "start_adding_class",
     "start_pretraining",
@@ -149,7 +153,9 @@ _MODULES = {
     "runs.score": ("Evaluated", "evaluate_run"),
     "serving.explanation": ("Explanation", "WordEffect"),
     "serving.files": ("PredictedFile", "predict_file"),
+    "serving.limits": ("ServingLimits",),
     "serving.predictor": ("Predictor", "load"),
+    "serving.server": ("serve",),
     "recipe.starter": ("start_recipe",),
     "recipe.task_classes": ("Choice", "Classes", "Match", "MultiLabel", "Score", "Tokens", "YesNo"),
     "tasks.finding": ("Finding",),

@@ -253,14 +253,29 @@ def keep_freed_memory() -> bool:
     return all([mallopt(M_MMAP_THRESHOLD, KEPT_BYTES), mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)])
 
 
+def release_freed_memory() -> None:
+    """Returns freed memory to the kernel, also what `keep_freed_memory` has kept (glibc only)."""
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def limit_kernel_cache(count: int = 64) -> None:
+    """Lets oneDNN keep at most this number of compiled kernels; works only before the first matmul of the process.
+
+    It compiles a kernel for each size of a matmul and keeps 1,024 by default. A process that computes batches of all
+    sizes then grows by a gigabyte. The layers of an encoder share their kernels, so a few sizes are enough.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(count))
+
+
 def reset_peak_memory(device: torch.device) -> None:
     """Starts the measurement of `peak_memory` again: an earlier run of the process may have used more."""
     if device.type == "cuda":
         if torch.cuda.is_initialized():
             torch.cuda.reset_peak_memory_stats(device)
         return
-    with suppress(AttributeError, OSError, TypeError):  # Linux only
-        ctypes.CDLL(None).malloc_trim(0)  # returns memory that `keep_freed_memory` has kept
+    release_freed_memory()
+    with suppress(OSError):  # Linux only
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 

@@ -215,7 +215,7 @@ class MultiTaskModel(nn.Module):
             for number, batch in enumerate(batches, start=1):
                 hidden_TD = self.encode(batch.stream)
                 for task in tasks:
-                    waiting[task].append(self._output(task, tasks[0], hidden_TD, batch.stream))
+                    waiting[task].append(self.output(task, tasks[0], hidden_TD, batch.stream))
                 order += batch.indices.tolist()
                 rows += [] if batch.rows is None else batch.rows.tolist()
                 if number % BATCHES_PER_COPY == 0:
@@ -256,7 +256,7 @@ class MultiTaskModel(nn.Module):
         own = self.head(task).pooling if task is not None and self.head(task).labels.kind == "match" else None
         return own or "mean"
 
-    def _output(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Tensor:
+    def output(self, task: str, packed_as: str, hidden_TD: Tensor, stream: Stream) -> Tensor:
         """Return a task's outputs for the sequences that the stream holds for the task `packed_as`."""
         output: Tensor = self.head(task)(self.encoded(task, packed_as, hidden_TD, stream))
         return output

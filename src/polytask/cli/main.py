@@ -25,6 +25,7 @@ COMMANDS = (
     "add-class",
     "evaluate",
     "predict",
+    "serve",
     "compare",
     "tune",
     "export",

@@ -17,7 +17,7 @@ from polytask.serving.examples import Example, chunks, plain_texts
 from polytask.serving.plain import PlainEncoder, Pooled
 from polytask.stream import Pooling
 from polytask.tasks.rows import row_words
-from polytask.text.packing import InputFormat
+from polytask.text.packing import Ids, InputFormat
 from polytask.text.texts import Texts
 from polytask.types import Prediction
 
@@ -57,7 +57,7 @@ class Forward:
         for group in model.passes(tasks):
             heads = [model.head(task) for task in group]
             poolings = [head.pooling for head in heads if head.pooling is not None]
-            if self._plain is None or len(poolings) < len(heads):  # a head that does not pool needs all tokens
+            if self.plain is None or len(poolings) < len(heads):  # a head that does not pool needs all tokens
                 # A few texts are too little work for several threads, which would wait for each other.
                 with threads(1) if self.few and model.device.type == "cpu" else nullcontext():
                     outputs |= model.answers(group, texts, packer, bf16=self.bf16)
@@ -69,27 +69,36 @@ class Forward:
 
     def _pooled(self, texts: Texts, form: InputFormat, poolings: set[Pooling]) -> Pooled:
         """The vectors of the faster encoder, with which texts are read in the same windows as by the model."""
+        assert self.plain is not None
+        sequences, windows_M = self.sequences(texts, form)
+        options = texts.lengths_NW.shape[1] - 1 if form.reading == "options" else 1
+        pooled = self.plain.vectors(sequences, poolings, options)
+        return pooled if form.windows is None or windows_M is None else pooled.over_windows(windows_M, form.windows)
+
+    def sequences(
+        self, texts: Texts, form: InputFormat
+    ) -> tuple[list[tuple[list[Ids], int]], npt.NDArray[np.int64] | None]:
+        """The sequences of examples for the faster encoder, and how many of them are the windows of each text."""
         packer, windows_M = self.bundle.packer, None
-        assert self._plain is not None
         if form.windows is not None:
             texts, windows_M = packer.cut(texts, form)
-        sequences = [sequence for example in texts for sequence in packer.sequences(example, form.reading)]
-        options = texts.lengths_NW.shape[1] - 1 if form.reading == "options" else 1
-        pooled = self._plain.vectors(sequences, poolings, options)
-        return pooled if form.windows is None or windows_M is None else pooled.over_windows(windows_M, form.windows)
+        return [sequence for example in texts for sequence in packer.sequences(example, form.reading)], windows_M
 
     @torch.inference_mode()
     def vectors(self, texts: Texts, task: str | None) -> Tensor:
         """The vector of each text, as the task uses the encoder; without a task, without adapters."""
         model, packer = self.bundle.model, self.bundle.packer
-        if self._plain is None:
+        if self.plain is None:
             return model.embed(texts, packer, task, bf16=self.bf16)
-        form = InputFormat(windows=None if task is None else model.head(task).windows)
         pooling = model.embedding_pooling(task)
-        return self._pooled(texts, form, {pooling}).pool(pooling).float()
+        return self._pooled(texts, self.embedding_format(task), {pooling}).pool(pooling).float()
+
+    def embedding_format(self, task: str | None) -> InputFormat:
+        """How a text is read whose vector is wanted."""
+        return InputFormat(windows=None if task is None else self.bundle.model.head(task).windows)
 
     @cached_property
-    def _plain(self) -> PlainEncoder | None:
+    def plain(self) -> PlainEncoder | None:
         """The faster encoder, if it can replace the model's encoder."""
         model, encoder = self.bundle.model, self.bundle.model.encoder
         fits = model.is_plain and model.device.type == "cpu" and not self.few

@@ -57,7 +57,7 @@ class Predictor:
             )
         self.bundle = bundle
         self.abstain_below = abstain_below
-        self._forward = Forward(bundle, precision == "bf16", few)
+        self.forward = Forward(bundle, precision == "bf16", few)
 
     @classmethod
     def load(
@@ -190,8 +190,8 @@ class Predictor:
         self.check((task,))
         for chunk in chunks(examples, num_characters):
             self.check((task,), chunk)
-            texts, _ = self._forward.encode((task,), chunk)
-            yield self._forward.outputs((task,), texts)[task]
+            texts, _ = self.forward.encode((task,), chunk)
+            yield self.forward.outputs((task,), texts)[task]
 
     def answer(
         self, tasks: Sequence[str], window: Sequence[Example], tags: Sequence[Example] | None = None, first: int = 0
@@ -217,7 +217,7 @@ class Predictor:
     def _same_tokens(self, tasks: Sequence[str]) -> Iterator[list[str]]:
         """Yields the tasks that predict texts, and those that predict words, which need the tokens of whole texts."""
         for per_word in (False, True):
-            if group := [task for task in tasks if self._forward.is_per_word(task) == per_word]:
+            if group := [task for task in tasks if self.forward.is_per_word(task) == per_word]:
                 yield group
 
     def _predict(
@@ -228,30 +228,34 @@ class Predictor:
         numbers: Sequence[int],
     ) -> dict[str, list[Prediction]]:
         """The predictions of tasks that all predict texts, or all predict words, for examples with text."""
-        texts, lengths_NW = self._forward.encode(tasks, examples, tags)
+        texts, lengths_NW = self.forward.encode(tasks, examples, tags)
         self._check_lengths(tasks, lengths_NW, numbers)
-        predictions: dict[str, list[Prediction]] = {}
-        for task, outputs in self._forward.outputs(tasks, texts).items():
-            own = self.bundle.predictions(task, outputs, lengths_NW, self.abstain_below)
-            if (scheme := self.bundle.labels[task].scheme) is not None:
-                words = (row_words(example[0]) for example in examples)
-                own = [located(one, *text, scheme) for one, text in zip(own, words, strict=True)]
-            if self.spec(task).has_options:
-                options = (plain_texts(example)[1:] for example in examples)
-                own = [one.with_options(texts) for one, texts in zip(own, options, strict=True)]
-            predictions[task] = own
-        return predictions
+        outputs = self.forward.outputs(tasks, texts)
+        return {task: self.decode(task, outputs[task], lengths_NW, examples) for task in tasks}
+
+    def decode(
+        self, task: str, outputs: Tensor, lengths_NW: npt.NDArray[np.int64], examples: Sequence[Example]
+    ) -> list[Prediction]:
+        """A task's predictions from its head's outputs for examples with text, whose texts have these lengths."""
+        own = self.bundle.predictions(task, outputs, lengths_NW, self.abstain_below)
+        if (scheme := self.bundle.labels[task].scheme) is not None:
+            words = (row_words(example[0]) for example in examples)
+            own = [located(one, *text, scheme) for one, text in zip(own, words, strict=True)]
+        if self.spec(task).has_options:
+            options = (plain_texts(example)[1:] for example in examples)
+            own = [one.with_options(texts) for one, texts in zip(own, options, strict=True)]
+        return own
 
     def too_long(self, tasks: Sequence[str], examples: Sequence[Example]) -> list[tuple[int, int]]:
         """The index and the number of tokens of each example that is longer than `max_length`."""
         texts = [plain_texts(example) for example in examples]
         tokenized = self.bundle.tokenize(texts, options=any(self.spec(task).has_options for task in tasks))
-        return self._forward.too_long(tasks, self.bundle.text_lengths(texts, tokenized))
+        return self.forward.too_long(tasks, self.bundle.text_lengths(texts, tokenized))
 
     def _check_lengths(self, tasks: Sequence[str], lengths_NW: npt.NDArray[np.int64], numbers: Sequence[int]) -> None:
         """Refuses examples that are too long, with `truncate: error`."""
         packer = self.bundle.packer
-        long = self._forward.too_long(tasks, lengths_NW) if packer.truncate == "error" else []
+        long = self.forward.too_long(tasks, lengths_NW) if packer.truncate == "error" else []
         if long:
             shown = ", ".join(f"{numbers[i]} ({tokens:,} tokens)" for i, tokens in long[:MOST_SHOWN])
             more = f" and {len(long) - MOST_SHOWN:,} more" if len(long) > MOST_SHOWN else ""
@@ -279,7 +283,7 @@ class Predictor:
         filled = [index for index, example in enumerate(examples) if has_text(example)]
         start = 0
         for chunk in chunks([examples[index] for index in filled], num_characters):
-            more = self._forward.vectors(self.bundle.tokenize([plain_texts(example) for example in chunk]), task)
+            more = self.forward.vectors(self.bundle.tokenize([plain_texts(example) for example in chunk]), task)
             vectors[filled[start : start + len(chunk)]] = more.numpy()
             start += len(chunk)
         if normalize:
@@ -314,19 +318,19 @@ class Predictor:
         self.check((task,), [texts])
         if not has_text(texts):
             raise UserError(f"explain: the text is empty: {texts!r:.80}")
-        if self._forward.is_per_word(task):
+        if self.forward.is_per_word(task):
             (whole,) = texts
             places = row_words(whole).words
             chosen = places[choose_word(word, [whole[start:end] for start, end in places], task)]
-            return explain_word(task, whole, chosen, partial(self._forward.predict_words, task), label)
+            return explain_word(task, whole, chosen, partial(self.forward.predict_words, task), label)
         if word is not None:
             raise UserError(f"explain: word: task {task} has one label for the text, not for each word; leave word out")
 
         def predict(examples: Sequence[tuple[str, ...]]) -> list[Prediction]:
             found: list[Prediction] = []
             for chunk in chunks(examples, num_characters):
-                tokenized, lengths_NW = self._forward.encode((task,), chunk)
-                outputs = self._forward.outputs((task,), tokenized)[task]
+                tokenized, lengths_NW = self.forward.encode((task,), chunk)
+                outputs = self.forward.outputs((task,), tokenized)[task]
                 found += self.bundle.predictions(task, outputs, lengths_NW, keep_labels=True)
             return found
 
@@ -358,7 +362,7 @@ class Predictor:
             if not self.bundle.model.head(task).kind.has_predictions:
                 raise UserError(f"predict: task {task} is of kind text: it has no labels to predict")
             words = next((text for example in window for text in example if isinstance(text, tuple)), None)
-            if words is not None and not self._forward.is_per_word(task):
+            if words is not None and not self.forward.is_per_word(task):
                 raise UserError(f"predict: task {task}: {list(words)!r:.80}: a list or table; expected text")
             if spec.has_options:
                 check_options(task, window)

@@ -108,6 +108,12 @@ class TextTokenizer:
         except UserError as error:
             raise UserError(f"{folder}: {error}") from error
 
+    def with_truncate(self, truncate: Truncate) -> "TextTokenizer":
+        """Returns a tokenizer that cuts long texts so. Both share their vocabulary and their cache of words."""
+        other = copy(self)
+        other.cut_start = truncate == "start"
+        return other
+
     def with_room(self, max_tokens: int) -> "TextTokenizer":
         """Returns a tokenizer that keeps at least this many tokens of a text."""
         if max_tokens <= self.max_tokens:
