@@ -6,6 +6,7 @@ from reference_pages.fields import fields
 from reference_pages.markdown import markdown, table
 
 import polytask
+from polytask.settings import RowSample, Windows
 
 INTRO = """\
 # Recipe fields
@@ -37,7 +38,17 @@ def page() -> str:
         (
             "A task: `tasks: {NAME: {...}}`",
             typing.get_args(hints["tasks"])[1],
-            "`kind`, `text`, `train` and `dev` are required, and `label` too unless the kind is `text`.",
+            "`kind`, `text`, `train` and `dev` are required, and `label` too unless the kind is `text` or `match`.",
+        ),
+        (
+            "A sample of rows: `rows: {...}` of a task",
+            RowSample,
+            "A number instead, as in `rows: 10000`, stands for the first rows.",
+        ),
+        (
+            "Windows of long texts: `windows: {...}` of a task",
+            Windows,
+            "All fields are optional: see [long documents](../long-documents.md).",
         ),
         (
             "Word tags: `word_tags: {...}`",

@@ -266,8 +266,8 @@ class TrainSettings:
     average_best: Size = 1
     """The final weights are the mean of the weights at this many best evaluations."""
     calibrate: bool = True
-    """Whether each task of kind classes, yes_no, tokens or choice gets a temperature after training, which is fitted on
-    dev and divides its outputs before probabilities are computed. Labels and scores do not change."""
+    """Whether each task of kind classes, yes_no, multilabel, tokens or choice gets a temperature after training, which
+    is fitted on dev and divides its outputs before probabilities are computed. Labels and scores do not change."""
     teacher_annealing: bool = True
     """Whether the weight of the teachers' outputs decreases linearly from 1 to 0 (Clark et al. 2019), while that of the
     labels increases from 0 to 1. false: it is always `teacher_weight`."""

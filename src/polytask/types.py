@@ -1,7 +1,9 @@
 """Frozen records that several packages share, and the error class for users."""
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -22,6 +24,17 @@ there is none."""
 
 class UserError(ValueError):
     """An error that the user can fix. The command line shows its message without a traceback."""
+
+
+@contextmanager
+def errors_in(file: object) -> Iterator[None]:
+    """Inside the block, errors about `recipe:` name the file instead; None: there is no file."""
+    try:
+        yield
+    except UserError as error:
+        if file is not None:
+            error.args = (re.sub("^recipe: ", lambda _: f"{file}: ", str(error), flags=re.MULTILINE),)
+        raise
 
 
 # --- labels and examples ----------------------------------------------------------------------------------------------

@@ -42,23 +42,23 @@ REFUSED = {
     ),
     "unknown method": (
         f"{GOOD}sampler: round_robbin\n",
-        "recipe: sampler: there is no sampler 'round_robbin' (did you mean round_robin?)",
+        "bad.yaml: sampler: there is no sampler 'round_robbin' (did you mean round_robin?)",
     ),
     "unknown option": (
         f"{GOOD}policy: {{name: dwa, temprature: 2}}\n",
-        "recipe: policy: there is no option 'temprature' of dwa (did you mean temperature?)",
+        "bad.yaml: policy: there is no option 'temprature' of dwa (did you mean temperature?)",
     ),
     "unknown regularizer": (
         f"{GOOD}regularizers: [smrt]\n",
-        "recipe: regularizers: there is no regularizer 'smrt' (did you mean smart?)",
+        "bad.yaml: regularizers: there is no regularizer 'smrt' (did you mean smart?)",
     ),
     "threads of a city": (f"{GOOD}train: {{threads: 1000000}}\n", "train.threads: must be in [1, 1024], found 1000000"),
     "a step without an end": (f"{GOOD}train: {{accumulate: 1000000000}}\n", "train.accumulate: must be in [1, 65536]"),
     "dropout of a head": (
         GOOD.replace("dev:", "head: {name: linear, dropout: 5}, dev:"),
-        "recipe: tasks.one.head.dropout: must be in [0, 1), found 5.0",
+        "bad.yaml: tasks.one.head.dropout: must be in [0, 1), found 5.0",
     ),
-    "no rank": (f"{GOOD}adapter: {{name: lora, rank: 0}}\n", "recipe: adapter.rank: must be in [1, 65536], found 0"),
+    "no rank": (f"{GOOD}adapter: {{name: lora, rank: 0}}\n", "bad.yaml: adapter.rank: must be in [1, 65536], found 0"),
     "a teacher that is not there": (
         f"{GOOD}teachers: {{one: nowhere}}\n",
         "nowhere: there is no such run",
@@ -96,13 +96,13 @@ def test_refused(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case
 
 
 ENCODERS = {
-    "heads: 0": "recipe: encoder.heads: must be in [1, 65536], found 0",
-    "heads: 5": "recipe: encoder.heads: must divide the hidden size 16, found 5",
-    "hidden: -16": "recipe: encoder.hidden: must be in [1, 65536], found -16",
-    "layers: 0": "recipe: encoder.layers: must be in [1, 1000], found 0",
-    "layers: 1000000000": "recipe: encoder.layers: must be in [1, 1000], found 1000000000",
-    "hidden: 10000000": "recipe: encoder.hidden: must be in [1, 65536], found 10000000",
-    "hidden: 65536, layers: 1000": "recipe: encoder: an encoder of this shape has 17,187,083,337,344 parameters",
+    "heads: 0": "bad.yaml: encoder.heads: must be in [1, 65536], found 0",
+    "heads: 5": "bad.yaml: encoder.heads: must divide the hidden size 16, found 5",
+    "hidden: -16": "bad.yaml: encoder.hidden: must be in [1, 65536], found -16",
+    "layers: 0": "bad.yaml: encoder.layers: must be in [1, 1000], found 0",
+    "layers: 1000000000": "bad.yaml: encoder.layers: must be in [1, 1000], found 1000000000",
+    "hidden: 10000000": "bad.yaml: encoder.hidden: must be in [1, 65536], found 10000000",
+    "hidden: 65536, layers: 1000": "bad.yaml: encoder: an encoder of this shape has 17,187,083,337,344 parameters",
     "activation: gleu": "encoder.activation: there is no activation 'gleu' (did you mean gelu?)",
     "vocabulary: 20": "the encoder has embeddings for 20 ids; use the tokenizer",
 }

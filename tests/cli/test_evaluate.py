@@ -88,7 +88,7 @@ def test_the_report_with_a_text_has_heat_maps(cli: Any, tiny_run: Finished, tmp_
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--task", "opinion"], 2, "--text2 and --task need --text"),
+        (["--task", "opinion"], 2, "--text2, --option and --task need --text"),
         (["--text", "One?", "--task", "question"], 1, "found 1 text(s), but the tasks take: opinion 1, question 2"),
         (["--text", "One?", "--task", "opinio"], 1, "there is no task 'opinio' (did you mean opinion?)"),
         (["--text", " "], 1, "the text is empty"),

@@ -23,6 +23,7 @@ CASES = [
     for name, method in LOSSES.items()
     for kind in method.kinds
     for options in [{}, *OPTIONS.get(name, [])]
+    if kind != "choice" or "class_weights" not in options
 ]
 
 

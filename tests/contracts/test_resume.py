@@ -21,7 +21,7 @@ from polytask.training.feed import Feed
 from polytask.training.memory import Memory
 from polytask.types import Draw
 
-from .conftest import NEEDS, SMALL, TASKS, MakeRecipe
+from .conftest import IN_ORDER, NEEDS, SMALL, TASKS, MakeRecipe
 
 STEPS, STOP = 6, 3
 """Saved every second step, stopped after the third, resumed from the second."""
@@ -35,8 +35,6 @@ TRAIN = [
 FILES = "train: data.csv, dev: data.csv"
 OTHER_TASKS = {
     "text": f"tasks.other={{kind: text, text: a, {FILES}}}",
-    "match": f"tasks.other={{kind: match, text: [a, b], {FILES}}}",
-    "choice": f"tasks.other={{kind: choice, text: a, options: [mood, same], label: same, {FILES}}}",
 }
 """Tasks of kinds that the usual recipe does not have."""
 ENTRIES = [(table, name) for table, methods in TABLES.items() for name in methods]
@@ -66,6 +64,8 @@ def settings(table: str, name: str) -> list[str]:
             return [f"tasks.{fitting_task(table, name)}.loss={name}"]
         case "regularizer":
             return [*NEEDS.get(name, []), f"regularizers=[{name}]"]
+        case "sampler" if name == "in_order":
+            return IN_ORDER
         case _:
             return [f"{table}={name}"]
 

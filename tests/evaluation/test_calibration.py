@@ -14,6 +14,7 @@ from polytask.evaluation import calibration
 from polytask.evaluation.calibration import (
     HIGHEST,
     LOWEST,
+    before_and_after,
     calibrate,
     class_scores,
     coverage,
@@ -90,6 +91,23 @@ def test_yes_and_no_are_two_classes() -> None:
     scores_NC = class_scores(outputs, [0, 1, 1], YES_NO).scores_NC
     np.testing.assert_allclose(softmax(scores_NC), expected)
     np.testing.assert_allclose(softmax(scores_NC, 2.0)[:, 1], (outputs / 2).double().sigmoid())
+
+
+def test_several_classes_per_row_are_calibrated_by_their_binary_cross_entropy() -> None:
+    labels = LabelSpace("multilabel", ("A", "B", "C"), separator="|")
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(300, 3))
+    gold = (rng.random((300, 3)) < special.expit(logits)).astype(np.float32)
+    outputs = torch.from_numpy(3 * logits).float()  # three times as sure as they should be
+    found = calibrate(outputs, gold, labels, "task", None, fit=True)
+    assert 2 < found["temperature"] < 4
+    assert (found["rows"], found["coverage"]) == (900, None)
+    for temperature in (1.0, found["temperature"]):
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(outputs / temperature, torch.from_numpy(gold))
+        name = "before" if temperature == 1 else "after"
+        measured = before_and_after(outputs, gold, labels, found["temperature"])[name]
+        assert measured["log_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert found["after"]["calibration_error"] < found["before"]["calibration_error"]
 
 
 def test_words_with_a_tag_are_the_rows_and_those_of_a_text_stay_in_one_half() -> None:

@@ -1,5 +1,6 @@
 """Several classes per row: all ways of writing them, thresholds that maximize F1, and formulas per class."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
-from polytask.kinds.multilabel import best_threshold
+from polytask.kinds.multilabel import best_threshold, calibrated_thresholds
 from polytask.kinds.names import LabelProblem, guess_separator, split_names
 from polytask.kinds.table import KINDS
 from polytask.losses.base import distillation_loss, symmetric_distance
@@ -202,3 +203,11 @@ def test_decoding() -> None:
     assert none == ()
     assert probabilities is not None
     assert probabilities["b"] == pytest.approx(0.26894, abs=1e-4)
+
+
+def test_calibrated_thresholds_choose_the_same_classes() -> None:
+    logits, thresholds = torch.linspace(-4, 4, 33)[:, None].repeat(1, 4), (0.0, 0.13, 0.5, 0.9)
+    space = LabelSpace("multilabel", ("a", "b", "c", "d"), separator="|", thresholds=thresholds)
+    scaled = replace(space, thresholds=calibrated_thresholds(thresholds, 2.5))
+    np.testing.assert_array_equal(KIND.predicted(logits, space), KIND.predicted(logits / 2.5, scaled))
+    assert calibrated_thresholds(thresholds, 1.0) == thresholds

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.utils.class_weight import compute_class_weight
 
+from polytask.kinds.choice import MISSING
 from polytask.kinds.table import KINDS
 from polytask.losses.cross_entropy import CrossEntropy
 from polytask.losses.focal import Focal
@@ -107,3 +108,18 @@ def test_a_class_without_a_training_example_takes_nothing_from_the_others() -> N
 def test_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         CrossEntropy(THREE, (1, 1, 1), **options)
+
+
+def test_smoothed_options_are_smoothed_over_those_of_the_row() -> None:
+    space, missing = LabelSpace("choice"), LOGITS.clone()
+    missing[1, 2] = MISSING
+    labels = torch.tensor([[0, 3], [1, 2], [1, 3], [0, 3]])
+    each = [
+        F.cross_entropy(missing[i : i + 1, :count], torch.tensor([right]), label_smoothing=0.2)
+        for i, (right, count) in enumerate(labels.tolist())
+    ]
+    torch.testing.assert_close(CrossEntropy(space, (), smoothing=0.2)(missing, labels), torch.stack(each).mean())
+    torch.testing.assert_close(Focal(space, (), gamma=0.0)(missing, labels), KINDS["choice"].loss(missing, labels))
+    for weights in ("balanced", (1.0, 2.0)):
+        with pytest.raises(UserError, match="class_weights: must be left out for kind choice"):
+            CrossEntropy(space, (), class_weights=weights)  # type: ignore[arg-type]

@@ -156,6 +156,31 @@ def test_a_cells_key_depends_on_the_content_and_not_on_the_place(folder: Path, t
     assert key(folder) != first
 
 
+def test_a_file_of_metric_functions_counts_as_code(folder: Path, change: Change) -> None:
+    (folder / "my_metric.py").write_text("def half(gold, predicted):\n    return 0.5\n")
+    tasks = {"mood": {**TASK, "metrics": ["my_metric:half"]}}
+    recipe = polytask.recipe_from({**RECIPE, "plugins": [], "adapter": "none", "tasks": tasks}, folder=folder)
+    polytask.trust_plugin(folder / "my_metric.py")
+
+    def key() -> str:
+        prepared = prepare(recipe)
+        return cell_key(prepared.recipe, prepared)
+
+    first = key()
+    assert key() == first
+    running = start_training(recipe, folder / "run")
+    for report in running.steps():
+        if report.step == 4:
+            running.save()
+            break
+    running.lock.release()
+    polytask.trust_plugin(change("my_metric.py"))
+    assert key() != first
+    with pytest.raises(UserError, match=r"plugins: metrics my_metric.py: its code has changed\nUndo the change"):
+        start_training(recipe, folder / "run", resume=True)
+    start_training(recipe, folder / "run", resume=True, allow_change=True).lock.release()
+
+
 @pytest.mark.slow
 def test_worker_processes_load_trusted_plug_ins(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = {

@@ -436,7 +436,7 @@ def test_the_new_recipe_is_complete(tmp_path: Path, first: Path) -> None:
     assert written.max_length == 64
     assert written.train.parts == "adapters"
     assert written == adding.recipe
-    with pytest.raises(UserError, match="recipe: add: this recipe adds to a finished run; use polytask add-task"):
+    with pytest.raises(UserError, match=r"recipe\.yaml: add: this recipe adds to a finished run; use polytask"):
         train(tmp_path / "run" / "recipe.yaml", tmp_path / "again")
 
 

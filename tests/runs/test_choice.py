@@ -20,8 +20,11 @@ from polytask import (
     prepare,
     read_recipe,
     recipe_from,
+    rehearse,
     start_training,
+    text_maps,
     train,
+    write_text_maps,
 )
 from polytask.runs.tasks_file import read_tasks
 
@@ -131,12 +134,54 @@ def test_options_that_cannot_be_predicted(run: Finished, text: Any, options: Any
         load(run.folder).predict("reply", text, options)
 
 
-def test_other_functions_name_what_they_do_not_support(run: Finished) -> None:
+def test_one_text_without_options_is_not_enough(run: Finished) -> None:
+    with pytest.raises(UserError, match=r"found 1 text\(s\), but the tasks take: reply 1 and options \(--option\)"):
+        load(run.folder).predict_tasks(TEXT)
+
+
+def test_words_of_the_text_and_of_the_chosen_option_are_explained(run: Finished) -> None:
     model = load(run.folder)
-    with pytest.raises(UserError, match="explain: task reply is of kind choice; choose method integrated_gradients"):
-        model.explain(TEXT, task="reply")
-    with pytest.raises(UserError, match="none of the tasks reply takes 1 text"):
-        model.predict_tasks(TEXT)
+    (whole,) = model.predict("reply", TEXT, OPTIONS)
+    found = model.explain(TEXT, OPTIONS, task="reply")
+    assert found.prediction == whole
+    assert found.label == whole.label
+    assert found.texts == (TEXT, *OPTIONS)
+    assert whole.index is not None
+    assert {word.text for word in found.words} == {0, 1 + whole.index}
+    for word in found.words:
+        without = list(found.texts)
+        without[word.text] = without[word.text][: word.start] + without[word.text][word.end :]
+        (changed,) = model.predict("reply", without[0], without[1:])
+        shares = [list((one.probabilities or {}).values())[whole.index] for one in (whole, changed)]
+        assert word.value == pytest.approx(shares[0] - shares[1], abs=1e-5)
+    assert str(found).startswith(f"reply: {whole.label} (")
+
+
+def test_the_words_of_another_option_are_explained(run: Finished) -> None:
+    found = load(run.folder).explain(TEXT, ["Yes", "No"], task="reply", label="No")
+    assert found.label == "No"
+    assert [word.word for word in found.words if word.text == 2] == ["No"]  # without it, the option is still one
+    assert not [word for word in found.words if word.text == 1]
+    with pytest.raises(UserError, match="explain: label: there is no option 'Maybe'"):
+        load(run.folder).explain(TEXT, ["Yes", "No"], task="reply", label="Maybe")
+    for text, options in ((TEXT, None), (TEXT, "Yes"), ([TEXT], ["Yes", "No"])):
+        with pytest.raises(UserError, match="explain: kind choice takes a text and a list of options; found"):
+            load(run.folder).explain(text, options, task="reply")
+    with pytest.raises(UserError, match="takes a text and two or more options"):
+        load(run.folder).explain(TEXT, ["Yes"], task="reply")
+
+
+def test_maps_of_a_text_with_each_option(run: Finished) -> None:
+    maps = text_maps(run.folder, TEXT, options=OPTIONS)
+    assert [one.tokens.count("[SEP]") for one in maps] == [2, 2, 2]
+    page = write_text_maps(run.folder, TEXT, options=OPTIONS).read_text()
+    assert "this text with each of its options" in page
+    for number, option in enumerate(OPTIONS, 1):
+        assert f"<h2>Option {number}: {option}</h2>" in page
+    with pytest.raises(UserError, match=r"found 1 text\(s\), but the tasks take: reply 1 and options \(--option\)"):
+        text_maps(run.folder, TEXT)
+    with pytest.raises(UserError, match=r"report: task reply: 1 option\(s\); expected 2 to 256"):
+        text_maps(run.folder, TEXT, options=["one"])
 
 
 def test_files_and_tables(run: Finished, tmp_path: Path) -> None:
@@ -217,6 +262,13 @@ def test_broken_rows_are_named(tmp_path: Path) -> None:
     assert len(prepare(recipe_of(tmp_path, rows, broken_rows="skip")).tasks["t"].splits["dev"]) == 1
 
 
+def test_rows_with_a_blank_label_are_skipped(tmp_path: Path) -> None:
+    rows = [{"q": f"q {n}", "answers": ["a", "b"], "right": [0, None, "b", ""][n % 4]} for n in range(8)]
+    split = prepare(recipe_of(tmp_path, rows, blank_labels="skip")).tasks["t"].splits["train"]
+    assert (len(split), split.num_blank) == (4, 4)
+    assert split.labels.tolist() == [[0, 2], [1, 2]] * 2
+
+
 def test_an_option_that_the_tokenizer_drops_is_an_option(tmp_path: Path) -> None:
     rows = [{"q": "q", "answers": ["a", "\u200b", "b"], "right": 1}, {"q": "r", "answers": ["a", "b"], "right": 1}]
     split = prepare(recipe_of(tmp_path, rows)).tasks["t"].splits["dev"]
@@ -233,7 +285,12 @@ def test_an_option_that_the_tokenizer_drops_is_an_option(tmp_path: Path) -> None
         ({"options": ["q", "x"]}, "tasks.t.options: must be at most 256 different columns, without that of the text"),
         ({"text": ["q", "x"]}, "tasks.t.text: must be one column for kind choice"),
         ({"tags": ["x"]}, "tasks.t.tags: must be left out for kind choice"),
-        ({"loss": "focal"}, "tasks.t.loss: must be left out for kind choice"),
+        (
+            {"loss": "ordinal"},
+            "tasks.t.loss: ordinal does not support kind choice; choose one of: cross_entropy, focal",
+        ),
+        ({"loss": {"name": "focal", "class_weights": "balanced"}}, "class_weights: must be left out for kind choice"),
+        ({"share_rows": "g"}, "tasks.t.share_rows: must be left out for kind choice, which reads the text with each"),
         ({"classes": ["a", "b"]}, "tasks.t.classes: must be two or more different names, for kinds classes and"),
         ({"separator": "|"}, "tasks.t.separator: must be left out for kind choice"),
         ({"label": ["right", "x"]}, "tasks.t.label: must be one column for kind choice"),
@@ -245,7 +302,7 @@ def test_an_option_that_the_tokenizer_drops_is_an_option(tmp_path: Path) -> None
 )
 def test_bad_recipes(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        prepare(recipe_of(tmp_path, [{"q": "q", "answers": ["a", "b"], "right": 0}], **fields))
+        rehearse(recipe_of(tmp_path, [{"q": "q", "answers": ["a", "b"], "right": 0}], **fields))
 
 
 def test_the_data_check_reports_one_place_and_leaks(tmp_path: Path) -> None:

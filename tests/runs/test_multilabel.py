@@ -25,6 +25,9 @@ from polytask import (
     start_training,
     train,
 )
+from polytask.kinds.multilabel import calibrated_thresholds
+from polytask.runs.calibrate import calibrate_tasks
+from polytask.runs.score import score_split
 from polytask.runs.tasks_file import read_tasks
 
 from ..conftest import Page
@@ -54,17 +57,37 @@ def test_thresholds_are_chosen_on_dev_and_saved_with_the_model(run: Finished) ->
     assert entry.separator == "|"
     assert len(entry.thresholds) == 8
     summary = run.summary
-    assert summary.tasks["topics"].thresholds == entry.thresholds
+    thresholds = summary.tasks["topics"].thresholds  # of calibrated probabilities
+    assert thresholds == calibrated_thresholds(entry.thresholds, entry.temperature)
     assert any("topics: the threshold of each class was chosen on dev" in remark for remark in summary.remarks)
     rows = lines(run.folder)
     for row in rows:
-        for name, threshold in zip(CLASSES, entry.thresholds, strict=True):
+        for name, threshold in zip(CLASSES, thresholds, strict=True):
             p = row["probabilities"][name]  # rounded
             assert (name in row["prediction"]) == (p >= threshold) or abs(p - threshold) < 1e-6
     gold, predicted = (multi_hot([row[key] for row in rows]) for key in ("label", "prediction"))
     metrics = summary.evaluations["dev"]["topics"]["metrics"]
     assert metrics["f1_micro"]["value"] == pytest.approx(f1_score(gold, predicted, average="micro", zero_division=0))
     assert metrics["f1_macro"]["value"] == pytest.approx(f1_score(gold, predicted, average="macro", zero_division=0))
+
+
+def test_probabilities_are_calibrated(run: Finished) -> None:
+    found = run.summary.calibration["topics"]
+    entry = read_tasks(run.folder / "model" / "tasks.json").tasks["topics"]
+    assert found["temperature"] == entry.temperature != 1
+    assert (found["problem"], found["coverage"]) == (None, None)
+    assert found["rows"] == 8 * len(lines(run.folder))
+    again = evaluate_run(run.folder).calibration["topics"]["before"]
+    assert again["log_loss"] == pytest.approx(found["before"]["log_loss"])
+    page = Page((run.folder / "report.html").read_text(encoding="utf-8"))
+    assert f"{found['rows']:,}, each class of a row" in page.text
+    assert "Rows with a label" not in page.text  # the model cannot abstain
+
+
+def test_a_threshold_of_the_recipe_is_that_of_the_probabilities_as_they_are(settings: list[str]) -> None:
+    prepared = prepare(read_recipe(TICKETS, [*settings, "tasks.topics.thresholds=0.3"]))
+    found = calibrate_tasks(prepared, {"dev": score_split(prepared, "dev", 0)})["topics"]
+    assert (found["temperature"], found["after"], found["problem"]) == (1.0, None, "the recipe sets `thresholds`")
 
 
 def test_tuned_thresholds_score_at_least_as_well_on_dev_as_a_half(run: Finished, tmp_path: Path, settings: Any) -> None:

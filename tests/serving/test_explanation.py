@@ -72,3 +72,9 @@ def test_the_word_that_matters_is_found_and_shown() -> None:
 
 def test_twice_the_same_evidence_has_no_effect() -> None:
     assert all(word.value == 0 for word in explain("t", ("good good",), by_word).words)
+
+
+def test_of_several_classes_the_most_probable_predicted_one_is_explained() -> None:
+    shares = {"a": 0.6, "b": 0.3, "c": 0.2}  # the threshold of a may be higher than 0.6
+    assert explain("t", ("x y",), lambda examples: [Prediction("t", ("b", "c"), shares)] * len(examples)).label == "b"
+    assert explain("t", ("x y",), lambda examples: [Prediction("t", (), shares)] * len(examples)).label == "a"

@@ -75,7 +75,7 @@ def test_only_tasks_that_fit(tiny_run: Finished, tmp_path: Path) -> None:
         UserError, match=r"must have the text columns of a task \(opinion: text; question: question1, question2; sim"
     ):
         predict_file(model, None, str(tmp_path / "in.jsonl"), tmp_path / "no.jsonl")
-    with pytest.raises(UserError, match="none of the tasks opinion, question, similarity takes 3"):
+    with pytest.raises(UserError, match=r"found 3 text\(s\), but the tasks take: opinion 1, question 2, similarity 2"):
         predict_file(model, None, str(tmp_path / "in.jsonl"), tmp_path / "no.jsonl", ["note"] * 3)
 
 

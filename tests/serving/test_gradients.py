@@ -80,7 +80,8 @@ def test_tags_of_words(mixed: Predictor) -> None:
 
 
 def test_options(mixed: Predictor) -> None:
-    found = mixed.explain(TEXTS["reply"], task="reply", label="No.", method="integrated_gradients")
+    text, *options = TEXTS["reply"]
+    found = mixed.explain(text, options, task="reply", label="No.", method="integrated_gradients")
     assert found.label == "No."
     assert [word.word for word in found.words if word.text == 2] == ["No", "."]
     assert {word.text for word in found.words} == {0, 1, 2, 3}

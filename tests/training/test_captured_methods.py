@@ -4,6 +4,7 @@ On the CPU, steps are recorded (`recorded_graphs.py`) instead of captured; on a 
 """
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,14 @@ STATIC = [
     "unlabelled",
 ]
 """Cases in which a stream of static shape, or a step of several passes, could change what is computed."""
+COMBINED = ("smart", "r_drop", "gem", "lwf", "weights", "focal", "ewc", "copies", "off", "mixed")
+
+
+def cases(names: Iterable[str]) -> list[Any]:
+    """The cases as parameters. Those that combine two methods, each of which has its own case, are slow tests."""
+    own = ("regularizer", "policy", "memory", "optimizer", "text")
+    is_slow = {name: not name.startswith(own) and name.endswith(COMBINED) for name in names}
+    return [pytest.param(name, marks=pytest.mark.slow if is_slow[name] else ()) for name in names]
 
 
 def session_of(folder: Path, tiny: list[str], case: str, captured: bool, dropout: bool) -> Session:
@@ -142,7 +151,7 @@ def fitted(session: Session) -> list[StepReport]:
     return reports
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", cases(CASES))
 def test_a_replay_is_the_same_as_its_python(case: str, tmp_path: Path, tiny_settings: list[str]) -> None:
     """Bit-identical, with dropout: nothing is computed in Python that a graph would keep from another step."""
     sessions = [session_of(tmp_path / name, tiny_settings, case, True, True) for name in ("run", "replayed")]
@@ -166,7 +175,7 @@ def test_a_replay_is_the_same_as_its_python(case: str, tmp_path: Path, tiny_sett
         assert one.gradient_norm == pytest.approx(other.gradient_norm, **near)
 
 
-@pytest.mark.parametrize("case", STATIC)
+@pytest.mark.parametrize("case", cases(STATIC))
 def test_a_captured_step_is_the_same_as_a_plain_one(case: str, tmp_path: Path, tiny_settings: list[str]) -> None:
     """To rounding, without dropout: streams of static shape have filler, for which other random numbers are drawn."""
     plain, captured = (

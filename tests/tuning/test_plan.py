@@ -1,13 +1,15 @@
 """Shorter runs, the division of the dev rows, and the budget, as numbers."""
 
 import csv
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from polytask.recipe.reading import read_recipe, recipe_from, with_value
-from polytask.recipe.records import recipe_to_mapping
+from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.prepare import prepare
 from polytask.tuning.budget import Budget
 from polytask.tuning.plan import make_plan, shortened
@@ -53,6 +55,13 @@ def test_the_dev_rows_are_divided_and_no_text_is_on_both_sides(tmp_path: Path) -
     assert divide_rows(recipe, 0.5, tmp_path) == (search, final)
 
 
+def with_fields(recipe: Recipe, fields: Mapping[str, Any]) -> Recipe:
+    content = recipe_to_mapping(recipe)
+    for field, value in fields.items():
+        content = with_value(content, field.split("."), value)
+    return recipe_from(content)
+
+
 def test_a_recipe_with_a_dialect_of_its_own_reads_the_divided_rows(tmp_path: Path, tiny_settings: list[str]) -> None:
     rows = [f"{text};{label}" for i in range(30) for text, label in ((f"good {i}", "good"), (f"bad, {i}", "bad"))]
     for name in ("train", "dev"):
@@ -62,10 +71,7 @@ def test_a_recipe_with_a_dialect_of_its_own_reads_the_divided_rows(tmp_path: Pat
     task = {**task, "delimiter": "semicolon", "format": "csv", "unlabelled": "more.txt"}
     recipe = recipe_from({"tasks": {"mood": task}, "teachers": {"mood": "unused"}}, tiny_settings, folder=tmp_path)
     _, final = divide_rows(recipe, 0.5, tmp_path / "data")
-    divided = recipe_to_mapping(recipe)
-    for field, value in final.items():
-        divided = with_value(divided, field.split("."), value)
-    splits = prepare(replace(recipe_from(divided), teachers={})).tasks["mood"].splits
+    splits = prepare(replace(with_fields(recipe, final), teachers={})).tasks["mood"].splits
     assert {name: len(split) for name, split in splits.items()} == {"train": 60, "dev": 30, "test": 30, "unlabelled": 2}
 
 
@@ -110,6 +116,17 @@ def test_a_task_without_a_training_file_is_divided(tmp_path: Path, tiny_settings
         divided = with_value(divided, field.split("."), value)
     splits = prepare(recipe_from(divided)).tasks["mood"].splits
     assert {name: len(split) for name, split in splits.items()} == {"dev": 30, "test": 30}
+
+
+@pytest.mark.parametrize("name", ["partly-labelled", "entities", "choice"])
+def test_rows_of_other_kinds_are_divided(name: str, tmp_path: Path, tiny_settings: list[str]) -> None:
+    recipe = read_recipe(Path(__file__).parent.parent.parent / "recipes" / f"{name}.yaml", tiny_settings)
+    _, final = divide_rows(recipe, 0.5, tmp_path / "data")
+    divided = prepare(with_fields(recipe, final))
+    for task, ready in prepare(recipe).tasks.items():
+        halves = divided.tasks[task].splits
+        assert len(halves["dev"]) + len(halves["test"]) == len(ready.splits["dev"])
+        assert min(len(halves["dev"]), len(halves["test"])) > 0.3 * len(ready.splits["dev"])
 
 
 def test_the_test_files_can_be_the_judge() -> None:

@@ -11,6 +11,7 @@ import polytask
 from polytask.cli.console import plain_console
 from polytask.cli.options import RecipeFile, Settings, TrustPlugins
 from polytask.cli.tables import NOT_TRAINED_CAPTION, mark_trained, new_table
+from polytask.types import errors_in
 
 TITLES = {
     "problem": ("Problems: scores would mislead, or nothing can be learned", "bold red"),
@@ -39,7 +40,8 @@ def run(
 
         polytask check recipes/quickstart.yaml --strict
     """
-    prepared = polytask.rehearse(polytask.read_recipe(recipe, setting), trust_plugins)
+    with errors_in(recipe):
+        prepared = polytask.rehearse(polytask.read_recipe(recipe, setting), trust_plugins)
     console = plain_console()
     console.print(data_table(prepared))
     for line in shared_rows_lines(prepared):

@@ -10,6 +10,7 @@ from polytask.cli.console import plain_console
 from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, RecipeFile, Resume, Settings, TrustPlugins
 from polytask.cli.progress import follow
 from polytask.cli.tables import interference_table, print_finished
+from polytask.types import errors_in
 
 
 def run(
@@ -38,10 +39,11 @@ def run(
     content = polytask.read_recipe(recipe, setting)
     for plugin in content.plugins if trust_plugins else ():
         polytask.trust_plugin(plugin)
-    probed = polytask.with_probes(content, every)
-    running = polytask.start_training(
-        probed, folder or Path("runs") / f"{probed.name}-interference", resume, allow_change, keep_checkpoints
-    )
+    with errors_in(recipe):
+        probed = polytask.with_probes(content, every)
+        running = polytask.start_training(
+            probed, folder or Path("runs") / f"{probed.name}-interference", resume, allow_change, keep_checkpoints
+        )
     follow(running)
     finished = running.finish()
     result = finished.summary.interference

@@ -10,6 +10,7 @@ from polytask.cli.console import echo
 from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, RecipeFile, Resume, Settings, TrustPlugins
 from polytask.cli.progress import follow
 from polytask.cli.tables import print_finished
+from polytask.types import errors_in
 
 
 def run(
@@ -48,9 +49,10 @@ def run(
         polytask pretrain recipe.yaml --start runs/recipe --set train.epochs=1 --run runs/recipe-mlm-after
     """
     content = polytask.read_recipe(recipe, setting)
-    running = polytask.start_pretraining(
-        content, folder, text, own or None, resume, allow_change, keep_checkpoints, start, trust_plugins
-    )
+    with errors_in(recipe):
+        running = polytask.start_pretraining(
+            content, folder, text, own or None, resume, allow_change, keep_checkpoints, start, trust_plugins
+        )
     follow(running)
     result = polytask.Pretrained.of(running.finish())
     print_finished(result.finished)

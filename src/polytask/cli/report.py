@@ -12,10 +12,18 @@ from polytask.cli.options import RunFolder, TrustPlugins
 def run(
     folder: RunFolder,
     text: Annotated[
-        str | None,
-        typer.Option(help="Also write attention.html: heat maps of attention and activations for this text."),
+        list[str] | None,
+        typer.Option(
+            help="Also write attention.html: heat maps of attention and activations for this text. Repeat it for tasks "
+            "with several texts.",
+            show_default=False,
+        ),
     ] = None,
     text2: Annotated[str | None, typer.Option(help="The second text, for a task with pairs.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="An option, for a task of kind choice. Repeatable.", show_default=False),
+    ] = None,
     task: Annotated[
         str | None, typer.Option(help="The task that reads the text. Default: the first that takes this many texts.")
     ] = None,
@@ -29,8 +37,8 @@ def run(
 
         polytask report runs/quickstart --text "Not bad at all." --task opinion
     """
-    if text is None and (text2 is not None or task is not None):
-        raise typer.BadParameter("--text2 and --task need --text")
-    if text is not None:
-        echo(polytask.write_text_maps(folder, text, text2, task, trust_plugins))
+    if not text and (text2 is not None or task is not None or option):
+        raise typer.BadParameter("--text2, --option and --task need --text")
+    if text:
+        echo(polytask.write_text_maps(folder, text, text2, task, trust_plugins, options=option or ()))
     echo(polytask.write_report(folder))

@@ -7,6 +7,7 @@ from polytask.cli.cuda import start_cuda
 from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, RecipeFile, Resume, Settings, TrustPlugins
 from polytask.cli.progress import follow
 from polytask.cli.tables import print_finished
+from polytask.types import errors_in
 
 
 def run(
@@ -35,7 +36,8 @@ def run(
     start_cuda(content.train.device)
     start = polytask.start_training  # imports PyTorch
     imports = time.perf_counter() - began
-    running = start(content, folder, resume, allow_change, keep_checkpoints, trust_plugins)
+    with errors_in(recipe):
+        running = start(content, folder, resume, allow_change, keep_checkpoints, trust_plugins)
     running.phases.seconds = {"imports": imports, **running.phases.seconds}
     follow(running)
     print_finished(running.finish())

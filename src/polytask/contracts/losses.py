@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from polytask.contracts.claims import require, require_close, require_finite
+from polytask.kinds.choice import MISSING
 from polytask.losses.base import Loss
 from polytask.types import NO_LABEL, YES_NO, LabelKind, LabelSpace
 
@@ -18,6 +19,7 @@ SPACES: dict[LabelKind, LabelSpace] = {
     "score": LabelSpace("score", low=0, high=5),
     "multilabel": LabelSpace("multilabel", ("a", "b", "c", "d"), separator="|"),
     "tokens": LabelSpace("tokens", ("a", "b", "c", "d"), scheme="plain"),
+    "choice": LabelSpace("choice"),
 }
 COUNTS: dict[LabelKind, tuple[int, ...]] = {
     "classes": (50, 10, 5, 1),
@@ -25,6 +27,7 @@ COUNTS: dict[LabelKind, tuple[int, ...]] = {
     "score": (),
     "multilabel": (9, 5, 3, 0),
     "tokens": (50, 10, 5, 1),
+    "choice": (),
 }
 LABELS: dict[LabelKind, Tensor] = {
     "classes": torch.tensor([0, 1, 2, 3, 0, 2]),
@@ -34,6 +37,7 @@ LABELS: dict[LabelKind, Tensor] = {
         [[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 0]], dtype=torch.float32
     ),
     "tokens": torch.tensor([[0, 1], [2, 3], [3, NO_LABEL], [0, 0], [1, NO_LABEL], [2, 0]]),
+    "choice": torch.tensor([[0, 4], [3, 4], [2, 3], [1, 2], [1, 4], [2, 4]]),
 }
 
 
@@ -47,6 +51,8 @@ class Subject:
     @property
     def loss(self) -> Callable[[Tensor, Tensor], Tensor]:
         loss = self.method(SPACES[self.kind], COUNTS[self.kind])
+        if self.kind == "choice":
+            return lambda scores, labels: loss(scores.masked_fill(torch.arange(4) >= labels[:, 1:], MISSING), labels)
         if self.kind != "tokens":
             return loss
         # The last output of a word says that there is one, and is not learned.
@@ -59,6 +65,7 @@ class Subject:
     def outputs(self, **more: Any) -> Tensor:
         torch.manual_seed(0)
         shapes: dict[LabelKind, tuple[int, ...]] = {"classes": (6, 4), "multilabel": (6, 4), "tokens": (6, 2, 4)}
+        shapes["choice"] = (6, 4)
         return torch.randn(shapes.get(self.kind, (6,)), **more)
 
 
@@ -120,6 +127,8 @@ def smallest_at_the_right_answer(subject: Subject) -> None:
     message = "outputs that minimize the loss do not predict the labels"
     if kind in ("classes", "tokens"):
         require(torch.equal(outputs.argmax(-1)[labels != NO_LABEL], labels[labels != NO_LABEL]), message)
+    elif kind == "choice":
+        require(torch.equal(outputs.argmax(-1), labels[:, 0]), message)
     elif kind in ("yes_no", "multilabel"):
         require(torch.equal((outputs > 0).float(), labels), message)
     else:

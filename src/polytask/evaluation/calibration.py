@@ -36,7 +36,7 @@ NEWTON_STEPS = 100
 
 # --- the temperature --------------------------------------------------------------------------------------------------
 def class_scores(outputs: Tensor, gold: Sequence[Any] | NDArray[Any], labels: LabelSpace) -> ClassScores:
-    """Returns the scores and labels of all rows; of tags of words, each word is a row."""
+    """Returns the scores and labels of all rows; each word with a tag is a row, or each of several classes."""
     return KINDS[labels.kind].class_scores(outputs, np.asarray(gold))
 
 
@@ -181,7 +181,8 @@ def calibrate(
     """Fits a task's temperature on its dev rows, and measures its probabilities before and after.
 
     Without `fit` the temperature is 1. What is measured `after` is cross-fitted, and so is the coverage, which for tags
-    of words is that of the predicted spans.
+    of words is that of the predicted spans. Of several classes per row, each class of a row counts as one, and there is
+    no coverage.
     """
     rows = class_scores(outputs, gold, labels)
     scores_NC, gold_N, example_N = rows
@@ -204,7 +205,7 @@ def calibrate(
         "after": None
         if temperature is None
         else {**quality(gold_N, after_NC), "reliability": reliability(gold_N, after_NC)},
-        "coverage": coverage(*sure, threshold),
+        "coverage": coverage(*sure, threshold) if KINDS[labels.kind].has_confidence else None,
     }
 
 

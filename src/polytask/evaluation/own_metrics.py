@@ -74,10 +74,28 @@ def _load(reference: str, where: str) -> Callable[..., Any]:
 
 def trust_functions(specs: Iterable[TaskSpec]) -> None:
     """Remembers that the files of the tasks' functions may run, as `--trust-plugins` does."""
-    modules = {reference.rpartition(":")[0] for spec in specs for reference in spec.metrics}
-    for module in modules - {""}:
+    for module in _modules(specs):
         for file in _files_to_trust(module):
             trust_plugin(file)
+
+
+def function_versions(specs: Iterable[TaskSpec]) -> dict[str, str]:
+    """Returns the SHA-256 of the files of the tasks' functions, by the name of the file or module.
+
+    Modules of Python and of installed packages are left out.
+    """
+    versions: dict[str, str] = {}
+    for module in _modules(specs):
+        name = f"metrics {Path(module).name}"  # the same in every folder
+        for file in _files_to_trust(module):
+            content = versions.get(name, "").encode() + read_plugin(file)  # two folders may have a file of this name
+            versions[name] = hashlib.sha256(content).hexdigest()
+    return versions
+
+
+def _modules(specs: Iterable[TaskSpec]) -> list[str]:
+    """Returns the modules and files of the tasks' functions."""
+    return sorted({reference.rpartition(":")[0] for spec in specs for reference in spec.metrics} - {""})
 
 
 def _files_to_trust(module: str) -> list[Path]:
@@ -115,12 +133,17 @@ def _from_module(name: str) -> Any:
     return importlib.import_module(name)
 
 
-@cache
 def _from_file(path: Path) -> Any:
     source = read_plugin(path)
     check_trusted(path, hashlib.sha256(source).hexdigest())
-    name = f"polytask_own_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    return load_module(path, source, name)
+    return _loaded(path, source)
+
+
+@cache
+def _loaded(path: Path, source: bytes) -> Any:
+    """Runs a file, once for each version of it."""
+    digest = hashlib.sha256(str(path).encode() + source).hexdigest()
+    return load_module(path, source, f"polytask_own_{path.stem}_{digest[:8]}")
 
 
 def _checked(function: Callable[..., Any], where: str) -> Callable[[Array, Array], Floats]:

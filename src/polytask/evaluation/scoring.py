@@ -21,6 +21,8 @@ from polytask.evaluation.metrics import (
     chosen_metric,
     integer_codes,
 )
+from polytask.kinds.base import Kind
+from polytask.kinds.table import KINDS
 from polytask.types import LabelSpace, MetricValue, TaskScore, UserError
 
 MOST_AUC_CLASSES = 20
@@ -97,6 +99,10 @@ class _Split:
     labels: LabelSpace
     seed: int
 
+    @property
+    def _kind(self) -> Kind:
+        return KINDS[self.labels.kind]
+
     def suits(self, metric: Metric, chosen: Metric) -> bool:
         if metric.columns is not None and self.data.probabilities is None:
             return False
@@ -135,7 +141,7 @@ class _Split:
         """Returns the interval of a metric that does not follow from the confusion matrix."""
         columns = self.columns(metric)
         if metric.own:
-            worst, best = self._extremes()
+            worst, best = self._kind.extremes(self.data.gold, self.data.predicted, self.labels)
             return intervals.by_bootstrap(_nan_if_undefined(metric), columns, worst, best, self.seed)
         if metric.row_values is not None:
             return self._row_ends(metric, metric.row_values(*columns))
@@ -159,8 +165,9 @@ class _Split:
         """Returns the interval of a mean over rows of values from 0 to 1."""
         if np.isin(values_N, (0.0, 1.0)).all():
             return intervals.of_share(int(values_N.sum()), len(values_N))
-        columns, other = (self.data.gold, self.data.predicted), self._extremes()[0]
-        return intervals.by_jackknife(metric.function, columns, intervals.LOG_ODDS, other, self.seed)
+        columns = self.data.gold, self.data.predicted
+        worst, _ = self._kind.extremes(*columns, self.labels)
+        return intervals.by_jackknife(metric.function, columns, intervals.LOG_ODDS, worst, self.seed)
 
     def _calibration_ends(self, value: float, bins: Array, gaps: Array) -> Ends:
         assert self.data.probabilities is not None
@@ -168,23 +175,6 @@ class _Split:
         right = np.bincount(bins, self.data.gold == self.data.probabilities.argmax(1), CALIBRATION_BINS)
         confidence = (right - sums) / np.maximum(counts, 1)
         return intervals.of_calibration(value, counts, right, confidence, self.seed)
-
-    def _extremes(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """Returns rows that could not be more wrong, and rows that are right."""
-        gold = self.data.gold
-        if self.labels.kind == "score":
-            ends = np.array([gold.min(), gold.max()], np.float64)
-            if ends[0] == ends[1]:
-                ends = np.array([self.labels.low, self.labels.high])
-            return (ends, ends[::-1]), (ends, ends)
-        if self.labels.kind == "multilabel":
-            return (gold, 1 - gold), (gold, gold)
-        if self.labels.kind == "match":
-            return (gold, np.full_like(gold, len(gold))), (gold, gold)
-        present = np.unique(np.concatenate([gold, self.data.predicted]))
-        if len(present) == 1:
-            present = np.array([present[0], (present[0] + 1) % max(2, len(self.labels.classes))])
-        return (present, np.roll(present, 1)), (present, present)
 
 
 def _nan_if_undefined(metric: Metric) -> Callable[[Array, Array], Any]:

@@ -19,19 +19,21 @@ from polytask.settings import TaskSpec
 from polytask.types import Label, LabelKind, LabelSpace
 
 Array = npt.NDArray[Any]
+Pair = tuple[Array, Array]
+"""True and predicted labels."""
 Meta = Mapping[str, Any]
 """What a reader says about its numbers (`LabelReader.meta`), as a store of tokens keeps it."""
 Form = Literal["kl", "cross_entropy"]
 
 
 class ClassScores(NamedTuple):
-    """The scores and labels of N rows: of examples or, for tags of words, of words with a label."""
+    """The scores and labels of N rows: of examples, of words with a label, or of the classes of each example."""
 
     scores_NC: npt.NDArray[np.float64]
     """Their softmax is the probability of each class or option; those of no and yes are 0 and the logit."""
     gold_N: npt.NDArray[np.int64]
     example_N: npt.NDArray[np.int64]
-    """The example of each row: the text of each word."""
+    """The example of each row: the text of each word or class."""
 
 
 class LabelReader(ABC):
@@ -87,10 +89,11 @@ class Kind(ABC):
     """Whether the rows of its files have labels."""
     has_predictions: ClassVar[bool] = True
     """Whether it has predictions, which can be written, scored and compared."""
+    is_calibrated: ClassVar[bool] = False
+    """Whether it has probabilities that a temperature calibrates (`class_scores`)."""
     has_confidence: ClassVar[bool] = False
     """Whether a prediction is one class with a probability (for tags, one for each word), and the probabilities of all
-    classes sum to 1: a temperature then calibrates them, and the model may abstain. (`settings.ABSTAINING` has the same
-    kinds, but needs no torch.)"""
+    classes sum to 1: the model may then abstain. (`settings.ABSTAINING` has the same kinds, but needs no torch.)"""
     compared_field: ClassVar[str] = "prediction"
     """What metrics compare with the labels: a field of a file of predictions."""
     stored_type: ClassVar[Literal["int", "float"]] = "int"
@@ -204,7 +207,7 @@ class Kind(ABC):
         return None
 
     def class_scores(self, outputs: Tensor, targets: Array) -> ClassScores:
-        """Returns the scores and labels of all rows, for kinds that have a confidence."""
+        """Returns the scores and labels of all rows, for kinds that are calibrated."""
         numbers_N = targets.astype(np.int64)
         return ClassScores(outputs.double().numpy(), numbers_N, np.arange(len(numbers_N)))
 
@@ -219,6 +222,16 @@ class Kind(ABC):
     def compared(self, gold: Array, predicted: Array, labels: LabelSpace) -> tuple[Array, Array]:
         """Converts true and predicted targets to what metrics take."""
         return self.for_metrics(gold, labels), self.for_metrics(predicted, labels)
+
+    def extremes(self, gold: Array, predicted: Array, labels: LabelSpace) -> tuple[Pair, Pair]:
+        """Returns the true and the predicted labels of rows that could not be more wrong, and of rows that are right.
+
+        All are what metrics take, as `gold` and `predicted` are.
+        """
+        present = np.unique(np.concatenate([gold, predicted]))
+        if len(present) == 1:
+            present = np.array([present[0], (present[0] + 1) % max(2, len(labels.classes))])
+        return (present, np.roll(present, 1)), (present, present)
 
     def compared_values(
         self, gold: Sequence[Any], predicted: Sequence[Any], classes: Sequence[str]

@@ -26,7 +26,7 @@ class Choice(Kind):
     """
 
     name = "choice"
-    has_confidence = True
+    has_confidence = is_calibrated = True
 
     # --- labels in files ----------------------------------------------------------------------------------------------
     def reader(self, spec: TaskSpec, known: LabelSpace | None = None, values: Iterable[object] = ()) -> LabelReader:

@@ -25,7 +25,7 @@ class Classes(Kind):
     """One class per row. A stored label is a class's number, in order of appearance or in the recipe's order."""
 
     name = "classes"
-    has_confidence = True
+    has_confidence = is_calibrated = True
 
     def reader(self, spec: TaskSpec, known: LabelSpace | None = None, values: Iterable[object] = ()) -> LabelReader:
         return _Reader(ClassNumbers(spec, known))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polytask.kinds.base import Array, Form, Kind, LabelReader, Meta
+from polytask.kinds.base import Array, Form, Kind, LabelReader, Meta, Pair
 from polytask.settings import TaskSpec
 from polytask.types import Label, LabelSpace
 
@@ -76,6 +76,9 @@ class Match(Kind):
         """Returns ones, and the rank of each row: see `ranks_of_pairs`."""
         ranks_N = ranks_of_pairs(gold, predicted)
         return np.ones_like(ranks_N), ranks_N
+
+    def extremes(self, gold: Array, predicted: Array, labels: LabelSpace) -> tuple[Pair, Pair]:
+        return (gold, np.full_like(gold, len(gold))), (gold, gold)
 
     def compared_values(
         self, gold: Sequence[Any], predicted: Sequence[Any], classes: Sequence[str]

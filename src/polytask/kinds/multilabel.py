@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polytask.kinds.base import Array, Form, Kind, LabelReader, Meta
+from polytask.kinds.base import Array, ClassScores, Form, Kind, LabelReader, Meta, Pair
 from polytask.kinds.names import (
     SEPARATORS,
     ClassNumbers,
@@ -38,6 +38,7 @@ class MultiLabel(Kind):
     """
 
     name = "multilabel"
+    is_calibrated = True
 
     # --- labels in files ----------------------------------------------------------------------------------------------
     def reader(self, spec: TaskSpec, known: LabelSpace | None = None, values: Iterable[object] = ()) -> LabelReader:
@@ -120,6 +121,16 @@ class MultiLabel(Kind):
     def probabilities(self, outputs: Tensor, labels: LabelSpace) -> Array:
         return outputs.detach().cpu().to(torch.float64).sigmoid().numpy()
 
+    def class_scores(self, outputs: Tensor, targets: Array) -> ClassScores:
+        """Returns a row for each class of each example, with the scores of no (0) and yes (the logit)."""
+        logits_M = outputs.double().numpy().reshape(-1)
+        example_M = np.arange(len(targets)).repeat(targets.shape[1])
+        scores_M2 = np.stack([np.zeros_like(logits_M), logits_M], 1)
+        return ClassScores(scores_M2, targets.reshape(-1).astype(np.int64), example_M)
+
+    def extremes(self, gold: Array, predicted: Array, labels: LabelSpace) -> tuple[Pair, Pair]:
+        return (gold, 1 - gold), (gold, gold)
+
     def vote(self, near_NK: Array, weights_NK: Array, labels: LabelSpace) -> tuple[Array, Array | None]:
         """Returns the classes with at least half the weight, and each class's share of the weight."""
         shares_NC = (weights_NK[:, :, None] * near_NK).sum(1) / weights_NK.sum(1)[:, None]
@@ -131,6 +142,13 @@ class MultiLabel(Kind):
             return labels
         columns = zip(self.probabilities(outputs, labels).T, targets.T > 0, strict=True)
         return replace(labels, thresholds=tuple(best_threshold(p_N, true_N) for p_N, true_N in columns))
+
+
+def calibrated_thresholds(thresholds: Sequence[float], temperature: float) -> tuple[float, ...]:
+    """Returns the thresholds of calibrated probabilities that choose the same classes: sigmoid(logit(t) / T)."""
+    if temperature == 1:
+        return tuple(thresholds)
+    return tuple(t if t in (0, 1) else 1 / (1 + (1 / t - 1) ** (1 / temperature)) for t in thresholds)
 
 
 def best_threshold(p_N: Array, true_N: Array) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from polytask.kinds.base import Array, Form, Kind, LabelReader, Meta
+from polytask.kinds.base import Array, Form, Kind, LabelReader, Meta, Pair
 from polytask.kinds.names import LabelProblem, plain_value
 from polytask.settings import TaskSpec
 from polytask.types import Label, LabelSpace, UserError
@@ -74,6 +74,12 @@ class Score(Kind):
     def for_metrics(self, targets: Array, labels: LabelSpace) -> Array:
         scores: Array = labels.unscaled(targets.astype(np.float64))
         return scores
+
+    def extremes(self, gold: Array, predicted: Array, labels: LabelSpace) -> tuple[Pair, Pair]:
+        ends = np.array([gold.min(), gold.max()], np.float64)
+        if ends[0] == ends[1]:
+            ends = np.array([labels.low, labels.high])
+        return (ends, ends[::-1]), (ends, ends)
 
     def vote(self, near_NK: Array, weights_NK: Array, labels: LabelSpace) -> tuple[Array, Array | None]:
         return (weights_NK * near_NK).sum(1) / weights_NK.sum(1), None

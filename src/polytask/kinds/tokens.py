@@ -43,7 +43,7 @@ class Tokens(Kind):
 
     name = "tokens"
     per_word = True
-    has_confidence = True
+    has_confidence = is_calibrated = True
 
     # --- labels in files ----------------------------------------------------------------------------------------------
     def reader(self, spec: TaskSpec, known: LabelSpace | None = None, values: Iterable[object] = ()) -> LabelReader:

@@ -18,7 +18,7 @@ class YesNo(Kind):
     """Two fixed classes, no and yes. A stored label and a target are 0 or 1."""
 
     name = "yes_no"
-    has_confidence = True
+    has_confidence = is_calibrated = True
 
     def reader(self, spec: TaskSpec, known: LabelSpace | None = None, values: Iterable[object] = ()) -> LabelReader:
         return _Reader()

@@ -55,6 +55,11 @@ def class_weights_tensor(weights: ClassWeights, labels: LabelSpace, counts: tupl
 
     C is the number of classes that have training examples. A class without examples gets 1, the mean weight.
     """
+    if labels.kind == "choice" and weights is not None:
+        raise UserError(
+            f"recipe: loss.class_weights: must be left out for kind choice, whose options are no classes; found "
+            f"{weights if isinstance(weights, str) else list(weights)}"
+        )
     if weights == "balanced":
         share = sum(counts) / max(1, sum(count > 0 for count in counts))
         return torch.tensor([share / count if count else 1.0 for count in counts])

@@ -25,10 +25,11 @@ class CrossEntropy(Loss):
     multilabel: the mean over classes of `-w_c q_c log p_c - (1 - q_c) log(1 - p_c)` with yes_no's smoothing: a class's
     weight is that of the rows that have it (torch's `pos_weight`), and balanced counts labels instead of rows.
 
-    tokens: that of classes, where every word is an example with its tag as the class.
+    tokens: that of classes, where every word is an example with its tag as the class. choice: that of classes, where C
+    is the number of options of the row; there are no class weights.
     """
 
-    kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "multilabel", "tokens")
+    kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "multilabel", "tokens", "choice")
 
     def __init__(
         self, labels: LabelSpace, counts: tuple[int, ...], *, smoothing: Rate = 0.0, class_weights: ClassWeights = None
@@ -49,6 +50,8 @@ class CrossEntropy(Loss):
             return over_words(self._class_terms, outputs, labels)
         if self.labels.kind == "classes":
             return self._class_terms(outputs, labels)
+        if self.labels.kind == "choice":
+            return self._option_terms(outputs, labels)
         if self.labels.kind == "multilabel":
             targets_BC = labels.to(outputs) * (1 - self.smoothing) + self.smoothing / 2
             losses_B = F.binary_cross_entropy_with_logits(
@@ -63,6 +66,15 @@ class CrossEntropy(Loss):
     def _weights(self, outputs: Tensor) -> Tensor:
         self.weights_C = self.weights_C.to(outputs)  # copies only in the first call
         return self.weights_C
+
+    def _option_terms(self, outputs_BM: Tensor, labels_B2: Tensor) -> tuple[Tensor, Tensor]:
+        """The terms of options: labels are the index of the right one, and the number of options."""
+        log_p_BM, counts_B = outputs_BM.log_softmax(-1), labels_B2[:, 1]
+        missing_BM = torch.arange(outputs_BM.shape[1], device=counts_B.device) >= counts_B[:, None]
+        uniform_B = log_p_BM.masked_fill(missing_BM, 0).sum(-1) / counts_B
+        given_B = log_p_BM.gather(-1, labels_B2[:, :1]).squeeze(-1)
+        losses_B = -((1 - self.smoothing) * given_B + self.smoothing * uniform_B)
+        return losses_B, torch.ones_like(losses_B)
 
     def _class_terms(self, outputs_BC: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
         weights_B = self._weights(outputs_BC)[labels_B]

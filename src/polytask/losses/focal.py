@@ -17,13 +17,14 @@ class Focal(Loss):
     `gamma` 0 is cross-entropy. `class_weights` (the paper's alpha): one number per class, in the task's order (no, yes
     for yes_no), or balanced, `N / (C n_c)` computed from the training rows. multilabel: the mean over classes, where a
     class's weight is that of the rows that have it. tokens: that of classes, where every word is an example.
+    choice: that of classes, without class weights.
 
     Paper: Lin et al., "Focal Loss for Dense Object Detection", 2017.
     Difference: the mean over examples, weighted by class; the paper divides the sum by the number of objects in an
     image.
     """
 
-    kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "multilabel", "tokens")
+    kinds: ClassVar[tuple[LabelKind, ...]] = ("classes", "yes_no", "multilabel", "tokens", "choice")
 
     def __init__(
         self,
@@ -47,6 +48,9 @@ class Focal(Loss):
             return over_words(self._class_terms, outputs, labels)
         if self.labels.kind == "classes":
             return self._class_terms(outputs, labels)
+        if self.labels.kind == "choice":
+            losses_B = self._focal(outputs.log_softmax(-1).gather(-1, labels[:, :1]).squeeze(-1))
+            return losses_B, torch.ones_like(losses_B)
         losses_B = self._focal(F.logsigmoid(outputs * (2 * labels - 1)))
         if self.labels.kind == "multilabel":
             weights_BC = 1 + labels * (self.weights_C - 1)

@@ -195,9 +195,8 @@ def _check_options(task: TaskSpec, where: str) -> None:
         )
     if len(task.text) > 1:
         raise UserError(f"{where}.text: must be one column for kind choice, found {list(task.text)}")
-    for name in ("tags", "loss"):
-        if (value := getattr(task, name)) not in (None, ()):
-            raise UserError(f"{where}.{name}: must be left out for kind choice, found {_shown(value)}")
+    if task.tags:
+        raise UserError(f"{where}.tags: must be left out for kind choice, found {_shown(task.tags)}")
 
 
 def _check_words(task: TaskSpec, where: str) -> None:

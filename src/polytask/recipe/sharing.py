@@ -12,7 +12,6 @@ OTHER_KINDS = {
     "text": "which has no labels",
     "match": "which has no labels",
     "tokens": "whose words have labels, and which encodes windows of texts",
-    "choice": "which reads the text with each of its options",
 }
 """The kinds that have no use for blank labels and shared rows."""
 
@@ -29,6 +28,11 @@ def groups_of(tasks: Mapping[str, TaskSpec]) -> dict[str, list[TaskSpec]]:
 def check_shared_rows(recipe: Recipe, where: str) -> None:
     """Raises a UserError if tasks that share rows name different ones, or cannot share them."""
     for name, spec in recipe.tasks.items():
+        if spec.share_rows is not None and spec.has_options:
+            raise UserError(
+                f"{where}: tasks.{name}.share_rows: must be left out for kind choice, which reads the text with each "
+                "of its options; `blank_labels: skip` leaves out rows without a label"
+            )
         if spec.skips_blanks and spec.kind in OTHER_KINDS:
             field, why = "blank_labels" if spec.share_rows is None else "share_rows", OTHER_KINDS[spec.kind]
             raise UserError(f"{where}: tasks.{name}.{field}: must be left out for kind {spec.kind}, {why}")

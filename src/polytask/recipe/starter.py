@@ -1,7 +1,7 @@
 """Writes a first recipe for the user's own files, with the reasons for what was guessed as comments."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import yaml
 from polytask.recipe.records import check_task_name
 from polytask.settings import TaskSpec
 from polytask.tasks.guess import Guess, guess_task
+from polytask.tasks.guess_shared import with_shared_rows
 from polytask.tasks.splitting import Parts, plan_split, write_parts
 from polytask.types import KINDS_WITHOUT_LABEL, UserError, unknown
 
@@ -53,12 +54,30 @@ def start_recipe(
 
     Dev files, label columns and text columns that are not given are guessed. A task without a dev file gets one: a
     fifth of its rows, in new files next to the recipe. Several tasks can use the same file; each gets its own label
-    column. A field that cannot be guessed is left blank.
+    column, and they share rows if some of their labels are empty. A field that cannot be guessed is left blank.
     """
     devs, labels, texts = devs or {}, labels or {}, texts or {}
     _check_names(trains, {"--dev": devs, "--label": labels, "--text": texts})
+    guesses = with_shared_rows(_guess_tasks(trains, devs, labels, texts))
+    splits = _plan_splits(guesses.values(), target.parent)
     reasons: dict[str, list[str]] = {}
-    tasks, splits, blanks, label_columns = [], [], [], dict(labels)
+    tasks, blanks = [], []
+    for name, guess in guesses.items():
+        spec, reasons[name] = _with_dev(guess, splits.get(_rows_name(guess.spec)))
+        tasks.append(_task_text(spec, reasons[name], target.parent, guess.columns))
+        blanks += [f"tasks.{name}.{field}" for field in _blanks(spec)]
+    for split in splits.values():  # only after all tasks' files have been read without an error
+        write_parts(split)
+    return Starter(_recipe_text(target, tasks), reasons, tuple(blanks))
+
+
+def _guess_tasks(
+    trains: Mapping[str, str],
+    devs: Mapping[str, str],
+    labels: Mapping[str, str],
+    texts: Mapping[str, Sequence[str]],
+) -> dict[str, Guess]:
+    guesses, label_columns = {}, dict(labels)
     for name, train in trains.items():
         others = [other for other in trains if other != name and _same_file(trains[other], train)]
         taken = [label_columns[other] for other in others if other in label_columns]
@@ -67,13 +86,8 @@ def start_recipe(
         )
         if isinstance(guess.spec.label, str):
             label_columns[name] = guess.spec.label
-        spec, reasons[name], split = _with_dev(guess, target.parent)
-        tasks.append(_task_text(spec, reasons[name], target.parent, guess.columns))
-        blanks += [f"tasks.{name}.{field}" for field in _blanks(spec)]
-        splits += [split] if split else []
-    for split in splits:  # only after all tasks' files have been read without an error
-        write_parts(split)
-    return Starter(_recipe_text(target, tasks), reasons, tuple(blanks))
+        guesses[name] = guess
+    return guesses
 
 
 def _recipe_text(target: Path, tasks: Sequence[str]) -> str:
@@ -103,20 +117,35 @@ def _same_file(one: str, other: str) -> bool:
     return os.path.abspath(one) == os.path.abspath(other)
 
 
-def _with_dev(guess: Guess, folder: Path) -> tuple[TaskSpec, list[str], Parts | None]:
-    """The task with a dev file; if it has none, also the split of its file into train and dev."""
+def _rows_name(spec: TaskSpec) -> str:
+    """The name of the rows that a task reads: that of the task, or of the group that shares them."""
+    return spec.share_rows or spec.name
+
+
+def _plan_splits(guesses: Iterable[Guess], folder: Path) -> dict[str, Parts]:
+    """Plans the split into train and dev of each file without a dev file, by the name of its rows."""
+    groups: dict[str, list[TaskSpec]] = {}
+    for guess in guesses:
+        if not guess.has_dev and guess.spec.text:
+            groups.setdefault(_rows_name(guess.spec), []).append(guess.spec)
+    return {
+        name: plan_split(replace(specs[0], name=name), folder / "data", sharing=specs) for name, specs in groups.items()
+    }
+
+
+def _with_dev(guess: Guess, parts: Parts | None) -> tuple[TaskSpec, list[str]]:
+    """The task with a dev file, which may be one that is split off."""
     if guess.has_dev:
-        return guess.spec, guess.reasons, None
-    if not guess.spec.text:
+        return guess.spec, guess.reasons
+    if parts is None:
         reason = "dev: not split off, because the text column is unknown; pass --text, or fill in both fields"
-        return guess.spec, [*guess.reasons[:-1], reason], None
-    parts = plan_split(guess.spec, folder / "data")
+        return guess.spec, [*guess.reasons[:-1], reason]
     unit = "text" if parts.kept_together == "texts" else "pair"
     reason = f"dev: a fifth of the rows, chosen by hash so that no {unit} is in both"
     dropped = [f"{parts.dropped:,} rows could not be read and are in neither file"] if parts.dropped else []
     # The new files are UTF-8 with commas, whatever the original file was.
     spec = replace(guess.spec, train=str(parts.train), dev=str(parts.dev), encoding=None, delimiter=None)
-    return spec, [*guess.reasons[:-1], reason, *dropped], parts
+    return spec, [*guess.reasons[:-1], reason, *dropped]
 
 
 def _blanks(spec: TaskSpec) -> list[str]:
@@ -129,10 +158,16 @@ def _task_text(spec: TaskSpec, reasons: list[str], folder: Path, columns: Sequen
         "kind": spec.kind,
         **({"range": [int(edge) if edge == int(edge) else edge for edge in spec.range]} if spec.range else {}),
         "text": list(spec.text) if len(spec.text) > 1 else "".join(spec.text) or None,
+        **({} if spec.options is None else {"options": _plain(spec.options)}),
         **({} if spec.kind in KINDS_WITHOUT_LABEL else {"label": spec.label}),
         "train": _relative(folder, spec.train) if spec.train else None,
         "dev": _relative(folder, spec.dev) if spec.dev else None,
-        **{field: value for field in ("separator", "encoding", "delimiter") if (value := getattr(spec, field))},
+        **{
+            field: value
+            for field in ("separator", "encoding", "delimiter", "share_rows")
+            if (value := getattr(spec, field))
+        },
+        **({} if spec.blank_labels == "stop" else {"blank_labels": spec.blank_labels}),
     }
     comments = "".join(f"  # {_one_line(reason)}\n" for reason in reasons)
     body = yaml.safe_dump({spec.name: content}, sort_keys=False, allow_unicode=True, width=1000)
@@ -141,6 +176,11 @@ def _task_text(spec: TaskSpec, reasons: list[str], folder: Path, columns: Sequen
         comment = _one_line(f"# FILL IN: {FILL_IN[field]}{known}")
         body = body.replace(f"\n  {field}: null\n", f"\n  {field}:  {comment}\n")
     return comments + "".join(f"  {line}\n" for line in body.splitlines())
+
+
+def _plain(columns: str | Sequence[str]) -> str | list[str]:
+    """A column, or several as a list, which YAML writes without a tag."""
+    return columns if isinstance(columns, str) else list(columns)
 
 
 def _list_columns(columns: Sequence[str]) -> str:

@@ -22,6 +22,8 @@ from polytask.text.controls import visible
 from polytask.types import UserError
 
 Json = dict[str, Any]
+COUNTED = {"tokens": " words", "multilabel": ", each class of a row"}
+"""What the number of dev rows counts, by kind."""
 
 
 @dataclass(frozen=True)
@@ -198,15 +200,16 @@ def _probabilities(run: RunRecord) -> list[Json]:
             if half is not None
         }
         drawn = [plots.reliability_plot(f"reliability-{at}", f"{task}: reliability on dev", curves)]
-        points, chosen = [(x, y) for x, y, _ in found["coverage"]["curve"]], found["coverage"]["chosen"]
+        coverage = found["coverage"] or {"curve": [], "chosen": None}
+        points, chosen = [(x, y) for x, y, _ in coverage["curve"]], coverage["chosen"]
         marked = None
         if chosen is not None and chosen["accuracy"] is not None:
             marked = chosen["coverage"], chosen["accuracy"]
         label = "" if chosen is None else f"abstain_below: {chosen['threshold']:g}"
         if points:
             drawn.append(plots.coverage_plot(f"coverage-{at}", f"{task}: coverage and accuracy", points, marked, label))
-        per_word = run.summary["tasks"][task]["kind"] == "tokens"
-        shown.append({"task": task, "plots": drawn, "per_word": per_word, **found})
+        unit = COUNTED.get(run.summary["tasks"][task]["kind"], "")
+        shown.append({"task": task, "plots": drawn, "unit": unit, **found})
     return shown
 
 

@@ -34,19 +34,27 @@ WIDE = 24
 HEAD, HEADS_PER_ROW = 84.0, 6
 
 
-def text_page(name: str, task: str, texts: Sequence[str], maps: Sequence[TextMaps]) -> str:
-    """The page as HTML."""
-    page = _template().render(
-        name=name, task=task, texts=texts, sequences=[_sequence(one, f"s{at}") for at, one in enumerate(maps, 1)]
-    )
-    return visible(page)
+def text_page(name: str, task: str, texts: Sequence[str], maps: Sequence[TextMaps], options: Sequence[str] = ()) -> str:
+    """The page as HTML. With options, each is a sequence of its own, together with the text."""
+    titled = zip(_titles(len(texts), maps, options), maps, strict=True)
+    sequences = [{"title": title, **_sequence(one, f"s{at}")} for at, (title, one) in enumerate(titled, 1)]
+    return visible(_template().render(name=name, task=task, texts=texts, options=options, sequences=sequences))
+
+
+def _titles(num_texts: int, maps: Sequence[TextMaps], options: Sequence[str]) -> list[str]:
+    """The heading of each sequence."""
+    if options:
+        return [f"Option {number}: {shorten(option, 80)}" for number, option in enumerate(options, 1)]
+    if len(maps) == 1:
+        return [f"{len(maps[0].tokens)} tokens"]
+    separate = [f"Text {number}" for number in range(1, num_texts + 1)]
+    return separate if len(maps) == num_texts else ["All texts", *separate]
 
 
 def _sequence(maps: TextMaps, name: str) -> dict[str, object]:
     layers = range(len(maps.attention))
     means = maps.attention.mean(1)
     return {
-        "tokens": len(maps.tokens),
         "wide": len(maps.tokens) > WIDE,
         "activations": activations_map(f"{name}-activations", maps.activations, maps.tokens),
         "means": [

@@ -39,7 +39,7 @@ from polytask.settings import AddSettings
 from polytask.tasks.task import Task, read_tasks, with_tags
 from polytask.training.groups import freeze
 from polytask.training.loop import Session
-from polytask.types import LabelSpace, UserError
+from polytask.types import LabelSpace, UserError, errors_in
 
 
 def add_task(
@@ -75,7 +75,8 @@ def start_adding(
     old = read_old_run(Path(run), trust_plugins)
     whole = join_recipes(old, recipe, settings, trust_plugins)
     target = RunFolder(Path(folder) if folder is not None else Path("runs") / whole.name)
-    return start_joined(old, whole, target, FolderLock(target.path), resume, allow_change, keep_checkpoints)
+    with errors_in(recipe if isinstance(recipe, str | Path) else None):
+        return start_joined(old, whole, target, FolderLock(target.path), resume, allow_change, keep_checkpoints)
 
 
 def add_class(

@@ -50,7 +50,7 @@ from polytask.text.tagging import (
 from polytask.text.texts import Texts
 from polytask.text.tokenizer import TextTokenizer
 from polytask.text.words import WordText, encode_words
-from polytask.types import Label, LabelSpace, Prediction, UserError
+from polytask.types import Label, LabelSpace, Prediction, UserError, errors_in
 
 """The numbers of texts that most kinds can have."""
 SPARE = 2**20
@@ -264,10 +264,8 @@ def _load_model(
     header = read_header(path, AGAIN)
     # tasks.json may describe an adapter of any size; it is not built larger than the file has numbers for.
     held = sum(math.prod(entry.shape) for entry in header.values())
-    try:
+    with errors_in(tasks):
         model = make_model(specs, labels, adapter, lambda: load_encoder(folder), most=2 * held + SPARE, tags=tags)
-    except UserError as error:
-        raise UserError(str(error).replace("recipe:", f"{tasks}:", 1)) from None
     _check_parts(path, header, model)
     parts = load_file(path)
     for name, tensor in parts.items():

@@ -18,13 +18,16 @@ def calibrate_tasks(prepared: Prepared, scores: Mapping[str, SplitScores]) -> di
     calibrated = {}
     for name in prepared.evaluated:
         task = prepared.tasks[name]
-        if not KINDS[task.labels.kind].has_confidence or not task.spec.trained:
+        if not KINDS[task.labels.kind].is_calibrated or not task.spec.trained:
             continue
         outputs, gold = scores["dev"].outputs[name], task.splits["dev"].labels
         if not outputs.isfinite().all():  # the run diverged
             continue
-        threshold = prepared.recipe.tasks[name].abstain_below
-        found = calibrate(outputs, gold, task.labels, name, threshold, prepared.recipe.train.calibrate)
+        spec, fit = prepared.recipe.tasks[name], prepared.recipe.train.calibrate
+        keeps = spec.thresholds in ("tuned", 0.5)  # others are meant for the probabilities as they are
+        found = calibrate(outputs, gold, task.labels, name, spec.abstain_below, fit and keeps)
+        if fit and not keeps:
+            found["problem"] = "the recipe sets `thresholds`"
         if "test" in scores and name in scores["test"].outputs and found["after"] is not None:
             test = scores["test"].outputs[name], task.splits["test"].labels
             found["test"] = before_and_after(*test, task.labels, found["temperature"])

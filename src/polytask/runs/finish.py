@@ -21,7 +21,7 @@ from polytask.runs.bundle import Bundle, load_bundle, save_bundle
 from polytask.runs.calibrate import calibrate_tasks
 from polytask.runs.folder import RunFolder
 from polytask.runs.phases import Phases
-from polytask.runs.prepare import Prepared, describe_task
+from polytask.runs.prepare import Prepared, describe_task, shown_thresholds
 from polytask.runs.report import write_card, write_report
 from polytask.runs.resume import read_environment
 from polytask.runs.score import DevScorer, SplitScores, choose_on_dev, predict_split, score_split
@@ -203,7 +203,7 @@ def threshold_remarks(prepared: Prepared) -> list[str]:
     """Returns a sentence for each task whose thresholds were chosen on dev in this run."""
     sentences = []
     for name in prepared.drawn:
-        thresholds = prepared.model.head(name).labels.thresholds
+        thresholds = shown_thresholds(prepared, name)
         if thresholds and prepared.recipe.tasks[name].thresholds == "tuned":
             sentences.append(
                 f"{name}: the threshold of each class was chosen on dev ({min(thresholds):.2f} to {max(thresholds):.2f}"

@@ -14,8 +14,9 @@ from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import remembered_sha256
 from polytask.disk.kept import kept
 from polytask.evaluation.metrics import chosen_metric
-from polytask.evaluation.own_metrics import own_metrics, primary_of, trust_functions
+from polytask.evaluation.own_metrics import function_versions, own_metrics, primary_of, trust_functions
 from polytask.evaluation.packed_splits import PackedSplits
+from polytask.kinds.multilabel import calibrated_thresholds
 from polytask.methods import KIND, find_method
 from polytask.model import MultiTaskModel
 from polytask.plugins.files import Plugin, method_versions, use_plugins
@@ -206,9 +207,10 @@ def use_code(recipe: Recipe, trust: bool = False) -> tuple[Plugin, ...]:
 
 
 def methods_origin(prepared: Prepared) -> dict[str, dict[str, str]]:
-    """The versions of the methods that are not part of polytask, for environment.json; empty if there are none."""
+    """The versions of the methods and metric functions that are not part of polytask, for environment.json; empty if
+    there are none."""
     named = strings_in(recipe_to_mapping(prepared.recipe))
-    versions = method_versions(prepared.plugins, named)
+    versions = method_versions(prepared.plugins, named) | function_versions(prepared.recipe.tasks.values())
     return {"methods": versions} if versions else {}
 
 
@@ -268,6 +270,12 @@ def describe_task(task: Task, prepared: Prepared) -> TaskSummary:
         label=spec.label,
         metric=primary_of(spec, labels).name,
         trained=spec.trained,
-        thresholds=prepared.model.head(spec.name).labels.thresholds,
+        thresholds=shown_thresholds(prepared, spec.name),
         data={name: describe_split(split, labels, prepared.packer, form) for name, split in task.splits.items()},
     )
+
+
+def shown_thresholds(prepared: Prepared, task: str) -> tuple[float, ...]:
+    """The thresholds of a task with several classes per row, for its probabilities after calibration."""
+    thresholds = prepared.model.head(task).labels.thresholds
+    return calibrated_thresholds(thresholds, prepared.temperatures.get(task, 1.0))

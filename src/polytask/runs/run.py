@@ -23,7 +23,7 @@ from polytask.runs.start import Start, open_run
 from polytask.runs.summary import Summary
 from polytask.runs.teachers import load_teachers, teacher_origin
 from polytask.training.loop import Session
-from polytask.types import EvalReport, StepReport
+from polytask.types import EvalReport, StepReport, errors_in
 
 
 def train(
@@ -41,7 +41,9 @@ def train(
     which are Python programs, may run.
     """
     options = resume, allow_change, keep_checkpoints, trust_plugins
-    return start_training(as_recipe(recipe, settings), run, *options).complete()
+    with errors_in(recipe if isinstance(recipe, str | Path) else None):
+        running = start_training(as_recipe(recipe, settings), run, *options)
+    return running.complete()
 
 
 def as_recipe(recipe: Recipe | str | Path | Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:
@@ -66,10 +68,11 @@ def start_training(
     unless `allow_change` is given. When a run has finished its checkpoints are removed, unless `keep_checkpoints` is
     given. `trust_plugins` remembers that the recipe's plug-ins, which are Python programs, may run.
     """
-    recipe = as_recipe(recipe)
-    use_code(recipe, trust_plugins)
-    folder = RunFolder(Path(run) if run is not None else Path("runs") / recipe.name)
-    return start_run(recipe, folder, FolderLock(folder.path), resume, allow_change, keep_checkpoints)
+    with errors_in(recipe if isinstance(recipe, str | Path) else None):
+        recipe = as_recipe(recipe)
+        use_code(recipe, trust_plugins)
+        folder = RunFolder(Path(run) if run is not None else Path("runs") / recipe.name)
+        return start_run(recipe, folder, FolderLock(folder.path), resume, allow_change, keep_checkpoints)
 
 
 def start_run(

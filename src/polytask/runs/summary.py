@@ -57,7 +57,7 @@ class TaskSummary:
     trained: bool = True
     """Whether it was trained, or only scored (`trained: false`)."""
     thresholds: tuple[float, ...] = ()
-    """For kind multilabel: the probability from which each class is predicted; empty: 0.5 for all."""
+    """For kind multilabel: the calibrated probability from which each class is predicted; empty: 0.5 for all."""
     own_kind: str | None = None
     """The kind of a plug-in, whose labels have the form of `kind`."""
 
@@ -102,7 +102,8 @@ class Summary:
     baselines: Mapping[str, Json]
     """By task: the score of the best constant answer."""
     calibration: Mapping[str, Json] = field(default_factory=dict)
-    """By task with classes: its temperature, log loss and calibration error before and after, and the coverage."""
+    """By task with classes: its temperature, log loss and calibration error before and after, and the coverage,
+    which is None for kind multilabel."""
     training_rows: Mapping[str, Json] = field(default_factory=dict)
     """By task: the scores of the saved weights on some training rows (`train.evaluate_train`)."""
     format: int = FORMAT

@@ -62,7 +62,8 @@ class TaskEntry:
     standardized_by: tuple[float, float] | None = None
     """Mean and standard deviation of the training scores; None for other kinds, and in models of earlier versions."""
     thresholds: tuple[float, ...] = ()
-    """For kind multilabel, the probability from which each class is predicted; empty: 0.5 for all."""
+    """For kind multilabel, the probability before calibration from which each class is predicted; empty: 0.5 for
+    all."""
     separator: str = ""
     """For kind multilabel, what separates the classes in a column of text."""
     scheme: TagScheme | None = None
@@ -116,11 +117,10 @@ class TaskEntry:
         self._check_columns(where)
         self._check_classes(where)
         self._check_thresholds(where)
-        if not KINDS[self.kind].has_confidence:
-            if self.temperature != 1:
-                raise UserError(f"{where}.temperature: must be 1 for kind {self.kind}, found {self.temperature}")
-            if self.abstain_below is not None:
-                raise UserError(f"{where}.abstain_below: kind {self.kind} has none, found {self.abstain_below}")
+        if self.temperature != 1 and not KINDS[self.kind].is_calibrated:
+            raise UserError(f"{where}.temperature: must be 1 for kind {self.kind}, found {self.temperature}")
+        if self.abstain_below is not None and not KINDS[self.kind].has_confidence:
+            raise UserError(f"{where}.abstain_below: kind {self.kind} has none, found {self.abstain_below}")
         self._check_scores(where)
 
     def _check_columns(self, where: str) -> None:

@@ -80,10 +80,11 @@ def explain_within(model: MixedPredictor, question: Question, limits: ServingLim
         raise Failure("too_many_tokens", f"{found}; shorten the text, or choose another method")
     # `few`: the model's own encoder in one thread, instead of the faster one that batches use on all cores.
     predictor = Predictor(model.predictor.bundle, few=True)
+    given = (texts[0], texts[1:]) if predictor.spec(question.task).has_options else (texts,)
     try:
         with threads(1):
             return predictor.explain(
-                texts, task=question.task, label=question.label, word=question.word, method=question.method
+                *given, task=question.task, label=question.label, word=question.word, method=question.method
             )
     except UserError as error:
         raise Failure("invalid_request", str(error)) from error

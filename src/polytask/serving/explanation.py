@@ -9,8 +9,8 @@ one word. Each word needs one more prediction.
 
 import html
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from polytask.types import Label, Prediction, UserError, unknown
@@ -33,7 +33,7 @@ class WordEffect:
 
     word: str
     text: int
-    """0: the first text; 1: the second text of a pair."""
+    """The index of its text in `Explanation.texts`: 0 for the first text, 1 for the second text of a pair."""
     start: int
     """Index of the word's first character in its text."""
     end: int
@@ -49,8 +49,9 @@ class Explanation:
 
     prediction: Prediction
     label: Label
-    """The class whose probability is explained; for scores, the predicted score."""
+    """The class or option whose probability is explained; for scores, the predicted score."""
     texts: tuple[str, ...]
+    """For kind choice: the text, followed by its options."""
     words: tuple[WordEffect, ...]
     """In the order of the texts."""
     method: Method = "occlusion"
@@ -87,12 +88,28 @@ class Explanation:
 
 def explain(task: str, texts: tuple[str, ...], predict: Predict, label: str | None = None) -> Explanation:
     """Measures the effect of each word on the probability of a class, by default the predicted one, or on a score."""
-    places = [(i, match.span()) for i, text in enumerate(texts) for match in WORD.finditer(text)]
-    without = [
-        tuple(text if j != i else text[:start] + text[end:] for j, text in enumerate(texts))
-        for i, (start, end) in places
-    ]
+    places = _places(texts, range(len(texts)))
+    without = [_without(texts, place) for place in places]
     return _effects(task, texts, places, predict([texts, *without]), label)
+
+
+def explain_option(task: str, texts: tuple[str, ...], predict: Predict, label: str | None = None) -> Explanation:
+    """Measures the effect of each word of a text and of one of its options, by default the predicted one, on the
+    probability of that option.
+
+    `texts` has the text and its options, and the predictions name options by their indices.
+    """
+    _, *options = texts
+    (whole,) = predict([texts])
+    if label is not None and label not in options:
+        raise UserError(unknown("explain: label", label, options, "option"))
+    index = whole.index if label is None else options.index(label)
+    assert index is not None
+    places = _places(texts, (0, 1 + index))
+    # An option without any character would be a missing option, and " " is read as the unknown token.
+    without = [tuple(text or " " for text in _without(texts, place)) for place in places]
+    found = _effects(task, texts, places, [whole, *predict(without)], str(index))
+    return replace(found, prediction=whole.with_options(options), label=options[index])
 
 
 def explain_word(task: str, text: str, word: tuple[int, int], predict: PredictWord, label: str | None) -> Explanation:
@@ -121,6 +138,16 @@ def choose_word(word: str | int | None, words: Sequence[str], task: str) -> int:
     )
 
 
+def _places(texts: tuple[str, ...], indices: Iterable[int]) -> list[Place]:
+    """The words of the texts with these indices."""
+    return [(i, match.span()) for i in indices for match in WORD.finditer(texts[i])]
+
+
+def _without(texts: tuple[str, ...], place: Place) -> tuple[str, ...]:
+    i, (start, end) = place
+    return (*texts[:i], texts[i][:start] + texts[i][end:], *texts[i + 1 :])
+
+
 def _effects(
     task: str, texts: tuple[str, ...], places: Sequence[Place], predictions: Sequence[Prediction], label: str | None
 ) -> Explanation:
@@ -142,8 +169,8 @@ def explained_label(task: str, whole: Prediction, label: str | None) -> Label:
             raise UserError(f"explain: label: task {task} has scores instead of classes; leave label out")
         raise UserError(unknown("explain: label", label, whole.probabilities, "class"))
     chosen = whole.label if label is None else label
-    if isinstance(chosen, tuple) and whole.probabilities:  # several classes per row: the most probable one
-        chosen = max(whole.probabilities, key=whole.probabilities.__getitem__)
+    if isinstance(chosen, tuple) and whole.probabilities:  # several classes per row: the most probable predicted one
+        chosen = max(chosen or whole.probabilities, key=whole.probabilities.__getitem__)
     return chosen
 
 

@@ -25,7 +25,7 @@ from polytask.serving.examples import (
     option_examples,
     plain_texts,
 )
-from polytask.serving.explanation import Explanation, Method, choose_word, explain, explain_word
+from polytask.serving.explanation import Explanation, Method, choose_word, explain, explain_option, explain_word
 from polytask.serving.forward import Forward
 from polytask.serving.gradients import explain_by_gradients
 from polytask.settings import TaskSpec
@@ -294,7 +294,7 @@ class Predictor:
     def explain(
         self,
         text: str | Sequence[str],
-        text2: str | None = None,
+        text2: str | Sequence[str] | None = None,
         *,
         task: str,
         label: str | None = None,
@@ -308,16 +308,20 @@ class Predictor:
         prediction. `integrated_gradients` divides the probability or score among the words, in a time that depends
         little on their number: see serving/gradients.py.
 
-        A pair is given as two texts, or as a list; three or more texts as a list. For kind choice, which occlusion does
-        not support, the list is a text and its options.
+        A pair is given as two texts, or as a list; three or more texts as a list.
+        For kind choice, `text2` is the list of options; the words are those of the text and of the chosen option (or of
+        the option `label`).
 
         If the task has a tag for each word, the tag of `word` is explained: a word of the text, or its number from 0.
         """
         if method not in get_args(Method):
             raise UserError(unknown("explain: method", method, get_args(Method), "method"))
-        if self.spec(task).has_options and method == "occlusion":
-            raise UserError(f"explain: task {task} is of kind choice; choose method integrated_gradients")
-        texts = ((text,) if isinstance(text, str) else tuple(text)) + (() if text2 is None else (text2,))
+        has_options = self.spec(task).has_options
+        if has_options and (not isinstance(text, str) or isinstance(text2, str | None)):
+            found = f"found {text!r:.80} and {text2!r:.80}"
+            raise UserError(f"explain: kind choice takes a text and a list of options; {found}")
+        more = () if text2 is None else (text2,) if isinstance(text2, str) else tuple(text2)
+        texts = ((text,) if isinstance(text, str) else tuple(text)) + more
         self.check((task,), [texts])
         if not has_text(texts):
             raise UserError(f"explain: the text is empty: {texts!r:.80}")
@@ -326,8 +330,10 @@ class Predictor:
         if word is not None:
             raise UserError(f"explain: word: task {task} has one label for the text, not for each word; leave word out")
         if method == "occlusion":
-            return explain(task, texts, partial(self._predict_labels, task), label)
+            explain_label = explain_option if has_options else explain
+            return explain_label(task, texts, partial(self._predict_labels, task), label)
         (whole,) = self._predict_labels(task, [texts])
+        whole = whole.with_options(texts[1:]) if has_options else whole
         return explain_by_gradients(self.bundle, texts, self.forward.encode((task,), [texts])[0], whole, label)
 
     def _explain_word(
@@ -342,14 +348,12 @@ class Predictor:
         return explain_by_gradients(self.bundle, (text,), tokens, whole, label, index)
 
     def _predict_labels(self, task: str, examples: Sequence[tuple[str, ...]]) -> list[Prediction]:
-        """Predictions that have a label also where the model abstains."""
+        """Predictions that have a label also where the model abstains, and indices instead of options."""
         found: list[Prediction] = []
         for chunk in chunks(examples, num_characters):
             tokenized, lengths_NW = self.forward.encode((task,), chunk)
             outputs = self.forward.outputs((task,), tokenized)[task]
             found += self.bundle.predictions(task, outputs, lengths_NW, keep_labels=True)
-        if self.spec(task).has_options:
-            return [one.with_options(texts[1:]) for one, texts in zip(found, examples, strict=True)]
         return found
 
     def taking(self, texts: int) -> tuple[str, ...]:
@@ -360,7 +364,9 @@ class Predictor:
             if len(spec.text) == texts and not spec.has_options and self.bundle.model.head(name).kind.has_predictions
         )
         if not tasks:
-            raise UserError(f"predict: none of the tasks {', '.join(self.tasks)} takes {texts} text(s)")
+            specs = self.bundle.specs.items()
+            takes = (f"{name} {len(s.text)}{' and options (--option)' if s.has_options else ''}" for name, s in specs)
+            raise UserError(f"predict: found {texts} text(s), but the tasks take: {', '.join(takes)}")
         return tasks
 
     def spec(self, task: str) -> TaskSpec:

@@ -20,7 +20,7 @@ from polytask.runs.prepare import Prepared, methods_origin, prepare
 from polytask.runs.summary import read_summary
 from polytask.runs.teachers import teacher_origin
 from polytask.studies.study import Study
-from polytask.types import UserError
+from polytask.types import UserError, errors_in
 
 NOT_IN_A_RESULT = frozenset({"cli", "contracts", "evaluation.comparison", "export", "reports", "studies", "tuning"})
 """Packages that no run's weights, scores, predictions or costs depend on."""
@@ -62,7 +62,8 @@ def plan(study: Study, folder: Path) -> Plan:
     examples, rows, tokens = {}, {}, {}
     with keeping_values():  # most variants have the same encoder and data
         for variant, variant_recipe in study.recipes.items():
-            ready = prepare(variant_recipe)
+            with errors_in(f"variant {variant}"):
+                ready = prepare(variant_recipe)
             steps = ready.recipe.train.epochs * ready.steps_per_epoch
             dev = ready.splits("dev")
             examples[variant] = {task: len(split) for task, split in dev.items()}

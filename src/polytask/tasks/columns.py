@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from polytask.kinds.names import NUMBER, SEPARATORS, LabelProblem, class_name, is_list, split_names
+from polytask.kinds.names import NUMBER, SEPARATORS, LabelProblem, class_name, is_empty, is_list, split_names
 from polytask.tasks.dates import are_dates
 from polytask.tasks.sources.source import BrokenRow, Row, Source
 from polytask.types import UserError
@@ -45,6 +45,8 @@ class Column:
     name: str
     values: list[str]
     """The values that are not empty, as text."""
+    blanks: int = 0
+    """The number of empty values."""
 
     @cached_property
     def different(self) -> int:
@@ -140,6 +142,11 @@ class Column:
         return not never and self.mean_length <= 40
 
 
+def first_rows(names: Sequence[str]) -> int:
+    """Returns how many rows of a source with these columns are read to guess what it holds."""
+    return max(10, min(ROWS, CELLS // max(len(names), 1)))
+
+
 def columns_of(source: Source) -> list[Column]:
     """Returns the source's columns with the values of its first rows.
 
@@ -148,17 +155,17 @@ def columns_of(source: Source) -> list[Column]:
     """
     names = source.columns
     entries = source.rows(names, needed=())
-    first = islice(entries, max(10, min(ROWS, CELLS // max(len(names), 1))))
+    first = islice(entries, first_rows(names))
     rows = [row[1] for row in first if not isinstance(row, BrokenRow)]
     if not rows:
         raise UserError(f"{source.name}: none of the first {ROWS:,} rows is valid; expected rows below a header line")
     columns = [
-        Column(name, [text for value in values if (text := _as_text(value))])
+        Column(name, [text for value in values if (text := _as_text(value))], sum(map(is_empty, values)))
         for name, values in zip(names, zip(*rows, strict=True), strict=True)
     ]
     constant = {i: column.values[0] for i, column in enumerate(columns) if column.is_constant}
     for i, values in (_later_values(constant, entries) if constant else {}).items():
-        columns[i] = Column(names[i], columns[i].values + values)
+        columns[i] = Column(names[i], columns[i].values + values, columns[i].blanks)
     return columns
 
 

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from polytask.kinds.names import NO, NUMBER, YES, class_name, sorted_classes
 from polytask.settings import MOST_TEXTS, TaskSpec
 from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, first_pair, likeness, rank
+from polytask.tasks.guess_options import Options, guess_options
 from polytask.tasks.guess_words import guess_words
 from polytask.tasks.reading import detected_fields, open_for, open_source
 from polytask.tasks.siblings import find_dev
@@ -29,6 +31,8 @@ class Guess:
     """The reasons in plain words; the last one is about dev."""
     columns: tuple[str, ...]
     """The columns of the training file."""
+    has_blanks: bool = False
+    """Whether some rows have no label."""
 
     @property
     def has_dev(self) -> bool:
@@ -60,26 +64,50 @@ def guess_task(
     columns = columns_of(source)
     given_texts = _given_texts(source, columns, text) if text else []
     not_free = {*taken, *(column.name for column in given_texts), *_named_like(columns, others)}
-    free = [column for column in columns if column.name not in not_free]
-    chosen, label_reason = _given_label(source, columns, label) if label else _guess_label(name, free)
-    rest = [column for column in columns if column is not chosen]
+    options = guess_options(source, columns, name, label, not_free)
+    chosen: Column | None
+    if options is not None:
+        chosen, label_reason = _given(source, columns, options.label), options.label_reason
+    else:
+        free = [column for column in columns if column.name not in not_free]
+        chosen, label_reason = _given_label(source, columns, label) if label else _guess_label(name, free)
+    option_columns = options.columns if options is not None else ()
+    rest = [column for column in columns if column is not chosen and column.name not in option_columns]
     given = (given_texts, f"text: {_quoted(text or ())}, as given") if given_texts else None
     texts, text_reason = given or _only_pair(chosen, rest) or _guess_texts(rest)
     if chosen in texts:
         raise UserError(f"{train}: column {texts[0].name!r} is given both as text and as label of task {name}")
-    kind, kind_reason = _guess_kind(chosen) if chosen is not None else _kind_without_label(rest, texts)
-    used = tuple(column.name for column in [*texts, *([chosen] if chosen is not None else [])])
-    dev, dev_reason = find_dev(train, dev, used)
-    spec = TaskSpec(name, kind, used[: len(texts)], chosen.name if chosen is not None else None, train, dev or "")
-    shared = _shared_fields(source, dev)
-    separator = chosen.separator or None if kind == "multilabel" and chosen is not None else None
-    spec = replace(spec, encoding=shared.get("encoding"), delimiter=shared.get("delimiter"), separator=separator)
+    if options is not None and not given and len(texts) > 1:
+        text_reason = f"text: column {texts[0].name!r}; if {texts[1].name!r} belongs to it, join the two columns"
+        texts = texts[:1]
+    kind, kind_reason = _guess_kind(chosen, options) if chosen is not None else _kind_without_label(rest, texts)
+    used = tuple(column.name for column in texts)
+    dev, dev_reason = find_dev(train, dev, (*used, *option_columns, *([chosen.name] if chosen is not None else [])))
+    spec = TaskSpec(name, kind, used, chosen.name if chosen is not None else None, train, dev or "")
+    spec = replace(spec, options=options.options if options is not None else None, **_shared_fields(source, dev))
+    more = [options.reason] if options is not None else []
     label_reason += kind_reason
-    if kind == "score":
-        spec = replace(spec, range=_scale(spec))
-        found = "no range, so any number can be predicted" if spec.range is None else "range {:g} to {:g}"
-        label_reason += f", {found}".format(*spec.range or ())
-    return Guess(spec, [text_reason, label_reason, *_format_reasons(source), dev_reason], source.columns)
+    if chosen is not None:
+        spec, reason = _with_label_fields(spec, chosen)
+        label_reason += reason
+    reasons = [text_reason, *more, label_reason, *_format_reasons(source), dev_reason]
+    return Guess(spec, reasons, source.columns, has_blanks=chosen is not None and chosen.blanks > 0)
+
+
+def _with_label_fields(spec: TaskSpec, label: Column) -> tuple[TaskSpec, str]:
+    """Returns the task with the fields that say how its labels are written, and the reasons."""
+    if spec.kind == "multilabel":
+        return replace(spec, separator=label.separator or None), ""
+    reason = ""
+    if label.blanks:  # of multilabel, a blank is a row without a class
+        spec = replace(spec, blank_labels="skip")
+        reason = f"; empty in {label.blanks:,} of {label.blanks + len(label.values):,} rows, which are left out"
+    if spec.kind != "score":
+        return spec, reason
+    spec = replace(spec, range=_scale(spec))
+    if spec.range is None:
+        return spec, f"{reason}, no range, so any number can be predicted"
+    return spec, f"{reason}, range {spec.range[0]:g} to {spec.range[1]:g}"
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -174,7 +202,9 @@ def _quoted(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:NAMED])) + more
 
 
-def _guess_kind(label: Column) -> tuple[LabelKind, str]:
+def _guess_kind(label: Column, options: Options | None) -> tuple[LabelKind, str]:
+    if options is not None:
+        return "choice", ": choice"
     if label.separator is not None:
         several = list(label.names(label.separator))
         few = ", ".join(several[:8]) + (" ..." if len(several) > 8 else "")
@@ -224,7 +254,7 @@ def _whole_range(spec: TaskSpec) -> tuple[float, float]:
 
 
 # --- encoding, delimiter, sheet ---------------------------------------------------------------------------------------
-def _shared_fields(source: Source, dev: str | None) -> dict[str, str]:
+def _shared_fields(source: Source, dev: str | None) -> dict[str, Any]:
     """Returns encoding and delimiter for the recipe, which has one of each for all files of a task."""
     fields = detected_fields(source)
     if not dev or not fields:

@@ -8,6 +8,7 @@ from polytask.tasks.sources.sheets import SheetSource
 from polytask.tasks.sources.source import no_column
 from polytask.types import UserError
 
+TRAIN = re.compile("train(ing)?", re.IGNORECASE)
 DEV_NAMES = ("dev", "validation", "valid", "val", "test")
 
 
@@ -48,7 +49,7 @@ def _sibling_names(train: str) -> Iterator[str]:
     head, mark, name = train.rpartition("#") if train.startswith("hub:") or is_sheet else train.rpartition("/")
     is_file = not is_sheet and not train.startswith(("hub:", "sample:"))
     stem, dot, ending = name.rpartition(".") if is_file else (name, "", "")
-    matches = list(re.finditer("train(ing)?", stem, re.IGNORECASE))
+    matches = list(TRAIN.finditer(stem))
     for dev in DEV_NAMES:
         if matches:
             yield f"{head}{mark}{stem[: matches[-1].start()]}{dev}{stem[matches[-1].end() :]}{dot}{ending}"

@@ -5,12 +5,12 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from polytask.disk.atomic import atomic_file
-from polytask.kinds.names import LabelProblem, class_name, guess_separator, split_names
+from polytask.kinds.names import LabelProblem, class_name, guess_separator, is_empty, split_names
 from polytask.kinds.schemes import guess_scheme, is_span_list, span_classes, written_tags
 from polytask.settings import TaskSpec
 from polytask.tasks.reading import open_for
@@ -46,29 +46,32 @@ def split_file(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0)
     return parts
 
 
-def plan_split(spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0) -> Parts:
+def plan_split(
+    spec: TaskSpec, out_dir: Path, share: float = 0.2, seed: int = 0, sharing: Sequence[TaskSpec] = ()
+) -> Parts:
     """Plans `NAME-train.csv` and `NAME-dev.csv` from the task's one file, with `share` of the rows in dev.
 
     The split is the same every time. Rows with the same text stay together, otherwise the dev score would reward
-    memorizing. If the label is known, a class that only dev would have moves to train. Nothing is written; existing
-    files with other content are an error.
+    memorizing. If the label is known, a class that only dev would have moves to train; so does one of the tasks in
+    `sharing`, which share the rows. Nothing is written; existing files with other content are an error.
     """
     assert spec.train is not None
     source = open_for(spec, spec.train)
-    entries = list(source.rows(source.columns, needed=(*spec.text, *spec.label_columns)))
+    entries = list(source.rows(source.columns, needed=(*spec.text, *(() if spec.skips_blanks else spec.label_columns))))
     rows = [entry[1] for entry in entries if not isinstance(entry, BrokenRow)]
     texts = [source.columns.index(column) for column in spec.text]
     chosen = choose_dev([[row[i] for i in texts] for row in rows], share, seed)
     in_dev = chosen.in_dev
-    if isinstance(spec.label, str) and spec.kind in ("classes", "multilabel", "tokens"):
-        label = source.columns.index(spec.label)
-        classes = _classes_of_rows(spec, [row[label] for row in rows])
-        in_dev = without_new_classes(chosen.groups, classes, in_dev)
+    for one in sharing or (spec,):
+        if isinstance(one.label, str) and one.kind in ("classes", "multilabel", "tokens"):
+            label = source.columns.index(one.label)
+            classes = _classes_of_rows(one, [row[label] for row in rows])
+            in_dev = without_new_classes(chosen.groups, classes, in_dev)
     if not any(in_dev) or all(in_dev):
         raise UserError(
             f"{spec.train}: {len(rows)} rows are too few, or too similar, to split into a training and a dev file"
         )
-    ending, write = ("jsonl", _json_lines) if spec.kind == "tokens" else ("csv", _csv)  # cells of csv have no lists
+    ending, write = rows_writer(spec)
     files = [out_dir / f"{spec.name}-{part}.{ending}" for part in ("train", "dev")]
     contents = []
     for file, wanted in zip(files, (False, True), strict=True):
@@ -141,7 +144,7 @@ def _choose_dev(groups: Sequence[bytes], share: float, classes: Sequence[object]
 
 def _classes_of_rows(spec: TaskSpec, values: Sequence[object]) -> list[list[str]]:
     if spec.kind == "classes":
-        return [[class_name(str(value))] for value in values]
+        return [[] if is_empty(value) else [class_name(str(value))] for value in values]
     return [classes_of_words(value) for value in values] if spec.kind == "tokens" else sets_of(values, spec.separator)
 
 
@@ -176,6 +179,12 @@ def without_new_classes(
     learned = {name for names, dev in zip(classes, in_dev, strict=True) if not dev for name in names}
     moved = {group for group, names in zip(groups, classes, strict=True) if not learned.issuperset(names)}
     return [dev and group not in moved for group, dev in zip(groups, in_dev, strict=True)]
+
+
+def rows_writer(spec: TaskSpec) -> tuple[str, Callable[[Sequence[str], Sequence[Sequence[Any]]], bytes]]:
+    """Returns the ending of files that can hold a task's rows, and the function that writes columns and rows."""
+    has_lists = spec.kind == "tokens" or isinstance(spec.options, str)  # which cells of csv have not
+    return ("jsonl", _json_lines) if has_lists else ("csv", _csv)
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:

@@ -29,16 +29,18 @@ def freeze(
         for module in model.encoder.modules():
             if isinstance(module, nn.LayerNorm):
                 module.requires_grad_(True)
+    of_tasks = {id(p) for task in model.tasks for p in model.adapter.task_parameters(task)}
+    shared = [*model.encoder.parameters(), *(p for p in model.adapter.parameters() if id(p) not in of_tasks)]
     for task in model.tasks:
         own = [*model.head(task).parameters(), *model.adapter.task_parameters(task)]
         if task in kept or task in not_trained:
             for parameter in own:
                 parameter.requires_grad_(False)
-        elif not any(p.requires_grad for p in [*own, *model.encoder.parameters()]):
+        elif not any(p.requires_grad for p in [*own, *shared]):
             raise UserError(
-                f"train.parts: {settings.parts}: the head of task {task} has no parameters, so nothing of it would be "
-                "trained; use train.parts: all (to add a task, `add: {guarantee: measured}`), an adapter, or another "
-                "head"
+                f"recipe: train.parts: {settings.parts}: the head of task {task} has no parameters, so nothing of it "
+                "would be trained; use train.parts: all (to add a task, `add: {guarantee: measured}`), an adapter, or "
+                "another head"
             )
 
 

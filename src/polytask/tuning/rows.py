@@ -1,8 +1,6 @@
 """Divides the dev rows of every task: those that the search may use, and those that are held back for the verdict."""
 
-import csv
-import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,8 @@ from polytask.kinds.table import KINDS
 from polytask.recipe.records import Recipe
 from polytask.settings import TaskSpec
 from polytask.tasks.reading import open_for
-from polytask.tasks.sources.source import BrokenRow
-from polytask.tasks.splitting import plan_split
+from polytask.tasks.sources.source import BrokenRow, Source
+from polytask.tasks.splitting import plan_split, rows_writer
 from polytask.types import UserError
 
 HoldBack = float | str
@@ -53,25 +51,30 @@ def divide_rows(recipe: Recipe, hold_back: HoldBack, folder: Path) -> tuple[dict
         return search, search
     final = dict[str, Any]()
     for task in tasks:
-        changed = _divide(task, float(hold_back), folder)
+        sharing = [other for other in tasks if task.share_rows is not None and other.share_rows == task.share_rows]
+        changed = _divide(task, sharing, float(hold_back), folder)
         final |= {f"tasks.{task.name}.{name}": value for name, value in changed.items()}
     return {**final, **search}, final
 
 
-def _divide(task: TaskSpec, share: float, folder: Path) -> dict[str, Any]:
-    """Writes a task's dev rows as two csv files; returns the fields with which the task reads them."""
-    parts = plan_split(replace(task, train=task.dev), folder / "unused", share)
-    files = {"dev": folder / f"{task.name}-dev.csv", "test": folder / f"{task.name}-held-back.csv"}
+def _divide(task: TaskSpec, sharing: Sequence[TaskSpec], share: float, folder: Path) -> dict[str, Any]:
+    """Writes a task's dev rows as two files; returns the fields with which the task reads them.
+
+    Tasks that share rows (`sharing`) have the same files.
+    """
+    name, (ending, write) = task.share_rows or task.name, rows_writer(task)
+    parts = plan_split(replace(task, train=task.dev), folder / "unused", share, sharing=sharing)
+    files = {"dev": folder / f"{name}-dev.{ending}", "test": folder / f"{name}-held-back.{ending}"}
     for file, content in zip(files.values(), parts.contents, strict=True):
         _write(file, content)
-    changed: dict[str, Any] = {name: str(file.resolve()) for name, file in files.items()}
-    if any(getattr(task, name) is not None for name in DIALECT):  # the recipe's dialect holds for the other files too
+    changed: dict[str, Any] = {split: str(file.resolve()) for split, file in files.items()}
+    if any(getattr(task, field) is not None for field in DIALECT):  # the recipe's dialect holds for the other files too
         changed |= DIALECT
-        for name, columns in (("train", task), ("unlabelled", replace(task, label=None))):
-            if (source := getattr(task, name)) is not None:
-                file = folder / f"{task.name}-{name}.csv"
-                _write(file, _as_csv(columns, source))
-                changed[name] = str(file.resolve())
+        for split, spec in (("train", task), ("unlabelled", replace(task, label=None))):
+            if (source := getattr(task, split)) is not None:
+                file, opened = folder / f"{name}-{split}.{ending}", open_for(spec, source)
+                _write(file, write(opened.columns, _readable_rows(spec, opened)))
+                changed[split] = str(file.resolve())
     return changed
 
 
@@ -80,12 +83,7 @@ def _write(file: Path, content: bytes) -> None:
         write_atomically(file, content.decode())
 
 
-def _as_csv(task: TaskSpec, file: str) -> bytes:
-    source = open_for(task, file)
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(source.columns)
-    columns = (*task.text, *task.label_columns)
+def _readable_rows(task: TaskSpec, source: Source) -> list[list[Any]]:
+    columns = (*task.text, *(() if task.skips_blanks else task.label_columns))
     rows = source.rows(source.columns, needed=columns)
-    writer.writerows(row[1] for row in rows if not isinstance(row, BrokenRow))
-    return text.getvalue().encode("utf-8", "replace")
+    return [row[1] for row in rows if not isinstance(row, BrokenRow)]

@@ -25,8 +25,7 @@ export function why(answer, task, input) {
 }
 
 function fill(panel, id, answer, task, input) {
-  const methods = METHODS.filter(([name]) => name !== "occlusion" || !task.options);
-  const method = select(`${id}-method`, methods, METHODS[0][0]);
+  const method = select(`${id}-method`, METHODS, METHODS[0][0]);
   const target = targets(answer, id);
   const shown = make("div", { "aria-live": "polite" });
   let latest = 0;
