@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo quick test slow check format docs bench clean chromium
+.PHONY: help demo quick test slow check format docs bench soak clean chromium
 
 help:
 	@echo "make demo    train three tasks on the built-in sample data (a few minutes) and try the model"
@@ -14,6 +14,7 @@ help:
 	@echo "make format  format the code with ruff"
 	@echo "make docs    build the documentation site into site/"
 	@echo "make bench   run the CPU benchmarks"
+	@echo "make soak    a server under requests of all kinds for an hour, every answer checked"
 	@echo "make clean   remove .venv, build, dist and site"
 
 .venv/.core: pyproject.toml constraints.txt
@@ -74,6 +75,11 @@ bench: .venv/.dev
 	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/inference.py
 	$(BIN)/python benchmarks/data.py speed
+	$(BIN)/python benchmarks/serving.py compare
+	$(BIN)/python benchmarks/serving.py overload
+
+soak: .venv/.dev
+	$(BIN)/python benchmarks/serving.py soak
 
 clean:
 	rm -rf .venv build dist site
