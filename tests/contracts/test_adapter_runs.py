@@ -33,6 +33,7 @@ def test_with_a_frozen_encoder_only_the_adapter_and_heads_learn(
     name: str, norms: bool, tmp_path: Path, make_recipe: MakeRecipe
 ) -> None:
     settings = ["train.parts=adapters", f"train.norms={str(norms).lower()}", "train.precision=bf16"]
+    settings += ["tasks.six.trained=false"] if name == "none" else []  # the head of pairs has no parameters
     running = start_training(make_recipe(f"adapter={SMALL.get(name, name)}", *settings), tmp_path / "run")
     model = running.prepared.model
     before: dict[str, Any] = {key: tensor.clone() for key, tensor in model.state_dict().items()}

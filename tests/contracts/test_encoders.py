@@ -24,7 +24,7 @@ from polytask.stream import Layout
 from polytask.text.packing import Packer, Part
 from polytask.types import UserError
 
-from .conftest import NEEDS, MakeRecipe
+from .conftest import IN_ORDER, NEEDS, MakeRecipe
 
 SIZES = {"layers": 3, "hidden": 32, "heads": 4, "ffn": 64, "vocabulary": 100, "positions": 32}
 MORE: dict[str, dict[str, Any]] = {"electra": {"embedding": 16}, "modernbert": {"window": 6, "global_every": 2}}
@@ -262,14 +262,14 @@ DIFFERENT = ("modernbert", *(pytest.param(kind, marks=pytest.mark.slow) for kind
 @pytest.mark.parametrize("kind", DIFFERENT)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_policies(kind: str, policy: str, make_recipe: MakeRecipe, tmp_path: Path) -> None:
-    more = ["sampler=in_order"] if policy in ("gem", "a_gem", "replay") else []
-    train(make_recipe(*settings_of(kind), f"policy={policy}", "train.steps_per_epoch=5", *more), tmp_path / "run")
+    more = IN_ORDER if policy in ("gem", "a_gem", "replay") else []
+    train(make_recipe(*settings_of(kind), f"policy={policy}", *more), tmp_path / "run")
 
 
 @pytest.mark.parametrize("kind", DIFFERENT)
 @pytest.mark.parametrize("regularizer", REGULARIZERS)
 def test_regularizers(kind: str, regularizer: str, make_recipe: MakeRecipe, tmp_path: Path) -> None:
-    more = [f"regularizers=[{regularizer}]", "train.steps_per_epoch=5", *NEEDS.get(regularizer, [])]
+    more = [f"regularizers=[{regularizer}]", *NEEDS.get(regularizer, [])]
     train(make_recipe(*settings_of(kind), *more), tmp_path / "run")
 
 

@@ -13,6 +13,7 @@ import torch
 
 import polytask
 from polytask import UserError, add_class, add_task, compare_runs, evaluate_run, export_adapter, read_recipe, train
+from polytask.kinds.multilabel import calibrated_thresholds
 from polytask.runs.add import start_adding_class
 from polytask.runs.bundle import task_tensors
 from polytask.runs.new_class import last_row
@@ -256,7 +257,8 @@ def test_a_list_of_classes_gets_one_more(tmp_path: Path, tiny_settings: list[str
     added = finished.summary.added
     assert added is not None
     assert added.old["topics"]["examples"] == 106 + 12
-    assert finished.summary.tasks["topics"].thresholds == entry.thresholds
+    shown = finished.summary.tasks["topics"].thresholds
+    assert shown == calibrated_thresholds(entry.thresholds, entry.temperature)
 
 
 # --- a run like any other ---------------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def test_names_like_a_task(name: str, task: str, found: int | None) -> None:
 def test_columns_hold_what_is_not_empty_as_text(write: Write) -> None:
     rows = '{"a": "x", "b": 1, "c": null}\n{"a": " ", "b": NaN, "c": [1, [2]]}\n{oops\n{"b": true, "c": ["d"]}\n'
     columns = columns_of(open_source(write("x.jsonl", rows)))
-    assert columns == [Column("a", ["x"]), Column("b", ["1", "True"]), Column("c", ['["d"]'])]
+    assert columns == [Column("a", ["x"], 2), Column("b", ["1", "True"], 1), Column("c", ['["d"]'], 1)]
 
 
 def test_a_file_without_one_readable_row(write: Write) -> None:
