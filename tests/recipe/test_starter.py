@@ -92,6 +92,7 @@ def test_tasks_of_one_file_with_empty_labels_share_rows(tmp_path: Path) -> None:
     }
     assert "rare" in (tmp_path / "data" / "inbox-train.csv").read_text()
     assert "share_rows: the rows of urgent, mood; empty labels are masked" in starter.reasons["team"]
+    assert starter.reasons["team"][1].endswith(": classes; empty in 40 of 120 rows")
 
 
 def test_a_task_alone_skips_rows_with_an_empty_label(tmp_path: Path) -> None:

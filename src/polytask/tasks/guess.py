@@ -18,6 +18,7 @@ from polytask.tasks.sources.source import BrokenRow, Source, no_column
 from polytask.types import LabelKind, UserError
 
 NAMED = 8  # columns listed in a reason
+LEFT_OUT = ", which are left out"  # said of rows with an empty label
 MOST_OF_A_SCALE, PERCENT = 10, 100  # scales that people use: 0 to 1, 1 to 5, -1 to 1, 0 to 10, 0 to 100
 
 
@@ -101,7 +102,7 @@ def _with_label_fields(spec: TaskSpec, label: Column) -> tuple[TaskSpec, str]:
     reason = ""
     if label.blanks:  # of multilabel, a blank is a row without a class
         spec = replace(spec, blank_labels="skip")
-        reason = f"; empty in {label.blanks:,} of {label.blanks + len(label.values):,} rows, which are left out"
+        reason = f"; empty in {label.blanks:,} of {label.blanks + len(label.values):,} rows{LEFT_OUT}"
     if spec.kind != "score":
         return spec, reason
     spec = replace(spec, range=_scale(spec))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from polytask.settings import TaskSpec
-from polytask.tasks.guess import Guess
+from polytask.tasks.guess import LEFT_OUT, Guess
 from polytask.tasks.siblings import TRAIN
 
 KINDS = ("classes", "yes_no", "score", "multilabel")
@@ -30,8 +30,9 @@ def with_shared_rows(guesses: Mapping[str, Guess]) -> dict[str, Guess]:
             others = {guess.spec.name: [m.spec.name for m in members if m is not guess] for guess in members}
             for guess in members:
                 reason = f"share_rows: the rows of {', '.join(others[guess.spec.name])}; empty labels are masked"
+                *others_given, dev = (given.replace(LEFT_OUT, "") for given in guess.reasons)
                 spec = replace(guess.spec, share_rows=group, blank_labels="stop")
-                shared[spec.name] = replace(guess, spec=spec, reasons=[*guess.reasons[:-1], reason, guess.reasons[-1]])
+                shared[spec.name] = replace(guess, spec=spec, reasons=[*others_given, reason, dev])
     return shared
 
 
