@@ -4,6 +4,7 @@ import hmac
 import logging
 import socket
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -275,7 +276,9 @@ def test_a_reload_that_fails_keeps_the_old_model(
         assert server.client.get("/info").json()["name"] == tiny_run.folder.name
         assert caplog.text.count("not reloaded, and the old one is still served") == 2
         assert "max_batch_tokens is 200, but the longest input of this model has 1,024 tokens" in caplog.text
+        old = weakref.ref(server.service.model)
         start_reload(server.service, tiny_run.folder, {"device": "cpu"}).join()
+        assert old() is None  # its memory is free
         assert server.client.get("/ready").status_code == 200
 
 

@@ -137,6 +137,7 @@ class Batcher:
     def _run(self) -> None:
         while batch := self._next_batch():
             self._compute(batch)
+            del batch  # which holds its model: it may have been replaced
 
     def _next_batch(self) -> list[Entry]:
         """Waits for the next batch; an empty one means that the batcher is closed."""

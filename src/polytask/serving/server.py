@@ -6,6 +6,8 @@ import logging
 import signal
 import socket
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -118,16 +120,27 @@ def start_reload(service: "Service", run: Path, load_options: dict[str, Any]) ->
 
     def load() -> None:
         with RELOADING:
+            old = weakref.ref(service.model)
             try:
                 service.replace(Predictor.load(run, **load_options), run_name(run))
             except Exception as error:  # whatever it is, the old model must be served
                 log.error("the run was not reloaded, and the old one is still served: %s", error)
-            gc.collect()
-            release_freed_memory()  # of the model that is not served any more
+            else:
+                free(old, service.limits.deadline_ms / 1000)
 
     thread = threading.Thread(target=load, name="polytask-reload", daemon=True)
     thread.start()
     return thread
+
+
+def free(old: "weakref.ref[Any]", seconds: float) -> None:
+    """Returns the memory of a replaced model to the kernel when no request uses it, at the latest after `seconds`."""
+    end = time.monotonic() + seconds
+    gc.collect()
+    while old() is not None and time.monotonic() < end:
+        time.sleep(1)
+        gc.collect()
+    release_freed_memory()
 
 
 def check_access(host: str, api_key: str | None, allow_anyone: bool) -> None:
