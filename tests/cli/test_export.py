@@ -42,6 +42,7 @@ def onnx(tiny_run: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return polytask.export_onnx(tiny_run.folder, tmp_path_factory.mktemp("onnx") / "model", int8=True).folder
 
 
+@pytest.mark.slow
 def test_onnx_prints_the_comparison(
     cli: Any, tiny_run: Finished, onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

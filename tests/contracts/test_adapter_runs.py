@@ -28,7 +28,7 @@ def test_the_model_of_a_finished_run_is_loaded_with_its_weights(
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("norms", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_with_a_frozen_encoder_only_the_adapter_and_heads_learn(
     name: str, norms: bool, tmp_path: Path, make_recipe: MakeRecipe
 ) -> None:

@@ -102,8 +102,10 @@ def test_pulls_are_the_penalty(name: str, adapter: str, make_recipe: MakeRecipe)
     torch.testing.assert_close(total, value.detach())
 
 
+QUICK = ("none", "pal", "lora", "shared")
+"""Tried at every change; the other adapters are slow tests."""
 PAIRS = [
-    (name, adapter)
+    pytest.param(name, adapter, marks=() if adapter in QUICK else pytest.mark.slow)
     for name in REGULARIZERS
     for adapter in ADAPTERS
     if name not in NEEDS_ADAPTER or adapter not in ("none", "shared")

@@ -38,6 +38,12 @@ OTHER_TASKS = {
 }
 """Tasks of kinds that the usual recipe does not have."""
 ENTRIES = [(table, name) for table, methods in TABLES.items() for name in methods]
+QUICK = {
+    "adapter": ("none", "pal", "stack"),
+    "head": ("linear", "match", "mlm"),
+    "policy": ("sum", "dwa", "gem", "pcgrad", "uncertainty"),
+}
+"""Of these tables only some entries are tried by default: the others are restored in the same way."""
 
 
 def fitting_task(table: str, name: str) -> str:
@@ -127,7 +133,14 @@ def check_same(resumed: dict[str, Any], expected: dict[str, Any]) -> None:
     assert not different, f"not the same after resuming: {different}"
 
 
-@pytest.mark.parametrize(("table", "name"), ENTRIES, ids=lambda value: value)
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [
+        pytest.param(table, name, marks=() if name in QUICK.get(table, (name,)) else pytest.mark.slow)
+        for table, name in ENTRIES
+    ],
+    ids=lambda value: value,
+)
 def test_a_resumed_run_ends_bit_identical(table: str, name: str, make_recipe: MakeRecipe, tmp_path: Path) -> None:
     made = make_recipe(*TRAIN, *settings(table, name))
     expected = straight(made, tmp_path / "straight")

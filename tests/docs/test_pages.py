@@ -78,9 +78,16 @@ PAGES = [
     "your-own-files",
 ]
 """The commands of the other guides are those of these, or need data that is not here."""
+SLOW_PAGES = ("export", "long-documents")
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in PAGES)])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        *(pytest.param(f"docs/{name}.md", marks=pytest.mark.slow if name in SLOW_PAGES else ()) for name in PAGES),
+    ],
+)
 def test_commands_and_python_work_in_order(
     page: str, workplace: Path, tiny_settings: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

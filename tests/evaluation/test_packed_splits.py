@@ -75,7 +75,7 @@ def num_texts(task: str) -> int:
     return 2 if task in ("joined", "separate", "both") else 1
 
 
-@pytest.mark.parametrize("adapter", ["none", "pal", "prefix"])
+@pytest.mark.parametrize("adapter", ["none", pytest.param("pal", marks=pytest.mark.slow), "prefix"])
 @pytest.mark.parametrize("task", HEAD_OF)
 def test_outputs_are_those_of_one_example_at_a_time(task: str, adapter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_module, "TOKENS", 300)

@@ -69,7 +69,7 @@ CHECKS: dict[str, Callable[[list[str]], bool]] = {
 }
 
 
-QUICK = ("adapters_in_transformers.py", "gradient_surgery.py", "samplers.py")
+QUICK = ("gradient_surgery.py", "samplers.py")
 """Run at every change; the others are slow tests."""
 
 

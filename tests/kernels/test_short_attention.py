@@ -33,6 +33,7 @@ def interpreted(test: Any) -> Any:
     return test
 
 
+@pytest.mark.slow
 def test_under_the_interpreter(under_interpreter: Any) -> None:
     under_interpreter(__file__, "-k", "not without_triton")
 

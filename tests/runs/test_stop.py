@@ -92,7 +92,13 @@ def interrupted(steps: Iterator[StepReport], last: int) -> None:
             return
 
 
-@pytest.mark.parametrize("sampler", ["proportional", "mixed", "round_robin", "sequential", "balanced"])
+OTHER_SAMPLERS = ("round_robin", "sequential", "balanced")
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    ["proportional", "mixed", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_SAMPLERS)],
+)
 @pytest.mark.usefixtures("opinion_improves")
 def test_a_run_resumes_to_the_same_weights(recipe: Recipe, tmp_path: Path, sampler: str) -> None:
     choice = replace(recipe, sampler=replace(recipe.sampler, name=sampler), train=replace(recipe.train, epochs=2))

@@ -12,6 +12,7 @@ import polytask
 SCRIPT = Path(__file__).parent.parent.parent / "recipes" / "tag_words.py"
 
 
+@pytest.mark.slow
 def test_words_have_tags_and_can_be_trained(tmp_path: Path, tiny_settings: list[str]) -> None:
     pytest.importorskip("textblob")
     target = tmp_path / "pos.jsonl"

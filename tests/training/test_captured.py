@@ -62,6 +62,10 @@ SMALL_ADAPTERS = [
     MethodChoice(name, {one.name: SMALL[one.name] for one in options_of(method) if one.name in SMALL})
     for name, method in ADAPTERS.items()
 ]
+SOME_ADAPTERS = [
+    pytest.param(one, marks=() if one.name in ("none", "pal", "lora", "prefix") else pytest.mark.slow)
+    for one in SMALL_ADAPTERS
+]
 CAPTURED_POLICIES = [name for name, policy in POLICIES.items() if vars(policy).get("capturable")]
 CONTEXT = PolicyContext({"one": 1.0, "two": 1.0}, {"one": "classes", "two": "yes_no"}, 6)
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -102,7 +106,7 @@ def lines(session: Session) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("adapter", SMALL_ADAPTERS, ids=lambda swap: swap.name)
+@pytest.mark.parametrize("adapter", SOME_ADAPTERS, ids=lambda swap: swap.name)
 def test_the_same_with_every_adapter(make_session: Any, device: str, adapter: MethodChoice) -> None:
     """In steps of one task, which have special kernels, some on side streams."""
     options = {"optimizer": "fused_adamw", "precision": "bf16", "device": device, "adapter": adapter, "batch_size": 8}
