@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 help:
 	@echo "make demo    train three tasks on the built-in sample data (a few minutes) and try the model"
 	@echo "make quick   a fast subset of the tests, for use while writing code (about a minute)"
-	@echo "make test    all tests but the slow ones (ten minutes or more)"
+	@echo "make test    all tests but the slow ones (about eleven minutes)"
 	@echo "make slow    the slow tests: long simulations, and runs killed a hundred times and at every file access"
 	@echo "make check   ruff, mypy and the import rules"
 	@echo "make format  format the code with ruff"

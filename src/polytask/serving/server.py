@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,11 @@ def serve(
     if reload:  # the signal's default is to end the process, also while the model is loaded
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with listener:
-        service, server = make_server(Predictor.load(run, **load_options), limits, Path(run), api_key)
+        # OpenMP's threads belong to the thread that started them and wait in a slow way if there are more of them than
+        # cores. Those of this loader end with it, so the thread that computes batches has the only ones.
+        with ThreadPoolExecutor(1) as loader:
+            load = loader.submit(Predictor.load, run, **load_options)
+            service, server = loader.submit(lambda: make_server(load.result(), limits, Path(run), api_key)).result()
         service.examples_of = Path(run) if (is_loopback(host) if examples is None else examples) else None
         service.examples_only_here = examples is None
         try:
