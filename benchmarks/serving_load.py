@@ -54,7 +54,8 @@ class Connection:
         return await self.send("POST", path, body)
 
     async def _send(self, method: str, path: str, data: bytes) -> tuple[int, bytes]:
-        if self.writer is None or self.writer.is_closing():
+        closed = self.reader is not None and self.reader.at_eof()  # by the server, after a while without requests
+        if self.writer is None or self.writer.is_closing() or closed:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
         assert self.reader is not None
         head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
