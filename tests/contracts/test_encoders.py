@@ -259,6 +259,7 @@ DIFFERENT = ("modernbert", *(pytest.param(kind, marks=pytest.mark.slow) for kind
 """The kinds whose layers or embeddings differ from BERT's; ModernBERT's differ most."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DIFFERENT)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_policies(kind: str, policy: str, make_recipe: MakeRecipe, tmp_path: Path) -> None:

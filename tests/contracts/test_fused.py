@@ -450,6 +450,7 @@ EVERY_KERNEL = {"none", "houlsby", "pal", "stack"}
 """Interpreting an adapter takes seconds. These use every kernel; the others use some of them again."""
 
 
+@pytest.mark.slow
 def test_kernels_under_the_interpreter(under_interpreter: Any) -> None:
     under_interpreter(__file__, "-k", test_interpreted_kernels_are_the_definition.__name__)
 

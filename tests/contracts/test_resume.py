@@ -41,6 +41,8 @@ ENTRIES = [(table, name) for table, methods in TABLES.items() for name in method
 QUICK = {
     "adapter": ("none", "pal", "stack"),
     "head": ("linear", "match", "mlm"),
+    "optimizer": ("adamw", "lamb", "qhadam"),
+    "sampler": ("annealed", "mixed", "round_robin", "in_order"),
     "policy": ("sum", "dwa", "gem", "pcgrad", "uncertainty"),
 }
 """Of these tables only some entries are tried by default: the others are restored in the same way."""

@@ -172,6 +172,7 @@ def test_tasks_that_a_finished_run_brings_are_held_from_the_start(
 
 
 # --- a whole run ------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_resumed_sequence_ends_bit_identical(tmp_path: Path, tiny_settings: list[str]) -> None:
     """Stages of 5, 4 and 3 steps; checkpoints at 2, 4, 6 ...: before the first border, and between the two."""
     more = ["sampler=in_order", "train.select=last", "regularizers=[lwf]", "train.save_every=2", "adapter=lhuc"]

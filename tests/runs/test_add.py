@@ -373,7 +373,9 @@ RESUMED = {
 }
 
 
-@pytest.mark.parametrize("method", RESUMED)
+@pytest.mark.parametrize(
+    "method", ["frozen", "gem", *(pytest.param(name, marks=pytest.mark.slow) for name in ("distill", "ewc"))]
+)
 def test_a_stopped_run_ends_with_the_same_bits(method: str, tmp_path: Path, first: Path) -> None:
     recipe, settings = RESUMED[method]
     settings = [*SHORT, *settings, *([ROOM] if recipe == MEASURED else [])]

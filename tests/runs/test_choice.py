@@ -318,9 +318,9 @@ def test_the_data_check_reports_one_place_and_leaks(tmp_path: Path) -> None:
     "methods",
     [
         ["sampler=mixed", "adapter={name: pal, size: 12, heads: 3}", "regularizers=[smart]"],
-        ["sampler=mixed", "policy=gem", "adapter={name: houlsby, size: 8}"],
+        pytest.param(["sampler=mixed", "policy=gem", "adapter={name: houlsby, size: 8}"], marks=pytest.mark.slow),
         ["sampler=round_robin", "policy=pcgrad", "regularizers=[r_drop]", "adapter={name: prefix, length: 3}"],
-        ["sampler=in_order", "regularizers=[lwf]", "train.ema=0.9"],
+        pytest.param(["sampler=in_order", "regularizers=[lwf]", "train.ema=0.9"], marks=pytest.mark.slow),
     ],
 )
 def test_options_are_mixed_with_other_tasks(tmp_path: Path, tiny_settings: list[str], methods: list[str]) -> None:

@@ -110,6 +110,7 @@ def test_the_report_and_the_card(run: Finished) -> None:
     assert "how well the two texts belong together" in (run.folder / "model" / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_two_recipes_are_compared(run: Finished, tmp_path: Path, settings: list[str]) -> None:
     other = "tasks.articles.head={name: match, symmetric: true, temperature: 0.1, pooling: first}"
     runs = {}
@@ -153,8 +154,19 @@ def test_an_exported_task_answers_as_before(run: Finished, tmp_path: Path) -> No
     [
         ["sampler=mixed", "train.batch_size=12", "policy=gem"],
         ["sampler=round_robin", "adapter={name: pal, size: 8, heads: 2}", "regularizers=[smart, bregman]"],
-        ["sampler=square_root", "adapter={name: lora, rank: 2}", "policy=uncertainty", "regularizers=[r_drop, lnsr]"],
-        ["sampler=mixed", "train.batch_size=12", "policy=pcgrad", "adapter=conditional_norm", "train.accumulate=2"],
+        pytest.param(
+            [
+                "sampler=square_root",
+                "adapter={name: lora, rank: 2}",
+                "policy=uncertainty",
+                "regularizers=[r_drop, lnsr]",
+            ],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ["sampler=mixed", "train.batch_size=12", "policy=pcgrad", "adapter=conditional_norm", "train.accumulate=2"],
+            marks=pytest.mark.slow,
+        ),
         ["sampler=in_order", "regularizers=[lwf]"],
         ["train.evaluate_train=20", "train.interference_every=2", "train.batch_tokens=300", "train.parts=adapters"],
     ],

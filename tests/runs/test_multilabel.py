@@ -158,6 +158,7 @@ def test_the_report_shows_each_class_and_the_co_occurrence(run: Finished) -> Non
 
 
 # --- with everything else ---------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_two_recipes_are_compared(run: Finished, tmp_path: Path, settings: list[str]) -> None:
     runs = {}
     for name, more in {"plain": [], "focal": ["tasks.topics.loss={name: focal, class_weights: balanced}"]}.items():

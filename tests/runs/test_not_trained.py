@@ -97,11 +97,11 @@ def test_without_a_training_file(tmp_path: Path, tiny_settings: list[str]) -> No
     "methods",
     [
         ["sampler=in_order", "regularizers=[ewc, lwf]", "train.select=last"],
-        ["adapter=own_encoder", "regularizers=[soft_sharing]"],
-        ["policy=gem", "sampler=in_order"],
+        pytest.param(["adapter=own_encoder", "regularizers=[soft_sharing]"], marks=pytest.mark.slow),
+        pytest.param(["policy=gem", "sampler=in_order"], marks=pytest.mark.slow),
         ["policy=dwa", "regularizers=[r_drop, {name: smart}]", "sampler=mixed"],
         ["policy=pcgrad", "sampler=mixed", "train.interference_every=5"],
-        ["policy=uncertainty", "train.ema=0.9"],
+        pytest.param(["policy=uncertainty", "train.ema=0.9"], marks=pytest.mark.slow),
     ],
 )
 def test_with_methods_that_know_the_tasks(methods: list[str], tmp_path: Path, tiny_settings: list[str]) -> None:
