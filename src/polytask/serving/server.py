@@ -56,8 +56,9 @@ def serve(
         # OpenMP's threads belong to the thread that started them and wait in a slow way if there are more of them than
         # cores. Those of this loader end with it, so the thread that computes batches has the only ones.
         with ThreadPoolExecutor(1) as loader:
-            load = loader.submit(Predictor.load, run, **load_options)
-            service, server = loader.submit(lambda: make_server(load.result(), limits, Path(run), api_key)).result()
+            service, server = loader.submit(
+                lambda: make_server(Predictor.load(run, **load_options), limits, Path(run), api_key)
+            ).result()
         service.examples_of = Path(run) if (is_loopback(host) if examples is None else examples) else None
         service.examples_only_here = examples is None
         try:
