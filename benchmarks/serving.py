@@ -1,6 +1,7 @@
 """Measures `polytask serve` under load, beside a plain FastAPI endpoint and LitServe with the same model and cores.
 
     python benchmarks/serving.py compare [--rounds 3] [--seconds 8]
+    python benchmarks/serving.py model [--rounds 3] [--seconds 2]
     python benchmarks/serving.py overload [--seconds 60]
     python benchmarks/serving.py soak [--minutes 60]
 
@@ -11,8 +12,10 @@ same cores as the servers.
 - compare: closed loops of 1, 16 and 64 clients, one text in each request. The servers take turns, in random order, and
   those that wait are stopped (SIGSTOP). Prints requests per second and latencies, and the ratio to polytask's of the
   same round: the median over the rounds, the lowest and the highest. Then the same requests with three tasks and one.
-- overload: four times as many requests as the server can answer, eight texts in each: the statuses, the memory, and
-  the seconds until single requests are answered as quickly as before.
+- model: texts per second of `predict` without a server, for batches of 1, 16 and 64 texts, and the ratio to those of 1:
+  what batches alone can gain.
+- overload: four times as many requests as the server can answer, eight texts in each: the statuses, the memory
+  (also 2 s after the last request), and the seconds until single requests are answered as quickly as before.
 - soak: requests of all kinds, correct and faulty, dropped connections, and a reload every five minutes. Each answer is
   compared with that of `polytask.load(RUN).predict`. Prints the memory every minute.
 """
@@ -194,11 +197,36 @@ def ratio(values: Sequence[float]) -> str:
 
 def describe(load: Load) -> str:
     rate, middle, tail = figures(load)
-    return f"{rate:.1f} requests/s, p50 {middle:.1f} ms, p99 {tail:.1f} ms, statuses {dict(load.statuses)}"
+    statuses = f"statuses {dict(load.statuses)}, clients {load.client_share:.1%} of a core"
+    return f"{rate:.1f} requests/s, p50 {middle:.1f} ms, p99 {tail:.1f} ms, {statuses}"
+
+
+# --- model ------------------------------------------------------------------------------------------------------------
+def measure_model(run: Path, rounds: int, seconds: float) -> None:
+    model, texts = polytask.load(run), Texts(0)
+    rates: dict[int, list[float]] = {size: [] for size in CLIENTS}
+    for _ in range(rounds):
+        for size, own in rates.items():
+            predict_for(model, texts, size, 0.5)  # the sizes of its matmuls are compiled
+            own.append(predict_for(model, texts, size, seconds))
+    for size, own in rates.items():
+        ratios = [rate / alone for rate, alone in zip(own, rates[1], strict=True)]
+        print(f"predict with {size} texts: {statistics.median(own):.1f} texts/s, {ratio(ratios)} times one text")
+
+
+def predict_for(model: polytask.Predictor, texts: Texts, size: int, seconds: float) -> float:
+    """The texts per second of batches with so many texts."""
+    start, count = time.perf_counter(), 0
+    while time.perf_counter() < start + seconds:
+        model.predict(TASK, [texts() for _ in range(size)])
+        count += size
+    return count / (time.perf_counter() - start)
 
 
 # --- overload ---------------------------------------------------------------------------------------------------------
 INPUTS = 8
+NORMAL_SECONDS = 2
+"""How long after the last request everything should be as before; also the memory, which is measured then."""
 
 
 def overload(run: Path, seconds: float) -> None:
@@ -243,6 +271,8 @@ async def overload_and_recover(
         fast = status == 200 and time.perf_counter() - sent <= normal
         first = sent if fast and not quick else first
         quick = quick + 1 if fast else 0
+    while time.perf_counter() < stopped + NORMAL_SECONDS:
+        await connection.post("/predict", one())
     memory.append(memory_mb(server.process.pid))
     return await sending, first - stopped
 
@@ -259,7 +289,7 @@ def print_machine() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("compare", "overload", "soak"))
+    parser.add_argument("what", choices=("compare", "model", "overload", "soak"))
     parser.add_argument("--run", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float)
@@ -270,6 +300,8 @@ def main() -> None:
         run = chosen.run or make_run(Path(folder))
         if chosen.what == "compare":
             compare(run, chosen.rounds, chosen.seconds or 8)
+        elif chosen.what == "model":
+            measure_model(run, chosen.rounds, chosen.seconds or 2)
         elif chosen.what == "overload":
             overload(run, chosen.seconds or 60)
         else:

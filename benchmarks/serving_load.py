@@ -22,6 +22,8 @@ class Load:
     statuses: Counter[int] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
     """Seconds of each request with status 200, without those of the warm-up."""
+    client_share: float = 0.0
+    """The share of one core that the clients used."""
 
     @property
     def rate(self) -> float:
@@ -86,7 +88,9 @@ async def closed_loop(port: int, path: str, make_body: MakeBody, clients: int, s
                 load.latencies.append(time.perf_counter() - sent)
         connection.close()
 
+    began, used = time.perf_counter(), time.process_time()
     await asyncio.gather(*(client() for _ in range(clients)))
+    load.client_share = (time.process_time() - used) / (time.perf_counter() - began)
     return load
 
 

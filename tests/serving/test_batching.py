@@ -9,11 +9,22 @@ from typing import Any, cast
 import pytest
 
 from polytask import ServingLimits
-from polytask.serving.batching import Batcher, BatchReport
+from polytask.serving.batching import Batcher
 from polytask.serving.failures import Failure
 from polytask.serving.items import Item
+from polytask.serving.jobs import BatchReport
 
 NEVER = float("inf")
+
+
+class Clock:
+    """A time that only a test changes."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class Model:
@@ -52,7 +63,7 @@ def model() -> Iterator[Model]:
 @pytest.fixture
 def batcher(model: Model) -> Iterator[Batcher]:
     limits = ServingLimits(max_batch_tokens=40, max_queue_tokens=100, max_queue_inputs=10, max_inputs=4, max_wait_ms=0)
-    batcher = Batcher(limits)
+    batcher = Batcher(limits.checked(10, 10))
     yield batcher
     model.released.set()
     batcher.close()
@@ -147,18 +158,99 @@ def test_a_crash_fails_its_batch_only_and_logs_no_text(
 def test_what_is_queued_is_computed_before_the_thread_stops(model: Model) -> None:
     reports: list[BatchReport] = []
     batcher = Batcher(ServingLimits(max_wait_ms=1e9, deadline_ms=1e10).checked(10, 10), reports.append)
-    jobs = [batcher.submit(model.items(name), NEVER) for name in "abc"]  # they would wait for others
-    batcher.close()
+    hold(batcher, model)
+    jobs = [batcher.submit(model.items(name), NEVER) for name in "abc"]
+    closing = threading.Thread(target=batcher.close)
+    closing.start()
+    model.released.set()
+    closing.join()
     assert [names(job) for job in jobs] == [["a"], ["b"], ["c"]]
     with pytest.raises(Failure, match="shutting down"):
         batcher.submit(model.items("d"), NEVER)
-    assert [len(report.items) for report in reports] == [3]
-    assert not reports[0].failed
-    assert all(seconds >= 0 for seconds in reports[0].queued_seconds)
+    assert [len(report.items) for report in reports] == [1, 3]
+    assert not reports[1].failed
+    assert all(seconds >= 0 for seconds in reports[1].queued_seconds)
 
 
-def test_a_full_batch_does_not_wait(model: Model) -> None:
-    limits = ServingLimits(max_batch_tokens=20, max_wait_ms=1e9, deadline_ms=1e10)
-    batcher = Batcher(limits.checked(10, 10))
-    assert names(batcher.submit(model.items("a", "b"), NEVER)) == ["a", "b"]
+# --- how long a batch waits -------------------------------------------------------------------------------------------
+@pytest.fixture
+def patient(model: Model) -> Iterator[Batcher]:
+    """Waits for hours for the inputs that it expects. A batch is full with 200 tokens, and 50 are enough."""
+    seconds = {"max_wait_ms": 1e9, "max_queue_seconds": 1e6, "deadline_ms": 1e10}
+    limits = ServingLimits(max_batch_tokens=200, **seconds).checked(10, 10)
+    batcher = Batcher(limits, clock=Clock())
+    yield batcher
+    model.released.set()
     batcher.close()
+
+
+def finish(batcher: Batcher, model: Model, held: "Future[Any]", seconds: float) -> None:
+    """Ends the batch that is held after so many seconds."""
+    assert isinstance(batcher.clock, Clock)
+    batcher.clock.now += seconds
+    model.released.set()
+    held.result()
+
+
+def test_a_batch_waits_for_the_client_that_was_just_answered(patient: Batcher, model: Model) -> None:
+    held = hold(patient, model)
+    a = patient.submit(model.items("a"), NEVER)
+    finish(patient, model, held, 10_000.0)
+    assert (names(patient.submit(model.items("b"), NEVER)), names(a)) == (["b"], ["a"])
+    assert model.batches == [["held"], ["a", "b"]]  # and not one after the other
+
+
+def test_a_single_client_does_not_wait_for_others(patient: Batcher, model: Model) -> None:
+    assert [names(patient.submit(model.items(name), NEVER)) for name in "abc"] == [["a"], ["b"], ["c"]]
+
+
+def test_enough_tokens_do_not_wait(patient: Batcher, model: Model) -> None:
+    held = hold(patient, model)
+    jobs = [patient.submit(model.items(name, tokens=25), NEVER) for name in "ab"]
+    finish(patient, model, held, 10_000.0)
+    assert [names(job) for job in jobs] == [["a"], ["b"]]
+
+
+# --- seconds of work --------------------------------------------------------------------------------------------------
+@pytest.fixture
+def slow(model: Model) -> Iterator[Batcher]:
+    """Has computed a token per second so far, and accepts requests if they wait for up to five seconds."""
+    limits = ServingLimits(max_queue_seconds=5, max_wait_ms=0, max_inputs=4).checked(10, 10)
+    batcher = Batcher(limits, clock=Clock())
+    finish(batcher, model, hold(batcher, model), 10.0)
+    yield batcher
+    model.released.set()
+    batcher.close()
+
+
+def test_a_request_behind_too_many_seconds_of_work_is_refused(slow: Batcher, model: Model) -> None:
+    held = hold(slow, model)
+    assert slow.seconds == 10
+    for refused in (lambda: slow.submit(model.items("a", tokens=1), NEVER), slow.admitted(1).__enter__):
+        with pytest.raises(Failure, match=r"takes about 10.0 s \(max_queue_seconds is 5\)") as failure:
+            refused()
+        assert failure.value.status == 429
+        assert failure.value.headers == {"retry-after": "5"}  # when half of it is computed
+    finish(slow, model, held, 10.0)
+    assert slow.seconds == 0
+    assert names(slow.submit(model.items("a", tokens=1), NEVER)) == ["a"]
+
+
+def test_requests_are_accepted_up_to_the_limit(slow: Batcher, model: Model) -> None:
+    slow.pace.seconds /= 4
+    hold(slow, model)  # 2.5 seconds
+    slow.submit(model.items("a"), NEVER)  # another 2.5
+    slow.submit(model.items("b", tokens=1), NEVER)
+    with pytest.raises(Failure, match=r"about 5\.2 s"):
+        slow.submit(model.items("c", tokens=1), NEVER)
+
+
+def test_an_idle_server_accepts_a_request_of_any_length(slow: Batcher, model: Model) -> None:
+    assert names(slow.submit(model.items("a", "b", tokens=1000), NEVER)) == ["a", "b"]
+
+
+def test_a_batch_that_fails_does_not_change_the_pace(slow: Batcher, model: Model) -> None:
+    before = slow.pace.seconds_for(1)
+    with pytest.raises(Failure):
+        slow.submit(model.items("crash"), NEVER).result()
+    assert slow.pace.seconds_for(1) == before == 1

@@ -14,6 +14,8 @@ def test_defaults_fit_models_with_the_usual_lengths() -> None:
     limits = ServingLimits().checked(longest_sequence=3 * 512, longest_input=5 * 512)
     assert limits.max_queue_tokens == 4 * 256 * 5 * 512
     assert limits.max_batch_tokens == 8192
+    assert limits.max_queue_seconds == 1
+    assert ServingLimits(deadline_ms=900).checked(64, 64).max_queue_seconds == 0.45
     assert ServingLimits(max_inputs=1).checked(64, 64).max_queue_tokens == 8192
     assert ServingLimits().checked(10_000, 10_000).max_batch_tokens == 10_000
     assert ServingLimits(max_queue_tokens=500_000).checked(512, 512).max_queue_tokens == 500_000
@@ -33,7 +35,10 @@ def test_defaults_fit_models_with_the_usual_lengths() -> None:
         ({"max_queue_tokens": 10_000}, "max_queue_tokens is 10,000, but a request may have 32,768 tokens"),
         ({"max_inputs": 1, "max_queue_tokens": 8000}, "less than max_batch_tokens"),
         ({"max_body_bytes": 100_000}, "may take 401,024 bytes"),
-        ({"max_wait_ms": 50, "deadline_ms": 50}, "not less than deadline_ms"),
+        ({"max_wait_ms": 50, "deadline_ms": 50}, "max_wait_ms is 50, not less than deadline_ms"),
+        ({"max_queue_seconds": 0}, "max_queue_seconds: must be at least 0.001, found 0"),
+        ({"max_queue_seconds": 30}, r"max_queue_seconds is 30, not less than deadline_ms \(30000\)"),
+        ({"max_queue_seconds": 1, "deadline_ms": 900}, "max_queue_seconds is 1, not less than deadline_ms"),
     ],
 )
 def test_limits_that_cannot_be_met_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -21,8 +21,10 @@ from polytask import Finished, Predictor, ServingLimits, load
 from polytask.serving.app import make_app
 from polytask.serving.batching import Batcher
 from polytask.serving.mixed import MixedPredictor
+from polytask.serving.pace import Pace
+from polytask.serving.probes import PACE_TEXTS, pace_items, probe_items
 from polytask.serving.server import start_reload
-from polytask.serving.service import Service, probe_items
+from polytask.serving.service import Service
 
 Running = Any  # of conftest.py
 Start = Callable[..., AbstractContextManager[Any]]
@@ -167,6 +169,40 @@ def test_a_full_queue_answers_429(start_server: Start, tiny_run: Finished, monke
         assert server.post("/predict", {"inputs": ["a", "b", "c"]}).status_code == 200
 
 
+def test_a_queue_of_too_many_seconds_answers_429_and_when_to_try_again(
+    start_server: Start, tiny_run: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start_server(tiny_run.folder) as server, ThreadPoolExecutor() as pool:
+        assert server.client.get("/health").json()["queue_seconds"] == 0
+        held = Held(server.service.model, monkeypatch)
+        first = pool.submit(server.post, "/predict", {"inputs": "a", "tasks": "opinion"})
+        held.wait()
+        server.service.batcher.pace = Pace(tokens=1, seconds=3)
+        seconds = server.client.get("/health").json()["queue_seconds"]
+        assert (seconds, server.value("polytask_queue_seconds")) == (9, 9)  # three tokens
+        for path, body in (("/predict", {"inputs": "b"}), ("/v1/embeddings", {"input": "b", "model": "opinion"})):
+            full = server.post(path, body)
+            assert (full.status_code, full.headers["retry-after"]) == (429, "8")  # a second is the limit
+        held.released.set()
+        assert first.result().status_code == 200
+        assert server.post("/predict", {"inputs": "b"}).status_code == 200
+
+
+def test_the_first_estimate_of_the_pace_is_that_of_a_warm_model(
+    tiny_run: Finished, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Service(Predictor.load(tiny_run.folder, device="cpu"))
+    service.warm_up()
+    assert service.batcher.pace.tokens == sum(item.tokens for item in pace_items(service.model))
+    assert service.batcher.pace.seconds > 0
+    assert not caplog.records
+    service.batcher.pace = Pace(tokens=1, seconds=1)
+    service.warn_if_slow()
+    assert "largest request (max_inputs is 256, " in caplog.text
+    assert "more than deadline_ms (30000)" in caplog.text
+    service.close()
+
+
 def test_requests_that_are_late_while_computed_and_while_queued_answer_503(
     start_server: Start, tiny_run: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +215,7 @@ def test_requests_that_are_late_while_computed_and_while_queued_answer_503(
         held.released.set()
         assert first.result().status_code == 200
         server.service.warm_up()  # behind what was queued, which nobody waits for
-        assert held.computed == [1, len(probe_items(server.service.model))]
+        assert held.computed == [1, len(probe_items(server.service.model)), PACE_TEXTS]
         held.released.clear()
         late.append(server.post("/predict", {"inputs": "while it is computed", "tasks": "opinion"}))
         held.released.set()

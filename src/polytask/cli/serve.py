@@ -25,13 +25,23 @@ def run(
             show_default=False,
         ),
     ] = None,
-    max_wait_ms: Annotated[float, typer.Option(help="Milliseconds that an input waits for others.")] = 2.0,
+    max_wait_ms: Annotated[
+        float, typer.Option(help="Milliseconds that a batch with fewer inputs than lately waits for the next one.")
+    ] = 5.0,
     max_inputs: Annotated[int, typer.Option(help="Inputs of a request.")] = 256,
     max_characters: Annotated[int, typer.Option(help="Characters of an input.")] = 100_000,
     max_options: Annotated[int, typer.Option(help="Options of an input, for kind choice.")] = 16,
     max_body_bytes: Annotated[int, typer.Option(help="Bytes of a request.")] = 8_000_000,
     max_requests: Annotated[int, typer.Option(help="Requests that are open at the same time.")] = 1024,
     max_queue_inputs: Annotated[int, typer.Option(help="Inputs that are waiting or being computed.")] = 4096,
+    max_queue_seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds of work before a new request, at the pace of recent batches. Default: 1, or half of the "
+            "deadline.",
+            show_default=False,
+        ),
+    ] = None,
     max_queue_tokens: Annotated[
         int | None,
         typer.Option(
@@ -95,6 +105,7 @@ def run(
         max_options=max_options,
         max_requests=max_requests,
         max_queue_inputs=max_queue_inputs,
+        max_queue_seconds=max_queue_seconds,
         max_queue_tokens=max_queue_tokens,
         max_batch_tokens=max_batch_tokens,
         max_wait_ms=max_wait_ms,

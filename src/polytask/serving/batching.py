@@ -6,64 +6,25 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from contextlib import contextmanager
 
 from polytask.serving.failures import Failure
+from polytask.serving.gathering import ENOUGH_TOKENS, Gathering
 from polytask.serving.items import Answer, Item
+from polytask.serving.jobs import BatchReport, Entry, Job
 from polytask.serving.limits import CheckedLimits
+from polytask.serving.pace import Pace
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(eq=False)
-class Job:
-    """The items of one request. Its future has their answers, or is a Failure."""
-
-    items: Sequence[Item]
-    deadline: float
-    submitted: float
-    future: "Future[list[Answer]]" = field(default_factory=Future)
-    answers: dict[int, Answer] = field(default_factory=dict)
-
-    def finish(self, index: int, answer: Answer) -> None:
-        self.answers[index] = answer
-        if len(self.answers) == len(self.items):
-            with suppress(InvalidStateError):  # the request was given up, or another of its items failed
-                self.future.set_result([self.answers[i] for i in range(len(self.items))])
-
-    def fail(self, failure: Failure) -> None:
-        with suppress(InvalidStateError):
-            self.future.set_exception(failure)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One item in the queue."""
-
-    job: Job
-    index: int
-
-    @property
-    def item(self) -> Item:
-        return self.job.items[self.index]
-
-
-@dataclass(frozen=True)
-class BatchReport:
-    """What happened to a batch."""
-
-    items: Sequence[Item]
-    queued_seconds: Sequence[float]
-    computing_seconds: float
-    failed: bool
 
 
 class Batcher:
     """Gathers items into batches of one model and computes them in one thread, in the order of their arrival.
 
-    A batch is computed when it has `max_batch_tokens`, or when its first item has waited for `max_wait_ms`.
+    A batch is computed when it has enough tokens, or when no more inputs are expected: see `Gathering`. A request is
+    admitted if those before it take at most `max_queue_seconds` at the pace of recent batches, so that one within all
+    other limits is always admitted by an idle server.
     """
 
     def __init__(
@@ -77,22 +38,30 @@ class Batcher:
         """Inputs that are waiting or being computed."""
         self.tokens = 0
         """Tokens in the queue."""
+        self.pace = Pace()
         self.last_batch_failed = False
+        self._computing_tokens = 0
+        self._gathering = Gathering()
         self._entries: deque[Entry] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="polytask-compute", daemon=True)
         self._thread.start()
 
+    # --- requests -----------------------------------------------------------------------------------------------------
+    @property
+    def seconds(self) -> float:
+        """The estimated seconds until what is waiting and being computed is answered."""
+        return self.pace.seconds_for(self.tokens + self._computing_tokens)
+
     @contextmanager
     def admitted(self, inputs: int) -> Iterator[None]:
-        """Counts a request's inputs inside the context; raises a Failure if there are too many already."""
+        """Counts a request's inputs inside the context; raises a Failure if there is too much to do already."""
         with self._changed:
+            self._check_seconds()
             if self.inputs + inputs > self.limits.max_queue_inputs:
-                raise Failure(
-                    "queue_full",
-                    f"{self.inputs:,} inputs are waiting (max_queue_inputs is "
-                    f"{self.limits.max_queue_inputs:,}); try again later",
+                raise self._full(
+                    f"{self.inputs:,} inputs are waiting (max_queue_inputs is {self.limits.max_queue_inputs:,})"
                 )
             self.inputs += inputs
         try:
@@ -110,17 +79,25 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise Failure("shutting_down", "the server is shutting down")
+            self._check_seconds()  # again: others were queued while this one was tokenized
             most = self.limits.max_queue_tokens
             if self.tokens + tokens > most:
-                raise Failure(
-                    "queue_full",
-                    f"{self.tokens:,} tokens are waiting and the request has {tokens:,} "
-                    f"(max_queue_tokens is {most:,}); try again later",
-                )
+                found = f"{self.tokens:,} tokens are waiting and the request has {tokens:,}"
+                raise self._full(f"{found} (max_queue_tokens is {most:,})")
             self.tokens += tokens
             self._entries += [Entry(job, index) for index in range(len(items))]
             self._changed.notify()
         return job.future
+
+    def _check_seconds(self) -> None:
+        most = self.limits.max_queue_seconds
+        if self.seconds > most:
+            found = f"what is waiting takes about {self.seconds:.1f} s (max_queue_seconds is {most:g})"
+            raise self._full(found, self.seconds - most)
+
+    def _full(self, found: str, seconds: float | None = None) -> Failure:
+        """A refusal that says after how many seconds there is room, or nothing is waiting any more."""
+        return Failure("queue_full", f"{found}; try again later", self.seconds if seconds is None else seconds)
 
     def waiting(self) -> list[Item]:
         """The items in the queue."""
@@ -134,6 +111,7 @@ class Batcher:
             self._changed.notify()
         self._thread.join()
 
+    # --- the thread ---------------------------------------------------------------------------------------------------
     def _run(self) -> None:
         while batch := self._next_batch():
             self._compute(batch)
@@ -152,10 +130,11 @@ class Batcher:
                 self._changed.wait(left)
 
     def _seconds_left(self) -> float:
-        """How long the first item still waits for others."""
-        if self._closed or self.tokens >= self.limits.max_batch_tokens:
+        """How long the items that are waiting still wait for others."""
+        if self._closed or self.tokens >= ENOUGH_TOKENS * self.limits.max_batch_tokens:
             return 0
-        return self._entries[0].job.submitted + self.limits.max_wait_ms / 1000 - self.clock()
+        first, last = self._entries[0].job.submitted, self._entries[-1].job.submitted
+        return self._gathering.end(len(self._entries), first, last, self.limits.max_wait_ms / 1000) - self.clock()
 
     def _drop_finished(self) -> None:
         """Removes items at the front of the queue that nobody waits for any more."""
@@ -177,6 +156,7 @@ class Batcher:
                 break
             batch.append(self._pop())
             self._drop_finished()
+        self._computing_tokens = sum(entry.item.tokens for entry in batch)
         return batch
 
     def _pop(self) -> Entry:
@@ -187,18 +167,33 @@ class Batcher:
     def _compute(self, batch: Sequence[Entry]) -> None:
         started = self.clock()
         items = [entry.item for entry in batch]
+        answers: list[Answer] | None = None
         try:
             answers = items[0].model.compute(items)
         except Exception as error:  # whatever it is, later batches must be computed
             # The error's message may quote a text, which must not be in a log.
             frames = "".join(traceback.format_tb(error.__traceback__))
             log.error("a batch of %d inputs failed with %s:\n%s", len(items), type(error).__name__, frames)
-            self.last_batch_failed = True
+        finished = self.clock()
+        queued = [started - entry.job.submitted for entry in batch]
+        report = BatchReport(items, queued, finished - started, failed=answers is None)
+        self._learn(report, started, finished)
+        self._answer(batch, answers)
+        self.observe(report)
+
+    def _learn(self, report: BatchReport, started: float, finished: float) -> None:
+        """Updates what the next decisions depend on, before clients can react to their answers."""
+        self.last_batch_failed = report.failed
+        with self._changed:
+            self._computing_tokens = 0
+            self._gathering.computed(len(report.items), len(self._entries), started, finished)
+            if not report.failed:  # a failure may take less time
+                self.pace.computed(report.tokens, report.computing_seconds)
+
+    def _answer(self, batch: Sequence[Entry], answers: Sequence[Answer] | None) -> None:
+        if answers is None:
             for entry in batch:
                 entry.job.fail(Failure("batch_failed", "an internal error occurred while the input was computed"))
-        else:
-            self.last_batch_failed = False
-            for entry, answer in zip(batch, answers, strict=True):
-                entry.job.finish(entry.index, answer)
-        queued = [started - entry.job.submitted for entry in batch]
-        self.observe(BatchReport(items, queued, self.clock() - started, self.last_batch_failed))
+            return
+        for entry, answer in zip(batch, answers, strict=True):
+            entry.job.finish(entry.index, answer)

@@ -51,7 +51,7 @@ class Guard:
             await self._answer(scope, receive, send_counted)
         except Failure as failure:
             self.service.metrics.count_failure(endpoint, ("",), failure.error_type)
-            await send_json(send_counted, failure.as_json(scope["path"]), failure.status, close=True)
+            await send_failure(send_counted, failure, scope["path"], close=True)
         except Exception as error:
             # The error's message may quote a text, which must not be in a log.
             frames = "".join(traceback.format_tb(error.__traceback__))
@@ -59,7 +59,7 @@ class Guard:
             self.service.metrics.count_failure(endpoint, ("",), "internal_error")
             if not started:
                 crash = Failure("internal_error", "an internal error occurred")
-                await send_json(send_counted, crash.as_json(scope["path"]), crash.status)
+                await send_failure(send_counted, crash, scope["path"])
         finally:
             self.service.open_requests -= 1
 
@@ -71,7 +71,8 @@ class Guard:
         if not is_open and not self._has_key(headers.get(b"authorization", b"")):
             raise Failure("unauthorized", "the header `Authorization: Bearer KEY` must have the server's API key")
         if self.service.open_requests > self.service.limits.max_requests:
-            raise Failure("too_many_requests", "too many requests are open (max_requests); try again later")
+            full = "too many requests are open (max_requests); try again later"
+            raise Failure("too_many_requests", full, self.service.batcher.seconds)
         try:
             async with asyncio.timeout(self.service.limits.deadline_ms / 1000):
                 body = await self._read(headers, receive)
@@ -111,14 +112,14 @@ class Guard:
         return hmac.compare_digest(key.strip(), self.api_key) and scheme.lower() == b"bearer"
 
 
-async def send_json(send: Send, content: Any, status: int, close: bool = False) -> None:
+async def send_failure(send: Send, failure: Failure, path: str, close: bool = False) -> None:
     """Sends a whole response."""
-    body = to_json(content)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(b"connection", b"close")] if close else []
-    headers += [(b"retry-after", b"1")] if status in (STATUS["queue_full"], STATUS["shutting_down"]) else []
-    headers += [(b"www-authenticate", b"Bearer")] if status == STATUS["unauthorized"] else []
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    body = to_json(failure.as_json(path))
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **failure.headers}
+    headers |= {"connection": "close"} if close else {}
+    headers |= {"www-authenticate": "Bearer"} if failure.status == STATUS["unauthorized"] else {}
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": failure.status, "headers": encoded})
     await send({"type": "http.response.body", "body": body})
 
 

@@ -13,6 +13,10 @@ BATCH_TOKENS = 8192
 """`max_batch_tokens`, unless it is given or the model's longest input has more tokens."""
 QUEUED_REQUESTS = 4
 """How many of the largest requests the queue has room for, unless `max_queue_tokens` is given."""
+QUEUE_SECONDS = 1.0
+"""`max_queue_seconds`, unless it is given or more than half of `deadline_ms`."""
+LOWEST = {"max_wait_ms": 0, "max_queue_seconds": 0.001, "max_options": FEWEST_OPTIONS}
+"""The lowest value of each limit; 1 for the others."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +35,21 @@ class ServingLimits:
     """Requests that are answered at the same time, from their first byte on."""
     max_queue_inputs: int = 4096
     """Inputs that are waiting or being computed."""
+    max_queue_seconds: float | None = None
+    """Seconds of work before a new request, at the pace of recent batches. Default: 1, or half of `deadline_ms`."""
     max_queue_tokens: int | None = None
     """Tokens that are waiting. Default: those of four requests of `max_inputs` inputs of the longest kind."""
     max_batch_tokens: int | None = None
     """Tokens that are computed at once. Default: 8192, or those of the longest input, if it has more."""
-    max_wait_ms: float = 2.0
-    """Milliseconds that an input waits for others to be computed with, if the batch is not full."""
+    max_wait_ms: float = 5.0
+    """Milliseconds that a batch with fewer inputs than lately waits for the next one."""
     deadline_ms: float = 30_000.0
     """Milliseconds in which a request must arrive, and then be answered: tokenized, queued and computed."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            lowest = {"max_wait_ms": 0, "max_options": FEWEST_OPTIONS}.get(field.name, 1)
+            lowest = LOWEST.get(field.name, 1)
             if value is not None and not lowest <= value < float("inf"):
                 raise UserError(f"serve: {field.name}: must be at least {lowest}, found {value}")
         if self.max_options > MOST_OPTIONS:
@@ -63,6 +69,7 @@ class ServingLimits:
         batch_tokens, queue_tokens = self.batch_tokens(longest_sequence), self.max_queue_tokens
         if queue_tokens is None:
             queue_tokens = max(QUEUED_REQUESTS * largest_request, batch_tokens)
+        queue_seconds = self.max_queue_seconds or min(QUEUE_SECONDS, self.deadline_ms / 2000)
         text_bytes = self.max_characters * BYTES_PER_CHARACTER + ENVELOPE
         problems = {
             f"max_batch_tokens is {batch_tokens:,}, but the longest input of this model has "
@@ -79,6 +86,8 @@ class ServingLimits:
             f"max_wait_ms is {self.max_wait_ms:g}, not less than deadline_ms ({self.deadline_ms:g})": (
                 self.max_wait_ms >= self.deadline_ms
             ),
+            f"max_queue_seconds is {queue_seconds:g}, not less than deadline_ms ({self.deadline_ms:g}): requests would "
+            "wait in vain": 1000 * queue_seconds >= self.deadline_ms,
         }
         found = [problem for problem, is_one in problems.items() if is_one]
         if found:
@@ -86,12 +95,14 @@ class ServingLimits:
                 "serve: limits that cannot be met together; raise one or lower the other:\n" + "\n".join(found)
             )
         given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return CheckedLimits(**{**given, "max_batch_tokens": batch_tokens, "max_queue_tokens": queue_tokens})
+        defaults = {"max_batch_tokens": batch_tokens, "max_queue_tokens": queue_tokens}
+        return CheckedLimits(**{**given, **defaults, "max_queue_seconds": queue_seconds})
 
 
 @dataclass(frozen=True)
 class CheckedLimits(ServingLimits):
     """Limits that fit a model and each other."""
 
+    max_queue_seconds: float = QUEUE_SECONDS
     max_batch_tokens: int = BATCH_TOKENS
     max_queue_tokens: int = BATCH_TOKENS

@@ -8,8 +8,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from polytask.serving.batching import Batcher, BatchReport
+from polytask.serving.batching import Batcher
 from polytask.serving.items import Item
+from polytask.serving.jobs import BatchReport
 
 EMBEDDING = "(embedding)"
 """The task label of embeddings."""
@@ -41,11 +42,13 @@ class Metrics:
         self._computing = Histogram("computing_seconds", "Time to compute a batch.", **seconds)
         self._queue_inputs = Gauge("queue_inputs", "Inputs that are waiting or being computed.", **own)
         self._queue_tokens = Gauge("queue_tokens", "Tokens that are waiting.", **own)
+        self._queue_seconds = Gauge("queue_seconds", "Estimated seconds until these are computed.", **own)
 
     def watch(self, batcher: Batcher) -> None:
         """Reads the size of the queue from the batcher."""
         self._queue_inputs.set_function(lambda: batcher.inputs)
         self._queue_tokens.set_function(lambda: batcher.tokens)
+        self._queue_seconds.set_function(lambda: batcher.seconds)
         self.registry.register(_QueueOfTasks(batcher))
 
     def count_request(self, endpoint: str, tasks: Iterable[str]) -> None:
@@ -66,7 +69,7 @@ class Metrics:
     def computed(self, report: BatchReport) -> None:
         """Records a batch."""
         self._batches.labels("failed" if report.failed else "succeeded").inc()
-        self._batch_tokens.observe(sum(item.tokens for item in report.items))
+        self._batch_tokens.observe(report.tokens)
         task_tokens = Counts[str]()
         for item, seconds in zip(report.items, report.queued_seconds, strict=True):
             for task in labels(item):

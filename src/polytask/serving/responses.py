@@ -1,5 +1,6 @@
 """The responses of a server: JSON bodies, and one form for all errors."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -17,9 +18,8 @@ ERRORS: Responses = {status: {"model": bodies.ErrorResponse} for status in STATU
 OPENAI_ERRORS: Responses = {status: {"model": bodies.OpenAIErrorResponse} for status in STATUSES}
 
 
-def respond(content: Any, status: int = 200) -> Response:
+def respond(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A response with a JSON body."""
-    headers = {"retry-after": "1"} if status in (STATUS["queue_full"], STATUS["shutting_down"]) else {}
     return Response(to_json(content), status, headers, media_type="application/json")
 
 
@@ -59,4 +59,4 @@ def _respond_failure(service: Service, request: Request, failure: Failure) -> Re
     known = {getattr(route, "path", "") for route in request.app.routes}
     endpoint = request.url.path if request.url.path in known else "other"
     service.metrics.count_failure(endpoint, failure.tasks, failure.error_type)
-    return respond(failure.as_json(request.url.path), failure.status)
+    return respond(failure.as_json(request.url.path), failure.status, failure.headers)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from polytask.machine import limit_kernel_cache, release_freed_memory
+from polytask.machine import limit_kernel_cache, release_freed_memory, use_one_arena
 from polytask.serving.limits import ServingLimits
 from polytask.serving.predictor import Predictor
 from polytask.types import UserError
@@ -49,6 +49,7 @@ def serve(
     check_access(host, api_key, allow_anyone)
     make_server = import_server()
     limit_kernel_cache()
+    use_one_arena()
     listener = bind(host, port)
     if reload:  # the signal's default is to end the process, also while the model is loaded
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -5,23 +5,26 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from polytask.serving.batching import Batcher
-from polytask.serving.examples import Example
 from polytask.serving.explainer import Explainer
 from polytask.serving.failures import Failure
 from polytask.serving.forms import tasks_for
 from polytask.serving.items import Answer, Embedded, Input, Item, Truncation
+from polytask.serving.jobs import BatchReport
 from polytask.serving.limits import ServingLimits
 from polytask.serving.metrics import EMBEDDING, Metrics
-from polytask.serving.mixed import SHAPES, MixedPredictor
+from polytask.serving.mixed import MixedPredictor
+from polytask.serving.pace import Pace
 from polytask.serving.predictor import Predictor
+from polytask.serving.probes import pace_items, probe_items
+from polytask.serving.release import MemoryRelease
 from polytask.serving.run_examples import run_examples
 from polytask.types import Prediction
 
 log = logging.getLogger(__name__)
-PROBE = "A short text."
 
 Tokenize = Callable[[], list[list[Item] | Failure]]
 
@@ -35,7 +38,8 @@ class Service:
         self.limits = self.model.check_limits(self.asked_limits)
         self.name = name
         self.metrics = Metrics()
-        self.batcher = Batcher(self.limits, self.metrics.computed)
+        self._memory = MemoryRelease(self.limits.max_batch_tokens)
+        self.batcher = Batcher(self.limits, self._computed)
         self.metrics.watch(self.batcher)
         self.stopping = False
         """Whether new requests are refused."""
@@ -52,9 +56,31 @@ class Service:
 
     # --- life ---------------------------------------------------------------------------------------------------------
     def warm_up(self) -> None:
-        """Computes one input of each task and an embedding, so that no request pays for what happens only once."""
+        """Computes one input of each task and an embedding, so that no request pays for what happens only once.
+
+        Then measures the pace with a few different texts, since that of the first batch is far too slow.
+        """
         self.batcher.submit(probe_items(self.model), deadline=float("inf")).result()
+        self.batcher.pace = Pace()
+        self.batcher.submit(pace_items(self.model), deadline=float("inf")).result()
+        self.warn_if_slow()
         self.warm = True
+
+    def warn_if_slow(self) -> None:
+        """Warns if the largest request that the limits allow cannot be answered in time, at the measured pace."""
+        limits = self.limits
+        tokens = limits.max_inputs * self.model.longest_input(limits.max_options, limits.max_batch_tokens)
+        seconds = self.batcher.pace.seconds_for(tokens)
+        if 1000 * seconds > limits.deadline_ms:
+            log.warning(
+                "serve: the largest request (max_inputs is %d, %d tokens in all) takes about %.0f s on this machine, "
+                "more than deadline_ms (%g); lower max_inputs, or raise deadline_ms",
+                *(limits.max_inputs, tokens, seconds, limits.deadline_ms),
+            )
+
+    def _computed(self, report: BatchReport) -> None:
+        self.metrics.computed(report)
+        self._memory.computed(report.tokens, self.batcher.tokens, self.batcher.clock())
 
     @property
     def ready(self) -> bool:
@@ -67,9 +93,10 @@ class Service:
         A load balancer sends no requests to a server that is not ready.
         """
         if self.batcher.last_batch_failed and not self._probing and not self.stopping:
-            self._probing = True
-            job = self.batcher.submit(probe_items(self.model), deadline=float("inf"))
-            job.add_done_callback(lambda done: setattr(self, "_probing", False))
+            with suppress(Failure):  # if the queue is full, there will be another batch anyway
+                job = self.batcher.submit(probe_items(self.model), deadline=float("inf"))
+                self._probing = True
+                job.add_done_callback(lambda done: setattr(self, "_probing", False))
 
     def replace(self, predictor: Predictor, name: str) -> None:
         """Serves another model from the next request on; a UserError if the limits do not fit it."""
@@ -155,9 +182,8 @@ class Service:
         try:
             async with asyncio.timeout(self.limits.deadline_ms / 1000):
                 with self.batcher.admitted(inputs):
-                    found = await asyncio.get_running_loop().run_in_executor(
-                        self._tokenizer, self._timed, labels, tokenize
-                    )
+                    loop = asyncio.get_running_loop()
+                    found = await loop.run_in_executor(self._tokenizer, self._timed, labels, tokenize)
                     found = [self._fitting(one) for one in found]
                     items = [item for own in found if not isinstance(own, Failure) for item in own]
                     computed = await asyncio.wrap_future(self.batcher.submit(items, deadline))
@@ -187,19 +213,3 @@ class Service:
         return Failure(
             "too_many_tokens", f"the text has {most:,} tokens; at most {self.limits.max_batch_tokens:,} are accepted"
         )
-
-
-def probe_items(model: MixedPredictor) -> list[Item]:
-    """One item for each pass that a request may need, and for an embedding."""
-    items: list[Item] = []
-    for shape in SHAPES:
-        if tasks := model.tasks_taking(shape):
-            example: Example = (PROBE, "Yes.", "No.") if shape == "options" else (PROBE,) * shape
-            items += _only(model.tokenize(tasks, [example], "end"))
-    return items + _only(model.tokenize_for_embedding(None, [(PROBE,)], "end"))
-
-
-def _only(found: Sequence[list[Item] | Failure]) -> list[Item]:
-    (items,) = found
-    assert not isinstance(items, Failure), items
-    return items

@@ -29,15 +29,15 @@ def add_state(app: FastAPI, service: Service) -> None:
         service.probe()
         if service.ready:
             return respond({"ready": True})
-        return respond(NOT_READY.as_json() | {"ready": False}, NOT_READY.status)
+        return respond(NOT_READY.as_json() | {"ready": False}, NOT_READY.status, NOT_READY.headers)
 
     @app.get("/health", tags=["state"])
     async def health() -> Response:
         """The state in detail."""
         ready, batcher = service.ready, service.batcher
         state: dict[str, Any] = {"ready": ready, "warm": service.warm, "last_batch_failed": batcher.last_batch_failed}
-        state |= {"queue_inputs": batcher.inputs, "queue_tokens": batcher.tokens}
-        return respond(state) if ready else respond(NOT_READY.as_json() | state, NOT_READY.status)
+        state |= {"queue_inputs": batcher.inputs, "queue_tokens": batcher.tokens, "queue_seconds": batcher.seconds}
+        return respond(state) if ready else respond(NOT_READY.as_json() | state, NOT_READY.status, NOT_READY.headers)
 
     @app.get("/metrics", response_class=PlainTextResponse, tags=["state"])
     async def metrics() -> Response:
