@@ -181,3 +181,48 @@ def test_a_threshold_for_labels(cli: Any, tiny_run: Finished, tmp_path: Path) ->
     said = cli("predict", tiny_run.folder, *task, "--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv")
     assert "1 of 1 row has no label, or fewer spans, because of probabilities below the threshold" in said.out
     assert cli("predict", tiny_run.folder, "--abstain-below", 1.5, "--text", "good").code == 2
+
+
+# --- bulk prediction --------------------------------------------------------------------------------------------------
+def test_many_files_and_again(cli: Any, tiny_run: Finished, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "in" / f"{name}.csv").write_text("text,n\ngood,1\n,2\n")
+    words = "predict", tiny_run.folder, "--input", tmp_path / "in" / "*.csv", "--output", tmp_path / "out"
+    said = cli(*words, "--engine", "local", "--workers", "1")
+    assert said.code == 0, said.err
+    first, second, third = said.out.splitlines()
+    assert first == "4 rows of 2 files: 2 shards, 0 done before"
+    assert second.startswith("4 rows in ")
+    assert second.endswith(f" rows/s): {tmp_path / 'out'}")
+    assert third == "2 of 4 rows have no text and no prediction"
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == [
+        "_SUCCESS.json",
+        "_plan.json",
+        "part-00000.csv",
+        "part-00001.csv",
+    ]
+    assert cli(*words, "--engine", "local").out.splitlines()[0] == "4 rows of 2 files: 2 shards, 2 done before"
+    other = cli(*words, "--engine", "local", "--probabilities", "none")
+    assert other.code == 1
+    assert "probabilities was top and is now none" in other.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--input", "*.csv", "--output", "out"], 1, "*.csv: --input is a pattern; pass --engine local (or ray)"),
+        (["--input", ".", "--output", "out"], 1, ".: --input is a folder; pass --engine local (or ray)"),
+        (["--input", "s3://b/a.csv", "--output", "out"], 1, "--input is a URL; pass --engine local (or ray)"),
+        (["--input", "a.csv", "--input", "b.csv", "--output", "out"], 1, "--input is several files; pass --engine"),
+        (["--text", "x", "--engine", "ray"], 2, "--engine ray is for --input and --output"),
+        (["--text", "x", "--workers", "2"], 2, "are for --engine local or ray"),
+        (["--text", "x", "--engine", "spark"], 2, "--engine must be torch, onnx, local or ray, found 'spark'"),
+    ],
+)
+def test_what_only_bulk_prediction_does(
+    cli: Any, tiny_run: Finished, arguments: list[str], code: int, message: str
+) -> None:
+    said = cli("predict", tiny_run.folder, *arguments)
+    assert said.code == code
+    assert message in " ".join(said.err.replace("│", " ").split())

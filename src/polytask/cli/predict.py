@@ -1,17 +1,20 @@
 """polytask predict: predicts with a trained run."""
 
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated
+from glob import has_magic
+from typing import Annotated, Literal, cast
 
 import typer
 from rich.text import Text
 
 import polytask
+from polytask.cli.bulk_prediction import predict_in_bulk
 from polytask.cli.console import plain_console
 from polytask.cli.cuda import start_cuda
 from polytask.cli.options import RunFolder, TrustPlugins
 
+BULK = ("local", "ray")
 LEFT_OUT = "without spans whose probability is below the threshold"
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 """The classes of marked spans, in the order of their appearance in the text."""
@@ -35,18 +38,23 @@ def run(
         list[str] | None,
         typer.Option(help="An option, for tasks of kind choice. Repeatable.", show_default=False),
     ] = None,
-    source: Annotated[
-        str | None,
+    sources: Annotated[
+        list[str] | None,
         typer.Option(
-            "--input", metavar="FILE", help="A csv, tsv, jsonl, parquet or xlsx file to predict.", show_default=False
+            "--input",
+            metavar="FILE",
+            help="A csv, tsv, jsonl, parquet or xlsx file to predict. With --engine local or ray: a pattern in quotes, "
+            "a folder or a file, as a path or a URL (s3://..., gs://...). Repeatable.",
+            show_default=False,
         ),
     ] = None,
     target: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--output",
             metavar="FILE",
-            help="The file to write: the input's columns and the predictions, as csv, tsv, jsonl or parquet.",
+            help="The file to write: the input's columns and the predictions, as csv, tsv, jsonl or parquet. With "
+            "--engine local or ray: a folder, as a path or a URL.",
             show_default=False,
         ),
     ] = None,
@@ -64,7 +72,14 @@ def run(
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at a row without text, instead of leaving its prediction empty.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing output file.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Overwrite an existing output file; with --engine local or ray, delete the folder's shards and start "
+            "again.",
+        ),
+    ] = False,
     precision: Annotated[
         str, typer.Option(help="float32 or bf16. bf16 is faster if the hardware supports it; scores differ slightly.")
     ] = "float32",
@@ -80,8 +95,39 @@ def run(
     ] = None,
     engine: Annotated[
         str,
-        typer.Option(help="torch, or onnx for a folder written by `polytask export --format onnx`, or its run."),
+        typer.Option(
+            help="torch: one input, in this process. onnx: the same, with a folder written by `polytask export "
+            "--format onnx`, or its run. local, ray: bulk prediction of many files, with torch, in several processes "
+            "on this machine or with Ray; can be stopped and continued."
+        ),
     ] = "torch",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Workers of --engine local or ray. Default: one per GPU or, without GPUs, per CPU core, at most 16.",
+            show_default=False,
+        ),
+    ] = None,
+    rows_per_shard: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --engine local or ray: the most rows of a file of the output, and of work that a killed worker "
+            "loses. Default: 16384.",
+            show_default=False,
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="With --engine ray: the cluster's address. Default: RAY_ADDRESS, else Ray is started on this machine.",
+            show_default=False,
+        ),
+    ] = None,
+    gpus_per_worker: Annotated[
+        float, typer.Option(min=0, help="With --engine ray: the GPUs that each worker reserves.")
+    ] = 0,
     trust_plugins: TrustPlugins = False,
 ) -> None:
     """Predict one text, one pair, or a file of any size, with one or more tasks.
@@ -97,15 +143,42 @@ def run(
         polytask predict runs/quickstart --input new.csv --output predicted.csv --probabilities all
 
         polytask predict runs/quickstart/onnx --engine onnx --task opinion --text "Not bad at all."
+
+        polytask predict runs/quickstart --input 'folder/*.parquet' --output predicted --engine local
     """
-    if (not text) == (source is None):
+    if (not text) == (not sources):
         raise typer.BadParameter("pass either --text or --input")
-    if (source is None) != (target is None):
+    if (not sources) != (target is None):
         raise typer.BadParameter("--input and --output must be used together")
     if probabilities not in ("top", "all", "none"):
         raise typer.BadParameter(f"--probabilities must be top, all or none, found {probabilities!r}")
-    if engine not in ("torch", "onnx"):
-        raise typer.BadParameter(f"--engine must be torch or onnx, found {engine!r}")
+    if engine not in ("torch", "onnx", *BULK):
+        raise typer.BadParameter(f"--engine must be torch, onnx, local or ray, found {engine!r}")
+    if engine in BULK:
+        if sources is None or target is None:
+            raise typer.BadParameter(f"--engine {engine} is for --input and --output")
+        settings = polytask.BulkSettings(
+            engine=cast(Literal["local", "ray"], engine),
+            tasks=task,
+            columns=split_names(columns),
+            probabilities=probabilities,
+            precision=precision,
+            abstain_below=abstain_below,
+            rows_per_shard=rows_per_shard,
+            strict=strict,
+            force=force,
+            workers=workers,
+            gpus_per_worker=gpus_per_worker,
+            address=address,
+            trust_plugins=trust_plugins,
+        )
+        in_bulk = predict_in_bulk(folder, sources, target, settings)
+        print_counts(in_bulk.computed_rows, in_bulk)
+        return
+    if workers or rows_per_shard or address or gpus_per_worker:
+        raise typer.BadParameter(
+            "--workers, --rows-per-shard, --address and --gpus-per-worker are for --engine local or ray"
+        )
     if engine == "onnx" and precision != "float32":
         raise typer.BadParameter("--precision is for --engine torch; an ONNX model has its own")
     if engine == "onnx":
@@ -122,15 +195,44 @@ def run(
         for prediction in predict_one(predictor, texts, option, task):
             print_prediction(prediction, texts[0], probabilities)
         return
-    assert source is not None
+    assert sources is not None
     assert target is not None
-    names = [name.strip() for name in columns.split(",")] if columns else None
+    check_one_file(sources)
     done = polytask.predict_file(
-        predictor, task, source, target, names, probabilities=probabilities, strict=strict, force=force
+        predictor,
+        task,
+        sources[0],
+        target,
+        split_names(columns),
+        probabilities=probabilities,
+        strict=strict,
+        force=force,
     )
-    counts = (done.without_text, WITHOUT_TEXT), (done.truncated, TRUNCATED), (done.abstained, ABSTAINED)
     print_plain(f"{done.rows:,} {'row' if done.rows == 1 else 'rows'}: {target}")
-    for line in (line for count, what in counts for line in count_lines(done.rows, count, what)):
+    print_counts(done.rows, done)
+
+
+def split_names(columns: str | None) -> list[str] | None:
+    return [name.strip() for name in columns.split(",")] if columns else None
+
+
+def check_one_file(sources: Sequence[str]) -> None:
+    """Raises a UserError for what only bulk prediction can read."""
+    first, what = sources[0], ""
+    if len(sources) > 1:
+        what = "several files"
+    elif "://" in first:
+        what = "a URL"
+    elif not os.path.isfile(first) and (os.path.isdir(first) or has_magic(first)):
+        what = "a folder" if os.path.isdir(first) else "a pattern"
+    if what:
+        raise polytask.UserError(f"{first}: --input is {what}; pass --engine local (or ray), which reads many files")
+
+
+def print_counts(rows: int, done: "polytask.PredictedFile | polytask.PredictedFiles") -> None:
+    """Prints how many rows have no prediction, were truncated or have no label."""
+    counts = (done.without_text, WITHOUT_TEXT), (done.truncated, TRUNCATED), (done.abstained, ABSTAINED)
+    for line in (line for count, what in counts for line in count_lines(rows, count, what)):
         print_plain(line)
 
 

@@ -65,23 +65,38 @@ def predict_file(
         force: Whether to overwrite an existing target. The source is never overwritten.
     """
     target = Path(target)
-    fallback = _encoding(predictor, tasks)
+    fallback = encoding_of_tasks(predictor, tasks)
     opened = open_source(source, fallback=fallback)
     warn_of_guess(opened, fallback)
     file = InputFile(opened)
     _check_target(target, file, force)
     names = [tasks] if isinstance(tasks, str) else tasks
-    chosen = text_columns(predictor, names, columns, file.columns, file.name)
+    return predict_rows(predictor, names, file, target, columns, probabilities=probabilities, strict=strict)
+
+
+def predict_rows(
+    predictor: Predictor,
+    tasks: Sequence[str] | None,
+    file: InputFile,
+    target: Path,
+    columns: Sequence[str] | None = None,
+    *,
+    probabilities: str = "top",
+    strict: bool = False,
+    expected: int | None = None,
+) -> PredictedFile:
+    """Does what `predict_file` does for an open file. It must have the expected number of rows, if one is given."""
+    chosen = text_columns(predictor, tasks, columns, file.columns, file.name)
     lists = output_format(target) in ("jsonl", "parquet")
     added = {task: added_columns(predictor, task, probabilities, lists) for task in chosen}
-    check_names(source, file.columns, added)
+    check_names(file.name, file.columns, added)
     tag_columns = {task: _tag_columns(predictor, task, file) for task in chosen}
     plain = {task: names for task, names in chosen.items() if not predictor.spec(task).has_options}
     options = list(dict.fromkeys(names for task, names in chosen.items() if task not in plain))
     tagged = [(plain[task], tag_columns[task]) for task in plain]
     file.check(_all_columns(plain), strict, tagged, _columns_of_words(predictor, plain), options)
     _check_lengths(predictor, chosen, file)
-    return _write(predictor, chosen, tag_columns, added, file, target)
+    return _write(predictor, chosen, tag_columns, added, file, target, expected)
 
 
 def _check_lengths(predictor: Predictor, text_columns: TextColumns, file: InputFile) -> None:
@@ -102,7 +117,7 @@ def _check_lengths(predictor: Predictor, text_columns: TextColumns, file: InputF
     refuse_long(list(rows.values()), len(rows), packer.max_length)
 
 
-def _encoding(predictor: Predictor, tasks: str | Sequence[str] | None) -> str | None:
+def encoding_of_tasks(predictor: Predictor, tasks: str | Sequence[str] | None) -> str | None:
     """The encoding in the recipe of the tasks' training data, which is used if the file is not Unicode."""
     names = predictor.tasks if tasks is None else [tasks] if isinstance(tasks, str) else tasks
     encodings = {predictor.spec(task).encoding for task in names} - {None}
@@ -127,6 +142,7 @@ def _write(
     added: Added,
     file: InputFile,
     target: Path,
+    expected: int | None,
 ) -> PredictedFile:
     format, dialect = output_format(target), output_dialect(target, file.path, file.dialect)
     types: dict[str, Any] = dict(file.column_types) if format == "parquet" else dict.fromkeys(file.columns)
@@ -141,6 +157,8 @@ def _write(
                 without_text[task] += sum(p.label is None and not p.abstained for p in predicted)
                 truncated[task] += sum(p.truncated for p in predicted)
                 abstained[task] += sum(p.abstained for p in predicted)
+        if expected not in (None, rows):
+            raise UserError(f"{file.name}: expected {expected:,} rows, found {rows:,}: the file has changed")
     return PredictedFile(rows, dict(without_text), dict(truncated), dict(abstained))
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from polytask.serving.examples import Example, with_options
 from polytask.tasks.rows import EMPTY_TEXT, text_problem, words_problem
@@ -135,7 +134,7 @@ class InputFile:
     def column_types(self) -> dict[str, pa.DataType]:
         """The type of each column in a parquet output: its type in a parquet input, or one that fits all values."""
         if isinstance(self.source, ParquetSource):
-            return dict(zip(self.columns, pq.read_schema(self.source.file).types, strict=True))
+            return dict(zip(self.columns, self.source.types, strict=True))
         kinds: dict[str, set[str]] = {column: set() for column in self.columns}
         for _, record in self.records():
             for column, value in record.items():

@@ -1,7 +1,7 @@
 """Parquet files as a source of rows."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,13 @@ class ParquetSource:
             names: list[str] = parquet.schema_arrow.names
         return checked_columns(self.name, names)
 
+    @property
+    def types(self) -> list[pa.DataType]:
+        """The Arrow type of each column."""
+        with self._open() as parquet:
+            types: list[pa.DataType] = parquet.schema_arrow.types
+        return types
+
     def rows(self, columns: Sequence[str], needed: Sequence[str] | None = None) -> Iterator[Row | BrokenRow]:
         yield from numbered(self._batches(list(columns)))
 
@@ -47,7 +54,11 @@ class ParquetSource:
     def _open(self) -> Iterator[Any]:
         """Opens the file. Damage may show when it is opened, when its pages are read, or as text that is not UTF-8."""
         try:
-            with pq.ParquetFile(self.file) as parquet:
+            with self._parquet() as parquet:
                 yield parquet
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
             raise UserError(f"{self.name}: cannot read it as a parquet file ({error})") from error
+
+    def _parquet(self) -> AbstractContextManager[Any]:
+        file: AbstractContextManager[Any] = pq.ParquetFile(self.file)
+        return file

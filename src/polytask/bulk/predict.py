@@ -1,0 +1,299 @@
+"""Bulk prediction from start to finish: makes or reads the plan, lets an engine predict what is missing, sums up."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from polytask.bulk.local import predict_in_process, predict_in_workers
+from polytask.bulk.plan import (
+    AGAIN,
+    NAME,
+    ROWS_PER_SHARD,
+    Options,
+    Plan,
+    changed_inputs,
+    check_same,
+    choose_tasks,
+    find_inputs,
+    make_plan,
+    model_hashes,
+)
+from polytask.bulk.predicting import MOST_WORKERS, Job, ShardReport, is_written
+from polytask.bulk.ray_engine import predict_with_ray
+from polytask.bulk.shards import Shard
+from polytask.bulk.storage import Storage
+from polytask.machine import usable_cores
+from polytask.serving.predictor import PRECISIONS, Predictor
+from polytask.types import UserError, unknown
+
+Engine = Literal["local", "ray"]
+ENGINES = ("local", "ray")
+SUCCESS, FAILED = "_SUCCESS.json", "_FAILED.json"
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class BulkSettings:
+    """The options of `predict_files`, where they are explained."""
+
+    engine: Engine = "local"
+    tasks: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+    probabilities: str = "top"
+    precision: str = "float32"
+    abstain_below: float | None = None
+    rows_per_shard: int | None = None
+    strict: bool = False
+    force: bool = False
+    workers: int | None = None
+    gpus_per_worker: float = 0
+    address: str | None = None
+    trust_plugins: bool = False
+
+
+@dataclass(frozen=True)
+class PredictedFiles:
+    """The result of `predict_files`, which is also the content of _SUCCESS.json."""
+
+    rows: int
+    """All rows of the input, which are all in the output."""
+    shards: int
+    computed_shards: int
+    """The shards that this call has computed. The others were there already."""
+    computed_rows: int
+    seconds: float
+    rows_per_second: float
+    """The computed rows, divided by the seconds of the whole call."""
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    """The shards that were tried more than once, because a worker died or a file could not be read."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """The shards that are missing, with the reason."""
+    without_text: Mapping[str, int] = field(default_factory=dict)
+    """For each task, the number of computed rows without text, which have no prediction."""
+    truncated: Mapping[str, int] = field(default_factory=dict)
+    """For each task, the number of computed rows that are longer than the model's `max_length`."""
+    abstained: Mapping[str, int] = field(default_factory=dict)
+    """For each task, the number of computed rows without a label because of low probabilities."""
+
+
+class BulkPrediction:
+    """A bulk prediction whose plan is written: iterate over `reports`, then call `finish`."""
+
+    def __init__(self, plan: Plan, output: Storage, missing: Sequence[Shard], work: Iterator[ShardReport]) -> None:
+        self.plan, self.output, self.missing = plan, output, missing
+        self._work, self._started = work, time.perf_counter()
+        self._reports: list[ShardReport] = []
+
+    def reports(self) -> Iterator[ShardReport]:
+        """Predicts the missing shards, and yields a report of each."""
+        try:
+            for report in self._work:
+                self._reports.append(report)
+                yield report
+        finally:
+            if (close := getattr(self._work, "close", None)) is not None:
+                close()  # ends the workers before their leftovers are removed
+            self.output.clear_leftovers()
+
+    def finish(self) -> PredictedFiles:
+        """Checks that all shards are there, and writes _SUCCESS.json; else writes _FAILED.json and raises."""
+        if Plan.read(self.output) != self.plan:
+            raise UserError(f"{self.output.url}: another command has written its plan here meanwhile; {AGAIN}")
+        if changed := changed_inputs(self.plan):
+            raise UserError(f"{changed[0]}: has changed while it was predicted; {AGAIN}")
+        result = self._result()
+        (self.output / (FAILED if result.failures else SUCCESS)).write_json(asdict(result))
+        if result.failures:
+            listed = [f"\n  {name}: {error}" for name, error in list(result.failures.items())[:SHOWN]]
+            more = f"\n  and {len(result.failures) - SHOWN:,} more" if len(result.failures) > SHOWN else ""
+            raise UserError(
+                f"{self.output.url}: {len(result.failures):,} of {result.shards:,} shards are missing:"
+                f"{''.join(listed)}{more}\nThe same command tries these again"
+            )
+        return result
+
+    def _result(self) -> PredictedFiles:
+        computed = [report for report in self._reports if report.computed]
+        there = self.output.names()
+        failures = {str(report.shard): report.error for report in self._reports if report.error is not None}
+        absent = [str(shard) for shard in self.plan.shards if shard.output not in there]
+        failures = {**dict.fromkeys(absent, "was not written"), **failures}
+        seconds = time.perf_counter() - self._started
+        rows = sum(report.shard.rows for report in computed)
+        without_text, truncated, abstained = (Counter[str]() for _ in range(3))
+        for report in computed:
+            without_text.update(report.without_text)
+            truncated.update(report.truncated)
+            abstained.update(report.abstained)
+        return PredictedFiles(
+            rows=self.plan.rows,
+            shards=len(self.plan.shards),
+            computed_shards=len(computed),
+            computed_rows=rows,
+            seconds=round(seconds, 3),
+            rows_per_second=round(rows / seconds, 1),
+            attempts={report.shard.output: report.attempts for report in self._reports if report.attempts > 1},
+            failures=failures,
+            without_text=dict(without_text),
+            truncated=dict(truncated),
+            abstained=dict(abstained),
+        )
+
+
+def start_predicting_files(
+    run: str | Path, inputs: str | Path | Sequence[str | Path], output: str | Path, settings: BulkSettings
+) -> BulkPrediction:
+    """Does what `predict_files` does before the first prediction: iterate over the result's `reports` for the rest."""
+    folder = Storage.of(str(output))
+    patterns = [str(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
+    _check(settings, [folder, *map(Storage.of, patterns)])
+    files = find_inputs(patterns, folder)
+    predictor = Predictor.load(run, "cpu", abstain_below=settings.abstain_below, trust_plugins=settings.trust_plugins)
+    model = model_hashes(Path(run))
+    if settings.force:
+        _remove_earlier(folder)
+    earlier = _earlier_plan(folder)
+    options = Options(
+        tasks=tuple(choose_tasks(predictor, settings.tasks, settings.columns, files[0].url)),
+        columns=tuple(settings.columns or ()),
+        probabilities=settings.probabilities,
+        precision=settings.precision,
+        abstain_below=settings.abstain_below,
+        rows_per_shard=settings.rows_per_shard or (earlier.options.rows_per_shard if earlier else ROWS_PER_SHARD),
+    )
+    if earlier is not None:
+        check_same(earlier, folder, model, options, files)
+    plan = earlier or make_plan(predictor, model, options, files)
+    if earlier is None:
+        plan.write(folder)
+    for name in (SUCCESS, FAILED):
+        (folder / name).remove()
+    there = folder.names()
+    missing = [shard for shard in plan.shards if shard.output not in there or not is_written(shard, folder)]
+    job = Job(str(Path(run).absolute()), folder.url, options, settings.strict, settings.trust_plugins, model)
+    return BulkPrediction(plan, folder, missing, _work(job, missing, predictor, settings, folder))
+
+
+def predict_files(
+    run: str | Path,
+    inputs: str | Path | Sequence[str | Path],
+    output: str | Path,
+    *,
+    engine: Engine = "local",
+    tasks: str | Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    probabilities: str = "top",
+    precision: str = "float32",
+    abstain_below: float | None = None,
+    rows_per_shard: int | None = None,
+    strict: bool = False,
+    force: bool = False,
+    workers: int | None = None,
+    gpus_per_worker: float = 0,
+    address: str | None = None,
+    trust_plugins: bool = False,
+) -> PredictedFiles:
+    """Predicts many files, in parallel and restartable: every row of the input is in the output exactly once.
+
+    The output folder gets one file for each shard, which has the columns of the input and those that `predict_file`
+    adds. A shard is written whole or not at all. If the call is stopped or killed, the same call computes only the
+    shards that are missing; with another model, other inputs or other options it is refused.
+
+    Args:
+        run: The folder of the run, or its model folder. With Ray, every machine must be able to read it.
+        inputs: A pattern, a folder, a file or several of them: local paths or URLs such as s3://bucket/in/*.parquet.
+            The files are Parquet, or csv, tsv or JSON Lines, of which each file is one shard.
+        output: The folder to write to: a local path or a URL.
+        engine: "local" uses processes on this machine; "ray" uses Ray, on this machine or on a cluster.
+        tasks: The tasks to predict. Default: all tasks whose text columns the first file has.
+        columns: The text columns. Default: those of the training data.
+        probabilities: "top" adds the probability of the predicted class, "all" also those of all classes, "none" none.
+        precision: "float32" or "bf16".
+        abstain_below: No label where no class has this probability. Default: as in the recipe.
+        rows_per_shard: The most rows of a shard of a Parquet file. Default: 16,384, or as in the folder's plan.
+        strict: Whether a row without text is an error of its shard. Otherwise its prediction is empty.
+        force: Whether to delete the shards of an earlier plan in the output folder, and start again.
+        workers: The number of workers. Default: one for each GPU or, without GPUs, for each CPU core, at most 16.
+        gpus_per_worker: The GPUs that each worker reserves, for "ray".
+        address: The address of the Ray cluster. Default: RAY_ADDRESS, or a Ray that is started on this machine.
+        trust_plugins: Whether the run's plug-ins, which are Python programs, may run.
+    """
+    settings = BulkSettings(
+        engine=engine,
+        tasks=[tasks] if isinstance(tasks, str) else tasks,
+        columns=columns,
+        probabilities=probabilities,
+        precision=precision,
+        abstain_below=abstain_below,
+        rows_per_shard=rows_per_shard,
+        strict=strict,
+        force=force,
+        workers=workers,
+        gpus_per_worker=gpus_per_worker,
+        address=address,
+        trust_plugins=trust_plugins,
+    )
+    running = start_predicting_files(run, inputs, output, settings)
+    for _ in running.reports():
+        pass
+    return running.finish()
+
+
+def _check(settings: BulkSettings, places: Sequence[Storage]) -> None:
+    if settings.engine not in ENGINES:
+        raise UserError(unknown("predict", settings.engine, ENGINES, "engine for bulk prediction"))
+    if settings.precision not in PRECISIONS:
+        raise UserError(unknown("predict", settings.precision, PRECISIONS, "precision"))
+    for name, least in (("workers", 1), ("rows_per_shard", 1), ("gpus_per_worker", 0)):
+        value = getattr(settings, name)
+        if value is not None and value < least:
+            raise UserError(f"predict: {name}: must be at least {least}, found {value}")
+    if settings.engine == "local" and (settings.address is not None or settings.gpus_per_worker):
+        raise UserError("predict: address and gpus_per_worker are for the engine ray")
+    hidden = [place.url for place in places if place.is_in_memory]
+    if hidden and (settings.engine == "ray" or (settings.workers or 1) > 1):
+        raise UserError(f"{hidden[0]}: only this process can see its memory; use the engine local with one worker")
+
+
+def _remove_earlier(folder: Storage) -> None:
+    """Removes the shards of the plan in this folder, and the plan last: what is left can be removed again."""
+    if NAME in folder.names():
+        shards = Plan.read(folder).shards
+        for name in (SUCCESS, FAILED, *(shard.output for shard in shards), NAME):
+            (folder / name).remove()
+
+
+def _earlier_plan(folder: Storage) -> Plan | None:
+    """The plan in this folder, unless none of its shards is written. Without a plan, there must be no shards."""
+    names = folder.names()
+    if NAME in names:
+        plan = Plan.read(folder)
+        return plan if any(shard.output in names for shard in plan.shards) else None
+    if others := sorted(name for name in names if name.startswith("part-")):
+        raise UserError(
+            f"{folder.url}: has {len(others):,} file(s) such as {others[0]} but no {NAME}, so they are not ours; "
+            "choose another output folder, or move them away"
+        )
+    return None
+
+
+def _work(
+    job: Job, shards: Sequence[Shard], predictor: Predictor, settings: BulkSettings, folder: Storage
+) -> Iterator[ShardReport]:
+    """The reports of the shards, which the engine has not yet begun to predict."""
+    if not shards:
+        return iter(())
+    if settings.engine == "ray":
+        return predict_with_ray(job, shards, settings.workers, settings.gpus_per_worker, settings.address)
+    gpus = torch.cuda.device_count()
+    in_memory = folder.is_in_memory or any(shard.input.startswith("memory://") for shard in shards)
+    workers = settings.workers or (1 if in_memory else gpus or min(usable_cores(), MOST_WORKERS))
+    if min(workers, len(shards)) > 1:
+        return predict_in_workers(job, shards, workers, gpus)
+    reused = predictor if not gpus and settings.precision == "float32" else None
+    return predict_in_process(job, shards, reused)

@@ -1,0 +1,105 @@
+"""The engine `ray`: shards are predicted by a pool of Ray Data's actors, on this machine or on a cluster.
+
+Ray starts the actors, gives them shards, replaces those that have died and repeats their shards.
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from polytask.bulk.attempts import ATTEMPTS, Attempts
+from polytask.bulk.predicting import MOST_WORKERS, Job, ShardPredictor, ShardReport, is_written
+from polytask.bulk.shards import Shard
+from polytask.disk.records import convert
+from polytask.ray_cluster import connect, import_ray
+from polytask.types import UserError
+
+WHAT = "polytask predict --engine ray"
+IN_FLIGHT = 2
+"""Shards that an actor is given at once: the next one is there when it has finished one."""
+MOST_BLOCKS = 2000
+"""Pieces in which the shards are given to Ray. A piece that is repeated costs only the shards that are not written."""
+
+
+class ShardActor:
+    """An actor that loads the model once and predicts one shard per call."""
+
+    def __init__(self, job: dict[str, Any], attempts: Any) -> None:
+        self.ray, self.attempts = import_ray(WHAT), attempts
+        self.error: str | None = None
+        try:
+            self.predictor = ShardPredictor(convert(job, Job, WHAT))
+        except UserError as error:
+            self.error = str(error)  # Ray would repeat a constructor that fails again and again
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        shard: Shard = convert(row["shard"], Shard, WHAT)
+        if self.error is not None:
+            return {"fatal": self.error, "report": json.dumps(None)}
+        attempt = self.ray.get(self.attempts.begin.remote(shard.output))
+        if attempt > ATTEMPTS and not is_written(shard, self.predictor.output):
+            problem = f"its worker died in each of {ATTEMPTS} attempts; if memory ran out, use fewer workers"
+            report = ShardReport(shard, computed=False, error=problem, attempts=ATTEMPTS)
+        else:
+            report = self.predictor.predict(shard, min(attempt, ATTEMPTS))
+        return {"fatal": None, "report": json.dumps(asdict(report))}
+
+
+def predict_with_ray(
+    job: Job, shards: Sequence[Shard], workers: int | None, gpus_per_worker: float, address: str | None
+) -> Iterator[ShardReport]:
+    """Predicts shards with Ray and yields their reports."""
+    with connect(WHAT, address) as ray:
+        data = _ray_data()
+        machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
+        size = min(workers or default_workers(machines, gpus_per_worker), len(shards))
+        cpus = cpus_per_worker([int(machine.get("CPU", 0)) for machine in machines], size)
+        own = replace(job, threads=cpus, device="auto" if gpus_per_worker else "cpu")
+        attempts = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Attempts).remote()
+        items = [{"shard": asdict(shard)} for shard in shards]
+        reports = data.from_items(items, override_num_blocks=min(len(items), MOST_BLOCKS)).map(
+            ShardActor,
+            fn_constructor_args=(asdict(own), attempts),
+            compute=data.ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=IN_FLIGHT),
+            num_cpus=cpus,
+            num_gpus=gpus_per_worker or None,
+        )
+        try:
+            for row in reports.iter_rows():
+                if row["fatal"] is not None:
+                    raise UserError(row["fatal"])
+                yield convert(json.loads(row["report"]), ShardReport, WHAT)
+        except ray.exceptions.RayError as error:
+            raise UserError(
+                f"{WHAT}: Ray stopped ({str(error).strip().splitlines()[-1]}); the same command continues with the "
+                "shards that are missing"
+            ) from error
+
+
+def default_workers(machines: Sequence[Mapping[str, float]], gpus_per_worker: float) -> int:
+    """As many workers as the machines have GPUs for or, without GPUs, one for each CPU, up to a limit per machine."""
+    if gpus_per_worker:
+        return max(1, sum(int(machine.get("GPU", 0) / gpus_per_worker) for machine in machines))
+    return max(1, sum(min(int(machine.get("CPU", 0)), MOST_WORKERS) for machine in machines))
+
+
+def cpus_per_worker(machines: Sequence[int], workers: int) -> int:
+    """The most CPUs that each worker can have if all of them are to fit on machines with these numbers of CPUs."""
+    counts = range(max(machines), 1, -1)
+    return next((cpus for cpus in counts if sum(own // cpus for own in machines) >= workers), 1)
+
+
+def _ray_data() -> Any:
+    """The package `ray.data`, without progress bars and messages."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # about options that Ray Data itself sets
+        from ray import data  # noqa: PLC0415  (an optional extra)
+
+        context = data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    return data
