@@ -16,13 +16,15 @@ def settings(tiny: list[str]) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", [[], ["--engine", "ray", "--workers", "2"]])
 def test_a_tuning_from_the_command_line(
-    cli: Any, tmp_path: Path, tiny_settings: list[str], monkeypatch: pytest.MonkeyPatch
+    cli: Any, tmp_path: Path, tiny_settings: list[str], monkeypatch: pytest.MonkeyPatch, engine: list[str]
 ) -> None:
     monkeypatch.setattr(budget, "MOST_SEEDS", 1)
     monkeypatch.setattr(search, "MOST_SEEDS", 1)
     monkeypatch.chdir(tmp_path)
     command = ["tune", QUICKSTART, "--budget", "30m", "--vary", "optimizer.lr=3e-3,1e-3", *settings(tiny_settings)]
+    command += engine
     said = cli(*command)
     assert said.code == 0, said.err
     lines = said.out.splitlines()

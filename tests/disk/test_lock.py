@@ -3,12 +3,13 @@
 import fcntl
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from polytask.disk import lock
-from polytask.disk.lock import LOCK, FolderLock
+from polytask.disk.lock import LOCK, FolderLock, wait_until_free
 from polytask.types import UserError
 
 
@@ -45,6 +46,19 @@ def test_another_process_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.
         (tmp_path / LOCK).write_text("")
         with pytest.raises(UserError, match="another process is working on this run"):
             FolderLock(tmp_path).acquire()
+
+
+def test_waiting_for_a_lock_of_another_process(tmp_path: Path) -> None:
+    assert wait_until_free(tmp_path / "missing", 60)
+    with (tmp_path / LOCK).open("w") as other:
+        assert wait_until_free(tmp_path, 60)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert not wait_until_free(tmp_path, 0.1)
+        timer = threading.Timer(0.1, fcntl.flock, (other, fcntl.LOCK_UN))
+        timer.start()
+        assert wait_until_free(tmp_path, 60)
+        timer.join()
+    assert (tmp_path / LOCK).read_text() == ""
 
 
 def test_a_disk_without_locks_is_a_warning(

@@ -13,6 +13,8 @@ from polytask.plugins.trust import (
     is_trusted,
     read_plugin,
     trust_plugin,
+    trusted_plugins,
+    write_trusted,
 )
 from polytask.types import UserError
 
@@ -58,6 +60,18 @@ def test_a_folder_that_others_can_write_to_does_not_count(plugin: Path, mode: in
     digest = trust_plugin(plugin)
     (config_folder() / FOLDER).chmod(mode)
     assert not is_trusted(digest)
+
+
+def test_trust_can_be_written_for_another_machine(
+    plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert trusted_plugins() == []
+    digest = trust_plugin(plugin)
+    assert trusted_plugins() == [digest]
+    write_trusted(tmp_path / "other", trusted_plugins())
+    monkeypatch.setenv("POLYTASK_CONFIG", str(tmp_path / "other"))
+    assert is_trusted(digest)
+    assert not is_trusted(hashlib.sha256(b"another").hexdigest())
 
 
 def test_a_link_in_place_of_a_marker_is_not_followed(plugin: Path, tmp_path: Path) -> None:

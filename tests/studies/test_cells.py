@@ -1,11 +1,13 @@
 """A cell is identified by its recipe, data and code."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import polytask
-from polytask import prepare, read_recipe
-from polytask.studies.cells import NOT_IN_A_RESULT, cell_key, code_fingerprint, result_files, summary_of
+from polytask import Finished, prepare, read_recipe
+from polytask.studies.cells import cell_key, key_of_run, summary_of
+from polytask.studies.code import NOT_IN_A_RESULT, code_fingerprint, result_files
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 
@@ -59,3 +61,15 @@ def test_only_a_finished_run_has_a_summary(tmp_path: Path) -> None:
     assert summary_of(tmp_path) is None
     (tmp_path / "summary.json").write_text('{"finished": fal')
     assert summary_of(tmp_path) is None
+
+
+def test_the_key_of_a_run_is_that_of_its_inputs(tiny_run: Finished, tiny_settings: list[str], tmp_path: Path) -> None:
+    recipe = read_recipe(QUICKSTART, tiny_settings)
+    assert key_of_run(recipe, tiny_run.folder) == cell_key(recipe, prepare(recipe))
+    assert key_of_run(replace(recipe, seed=1), tiny_run.folder) != cell_key(recipe, prepare(recipe))
+    recorded = json.loads((tiny_run.folder / "environment.json").read_text())
+    recorded["data"]["opinion"]["dev"]["sha256"] = "0" * 64
+    (tmp_path / "environment.json").write_text(json.dumps(recorded))
+    assert key_of_run(recipe, tmp_path) not in (None, key_of_run(recipe, tiny_run.folder))
+    (tmp_path / "environment.json").write_text("{}")
+    assert key_of_run(recipe, tmp_path) is None

@@ -11,8 +11,10 @@ import pytest
 
 from polytask.studies.cells import Cell
 from polytask.studies.compare import StudyRunning
-from polytask.studies.runner import last_lines, run_cells
+from polytask.studies.local_engine import LocalEngine
+from polytask.studies.runner import run_cells
 from polytask.studies.study import read_study
+from polytask.studies.worker import last_lines
 
 from .conftest import Done, study_file
 
@@ -70,7 +72,7 @@ def test_a_cell_that_is_killed_goes_on_where_it_was(tmp_path: Path, tiny_setting
     done = json.loads((killed.folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     assert (killed.folder / "checkpoints").is_dir()
     assert (tmp_path / "out" / "failed" / killed.key / "error.txt").read_text() == report.error
-    list(run_cells([killed], tmp_path / "out", 1))
+    list(run_cells([killed], tmp_path / "out", LocalEngine()))
     assert killed.done
     log = (tmp_path / "out" / "logs" / f"{killed.key}.log").read_text()
     first = int(log.partition("step ")[2].partition("/")[0])
@@ -87,7 +89,7 @@ def test_a_cell_runs_no_code_of_the_working_directory(
     for name in ("difflib", "json", "random", "pkgutil", "torch", "yaml", "polytask"):
         (here / f"{name}.py").write_text(f"open({str(marker)!r}, 'a').write(__name__)\nraise SystemExit(9)\n")
     monkeypatch.chdir(here)
-    reports = list(run_cells(running.waiting[:1], tmp_path / "out", 1))
+    reports = list(run_cells(running.waiting[:1], tmp_path / "out", LocalEngine()))
     assert not marker.exists(), marker.read_text()
     assert reports[-1].state == "done", reports[-1].error
 
@@ -144,7 +146,7 @@ def pid_of(cell: Cell) -> int:
 
 def test_closing_the_iterator_stops_the_processes(tmp_path: Path, tiny_settings: list[str]) -> None:
     running = StudyRunning(read_study(study_file(tmp_path, tiny_settings)), tmp_path / "out")
-    reports = run_cells(running.plan.cells, tmp_path / "out", 2)
+    reports = run_cells(running.plan.cells, tmp_path / "out", LocalEngine(2))
     next(reports)
     reports.close()
     assert len(running.waiting) == 4

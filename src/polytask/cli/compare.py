@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeE
 
 import polytask
 from polytask.cli.console import plain_console
+from polytask.cli.engine import Address, CpusPerCell, EngineName, EngineOption, GpusPerCell, Workers, make_engine
 from polytask.cli.options import TrustPlugins
 
 
@@ -21,9 +22,11 @@ def run(
     folder: Annotated[
         Path | None, typer.Option("--study", metavar="DIR", help="The study's folder. Default: studies/NAME.")
     ] = None,
-    workers: Annotated[
-        int, typer.Option(help="Number of parallel runs, each in a worker process; workers can share a GPU.")
-    ] = 1,
+    workers: Workers = None,
+    engine: EngineOption = EngineName.local,
+    address: Address = None,
+    cpus_per_cell: CpusPerCell = None,
+    gpus_per_cell: GpusPerCell = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show the plan, its cost and which differences it could detect; run nothing."),
@@ -53,6 +56,8 @@ def run(
 
         polytask compare recipes/studies/quickstart.yaml --page-only
 
+        polytask compare study.yaml --engine ray --address auto --gpus-per-cell 0.5
+
         polytask compare runs/first runs/second
     """
     console = plain_console()
@@ -63,7 +68,11 @@ def run(
         target = folder or Path("comparison")
         show(polytask.compare_runs(what, target, margin), target, console)
         return
-    running = polytask.StudyRunning(polytask.read_study(what[0]), folder, workers, margin, trust_plugins)
+    study, runner = polytask.read_study(what[0]), None
+    if not dry_run and not page_only:
+        runner = make_engine("compare", engine, workers, address, cpus_per_cell, gpus_per_cell)
+    count = 1 if workers is None else workers
+    running = polytask.StudyRunning(study, folder, count, margin, trust_plugins, runner)
     if dry_run:
         show_plan(running, console)
         return

@@ -8,6 +8,7 @@ from rich.console import Console
 
 import polytask
 from polytask.cli.console import plain_console
+from polytask.cli.engine import Address, CpusPerCell, EngineName, EngineOption, GpusPerCell, Workers, make_engine
 from polytask.cli.options import RecipeFile, Settings, TrustPlugins
 
 
@@ -26,9 +27,11 @@ def run(
     folder: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The tuning's folder. Default: tuning/NAME.")
     ] = None,
-    workers: Annotated[
-        int, typer.Option(help="Number of parallel runs, each in a worker process; workers can share a GPU.")
-    ] = 1,
+    workers: Workers = None,
+    engine: EngineOption = EngineName.local,
+    address: Address = None,
+    cpus_per_cell: CpusPerCell = None,
+    gpus_per_cell: GpusPerCell = None,
     hold_back: Annotated[
         str,
         typer.Option(
@@ -52,7 +55,8 @@ def run(
         polytask tune recipe.yaml --budget 30m --vary "adapter=none,{name: pal, size: 96}" --workers 4
     """
     console = plain_console()
-    options = {"workers": workers, "hold_back": hold_back, "top": top, "trust_plugins": trust_plugins}
+    runner = make_engine("tune", engine, workers, address, cpus_per_cell, gpus_per_cell)
+    options = {"hold_back": hold_back, "top": top, "trust_plugins": trust_plugins, "engine": runner}
     tuning = polytask.start_tuning(recipe, budget, vary, setting, folder, **options)  # type: ignore[arg-type]
     for field in tuning.plan.fields:
         console.print(f"varies {field.field}: {field}", highlight=False, soft_wrap=True)

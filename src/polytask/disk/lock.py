@@ -91,6 +91,27 @@ class FolderLock:
             time.sleep(0.05)
 
 
+def wait_until_free(folder: Path, seconds: float) -> bool:
+    """Waits until no process holds the folder's lock; returns whether that is so. Changes nothing."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:  # nobody has locked it yet; if it cannot be read, whoever wants to write there says so
+            return True
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):  # this disk does not support locks
+                return True
+        finally:
+            os.close(handle)
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+
+
 def _this_process() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 

@@ -7,19 +7,22 @@ changed has another SHA-256, and must be trusted again. Removing a marker takes 
 import hashlib
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from polytask.disk.json_files import read_bytes
 from polytask.disk.writable import writing
 from polytask.types import UserError
 
+CONFIG = "POLYTASK_CONFIG"
+"""The environment variable that names the user's configuration folder."""
 FOLDER = "trusted-plugins"
 MAX_BYTES = 2**20
 
 
 def config_folder() -> Path:
     """$POLYTASK_CONFIG, else $XDG_CONFIG_HOME/polytask, else ~/.config/polytask."""
-    if folder := os.environ.get("POLYTASK_CONFIG"):
+    if folder := os.environ.get(CONFIG):
         return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "polytask"
 
@@ -43,12 +46,27 @@ def trust_plugin(path: str | Path) -> str:
 
 def is_trusted(digest: str) -> bool:
     """Whether the user has trusted a file with this SHA-256. A folder that others may write to does not count."""
+    return digest in trusted_plugins()
+
+
+def trusted_plugins() -> list[str]:
+    """The SHA-256 of all files that the user has trusted."""
     folder = config_folder() / FOLDER
     try:
-        status = folder.stat()
-        return not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and (folder / digest).is_file()
+        if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return []
+        return sorted(marker.name for marker in folder.iterdir() if marker.is_file())
     except OSError:
-        return False
+        return []
+
+
+def write_trusted(config: Path, digests: Iterable[str]) -> None:
+    """Writes a configuration folder in which exactly these files are trusted, for a process on another machine."""
+    folder = config / FOLDER
+    with writing(folder):
+        folder.mkdir(mode=0o700, parents=True)
+        for digest in digests:
+            (folder / digest).touch(mode=0o600, exist_ok=False)
 
 
 def check_trusted(path: Path, digest: str) -> None:

@@ -8,22 +8,20 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from polytask.build import encoder_origin
+from polytask.disk.json_files import read_json
 from polytask.disk.kept import keeping_values
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.folder import RunFolder
 from polytask.runs.prepare import Prepared, methods_origin, prepare
 from polytask.runs.summary import read_summary
 from polytask.runs.teachers import teacher_origin
+from polytask.studies.code import code_fingerprint
 from polytask.studies.study import Study
 from polytask.types import UserError, errors_in
-
-NOT_IN_A_RESULT = frozenset({"cli", "contracts", "evaluation.comparison", "export", "reports", "studies", "tuning"})
-"""Packages that no run's weights, scores, predictions or costs depend on."""
 
 
 @dataclass(frozen=True)
@@ -91,38 +89,32 @@ def cell_key(recipe: Recipe, prepared: Prepared) -> str:
         task: {name: split.fingerprint for name, split in entry.splits.items()}
         for task, entry in prepared.tasks.items()
     }
-    content = [
-        recipe_to_mapping(replace(recipe, name="", plugins=())),
-        data,
-        encoder_origin(recipe.encoder)["encoder_sha256"],
-        teacher_origin(recipe),
-        code_fingerprint(),
-        methods_origin(prepared),
-    ]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    encoder = encoder_origin(recipe.encoder)["encoder_sha256"]
+    return _key(recipe, data, encoder, teacher_origin(recipe), methods_origin(prepared))
 
 
-@cache
-def code_fingerprint() -> str:
-    """Returns the SHA-256 of the source that a cell's result depends on.
+def key_of_run(recipe: Recipe, folder: Path) -> str | None:
+    """Returns the key that a cell with the inputs of this run would have, as its environment.json records them.
 
-    Included are all packages that take part in `polytask train`, from reading the data to writing the predictions, and
-    any package that is added later: an unnecessary run is better than a stale result. Left out are the packages of
-    `NOT_IN_A_RESULT`, which compare, show or convert what a run has written, and the modules at the root that only
-    start the program (`__init__`, `__main__`, `version`). So a change in a command or a page trains nothing again.
+    It is that of the cell if the run had the data, the encoder, the teachers and the methods that the study was planned
+    with; on another machine, or if a file has changed since, it may not be. None if they cannot be read.
     """
-    digest = hashlib.sha256()
-    for path in result_files(Path(__file__).parent.parent):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    try:
+        content = read_json(RunFolder(folder).environment)
+        data = {
+            task: {split: about["sha256"] for split, about in splits.items()}
+            for task, splits in content["data"].items()
+        }
+        teachers, methods = ({n: content[n]} if content.get(n) else {} for n in ("teachers_sha256", "methods"))
+        return _key(recipe, data, content["encoder_sha256"], teachers, methods)
+    except (UserError, KeyError, TypeError, AttributeError):
+        return None
 
 
-def result_files(source: Path) -> list[Path]:
-    """Lists the files below `source` (the folder of the package polytask) that a cell's result depends on."""
-    left_out = [source.joinpath(*package.split(".")) for package in NOT_IN_A_RESULT]
-    left_out += [source / f"{module}.py" for module in ("__init__", "__main__", "version")]
-    files = sorted(path for path in source.rglob("[!.]*") if path.is_file() and path.suffix != ".pyc")
-    return [path for path in files if not any(path.is_relative_to(other) for other in left_out)]
+def _key(recipe: Recipe, data: Any, encoder: str | None, teachers: Any, methods: Any) -> str:
+    recipe_content = recipe_to_mapping(replace(recipe, name="", plugins=()))
+    content = [recipe_content, data, encoder, teachers, code_fingerprint(), methods]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def summary_of(run: Path) -> dict[str, Any] | None:

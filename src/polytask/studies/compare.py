@@ -18,7 +18,6 @@ from polytask.disk.json_files import read_json
 from polytask.disk.writable import check_target
 from polytask.evaluation.comparison.records import MARGIN
 from polytask.evaluation.metrics import check_metric
-from polytask.machine import environment, pick_device
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.folder import RunFolder
@@ -26,6 +25,8 @@ from polytask.runs.own_data import with_named_data
 from polytask.runs.prepare import use_code
 from polytask.runs.run import start_training
 from polytask.studies.cells import Cell, Plan, plan, summary_of
+from polytask.studies.engine import Engine
+from polytask.studies.local_engine import LocalEngine
 from polytask.studies.outlook import StudyOutlook, outlook
 from polytask.studies.page import write_page
 from polytask.studies.results import (
@@ -35,6 +36,7 @@ from polytask.studies.results import (
     comparisons_json,
     cost_json,
     curves_json,
+    environment_of,
     finished_runs,
     scores_json,
     values_json,
@@ -69,20 +71,21 @@ class StudyRunning:
         workers: int = 1,
         margin: float | None = None,
         trust_plugins: bool = False,
+        engine: Engine | None = None,
     ) -> None:
         """`margin`, in points, overrides the study's: variants that surely differ by less are called the same.
 
-        `trust_plugins` remembers that the recipes' plug-ins, which are Python programs, may run.
+        `trust_plugins` remembers that the recipes' plug-ins, which are Python programs, may run. `engine` runs the
+        cells, such as a `RayEngine`; without one, `workers` processes of this machine do.
         """
         for recipe in study.recipes.values():
             use_code(recipe, trust_plugins)
         if margin is not None:
             study = replace(study, margin=check_margin(margin, "--margin"))
-        if workers < 1:
-            raise UserError(f"--workers: must be at least 1, found {workers}")
+        self.engine = engine or LocalEngine(workers)
         self.study = study
         self.folder = Path(folder) if folder is not None else Path("studies") / study.name
-        self.workers = workers
+        self.workers = self.engine.workers
         self.errors: dict[str, str] = {}
         if not study.tasks:
             raise UserError(NOTHING_TO_COMPARE)
@@ -101,7 +104,7 @@ class StudyRunning:
         """Runs every cell that has not finished."""
         self._write_plan()
         clock = Clock(self.folder, self.workers)
-        with closing(run_cells(self.plan.cells, self.folder, self.workers)) as reports:
+        with closing(run_cells(self.plan.cells, self.folder, self.engine)) as reports:
             for report in reports:
                 if report.error is not None:
                     self.errors[report.cell.key] = report.error
@@ -224,7 +227,7 @@ def study_json(study: Study, runs: Sequence[FinishedRun], cells: Mapping[str, li
         "comparisons": comparisons_json(verdict),
         "curves": {variant: curves_json(own[variant]) for variant in study.recipes},
         "differences": differences(study.recipes),
-        "environment": environment(pick_device(next(iter(study.recipes.values())).train.device)),
+        "environment": environment_of(runs),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

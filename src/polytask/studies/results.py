@@ -1,6 +1,7 @@
 """Reads finished runs: their predictions on every dev set for the verdict, their costs and their learning curves."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from polytask.disk.json_files import read_json, read_json_lines
 from polytask.evaluation.comparison.records import MARGIN, TaskData, Verdict
 from polytask.evaluation.comparison.verdict import judge
 from polytask.kinds.table import KINDS
+from polytask.machine import environment, pick_device
 from polytask.runs.folder import RunFolder
 from polytask.studies.cells import Cell, summary_of
 from polytask.studies.sentences import sentence
@@ -42,6 +44,20 @@ def finished_runs(cells: Sequence[Cell]) -> list[FinishedRun]:
         for cell in cells
         if (summary := summary_of(cell.folder)) is not None
     ]
+
+
+def environment_of(runs: Sequence[FinishedRun]) -> dict[str, Any]:
+    """Returns the versions and hardware of the runs, which may be those of other machines than this one.
+
+    If the runs differ, all values are named. Without runs, they are those of this machine.
+    """
+    here, found = environment(pick_device("auto")), list[dict[str, Any]]()
+    for run in runs:
+        with suppress(UserError):
+            found.append(read_json(RunFolder(run.folder).environment))
+    values = {key: [one.get(key) for one in found or [here]] for key in here}
+    different = {key: list(dict.fromkeys(map(str, several))) for key, several in values.items()}
+    return {key: ", ".join(different[key]) if len(different[key]) > 1 else values[key][0] for key in here}
 
 
 def verdict_of(

@@ -11,9 +11,15 @@ import yaml
 
 from polytask.disk.atomic import write_atomically
 from polytask.evaluation.comparison.records import MEAN, Verdict
-from polytask.machine import environment, pick_device
 from polytask.studies.cells import Cell
-from polytask.studies.results import FinishedRun, comparisons_json, finished_runs, scores_json, verdict_of
+from polytask.studies.results import (
+    FinishedRun,
+    comparisons_json,
+    environment_of,
+    finished_runs,
+    scores_json,
+    verdict_of,
+)
 from polytask.studies.table import with_interval
 from polytask.studies.throughput import finish_times
 from polytask.text.controls import visible
@@ -86,7 +92,7 @@ def write_result(
         "changed": changed,
         "answer": answer,
         "sentence": sentence,
-        "environment": environment(pick_device(plan.recipe.train.device)),
+        "environment": environment_of(runs),
     }
     write_atomically(plan.folder / "tune.json", json.dumps(content, indent=1, ensure_ascii=False))
     write_atomically(plan.folder / "best.yaml", _best_yaml(plan, content))

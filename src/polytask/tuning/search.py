@@ -17,6 +17,7 @@ from polytask.disk.lock import FolderLock
 from polytask.runs.folder import RunFolder
 from polytask.studies.cells import Cell, summary_of
 from polytask.studies.compare import CALIBRATION_STEPS, calibrated_seconds
+from polytask.studies.engine import Engine
 from polytask.studies.runner import CellReport, State, run_cells
 from polytask.studies.table import is_finite
 from polytask.studies.throughput import Clock, finish_times
@@ -47,12 +48,12 @@ class TuneReport:
 class Tuning:
     """A running tuning: iterate over `reports()`, then call `finish()`. Finished runs never run again."""
 
-    def __init__(self, plan: TunePlan, budget: float, workers: int = 1, top: int = 3) -> None:
+    def __init__(self, plan: TunePlan, budget: float, engine: Engine, top: int = 3) -> None:
         """`budget` is in seconds."""
-        self.plan, self.workers, self.folder = plan, workers, plan.folder
+        self.plan, self.engine, self.workers, self.folder = plan, engine, engine.workers, plan.folder
         used = max(finish_times(self.folder).values(), default=0.0)
-        self.budget = Budget(budget, workers, top, used)
-        self._clock = Clock(self.folder, workers)
+        self.budget = Budget(budget, self.workers, top, used)
+        self._clock = Clock(self.folder, self.workers)
         self.trials = Trials(self.folder, plan.recipe.name, plan.fields, plan.recipe.seed)
         self._errors: dict[str, str] = {}
         self._running: set[str] = set()
@@ -79,7 +80,7 @@ class Tuning:
         with (
             FolderLock(self.folder),
             keeping_values(),  # most trials have the same encoder and data
-            closing(run_cells(self._schedule(), self.folder, self.workers)) as reports,
+            closing(run_cells(self._schedule(), self.folder, self.engine)) as reports,
         ):
             for report in reports:
                 if report.state == "done":

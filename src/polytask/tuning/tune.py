@@ -8,6 +8,8 @@ from typing import Any
 from polytask.recipe.reading import portable_content, recipe_from, with_setting
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.prepare import use_code
+from polytask.studies.engine import Engine
+from polytask.studies.local_engine import LocalEngine
 from polytask.tuning.fields import check_fields, default_fields, read_field
 from polytask.tuning.plan import make_plan
 from polytask.tuning.result import Tuned
@@ -31,16 +33,17 @@ def tune(
     hold_back: str | float = 0.5,
     top: int = 3,
     trust_plugins: bool = False,
+    engine: Engine | None = None,
 ) -> Tuned:
     """Searches for better settings of a recipe within a time, and tests whether the best ones beat the recipe.
 
     `recipe` is a file, a mapping or a Recipe; `budget` is a time such as "20m", or a number of minutes. `vary` has
     fields and their values, such as "optimizer.lr=1e-5..1e-3:log" or "sampler=round_robin,annealed"; without any,
-    common fields are varied. The arguments are those of `polytask tune`; the same call continues a tuning that was
-    stopped.
+    common fields are varied. `engine` runs the cells, such as a `RayEngine`; without one, `workers` processes of this
+    machine do. The other arguments are those of `polytask tune`; the same call continues a tuning that was stopped.
     """
     options: dict[str, Any] = {"workers": workers, "hold_back": hold_back, "top": top, "trust_plugins": trust_plugins}
-    tuning = start_tuning(recipe, budget, vary, settings, folder, **options)
+    tuning = start_tuning(recipe, budget, vary, settings, folder, engine=engine, **options)
     for _ in tuning.reports():
         pass
     return tuning.finish()
@@ -57,13 +60,14 @@ def start_tuning(
     hold_back: str | float = 0.5,
     top: int = 3,
     trust_plugins: bool = False,
+    engine: Engine | None = None,
 ) -> Tuning:
     """Checks everything and prepares a tuning: iterate its `reports()`, then call `finish()`."""
     check_optuna()
     seconds, share = read_budget(budget), read_hold_back(hold_back)
-    for name, value in (("--workers", workers), ("--top", top)):
-        if value < 1:
-            raise UserError(f"{name}: must be at least 1, found {value}")
+    if top < 1:
+        raise UserError(f"--top: must be at least 1, found {top}")
+    engine = engine or LocalEngine(workers)
     named = tuple(read_field(text) for text in vary)
     content = _content(recipe, settings)
     base = recipe_from(content, where=str(recipe) if isinstance(recipe, str | Path) else "recipe")
@@ -72,7 +76,7 @@ def start_tuning(
         check_fields(named, content)
     target = Path(folder) if folder is not None else Path("tuning") / base.name
     plan = make_plan(content, base, named or tuple(default_fields(base)), share, target)
-    return Tuning(plan, seconds, workers, top)
+    return Tuning(plan, seconds, engine, top)
 
 
 def read_budget(budget: str | float) -> float:
