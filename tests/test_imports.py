@@ -13,8 +13,9 @@ FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init
 
 TABLES = {"adapters", "heads", "losses", "optim", "policies", "regularizers", "samplers"}
 BASES = {f"{table}.base" for table in TABLES - {"optim"}}
-# What every package may import: records, kinds of labels, the table of fused forms, random draws, modes, files ...
+# What every package may import: records, kinds of labels, the table of fused forms, random draws, files, processes ...
 BASICS = {"types", "settings", "kinds", "stream", "fused_forms", "seeds", "modes", "version", "disk"}
+BASICS |= {"processes", "child_processes"}
 
 # A package (or a file at the root) -> the packages and modules it may import in addition to the basics and itself.
 MAY: dict[str, set[str]] = {
@@ -22,6 +23,8 @@ MAY: dict[str, set[str]] = {
     **{name: set() for name in ("samplers", "heads", "losses", "optim", "text")},
     "policies": {"losses.base"},
     "machine": set(),
+    "launch": {"machine"},
+    "ray_cluster": {"machine"},
     "methods": set(),
     "plugins": {"methods"},
     "adapters": set(),
@@ -43,12 +46,13 @@ MAY: dict[str, set[str]] = {
         *BASES,
     },
     "serving": {"encoders", "machine", "runs.bundle", "runs.folder", "tasks", "text"},
+    "bulk": {"machine", "ray_cluster", "runs.folder", "serving", "tasks"},
     "export": {
         *("adapters.base", "build", "encoders", "evaluation", "heads.base", "methods", "model", "plugins"),
         *("pretrained", "recipe", "runs.bundle", "runs.folder", "runs.prepare", "runs.tasks_file"),
         *("serving.predictor", "tasks", "text"),
     },
-    "studies": {"build", "evaluation", "machine", "plugins", "recipe", "reports", "runs", "text"},
+    "studies": {"build", "evaluation", "machine", "plugins", "ray_cluster", "recipe", "reports", "runs", "text"},
     "tuning": {
         *("build", "evaluation", "machine", "methods", "plugins", "recipe", "reports", "runs", "studies", "tasks"),
         "text",
@@ -82,7 +86,7 @@ def public_names() -> set[str]:
 def allowed(name: str, package: str) -> bool:
     """The command line uses public names; a concrete method is imported by its own table only."""
     if package == "cli":
-        return name.partition(".")[0] in {"cli", "text"} | BASICS or name in public_names()
+        return name.partition(".")[0] in {"cli", "launch", "text"} | BASICS or name in public_names()
     table, _, method = name.partition(".")
     if table in TABLES and method not in ("", "base") and package not in (table, "kernels"):
         return False

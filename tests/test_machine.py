@@ -16,7 +16,6 @@ from polytask.machine import (
     pick_device,
     pick_precision,
     pick_threads,
-    python_module,
     reset_peak_memory,
     usable_cores,
 )
@@ -165,28 +164,6 @@ def test_freed_memory_is_used_again() -> None:
         pytest.skip("this C library has no mallopt")
     assert int(before) > 100  # of 2 MB at most
     assert int(after) < int(before) // 4  # at most one of the five tensors gets new pages
-
-
-# --- child processes --------------------------------------------------------------------------------------------------
-def test_the_working_directory_is_not_searched(tmp_path: Path) -> None:
-    for name in ("json", "shlex", "runpy", "pkgutil"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
-    unsafe = subprocess.run(
-        [sys.executable, "-m", "json.tool", "--help"], cwd=tmp_path, capture_output=True, check=False
-    )
-    assert unsafe.returncode == 9
-    done = subprocess.run([*python_module("json.tool"), "--help"], cwd=tmp_path, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert python_module("pip")[0] == sys.executable
-
-
-def test_every_child_is_started_that_way() -> None:
-    """Only machine.py names the interpreter."""
-    source = Path(sys.modules["polytask"].__file__ or "").parent
-    found = [
-        p.name for p in source.rglob("*.py") if "sys.executable" in p.read_text() or "multiprocessing" in p.read_text()
-    ]
-    assert found == ["machine.py"]
 
 
 def test_building_an_optimizer_does_not_import_the_compiler() -> None:

@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING, Any
 from polytask.version import __version__
 
 if TYPE_CHECKING:
+    from polytask.bulk.predict import (
+        BulkPrediction,
+        BulkSettings,
+        PredictedFiles,
+        predict_files,
+        start_predicting_files,
+    )
+    from polytask.bulk.predicting import ShardReport
     from polytask.contracts.run import Outcome, run_contracts
     from polytask.evaluation.metrics import KNOWN_METRICS
     from polytask.evaluation.text_maps import TextMaps
@@ -47,6 +55,8 @@ if TYPE_CHECKING:
     from polytask.serving.predictor import Predictor, load
     from polytask.serving.server import serve
     from polytask.studies.compare import StudyRunning, compare_runs
+    from polytask.studies.local_engine import LocalEngine
+    from polytask.studies.ray_engine import RayEngine
     from polytask.studies.runner import CellReport
     from polytask.studies.study import read_study
     from polytask.tasks.finding import Finding
@@ -58,6 +68,8 @@ if TYPE_CHECKING:
 __all__ = [
     "KNOWN_METRICS",
     "TABLES",
+    "BulkPrediction",
+    "BulkSettings",
     "CellReport",
     "Choice",
     "Classes",
@@ -69,19 +81,23 @@ __all__ = [
     "Finished",
     "Fitted",
     "HuggingFaceFolder",
+    "LocalEngine",
     "Match",
     "MultiLabel",
     "Outcome",
     "PredictedFile",
+    "PredictedFiles",
     "Prediction",
     "Predictor",
     "Prepared",
     "Pretrained",
+    "RayEngine",
     "Recipe",
     "Replay",
     "Running",
     "Score",
     "ServingLimits",
+    "ShardReport",
     "Span",
     "StepReport",
     "StudyRunning",
@@ -113,6 +129,7 @@ __all__ = [
     "load_onnx",
     "options_of",
     "predict_file",
+    "predict_files",
     "prepare",
     "pretrain",
     "push",
@@ -126,6 +143,7 @@ __all__ = [
     "serve",
     "start_adding",
     "start_adding_class",
+    "start_predicting_files",
     "start_pretraining",
     "start_recipe",
     "start_training",
@@ -142,6 +160,8 @@ __all__ = [
 
 _MODULES = {
     "runs.add": ("add_class", "add_task", "start_adding", "start_adding_class"),
+    "bulk.predict": ("BulkPrediction", "BulkSettings", "PredictedFiles", "predict_files", "start_predicting_files"),
+    "bulk.predicting": ("ShardReport",),
     "contracts.run": ("Outcome", "run_contracts"),
     "methods": ("TABLES", "options_of"),
     "plugins.files": ("registered_methods",),
@@ -154,6 +174,8 @@ _MODULES = {
     "runs.text_maps": ("text_maps", "write_text_maps"),
     "evaluation.text_maps": ("TextMaps",),
     "studies.compare": ("StudyRunning", "compare_runs"),
+    "studies.local_engine": ("LocalEngine",),
+    "studies.ray_engine": ("RayEngine",),
     "studies.runner": ("CellReport",),
     "studies.study": ("read_study",),
     "export.adapter": ("export_adapter",),

@@ -1,4 +1,4 @@
-"""The machine that polytask runs on: device, precision, CPU threads, memory, versions, child processes."""
+"""The machine that polytask runs on: device, precision, CPU threads, memory, versions."""
 
 import ctypes
 import logging
@@ -25,7 +25,7 @@ from polytask.types import UserError
 from polytask.version import __version__
 
 log = logging.getLogger(__name__)
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's constants for mallopt
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # glibc's constants for mallopt
 KEPT_BYTES = 2**30
 BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}
 """CPU flags of processors that multiply matrices in bf16; the last one is ARM's."""
@@ -96,6 +96,19 @@ def pick_device(name: str) -> torch.device:
         last = torch.cuda.device_count() - 1
         raise UserError(f"device {name}: the last CUDA device of this machine is cuda:{last}; use that, or cuda")
     return device
+
+
+def device_of(device: torch.device, local_rank: int) -> torch.device:
+    """The device of one of several processes on this machine: the CPU, or a GPU of its own."""
+    if device.type != "cuda":
+        return device
+    if device.index is not None or local_rank >= torch.cuda.device_count():
+        raise UserError(
+            f"device {device}: process {local_rank} of this machine needs a GPU of its own, and the machine has "
+            f"{torch.cuda.device_count()}; start at most that many processes, with device auto or cuda"
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
 
 
 _warm_up: threading.Thread | None = None
@@ -259,6 +272,15 @@ def release_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+def use_one_arena() -> None:
+    """Lets all threads of the process allocate memory from the same arena (glibc only).
+
+    By default each thread has an arena of its own, and the memory that one has freed is not used by the others.
+    """
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
 def limit_kernel_cache(count: int = 64) -> None:
     """Lets oneDNN keep at most this number of compiled kernels; works only before the first matmul of the process.
 
@@ -289,13 +311,3 @@ def peak_memory(device: torch.device) -> int:
             return int(status.partition("VmHWM:")[2].split()[0]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-# --- child processes --------------------------------------------------------------------------------------------------
-def python_module(name: str) -> list[str]:
-    """The command `python -P -m NAME`, to which arguments can be appended.
-
-    Without `-P`, Python searches the working directory first: a file pip.py or difflib.py in the user's data folder
-    would be executed.
-    """
-    return [sys.executable, "-P", "-m", name]

@@ -40,6 +40,17 @@ class Pass:
     random: RandomState
     """The random state before the pass, from which dropout was drawn."""
 
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The number of examples of each task of the step. If processes divide it, this pass has some of them."""
+        share = self.stream.share
+        return {task: len(own) for task, own in self.outputs.items()} if share is None else share.counts
+
+    def of_whole_step(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Turn means over the examples of each task in this pass into this pass's part of those of the whole step."""
+        share = self.stream.share
+        return dict(means) if share is None else {task: share.examples[task] * mean for task, mean in means.items()}
+
 
 class TagEmbedding(nn.Embedding):
     """An embedding of part-of-speech tags that starts at zero, so that the model starts as the one without tags.
@@ -277,6 +288,12 @@ class MultiTaskModel(nn.Module):
             key = (head.reading, head.copies, head.stride, head.windows, task if needs_own_pass else None)
             groups.setdefault(key, []).append(task)
         return [tuple(group) for group in groups.values()]
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether a part of the model drops numbers in training, so that a step depends on random draws."""
+        rates = (getattr(m, name, 0) for m in self.modules() for name in ("p", "dropout", "attention_dropout"))
+        return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
     @property
     def is_plain(self) -> bool:

@@ -126,6 +126,32 @@ class RandomState:
             torch.set_rng_state(state)
 
 
+class CommonRandom:
+    """Random numbers that are the same in all processes of a run: those that one process on its own would draw."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._state = RandomState(device)
+
+    def seed(self, seed: int) -> None:
+        """Start again from this seed. Other random draws of this process are not affected."""
+        with RandomState(self.device).replay():
+            seed_torch(seed, self.device)
+            self._state = RandomState(self.device)
+
+    def normal(self, rows: int, like: torch.Tensor) -> torch.Tensor:
+        """Draw standard normal numbers for this number of rows like those of `like`."""
+        with self.drawn():
+            return torch.randn(rows, *like.shape[1:], dtype=like.dtype, device=like.device)
+
+    @contextmanager
+    def drawn(self) -> Iterator[None]:
+        """Inside the context, torch's random numbers are the next of these."""
+        with self._state.replay():
+            yield
+            self._state = RandomState(self.device)
+
+
 class GraphStates(Protocol):
     """What replaces snapshots of the random state while a step is captured (`kernels/graphs.py`)."""
 

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from polytask.seeds import CommonRandom
 from polytask.settings import WindowPool
 from polytask.types import UserError
 
@@ -276,6 +277,24 @@ def _bucket(group: list[int], starts: list[int], lengths: tuple[int, ...], devic
 
 
 @dataclass(frozen=True)
+class StepShare:
+    """Which part of a step a stream is, where several processes divide the step."""
+
+    counts: Mapping[str, int]
+    """The number of examples of each task in the whole step."""
+    examples: Mapping[str, float]
+    """For each task of the stream, the share of the task's examples in the step that the stream has. For tasks with an
+    output for each word, the share of the words."""
+    first_token: int
+    """The place of the stream's first token in the stream of the whole step."""
+    tokens: int
+    """The number of tokens of the whole step."""
+    random: CommonRandom
+    taught: frozenset[str] = frozenset()
+    """The tasks of the whole step that have a teacher."""
+
+
+@dataclass(frozen=True)
 class Stream:
     """The packed tokens of a step: the sequences in the order of their tasks, without padding between them."""
 
@@ -296,6 +315,28 @@ class Stream:
     windows: Mapping[str, Tensor] = field(default_factory=dict)
     """For each task of which some text has several windows, the first sequence of each text, counted from the task's
     first, and the end: one number more than texts."""
+    share: StepShare | None = None
+    """Which part of the step it is; None: the stream is the whole step."""
+
+    def __len__(self) -> int:
+        """The number of tokens. A process without a part of the step has a stream without tokens."""
+        return len(self.token_ids_T)
+
+    @property
+    def token_share(self) -> float:
+        """The share of the step's tokens that the stream has."""
+        return 1.0 if self.share is None else len(self) / self.share.tokens
+
+    def normal_like(self, x_TD: Tensor) -> Tensor:
+        """Draw a standard normal number for each number of the first tokens, whose states are `x_TD`.
+
+        Where processes divide a step, they draw the noise of the whole step and take their part of it: the noise of a
+        token does not depend on the number of processes.
+        """
+        if self.share is None:
+            return torch.randn_like(x_TD)
+        first = self.share.first_token
+        return self.share.random.normal(self.share.tokens, x_TD)[first : first + len(x_TD)]
 
     def to(self, device: torch.device) -> "Stream":
         return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
@@ -315,6 +356,7 @@ class Stream:
             None if self.tag_ids_T is None else change(self.tag_ids_T),
             {task: change(places) for task, places in self.words.items()},
             {task: change(starts) for task, starts in self.windows.items()},
+            self.share,
         )
 
 

@@ -59,7 +59,9 @@ def test_only_a_second_interrupt_exits_at_once(first: int, second: int, exits: b
 
 
 class FakeRun:
-    """A run of three steps that gets SIGTERM in its second."""
+    """A run of three steps in one process that gets SIGTERM in its second."""
+
+    is_main = True
 
     def __init__(self, saves_itself: bool) -> None:
         self.session = SimpleNamespace(step=0, writer=CheckpointWriter())
@@ -71,6 +73,9 @@ class FakeRun:
             if step == 2:
                 signal.raise_signal(signal.SIGTERM)
             yield SimpleNamespace(step=step, steps=3, checkpoint=Path("own") if self.saves_itself else None)
+
+    def any_process(self, flag: bool) -> bool:
+        return flag
 
     def save(self) -> Path:
         self.saved += 1

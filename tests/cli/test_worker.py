@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from polytask.child_processes import python_module
 from polytask.cli.worker import restored_state
 from polytask.disk.kept import MOST_VALUES, keeping_values, kept
-from polytask.machine import python_module
 from polytask.pretrained.weights import load_encoder
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"

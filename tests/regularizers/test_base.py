@@ -1,5 +1,6 @@
 """What regularizers share: the distance of two passes' outputs, and what needs tasks one after another."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ from polytask.types import UserError
 
 def test_tasks_count_by_their_weight(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
     model = tiny_model()
-    one, other = (model(tiny_stream()) for _ in range(2))
-    parts = {t: Smart(make_context(model)).output_distance(model, {t: one[t]}, {t: other[t]}).item() for t in one}
-    weighted = Smart(make_context(model, topic=0.5, alike=4.0)).output_distance(model, one, other).item()
+    one, other = (model.run(tiny_stream()) for _ in range(2))
+    parts = {
+        task: Smart(make_context(model)).output_distance(model, replace(one, outputs={task: own}), other.outputs).item()
+        for task, own in one.outputs.items()
+    }
+    weighted = Smart(make_context(model, topic=0.5, alike=4.0)).output_distance(model, one, other.outputs).item()
     assert weighted == pytest.approx(0.5 * parts["topic"] + parts["same"] + 4 * parts["alike"])
 
 

@@ -39,9 +39,12 @@ def penalty(regularizer: Lnsr, model: MultiTaskModel, forward: Pass, seed: int =
     return regularizer.penalty(model, forward)
 
 
-def test_the_noise_of_every_token_is_a_share_of_its_vector(tiny_model: Any, make_context: Any) -> None:
+def test_the_noise_of_every_token_is_a_share_of_its_vector(
+    tiny_model: Any, tiny_stream: Any, make_context: Any
+) -> None:
     x_TD = torch.randn(9, 16) * torch.logspace(-3, 3, 9)[:, None]
-    e_TD = Lnsr(make_context(tiny_model()), share=0.05).noise(x_TD, 7)
+    model = tiny_model()
+    e_TD = Lnsr(make_context(model), share=0.05).noise(x_TD, run(model, tiny_stream()), 7)
     torch.testing.assert_close(e_TD[:7].norm(dim=-1), 0.05 * x_TD[:7].norm(dim=-1))
     assert not e_TD[7:].any()
     directions = e_TD[:7] / e_TD[:7].norm(dim=-1, keepdim=True)
@@ -132,7 +135,7 @@ def test_a_mixed_stream_is_the_mean_over_its_tokens(tiny_model: Any, tiny_stream
     whole = penalty(regularizer, model, forward)
     x_TD = forward.states[0]
     torch.manual_seed(2)
-    noisy = list(model.encoder.states(x_TD + regularizer.noise(x_TD, len(x_TD)), both.layout, model.adapter))
+    noisy = list(model.encoder.states(x_TD + regularizer.noise(x_TD, forward, len(x_TD)), both.layout, model.adapter))
     of_token_T = sum(((n - c).square().sum(-1) / 16 for n, c in zip(noisy, forward.states[1:], strict=True)))
     torch.testing.assert_close(whole, of_token_T.mean())
     torch.testing.assert_close(  # noise is drawn token by token, so the first task's is the same alone

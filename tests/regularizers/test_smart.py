@@ -107,9 +107,8 @@ def test_the_direction_is_worse_than_chance(mode: Any, tiny_model: Any, tiny_str
     d_TD = smart.perturbation(model, forward)
 
     def change(d_TD: Tensor) -> float:
-        return smart.output_distance(
-            model, forward.outputs, model.rerun(forward, forward.words_TD + d_TD).outputs
-        ).item()
+        changed = model.rerun(forward, forward.words_TD + d_TD)
+        return smart.output_distance(model, forward, changed.outputs).item()
 
     chance = [change(d_TD.abs() * torch.randn_like(d_TD).sign()) for _ in range(10)]
     assert change(d_TD) > 2 * sum(chance) / len(chance)

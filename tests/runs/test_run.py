@@ -371,9 +371,9 @@ def test_the_best_weights_are_scored_once(
     """The end of a run needs the dev scores of the best step: those of the last evaluation, if it was that step's."""
     scored: list[tuple[str, int]] = []
 
-    def counted(prepared: Any, split: str, step: int, tasks: Any = None) -> Any:
+    def counted(prepared: Any, split: str, step: int, *others: Any) -> Any:
         scored.append((split, step))
-        return score_split(prepared, split, step, tasks)
+        return score_split(prepared, split, step, *others)
 
     for module in ("polytask.runs.score", "polytask.runs.finish"):
         monkeypatch.setattr(f"{module}.score_split", counted)

@@ -77,7 +77,8 @@ def main() -> None:
     except SystemExit:
         raise  # the usual end; comparing it with the names below would import them
     except polytask.UserError as error:
-        _print_error(str(error))
+        if type(error).__name__ != "ErrorElsewhere":  # the class is in a module that imports torch
+            _print_error(str(error))
         sys.exit(1)
     except BrokenPipeError:
         sys.exit(1)  # the reader of a pipe has ended (`polytask methods | head`)

@@ -13,7 +13,12 @@ Settings = Annotated[
 ]
 NewRunFolder = Annotated[
     Path | None,
-    typer.Option("--run", metavar="DIR", help="The folder of the new run. Default: in runs/, named after the recipe."),
+    typer.Option(
+        "--run",
+        "--run-folder",  # torchrun takes --run for its own --run-path
+        metavar="DIR",
+        help="The folder of the new run. Default: in runs/, named after the recipe.",
+    ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")]
 AllowChange = Annotated[

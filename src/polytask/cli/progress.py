@@ -34,6 +34,10 @@ class Pace:
 
 def follow(running: "polytask.Running", console: Console | None = None) -> None:
     """Trains to the end and shows the progress; SIGTERM and Ctrl-C stop it with a checkpoint."""
+    if not running.is_main:
+        for _ in until_stopped(running):
+            pass
+        return
     console = console or plain_console()
     if running.device.type == "cuda":
         reason = running.not_captured

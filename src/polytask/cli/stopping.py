@@ -56,12 +56,13 @@ def until_stopped(running: "polytask.Running") -> Iterator["polytask.StepReport"
     with handled_by(stop):
         for report in running.steps():
             yield report
-            if stop.signal is not None:
+            if running.any_process(stop.signal is not None):
                 path = report.checkpoint or running.save()
                 running.session.writer.wait()
-                echo(
-                    f"stopped after step {running.session.step} of {report.steps} and saved {path}; run the same "
-                    "command with --resume to continue",
-                    err=True,
-                )
-                leave(stop.signal)
+                if running.is_main:
+                    echo(
+                        f"stopped after step {running.session.step} of {report.steps} and saved {path}; run the same "
+                        "command with --resume to continue",
+                        err=True,
+                    )
+                leave(stop.signal or signal.SIGTERM)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from itertools import starmap
@@ -18,9 +18,10 @@ from polytask.evaluation.packed_splits import PackedSplits
 from polytask.evaluation.scoring import Predictions, score
 from polytask.heads.base import Head, TextHead
 from polytask.kinds.tokens import located
-from polytask.model import MultiTaskModel
+from polytask.model import MultiTaskModel, concatenated
+from polytask.processes import ALONE, Processes
 from polytask.settings import TaskSpec
-from polytask.text.packing import Packer
+from polytask.text.packing import PackedBatch, Packer
 from polytask.types import EvalReport, Example, Prediction, SharedExamples, TagScheme, TaskScore, TokenizedExamples
 
 
@@ -31,22 +32,44 @@ def split_outputs(
     bf16: bool = False,
     packed: PackedSplits | None = None,
     shared: Iterable[SharedExamples] = (),
+    processes: Processes = ALONE,
 ) -> dict[str, Tensor]:
     """Returns each task's outputs for every example of its split, in order. `packed` keeps what was packed before.
 
-    Examples that several of the tasks share are encoded once, if the tasks can share a pass of the encoder.
+    Examples that several of the tasks share are encoded once, if the tasks can share a pass of the encoder. Several
+    processes compute the same batches as one, each some of them, and every process returns all outputs.
     """
     packed = PackedSplits(max_tokens=0) if packed is None else packed
     outputs: dict[str, Tensor] = {}
     for examples in shared:
         for tasks in model.passes(examples.tasks):
             if len(tasks) > 1 and splits.keys() >= set(tasks):
-                answers = model.answer_batches(tasks, packed.batches(model, tasks[0], examples, packer), bf16)
+                answers = _answers(model, tasks, packed.batches(model, tasks[0], examples, packer), bf16, processes)
                 outputs |= {task: answers[task][torch.from_numpy(examples.places(task))] for task in tasks}
     for task, own in splits.items():
         if task not in outputs:
-            outputs |= model.answer_batches([task], packed.batches(model, task, own, packer), bf16)
+            outputs |= _answers(model, [task], packed.batches(model, task, own, packer), bf16, processes)
     return {task: outputs[task] for task in splits}
+
+
+def _answers(
+    model: MultiTaskModel, tasks: Sequence[str], batches: Iterable[PackedBatch], bf16: bool, processes: Processes
+) -> dict[str, Tensor]:
+    """Returns `model.answer_batches`; of several processes, each computes some of the batches."""
+    if not processes.several:
+        return model.answer_batches(tasks, batches, bf16)
+    listed = list(batches)
+    if len(listed) < processes.count or any(batch.rows is not None for batch in listed):
+        return model.answer_batches(tasks, listed, bf16)  # the windows of a text may be in different batches
+    own = model.answer_batches(tasks, listed[processes.rank :: processes.count], bf16)
+    order: list[int] = []
+    parts: dict[str, list[Tensor]] = {task: [] for task in tasks}
+    for rank, answers in enumerate(processes.gather(own)):
+        order += sorted(index for batch in listed[rank :: processes.count] for index in batch.indices.tolist())
+        for task in tasks:
+            parts[task].append(answers[task])
+    inverse = torch.from_numpy(np.argsort(order))
+    return {task: concatenated(outputs)[inverse] for task, outputs in parts.items()}
 
 
 def evaluate(

@@ -39,6 +39,8 @@ class Head(nn.Module, ABC):
     head reads the hidden states of all tokens. Prediction, export and some regularizers depend on it."""
     mask_share: float | None = None
     """The share of an example's tokens that is masked before it is encoded; None: no masking."""
+    compares_examples: ClassVar[bool] = False
+    """Whether the loss of an example depends on the other examples of the step."""
     stride: int | None = None
     """For heads with an output for each word: see `text.packing.InputFormat.stride`. None: one output per example."""
 
@@ -66,6 +68,19 @@ class Head(nn.Module, ABC):
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Mean over the examples of cross-entropy, binary cross-entropy, or squared error of scaled scores."""
         return self.kind.loss(outputs.float(), labels)
+
+    @property
+    def is_divisible(self) -> bool:
+        """Whether the loss is a mean whose weight is known, so that several processes can compute parts of it."""
+        known = type(self).loss is Head.loss or type(self).loss_weight is not Head.loss_weight
+        return known and not self.compares_examples
+
+    def loss_weight(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return what `loss` is divided by: the number of examples, or of words that have a label.
+
+        A head that overrides `loss` must override this too; otherwise processes do not divide its examples.
+        """
+        return self.kind.terms(outputs.float(), labels)[1].sum()
 
     def decode(self, outputs: Tensor) -> list[Prediction]:
         """Return each example's prediction as the task's files write it: a class name, yes or no, or a score."""
@@ -137,6 +152,10 @@ class TextHead(Head):
         """Mean of -log p over all predicted items; 0 if there are none."""
         total, count = self.surprise(outputs).sum(0).unbind()
         return total / count.clamp(min=1)
+
+    def loss_weight(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the number of predicted items."""
+        return self.surprise(outputs)[:, 1].sum()
 
     def decode(self, outputs: Tensor) -> list[Prediction]:
         raise UserError(f"task {self.task} is plain text: it has no labels, so there is nothing to predict")

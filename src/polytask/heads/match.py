@@ -33,6 +33,7 @@ class MatchHead(Head):
     reading: ClassVar[Reading] = "separate"
     texts: ClassVar[tuple[int, ...]] = (2,)
     kinds: ClassVar[tuple[LabelKind, ...]] = ("match",)
+    compares_examples: ClassVar[bool] = True
     pooling: Pooling
 
     def __init__(

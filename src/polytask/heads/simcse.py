@@ -31,6 +31,7 @@ class SimcseHead(TextHead):
 
     reading: ClassVar[Reading] = "separate"
     copies: ClassVar[int] = 2
+    compares_examples: ClassVar[bool] = True
     pooling: Pooling
 
     def __init__(

@@ -173,6 +173,10 @@ class Kind(ABC):
         losses_B = self.losses(outputs, targets)
         return losses_B, torch.ones_like(losses_B)
 
+    def num_items(self, outputs: Tensor) -> int | Tensor:
+        """Returns what means over outputs are divided by, those of `distance` and `distillation`: the examples."""
+        return len(outputs)
+
     def scaled(self, outputs: Tensor, temperature: float) -> Tensor:
         """Returns outputs whose probabilities have this temperature."""
         return outputs / temperature

@@ -95,6 +95,10 @@ class Tokens(Kind):
         is_word_BW = outputs[..., -1] * (targets_BW != NO_LABEL)
         return (losses_BW * is_word_BW).sum(-1), is_word_BW.sum(-1)
 
+    def num_items(self, outputs: Tensor) -> Tensor:
+        """Returns the number of words."""
+        return outputs[..., -1].detach().float().sum()
+
     def scaled(self, outputs: Tensor, temperature: float) -> Tensor:
         return torch.cat([outputs[..., :-1] / temperature, outputs[..., -1:]], -1)
 

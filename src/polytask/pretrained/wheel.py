@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from polytask.machine import python_module
+from polytask.child_processes import python_module
 
 TIMEOUT_SECONDS = 900.0
 

@@ -5,7 +5,7 @@ A regularizer knows the model as a type; it knows no optimizer and no other regu
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
@@ -93,6 +93,12 @@ class Regularizer(ABC):
     followers: Followers | None = None
     """What `after_step` moves, if it does nothing else: captured steps then do it on the device, and `after_step` is
     not called."""
+    divisible: ClassVar[bool] = False
+    """Whether several processes can divide a step: the penalties of the parts of a step's stream must then sum to that
+    of the whole stream. A mean is multiplied by the part's share of the step (`Stream.share`), as `output_distance`
+    does; a penalty of weights (`of_weights`) is computed by one process. Each class declares this for itself."""
+    not_divisible: str | None = None
+    """Why several processes cannot divide a step with these options although the class is divisible."""
     needs_labels: bool = False
     """Whether `penalty` with these options needs the label of every example: tasks with rows without labels are then
     refused."""
@@ -134,19 +140,21 @@ class Regularizer(ABC):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
 
+    @property
+    def compared_tasks(self) -> Collection[str]:
+        """The tasks whose examples in a step the penalty compares with each other: processes do not divide them."""
+        return ()
+
     def output_distance(
-        self,
-        model: "MultiTaskModel",
-        one: Mapping[str, Tensor],
-        other: Mapping[str, Tensor],
-        fixed_targets: bool = False,
+        self, model: "MultiTaskModel", forward: "Pass", other: Mapping[str, Tensor], fixed_targets: bool = False
     ) -> Tensor:
-        """`symmetric_distance` of two passes' outputs, summed over the tasks with their weights."""
+        """`symmetric_distance` of the outputs of a step's pass and of another one, summed over the tasks with their
+        weights."""
         distances = {
-            task: symmetric_distance(one[task], other[task], model.head(task).labels.kind_name, fixed_targets)
-            for task in one
+            task: symmetric_distance(outputs, other[task], model.head(task).labels.kind_name, fixed_targets)
+            for task, outputs in forward.outputs.items()
         }
-        return weighted_sum(distances, self.context.weights)
+        return weighted_sum(forward.of_whole_step(distances), self.context.weights)
 
 
 def frozen_copy(model: Module) -> Module:

@@ -27,6 +27,7 @@ class Bregman(Regularizer):
     """
 
     capturable = True
+    divisible = True
     followers: Followers
 
     def __init__(
@@ -41,7 +42,7 @@ class Bregman(Regularizer):
     def penalty(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         with torch.no_grad():
             targets = self.average(forward.stream)
-        return self.weight * self.output_distance(model, forward.outputs, targets)
+        return self.weight * self.output_distance(model, forward, targets)
 
     def after_step(self, model: "MultiTaskModel", step: int) -> None:
         self.followers.move(step)

@@ -35,6 +35,7 @@ class Ewc(Regularizer):
 
     capturable = True
     of_weights = True
+    divisible = True
     needs_examples = True
 
     def __init__(

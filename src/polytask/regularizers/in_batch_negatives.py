@@ -35,6 +35,7 @@ class InBatchNegatives(Regularizer):
     """
 
     capturable = True
+    divisible = True
 
     def __init__(
         self,
@@ -61,6 +62,10 @@ class InBatchNegatives(Regularizer):
         self.threshold = threshold
         self.symmetric = symmetric
         self.tasks = list(tasks or usable)
+
+    @property
+    def compared_tasks(self) -> list[str]:
+        return self.tasks
 
     def penalty(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         losses = [self._loss(model, forward, task) for task in self.tasks if task in forward.outputs]

@@ -30,6 +30,7 @@ class L2Sp(Regularizer):
 
     capturable = True
     of_weights = True
+    divisible = True
 
     def __init__(self, context: RegularizerContext, *, alpha: NonNegative = 0.1, beta: NonNegative = 0.01) -> None:
         super().__init__(context)
@@ -56,7 +57,7 @@ class L2Sp(Regularizer):
         """w and v: the pretrained and the new weights of the encoder and of the tasks in the stream."""
         own = [
             parameter
-            for task in forward.outputs
+            for task in forward.counts
             for parameter in [*model.head(task).parameters(), *model.adapter.task_parameters(task)]
         ]
         pretrained = [*self._encoder, *(p for p in own if p in self._start)]

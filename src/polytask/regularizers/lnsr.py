@@ -35,6 +35,7 @@ class Lnsr(Regularizer):
     """
 
     capturable = True
+    divisible = True
 
     def __init__(
         self,
@@ -68,13 +69,13 @@ class Lnsr(Regularizer):
         clean, noisy = ([h_TD[:real] for h_TD in side] for side in states(model, forward, real))
         # Only streams of static shape have filler among these tokens.
         is_real_T = layout.is_real_T if layout.static_shape else None
-        return self.weight * state_distance(clean, noisy, self.lambdas, is_real_T)
+        return forward.stream.token_share * self.weight * state_distance(clean, noisy, self.lambdas, is_real_T)
 
-    def noise(self, x_TD: Tensor, real: int) -> Tensor:
+    def noise(self, x_TD: Tensor, forward: "Pass", real: int) -> Tensor:
         """Draw e, without gradient; it is zero for filler, which is in the rows from `real` on."""
         x_TD = x_TD.detach()
         e_TD = torch.zeros_like(x_TD)
-        e_TD[:real] = noise_of(x_TD[:real], self.share)
+        e_TD[:real] = noise_of(x_TD[:real], self.share, forward.stream.normal_like(x_TD[:real]))
         return e_TD
 
     def _with_same_dropout(
@@ -83,7 +84,7 @@ class Lnsr(Regularizer):
         """Return the outputs of the layers from b on, clean and noisy."""
         encoder, adapter, layout = model.encoder, model.adapter, forward.stream.layout
         x_TD = forward.states[self.layer]
-        noisy_TD = x_TD + self.noise(x_TD, real)
+        noisy_TD = x_TD + self.noise(x_TD, forward, real)
         with forward.random.replay():
             # The layers below b run only to draw their random numbers, so that layer b draws the same ones as before.
             with torch.no_grad():
@@ -102,13 +103,12 @@ class Lnsr(Regularizer):
             embedded_TD = encoder.embed(forward.stream, adapter, forward.words_TD)
             clean = [embedded_TD, *encoder.states(embedded_TD, layout, adapter)]
             x_TD = clean[self.layer]
-            noisy = list(encoder.states(x_TD + self.noise(x_TD, real), layout, adapter, self.layer))
+            noisy = list(encoder.states(x_TD + self.noise(x_TD, forward, real), layout, adapter, self.layer))
         return clean[self.layer + 1 :], noisy
 
 
-def noise_of(x_TD: Tensor, share: float) -> Tensor:
-    """Draw noise: for each token a random direction, with a norm of `share` times the norm of the token's x."""
-    direction_TD = torch.randn_like(x_TD)
+def noise_of(x_TD: Tensor, share: float, direction_TD: Tensor) -> Tensor:
+    """Return noise in this direction for each token, with a norm of `share` times the norm of the token's x."""
     norm_T1 = share * x_TD.norm(dim=-1, keepdim=True)
     noise_TD: Tensor = direction_TD * (norm_T1 / direction_TD.norm(dim=-1, keepdim=True))
     return noise_TD
@@ -148,7 +148,7 @@ def penalty_of(
     """
     random = RandomState(x_BLD.device)
     clean = layers(x_BLD)
-    e_BLD = noise_of(x_BLD.detach(), share)
+    e_BLD = noise_of(x_BLD.detach(), share, torch.randn_like(x_BLD))
     if mask_BL is not None:
         e_BLD = e_BLD * mask_BL[..., None]
     with random.replay():

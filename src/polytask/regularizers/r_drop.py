@@ -25,15 +25,18 @@ class RDrop(Regularizer):
     """
 
     capturable = True
+    divisible = True
 
     def __init__(self, context: RegularizerContext, *, weight: NonNegative = 1.0, both_losses: bool = False) -> None:
         super().__init__(context)
         self.weight = weight
         self.both_losses = self.needs_labels = both_losses
+        if both_losses:
+            self.not_divisible = "with both_losses it has means that cannot be divided"
 
     def penalty(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         second = model.run(forward.stream).outputs
-        penalty = self.weight * self.output_distance(model, forward.outputs, second)
+        penalty = self.weight * self.output_distance(model, forward, second)
         if not self.both_losses:
             return penalty
         labels = forward.stream.labels

@@ -38,10 +38,6 @@ class Ascent:
     eta: float = 1e-3
     """The length of a step."""
 
-    def noise(self, x: Tensor) -> Tensor:
-        """Draw the start of d: N(0, sigma^2)."""
-        return self.sigma * torch.randn_like(x)
-
     def climb(self, distance: Callable[[Tensor], Tensor], d: Tensor, largest: Callable[[Tensor], Tensor]) -> Tensor:
         """Move d along the gradient of `distance(d)`. `largest` is the largest absolute entry of each sequence."""
         for _ in range(self.steps):
@@ -78,7 +74,7 @@ def penalty_of(
     random = RandomState(embeddings_BLD.device)
     outputs = forward(embeddings_BLD)
     x_BLD, clean = embeddings_BLD.detach(), outputs.detach()
-    noise_BLD = ascent.noise(x_BLD)
+    noise_BLD = ascent.sigma * torch.randn_like(x_BLD)
     if mask_BL is not None:
         noise_BLD = noise_BLD * mask_BL[..., None]
 
@@ -119,6 +115,7 @@ class Smart(Regularizer):
     """
 
     capturable = True
+    divisible = True
 
     def __init__(
         self,
@@ -140,7 +137,7 @@ class Smart(Regularizer):
     def penalty(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         perturbed_TD = forward.words_TD + self.perturbation(model, forward)
         perturbed = model.rerun(forward, perturbed_TD).outputs
-        return self.weight * self.output_distance(model, forward.outputs, perturbed, self.fixed_targets)
+        return self.weight * self.output_distance(model, forward, perturbed, self.fixed_targets)
 
     def perturbation(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         """Compute d, with one forward and backward pass per step."""
@@ -149,7 +146,7 @@ class Smart(Regularizer):
         clean = {task: outputs.detach() for task, outputs in forward.outputs.items()}
         real = max(last for _, last in layout.token_ranges)
         noise_TD = torch.zeros_like(x_TD)
-        noise_TD[:real] = self.ascent.noise(x_TD[:real])
+        noise_TD[:real] = self.ascent.sigma * forward.stream.normal_like(x_TD[:real])
 
         def distance(d_TD: Tensor) -> Tensor:
             with without_gradients(model):  # of the weights, which this pass does not need
@@ -167,6 +164,13 @@ def largest_of_sequence(x_TD: Tensor, layout: Layout) -> Tensor:
 
 
 def _summed_distance(model: "MultiTaskModel", one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
-    """The distance summed over examples, without the tasks' weights: each example's gradient depends on it alone."""
-    parts = [len(one[t]) * symmetric_distance(one[t], other[t], model.head(t).labels.kind) for t in one]
+    """The distance summed over examples (of tags: over words), without the tasks' weights.
+
+    The gradient of each of them then does not depend on how many others there are.
+    """
+    parts = [
+        model.head(task).kind.num_items(outputs)
+        * symmetric_distance(outputs, other[task], model.head(task).labels.kind)
+        for task, outputs in one.items()
+    ]
     return torch.stack(parts).sum()

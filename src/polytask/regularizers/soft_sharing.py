@@ -34,6 +34,7 @@ class SoftSharing(Regularizer):
 
     capturable = True
     of_weights = True
+    divisible = True
 
     def __init__(self, context: RegularizerContext, *, form: Form = "l2", weight: NonNegative = 0.01) -> None:
         super().__init__(context)
@@ -52,7 +53,7 @@ class SoftSharing(Regularizer):
 
     def penalty(self, model: "MultiTaskModel", forward: "Pass") -> Tensor:
         weights = [
-            [w if task in forward.outputs else w.detach() for w in model.adapter.task_parameters(task)]
+            [w if task in forward.counts else w.detach() for w in model.adapter.task_parameters(task)]
             for task in self.tasks
         ]
         rows = list(zip(*weights, strict=True))  # for each weight, that of every task

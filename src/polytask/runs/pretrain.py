@@ -15,6 +15,7 @@ from polytask.disk.atomic import atomic_file
 from polytask.disk.lock import FolderLock
 from polytask.disk.writable import make_folder
 from polytask.evaluation.baselines import report_from
+from polytask.processes import refuse_several
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.add import start_joined
@@ -109,6 +110,7 @@ def start_pretraining(
     `start` is a finished run, whose model is trained further: its encoder, adapter and maximum length are used in place
     of the recipe's, and the new run keeps its tasks, with their heads and adapters unchanged.
     """
+    refuse_several("pretrain")
     use_code(recipe, trust_plugins)
     old = None if start is None else read_old_run(Path(start), trust_plugins)
     folder = RunFolder(Path(run) if run is not None else Path("runs") / f"{recipe.name}-pretrained")

@@ -10,6 +10,7 @@ import torch
 from polytask.build import encoder_origin
 from polytask.disk.lock import FolderLock
 from polytask.machine import set_threads
+from polytask.processes import join_processes
 from polytask.recipe.reading import read_recipe, recipe_from
 from polytask.recipe.records import Recipe
 from polytask.runs.bundle import load_bundle
@@ -23,7 +24,7 @@ from polytask.runs.start import Start, open_run
 from polytask.runs.summary import Summary
 from polytask.runs.teachers import load_teachers, teacher_origin
 from polytask.training.loop import Session
-from polytask.types import EvalReport, StepReport, errors_in
+from polytask.types import EvalReport, StepReport, UserError, errors_in
 
 
 def train(
@@ -79,15 +80,18 @@ def start_run(
     recipe: Recipe, folder: RunFolder, lock: FolderLock, resume: bool, allow_change: bool, keep_checkpoints: bool
 ) -> "Running":
     """`start_training` in a folder that the caller may have locked already."""
-    phases = Phases()
-    with open_run(folder, recipe, lock, resume, allow_change) as start:
+    phases, processes = Phases(), join_processes()
+    with open_run(folder, recipe, lock, resume, allow_change, processes) as start:
         phases.end("device")
-        prepared = prepare(start.recipe, phases)
+        with processes.one_error_for_all():
+            prepared = prepare(start.recipe, phases)
         origin = {**encoder_origin(recipe.encoder), **teacher_origin(recipe), **methods_origin(prepared)}
         start.check_data(prepared, origin)
         teachers = {} if start.finished else load_teachers(prepared)
-        session = make_session(prepared, folder, start.device, teachers, start.checkpoint)
-        start.write(prepared, origin)
+        session = make_session(prepared, folder, start.device, teachers, start.checkpoint, processes)
+        start.check_processes(session)
+        with processes.one_error_for_all():
+            start.write(prepared, origin)
         phases.end("session")
         return replace(running_from(start, prepared, session, keep_checkpoints), phases=phases)
 
@@ -110,6 +114,15 @@ class Running:
     """Of a run that had finished before, and has nothing left to train."""
     phases: Phases = field(default_factory=Phases)
     """Where the time goes, in this process."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the run's files: the first of those that torchrun has started."""
+        return self.session.processes.is_main
+
+    def any_process(self, flag: bool) -> bool:
+        """Whether the flag is set in any of the run's processes; each of them must ask, after the same step."""
+        return self.session.processes.any(flag)
 
     @property
     def recipe(self) -> Recipe:
@@ -144,7 +157,12 @@ class Running:
         return score_split(self.prepared, split, self.session.step).report
 
     def finish(self) -> Finished:
-        """Loads the best weights, scores and predicts every split, and writes the model, the summary and the report."""
+        """Loads the best weights, scores and predicts every split, and writes the model, the summary and the report.
+
+        Of several processes only the first one does this (`is_main`); the others have ended with their last step.
+        """
+        if not self.is_main:
+            raise UserError("only the first process finishes a run: call finish() where is_main is True")
         folder = RunFolder(self.folder)
         if self.summary is not None:
             finished = finish_again(folder, self.summary)

@@ -17,6 +17,7 @@ from polytask.evaluation.evaluate import evaluate, split_outputs, with_places, w
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.kinds.table import KINDS
 from polytask.machine import pick_device
+from polytask.processes import ALONE, Processes
 from polytask.recipe.in_memory import file_of
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.task_classes import Data, is_in_memory
@@ -42,12 +43,22 @@ class SplitScores:
     """By task: the head's outputs for every example, in order."""
 
 
-def score_split(prepared: Prepared, split: str, step: int, tasks: Collection[str] | None = None) -> SplitScores:
-    """Scores the model on a split of some tasks; left out: of all tasks that have it."""
+def score_split(
+    prepared: Prepared,
+    split: str,
+    step: int,
+    tasks: Collection[str] | None = None,
+    processes: Processes = ALONE,
+) -> SplitScores:
+    """Scores the model on a split of some tasks; left out: of all tasks that have it.
+
+    Several processes divide the work, and each returns the same scores.
+    """
     splits = {name: data for name, data in prepared.splits(split).items() if tasks is None or name in tasks}
     shared = prepared.shared_rows(split).values()
-    outputs = split_outputs(prepared.model, splits, prepared.packer, prepared.bf16, prepared.packed, shared)
-    report = evaluate(prepared.model, outputs, splits, prepared.recipe.tasks, split, step)
+    model, packer = prepared.model, prepared.packer
+    outputs = split_outputs(model, splits, packer, prepared.bf16, prepared.packed, shared, processes)
+    report = evaluate(model, outputs, splits, prepared.recipe.tasks, split, step)
     not_trained = tuple(name for name in report.tasks if not prepared.recipe.tasks[name].trained)
     return SplitScores(replace(report, not_trained=not_trained), outputs)
 
@@ -106,6 +117,7 @@ class DevScorer:
     """
 
     prepared: Prepared
+    processes: Processes = ALONE
     last: SplitScores | None = None
     seconds: float = 0.0
     """The time that all evaluations took."""
@@ -121,18 +133,19 @@ class DevScorer:
     def __call__(self, step: int) -> EvalReport:
         """The scores that choose the best checkpoint; at step 0 together with the scores of untrained methods."""
         started = time.perf_counter()
-        scores = score_split(self.prepared, "dev", step, self.prepared.evaluated)
-        report = replace(scores.report, train=self.score_training_rows(step))
+        scores = score_split(self.prepared, "dev", step, self.prepared.evaluated, self.processes)
+        report = replace(scores.report, train=self.score_training_rows(step, self.processes))
         self.last = replace(scores, report=report)
-        if step == 0:
+        if step == 0 and self.processes.is_main:
             report = replace(report, baselines=untrained_baselines(self.prepared))
         self.seconds += time.perf_counter() - started
         return report
 
-    def score_training_rows(self, step: int) -> Mapping[str, TaskScore]:
+    def score_training_rows(self, step: int, processes: Processes = ALONE) -> Mapping[str, TaskScore]:
         """By task: the scores on the chosen training rows; empty without `train.evaluate_train`."""
         prepared, rows = self.prepared, self.training_rows
-        outputs = split_outputs(prepared.model, rows, prepared.packer, prepared.bf16, self._packed)
+        model, packer = prepared.model, prepared.packer
+        outputs = split_outputs(model, rows, packer, prepared.bf16, self._packed, processes=processes)
         return evaluate(prepared.model, outputs, rows, prepared.recipe.tasks, "train", step).tasks
 
     def kept(self, step: int) -> SplitScores | None:

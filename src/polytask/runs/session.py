@@ -13,6 +13,7 @@ from polytask.machine import skip_compiler_import, wait_for_warm_up
 from polytask.methods import form_of
 from polytask.model import MultiTaskModel
 from polytask.policies.base import Policy, PolicyContext
+from polytask.processes import ALONE, Processes
 from polytask.recipe.records import Recipe
 from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.runs.folder import RunFolder
@@ -21,15 +22,17 @@ from polytask.runs.prepare import Prepared, trained_tasks
 from polytask.runs.score import DevScorer
 from polytask.runs.teachers import Teacher, teacher_outputs
 from polytask.samplers.base import Sampler, SamplerContext
+from polytask.seeds import CommonRandom
 from polytask.tasks.describe import class_counts
 from polytask.tasks.shared_rows import SharedRows
 from polytask.tasks.training_rows import training_rows
 from polytask.training.averages import RunningAverage
 from polytask.training.captured import CapturedSteps, reason_not_capturable
-from polytask.training.checkpoint_writer import CheckpointWriter
+from polytask.training.checkpoint_writer import CheckpointWriter, NoCheckpoints
+from polytask.training.division import Division
 from polytask.training.feed import Feed, SharedFeed
 from polytask.training.groups import parameter_groups
-from polytask.training.journal import Journal
+from polytask.training.journal import Journal, NoJournal
 from polytask.training.loop import Session
 from polytask.training.loss_scale import even_scale
 from polytask.training.memory import Memory
@@ -43,8 +46,13 @@ def make_session(
     device: torch.device,
     teachers: Mapping[str, Teacher] | None = None,
     checkpoint: Path | None = None,
+    processes: Processes = ALONE,
 ) -> Session:
-    """Everything that trains a prepared recipe, from its first step or from a checkpoint."""
+    """Everything that trains a prepared recipe, from its first step or from a checkpoint.
+
+    If several processes train the run, the first one writes its files, and reads the checkpoint for all.
+    """
+    on_gpu = device.type == "cuda"
     wait_for_warm_up()
     skip_compiler_import()
     recipe, model, settings = prepared.recipe, prepared.model.to(device), prepared.recipe.train
@@ -61,6 +69,9 @@ def make_session(
     regularizers = make_regularizers(prepared, weights, sampler, feed)
     check_unlabelled(prepared, losses, regularizers)
     objective = make_objective(prepared, policy, regularizers, losses, teachers or {})
+    if processes.several:
+        with processes.one_error_for_all():
+            feed.division = make_division(model, objective, processes)
     rates = [option("optimizer", recipe.optimizer, name, "recipe: optimizer") for name in ("lr", "weight_decay")]
     groups = parameter_groups(model, settings, rates[0], rates[1], policy)
     session = Session(
@@ -73,20 +84,44 @@ def make_session(
         steps_per_epoch=prepared.steps_per_epoch,
         seed=recipe.seed,
         drawn=prepared.drawn,
-        evaluate=DevScorer(prepared),
-        journal=Journal(folder.metrics, folder.tensorboard),
+        evaluate=DevScorer(prepared, processes),
+        journal=(Journal if processes.is_main else NoJournal)(folder.metrics, folder.tensorboard),
         checkpoints=folder.checkpoints,
         average=None if settings.ema is None else RunningAverage(model, settings.ema),
-        writer=CheckpointWriter(background=device.type == "cuda"),  # a CPU is busy with the steps
+        processes=processes,
+        writer=(CheckpointWriter if processes.is_main else NoCheckpoints)(background=on_gpu),  # a CPU is busy otherwise
     )
     if checkpoint is not None:
         session.load(checkpoint)
     # After the checkpoint is loaded, which says what the memory holds.
     feed.use_teachers(teacher_outputs(prepared, teachers or {}, feed.memory, device))
     session.not_captured = reason_not_capturable(device, session.optimizer, objective, settings, model)
+    if processes.several and session.not_captured is None:
+        session.not_captured = f"{processes.count} processes divide the steps"
     if session.not_captured is None:
         session.captured = CapturedSteps(model, session.optimizer, objective, settings, session.average)
     return session
+
+
+def make_division(model: MultiTaskModel, objective: Objective, processes: Processes) -> Division:
+    """How processes divide the steps; raises a UserError if a method cannot be divided."""
+    for name, regularizer in objective.regularizers.items():
+        reason = regularizer.not_divisible
+        if not vars(type(regularizer)).get("divisible", False):
+            reason = "it does not declare divisible = True"
+        if reason is not None:
+            raise UserError(
+                f"recipe: regularizers: {name} cannot be divided among {processes.count} processes: {reason}"
+            )
+    weighted = sorted(objective.taught & objective.losses.keys())
+    if weighted:
+        raise UserError(
+            f"recipe: tasks.{weighted[0]}.loss: with unlabelled rows it cannot be divided among {processes.count} "
+            "processes; leave one of them out"
+        )
+    whole = {task for regularizer in objective.regularizers.values() for task in regularizer.compared_tasks}
+    whole |= {task for task in model.tasks if not objective.divides(model.head(task))}
+    return Division(processes, CommonRandom(model.device), frozenset(whole))
 
 
 def make_sampler(prepared: Prepared) -> Sampler:

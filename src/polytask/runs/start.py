@@ -8,6 +8,7 @@ with open_run(folder, recipe, FolderLock(folder.path), resume, allow_change) as 
 """
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from polytask.disk.atomic import write_atomically
 from polytask.disk.lock import FolderLock
 from polytask.disk.writable import check_target, make_folder
 from polytask.machine import (
+    device_of,
     environment,
     keep_freed_memory,
     pick_device,
@@ -28,10 +30,12 @@ from polytask.machine import (
     reset_peak_memory,
     set_threads,
     start_warm_up,
+    usable_cores,
 )
 from polytask.plugins.files import copy_plugins
+from polytask.processes import ALONE, Processes, refuse_several
 from polytask.recipe.reading import write_recipe
-from polytask.recipe.records import Recipe
+from polytask.recipe.records import Recipe, flat_fields
 from polytask.runs.folder import RunFolder
 from polytask.runs.own_data import copy_data, with_own_data
 from polytask.runs.prepare import Prepared
@@ -47,8 +51,13 @@ from polytask.runs.resume import (
 )
 from polytask.runs.summary import Summary
 from polytask.training.checkpoint import step_of
+from polytask.training.loop import Session
 from polytask.training.state import CheckpointMismatch
 from polytask.types import UserError
+
+log = logging.getLogger(__name__)
+COMPARED = ("polytask", "python", "torch", "tokenizers")
+"""The versions that all processes of a run must share."""
 
 
 @dataclass
@@ -69,6 +78,8 @@ class Start:
     """Set if the run has finished and its checkpoints were removed: there is nothing left to train."""
     changes: list[str] = field(default_factory=list)
     """What has changed since the run was started."""
+    processes: Processes = ALONE
+    """The processes that train the run. Only the first one reads and writes its folder."""
 
     def accept(self, what: str, changes: list[str]) -> None:
         """Refuses changes, unless `allow_change` was given."""
@@ -77,13 +88,34 @@ class Start:
         self.changes += changes
 
     def check_data(self, prepared: Prepared, origin: Mapping[str, Any]) -> None:
-        """Refuses to continue with other data or other starting weights. `origin` names the starting weights."""
-        if self.checkpoint is not None or self.finished is not None:
-            self.accept("other data", data_changes(self.folder, prepared.tasks, origin))
+        """Refuses to continue with other data or other starting weights. `origin` names the starting weights.
+
+        Also refuses processes that do not all have the same data and starting weights.
+        """
+        with self.processes.one_error_for_all():
+            if self.processes.is_main and (self.checkpoint is not None or self.finished is not None):
+                self.accept("other data", data_changes(self.folder, prepared.tasks, origin))
+        if self.processes.several:
+            data = [own["sha256"] for splits in fingerprints(prepared.tasks).values() for own in splits.values()]
+            versions = {name: version for name, version in environment(self.device).items() if name in COMPARED}
+            self.processes.check_equal("versions", json.dumps(versions))
+            self.processes.check_equal("data or starting weights", json.dumps([data, origin], default=str))
+
+    def check_processes(self, session: Session) -> None:
+        """Refuses to continue with another number of processes if the result would depend on it."""
+        before, now = session.processes_before, self.processes.count
+        if before is None or before == now:
+            return
+        change = f"processes: was {before}, is {now}"
+        if session.model.has_dropout:  # each process draws its own dropout
+            with self.processes.one_error_for_all():
+                self.accept("another number of processes, which draw other dropout", [change])
+        elif self.processes.is_main:
+            log.warning("%s: %s; without dropout, only the rounding of sums differs", self.folder.path, change)
 
     def write(self, prepared: Prepared, origin: Mapping[str, Any]) -> None:
         """Writes the first files of a new run, or what has changed in a resumed one."""
-        if self.finished is not None:
+        if self.finished is not None or not self.processes.is_main:
             return
         if self.checkpoint is not None:
             if self.changes:
@@ -98,7 +130,8 @@ class Start:
         self._write_recipe(prepared)
         started = datetime.now(UTC).isoformat(timespec="seconds")
         data = fingerprints(prepared.tasks)
-        content = {**environment(self.device), **origin, "started": started, "data": data}
+        count = {"processes": self.processes.count} if self.processes.several else {}
+        content = {**environment(self.device), **count, **origin, "started": started, "data": data}
         write_atomically(self.folder.environment, json.dumps(content, indent=1, ensure_ascii=False))
 
     def _write_recipe(self, prepared: Prepared) -> None:
@@ -111,17 +144,28 @@ class Start:
 
 @contextmanager
 def open_run(
-    folder: RunFolder, recipe: Recipe, lock: FolderLock, resume: bool = False, allow_change: bool = False
+    folder: RunFolder,
+    recipe: Recipe,
+    lock: FolderLock,
+    resume: bool = False,
+    allow_change: bool = False,
+    processes: Processes = ALONE,
 ) -> Iterator[Start]:
     """Checks the folder and decides where the run starts. Unlocks the folder if the block fails."""
-    check_target(folder.path, folder=True)
-    start = Start(folder, recipe, torch.device("cpu"), lock, resume, allow_change)
+    if not processes.several:
+        refuse_several("this command")
+    start = Start(folder, recipe, torch.device("cpu"), lock, resume, allow_change, processes=processes)
     try:
-        if resume:
-            _resume(start)
-        else:
-            check_free(folder)
-            start.recipe, start.device = on_this_machine(recipe)
+        with processes.one_error_for_all():
+            if not processes.is_main:
+                pass
+            elif resume:
+                _resume(start)
+            else:
+                check_free(folder)
+                start.recipe, start.device = on_this_machine(recipe, processes=processes)
+        if processes.several:
+            _follow_main(start)
         yield start
     except CheckpointMismatch as error:
         start.lock.release()
@@ -133,11 +177,12 @@ def open_run(
 
 def _resume(start: Start) -> None:
     folder = start.folder
+    check_target(folder.path, folder=True)
     if not folder.path.exists():
         raise UserError(f"{folder.path}: there is no run to resume; leave out --resume to start one")
     start.lock.acquire()
     recipe, threads = as_started(folder, start.recipe)
-    start.recipe, start.device = on_this_machine(recipe, threads)
+    start.recipe, start.device = on_this_machine(recipe, threads, start.processes)
     changes = recipe_changes(folder, with_own_data(start.recipe, folder))
     start.finished = finished_for_good(folder, changes)
     max_drop_only = all(change.startswith("add.max_drop:") for change in changes)
@@ -147,6 +192,24 @@ def _resume(start: Start) -> None:
         start.accept("another recipe", changes)
     if start.finished is None:
         start.checkpoint = find_checkpoint(folder, start.allow_change)
+
+
+def _follow_main(start: Start) -> None:
+    """Lets the other processes start as the first one does: with the same recipe, from the same checkpoint."""
+    processes, decided = start.processes, None
+    if processes.is_main:
+        checkpoint = None if start.checkpoint is None else start.checkpoint.name
+        finished = None if start.finished is None else start.finished.steps
+        decided = json.dumps([start.recipe.train.precision, torch.get_num_threads(), checkpoint, finished])
+    precision, threads, checkpoint, finished = json.loads(processes.text_from_main(decided))
+    with processes.one_error_for_all():
+        if finished is not None:
+            raise UserError(f"{start.folder.path}: the run has finished; resume it without --processes or torchrun")
+        if not processes.is_main:
+            settings = replace(start.recipe.train, precision=precision)
+            start.recipe, start.device = on_this_machine(replace(start.recipe, train=settings), threads, processes)
+            start.checkpoint = None if checkpoint is None else start.folder.checkpoints / checkpoint
+    processes.check_equal("recipe", json.dumps(flat_fields(start.recipe), default=str))
 
 
 def check_free(folder: RunFolder) -> None:
@@ -160,10 +223,18 @@ def check_free(folder: RunFolder) -> None:
         )
 
 
-def on_this_machine(recipe: Recipe, threads: int | None = None) -> tuple[Recipe, torch.device]:
-    """Decides what the recipe leaves to the machine: device, precision and CPU threads."""
+def on_this_machine(
+    recipe: Recipe, threads: int | None = None, processes: Processes = ALONE
+) -> tuple[Recipe, torch.device]:
+    """Decides what the recipe leaves to the machine: device, precision and CPU threads.
+
+    Several processes on a machine have a GPU each, or an equal share of its cores.
+    """
     settings = recipe.train
     device = pick_device(settings.device)
+    if processes.several:
+        device = device_of(device, processes.local_rank)
+        threads = threads or max(1, usable_cores() // processes.local_count)
     precision = pick_precision(settings.precision, device)
     set_threads(device, settings.threads or threads)
     start_warm_up(device)

@@ -22,6 +22,7 @@ from polytask.disk.atomic import atomic_folder
 from polytask.disk.hashing import sha256
 from polytask.disk.records import convert
 from polytask.disk.writable import Unwritable
+from polytask.processes import Processes
 from polytask.types import UserError
 
 FORMAT = 1
@@ -46,6 +47,24 @@ class Checkpoint:
     state: Mapping[str, Any]
     needs: tuple[str, ...] = ()
     """The names of the other checkpoints that it needs: the best models so far."""
+
+
+def from_main(checkpoint: Checkpoint | None, processes: Processes) -> Checkpoint:
+    """The checkpoint that the first process has read; the others pass None."""
+    if not processes.several:
+        assert checkpoint is not None
+        return checkpoint
+    names, flat = None, None
+    if checkpoint is not None:
+        places = [(part, name) for part, own in checkpoint.tensors.items() for name in own]
+        flat = {str(number): checkpoint.tensors[part][name] for number, (part, name) in enumerate(places)}
+        names = json.dumps([list(checkpoint.tensors), places, checkpoint.state, checkpoint.needs])
+    parts, places, state, needs = json.loads(processes.text_from_main(names))
+    received = processes.from_main(flat)
+    tensors: dict[str, dict[str, Tensor]] = {part: {} for part in parts}
+    for number, (part, name) in enumerate(places):
+        tensors[part][name] = received[str(number)]
+    return Checkpoint(tensors, state, tuple(needs))
 
 
 @dataclass(frozen=True)

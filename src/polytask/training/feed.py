@@ -16,11 +16,12 @@ from torch import Tensor
 
 from polytask import seeds
 from polytask.samplers.base import ExampleOrder
-from polytask.stream import Stream
+from polytask.stream import Layout, StepShare, Stream
 from polytask.text.packing import InputFormat, Packer, Part
 from polytask.text.sequences import Sequences
 from polytask.text.texts import Texts, texts_of
 from polytask.text.windows import WindowedExamples, with_words
+from polytask.training.division import Division
 from polytask.training.memory import Memory
 from polytask.types import Draw, SharedExamples, TokenizedExamples, has_label
 
@@ -78,6 +79,10 @@ class _Chosen:
     in_order: bool = False
     """Whether they are the next examples of the source's order, from its `number`-th on."""
 
+    def part(self, first: int, last: int) -> "_Chosen":
+        """Some of them: from the `first`-th to before the `last`-th."""
+        return replace(self, indices=self.indices[first:last], number=self.number + first)
+
     @classmethod
     def of_task(cls, task: str, indices: Sequence[int], number: int, in_order: bool = False) -> "_Chosen":
         return cls(task, (task,), indices, number, in_order)
@@ -114,8 +119,11 @@ class Feed:
         teacher_outputs: Mapping[str, Tensor] | None = None,
         memory: Memory | None = None,
         shared: Mapping[str, SharedFeed] | None = None,
+        division: Division | None = None,
     ) -> None:
         self.packer = packer
+        self.division = division
+        """How the steps are divided among processes; None: this process has all of them."""
         self.seed = seed
         self.formats = formats or {}
         """How each task's examples are turned into sequences (`MultiTaskModel.input_format`)."""
@@ -171,7 +179,7 @@ class Feed:
                 for task in chosen.tasks:
                     self.memory.observe(task, self._own_labelled(task, chosen))
         together = [*own, *remembered] if plan is not None and plan.trained else own
-        pack = partial(self._stream, static_shape=static_shape)
+        pack = partial(self._own_stream, static_shape=static_shape)
         if not per_task_gradients:
             return Batch(partial(pack, together))
         groups = [remembered] if plan is not None and plan.one_gradient else [[chosen] for chosen in remembered]
@@ -219,6 +227,52 @@ class Feed:
         each = self.memory.plan.batch or count
         others = self.memory.others(tasks)
         return [_Chosen.of_task(task, self.memory.draw(task, each, number), number) for task in others]
+
+    def _own_stream(self, chosen: Sequence[_Chosen], static_shape: bool = False) -> Stream:
+        """The stream of these examples, or this process's part of it."""
+        if self.division is None:
+            return self._stream(chosen, static_shape)
+        own, share = self._divided(chosen, self.division)
+        stream = self._stream(own, static_shape) if own else empty_stream(len(self.packer.tasks))
+        return replace(stream, share=share)
+
+    def _divided(self, chosen: Sequence[_Chosen], division: Division) -> tuple[list[_Chosen], StepShare]:
+        """This process's part of the examples, in the order of the stream, and what share of them it is."""
+        chosen = sorted(chosen, key=lambda one: self.packer.tasks.index(one.tasks[0]))
+        sizes = [self._sizes(one) for one in chosen]
+        blocks: list[tuple[_Chosen, int, int, int]] = []
+        """Examples that stay together: first, end, tokens."""
+        for one, (tokens_N, _) in zip(chosen, sizes, strict=True):
+            if division.whole.isdisjoint(one.tasks):
+                blocks += [(one, i, i + 1, tokens) for i, tokens in enumerate(tokens_N.tolist())]
+            else:
+                blocks.append((one, 0, len(tokens_N), int(tokens_N.sum())))
+        tokens = [block[3] for block in blocks]
+        first, end = division.own_part(tokens)
+        own: list[_Chosen] = []
+        examples: dict[str, float] = {}
+        for one, (_, items_N) in zip(chosen, sizes, strict=True):
+            places = [(start, stop) for owner, start, stop, _ in blocks[first:end] if owner is one]
+            if places:
+                start, stop = places[0][0], places[-1][1]
+                own.append(one.part(start, stop))
+                share = float(items_N[start:stop].sum() / max(items_N.sum(), 1))
+                examples |= dict.fromkeys(one.tasks, share)
+        counts = {task: len(one.indices) for one in chosen for task in one.tasks}
+        taught = frozenset(task for task in counts if task in self.teacher_outputs)
+        return own, StepShare(counts, examples, sum(tokens[:first]), sum(tokens), division.random, taught)
+
+    def _sizes(self, chosen: _Chosen) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The tokens of each example, and the outputs that it has: one, or one for each word."""
+        form = self.formats.get(chosen.tasks[0], InputFormat())
+        texts = self._texts(chosen.source, np.array(chosen.indices, dtype=np.int64))
+        tokens_N = self.packer.lengths(texts.lengths_NW, form)
+        if form.stride is None:
+            return tokens_N, np.ones_like(tokens_N)
+        words = self.packer.sequences_of(self.packer.part(chosen.tasks[0], texts, form)).words_T
+        assert words is not None
+        starts_N = np.concatenate([[0], tokens_N.cumsum()[:-1]])
+        return tokens_N, np.add.reduceat((words != 0).astype(np.int64), starts_N)
 
     def _stream(self, chosen: Sequence[_Chosen], static_shape: bool = False) -> Stream:
         stream = self.packer.pack([self._part(one) for one in chosen], static_shape=static_shape)
@@ -298,3 +352,11 @@ class Feed:
         self.given = {task: int(state["given"][task]) for task in self.given}
         if self.memory is not None:
             self.memory.load_state_dict(state["memory"])
+
+
+def empty_stream(tasks: int) -> Stream:
+    """The stream of a process that has no part of a step, for a model with this number of tasks."""
+    nothing = ((0, 0),) * tasks
+    layout = Layout(torch.zeros(1, dtype=torch.int32), (), nothing, nothing)
+    no_ids_T = torch.zeros(0, dtype=torch.int64)
+    return Stream(no_ids_T, no_ids_T, no_ids_T, layout)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from polytask.model import MultiTaskModel, Pass
+from polytask.processes import ALONE, Processes
 from polytask.seeds import RandomState
 from polytask.stream import Stream
 
@@ -100,32 +101,56 @@ class Gradients:
         own_of: Mapping[str, Sequence[str]],
         *,
         summed: bool = True,
+        processes: Processes = ALONE,
     ) -> None:
         """`own_of`: source name -> the tasks whose own parameters get the source's gradients.
 
         `summed`: whether `add` will be called; if not, a layer's gradients are freed after they are multiplied.
+
+        If processes divide the step, every process has the same sources, and a source's gradient is the sum of those of
+        its parts. Each layer's gradients are summed over the processes before they are multiplied.
         """
         self.device, self.words = model.device, model.encoder.words.weight
         layers = list(shared_by_layer(model))
         lowest = layers[-1][1]
         own = [[p for task in own_of.get(source.name, ()) for p in own_parameters(model, task)] for source in sources]
         everywhere = model.encoder.used_in_all_layers()
-        descents = [_Descent(source, mine, lowest, everywhere) for source, mine in zip(sources, own, strict=True)]
+        cuts = len(model.encoder.layers) + 1
+        descents = [_Descent(source, mine, lowest, everywhere, cuts) for source, mine in zip(sources, own, strict=True)]
         self.by_layer = {}
         self.rows: list[_Rows] = []
         self.seen_U: Tensor | None = None
         """The word ids in the texts. Other words have no gradient, unless a head uses the word embeddings."""
         for name, shared in layers:
-            if shared is lowest and self.words.requires_grad and not any(self.words in d.direct for d in descents):
-                streams = [cut.forward.stream for source in sources for cut, _ in source.parts]
-                self.seen_U = torch.cat([stream.token_ids_T for stream in streams]).unique()
-            rows = _Rows([self._seen(descent.next(shared)) for descent in descents], self.device)
+            if shared is lowest and self.words.requires_grad:
+                direct = any(self.words in descent.direct for descent in descents)
+                self.seen_U = None if processes.any(direct) else self._seen_words(sources, processes)
+            gradients = [self._seen(descent.next(shared)) for descent in descents]
+            rows = _Rows([self._summed(shared, grads, processes) for grads in gradients], self.device)
             self.by_layer[name] = rows.gram_KK()
             if summed:
                 self.rows.append(rows)
         self.own = {}
-        for descent in descents:
-            self.own = _added(self.own, descent.own)
+        for descent, mine in zip(descents, own, strict=True):
+            self.own = _added(self.own, processes.sum_gradients(mine, descent.own))
+
+    def _seen_words(self, sources: Sequence[Source], processes: Processes) -> Tensor:
+        """The ids of the words in the texts of all sources."""
+        seen_V = torch.zeros(len(self.words), device=self.device)
+        for cut, _ in (part for source in sources for part in source.parts):
+            seen_V[cut.forward.stream.token_ids_T] = 1
+        return processes.add_up(seen_V).nonzero().squeeze(1)
+
+    def _summed(self, shared: Sequence[Tensor], own: GradientMap, processes: Processes) -> GradientMap:
+        """The sum over the processes of the gradients of their parts of a source."""
+        if not processes.several:
+            return own
+        if self.seen_U is None or not any(p is self.words for p in shared):
+            return processes.sum_gradients(shared, own)
+        rows = self.words[self.seen_U].detach().requires_grad_()  # stands for the rows of the word embeddings
+        columns = [rows if p is self.words else p for p in shared]
+        summed = processes.sum_gradients(columns, {rows if p is self.words else p: g for p, g in own.items()})
+        return {self.words if p is rows else p: grad for p, grad in summed.items()}
 
     @property
     def gram_KK(self) -> Tensor:
@@ -157,11 +182,19 @@ class _Descent:
     """The backward pass of one source, layer by layer from the top down."""
 
     def __init__(
-        self, source: Source, own: Sequence[Tensor], lowest: Sequence[Tensor], everywhere: Sequence[Tensor]
+        self,
+        source: Source,
+        own: Sequence[Tensor],
+        lowest: Sequence[Tensor],
+        everywhere: Sequence[Tensor],
+        cuts: int,
     ) -> None:
         self.mine, self.lowest, self.everywhere = own, lowest, everywhere
-        self.passes = list({id(cut): cut for cut, _ in source.parts}.values())  # one pass may have several losses
-        self.cuts = list(range(len(self.passes[0].leaves)))
+        passes = {id(cut): cut for cut, _ in source.parts if cut.leaves}  # one pass may have several losses
+        self.passes = list(passes.values())
+        """Those that have tokens: another process may have them all."""
+        self.first = True
+        self.cuts = list(range(cuts))
         """The cuts that are still to be passed."""
         self.tops: list[tuple[Tensor, Tensor | None]] = [(loss, None) for _, loss in source.parts]
         """The tensors to differentiate next, each with the gradient that arrives at it."""
@@ -172,7 +205,7 @@ class _Descent:
 
     def next(self, shared: Sequence[Tensor]) -> GradientMap:
         """Return the gradients on the shared parameters above the next cut (after the last cut: below it)."""
-        first, at = len(self.cuts) == len(self.passes[0].leaves), self.cuts.pop() if self.cuts else None
+        first, at, self.first = self.first, self.cuts.pop() if self.cuts else None, False
         below = [] if at is None else [(cut.outs[at], cut.leaves[at]) for cut in self.passes]
         above = () if shared is self.lowest else self.lowest if first else self.everywhere
         grads = _gradients(self.tops, [*shared, *self.mine, *(leaf for _, leaf in below), *above])
@@ -205,7 +238,7 @@ class _Rows:
         """`sum_k weights[k] g_k`, for the parameters on which a live gradient is defined."""
         reached = set().union(*itertools.compress(self.has, live))
         sizes = [shape.numel() for shape in self.shapes.values()]
-        parts = (weights_K @ self.flat_KP)[: sum(sizes)].split(sizes)
+        parts = (weights_K.to(self.flat_KP) @ self.flat_KP)[: sum(sizes)].split(sizes)
         return {p: part.view(self.shapes[p]) for p, part in zip(self.shapes, parts, strict=True) if p in reached}
 
 

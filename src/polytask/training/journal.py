@@ -112,6 +112,22 @@ class Journal:
         self._board.close()
 
 
+class NoJournal(Journal):
+    """Writes nothing, in a process that leaves the run's files to another one."""
+
+    def write(self, report: StepReport) -> None:
+        pass
+
+    def write_evaluation(self, report: EvalReport, best: bool = False) -> None:
+        pass
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        pass
+
+
 def step_line(report: StepReport) -> dict[str, Any]:
     content = dict(vars(report))
     for field in ("evaluation", "best", "checkpoint", "steps", "interference"):

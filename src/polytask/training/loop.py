@@ -6,7 +6,7 @@ The caller (command line, notebook, test) decides what to show, and may stop aft
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -121,6 +121,8 @@ class Session(TrainingState):
 
     def _start_saving(self) -> Path:
         self.wait()
+        if self.processes.several:
+            self.processes.check_equal(f"weights after step {self.step}", checksum(self.model.parameters()))
         self.journal.sync()
         return self.write_checkpoint()
 
@@ -206,7 +208,7 @@ class Session(TrainingState):
     def _start(self, drawn: DrawnStep) -> StartedStep:
         """Launches the step if it is captured; otherwise it is taken when its outcome is read."""
         # Dropout and all other random draws of a step come from (seed, step), so there is no generator to save.
-        seeds.seed_torch(seeds.derive(self.seed, "step", drawn.step), self.model.device)
+        self._seed_step(drawn.step)
         scale = factor(drawn.step, self.steps, self.settings.warmup, self.settings.schedule)
         for group in self.optimizer.param_groups:
             group["lr"] = group["base_lr"] * scale
@@ -223,8 +225,17 @@ class Session(TrainingState):
             self.settings,
             lambda: next(waiting)(),
             done,
+            self.processes,
         )
         return StartedStep(drawn, outcome, rates)
+
+    def _seed_step(self, step: int) -> None:
+        """Seeds dropout: differently in each process. What all processes draw alike is drawn as by a single one."""
+        seed, division = seeds.derive(self.seed, "step", step), self.feed.division
+        if division is not None:
+            division.random.seed(seed)
+            seed = seeds.derive(self.seed, "step", step, "process", self.processes.rank)
+        seeds.seed_torch(seed, self.model.device)
 
     def _done(self, step: int) -> float:
         """The share of the run's steps that come before this one."""
@@ -288,7 +299,7 @@ class Session(TrainingState):
 
     def _with_room(self, error: StepFailed) -> StepFailed:
         """Adds to the error of a step that ran out of memory how many tokens would fit."""
-        if not isinstance(error, MemoryRanOut):
+        if not isinstance(error, MemoryRanOut) or self.processes.several:
             return error
         if self.captured is not None:
             self.captured.graphs.clear()  # they hold memory
@@ -312,11 +323,12 @@ class Session(TrainingState):
     def _stopped(self, error: StepFailed) -> UserError:
         """Saves the run as it was before the step that failed; returns the error to raise."""
         failed = self.step + 1
-        if self.step == 0:
+        # Memory runs out in one process: the others compute the step, and no checkpoint can be agreed on.
+        if self.step == 0 or (isinstance(error, MemoryRanOut) and self.processes.several):
             return UserError(f"step {failed}: {error}")
         path = self.checkpoints / f"{ckpt.STEP}{self.step}"
         self.writer.wait()
-        if not path.exists():
+        if not self.processes.any(self.processes.is_main and path.exists()):
             self.save()
         return UserError(f"step {failed}: {error}. The run before this step is saved in {path}; --resume continues it")
 
@@ -366,6 +378,12 @@ class Session(TrainingState):
         if self.settings.stop == "per_task":
             return not self.tasks_left
         return patience is not None and self.progress.evaluations_since_best >= patience
+
+
+def checksum(tensors: Iterable[torch.Tensor]) -> str:
+    """A number that almost always differs if a bit of the tensors does."""
+    bits = [t.detach().flatten().view(torch.int32).sum(dtype=torch.int64) for t in tensors if t.element_size() >= 4]
+    return f"{int(torch.stack(bits).sum().item()):x}"
 
 
 def learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:

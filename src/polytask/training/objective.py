@@ -2,16 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
+import torch
 from torch import Tensor
 
 from polytask.heads.base import Head
 from polytask.losses.base import Loss, distillation_loss, label_terms, mean_of_labelled
 from polytask.model import MultiTaskModel, Pass
 from polytask.policies.base import Policy
+from polytask.processes import ALONE, Processes
 from polytask.regularizers.base import Pull, Regularizer
-from polytask.stream import Stream
+from polytask.stream import StepShare, Stream
 from polytask.types import has_label
+
+Term = Literal["labels", "teacher"]
+"""The terms of a task's loss: that of the labels, and distillation from a teacher."""
 
 
 @dataclass(frozen=True)
@@ -33,30 +39,75 @@ class Objective:
     tasks it decreases from 1 to 0."""
 
     def task_losses(
-        self, model: MultiTaskModel, stream: Stream, outputs: Mapping[str, Tensor], progress: float | Tensor
+        self,
+        model: MultiTaskModel,
+        stream: Stream,
+        outputs: Mapping[str, Tensor],
+        progress: float | Tensor,
+        processes: Processes = ALONE,
     ) -> dict[str, Tensor]:
-        """Return the loss of each task in the stream; `progress` is the share of the run's steps that is done."""
-        return {task: self._task_loss(model, stream, task, outputs[task], progress) for task in outputs}
+        """Return the loss of each task of the step; `progress` is the share of the run's steps that is done.
 
-    def _task_loss(
-        self, model: MultiTaskModel, stream: Stream, task: str, outputs: Tensor, progress: float | Tensor
-    ) -> Tensor:
-        head, labels = model.head(task), stream.labels[task]
-        loss = self._label_loss(head, outputs, labels)
-        if task not in stream.teacher_outputs:
+        If processes divide the step, the losses are those of the whole step in each of them, and their gradients those
+        of the process's own part: the sum over the processes is the gradient of the whole step.
+        """
+        means = {
+            (task, term): mean
+            for task, own in outputs.items()
+            for term, mean in self._means(model.head(task), stream, own).items()
+        }
+        if stream.share is not None:
+            heads = {task: model.head(task) for task in outputs}
+            weights = {(task, term): self._weight(heads[task], stream, outputs[task], term) for task, term in means}
+            means = _of_whole_step(stream.share, means, weights, processes)
+        tasks = outputs if stream.share is None else stream.share.counts
+        return {task: self._task_loss(task, means, progress) for task in tasks}
+
+    def _task_loss(self, task: str, means: Mapping[tuple[str, Term], Tensor], progress: float | Tensor) -> Tensor:
+        loss, distilled = means[task, "labels"], means.get((task, "teacher"))
+        if distilled is None:
             return loss
-        teacher = stream.teacher_outputs[task]
-        distilled = distillation_loss(outputs, teacher, head.labels.kind_name, self.temperature, "cross_entropy")
         label_weight = 1 - self.teacher_weights[task] if task in self.teacher_weights else progress
         return label_weight * loss + (1 - label_weight) * distilled
+
+    def _means(self, head: Head, stream: Stream, outputs: Tensor) -> dict[Term, Tensor]:
+        """Return the terms of a task's loss, which are means over the task's examples in the stream."""
+        means: dict[Term, Tensor] = {"labels": self._label_loss(head, outputs, stream.labels[head.task])}
+        teacher = stream.teacher_outputs.get(head.task)
+        if teacher is not None:
+            kind = head.labels.kind_name
+            means["teacher"] = distillation_loss(outputs, teacher, kind, self.temperature, "cross_entropy")
+        return means
+
+    def _weight(self, head: Head, stream: Stream, outputs: Tensor, term: Term) -> float | Tensor:
+        """Return what the mean is divided by; 1 for a task whose examples processes do not divide."""
+        labels, named = stream.labels[head.task], self.losses.get(head.task)
+        if not self.divides(head):
+            return 1.0
+        if term == "teacher" or head.task in self.taught:
+            return head.kind.num_items(outputs)
+        if head.task in self.partly_labelled:
+            weights_B = self._label_terms(head, outputs, labels.clamp(min=0))[1]
+            return weights_B.masked_fill(~has_label(labels), 0).sum()
+        return head.loss_weight(outputs, labels) if named is None else named.terms(outputs, labels)[1].sum()
+
+    def divides(self, head: Head) -> bool:
+        """Whether processes divide the examples of a task: its loss must be a mean whose weight is known."""
+        named = self.losses.get(head.task)
+        return head.is_divisible if named is None else type(named).terms is not Loss.terms
 
     def _label_loss(self, head: Head, outputs: Tensor, labels: Tensor) -> Tensor:
         named = self.losses.get(head.task)
         if head.task not in self.taught | self.partly_labelled:
             return head.loss(outputs, labels) if named is None else named(outputs, labels)
-        given = labels.clamp(min=0)  # any label in place of NO_LABEL: these examples are left out
-        terms = label_terms(outputs, given, head.labels.kind_name) if named is None else named.terms(outputs, given)
+        terms = self._label_terms(head, outputs, labels.clamp(min=0))  # any label in place of NO_LABEL: left out below
         return mean_of_labelled(*terms, has_label(labels), of_all=head.task in self.taught)
+
+    def _label_terms(self, head: Head, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        named = self.losses.get(head.task)
+        if named is not None:
+            return named.terms(outputs, labels)
+        return label_terms(outputs, labels, head.labels.kind_name)
 
     def penalties(
         self, model: MultiTaskModel, forward: Pass, of_weights: bool | None = None, *, without: str | None = None
@@ -78,3 +129,26 @@ class Objective:
             if pulls and len({pull.weight for pull in pulls}) == len(pulls):
                 return name, pulls
         return None, []
+
+
+def _of_whole_step(
+    share: StepShare,
+    means: Mapping[tuple[str, Term], Tensor],
+    weights: Mapping[tuple[str, Term], float | Tensor],
+    processes: Processes,
+) -> dict[tuple[str, Term], Tensor]:
+    """Turn the means of this process's part into those of the whole step: `sum_r w_r m_r / sum_r w_r`."""
+    terms: list[tuple[str, Term]] = [(task, "labels") for task in share.counts]
+    terms += [(task, "teacher") for task in share.counts if task in share.taught]
+    zero = torch.zeros((), dtype=torch.float64)
+    own_weights = [torch.as_tensor(weights.get(term, 0.0)).detach().double() for term in terms]
+    sums = [
+        means[term].double() * weight.to(means[term].device) if term in means else zero
+        for term, weight in zip(terms, own_weights, strict=True)
+    ]
+    device = next((mean.device for mean in means.values()), share.random.device)
+    both = torch.stack([value.to(device) for value in (*sums, *own_weights)])
+    sums_and_weights = processes.sum_of_parts(both)
+    totals, divisors = sums_and_weights.chunk(2)
+    tiny = torch.finfo(torch.float64).tiny
+    return dict(zip(terms, (totals / divisors.detach().clamp(min=tiny)).float().unbind(), strict=True))

@@ -1,7 +1,7 @@
 """What a run trains with and how far it has come, with checkpoints of both. Knows interfaces, no concrete method."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from polytask.model import MultiTaskModel
+from polytask.processes import ALONE, Processes
 from polytask.samplers.base import Sampler
 from polytask.settings import TrainSettings
 from polytask.training import checkpoint as ckpt
@@ -89,6 +90,10 @@ class TrainingState:
     """Why the steps are not captured."""
     drawn: tuple[str, ...] = ()
     """The tasks that steps are drawn from."""
+    processes: Processes = ALONE
+    """The processes that divide the steps."""
+    processes_before: int | None = None
+    """The number of processes that wrote the checkpoint from which training continues."""
     writer: CheckpointWriter = field(default_factory=CheckpointWriter)
     progress: Progress = field(default_factory=Progress)
     tasks_left: bool = True
@@ -123,6 +128,7 @@ class TrainingState:
             "optimizer": type(self.optimizer).__name__,
             "sampler": self.sampler.state_dict(),
             "feed": self.feed.state_dict(),
+            "processes": self.processes.count,
         }
         needs = tuple(self._best(step).name for _, step in self.progress.bests)
         saved = ckpt.Checkpoint({**tensors, "methods": ckpt.prefixed(methods)}, state, needs)
@@ -131,7 +137,13 @@ class TrainingState:
 
     def load(self, path: Path) -> None:
         """Continues from a checkpoint, bit-identically; a CheckpointMismatch if it is of something else."""
-        saved = ckpt.read_checkpoint(path)
+        saved = None
+        if self.processes.is_main:
+            saved = ckpt.read_checkpoint(path)
+            # With --allow-change a run may continue without best models that are damaged.
+            bests = [best for best in saved.state["bests"] if self._best(best[1]).is_dir()]
+            saved = replace(saved, state={**saved.state, "bests": bests})
+        saved = ckpt.from_main(saved, self.processes)
         try:
             self._load(saved)
         except (KeyError, TypeError, RuntimeError) as error:
@@ -150,14 +162,13 @@ class TrainingState:
         self.feed.load_state_dict(state["feed"])
         if self.average is not None:
             self.average.load(saved.tensors["average"])
+        self.processes_before = int(state.get("processes", 1))
         names = [f.name for f in fields(Progress) if f.name in state or f.name not in NEW_FIELDS]
         self.progress = Progress(**{name: state[name] for name in names})
-        bests = self.progress.task_bests
-        self.progress.task_bests = {task: TaskBest(*best) for task, best in bests.items()}
+        self.progress.bests = [(value, step) for value, step in self.progress.bests]
+        self.progress.task_bests = {task: TaskBest(*best) for task, best in self.progress.task_bests.items()}
         if self.progress.left:
             self.tasks_left = self.sampler.leave_out(self.progress.left)
-        # With --allow-change a run may continue without best models that are damaged.
-        self.progress.bests = [(value, step) for value, step in self.progress.bests if self._best(step).is_dir()]
 
     def keep_if_best(self, evaluation: EvalReport) -> bool:
         """Saves the weights if this evaluation is among the best; True if it is the best of all (never with `last`)."""

@@ -1,16 +1,21 @@
 """One training step: forward, losses, penalties, backward, clip, update. Knows interfaces, no concrete method."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from polytask.kernels.overlapped_sums import sums_of_gradients
 from polytask.model import MultiTaskModel, Pass
+from polytask.processes import ALONE, Processes
+from polytask.seeds import CommonRandom, RandomState
 from polytask.settings import TrainSettings
+from polytask.stream import Stream
 from polytask.training.feed import Batch
-from polytask.training.gradients import CutPass, Gradients, Source, cut_pass
+from polytask.training.gradients import CutPass, Gradients, Source, cut_pass, own_parameters, shared_by_layer
 from polytask.training.objective import Objective
 from polytask.types import UserError
 
@@ -41,8 +46,11 @@ def take_step(
     settings: TrainSettings,
     next_batch: Callable[[], Batch],
     progress: float = 0.0,
+    processes: Processes = ALONE,
 ) -> StepOutcome:
     """Update the weights once. Parameters of tasks that are not in the step have no gradient and are not updated.
+
+    If processes divide the step, the batches have this process's part of it; each process makes the same update.
 
     If a loss or the gradient is NaN or infinite, or memory runs out before the update, nothing is updated.
     """
@@ -56,7 +64,7 @@ def take_step(
             yield drawn[-1]
 
     try:
-        totals = differentiate(model, objective, settings, batches(), progress)
+        totals = differentiate(model, objective, settings, batches(), progress, processes)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
@@ -133,6 +141,22 @@ class StepTotals:
     def add_penalties(self, penalties: Mapping[str, Tensor]) -> None:
         _append(self.penalties, penalties)
 
+    def add_up(self, processes: Processes, regularizers: Iterable[str], batches: int) -> None:
+        """Turn sums over this process's part of a step into those of the whole step: penalties and counts.
+
+        The losses are those of the whole step already. A part may lack penalties: it has no examples, or the first
+        process computes them.
+        """
+        if not processes.several:
+            return
+        names = tuple(regularizers)
+        own = [sum(value.item() for value in self.penalties.get(name, ())) for name in names]
+        *penalties, examples, tokens = processes.add_up(
+            torch.tensor([*own, self.examples, self.tokens], dtype=torch.float64)
+        )
+        self.penalties = {name: [value / batches] for name, value in zip(names, penalties, strict=True)}
+        self.examples, self.tokens = int(examples), int(tokens)
+
     def outcome(self, norm: Tensor) -> StepOutcome:
         return StepOutcome(_means(self.losses), _means(self.penalties), norm.item(), self.examples, self.tokens)
 
@@ -143,10 +167,11 @@ def differentiate(
     settings: TrainSettings,
     batches: Iterable[Batch],
     progress: float,
+    processes: Processes = ALONE,
 ) -> StepTotals:
     """Compute the gradient of a step, in the way that its policy needs."""
     compute = per_task_gradients if objective.policy.needs_task_gradients else summed_gradient
-    return compute(model, objective, settings, batches, progress)
+    return compute(model, objective, settings, batches, progress, processes)
 
 
 def summed_gradient(
@@ -155,19 +180,56 @@ def summed_gradient(
     settings: TrainSettings,
     batches: Iterable[Batch],
     progress: float,
+    processes: Processes = ALONE,
 ) -> StepTotals:
     """Compute the gradient of the weighted losses with one backward pass per batch."""
     totals = StepTotals()
-    for batch in batches:
+    for number, batch in enumerate(batches, start=1):
         with half_precision(model, settings):
-            forward = model.run(batch.together.to(model.device))
-            losses = objective.task_losses(model, forward.stream, forward.outputs, progress)
-            penalties = objective.penalties(model, forward)
+            forward = run(model, batch.together)
+            losses = objective.task_losses(model, forward.stream, forward.outputs, progress, processes)
+            penalties = _penalties(model, objective, forward, processes)
         total = objective.policy.weigh(losses) + sum(penalties.values())
-        (total / settings.accumulate).backward()
         totals.add(forward, losses)
         totals.add_penalties(penalties)
+        last = number == settings.accumulate
+        parameters = summed_parameters(model, totals.losses) if last and processes.several else []
+        with sums_of_gradients(parameters, processes if last else ALONE):
+            if total.requires_grad:
+                (total / settings.accumulate).backward()
+    totals.add_up(processes, objective.regularizers, settings.accumulate)
     return totals
+
+
+def run(model: MultiTaskModel, stream: Stream) -> Pass:
+    """Run a forward pass; one over a stream without tokens has no outputs."""
+    if len(stream):
+        return model.run(stream.to(model.device))
+    nothing_TD = torch.zeros(0, model.encoder.shape.hidden, device=model.device)
+    return Pass(stream, nothing_TD, (), {}, RandomState(model.device))
+
+
+def summed_parameters(model: MultiTaskModel, tasks: Container[str]) -> list[nn.Parameter]:
+    """Return the parameters whose gradients processes add up in a step with these tasks.
+
+    First those of the layers, in the order in which their gradients are computed. The policy's parameters are left out:
+    their gradients come from the losses of the whole step.
+    """
+    absent = {p for task in model.tasks if task not in tasks for p in own_parameters(model, task)}
+    of_layers = [p for name, shared in shared_by_layer(model) if name != "pooler" for p in shared]
+    parameters = dict.fromkeys([*of_layers, *model.parameters()])
+    return [p for p in parameters if p.requires_grad and p not in absent]
+
+
+def add_up_gradients(model: MultiTaskModel, tasks: Container[str], processes: Processes) -> None:
+    """Replace the gradients of this process's part of a step by those of the whole step, which has these tasks."""
+    if not processes.several:
+        return
+    parameters = summed_parameters(model, tasks)
+    gradients: dict[Tensor, Tensor] = {p: p.grad for p in parameters if p.grad is not None}
+    summed = processes.sum_gradients(parameters, gradients)
+    for parameter in parameters:
+        parameter.grad = summed.get(parameter)
 
 
 def per_task_gradients(
@@ -176,6 +238,7 @@ def per_task_gradients(
     settings: TrainSettings,
     batches: Iterable[Batch],
     progress: float,
+    processes: Processes = ALONE,
 ) -> StepTotals:
     """Compute the gradient of each task and of each memory, and combine those on shared parameters by the policy.
 
@@ -186,47 +249,62 @@ def per_task_gradients(
     totals = StepTotals()
     tasks: dict[str, list[tuple[CutPass, Tensor]]] = {}
     memories: dict[str, list[tuple[CutPass, Tensor]]] = {}
+    common: CommonRandom | None = None
     for batch in batches:
         passes = []
         with half_precision(model, settings):  # one context for all passes, so that they share the cast weights
             own, remembered = list(batch.by_task()), list(batch.remembered())
             for stream in (*own, *remembered):
-                cut = cut_pass(model, stream.to(model.device))
-                passes.append((cut, objective.task_losses(model, cut.forward.stream, cut.forward.outputs, progress)))
+                common = None if stream.share is None else stream.share.random
+                cut = cut_pass(model, stream.to(model.device)) if len(stream) else CutPass(run(model, stream), (), ())
+                outputs = cut.forward.outputs
+                losses = objective.task_losses(model, cut.forward.stream, outputs, progress, processes)
+                passes.append((cut, losses))
         for cut, losses in passes[: len(own)]:
             (task,) = losses
             tasks.setdefault(task, []).append((cut, objective.policy.weigh(losses) / settings.accumulate))
             totals.add(cut.forward, losses)
         for cut, losses in passes[len(own) :]:
-            loss = objective.policy.weigh(by_share_of_examples(cut.forward.outputs, losses))
+            loss = objective.policy.weigh(by_share_of_examples(cut.forward.counts, losses))
             memories.setdefault(" ".join(losses), []).append((cut, loss / settings.accumulate))
         if objective.regularizers:
-            totals.add_penalties(_penalty_gradient(model, objective, settings, batch))
+            totals.add_penalties(_penalty_gradient(model, objective, settings, batch, processes))
+    if objective.regularizers:
+        add_up_gradients(model, tasks, processes)
     sources = [Source(name, parts) for name, parts in [*tasks.items(), *memories.items()]]
-    gradients = Gradients(model, sources, {task: [task] for task in tasks})
+    gradients = Gradients(model, sources, {task: [task] for task in tasks}, processes=processes)
     gram_KK = gradients.gram_KK.cpu()
     totals.non_finite_gradients = [
         source.name for source, square in zip(sources, gram_KK.diag(), strict=True) if not square.isfinite()
     ]
     if not totals.non_finite_gradients:
-        gradients.add(objective.policy.combine(gram_KK, len(tasks)).tolist())
+        with nullcontext() if common is None else common.drawn():  # some policies draw random numbers
+            weights_K = objective.policy.combine(gram_KK, len(tasks))
+        gradients.add(weights_K.tolist())
+    totals.add_up(processes, objective.regularizers, settings.accumulate)
     return totals
 
 
-def by_share_of_examples(outputs: Mapping[str, Tensor], losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Scale each task's loss by the task's share of the pass's examples."""
-    counts = {task: len(own) for task, own in outputs.items()}
+def by_share_of_examples(counts: Mapping[str, int], losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Scale each task's loss by the task's share of the step's examples."""
     shares = {task: count / sum(counts.values()) for task, count in counts.items()}
     return {task: shares[task] * loss for task, loss in losses.items()}
 
 
+def _penalties(model: MultiTaskModel, objective: Objective, forward: Pass, processes: Processes) -> dict[str, Tensor]:
+    """Return the penalties of this process's part of a step. Those of the weights belong to the first process."""
+    if not len(forward.stream):
+        return {}
+    return objective.penalties(model, forward, of_weights=None if processes.is_main else False)
+
+
 def _penalty_gradient(
-    model: MultiTaskModel, objective: Objective, settings: TrainSettings, batch: Batch
+    model: MultiTaskModel, objective: Objective, settings: TrainSettings, batch: Batch, processes: Processes
 ) -> dict[str, Tensor]:
     """Add the gradient of the penalties, and return the penalties."""
     with half_precision(model, settings):
-        penalties = objective.penalties(model, model.run(batch.together.to(model.device)))
-    total = torch.stack(list(penalties.values())).sum()
+        penalties = _penalties(model, objective, run(model, batch.together), processes)
+    total = sum(penalties.values(), torch.zeros((), device=model.device))
     if total.requires_grad:
         (total / settings.accumulate).backward()
     return penalties

@@ -119,7 +119,9 @@ class StepOperations:
         set_training_mode(self.model, self.settings)
         with self.side_stream.open(len(stream.token_ids_T) <= SIDE_STREAM_TOKENS):
             found = self._forward(stream, kind, may_pull=kind == "all" and weight == 1.0)
-            weighted = by_share_of_examples(found.outputs, found.losses) if kind == "memory" else found.losses
+            weighted = found.losses
+            if kind == "memory":
+                weighted = by_share_of_examples({task: len(own) for task, own in found.outputs.items()}, weighted)
             total = self.objective.policy.weigh(weighted) if found.losses else torch.zeros((), device=self.device)
             total = sum(found.penalties.values(), total)
             if total.requires_grad:

@@ -1,0 +1,254 @@
+"""The processes that train one run together, and what they exchange: sums, tensors and short texts.
+
+Every process holds the whole model and computes its part of each step (`training/division.py`). What they exchange goes
+through torch.distributed: gloo between CPUs, NCCL between GPUs. A process on its own (`ALONE`) exchanges nothing.
+Nothing is pickled: texts are UTF-8, tensors are safetensors. Knows tensors; knows no model and no method.
+"""
+
+import atexit
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from polytask.types import UserError
+
+TIMEOUT = timedelta(minutes=30)
+"""How long a process waits for another one that is alive. The end of a process is noticed at once."""
+LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket", "socket", "NCCL", "store")
+"""Words in errors of torch.distributed that mean that another process has ended."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process and the others: its rank, from 0 to `count` - 1."""
+
+    rank: int = 0
+    count: int = 1
+    local_rank: int = 0
+    """The rank among the processes of this machine."""
+    local_count: int = 1
+    """The number of processes on this machine."""
+
+    @property
+    def several(self) -> bool:
+        return self.count > 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the run's files and shows its progress."""
+        return self.rank == 0
+
+    # --- tensors ------------------------------------------------------------------------------------------------------
+    def add_up(self, tensor: Tensor) -> Tensor:
+        """Replace a tensor by its sum over the processes, which is bit-identical in all of them."""
+        if self.several:
+            with _lost_processes():
+                dist.all_reduce(tensor)
+        return tensor
+
+    def start_adding_up(self, tensor: Tensor) -> Callable[[], None]:
+        """Start to replace a tensor by its sum over the processes; return a function that waits for the end."""
+        with _lost_processes():
+            work = dist.all_reduce(tensor, async_op=True)
+
+        def wait() -> None:
+            with _lost_processes():
+                work.wait()
+
+        return wait
+
+    def sum_of_parts(self, tensor: Tensor) -> Tensor:
+        """Return the sum over the processes, whose gradient is that of this process's own part."""
+        if not self.several:
+            return tensor
+        total: Tensor = _SumOfParts.apply(tensor, self)  # type: ignore[no-untyped-call]
+        return total
+
+    def sum_gradients(self, parameters: Sequence[Tensor], gradients: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        """Return the sums over the processes, for the parameters that have a gradient in any of them.
+
+        `parameters` are the same in every process. They are sent as one tensor; a parameter that has no gradient here
+        is sent as zeros, together with the information that it has none.
+        """
+        parameters = [p for p in parameters if p.requires_grad]
+        if not self.several or not parameters:
+            return {p: gradients[p] for p in parameters if p in gradients}
+        sizes, device = [p.numel() for p in parameters], parameters[0].device
+        flat = torch.zeros(sum(sizes) + len(sizes), dtype=parameters[0].dtype, device=device)
+        *pieces, given = flat.split([*sizes, len(sizes)])
+        for number, (parameter, piece) in enumerate(zip(parameters, pieces, strict=True)):
+            if parameter in gradients:
+                piece.copy_(gradients[parameter].flatten())
+                given[number] = 1
+        self.add_up(flat)
+        has_gradient = given.tolist()
+        return {
+            parameter: piece.view_as(parameter)
+            for parameter, piece, known in zip(parameters, pieces, has_gradient, strict=True)
+            if known
+        }
+
+    def gather(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+        """Return the tensors of every process, by rank; on the CPU."""
+        from safetensors.torch import load, save  # noqa: PLC0415  (only where processes exchange tensors)
+
+        own = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        return [load(content) for content in self._gather_bytes(save(own))] if self.several else [own]
+
+    def from_main(self, tensors: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+        """Return the tensors that the first process passes; the others pass None."""
+        from safetensors.torch import load, save  # noqa: PLC0415  (only where processes exchange tensors)
+
+        if not self.several:
+            return dict(tensors or {})
+        own = None if tensors is None else save({n: t.detach().cpu().contiguous() for n, t in tensors.items()})
+        return load(self._bytes_from_main(own))
+
+    # --- texts --------------------------------------------------------------------------------------------------------
+    def texts(self, text: str) -> list[str]:
+        """Return the text that each process passes, by rank."""
+        return [content.decode() for content in self._gather_bytes(text.encode())] if self.several else [text]
+
+    def text_from_main(self, text: str | None) -> str:
+        """Return the text that the first process passes; the others pass None."""
+        own = None if text is None else text.encode()
+        return self._bytes_from_main(own).decode() if self.several else str(text)
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any process."""
+        return bool(self.add_up(torch.tensor(float(flag))).item()) if self.several else flag
+
+    @contextmanager
+    def one_error_for_all(self) -> Iterator[None]:
+        """Lets every process raise a UserError if the block raises one in any of them; the block exchanges nothing.
+
+        Otherwise the others would wait for the one that has ended. An error that several processes have is raised by
+        the first of them, and the others raise an `ErrorElsewhere`.
+        """
+        error: UserError | None = None
+        try:
+            yield
+        except UserError as raised:
+            error = raised
+        texts = self.texts("" if error is None else f"!{error}")
+        first = next((rank for rank, text in enumerate(texts) if text), None)
+        if error is not None and texts.index(texts[self.rank]) == self.rank:
+            raise error
+        if first is not None:
+            raise ErrorElsewhere(f"process {first} of {self.count}: {texts[first][1:]}") from error
+
+    def check_equal(self, what: str, text: str) -> None:
+        """Raise a UserError if a process passes another text than the first process."""
+        first, *others = self.texts(text)
+        different = [rank for rank, other in enumerate(others, start=1) if other != first]
+        if different:
+            raise UserError(
+                f"process {different[0]} of {self.count} has other {what} than process 0: {others[different[0] - 1]} "
+                f"instead of {first}; all processes must be given the same files, settings and versions"
+            )
+
+    # --- bytes --------------------------------------------------------------------------------------------------------
+    def _gather_bytes(self, content: bytes) -> list[bytes]:
+        sizes = torch.zeros(self.count, dtype=torch.int64)
+        sizes[self.rank] = len(content)
+        lengths = self.add_up(sizes).tolist()
+        own = torch.zeros(max(*lengths, 1), dtype=torch.uint8)
+        own[: len(content)] = _as_tensor(content)
+        everyone = [torch.empty_like(own) for _ in range(self.count)]
+        with _lost_processes():
+            dist.all_gather(everyone, own)
+        return [part[:length].numpy().tobytes() for part, length in zip(everyone, lengths, strict=True)]
+
+    def _bytes_from_main(self, content: bytes | None) -> bytes:
+        assert (content is not None) == self.is_main
+        size = int(self.add_up(torch.tensor(len(content or b""))).item())
+        tensor = torch.empty(size, dtype=torch.uint8) if content is None else _as_tensor(content)
+        with _lost_processes():
+            dist.broadcast(tensor, 0)
+        return tensor.numpy().tobytes()
+
+
+ALONE = Processes()
+
+
+class _SumOfParts(torch.autograd.Function):
+    """`sum_r x_r` over the processes r. The gradient with respect to the own x is passed on unchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, processes: Processes) -> Tensor:
+        return processes.add_up(tensor.clone())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+def _as_tensor(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)[: len(content)]
+
+
+def started_processes(environment: Mapping[str, str] = os.environ) -> int:
+    """Return the number of processes that torchrun, or whoever started this one, has started for one job."""
+    count = environment.get("WORLD_SIZE", "1")
+    return int(count) if count.isdecimal() and "RANK" in environment else 1
+
+
+def join_processes(environment: Mapping[str, str] = os.environ) -> Processes:
+    """Return the processes of this job, connected; ALONE if this process was not started with others."""
+    count = started_processes(environment)
+    if count == 1:
+        return ALONE
+    if not dist.is_initialized():
+        _connect()
+    local_rank, local_count = (int(environment.get(name, "0")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    return Processes(int(environment["RANK"]), count, local_rank, max(1, local_count))
+
+
+def _connect() -> None:
+    """Connect the processes until this one ends.
+
+    If threads of gloo still run when Python ends, they can abort the process, and a run that has ended well would have
+    failed. They end with the process group, if nothing refers to it any more: functions of `torch.distributed.nn`
+    would, in their defaults, if other parts of PyTorch imported it later.
+    """
+    import torch.distributed.nn.functional  # noqa: PLC0415
+
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    with _lost_processes():
+        dist.init_process_group(backend, timeout=TIMEOUT)
+    atexit.register(dist.destroy_process_group)
+
+
+def refuse_several(command: str) -> None:
+    """Raise a UserError if torchrun has started several processes for a command that uses one."""
+    count = started_processes()
+    if count > 1:
+        raise UserError(f"{command}: runs in one process, and {count} were started; start it without torchrun")
+
+
+class ErrorElsewhere(UserError):
+    """An error that another process has raised, and shows."""
+
+
+class ProcessLost(UserError):
+    """Another process of the job has ended."""
+
+
+@contextmanager
+def _lost_processes() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(word in str(error) for word in LOST):
+            raise
+        raise ProcessLost(
+            "another process of this run has ended (its own error, if it had one, is shown above or in its log); the "
+            "run can be continued from its last checkpoint with --resume"
+        ) from error

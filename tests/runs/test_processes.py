@@ -1,0 +1,164 @@
+"""A run in several processes, from the command line: repeated, killed, stopped and resumed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
+NO_DROPOUT = ("tasks.opinion.head={name: linear, dropout: 0.0}", "tasks.question.head={name: cosine}")
+ENCODER = "layers: 2, hidden: 32, heads: 4, ffn: 64, positions: 128"
+STEPS = 12
+
+
+def command(folder: Path, *options: str, dropout: float = 0.1, steps: int = STEPS) -> list[str]:
+    settings = [
+        f"encoder={{{ENCODER}, dropout: {dropout}, attention_dropout: {dropout}}}",
+        "train.device=cpu",
+        "train.epochs=1",
+        f"train.steps_per_epoch={steps}",
+        "train.save_every=4",
+        *(NO_DROPOUT if dropout == 0 else ()),
+    ]
+    return ["train", str(RECIPE), *(f"--set={one}" for one in settings), f"--run-folder={folder}", *options]
+
+
+def start(arguments: Sequence[str], launcher: Sequence[str] = ()) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, *launcher, "-m", "polytask", *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def run(arguments: Sequence[str], expected: int = 0, launcher: Sequence[str] = ()) -> str:
+    process = start(arguments, launcher)
+    output, _ = process.communicate()
+    assert process.returncode == expected, output
+    return output
+
+
+def journal(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two processes, started as README says."""
+    folder = tmp_path_factory.mktemp("processes") / "run"
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run(command(folder), launcher=launcher)
+    return folder
+
+
+def children(pid: int) -> list[int]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
+    return [int(child) for child in found.stdout.split()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for_step(process: "subprocess.Popen[str]", folder: Path, step: int) -> None:
+    """Waits until the journal has the step; fails if the run ends before."""
+    while process.poll() is None:
+        if (folder / "metrics.jsonl").exists() and any(line.get("step") == step for line in complete_lines(folder)):
+            return
+    raise AssertionError(process.communicate()[0])
+
+
+def complete_lines(folder: Path) -> list[dict[str, Any]]:
+    text = (folder / "metrics.jsonl").read_text()
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def test_the_same_number_of_processes_gives_the_same_bits(two_processes: Path, tmp_path: Path) -> None:
+    run(command(tmp_path / "again", "--processes", "2"))
+    assert journal(tmp_path / "again") == journal(two_processes)
+    assert weights(tmp_path / "again") == weights(two_processes)
+    assert json.loads((two_processes / "environment.json").read_text())["processes"] == 2
+
+
+def test_evaluations_are_those_of_one_process(two_processes: Path, tmp_path: Path) -> None:
+    run(command(tmp_path / "one", steps=1))
+    one, two = (
+        [line for line in journal(f) if line["kind"] == "evaluation"] for f in (tmp_path / "one", two_processes)
+    )
+    assert one[0] == two[0]  # before the first step, when the weights are the same
+
+
+def test_a_killed_process_ends_the_run_which_resumes_exactly(two_processes: Path, tmp_path: Path) -> None:
+    process = start(command(tmp_path / "killed", "--processes", "2"))
+    wait_for_step(process, tmp_path / "killed", 6)
+    workers = children(process.pid)
+    assert len(workers) == 2
+    os.kill(workers[1], signal.SIGKILL)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "process 1 of 2 was killed (SIGKILL" in output
+    assert not any(alive(pid) for pid in workers)
+    run(command(tmp_path / "killed", "--processes", "2", "--resume"))
+    assert weights(tmp_path / "killed") == weights(two_processes)
+    assert journal(tmp_path / "killed") == journal(two_processes)
+
+
+def test_a_stopped_run_saves_a_checkpoint_and_resumes_exactly(two_processes: Path, tmp_path: Path) -> None:
+    process = start(command(tmp_path / "stopped", "--processes", "2"))
+    wait_for_step(process, tmp_path / "stopped", 5)
+    workers = children(process.pid)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    assert re.search(r"stopped after step \d+ of 12 and saved", output)
+    assert not any(alive(pid) for pid in workers)
+    refused = run(command(tmp_path / "stopped", "--resume"), expected=1)
+    assert "another number of processes, which draw other dropout:\n  processes: was 2, is 1" in refused
+    run(command(tmp_path / "stopped", "--processes", "2", "--resume"))
+    assert weights(tmp_path / "stopped") == weights(two_processes)
+
+
+@pytest.mark.slow
+def test_without_dropout_another_number_of_processes_may_resume(tmp_path: Path) -> None:
+    process = start(command(tmp_path / "run", "--processes", "2", dropout=0))
+    wait_for_step(process, tmp_path / "run", 5)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    output = run(command(tmp_path / "run", "--resume", dropout=0))
+    assert "processes: was 2, is 1; without dropout, only the rounding of sums differs" in output
+    run(command(tmp_path / "one", dropout=0))
+    for one, other in zip(journal(tmp_path / "run"), journal(tmp_path / "one"), strict=True):
+        if one["kind"] == "step":
+            assert one["losses"] == pytest.approx(other["losses"], rel=1e-4)
+
+
+def test_an_error_is_shown_once(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").touch()
+    assert run(command(tmp_path / "run", "--processes", "2"), expected=1).count("error: ") == 1
+    lwf = ["--set=sampler=in_order", "--set=regularizers=[lwf]"]
+    output = run(command(tmp_path / "lwf", "--processes", "2", *lwf), expected=1)
+    assert output.count("regularizers: lwf cannot be divided among 2 processes") == 1
+
+
+def test_other_commands_refuse_several_processes(tmp_path: Path) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    arguments = ["pretrain", str(RECIPE), f"--set=encoder={{{ENCODER}}}", f"--run-folder={tmp_path / 'run'}"]
+    assert "runs in one process, and 2 were started" in run(arguments, expected=1, launcher=launcher)

@@ -1,0 +1,96 @@
+"""Trains tiny recipes for some steps and saves their weights. Torchrun starts it in several processes.
+
+    python divided_steps.py FOLDER CASE [CASE ...]
+
+Models are in float64, so that the weights of runs with different numbers of processes can be compared: in float32, Adam
+turns the rounding of gradients that are zero in theory (those of the key biases) into whole steps.
+"""
+
+import sys
+from itertools import islice
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from polytask import read_recipe, start_training
+
+QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
+STEPS = 50
+SETTINGS = [
+    "encoder={layers: 2, hidden: 32, heads: 4, ffn: 64, positions: 64, dropout: 0.0, attention_dropout: 0.0}",
+    "max_length=20",
+    "tasks.opinion.head={name: linear, dropout: 0.0}",
+    "tasks.question.head={name: cross, dropout: 0.0}",
+    "train.device=cpu",
+    "train.precision=float32",
+    "train.batch_size=7",
+    "train.epochs=1",
+    f"train.steps_per_epoch={STEPS}",
+    "train.evaluate_every=25",
+]
+TEXTS = "{kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:opinions-dev', head: mlm}"
+SIMCSE = TEXTS.replace("mlm", "simcse")
+MIXED = "sampler=mixed"
+STABLE = "optimizer={name: fused_adamw, lr: 1e-4, eps: 1e-4}"
+"""A pull to the start makes Adam unstable where there is no other gradient: lr * pull / eps must be below 2."""
+PAL = "adapter={name: pal, size: 24, heads: 3}"
+CASES = {
+    "plain": [MIXED, "train.clip=1"],
+    "one task per step": [],
+    "pal": [MIXED, PAL],
+    "lora": [MIXED, "adapter=lora"],
+    "houlsby": [MIXED, "adapter=houlsby"],
+    "conditional_norm": [MIXED, "adapter=conditional_norm"],
+    "fewer examples than processes": ["train.batch_size=2"],
+    "smart": [MIXED, "regularizers=[{name: smart, epsilon: 1e-2, sigma: 1e-2, eta: 1e-2}]"],
+    "mtdnn": [MIXED, "regularizers=[{name: smart, mode: mtdnn}]"],
+    "bregman": [MIXED, "regularizers=[bregman]", "train.ema=0.9"],
+    "lnsr": [MIXED, "regularizers=[lnsr]"],
+    "l2_sp": [MIXED, PAL, "regularizers=[l2_sp, soft_sharing]", STABLE],
+    "ewc": ["sampler=in_order", "regularizers=[{name: ewc, samples: 10}]"],
+    "in_batch_negatives": [MIXED, "tasks.question.head={name: bi, dropout: 0.0}", "regularizers=[in_batch_negatives]"],
+    "uncertainty": [MIXED, "policy=uncertainty"],
+    "dwa": [MIXED, "policy=dwa", "train.epochs=5", f"train.steps_per_epoch={STEPS // 5}"],
+    "gem": ["policy=gem"],
+    "gem, mixed": [MIXED, "policy=gem", "regularizers=[{name: smart, epsilon: 1e-2, sigma: 1e-2, eta: 1e-2}]"],
+    "a_gem": ["policy=a_gem"],
+    "replay": ["policy=replay"],
+    "pcgrad": [MIXED, "policy=pcgrad", PAL],
+    "mgda": [MIXED, "policy=mgda", "train.accumulate=2"],
+    "cagrad": [MIXED, "policy=cagrad"],
+    "lamb": [MIXED, "optimizer={name: lamb, lr: 1e-3}"],
+    "adamax": [MIXED, "optimizer={name: adamax, lr: 1e-3}"],
+    "accumulated": [MIXED, "train.accumulate=3"],
+    "frozen": [MIXED, PAL, "train.parts=adapters"],
+    "heads": [MIXED, "train.parts=heads", "tasks.similarity.head={name: cross, dropout: 0.0}"],
+    "masked words": [MIXED, f"tasks.texts={TEXTS}"],
+    "masked words, surgery": [MIXED, f"tasks.texts={TEXTS}", "policy=pcgrad"],
+    "simcse": [MIXED, f"tasks.texts={SIMCSE}"],
+    "class weights": [MIXED, "tasks.opinion.loss={name: cross_entropy, class_weights: balanced}"],
+}
+
+
+def main(folder: Path, cases: list[str]) -> None:
+    for case in cases:
+        run = folder / case.replace(" ", "-")
+        running = start_training(read_recipe(QUICKSTART, [*SETTINGS, *CASES[case]]), run)
+        session = running.session
+        session.model.double()
+        for regularizer in session.objective.regularizers.values():
+            if hasattr(regularizer, "average"):
+                regularizer.average.double()
+            if hasattr(regularizer, "_start"):
+                regularizer._start = {weight: start.double() for weight, start in regularizer._start.items()}
+        if session.average is not None:
+            for weight in session.average.weights.values():
+                weight.data = weight.data.double()
+        for _ in islice(running.steps(), STEPS):
+            pass
+        if running.is_main:
+            weights = {n: t.contiguous() for n, t in session.model.state_dict().items()}
+            weights |= {f"policy.{n}": t for n, t in session.objective.policy.state_dict().items()}
+            save_file(weights, run / "last.safetensors")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

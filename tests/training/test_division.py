@@ -1,0 +1,112 @@
+"""Processes that divide the steps of a run: the weights, losses and scores of one process, for every method."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from polytask.training.division import equal_parts
+
+from .divided_steps import CASES
+
+WORKER = Path(__file__).parent / "divided_steps.py"
+OFTEN = ("plain", "pal", "smart", "bregman", "gem, mixed", "pcgrad", "lamb", "accumulated", "frozen", "masked words")
+
+
+def start(count: int, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+    """Start a program in several processes, as torchrun does."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    command = [sys.executable] if count == 1 else command
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*command, *arguments], env=environment, text=True, **options)
+
+
+def train(count: int, folder: Path, *cases: str) -> None:
+    process = start(count, str(WORKER), str(folder), *cases, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output[-4000:]
+
+
+def steps(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines if line["kind"] == "step"]
+
+
+def check_equal(one: Path, several: Path, cases: tuple[str, ...]) -> None:
+    for case in cases:
+        name = case.replace(" ", "-")
+        alone, divided = (load_file(folder / name / "last.safetensors") for folder in (one, several))
+        assert alone.keys() == divided.keys()
+        for key, weight in alone.items():
+            note = lambda text, c=case: f"{c}: {text}"  # noqa: E731
+            torch.testing.assert_close(divided[key], weight, atol=1e-6, rtol=0, equal_nan=True, msg=note)
+        for expected, found in zip(steps(one / name), steps(several / name), strict=True):
+            for field in ("losses", "penalties", "learning_rates", "examples", "tokens"):
+                assert found[field] == pytest.approx(expected[field], rel=1e-4, abs=1e-7), (case, field)
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of one process that the tests below compare with."""
+    folder = tmp_path_factory.mktemp("one")
+    train(1, folder, *OFTEN)
+    return folder
+
+
+def test_two_processes_train_the_same_weights(one_process: Path, tmp_path: Path) -> None:
+    train(2, tmp_path, *OFTEN)
+    check_equal(one_process, tmp_path, OFTEN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_method_trains_the_same_weights(count: int, tmp_path: Path) -> None:
+    cases = tuple(CASES)
+    train(1, tmp_path / "one", *cases)
+    train(count, tmp_path / "several", *cases)
+    check_equal(tmp_path / "one", tmp_path / "several", cases)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_parts_are_consecutive_and_about_equal(seed: int) -> None:
+    rng = random.Random(seed)
+    lengths = [rng.randint(1, 50) for _ in range(rng.randint(1, 40))]
+    count = rng.randint(1, 8)
+    ends = equal_parts(lengths, count)
+    assert (ends[0], ends[-1], len(ends)) == (0, len(lengths), count + 1)
+    assert ends == sorted(ends)
+    parts = [sum(lengths[first:last]) for first, last in pairwise(ends)]
+    assert parts[0] > 0  # the first process computes what is computed once
+    assert max(parts) <= sum(lengths) / count + max(lengths)
+
+
+def test_few_examples_leave_the_last_processes_without_any() -> None:
+    assert equal_parts([5], 3) == [0, 1, 1, 1]
+    assert equal_parts([5, 5], 3) == [0, 1, 2, 2]
+
+
+def by_search(lengths: list[int], count: int) -> list[int]:
+    """The definition of `equal_parts`: each part ends at the border that is nearest to its share."""
+    borders = [0, *accumulate(lengths)]
+    total, ends = borders[-1], [0]
+    for number in range(1, count):
+        nearest = min(range(len(borders)), key=lambda i: abs(count * borders[i] - number * total))
+        if ends[-1] < nearest < len(lengths):
+            ends.append(nearest)
+    return ends + [len(lengths)] * (count + 1 - len(ends))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
+def test_parts_end_at_the_nearest_borders(count: int) -> None:
+    rng = random.Random(count)
+    for size in (0, 1, 2, 5, 40, 300):
+        lengths = [rng.choice([0, 1, 2, 3, 5, 8, 60]) for _ in range(size)]
+        assert equal_parts(lengths, count) == by_search(lengths, count), lengths
