@@ -155,6 +155,24 @@ def test_a_crash_fails_its_batch_only_and_logs_no_text(
     assert not batcher.last_batch_failed
 
 
+def test_too_few_answers_and_an_error_in_the_report_do_not_stop_the_thread(model: Model) -> None:
+    reports: list[BatchReport] = []
+
+    def observe(report: BatchReport) -> None:
+        reports.append(report)
+        raise RuntimeError
+
+    batcher = Batcher(ServingLimits(max_wait_ms=0).checked(10, 10), observe)
+    compute = model.compute
+    model.compute = lambda items: compute(items)[1:]  # type: ignore[method-assign]
+    with pytest.raises(Failure, match="internal error"):
+        batcher.submit(model.items("a"), NEVER).result()
+    model.compute = compute  # type: ignore[method-assign]
+    assert names(batcher.submit(model.items("b"), NEVER)) == ["b"]
+    batcher.close()
+    assert [report.failed for report in reports] == [True, False]
+
+
 def test_what_is_queued_is_computed_before_the_thread_stops(model: Model) -> None:
     reports: list[BatchReport] = []
     batcher = Batcher(ServingLimits(max_wait_ms=1e9, deadline_ms=1e10).checked(10, 10), reports.append)
@@ -231,7 +249,10 @@ def test_a_request_behind_too_many_seconds_of_work_is_refused(slow: Batcher, mod
             refused()
         assert failure.value.status == 429
         assert failure.value.headers == {"retry-after": "5"}  # when half of it is computed
-    finish(slow, model, held, 10.0)
+    assert isinstance(slow.clock, Clock)
+    slow.clock.now += 4
+    assert slow.seconds == 6
+    finish(slow, model, held, 6.0)
     assert slow.seconds == 0
     assert names(slow.submit(model.items("a", tokens=1), NEVER)) == ["a"]
 
@@ -247,6 +268,14 @@ def test_requests_are_accepted_up_to_the_limit(slow: Batcher, model: Model) -> N
 
 def test_an_idle_server_accepts_a_request_of_any_length(slow: Batcher, model: Model) -> None:
     assert names(slow.submit(model.items("a", "b", tokens=1000), NEVER)) == ["a", "b"]
+
+
+def test_clients_are_never_told_to_wait_longer_than_a_deadline(slow: Batcher, model: Model) -> None:
+    slow.pace.seconds *= 1000
+    hold(slow, model)
+    with pytest.raises(Failure) as failure:
+        slow.submit(model.items("a"), NEVER)
+    assert failure.value.headers == {"retry-after": "30"}
 
 
 def test_a_batch_that_fails_does_not_change_the_pace(slow: Batcher, model: Model) -> None:

@@ -4,6 +4,7 @@ import hmac
 import logging
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from polytask import Finished, Predictor, ServingLimits, load
 from polytask.serving.app import make_app
 from polytask.serving.batching import Batcher
 from polytask.serving.mixed import MixedPredictor
-from polytask.serving.pace import Pace
+from polytask.serving.pace import SMALL_BATCH, Pace
 from polytask.serving.probes import PACE_TEXTS, pace_items, probe_items
 from polytask.serving.server import start_reload
 from polytask.serving.service import Service
@@ -177,12 +178,16 @@ def test_a_queue_of_too_many_seconds_answers_429_and_when_to_try_again(
         held = Held(server.service.model, monkeypatch)
         first = pool.submit(server.post, "/predict", {"inputs": "a", "tasks": "opinion"})
         held.wait()
-        server.service.batcher.pace = Pace(tokens=1, seconds=3)
+        batcher = server.service.batcher
+        batcher.pace = Pace(tokens=1, seconds=3)
+        started = batcher._computing_since
+        monkeypatch.setattr(batcher, "clock", lambda: started)
         seconds = server.client.get("/health").json()["queue_seconds"]
         assert (seconds, server.value("polytask_queue_seconds")) == (9, 9)  # three tokens
         for path, body in (("/predict", {"inputs": "b"}), ("/v1/embeddings", {"input": "b", "model": "opinion"})):
             full = server.post(path, body)
             assert (full.status_code, full.headers["retry-after"]) == (429, "8")  # a second is the limit
+        monkeypatch.setattr(batcher, "clock", time.monotonic)
         held.released.set()
         assert first.result().status_code == 200
         assert server.post("/predict", {"inputs": "b"}).status_code == 200
@@ -193,7 +198,7 @@ def test_the_first_estimate_of_the_pace_is_that_of_a_warm_model(
 ) -> None:
     service = Service(Predictor.load(tiny_run.folder, device="cpu"))
     service.warm_up()
-    assert service.batcher.pace.tokens == sum(item.tokens for item in pace_items(service.model))
+    assert service.batcher.pace.tokens == sum(item.tokens for item in pace_items(service.model, 8192)) >= SMALL_BATCH
     assert service.batcher.pace.seconds > 0
     assert not caplog.records
     service.batcher.pace = Pace(tokens=1, seconds=1)

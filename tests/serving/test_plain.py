@@ -96,11 +96,12 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("tokens", [1024, 100])
+@pytest.mark.parametrize(("most", "many"), [(1024, 4096), (100, 4096), (100, 0)])
 def test_every_head_and_pooling_has_the_models_own_outputs(
-    tiny_run: Finished, threads: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Finished, threads: int, most: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_TOKENS", tokens)  # few in a batch: rows with and without padding
+    monkeypatch.setattr(module, "MAX_TOKENS", most)  # few in a batch: rows with and without padding
+    monkeypatch.setattr(module, "MANY_TOKENS", many)  # 0: each core has its own batches
     predictor = made(tiny_run, "none")
     pairs = list(zip(texts(15, 1), texts(15, 2), strict=True))
     for tasks, examples in ((SINGLES, [(text,) for text in texts(15)]), (PAIRS, pairs)):
@@ -181,6 +182,20 @@ def test_the_same_text_is_computed_once(predictor: Predictor, monkeypatch: pytes
     assert sum(rows) == 11
     torch.testing.assert_close(found[:10], found[10:], atol=0, rtol=0)
     torch.testing.assert_close(found, own_way(predictor, "cosine_mean", list(examples)), atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("enough", [16, 64, 1024])
+def test_batches_have_every_sequence_once_and_similar_lengths(enough: int) -> None:
+    lengths_S = np.random.default_rng(0).integers(2, 200, 300)
+    batches = list(module._batches(lengths_S, enough))
+    assert sorted(np.concatenate(batches)) == list(range(300))
+    for batch in batches:
+        own = lengths_S[batch]
+        assert own.min() >= own.max() / 2
+        assert len(own) == 1 or own.sum() <= module.MAX_TOKENS
+        assert own.min() == own.max() or own.sum() <= enough
+    of_same_length = list(module._batches(np.full(40, 64), enough))
+    assert [len(batch) for batch in of_same_length] == [16, 16, 8]
 
 
 def test_segments_distinguish_equal_ids() -> None:

@@ -14,7 +14,7 @@ from polytask.serving.gathering import ENOUGH_TOKENS, Gathering
 from polytask.serving.items import Answer, Item
 from polytask.serving.jobs import BatchReport, Entry, Job
 from polytask.serving.limits import CheckedLimits
-from polytask.serving.pace import Pace
+from polytask.serving.pace import SMALL_BATCH, Pace
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +38,10 @@ class Batcher:
         """Inputs that are waiting or being computed."""
         self.tokens = 0
         """Tokens in the queue."""
-        self.pace = Pace()
+        self.pace = Pace(least=min(SMALL_BATCH, int(ENOUGH_TOKENS * limits.max_batch_tokens)))
         self.last_batch_failed = False
         self._computing_tokens = 0
+        self._computing_since = 0.0
         self._gathering = Gathering()
         self._entries: deque[Entry] = deque()
         self._changed = threading.Condition()
@@ -52,7 +53,9 @@ class Batcher:
     @property
     def seconds(self) -> float:
         """The estimated seconds until what is waiting and being computed is answered."""
-        return self.pace.seconds_for(self.tokens + self._computing_tokens)
+        passed = self.clock() - self._computing_since
+        computing = max(self.pace.seconds_for(self._computing_tokens) - passed, 0.0)
+        return self.pace.seconds_for(self.tokens) + computing
 
     @contextmanager
     def admitted(self, inputs: int) -> Iterator[None]:
@@ -97,7 +100,8 @@ class Batcher:
 
     def _full(self, found: str, seconds: float | None = None) -> Failure:
         """A refusal that says after how many seconds there is room, or nothing is waiting any more."""
-        return Failure("queue_full", f"{found}; try again later", self.seconds if seconds is None else seconds)
+        seconds = min(self.seconds if seconds is None else seconds, self.limits.deadline_ms / 1000)
+        return Failure("queue_full", f"{found}; try again later", seconds)
 
     def waiting(self) -> list[Item]:
         """The items in the queue."""
@@ -156,7 +160,7 @@ class Batcher:
                 break
             batch.append(self._pop())
             self._drop_finished()
-        self._computing_tokens = sum(entry.item.tokens for entry in batch)
+        self._computing_tokens, self._computing_since = sum(entry.item.tokens for entry in batch), self.clock()
         return batch
 
     def _pop(self) -> Entry:
@@ -170,16 +174,21 @@ class Batcher:
         answers: list[Answer] | None = None
         try:
             answers = items[0].model.compute(items)
+            assert len(answers) == len(items)
         except Exception as error:  # whatever it is, later batches must be computed
             # The error's message may quote a text, which must not be in a log.
             frames = "".join(traceback.format_tb(error.__traceback__))
             log.error("a batch of %d inputs failed with %s:\n%s", len(items), type(error).__name__, frames)
+            answers = None
         finished = self.clock()
         queued = [started - entry.job.submitted for entry in batch]
         report = BatchReport(items, queued, finished - started, failed=answers is None)
         self._learn(report, started, finished)
         self._answer(batch, answers)
-        self.observe(report)
+        try:
+            self.observe(report)
+        except Exception:  # the same holds for what only counts
+            log.exception("a batch could not be counted")
 
     def _learn(self, report: BatchReport, started: float, finished: float) -> None:
         """Updates what the next decisions depend on, before clients can react to their answers."""

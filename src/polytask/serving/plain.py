@@ -1,12 +1,13 @@
 """A faster encoder for prediction on the CPU, for models without task-specific parts inside the encoder.
 
 It computes the same as `Bert.encode` and `Encoded.pool`, with these optimizations: weights are stored in the layout
-that the CPU's kernels use; sequences in a batch have nearly the same length, so that there is almost no padding; each
-core works on its own batch, so that cores never wait for each other; if only first tokens are needed, the last layer
-computes only these; and equal sequences are computed once.
+that the CPU's kernels use; only attention pads sequences to the same length, and those of a batch have similar lengths;
+with many sequences, each core works on its own batches, so that cores never wait for each other; if only first tokens
+are needed, the last layer computes only these; and equal sequences are computed once.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,9 @@ from polytask.stream import LENGTH_OF_MISSING, Encoded, Pooling, pool_windows
 from polytask.text.masking import Ids
 
 MAX_TOKENS = 1024  # per batch: the activations of more tokens do not fit in the core's cache
-MIN_TOKENS = 256  # smaller batches are slower per token, and are filled up with shorter sequences
-MAX_PADDING = 0.1  # of a row, in batches that are filled up
+MIN_TOKENS = 256  # per batch of one core: smaller ones are slower per token, and are filled up with shorter sequences
+MANY_TOKENS = 4096  # from here on each core has its own batches; before, starting threads for it takes too long
+SHORTEST = 0.5  # of the longest sequence, in batches that are filled up: attention pads to the longest
 
 
 class Pooled(Encoded):
@@ -74,8 +76,9 @@ class PlainEncoder:
         rows, indices = _deduplicate(sequences)
         lengths = np.array([len(ids) for ids, _ in rows])
         all_tokens = "mean" in poolings
-        batches = list(_batches(lengths))
-        results = self._encode_batches([[rows[i] for i in batch] for batch in batches], all_tokens)
+        many = self.threads > 1 and int(lengths.sum()) >= MANY_TOKENS
+        batches = list(_batches(lengths, MIN_TOKENS if many else MAX_TOKENS))
+        results = self._encode_batches([[rows[i] for i in batch] for batch in batches], all_tokens, many)
         order_S = torch.from_numpy(np.argsort(np.concatenate(batches))[indices])
         first_SD = torch.cat([first_BD for first_BD, _ in results])[order_S]
         pooled: dict[Pooling, Tensor] = {"first": first_SD}
@@ -86,9 +89,9 @@ class PlainEncoder:
         return Pooled(pooled, torch.from_numpy(lengths[indices] > LENGTH_OF_MISSING).unflatten(0, (-1, options)))
 
     def _encode_batches(
-        self, batches: Sequence[list[tuple[Ids, int]]], all_tokens: bool
+        self, batches: Sequence[list[tuple[Ids, int]]], all_tokens: bool, one_core_each: bool
     ) -> list[tuple[Tensor, Tensor]]:
-        if self.threads == 1 or len(batches) == 1:
+        if not one_core_each:
             return [self._encode(batch, all_tokens) for batch in batches]
         with one_core_workers(self.threads) as workers:
             return list(workers.map(lambda batch: self._encode(batch, all_tokens), batches))
@@ -96,29 +99,61 @@ class PlainEncoder:
     @torch.inference_mode()  # the mode belongs to a thread
     def _encode(self, rows: list[tuple[Ids, int]], all_tokens: bool) -> tuple[Tensor, Tensor]:
         """The first tokens and the means of a batch; without `all_tokens`, the first tokens instead of the means."""
-        lengths_B1 = torch.tensor([[len(ids)] for ids, _ in rows])
-        width = int(lengths_B1.max())
-        ids_BL = np.zeros((len(rows), width), np.int64)
-        for row_L, (ids, _) in zip(ids_BL, rows, strict=True):
-            row_L[: len(ids)] = ids
-        columns_L = torch.arange(width)
-        segments_BL = (columns_L >= torch.tensor([[start] for _, start in rows])).long()
-        real_BL = columns_L < lengths_B1
-        mask_B11L = None if bool(real_BL.all()) else real_BL[:, None, None]
+        padding = _Padding.of([len(ids) for ids, _ in rows])
+        ids_T = torch.from_numpy(np.concatenate([ids for ids, _ in rows]))
+        columns_T = torch.from_numpy(np.concatenate([np.arange(len(ids)) for ids, _ in rows]))
+        segments_T = torch.from_numpy(np.concatenate([np.arange(len(ids)) >= start for ids, start in rows])).long()
         encoder = self.encoder
-        words_BLD = encoder.words(torch.from_numpy(ids_BL))
-        h_BLD = encoder.norm(encoder.sum_embeddings(words_BLD, segments_BL, columns_L))
-        h_BLD = h_BLD if encoder.project is None else encoder.project(h_BLD)
+        h_TD = encoder.norm(encoder.sum_embeddings(encoder.words(ids_T), segments_T, columns_T))
+        h_TD = h_TD if encoder.project is None else encoder.project(h_TD)
         for layer in self.layers[:-1]:
-            h_BLD = layer.forward(h_BLD, h_BLD, mask_B11L)
-        h_BMD = self.layers[-1].forward(h_BLD, h_BLD if all_tokens else h_BLD[:, :1], mask_B11L)
-        if mask_B11L is not None and all_tokens:
-            return h_BMD[:, 0].clone(), (h_BMD * real_BL[..., None]).sum(1) / lengths_B1
-        return h_BMD[:, 0].clone(), h_BMD.mean(1)
+            h_TD = layer.forward(h_TD, padding)
+        if not all_tokens:
+            first_BD = self.layers[-1].forward(h_TD, padding, only_first=True)
+            return first_BD, first_BD
+        h_TD = self.layers[-1].forward(h_TD, padding)
+        sums_BD = padding.rows(h_TD).sum(1)
+        return h_TD[padding.first_B], sums_BD / padding.lengths_B[:, None]
+
+
+@dataclass(frozen=True)
+class _Padding:
+    """Where the tokens of a batch are in rows of the same length."""
+
+    lengths_B: Tensor
+    first_B: Tensor
+    """The first token of each sequence."""
+    width: int
+    places_T: Tensor | None
+    """The place of each token in the rows, one after another; None if all sequences have the same length."""
+    mask_B11L: Tensor | None
+    """Which places have a token."""
+
+    @classmethod
+    def of(cls, lengths: Sequence[int]) -> "_Padding":
+        lengths_B, width = torch.tensor(lengths), max(lengths)
+        first_B = lengths_B.cumsum(0) - lengths_B
+        if min(lengths) == width:
+            return cls(lengths_B, first_B, width, None, None)
+        real_BL = torch.arange(width) < lengths_B[:, None]
+        return cls(lengths_B, first_B, width, real_BL.flatten().nonzero()[:, 0], real_BL[:, None, None])
+
+    def rows(self, x_TD: Tensor) -> Tensor:
+        """The tokens as rows, with zeros behind those of shorter sequences: [B, L, D]."""
+        if self.places_T is not None:
+            padded_ND = x_TD.new_zeros(len(self.lengths_B) * self.width, x_TD.shape[1])
+            x_TD = padded_ND.index_copy_(0, self.places_T, x_TD)
+        x_BLD: Tensor = x_TD.unflatten(0, (-1, self.width))
+        return x_BLD
+
+    def tokens(self, x_BLD: Tensor) -> Tensor:
+        """The rows as tokens, without padding: [T, D]."""
+        x_ND = x_BLD.flatten(0, 1)
+        return x_ND if self.places_T is None else x_ND[self.places_T]
 
 
 class _PlainLayer:
-    """Computes the same as `Layer` without adapter and dropout, for some of the tokens."""
+    """Computes the same as `Layer` without adapter and dropout, for all tokens or the first one of each sequence."""
 
     def __init__(self, layer: Layer, dtype: torch.dtype) -> None:
         attention = layer.attention
@@ -129,18 +164,20 @@ class _PlainLayer:
         self.output = _Linear([attention.output], dtype)
         self.up, self.down = _Linear([layer.up], dtype), _Linear([layer.down], dtype)
 
-    def forward(self, h_BLD: Tensor, queries_BMD: Tensor, mask_B11L: Tensor | None) -> Tensor:
-        """The layer's output for the query tokens, which are h_BLD itself or some of its columns."""
-        x_BLD = h_BLD.to(self.dtype)
-        x_BMD = x_BLD if queries_BMD is h_BLD else queries_BMD.to(self.dtype)
-        q_BHMd = self.query(x_BMD).float().unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        kv_BL2Hd = self.key_value(x_BLD).float().unflatten(-1, (2, self.heads, -1))
-        k_BHLd, v_BHLd = kv_BL2Hd.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed_BHMd = F.scaled_dot_product_attention(q_BHMd, k_BHLd, v_BHLd, attn_mask=mask_B11L)
-        a_BMD = self.norms[0](queries_BMD + self.output(mixed_BHMd.transpose(1, 2).flatten(2).to(self.dtype)))
-        y_BMD = self.down(self.activation(self.up(a_BMD.to(self.dtype))))
-        out_BMD: Tensor = self.norms[1](a_BMD + y_BMD)
-        return out_BMD
+    def forward(self, h_TD: Tensor, padding: _Padding, only_first: bool = False) -> Tensor:
+        """The layer's output for all tokens, [T, D], or for first tokens, [B, D]."""
+        h_MD = h_TD[padding.first_B] if only_first else h_TD
+        q_MD, kv_TE = self.query(h_MD.to(self.dtype)).float(), self.key_value(h_TD.to(self.dtype)).float()
+        q_BMD = q_MD[:, None] if only_first else padding.rows(q_MD)
+        q_BHMd = q_BMD.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        k_BHLd, v_BHLd = padding.rows(kv_TE).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        mixed_BHMd = F.scaled_dot_product_attention(q_BHMd, k_BHLd, v_BHLd, attn_mask=padding.mask_B11L)
+        mixed_BMD = mixed_BHMd.transpose(1, 2).flatten(2)
+        mixed_MD = mixed_BMD[:, 0] if only_first else padding.tokens(mixed_BMD)
+        a_MD = self.norms[0](h_MD + self.output(mixed_MD.to(self.dtype)))
+        y_MD = self.down(self.activation(self.up(a_MD.to(self.dtype))))
+        out_MD: Tensor = self.norms[1](a_MD + y_MD)
+        return out_MD
 
 
 class _Linear:
@@ -174,16 +211,17 @@ def _deduplicate(sequences: Sequence[tuple[Sequence[Ids], int]]) -> tuple[list[t
     return rows, indices
 
 
-def _batches(lengths_S: Ids) -> Iterator[Ids]:
-    """The indices of each batch: sequences of the same length, or of nearly the same, the longest first."""
+def _batches(lengths_S: Ids, enough: int) -> Iterator[Ids]:
+    """The indices of each batch, the longest sequences first: of the same length, if these have enough tokens, else
+    also shorter ones."""
     order_S = np.argsort(-lengths_S, kind="stable")
-    shorter_S = -lengths_S[order_S]
+    sorted_S = lengths_S[order_S]
     start = 0
     while start < len(order_S):
-        longest = -shorter_S[start]
-        most = max(1, MAX_TOKENS // longest)
-        count = int(np.searchsorted(shorter_S[start : start + most], -longest, side="right"))
-        if count * longest < MIN_TOKENS:
-            count = int(np.searchsorted(shorter_S[start : start + most], -(1 - MAX_PADDING) * longest, side="right"))
+        rest_S = sorted_S[start:]
+        count = min(int((rest_S == rest_S[0]).sum()), max(1, MAX_TOKENS // int(rest_S[0])))
+        if count * rest_S[0] < enough:
+            similar_S = rest_S[rest_S >= SHORTEST * rest_S[0]]
+            count = max(1, int(np.searchsorted(similar_S.cumsum(), enough, side="right")))
         yield order_S[start : start + count]
         start += count

@@ -17,7 +17,6 @@ from polytask.serving.jobs import BatchReport
 from polytask.serving.limits import ServingLimits
 from polytask.serving.metrics import EMBEDDING, Metrics
 from polytask.serving.mixed import MixedPredictor
-from polytask.serving.pace import Pace
 from polytask.serving.predictor import Predictor
 from polytask.serving.probes import pace_items, probe_items
 from polytask.serving.release import MemoryRelease
@@ -61,8 +60,8 @@ class Service:
         Then measures the pace with a few different texts, since that of the first batch is far too slow.
         """
         self.batcher.submit(probe_items(self.model), deadline=float("inf")).result()
-        self.batcher.pace = Pace()
-        self.batcher.submit(pace_items(self.model), deadline=float("inf")).result()
+        self.batcher.pace.forget()
+        self.batcher.submit(pace_items(self.model, self.limits.max_batch_tokens), deadline=float("inf")).result()
         self.warn_if_slow()
         self.warm = True
 
