@@ -126,7 +126,7 @@ def plot(file: Path) -> None:
     lengths, messages = Lengths(), all_messages()
     counts = [2**power for power in range(10)]
     figure = Plot(
-        "Share of linear scaling, BERT-base on H200, 256 examples per worker (computed)",
+        "Share of linear scaling, BERT-base on H200 (computed)",
         x=Axis("workers", log=True, names=[(count, str(count)) for count in counts]),
         y=Axis("", limits=(0, 1.05)),
     )
