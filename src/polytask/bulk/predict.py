@@ -51,7 +51,7 @@ class BulkSettings:
     strict: bool = False
     force: bool = False
     workers: int | None = None
-    gpus_per_worker: float = 0
+    gpus_per_worker: float | None = None
     address: str | None = None
     trust_plugins: bool = False
 
@@ -194,7 +194,7 @@ def predict_files(
     strict: bool = False,
     force: bool = False,
     workers: int | None = None,
-    gpus_per_worker: float = 0,
+    gpus_per_worker: float | None = None,
     address: str | None = None,
     trust_plugins: bool = False,
 ) -> PredictedFiles:
@@ -219,7 +219,8 @@ def predict_files(
         strict: Whether a row without text is an error of its shard. Otherwise its prediction is empty.
         force: Whether to delete the shards of an earlier plan in the output folder, and start again.
         workers: The number of workers. Default: one for each GPU or, without GPUs, for each CPU core, at most 16.
-        gpus_per_worker: The GPUs that each worker reserves, for "ray".
+        gpus_per_worker: The GPUs that each worker reserves, for "ray"; with 0.5, two workers share one. Default: 1 if
+            the cluster has GPUs, else 0.
         address: The address of the Ray cluster. Default: RAY_ADDRESS, or a Ray that is started on this machine.
         trust_plugins: Whether the run's plug-ins, which are Python programs, may run.
     """
@@ -253,7 +254,7 @@ def _check(settings: BulkSettings, places: Sequence[Storage]) -> None:
         value = getattr(settings, name)
         if value is not None and value < least:
             raise UserError(f"predict: {name}: must be at least {least}, found {value}")
-    if settings.engine == "local" and (settings.address is not None or settings.gpus_per_worker):
+    if settings.engine == "local" and (settings.address is not None or settings.gpus_per_worker is not None):
         raise UserError("predict: address and gpus_per_worker are for the engine ray")
     hidden = [place.url for place in places if place.is_in_memory]
     if hidden and (settings.engine == "ray" or (settings.workers or 1) > 1):

@@ -5,6 +5,7 @@ Ray starts the actors, gives them shards, replaces those that have died and repe
 
 import json
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -13,6 +14,7 @@ from typing import Any
 from polytask.bulk.attempts import ATTEMPTS, Attempts
 from polytask.bulk.predicting import MOST_WORKERS, Job, ShardPredictor, ShardReport, is_written
 from polytask.bulk.shards import Shard
+from polytask.cluster_room import check_numbers, default_gpus, no_room, room
 from polytask.disk.records import convert
 from polytask.ray_cluster import connect, import_ray
 from polytask.types import UserError
@@ -49,15 +51,17 @@ class ShardActor:
 
 
 def predict_with_ray(
-    job: Job, shards: Sequence[Shard], workers: int | None, gpus_per_worker: float, address: str | None
+    job: Job, shards: Sequence[Shard], workers: int | None, gpus_per_worker: float | None, address: str | None
 ) -> Iterator[ShardReport]:
-    """Predicts shards with Ray and yields their reports."""
+    """Predicts shards with Ray and yields their reports. Workers that no machine has room for are refused."""
+    check_numbers(workers, 1, gpus_per_worker, "worker")
     with connect(WHAT, address) as ray:
         data = _ray_data()
         machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
-        size = min(workers or default_workers(machines, gpus_per_worker), len(shards))
-        cpus = cpus_per_worker([int(machine.get("CPU", 0)) for machine in machines], size)
-        own = replace(job, threads=cpus, device="auto" if gpus_per_worker else "cpu")
+        gpus = default_gpus(machines) if gpus_per_worker is None else gpus_per_worker
+        size = min(workers or default_workers(machines, gpus), len(shards))
+        cpus = cpus_per_worker(machines, size, gpus)
+        own = replace(job, threads=cpus, device="auto" if gpus else "cpu")
         attempts = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Attempts).remote()
         items = [{"shard": asdict(shard)} for shard in shards]
         reports = data.from_items(items, override_num_blocks=min(len(items), MOST_BLOCKS)).map(
@@ -65,7 +69,7 @@ def predict_with_ray(
             fn_constructor_args=(asdict(own), attempts),
             compute=data.ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=IN_FLIGHT),
             num_cpus=cpus,
-            num_gpus=gpus_per_worker or None,
+            num_gpus=gpus or None,
         )
         try:
             for row in reports.iter_rows():
@@ -79,17 +83,22 @@ def predict_with_ray(
             ) from error
 
 
-def default_workers(machines: Sequence[Mapping[str, float]], gpus_per_worker: float) -> int:
-    """As many workers as the machines have GPUs for or, without GPUs, one for each CPU, up to a limit per machine."""
-    if gpus_per_worker:
-        return max(1, sum(int(machine.get("GPU", 0) / gpus_per_worker) for machine in machines))
-    return max(1, sum(min(int(machine.get("CPU", 0)), MOST_WORKERS) for machine in machines))
+def default_workers(machines: Sequence[Mapping[str, float]], gpus: float) -> int:
+    """As many workers as the machines have room for; without GPUs, up to a limit per machine."""
+    most = math.inf if gpus else MOST_WORKERS
+    return max(1, sum(int(min(room(machine, 1, gpus), most)) for machine in machines))
 
 
-def cpus_per_worker(machines: Sequence[int], workers: int) -> int:
-    """The most CPUs that each worker can have if all of them are to fit on machines with these numbers of CPUs."""
-    counts = range(max(machines), 1, -1)
-    return next((cpus for cpus in counts if sum(own // cpus for own in machines) >= workers), 1)
+def cpus_per_worker(machines: Sequence[Mapping[str, float]], workers: int, gpus: float) -> int:
+    """The most CPUs that each worker can have if all of them are to fit on these machines, or else 1.
+
+    Only machines that have room for a worker's GPUs count. With more workers than fit, some of them wait; but Ray would
+    wait for ever, and say nothing, for resources that no machine has.
+    """
+    if not any(room(machine, 1, gpus) for machine in machines):
+        raise UserError(no_room(machines, 1, gpus, "worker"))
+    counts = range(int(max(machine.get("CPU", 0) for machine in machines)), 1, -1)
+    return next((cpus for cpus in counts if sum(room(own, cpus, gpus) for own in machines) >= workers), 1)
 
 
 def _ray_data() -> Any:

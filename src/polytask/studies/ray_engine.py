@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from polytask.cluster_room import check_numbers, default_gpus, no_room, room, words
 from polytask.disk.atomic import atomic_folder, write_atomically
 from polytask.machine import usable_cores
 from polytask.plugins.trust import trusted_plugins
 from polytask.ray_cluster import connect
-from polytask.studies.cluster_room import check_numbers, no_room, room, words
 from polytask.studies.code import code_fingerprint
 from polytask.studies.engine import STOPPED, Job, Progress, is_stopped
 from polytask.studies.ray_worker import About, Answer, NodeJob, RayWorker
@@ -84,7 +84,7 @@ class RayEngine:
         try:
             nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
             if gpus_per_cell is None:
-                gpus_per_cell = 1 if any(node.get("GPU") for node in nodes) else 0
+                gpus_per_cell = default_gpus(nodes)
             self.resources = {"num_cpus": cpus_per_cell, "num_gpus": gpus_per_cell}
             fitting = sum(room(node, cpus_per_cell, gpus_per_cell) for node in nodes)
             if fitting == 0:
