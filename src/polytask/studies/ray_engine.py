@@ -31,6 +31,8 @@ RETRIES = 3
 POLL_SECONDS = 1.0
 STOP_SECONDS = 60.0
 """How long to wait for the checkpoints of cells that are stopped."""
+LEAVE_SECONDS = 10.0
+"""How long to wait for a worker that is given up."""
 VISIBLE_SECONDS = 60.0
 """How long a network file system may hide files that another node has written."""
 CHUNK_BYTES = 16 * 2**20
@@ -170,7 +172,9 @@ class RayEngine:
             return self._failed(seat, error)
         except errors.RayActorError as error:
             _check_started(error)
-            return self._again(seat, str(error).strip().partition("\n")[0])
+            return self._again(seat, first_line(error))
+        except errors.RayError as error:  # the node's memory ran out, an answer was lost with its node ...
+            return self._again(seat, f"{type(error).__name__}: {first_line(error)}")
         progress = Progress(seat.job, seat.step, answer.exit_code)
         self._running.remove(seat)
         self._free(seat)
@@ -210,7 +214,11 @@ class RayEngine:
         return Progress(seat.job, seat.step, STOPPED[-1], f"on {seat.node}: {type(cause).__name__}: {cause}")
 
     def _leave(self, seat: _Seat) -> None:
+        """Gives a worker up. One that is alive removes its files first."""
         self._running.remove(seat)
+        if seat.node:
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.get(seat.actor.stop.remote(), timeout=LEAVE_SECONDS)
         self._ray.kill(seat.actor)
 
     def _remind(self) -> None:
@@ -235,17 +243,29 @@ class RayEngine:
         if answer.files is not None:
             if answer.exit_code == 0:
                 self._fetch(seat, answer.files)
-            self._ray.get(seat.actor.forget.remote())
+            with suppress(self._ray.exceptions.RayError):  # the files are here, so a lost worker costs nothing now
+                self._ray.get(seat.actor.forget.remote())
 
     def _fetch(self, seat: _Seat, files: tuple[tuple[str, int], ...]) -> None:
         with atomic_folder(seat.job.folder) as folder:
             for name, size in files:
                 path = folder / name
-                assert path.resolve().is_relative_to(folder.resolve()), name
+                if not path.resolve().is_relative_to(folder.resolve()):
+                    raise UserError(f"{seat.node}: this node sends a file that is not in the run's folder: {name}")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("wb") as file:
                     while file.tell() < size:
-                        file.write(self._ray.get(seat.actor.read.remote(name, file.tell(), CHUNK_BYTES)))
+                        part = self._ray.get(seat.actor.read.remote(name, file.tell(), CHUNK_BYTES))
+                        if not part:
+                            raise UserError(
+                                f"{seat.node}: {name} became smaller while it was fetched ({size:,} bytes, now "
+                                f"{file.tell():,}); run the command again"
+                            )
+                        file.write(part)
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def write_token(study: Path) -> Path:
