@@ -60,6 +60,8 @@ class _Seat:
 class RayEngine:
     """Runs cells on the nodes of a Ray cluster, which need polytask and the data at the same paths."""
 
+    check_numbers = staticmethod(check_numbers)
+
     def __init__(
         self,
         address: str | None = None,
@@ -79,7 +81,7 @@ class RayEngine:
                 GPUs, else 0.
             what: What needs Ray, for error messages.
         """
-        check_numbers(workers, cpus_per_cell, gpus_per_cell)
+        self.check_numbers(workers, cpus_per_cell, gpus_per_cell)
         self._connection = ExitStack()
         own_cpus = max(usable_cores(), math.ceil((workers or 1) * cpus_per_cell))
         self._ray = self._connection.enter_context(connect(what, address, own_cpus))
