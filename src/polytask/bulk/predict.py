@@ -159,7 +159,7 @@ def start_predicting_files(
         _remove_earlier(folder)
     earlier = _earlier_plan(folder)
     options = Options(
-        tasks=tuple(choose_tasks(predictor, settings.tasks, settings.columns, files[0].url)),
+        tasks=tuple(choose_tasks(predictor, settings.tasks, settings.columns, files)),
         columns=tuple(settings.columns or ()),
         probabilities=settings.probabilities,
         precision=settings.precision,

@@ -88,6 +88,9 @@ class Storage:
             paths = [path for path, detail in details.items() if detail["type"] != "directory"]
         return [Storage(self.system, path) for path in sorted(paths)]
 
+    def is_folder(self) -> bool:
+        return bool(self.system.isdir(self.path))
+
     def exists(self) -> bool:
         return bool(self.system.exists(self.path))
 
