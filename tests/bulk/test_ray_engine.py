@@ -18,6 +18,7 @@ from polytask.bulk.predicting import Job, ShardReport
 from polytask.bulk.ray_engine import ShardActor, cpus_per_worker, default_workers, predict_with_ray
 from polytask.bulk.shards import Shard
 from polytask.bulk.storage import Storage
+from polytask.plugins.trust import trusted_plugins, write_trusted
 from polytask.types import UserError
 
 JOB = Job("no/such/run", "out", Options(("mood",), (), "top", "float32", None, 10))
@@ -109,7 +110,7 @@ class Recorded:
     def __init__(self, output: Storage) -> None:
         self.output, self.attempts = output, list[int]()
 
-    def predict(self, shard: Shard, attempts: int) -> ShardReport:
+    def predict(self, shard: Shard, attempts: int, in_place: bool) -> ShardReport:
         self.attempts.append(attempts)
         return ShardReport(shard, attempts=attempts)
 
@@ -123,12 +124,45 @@ def test_a_shard_that_was_begun_too_often_is_given_up(tmp_path: Path) -> None:
     for _ in range(ATTEMPTS):
         assert json.loads(actor({"shard": asdict(shard)})["report"])["error"] is None
     last = json.loads(actor({"shard": asdict(shard)})["report"])
-    assert "its worker died in each of 3 attempts" in last["error"]
+    assert "its worker died in the last of 3 attempts" in last["error"]
     assert predictor.attempts == [1, 2, 3]
     pq.write_table(pa.table({"number": range(5)}), tmp_path / shard.output)  # the last worker died after it had written
     assert json.loads(actor({"shard": asdict(shard)})["report"])["error"] is None
 
 
-def test_a_model_that_cannot_be_loaded_is_fatal() -> None:
+def test_an_actor_with_an_error_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray repeats its shard in a new one; the last error is reported."""
+    actor, counter, ended = object.__new__(ShardActor), Attempts(), list[int]()
+    actor.error, actor.ray = None, SimpleNamespace(get=lambda number: number)
+    actor.attempts = SimpleNamespace(begin=SimpleNamespace(remote=counter.begin))
+    shard = Shard("part-00000.parquet", "in.parquet", 0, 5)
+
+    def fail(shard: Shard, attempts: int, in_place: bool) -> ShardReport:
+        assert not in_place
+        return ShardReport(shard, False, f"the GPU is sick, attempt {attempts}", attempts, "replace")
+
+    actor.predictor = SimpleNamespace(predict=fail)  # type: ignore[assignment]
+    monkeypatch.setattr("os._exit", ended.append)
+    answers = [json.loads(actor({"shard": asdict(shard)})["report"]) for _ in range(ATTEMPTS)]
+    assert ended == [1, 1]
+    assert answers[-1]["error"] == "the GPU is sick, attempt 3"
+
+
+def test_a_node_trusts_the_plugins_that_were_trusted_here_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("POLYTASK_CONFIG", str(tmp_path))
+    write_trusted(tmp_path, ["a" * 64])  # by someone on the node
+    seen: list[list[str]] = []
+    monkeypatch.setattr(ray_engine, "ShardPredictor", lambda _: seen.append(trusted_plugins()))
+    ShardActor(asdict(JOB), None, ["b" * 64])
+    assert seen == [["b" * 64]]
+    assert trusted_plugins() == []
+    monkeypatch.setenv("POLYTASK_CONFIG", str(tmp_path))
+    assert ask(monkeypatch, {"CPU": 8.0}, None)["fn_constructor_args"][2] == ["a" * 64]
+
+
+def test_a_model_that_cannot_be_loaded_is_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYTASK_CONFIG", "changed by the actor")
     actor = ShardActor(asdict(JOB), None)
     assert actor({"shard": asdict(Shard("part", "in", 0, 1))})["fatal"] == "no/such/run: there is no such run"

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from polytask.studies import ray_engine
 from polytask.studies.ray_engine import RETRIES, RayEngine, _Seat
 from polytask.studies.ray_worker import Answer
 from polytask.types import UserError

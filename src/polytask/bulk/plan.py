@@ -4,6 +4,8 @@ A restart makes the same plan from the same command, or is refused: predictions 
 input, are never mixed in a folder.
 """
 
+import re
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
@@ -28,6 +30,8 @@ ROWS_PER_SHARD = 16_384
 READERS = 16
 """Files that are measured at once: most of the time, an object store is waited for."""
 SHOWN = 5
+HEAD_BYTES = 1000
+"""The beginning of a plan, which has its id."""
 AGAIN = "choose another output folder, or pass --force (force=True) to delete its shards and start again"
 
 
@@ -59,6 +63,8 @@ class Plan:
     """All of _plan.json."""
 
     format: int
+    id: str
+    """A random one: a worker writes no shard into the folder of another plan."""
     version: str
     """Of polytask."""
     model: Mapping[str, str]
@@ -83,10 +89,24 @@ class Plan:
         return plan
 
 
+def plan_id(output: Storage) -> str | None:
+    """The id of the plan in a folder; None if there is no plan, or one of another version.
+
+    Reads only the beginning of the file: workers ask often, and a plan may have many shards.
+    """
+    try:
+        beginning = (output / NAME).beginning(HEAD_BYTES).decode(errors="replace")
+    except UserError:
+        return None
+    found = re.search(r'"id": "([0-9a-f]{32})"', beginning)
+    return found[1] if found else None
+
+
 def model_hashes(run: Path) -> dict[str, str]:
     """The SHA-256 of each file of a run's model."""
     model = find_model(run)
-    assert model is not None, "the model has been loaded"
+    if model is None:
+        raise UserError(f"{run}: there is no model here")
     return {file.name: sha256(file) for file in model.files}
 
 
@@ -186,7 +206,7 @@ def make_plan(predictor: Predictor, model: Mapping[str, str], options: Options, 
         PlannedFile(file.url, file.size, file.stamp, sum(found.row_groups))
         for file, found in zip(inputs, measured, strict=True)
     )
-    return Plan(FORMAT, __version__, model, options, files, shards)
+    return Plan(FORMAT, uuid.uuid4().hex, __version__, model, options, files, shards)
 
 
 def _no_rows(inputs: Sequence[PlannedFile]) -> UserError:

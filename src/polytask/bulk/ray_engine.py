@@ -6,16 +6,21 @@ Ray starts the actors, gives them shards, replaces those that have died and repe
 import json
 import logging
 import math
+import os
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from polytask.bulk.attempts import ATTEMPTS, Attempts
-from polytask.bulk.predicting import MOST_WORKERS, Job, ShardPredictor, ShardReport, is_written
+from polytask.bulk.output_folder import is_written
+from polytask.bulk.predicting import MOST_WORKERS, Job, ShardPredictor, ShardReport
 from polytask.bulk.shards import Shard
 from polytask.cluster_room import check_numbers, default_gpus, no_room, room
 from polytask.disk.records import convert
+from polytask.plugins.trust import CONFIG, trusted_plugins, write_trusted
 from polytask.ray_cluster import connect, import_ray
 from polytask.types import UserError
 
@@ -29,13 +34,17 @@ MOST_BLOCKS = 2000
 class ShardActor:
     """An actor that loads the model once and predicts one shard per call."""
 
-    def __init__(self, job: dict[str, Any], attempts: Any) -> None:
+    def __init__(self, job: dict[str, Any], attempts: Any, trusted: Sequence[str] = ()) -> None:
+        """`trusted` are the hashes of the plug-ins that the user has trusted where the command runs: no others run."""
         self.ray, self.attempts = import_ray(WHAT), attempts
         self.error: str | None = None
-        try:
-            self.predictor = ShardPredictor(convert(job, Job, WHAT))
-        except UserError as error:
-            self.error = str(error)  # Ray would repeat a constructor that fails again and again
+        with tempfile.TemporaryDirectory(prefix="polytask-config-") as config:
+            write_trusted(Path(config), trusted)
+            os.environ[CONFIG] = config  # once the folder is gone, nothing more is trusted
+            try:
+                self.predictor = ShardPredictor(convert(job, Job, WHAT))
+            except UserError as error:
+                self.error = str(error)  # Ray would repeat a constructor that fails again and again
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         shard: Shard = convert(row["shard"], Shard, WHAT)
@@ -43,10 +52,12 @@ class ShardActor:
             return {"fatal": self.error, "report": json.dumps(None)}
         attempt = self.ray.get(self.attempts.begin.remote(shard.output))
         if attempt > ATTEMPTS and not is_written(shard, self.predictor.output):
-            problem = f"its worker died in each of {ATTEMPTS} attempts; if memory ran out, use fewer workers"
+            problem = f"its worker died in the last of {ATTEMPTS} attempts; if memory ran out, use fewer workers"
             report = ShardReport(shard, computed=False, error=problem, attempts=ATTEMPTS)
         else:
-            report = self.predictor.predict(shard, min(attempt, ATTEMPTS))
+            report = self.predictor.predict(shard, min(attempt, ATTEMPTS), in_place=False)
+            if report.then == "replace" and report.attempts < ATTEMPTS:
+                os._exit(1)  # nothing in this process can be relied on: Ray repeats the shard in a new one
         return {"fatal": None, "report": json.dumps(asdict(report))}
 
 
@@ -66,7 +77,7 @@ def predict_with_ray(
         items = [{"shard": asdict(shard)} for shard in shards]
         reports = data.from_items(items, override_num_blocks=min(len(items), MOST_BLOCKS)).map(
             ShardActor,
-            fn_constructor_args=(asdict(own), attempts),
+            fn_constructor_args=(asdict(own), attempts, trusted_plugins()),
             compute=data.ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=IN_FLIGHT),
             num_cpus=cpus,
             num_gpus=gpus or None,

@@ -116,6 +116,12 @@ class Storage:
         with file:
             yield file
 
+    def beginning(self, size: int) -> bytes:
+        """The first bytes of the file."""
+        with self._readable():
+            content: bytes = self.system.cat_file(self.path, start=0, end=size)
+        return content
+
     @contextmanager
     def local_copy(self) -> Iterator[Path]:
         """The file itself if it is local, or a temporary copy of it."""

@@ -11,7 +11,17 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeE
 
 import polytask
 from polytask.cli.console import plain_console
-from polytask.cli.engine import Address, CpusPerCell, EngineName, EngineOption, GpusPerCell, Workers, check_options, make_engine, refuse
+from polytask.cli.engine import (
+    Address,
+    CpusPerCell,
+    EngineName,
+    EngineOption,
+    GpusPerCell,
+    Workers,
+    check_options,
+    make_engine,
+    refuse,
+)
 from polytask.cli.options import TrustPlugins
 
 
