@@ -94,7 +94,7 @@ def test_a_worker_with_an_error_is_replaced(
         "part-00001.parquet": 2,
         "part-00004.parquet": 3,
     }
-    with pytest.raises(UserError, match="1 of 6 shards are missing:(.|\n)*RuntimeError: the GPU is sick"):
+    with pytest.raises(UserError, match=r"1 of 6 shards are missing:(.|\n)*RuntimeError: the GPU is sick"):
         running.finish()
     assert failed in (tmp_path / "out" / "_FAILED.json").read_text()
 

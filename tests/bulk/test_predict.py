@@ -19,7 +19,6 @@ from polytask.bulk.predicting import Job, ShardPredictor
 
 from .conftest import read_output, same_rows
 
-
 FULL_DISK = """
 import errno, os
 from polytask.bulk import predicting
