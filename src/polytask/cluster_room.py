@@ -12,6 +12,7 @@ OPTIONS = {"cell": "--cpus-per-cell, --gpus-per-cell", "worker": "--gpus-per-wor
 
 
 def check_numbers(workers: int | None, cpus: float, gpus: float | None, holder: Holder = "cell") -> None:
+    """Raises a UserError for impossible numbers, which names the command's option."""
     if workers is not None and workers < 1:
         raise UserError(f"--workers: must be at least 1, found {workers}")
     if not 0 < cpus < math.inf:

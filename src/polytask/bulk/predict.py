@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -35,35 +34,15 @@ from polytask.bulk.plan import (
 )
 from polytask.bulk.predicting import MOST_WORKERS, Job, ShardReport
 from polytask.bulk.ray_engine import predict_with_ray
+from polytask.bulk.settings import BulkSettings, Engine, check_settings
 from polytask.bulk.shards import Shard
 from polytask.bulk.storage import Storage
 from polytask.disk.lock import FolderLock
 from polytask.machine import usable_cores
-from polytask.serving.predictor import PRECISIONS, Predictor
-from polytask.types import UserError, unknown
+from polytask.serving.predictor import Predictor
+from polytask.types import UserError
 
-Engine = Literal["local", "ray"]
-ENGINES = ("local", "ray")
 SHOWN = 5
-
-
-@dataclass(frozen=True)
-class BulkSettings:
-    """The options of `predict_files`, where they are explained."""
-
-    engine: Engine = "local"
-    tasks: Sequence[str] | None = None
-    columns: Sequence[str] | None = None
-    probabilities: str = "top"
-    precision: str = "float32"
-    abstain_below: float | None = None
-    rows_per_shard: int | None = None
-    strict: bool = False
-    force: bool = False
-    workers: int | None = None
-    gpus_per_worker: float | None = None
-    address: str | None = None
-    trust_plugins: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,7 +168,7 @@ def start_predicting_files(
     """Does what `predict_files` does before the first prediction: iterate over the result's `reports` for the rest."""
     folder = Storage.of(str(output))
     patterns = [str(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
-    _check(settings, [folder, *map(Storage.of, patterns)])
+    check_settings(settings, [folder, *map(Storage.of, patterns)])
     files = find_inputs(patterns, folder)
     predictor = Predictor.load(run, "cpu", abstain_below=settings.abstain_below, trust_plugins=settings.trust_plugins)
     model = model_hashes(Path(run))
@@ -282,22 +261,6 @@ def predict_files(
     for _ in running.reports():
         pass
     return running.finish()
-
-
-def _check(settings: BulkSettings, places: Sequence[Storage]) -> None:
-    if settings.engine not in ENGINES:
-        raise UserError(unknown("predict", settings.engine, ENGINES, "engine for bulk prediction"))
-    if settings.precision not in PRECISIONS:
-        raise UserError(unknown("predict", settings.precision, PRECISIONS, "precision"))
-    for name, least in (("workers", 1), ("rows_per_shard", 1), ("gpus_per_worker", 0)):
-        value = getattr(settings, name)
-        if value is not None and value < least:
-            raise UserError(f"predict: {name}: must be at least {least}, found {value}")
-    if settings.engine == "local" and (settings.address is not None or settings.gpus_per_worker is not None):
-        raise UserError("predict: address and gpus_per_worker are for the engine ray")
-    hidden = [place.url for place in places if place.is_in_memory]
-    if hidden and (settings.engine == "ray" or (settings.workers or 1) > 1):
-        raise UserError(f"{hidden[0]}: only this process can see its memory; use the engine local with one worker")
 
 
 def _work(

@@ -23,9 +23,10 @@ MOST_WORKERS = 16
 more cores."""
 
 
-Then = Literal["", "again", "replace", "stop"]
-"""What to do after an error: nothing (the input is wrong), another attempt, another attempt in a new process (this one
-may be broken, as after an error of the GPU), or the end of the command (all shards would fail)."""
+Then = Literal["go on", "again", "replace", "stop"]
+"""What to do next: the next shard (after an error, because the input is wrong), another attempt, another attempt in a
+new process (this one may be broken, as after an error of the GPU), or the end of the command (no shard could be
+written)."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class ShardReport:
     """Whether it was computed now. It was not if it was there already."""
     error: str | None = None
     attempts: int = 1
-    then: Then = ""
+    then: Then = "go on"
+    """After an error, what to do next: an attempt in this process or in a new one, or the end of the command."""
     without_text: Mapping[str, int] = field(default_factory=dict)
     truncated: Mapping[str, int] = field(default_factory=dict)
     abstained: Mapping[str, int] = field(default_factory=dict)
@@ -114,7 +116,7 @@ class ShardPredictor:
                 if self.job.plan is not None:
                     check_plan(self.output, self.job.plan)  # just before the shard appears
         counts = done.without_text, done.truncated, done.abstained
-        return ShardReport(shard, True, None, attempts, "", *counts)
+        return ShardReport(shard, True, None, attempts, "go on", *counts)
 
 
 def what_follows(error: Exception) -> Then:
@@ -123,5 +125,5 @@ def what_follows(error: Exception) -> Then:
     if full or isinstance(error, OtherPlan):
         return "stop"
     if isinstance(error, UserError):
-        return "again" if isinstance(error.__cause__, OSError) else ""
+        return "again" if isinstance(error.__cause__, OSError) else "go on"
     return "replace"
