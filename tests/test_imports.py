@@ -25,6 +25,7 @@ MAY: dict[str, set[str]] = {
     "machine": set(),
     "launch": {"machine"},
     "ray_cluster": {"machine"},
+    "cluster_room": set(),
     "methods": set(),
     "plugins": {"methods"},
     "adapters": set(),
@@ -46,13 +47,16 @@ MAY: dict[str, set[str]] = {
         *BASES,
     },
     "serving": {"encoders", "machine", "runs.bundle", "runs.folder", "tasks", "text"},
-    "bulk": {"machine", "ray_cluster", "runs.folder", "serving", "tasks"},
+    "bulk": {"cluster_room", "machine", "plugins", "ray_cluster", "runs.folder", "serving", "tasks"},
     "export": {
         *("adapters.base", "build", "encoders", "evaluation", "heads.base", "methods", "model", "plugins"),
         *("pretrained", "recipe", "runs.bundle", "runs.folder", "runs.prepare", "runs.tasks_file"),
         *("serving.predictor", "tasks", "text"),
     },
-    "studies": {"build", "evaluation", "machine", "plugins", "ray_cluster", "recipe", "reports", "runs", "text"},
+    "studies": {
+        *("build", "cluster_room", "evaluation", "machine", "plugins", "ray_cluster", "recipe", "reports", "runs"),
+        "text",
+    },
     "tuning": {
         *("build", "evaluation", "machine", "methods", "plugins", "recipe", "reports", "runs", "studies", "tasks"),
         "text",

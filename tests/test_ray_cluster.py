@@ -1,5 +1,7 @@
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +43,28 @@ def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.
     message = r"a test needs the Ray library: pip install 'polytask\[ray\]'"
     with pytest.raises(UserError, match=message), connect("a test"):
         pass
+
+
+WITHOUT_TOKEN = """
+import socket
+from polytask.ray_cluster import connect
+from polytask.types import UserError
+
+with socket.create_server(("127.0.0.1", 0)) as server:  # somebody answers there
+    try:
+        with connect("a test", f"127.0.0.1:{server.getsockname()[1]}"):
+            print("connected")
+    except UserError as error:
+        print(error)
+"""
+
+
+def test_without_the_token_of_the_cluster_the_error_says_where_to_put_it(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    environment |= {"RAY_AUTH_MODE": "token", "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", WITHOUT_TOKEN]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "a test: Ray at '127.0.0.1:" in done.stdout
+    assert "asks for a token (" in done.stdout
+    assert "all machines need the same one there, or in the file that RAY_AUTH_TOKEN_PATH names\n" in done.stdout
+    assert "Traceback" not in done.stderr

@@ -9,6 +9,9 @@
 #   on the first:   HEAD=10.0.0.1 bash two-machines.sh study study.yaml        a study on it
 #   on the first:   HEAD=10.0.0.1 bash two-machines.sh predict runs/recipe 'new/*.parquet' predicted
 #
+# `predict` needs a disk that both machines see, or an object store, for the run, the input and the output. Further
+# options follow: `predict runs/recipe 'new/*.parquet' predicted --task opinion`.
+#
 # HEAD is the address of the first machine. Who can connect to Ray can run programs on both machines, so it asks for a
 # token (Ray 2.52 or newer): `ray get-auth-token --generate` on the first machine writes it to ~/.ray/auth_token; copy
 # that file to the second. A firewall should admit only these two machines as well.
@@ -37,7 +40,9 @@ case $what in
     exec polytask compare "$@" --engine ray --address "$HEAD:$PORT"
     ;;
   predict)
-    exec polytask predict "$1" --input "$2" --output "$3" --engine ray --address "$HEAD:$PORT"
+    run=${1:?the run} input=${2:?the input} output=${3:?the output folder}
+    shift 3
+    exec polytask predict "$run" --input "$input" --output "$output" --engine ray --address "$HEAD:$PORT" "$@"
     ;;
   *)
     echo "unknown: $what (train, head, worker, study or predict)" >&2

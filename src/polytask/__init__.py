@@ -12,12 +12,12 @@ from polytask.version import __version__
 if TYPE_CHECKING:
     from polytask.bulk.predict import (
         BulkPrediction,
-        BulkSettings,
         PredictedFiles,
         predict_files,
         start_predicting_files,
     )
     from polytask.bulk.predicting import ShardReport
+    from polytask.bulk.settings import BulkSettings
     from polytask.contracts.run import Outcome, run_contracts
     from polytask.evaluation.metrics import KNOWN_METRICS
     from polytask.evaluation.text_maps import TextMaps
@@ -160,8 +160,9 @@ __all__ = [
 
 _MODULES = {
     "runs.add": ("add_class", "add_task", "start_adding", "start_adding_class"),
-    "bulk.predict": ("BulkPrediction", "BulkSettings", "PredictedFiles", "predict_files", "start_predicting_files"),
+    "bulk.predict": ("BulkPrediction", "PredictedFiles", "predict_files", "start_predicting_files"),
     "bulk.predicting": ("ShardReport",),
+    "bulk.settings": ("BulkSettings",),
     "contracts.run": ("Outcome", "run_contracts"),
     "methods": ("TABLES", "options_of"),
     "plugins.files": ("registered_methods",),

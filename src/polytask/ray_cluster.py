@@ -69,10 +69,23 @@ def connect(what: str, address: str | None = None, cpus: int | None = None) -> I
             f"{what}: cannot connect to Ray at {address!r} ({reason}); start it with `ray start --head` and pass the "
             "address that this prints, or pass no address to use this machine only"
         ) from error
+    except ray.exceptions.RayError as error:
+        raise UserError(refused(what, address, error)) from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def refused(what: str, address: str, error: Exception) -> str:
+    """What to do after an error of Ray itself: most often the token is missing, or another one than the cluster's."""
+    reason = str(getattr(error, "message", error)).strip().partition("\n")[0]  # without Ray's own advice
+    if type(error).__name__ == "AuthenticationError":
+        return (
+            f"{what}: Ray at {address!r} asks for a token ({reason}); `ray get-auth-token --generate` writes one to "
+            "~/.ray/auth_token: all machines need the same one there, or in the file that RAY_AUTH_TOKEN_PATH names"
+        )
+    return f"{what}: cannot connect to Ray at {address!r} ({reason}); `ray status` shows whether it is running"
 
 
 def _reach(address: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from polytask import BulkSettings, Finished, UserError, predict_files, start_predicting_files
+from polytask import BulkSettings, Finished, UserError, load, predict_file, predict_files, start_predicting_files
 from polytask.bulk.plan import NAME, Plan, find_inputs
 from polytask.bulk.storage import Storage
 
@@ -62,7 +62,7 @@ def remove_file(run: Path, source: Path) -> dict[str, Any]:
 
 
 CHANGES: list[Any] = [
-    (change_model, r"the model is another one \(tasks.json differ\)"),
+    (change_model, r"the model is another one \(tasks.json differs\)"),
     (change_file, r"the input file .*b.parquet has changed"),
     (add_file, r"the input file .*d.parquet is new"),
     (remove_file, r"the input file .*b.parquet is no longer there"),
@@ -133,6 +133,50 @@ def test_wrong_inputs_are_refused_before_anything_is_written(
     ]:
         with pytest.raises(UserError, match=message):
             predict(run, bulk_input, output, **options)
+
+
+def test_empty_files_and_notes_in_a_folder_are_no_obstacle(tiny_run: Finished, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for name, content in {
+        "a.jsonl": "",
+        "b.csv": "text,n\n",
+        "c.csv": "",
+        "d.csv": "text,n\ngood,1\n",
+        "README.txt": "These files are reviews.\n\nAsk Ada, Grace\nor Alan.",
+    }.items():
+        (source / name).write_text(content)
+    done = predict(tiny_run.folder, source, tmp_path / "out", tasks=None)
+    assert (done.rows, done.shards) == (1, 1)
+    assert [file.rows for file in Plan.read(Storage.of(str(tmp_path / "out"))).inputs] == [0, 0, 0, 1]
+    assert predict(tiny_run.folder, source, tmp_path / "out", tasks=None).computed_shards == 0
+    with pytest.raises(UserError, match=r"a.jsonl: there are no rows to predict in the 3 input file\(s\)"):
+        predict(tiny_run.folder, [source / name for name in ("a.jsonl", "b.csv", "c.csv")], tmp_path / "none")
+
+
+def test_a_text_file_with_rows_is_read_if_it_is_named(tiny_run: Finished, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "rows.txt").write_text("text\tn\ngood\t1\nbad\t2\n")
+    for number, source in enumerate(("rows.txt", "*.txt")):
+        assert predict(tiny_run.folder, tmp_path / "in" / source, tmp_path / f"out-{number}").rows == 2
+    with pytest.raises(UserError, match=r"none of its 1 files can be predicted: found \.txt; expected \.parquet"):
+        predict(tiny_run.folder, tmp_path / "in", tmp_path / "out")
+
+
+def test_the_encoding_of_the_recipe_is_that_of_the_files(tiny_run: Finished, tmp_path: Path) -> None:
+    run, source = tmp_path / "run", tmp_path / "in.csv"
+    shutil.copytree(tiny_run.folder, run)
+    tasks = run / "model" / "tasks.json"
+    content = json.loads(tasks.read_text())
+    content["tasks"]["opinion"]["encoding"] = "cp1251"
+    tasks.write_text(json.dumps(content))
+    text = "\u043f\u0440\u0438\u0432\u0435\u0442 \u043c\u0438\u0440\u0449\u0430\u0441\u043b\u0438\u0432"
+    source.write_bytes(f"text,\u0418\nn,1\n{text},2\n".encode("cp1251"))
+    alone = tmp_path / "alone.csv"
+    predict_file(load(run), "opinion", str(source), alone)
+    assert predict(run, source, tmp_path / "out").rows == 2
+    assert (tmp_path / "out" / "part-00000.csv").read_bytes() == alone.read_bytes()
+    assert text in alone.read_text(encoding="utf-8-sig")
 
 
 def test_a_plan_without_shards_is_replaced(tiny_run: Finished, bulk_input: Path, tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """Bulk prediction in this process: rows, restarts, file systems, failures."""
 
+import errno
 import json
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,23 @@ import pyarrow.parquet as pq
 import pytest
 
 from polytask import BulkSettings, Finished, UserError, load, predict_file, predict_files, start_predicting_files
-from polytask.bulk import predicting
-from polytask.bulk.predicting import ShardPredictor
+from polytask.bulk import local, predicting
+from polytask.bulk.plan import Options
+from polytask.bulk.predicting import Job, ShardPredictor
 
 from .conftest import read_output, same_rows
+
+FULL_DISK = """
+import errno, os
+from polytask.bulk import predicting
+from polytask.bulk.worker import main
+
+def fail(*parts, **_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(parts[3]))
+
+predicting.predict_rows = fail
+main()
+"""
 
 
 @pytest.fixture
@@ -157,6 +173,38 @@ def test_errors_that_may_pass_are_tried_again(
         "part-00000.parquet": 3,
         "part-00002.parquet": 3,
     }
+
+
+@pytest.mark.parametrize("engine", ["in this process", "workers"])
+def test_a_full_disk_stops_the_command_at_once(
+    engine: str, tiny_run: Finished, bulk_input: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other shards would be computed in vain."""
+    output, begun = tmp_path / "out", list[str]()
+
+    def fail(*parts: Any, **_: Any) -> Any:
+        begun.append(str(parts[3]))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), begun[-1])
+
+    monkeypatch.setattr(predicting, "predict_rows", fail)
+    if engine == "workers":
+        program = tmp_path / "full.py"
+        program.write_text(FULL_DISK)
+        monkeypatch.setattr(local, "python_module", lambda _: [sys.executable, str(program)])
+    with pytest.raises(UserError, match=rf"{output}/part-0000\d.parquet: cannot be written: No space left.*free some"):
+        predict_files(tiny_run.folder, bulk_input, output, workers=2 if engine == "workers" else 1, rows_per_shard=20)
+    assert len(begun) == (0 if engine == "workers" else 1)
+    assert {path.name for path in output.iterdir()} == {".lock", "_plan.json"}
+
+
+def test_another_model_is_refused_before_it_is_loaded(tiny_run: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its plug-ins would run."""
+    loaded: list[Any] = []
+    monkeypatch.setattr(predicting.Predictor, "load", lambda *_, **__: loaded.append(1))
+    options = Options(("opinion",), (), "top", "float32", None, 10)
+    with pytest.raises(UserError, match="the model has changed since the plan was made, or is another one here"):
+        ShardPredictor(Job(str(tiny_run.folder), "out", options, model={"tasks.json": "0" * 64}))
+    assert not loaded
 
 
 def test_a_file_that_changes_meanwhile_fails(tiny_run: Finished, tmp_path: Path, make_rows: Any) -> None:

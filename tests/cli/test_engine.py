@@ -55,3 +55,23 @@ def test_an_address_where_nothing_answers(cli: Any, command: list[Any], tmp_path
 def test_impossible_numbers(cli: Any, command: list[Any]) -> None:
     assert "--workers: must be at least 1, found 0" in cli(*command, "--workers", 0).err
     assert "--cpus-per-cell: must be greater than 0, found 0" in cli(*command, "--engine=ray", "--cpus-per-cell", 0).err
+
+
+@pytest.mark.parametrize("command", ["compare"], indirect=True)
+def test_the_options_are_checked_also_if_nothing_runs(cli: Any, command: list[Any]) -> None:
+    for options, message in [
+        (["--address", "auto"], "--address requires --engine ray"),
+        (["--workers", 0], "--workers: must be at least 1, found 0"),
+        (["--engine=ray", "--gpus-per-cell", 1.5], "--gpus-per-cell: must be in [0, 1] or a whole number, found 1.5"),
+    ]:
+        for nothing in ("--dry-run", "--page-only"):
+            said = cli(*command, nothing, *options)
+            assert said.code != 0
+            assert message in said.err
+
+
+@pytest.mark.parametrize("option", ["--engine=ray", "--workers=2", "--address=auto", "--gpus-per-cell=1"])
+def test_finished_runs_are_compared_without_an_engine(cli: Any, tmp_path: Path, option: str) -> None:
+    said = cli("compare", tmp_path, tmp_path, option)
+    assert said.code == 2
+    assert f"{option.partition('=')[0]} requires a study file; these runs have finished" in said.err

@@ -197,6 +197,7 @@ def test_many_files_and_again(cli: Any, tiny_run: Finished, tmp_path: Path) -> N
     assert second.endswith(f" rows/s): {tmp_path / 'out'}")
     assert third == "2 of 4 rows have no text and no prediction"
     assert [path.name for path in sorted((tmp_path / "out").iterdir())] == [
+        ".lock",
         "_SUCCESS.json",
         "_plan.json",
         "part-00000.csv",

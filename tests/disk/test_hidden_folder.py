@@ -46,6 +46,14 @@ def test_leftovers_of_the_same_target_go_at_once(tmp_path: Path) -> None:
     assert names(tmp_path) == [".target.notes"]
 
 
+def test_folders_that_are_in_use_are_no_leftovers(tmp_path: Path) -> None:
+    alive, left = HiddenFolder(tmp_path / "one"), killed(HiddenFolder(tmp_path / "two"))
+    clear_leftovers(tmp_path)
+    assert alive.path.exists()
+    assert not left.exists()
+    alive.discard()
+
+
 def test_a_folder_that_is_old_and_still_written_stays(tmp_path: Path) -> None:
     alive = aged(HiddenFolder(tmp_path / "target"), 3 * DAY, 3 * DAY)  # its process waits for something
     HiddenFolder(tmp_path / "target").discard()

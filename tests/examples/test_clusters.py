@@ -1,5 +1,6 @@
 """The files for clusters, as far as they can be checked without one: syntax, fields and options that exist."""
 
+import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -18,8 +19,6 @@ FOLDER = ROOT / "examples" / "clusters"
 SCRIPTS = sorted(FOLDER.glob("*.sh"))
 KUBERNETES = sorted(FOLDER.glob("*.yaml"))
 PAGE = ROOT / "docs" / "clusters.md"
-SOON = {("predict", "--engine"), ("predict", "--address"), ("train", "--processes")}
-"""Options of commands that are being extended."""
 
 
 def names(path: Path) -> str:
@@ -50,7 +49,18 @@ def test_every_option_of_polytask_exists(path: Path) -> None:
     assert found
     known = {name: {o for p in command.params for o in p.opts} for name, command in commands.commands.items()}
     unknown = {(name, option) for name, options in found for option in options if option not in known[name]}
-    assert unknown <= SOON
+    assert not unknown
+
+
+def test_predict_passes_further_options_on(tmp_path: Path) -> None:
+    (tmp_path / "polytask").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "polytask").chmod(0o755)
+    given = ["bash", str(FOLDER / "two-machines.sh"), "predict", "runs/a", "in/*.csv", "out", "--task", "two words"]
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HEAD": "10.0.0.1"}
+    done = subprocess.run(given, env=environment, capture_output=True, text=True, check=True)
+    words = done.stdout.splitlines()
+    assert words[:6] == ["predict", "runs/a", "--input", "in/*.csv", "--output", "out"]
+    assert words[6:] == ["--engine", "ray", "--address", "10.0.0.1:6379", "--task", "two words"]
 
 
 def test_the_look_for_options_finds_them() -> None:

@@ -40,20 +40,19 @@ def predict_in_process(job: Job, shards: Sequence[Shard], predictor: Predictor |
 def predict_in_workers(job: Job, shards: Sequence[Shard], workers: int, gpus: int) -> Generator[ShardReport]:
     """Predicts shards in worker processes and yields their reports. Closing the iterator ends the workers."""
     waiting = deque((shard, 1) for shard in shards)
-    threads = max(1, usable_cores() // workers)
+    count = min(workers, len(shards))
+    threads = max(1, usable_cores() // count)
     running: list[_Worker] = []
     deaths = 0
     try:
-        for number in range(min(workers, len(shards))):
+        for number in range(count):
             device = f"cuda:{number % gpus}" if gpus else job.device
             running.append(_Worker(replace(job, device=device, threads=threads)))
         while waiting or any(worker.shard for worker in running):
             for worker in _wait(running):
                 answer = worker.read()
-                if answer is not None and "error" in answer and "shard" not in answer:
-                    raise UserError(answer["error"])  # it cannot load the model: no other worker could
                 if answer is None:
-                    deaths = deaths + 1 if worker.shard is None and not worker.ready else 0
+                    deaths = 0 if worker.ready else deaths + 1
                     if deaths >= ATTEMPTS:
                         raise UserError(
                             f"predict: workers end before they are ready, the last one {worker.how_ended()}"
@@ -64,11 +63,8 @@ def predict_in_workers(job: Job, shards: Sequence[Shard], workers: int, gpus: in
                     if waiting:
                         running.append(_Worker(worker.job))
                     continue
-                if "shard" in answer:
-                    worker.shard = None
-                    yield convert(answer, ShardReport, "polytask.bulk.local")
-                worker.ready = True
-                if waiting:
+                yield from worker.understand(answer)
+                if waiting and not worker.ending:
                     worker.give(*waiting.popleft())
     finally:
         for worker in running:
@@ -78,13 +74,13 @@ def predict_in_workers(job: Job, shards: Sequence[Shard], workers: int, gpus: in
 
 
 def _give_back(worker: "_Worker", waiting: "deque[tuple[Shard, int]]") -> Iterator[ShardReport]:
-    """Puts the shard of a dead worker back in front, or reports that it failed too often."""
+    """Puts the shard of a worker that has ended back in front, or reports that it failed too often."""
     if worker.shard is None:
         return
     if worker.attempts < ATTEMPTS:
         waiting.appendleft((worker.shard, worker.attempts + 1))
         return
-    problem = f"its worker {worker.how_ended()} in each of {ATTEMPTS} attempts"
+    problem = f"its worker {worker.how_ended()} in the last of {ATTEMPTS} attempts"
     yield ShardReport(worker.shard, computed=False, error=problem, attempts=worker.attempts)
 
 
@@ -101,7 +97,7 @@ class _Worker:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.ready = False
+        self.ready, self.ending = False, False
         self.shard: Shard | None = None
         self.attempts = 0
         environment = {**os.environ, **dict.fromkeys(THREADS, str(job.threads))}
@@ -131,6 +127,19 @@ class _Worker:
         line = self.answers.readline()
         answer: dict[str, Any] | None = json.loads(line) if line.endswith("\n") else None
         return answer
+
+    def understand(self, answer: dict[str, Any]) -> Iterator[ShardReport]:
+        """Takes note of an answer, and yields the report in it if the worker's shard has come to its end."""
+        if "error" in answer and "shard" not in answer:
+            raise UserError(answer["error"])  # it cannot load the model: no other worker could
+        self.ready = True
+        if "shard" not in answer:
+            return
+        report: ShardReport = convert(answer, ShardReport, "polytask.bulk.local")
+        self.attempts, self.ending = report.attempts, report.then == "replace"
+        if not self.ending or self.attempts >= ATTEMPTS:
+            self.shard = None
+            yield report
 
     def how_ended(self) -> str:
         code = self.process.wait()

@@ -4,6 +4,8 @@ A restart makes the same plan from the same command, or is refused: predictions 
 input, are never mixed in a folder.
 """
 
+import re
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
@@ -15,6 +17,7 @@ from polytask.disk.hashing import sha256
 from polytask.disk.records import convert
 from polytask.runs.folder import find_model
 from polytask.serving.added import added_columns, check_names
+from polytask.serving.files import encoding_of_tasks
 from polytask.serving.predictor import Predictor
 from polytask.serving.text_columns import text_columns
 from polytask.types import UserError
@@ -27,6 +30,8 @@ ROWS_PER_SHARD = 16_384
 READERS = 16
 """Files that are measured at once: most of the time, an object store is waited for."""
 SHOWN = 5
+HEAD_BYTES = 1000
+"""The beginning of a plan, which has its id."""
 AGAIN = "choose another output folder, or pass --force (force=True) to delete its shards and start again"
 
 
@@ -58,6 +63,8 @@ class Plan:
     """All of _plan.json."""
 
     format: int
+    id: str
+    """A random one: a worker writes no shard into the folder of another plan."""
     version: str
     """Of polytask."""
     model: Mapping[str, str]
@@ -82,10 +89,24 @@ class Plan:
         return plan
 
 
+def plan_id(output: Storage) -> str | None:
+    """The id of the plan in a folder; None if there is no plan, or one of another version.
+
+    Reads only the beginning of the file: workers ask often, and a plan may have many shards.
+    """
+    try:
+        beginning = (output / NAME).beginning(HEAD_BYTES).decode(errors="replace")
+    except UserError:
+        return None
+    found = re.search(r'"id": "([0-9a-f]{32})"', beginning)
+    return found[1] if found else None
+
+
 def model_hashes(run: Path) -> dict[str, str]:
     """The SHA-256 of each file of a run's model."""
     model = find_model(run)
-    assert model is not None, "the model has been loaded"
+    if model is None:
+        raise UserError(f"{run}: there is no model here")
     return {file.name: sha256(file) for file in model.files}
 
 
@@ -95,10 +116,11 @@ def find_inputs(patterns: Sequence[str], output: Storage) -> list[PlannedFile]:
     files: dict[str, Storage] = {}
     inside = 0
     for pattern in patterns:
-        found = Storage.of(pattern).found()
+        place = Storage.of(pattern)
+        found, in_folder = place.found(), place.is_folder()
         if not found:
             raise UserError(f"{pattern}: no such file, and no files match it; check the path, and quote patterns")
-        known = [file for file in found if len(found) == 1 or not _is_other(file)]
+        known = [file for file in found if not _is_other(file, in_folder) or (len(found) == 1 and not in_folder)]
         if not known:
             raise UserError(f"{pattern}: none of its {len(found):,} files can be predicted: {_formats(found)}")
         kept = [file for file in known if not file.url.startswith(f"{output.url}/")]
@@ -119,12 +141,16 @@ def _fingerprints(files: Iterable[Storage]) -> list[tuple[int, str]]:
 def changed_inputs(plan: Plan) -> list[str]:
     """The input files that are other ones than when the plan was made."""
     files = [Storage.of(file.url) for file in plan.inputs]
-    files[0].system.invalidate_cache()
+    for system in {id(file.system): file.system for file in files}.values():
+        system.invalidate_cache()
     both = zip(plan.inputs, _fingerprints(files), strict=True)
     return [file.url for file, found in both if (file.size, file.stamp) != found]
 
 
-def _is_other(file: Storage) -> bool:
+def _is_other(file: Storage, in_folder: bool) -> bool:
+    """Whether a file is no data. In a folder, .txt files are more likely to be notes than tab-separated rows."""
+    if in_folder and PurePosixPath(file.path).suffix.lower() == ".txt":
+        return True
     try:
         format_of(file.url)
     except UserError:
@@ -138,19 +164,26 @@ def _formats(files: Sequence[Storage]) -> str:
 
 
 def choose_tasks(
-    predictor: Predictor, tasks: Sequence[str] | None, columns: Sequence[str] | None, first: str
+    predictor: Predictor, tasks: Sequence[str] | None, columns: Sequence[str] | None, inputs: Sequence[PlannedFile]
 ) -> list[str]:
-    """The tasks to predict: the given ones, or all whose text columns the first file has."""
-    return list(text_columns(predictor, tasks, columns, measure(Storage.of(first)).columns, first))
+    """The tasks to predict: the given ones, or all whose text columns the first file has that is not empty."""
+    encoding = encoding_of_tasks(predictor, tasks)
+    for file in inputs:
+        if found := measure(Storage.of(file.url), encoding).columns:
+            return list(text_columns(predictor, tasks, columns, found, file.url))
+    raise _no_rows(inputs)
 
 
 def make_plan(predictor: Predictor, model: Mapping[str, str], options: Options, inputs: Sequence[PlannedFile]) -> Plan:
     """Measures all files, checks that they have the columns, and divides them into shards."""
+    encoding = encoding_of_tasks(predictor, options.tasks)
     with ThreadPoolExecutor(READERS) as readers:
-        measured = list(readers.map(measure, [Storage.of(file.url) for file in inputs]))
+        measured = list(readers.map(lambda file: measure(Storage.of(file.url), encoding), inputs))
     added = {task: added_columns(predictor, task, options.probabilities, lists=True) for task in options.tasks}
     ranges: list[tuple[str, int, int]] = []
     for file, found in zip(inputs, measured, strict=True):
+        if not found.columns:
+            continue
         needed = text_columns(predictor, options.tasks, options.columns, found.columns, file.url)
         missing = {name for names in needed.values() for name in names} - set(found.columns)
         if missing:
@@ -161,9 +194,9 @@ def make_plan(predictor: Predictor, model: Mapping[str, str], options: Options, 
         check_names(file.url, found.columns, added)
         whole = [(0, sum(found.row_groups))]
         parts = cut(found.row_groups, options.rows_per_shard) if format_of(file.url) == "parquet" else whole
-        ranges += [(file.url, *part) for part in parts]
+        ranges += [(file.url, start, rows) for start, rows in parts if rows]
     if not ranges:
-        raise UserError(f"{inputs[0].url}: there are no rows to predict in the {len(inputs):,} input file(s)")
+        raise _no_rows(inputs)
     width = max(5, len(str(len(ranges) - 1)))
     shards = tuple(
         Shard(f"part-{number:0{width}}{PurePosixPath(url).suffix.lower()}", url, start, rows)
@@ -173,7 +206,11 @@ def make_plan(predictor: Predictor, model: Mapping[str, str], options: Options, 
         PlannedFile(file.url, file.size, file.stamp, sum(found.row_groups))
         for file, found in zip(inputs, measured, strict=True)
     )
-    return Plan(FORMAT, __version__, model, options, files, shards)
+    return Plan(FORMAT, uuid.uuid4().hex, __version__, model, options, files, shards)
+
+
+def _no_rows(inputs: Sequence[PlannedFile]) -> UserError:
+    return UserError(f"{inputs[0].url}: there are no rows to predict in the {len(inputs):,} input file(s)")
 
 
 # --- an earlier plan --------------------------------------------------------------------------------------------------
@@ -194,7 +231,7 @@ def check_same(
 def _changes(plan: Plan, model: Mapping[str, str], options: Options, inputs: Sequence[PlannedFile]) -> Iterator[str]:
     if plan.model != model:
         files = [name for name in sorted({*plan.model, *model}) if plan.model.get(name) != model.get(name)]
-        yield f"the model is another one ({', '.join(files)} differ)"
+        yield f"the model is another one ({', '.join(files)} {'differs' if len(files) == 1 else 'differ'})"
     if plan.version != __version__:
         yield f"polytask was version {plan.version} and is now {__version__}"
     for field in fields(Options):

@@ -5,14 +5,22 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from polytask.bulk.local import predict_in_process, predict_in_workers
+from polytask.bulk.output_folder import (
+    FAILED,
+    SUCCESS,
+    OtherPlan,
+    check_plan,
+    earlier_plan,
+    lock_folder,
+    missing_shards,
+    remove_earlier,
+)
 from polytask.bulk.plan import (
     AGAIN,
-    NAME,
     ROWS_PER_SHARD,
     Options,
     Plan,
@@ -22,38 +30,19 @@ from polytask.bulk.plan import (
     find_inputs,
     make_plan,
     model_hashes,
+    plan_id,
 )
-from polytask.bulk.predicting import MOST_WORKERS, Job, ShardReport, is_written
+from polytask.bulk.predicting import MOST_WORKERS, Job, ShardReport
 from polytask.bulk.ray_engine import predict_with_ray
+from polytask.bulk.settings import BulkSettings, Engine, check_settings
 from polytask.bulk.shards import Shard
 from polytask.bulk.storage import Storage
+from polytask.disk.lock import FolderLock
 from polytask.machine import usable_cores
-from polytask.serving.predictor import PRECISIONS, Predictor
-from polytask.types import UserError, unknown
+from polytask.serving.predictor import Predictor
+from polytask.types import UserError
 
-Engine = Literal["local", "ray"]
-ENGINES = ("local", "ray")
-SUCCESS, FAILED = "_SUCCESS.json", "_FAILED.json"
 SHOWN = 5
-
-
-@dataclass(frozen=True)
-class BulkSettings:
-    """The options of `predict_files`, where they are explained."""
-
-    engine: Engine = "local"
-    tasks: Sequence[str] | None = None
-    columns: Sequence[str] | None = None
-    probabilities: str = "top"
-    precision: str = "float32"
-    abstain_below: float | None = None
-    rows_per_shard: int | None = None
-    strict: bool = False
-    force: bool = False
-    workers: int | None = None
-    gpus_per_worker: float = 0
-    address: str | None = None
-    trust_plugins: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,30 +73,58 @@ class PredictedFiles:
 class BulkPrediction:
     """A bulk prediction whose plan is written: iterate over `reports`, then call `finish`."""
 
-    def __init__(self, plan: Plan, output: Storage, missing: Sequence[Shard], work: Iterator[ShardReport]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        output: Storage,
+        missing: Sequence[Shard],
+        work: Iterator[ShardReport],
+        lock: FolderLock | None = None,
+    ) -> None:
+        """`lock` is that of the output folder, which is released at the end."""
         self.plan, self.output, self.missing = plan, output, missing
-        self._work, self._started = work, time.perf_counter()
+        self._work, self._started, self._lock = work, time.perf_counter(), lock
         self._reports: list[ShardReport] = []
 
     def reports(self) -> Iterator[ShardReport]:
         """Predicts the missing shards, and yields a report of each."""
         try:
             for report in self._work:
+                if report.then == "stop" and report.error is not None:
+                    raise UserError(report.error)
                 self._reports.append(report)
                 yield report
-        finally:
-            if (close := getattr(self._work, "close", None)) is not None:
-                close()  # ends the workers before their leftovers are removed
-            self.output.clear_leftovers()
+        except BaseException:
+            self._end_work()
+            self._unlock()
+            raise
+        self._end_work()
+
+    def _end_work(self) -> None:
+        """Ends the workers before their leftovers are removed."""
+        if (close := getattr(self._work, "close", None)) is not None:
+            close()
+        self.output.clear_leftovers()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     def finish(self) -> PredictedFiles:
         """Checks that all shards are there, and writes _SUCCESS.json; else writes _FAILED.json and raises."""
+        try:
+            return self._finish()
+        finally:
+            self._unlock()
+
+    def _finish(self) -> PredictedFiles:
         if Plan.read(self.output) != self.plan:
-            raise UserError(f"{self.output.url}: another command has written its plan here meanwhile; {AGAIN}")
+            raise OtherPlan(self.output)
         if changed := changed_inputs(self.plan):
             raise UserError(f"{changed[0]}: has changed while it was predicted; {AGAIN}")
         result = self._result()
-        (self.output / (FAILED if result.failures else SUCCESS)).write_json(asdict(result))
+        if self.missing or result.failures or not (self.output / SUCCESS).exists():  # it has the numbers of the work
+            (self.output / (FAILED if result.failures else SUCCESS)).write_json(asdict(result))
         if result.failures:
             listed = [f"\n  {name}: {error}" for name, error in list(result.failures.items())[:SHOWN]]
             more = f"\n  and {len(result.failures) - SHOWN:,} more" if len(result.failures) > SHOWN else ""
@@ -151,15 +168,13 @@ def start_predicting_files(
     """Does what `predict_files` does before the first prediction: iterate over the result's `reports` for the rest."""
     folder = Storage.of(str(output))
     patterns = [str(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
-    _check(settings, [folder, *map(Storage.of, patterns)])
+    check_settings(settings, [folder, *map(Storage.of, patterns)])
     files = find_inputs(patterns, folder)
     predictor = Predictor.load(run, "cpu", abstain_below=settings.abstain_below, trust_plugins=settings.trust_plugins)
     model = model_hashes(Path(run))
-    if settings.force:
-        _remove_earlier(folder)
-    earlier = _earlier_plan(folder)
+    before, earlier = plan_id(folder), earlier_plan(folder, settings.force)
     options = Options(
-        tasks=tuple(choose_tasks(predictor, settings.tasks, settings.columns, files[0].url)),
+        tasks=tuple(choose_tasks(predictor, settings.tasks, settings.columns, files)),
         columns=tuple(settings.columns or ()),
         probabilities=settings.probabilities,
         precision=settings.precision,
@@ -169,14 +184,17 @@ def start_predicting_files(
     if earlier is not None:
         check_same(earlier, folder, model, options, files)
     plan = earlier or make_plan(predictor, model, options, files)
+    # Nothing has been changed up to here: a command that is refused leaves everything as it was.
+    lock = lock_folder(folder)
+    check_plan(folder, before)
     if earlier is None:
+        remove_earlier(folder)
         plan.write(folder)
-    for name in (SUCCESS, FAILED):
+    missing = missing_shards(plan, folder)
+    for name in (SUCCESS, FAILED) if missing else (FAILED,):
         (folder / name).remove()
-    there = folder.names()
-    missing = [shard for shard in plan.shards if shard.output not in there or not is_written(shard, folder)]
-    job = Job(str(Path(run).absolute()), folder.url, options, settings.strict, settings.trust_plugins, model)
-    return BulkPrediction(plan, folder, missing, _work(job, missing, predictor, settings, folder))
+    job = Job(str(Path(run).absolute()), folder.url, options, settings.strict, model, plan.id)
+    return BulkPrediction(plan, folder, missing, _work(job, missing, predictor, settings, folder), lock)
 
 
 def predict_files(
@@ -194,7 +212,7 @@ def predict_files(
     strict: bool = False,
     force: bool = False,
     workers: int | None = None,
-    gpus_per_worker: float = 0,
+    gpus_per_worker: float | None = None,
     address: str | None = None,
     trust_plugins: bool = False,
 ) -> PredictedFiles:
@@ -219,7 +237,8 @@ def predict_files(
         strict: Whether a row without text is an error of its shard. Otherwise its prediction is empty.
         force: Whether to delete the shards of an earlier plan in the output folder, and start again.
         workers: The number of workers. Default: one for each GPU or, without GPUs, for each CPU core, at most 16.
-        gpus_per_worker: The GPUs that each worker reserves, for "ray".
+        gpus_per_worker: The GPUs that each worker reserves, for "ray"; with 0.5, two workers share one. Default: 1 if
+            the cluster has GPUs, else 0.
         address: The address of the Ray cluster. Default: RAY_ADDRESS, or a Ray that is started on this machine.
         trust_plugins: Whether the run's plug-ins, which are Python programs, may run.
     """
@@ -244,44 +263,6 @@ def predict_files(
     return running.finish()
 
 
-def _check(settings: BulkSettings, places: Sequence[Storage]) -> None:
-    if settings.engine not in ENGINES:
-        raise UserError(unknown("predict", settings.engine, ENGINES, "engine for bulk prediction"))
-    if settings.precision not in PRECISIONS:
-        raise UserError(unknown("predict", settings.precision, PRECISIONS, "precision"))
-    for name, least in (("workers", 1), ("rows_per_shard", 1), ("gpus_per_worker", 0)):
-        value = getattr(settings, name)
-        if value is not None and value < least:
-            raise UserError(f"predict: {name}: must be at least {least}, found {value}")
-    if settings.engine == "local" and (settings.address is not None or settings.gpus_per_worker):
-        raise UserError("predict: address and gpus_per_worker are for the engine ray")
-    hidden = [place.url for place in places if place.is_in_memory]
-    if hidden and (settings.engine == "ray" or (settings.workers or 1) > 1):
-        raise UserError(f"{hidden[0]}: only this process can see its memory; use the engine local with one worker")
-
-
-def _remove_earlier(folder: Storage) -> None:
-    """Removes the shards of the plan in this folder, and the plan last: what is left can be removed again."""
-    if NAME in folder.names():
-        shards = Plan.read(folder).shards
-        for name in (SUCCESS, FAILED, *(shard.output for shard in shards), NAME):
-            (folder / name).remove()
-
-
-def _earlier_plan(folder: Storage) -> Plan | None:
-    """The plan in this folder, unless none of its shards is written. Without a plan, there must be no shards."""
-    names = folder.names()
-    if NAME in names:
-        plan = Plan.read(folder)
-        return plan if any(shard.output in names for shard in plan.shards) else None
-    if others := sorted(name for name in names if name.startswith("part-")):
-        raise UserError(
-            f"{folder.url}: has {len(others):,} file(s) such as {others[0]} but no {NAME}, so they are not ours; "
-            "choose another output folder, or move them away"
-        )
-    return None
-
-
 def _work(
     job: Job, shards: Sequence[Shard], predictor: Predictor, settings: BulkSettings, folder: Storage
 ) -> Iterator[ShardReport]:
@@ -293,7 +274,8 @@ def _work(
     gpus = torch.cuda.device_count()
     in_memory = folder.is_in_memory or any(shard.input.startswith("memory://") for shard in shards)
     workers = settings.workers or (1 if in_memory else gpus or min(usable_cores(), MOST_WORKERS))
-    if min(workers, len(shards)) > 1:
+    # A process that uses a GPU may have to be replaced after an error, so it is not this one.
+    if min(workers, len(shards)) > 1 or (gpus and not in_memory):
         return predict_in_workers(job, shards, workers, gpus)
     reused = predictor if not gpus and settings.precision == "float32" else None
     return predict_in_process(job, shards, reused)

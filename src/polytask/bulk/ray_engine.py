@@ -5,15 +5,22 @@ Ray starts the actors, gives them shards, replaces those that have died and repe
 
 import json
 import logging
+import math
+import os
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from polytask.bulk.attempts import ATTEMPTS, Attempts
-from polytask.bulk.predicting import MOST_WORKERS, Job, ShardPredictor, ShardReport, is_written
+from polytask.bulk.output_folder import is_written
+from polytask.bulk.predicting import MOST_WORKERS, Job, ShardPredictor, ShardReport
 from polytask.bulk.shards import Shard
+from polytask.cluster_room import check_numbers, default_gpus, no_room, room
 from polytask.disk.records import convert
+from polytask.plugins.trust import CONFIG, trusted_plugins, write_trusted
 from polytask.ray_cluster import connect, import_ray
 from polytask.types import UserError
 
@@ -27,13 +34,17 @@ MOST_BLOCKS = 2000
 class ShardActor:
     """An actor that loads the model once and predicts one shard per call."""
 
-    def __init__(self, job: dict[str, Any], attempts: Any) -> None:
+    def __init__(self, job: dict[str, Any], attempts: Any, trusted: Sequence[str] = ()) -> None:
+        """`trusted` are the hashes of the plug-ins that the user has trusted where the command runs: no others run."""
         self.ray, self.attempts = import_ray(WHAT), attempts
         self.error: str | None = None
-        try:
-            self.predictor = ShardPredictor(convert(job, Job, WHAT))
-        except UserError as error:
-            self.error = str(error)  # Ray would repeat a constructor that fails again and again
+        with tempfile.TemporaryDirectory(prefix="polytask-config-") as config:
+            write_trusted(Path(config), trusted)
+            os.environ[CONFIG] = config  # once the folder is gone, nothing more is trusted
+            try:
+                self.predictor = ShardPredictor(convert(job, Job, WHAT))
+            except UserError as error:
+                self.error = str(error)  # Ray would repeat a constructor that fails again and again
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         shard: Shard = convert(row["shard"], Shard, WHAT)
@@ -41,31 +52,35 @@ class ShardActor:
             return {"fatal": self.error, "report": json.dumps(None)}
         attempt = self.ray.get(self.attempts.begin.remote(shard.output))
         if attempt > ATTEMPTS and not is_written(shard, self.predictor.output):
-            problem = f"its worker died in each of {ATTEMPTS} attempts; if memory ran out, use fewer workers"
+            problem = f"its worker died in the last of {ATTEMPTS} attempts; if memory ran out, use fewer workers"
             report = ShardReport(shard, computed=False, error=problem, attempts=ATTEMPTS)
         else:
-            report = self.predictor.predict(shard, min(attempt, ATTEMPTS))
+            report = self.predictor.predict(shard, min(attempt, ATTEMPTS), in_place=False)
+            if report.then == "replace" and report.attempts < ATTEMPTS:
+                os._exit(1)  # nothing in this process can be relied on: Ray repeats the shard in a new one
         return {"fatal": None, "report": json.dumps(asdict(report))}
 
 
 def predict_with_ray(
-    job: Job, shards: Sequence[Shard], workers: int | None, gpus_per_worker: float, address: str | None
+    job: Job, shards: Sequence[Shard], workers: int | None, gpus_per_worker: float | None, address: str | None
 ) -> Iterator[ShardReport]:
-    """Predicts shards with Ray and yields their reports."""
+    """Predicts shards with Ray and yields their reports. Workers that no machine has room for are refused."""
+    check_numbers(workers, 1, gpus_per_worker, "worker")
     with connect(WHAT, address) as ray:
         data = _ray_data()
         machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
-        size = min(workers or default_workers(machines, gpus_per_worker), len(shards))
-        cpus = cpus_per_worker([int(machine.get("CPU", 0)) for machine in machines], size)
-        own = replace(job, threads=cpus, device="auto" if gpus_per_worker else "cpu")
+        gpus = default_gpus(machines) if gpus_per_worker is None else gpus_per_worker
+        size = min(workers or default_workers(machines, gpus), len(shards))
+        cpus = cpus_per_worker(machines, size, gpus)
+        own = replace(job, threads=cpus, device="auto" if gpus else "cpu")
         attempts = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Attempts).remote()
         items = [{"shard": asdict(shard)} for shard in shards]
         reports = data.from_items(items, override_num_blocks=min(len(items), MOST_BLOCKS)).map(
             ShardActor,
-            fn_constructor_args=(asdict(own), attempts),
+            fn_constructor_args=(asdict(own), attempts, trusted_plugins()),
             compute=data.ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=IN_FLIGHT),
             num_cpus=cpus,
-            num_gpus=gpus_per_worker or None,
+            num_gpus=gpus or None,
         )
         try:
             for row in reports.iter_rows():
@@ -79,17 +94,22 @@ def predict_with_ray(
             ) from error
 
 
-def default_workers(machines: Sequence[Mapping[str, float]], gpus_per_worker: float) -> int:
-    """As many workers as the machines have GPUs for or, without GPUs, one for each CPU, up to a limit per machine."""
-    if gpus_per_worker:
-        return max(1, sum(int(machine.get("GPU", 0) / gpus_per_worker) for machine in machines))
-    return max(1, sum(min(int(machine.get("CPU", 0)), MOST_WORKERS) for machine in machines))
+def default_workers(machines: Sequence[Mapping[str, float]], gpus: float) -> int:
+    """As many workers as the machines have room for; without GPUs, up to a limit per machine."""
+    most = math.inf if gpus else MOST_WORKERS
+    return max(1, sum(int(min(room(machine, 1, gpus), most)) for machine in machines))
 
 
-def cpus_per_worker(machines: Sequence[int], workers: int) -> int:
-    """The most CPUs that each worker can have if all of them are to fit on machines with these numbers of CPUs."""
-    counts = range(max(machines), 1, -1)
-    return next((cpus for cpus in counts if sum(own // cpus for own in machines) >= workers), 1)
+def cpus_per_worker(machines: Sequence[Mapping[str, float]], workers: int, gpus: float) -> int:
+    """The most CPUs that each worker can have if all of them are to fit on these machines, or else 1.
+
+    Only machines that have room for a worker's GPUs count. With more workers than fit, some of them wait; but Ray would
+    wait for ever, and say nothing, for resources that no machine has.
+    """
+    if not any(room(machine, 1, gpus) for machine in machines):
+        raise UserError(no_room(machines, 1, gpus, "worker"))
+    counts = range(int(max(machine.get("CPU", 0) for machine in machines)), 1, -1)
+    return next((cpus for cpus in counts if sum(room(own, cpus, gpus) for own in machines) >= workers), 1)
 
 
 def _ray_data() -> Any:

@@ -17,7 +17,7 @@ from polytask.bulk.storage import Storage
 from polytask.serving.input import InputFile
 from polytask.tasks.reading import ENDINGS, Format, open_source, warn_of_guess
 from polytask.tasks.sources.parquet import ParquetSource
-from polytask.tasks.sources.source import BATCH, BrokenRow, Row, checked_columns
+from polytask.tasks.sources.source import BATCH, BrokenRow, NoRows, Row, checked_columns
 from polytask.types import UserError
 
 FORMATS: dict[str, Format] = {
@@ -58,13 +58,21 @@ class Measured:
     """The number of rows of each row group; of a file without row groups, that of the file."""
 
 
-def measure(file: Storage) -> Measured:
-    """Reads the columns and the numbers of rows: of Parquet from its footer, of other formats by reading the file."""
+def measure(file: Storage, encoding: str | None = None) -> Measured:
+    """Reads the columns and the numbers of rows: of Parquet from its footer, of other formats by reading the file.
+
+    `encoding` is that of text files that are not Unicode. A file that is empty has no rows and no columns.
+    """
     if format_of(file.url) == "parquet":
         return ParquetRange(file.url, Path(file.path), storage=file).measured()
+    columns: tuple[str, ...] = ()
     with file.local_copy() as copy:
-        opened = InputFile(replace(open_source(str(copy)), name=file.url))  # type: ignore[type-var]
-        return Measured(opened.columns, (sum(1 for _ in opened.records()),))
+        opened = InputFile(replace(open_source(str(copy), fallback=encoding), name=file.url))  # type: ignore[type-var]
+        try:
+            columns = opened.columns
+            return Measured(columns, (sum(1 for _ in opened.records()),))
+        except NoRows:
+            return Measured(columns, (0,))
 
 
 def cut(row_groups: Sequence[int], most: int) -> list[tuple[int, int]]:

@@ -88,6 +88,9 @@ class Storage:
             paths = [path for path, detail in details.items() if detail["type"] != "directory"]
         return [Storage(self.system, path) for path in sorted(paths)]
 
+    def is_folder(self) -> bool:
+        return bool(self.system.isdir(self.path))
+
     def exists(self) -> bool:
         return bool(self.system.exists(self.path))
 
@@ -112,6 +115,12 @@ class Storage:
             file = self.system.open(self.path, "rb")
         with file:
             yield file
+
+    def beginning(self, size: int) -> bytes:
+        """The first bytes of the file."""
+        with self._readable():
+            content: bytes = self.system.cat_file(self.path, start=0, end=size)
+        return content
 
     @contextmanager
     def local_copy(self) -> Iterator[Path]:

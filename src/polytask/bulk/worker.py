@@ -51,7 +51,10 @@ def main() -> None:
     while True:
         request = requests.get()
         shard: Shard = convert(request["shard"], Shard, WHERE)
-        answer(asdict(predictor.predict(shard, request["attempts"])))
+        report = predictor.predict(shard, request["attempts"], in_place=False)
+        answer(asdict(report))
+        if report.then == "replace":
+            os._exit(1)  # at once: nothing in this process can be relied on, and a new one is started
 
 
 if __name__ == "__main__":

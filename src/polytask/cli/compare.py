@@ -11,7 +11,17 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeE
 
 import polytask
 from polytask.cli.console import plain_console
-from polytask.cli.engine import Address, CpusPerCell, EngineName, EngineOption, GpusPerCell, Workers, make_engine
+from polytask.cli.engine import (
+    Address,
+    CpusPerCell,
+    EngineName,
+    EngineOption,
+    GpusPerCell,
+    Workers,
+    check_options,
+    make_engine,
+    refuse,
+)
 from polytask.cli.options import TrustPlugins
 
 
@@ -65,11 +75,16 @@ def run(
         if dry_run or page_only:
             option = "--dry-run" if dry_run else "--page-only"
             raise typer.BadParameter(f"{option} requires a study file; these runs have finished")
+        chosen = None if engine is EngineName.local else engine
+        options = {"--engine": chosen, "--workers": workers, "--address": address, "--cpus-per-cell": cpus_per_cell}
+        refuse({**options, "--gpus-per-cell": gpus_per_cell}, "a study file; these runs have finished")
         target = folder or Path("comparison")
         show(polytask.compare_runs(what, target, margin), target, console)
         return
     study, runner = polytask.read_study(what[0]), None
-    if not dry_run and not page_only:
+    if dry_run or page_only:
+        check_options(engine, workers, address, cpus_per_cell, gpus_per_cell)
+    else:
         runner = make_engine("compare", engine, workers, address, cpus_per_cell, gpus_per_cell)
     count = 1 if workers is None else workers
     running = polytask.StudyRunning(study, folder, count, margin, trust_plugins, runner)

@@ -1,5 +1,6 @@
 """The options of compare and tune that choose where the runs are trained."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,11 +62,30 @@ def make_engine(
     gpus_per_cell: float | None,
 ) -> "LocalEngine | RayEngine":
     """Returns what runs the cells; connects to the cluster, or starts Ray here."""
+    check_options(name, workers, address, cpus_per_cell, gpus_per_cell)
     if name is EngineName.ray:
         cpus = 1.0 if cpus_per_cell is None else cpus_per_cell
         return polytask.RayEngine(address, workers, cpus, gpus_per_cell, f"polytask {command} --engine ray")
-    options = {"--address": address, "--cpus-per-cell": cpus_per_cell, "--gpus-per-cell": gpus_per_cell}
+    return polytask.LocalEngine(1 if workers is None else workers)
+
+
+def check_options(
+    name: EngineName,
+    workers: int | None,
+    address: str | None,
+    cpus_per_cell: float | None,
+    gpus_per_cell: float | None,
+) -> None:
+    """Refuses options that do not fit the engine, and impossible numbers; starts nothing."""
+    if name is EngineName.ray:
+        polytask.RayEngine.check_numbers(workers, 1.0 if cpus_per_cell is None else cpus_per_cell, gpus_per_cell)
+        return
+    refuse({"--address": address, "--cpus-per-cell": cpus_per_cell, "--gpus-per-cell": gpus_per_cell}, "--engine ray")
+    polytask.LocalEngine(1 if workers is None else workers)
+
+
+def refuse(options: Mapping[str, object], required: str) -> None:
+    """Raises for the first option that was passed although it requires something else."""
     for option, value in options.items():
         if value is not None:
-            raise typer.BadParameter(f"{option} requires --engine ray")
-    return polytask.LocalEngine(1 if workers is None else workers)
+            raise typer.BadParameter(f"{option} requires {required}")

@@ -126,8 +126,14 @@ def run(
         ),
     ] = None,
     gpus_per_worker: Annotated[
-        float, typer.Option(min=0, help="With --engine ray: the GPUs that each worker reserves.")
-    ] = 0,
+        float | None,
+        typer.Option(
+            min=0,
+            help="With --engine ray: the GPUs that each worker reserves; with 0.5, two workers share one. Default: 1 "
+            "if the cluster has GPUs, else 0.",
+            show_default=False,
+        ),
+    ] = None,
     trust_plugins: TrustPlugins = False,
 ) -> None:
     """Predict one text, one pair, or a file of any size, with one or more tasks.
@@ -175,7 +181,7 @@ def run(
         in_bulk = predict_in_bulk(folder, sources, target, settings)
         print_counts(in_bulk.computed_rows, in_bulk)
         return
-    if workers or rows_per_shard or address or gpus_per_worker:
+    if workers or rows_per_shard or address or gpus_per_worker is not None:
         raise typer.BadParameter(
             "--workers, --rows-per-shard, --address and --gpus-per-worker are for --engine local or ray"
         )

@@ -51,9 +51,19 @@ class HiddenFolder:
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Removes all hidden folders in a folder that no other process is writing to."""
+    """Removes all hidden folders in a folder, except those that a process is still writing to.
+
+    For callers that know that no other machine writes there: its locks may not be seen here.
+    """
     for leftover in folder.glob(f".*.{'[0-9a-f]' * 32}"):
-        shutil.rmtree(leftover, ignore_errors=True)
+        handle = _open_folder(leftover)
+        if handle is None:
+            continue
+        try:
+            if _lock(handle) is not False:
+                shutil.rmtree(leftover, ignore_errors=True)
+        finally:
+            os.close(handle)
 
 
 def hidden_name(target: Path) -> Path:

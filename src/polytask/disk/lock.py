@@ -16,6 +16,7 @@ from polytask.disk.writable import writing
 from polytask.types import UserError
 
 LOCK = ".lock"
+BUSY = "is working on this run; wait for it, stop it, or pass --run DIR for another folder"
 RELEASE_SECONDS = 5.0
 """How long to wait for the lock of a process that has ended: a child it was just starting keeps it for a moment."""
 log = logging.getLogger(__name__)
@@ -28,9 +29,10 @@ class FolderLock:
     run may start in the same folder. The lock is released together with the first of them.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, busy: str = BUSY) -> None:
+        """`busy` is what the error says about the process that holds the lock, and what to do."""
         self._handle: int | None = None
-        self.folder = folder.resolve()
+        self.folder, self.busy = folder.resolve(), busy
 
     def __enter__(self) -> "FolderLock":
         self.acquire()
@@ -84,10 +86,7 @@ class FolderLock:
             if holder == _this_process():
                 return False
             if not _has_ended(holder) or time.monotonic() > deadline:
-                raise UserError(
-                    f"{self.folder}: {holder or 'another process'} is working on this run; wait for it, stop it, or "
-                    "pass --run DIR for another folder"
-                )
+                raise UserError(f"{self.folder}: {holder or 'another process'} {self.busy}")
             time.sleep(0.05)
 
 

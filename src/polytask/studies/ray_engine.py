@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from polytask.cluster_room import check_numbers, default_gpus, no_room, room, words
 from polytask.disk.atomic import atomic_folder, write_atomically
 from polytask.machine import usable_cores
 from polytask.plugins.trust import trusted_plugins
 from polytask.ray_cluster import connect
-from polytask.studies.cluster_room import check_numbers, no_room, room, words
 from polytask.studies.code import code_fingerprint
 from polytask.studies.engine import STOPPED, Job, Progress, is_stopped
 from polytask.studies.ray_worker import About, Answer, NodeJob, RayWorker
@@ -31,6 +31,8 @@ RETRIES = 3
 POLL_SECONDS = 1.0
 STOP_SECONDS = 60.0
 """How long to wait for the checkpoints of cells that are stopped."""
+LEAVE_SECONDS = 10.0
+"""How long to wait for a worker that is given up."""
 VISIBLE_SECONDS = 60.0
 """How long a network file system may hide files that another node has written."""
 CHUNK_BYTES = 16 * 2**20
@@ -58,6 +60,8 @@ class _Seat:
 class RayEngine:
     """Runs cells on the nodes of a Ray cluster, which need polytask and the data at the same paths."""
 
+    check_numbers = staticmethod(check_numbers)
+
     def __init__(
         self,
         address: str | None = None,
@@ -77,14 +81,14 @@ class RayEngine:
                 GPUs, else 0.
             what: What needs Ray, for error messages.
         """
-        check_numbers(workers, cpus_per_cell, gpus_per_cell)
+        self.check_numbers(workers, cpus_per_cell, gpus_per_cell)
         self._connection = ExitStack()
         own_cpus = max(usable_cores(), math.ceil((workers or 1) * cpus_per_cell))
         self._ray = self._connection.enter_context(connect(what, address, own_cpus))
         try:
             nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
             if gpus_per_cell is None:
-                gpus_per_cell = 1 if any(node.get("GPU") for node in nodes) else 0
+                gpus_per_cell = default_gpus(nodes)
             self.resources = {"num_cpus": cpus_per_cell, "num_gpus": gpus_per_cell}
             fitting = sum(room(node, cpus_per_cell, gpus_per_cell) for node in nodes)
             if fitting == 0:
@@ -170,7 +174,9 @@ class RayEngine:
             return self._failed(seat, error)
         except errors.RayActorError as error:
             _check_started(error)
-            return self._again(seat, str(error).strip().partition("\n")[0])
+            return self._again(seat, first_line(error))
+        except errors.RayError as error:  # the node's memory ran out, an answer was lost with its node ...
+            return self._again(seat, f"{type(error).__name__}: {first_line(error)}")
         progress = Progress(seat.job, seat.step, answer.exit_code)
         self._running.remove(seat)
         self._free(seat)
@@ -210,7 +216,11 @@ class RayEngine:
         return Progress(seat.job, seat.step, STOPPED[-1], f"on {seat.node}: {type(cause).__name__}: {cause}")
 
     def _leave(self, seat: _Seat) -> None:
+        """Gives a worker up. One that is alive removes its files first."""
         self._running.remove(seat)
+        if seat.node:
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.get(seat.actor.stop.remote(), timeout=LEAVE_SECONDS)
         self._ray.kill(seat.actor)
 
     def _remind(self) -> None:
@@ -235,17 +245,29 @@ class RayEngine:
         if answer.files is not None:
             if answer.exit_code == 0:
                 self._fetch(seat, answer.files)
-            self._ray.get(seat.actor.forget.remote())
+            with suppress(self._ray.exceptions.RayError):  # the files are here, so a lost worker costs nothing now
+                self._ray.get(seat.actor.forget.remote())
 
     def _fetch(self, seat: _Seat, files: tuple[tuple[str, int], ...]) -> None:
         with atomic_folder(seat.job.folder) as folder:
             for name, size in files:
                 path = folder / name
-                assert path.resolve().is_relative_to(folder.resolve()), name
+                if not path.resolve().is_relative_to(folder.resolve()):
+                    raise UserError(f"{seat.node}: this node sends a file that is not in the run's folder: {name}")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("wb") as file:
                     while file.tell() < size:
-                        file.write(self._ray.get(seat.actor.read.remote(name, file.tell(), CHUNK_BYTES)))
+                        part = self._ray.get(seat.actor.read.remote(name, file.tell(), CHUNK_BYTES))
+                        if not part:
+                            raise UserError(
+                                f"{seat.node}: {name} became smaller while it was fetched ({size:,} bytes, now "
+                                f"{file.tell():,}); run the command again"
+                            )
+                        file.write(part)
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def write_token(study: Path) -> Path:

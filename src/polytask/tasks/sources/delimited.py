@@ -10,7 +10,7 @@ from pathlib import Path
 from polytask.disk.hashing import sha256
 from polytask.tasks.sources.dialect import DECLARED, DELIMITERS, Quoting, describe_dialect, find_dialect, parse
 from polytask.tasks.sources.lines import read_lines
-from polytask.tasks.sources.source import BrokenRow, Row, Unit, checked_columns
+from polytask.tasks.sources.source import BrokenRow, NoRows, Row, Unit, checked_columns
 from polytask.types import UserError
 
 LONE_RETURN = re.compile(r"\r(?!\n)")
@@ -41,7 +41,7 @@ class DelimitedSource:
     def columns(self) -> tuple[str, ...]:
         first = next(parse(self._lines(), *self.dialect), None)
         if first is None:
-            raise UserError(f"{self.name}: the file is empty; expected a header line and rows")
+            raise NoRows(f"{self.name}: the file is empty; expected a header line and rows")
         line, header = first
         if isinstance(header, str):
             raise UserError(f"{self.name}, line {line}: cannot read the header: {header}")
@@ -64,7 +64,7 @@ class DelimitedSource:
             else:
                 yield line, [record[pick] for pick in picks]
         if not line:
-            raise UserError(f"{self.name}: no rows below the header line ({', '.join(self.columns)})")
+            raise NoRows(f"{self.name}: no rows below the header line ({', '.join(self.columns)})")
 
     def _lines(self) -> Iterator[str]:
         """Yields the lines. A carriage return ends a line only in a file without line feeds.

@@ -9,7 +9,7 @@ from typing import Any
 
 from polytask.disk.hashing import sha256
 from polytask.tasks.sources.lines import read_lines
-from polytask.tasks.sources.source import BrokenRow, Row, Unit, shortened
+from polytask.tasks.sources.source import BrokenRow, NoRows, Row, Unit, shortened
 from polytask.text.tokenizer import without_lone_surrogates
 from polytask.types import UserError
 
@@ -32,7 +32,7 @@ class JsonLinesSource:
             if isinstance(row, BrokenRow):
                 raise UserError(f"{row}; the first line must name the columns")
             return tuple(row[1])
-        raise UserError(f"{self.name}: the file is empty; expected one JSON object per line")
+        raise NoRows(f"{self.name}: the file is empty; expected one JSON object per line")
 
     def rows(self, columns: Sequence[str], needed: Sequence[str] | None = None) -> Iterator[Row | BrokenRow]:
         must = columns if needed is None else needed

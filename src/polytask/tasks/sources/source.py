@@ -38,6 +38,10 @@ class BrokenRow:
         return f"{self.source}, {self.unit} {self.row}{column}: {value}{self.problem}"
 
 
+class NoRows(UserError):
+    """A source that is empty, or has only a header: an error for most, but one of many files may be so."""
+
+
 class Source(Protocol):
     """Rows with named columns."""
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from polytask.studies.cluster_room import check_numbers, no_room, room
+from polytask.cluster_room import check_numbers, default_gpus, no_room, room
 from polytask.types import UserError
 
 NODE = {"CPU": 16.0, "GPU": 2.0}
@@ -41,3 +41,14 @@ def test_the_refusal_names_the_largest_node() -> None:
     assert "needs 1 CPU and 4 GPUs" in text
     assert "the largest one has 16 CPUs and 2 GPUs" in text
     assert "has 0 CPUs and 0 GPUs" in no_room([], 1, 0)
+
+
+def test_the_refusals_name_the_options_of_the_command() -> None:
+    with pytest.raises(UserError, match=r"--gpus-per-worker: must be in \[0, 1\] or a whole number, found 1.5"):
+        check_numbers(None, 1, 1.5, "worker")
+    assert no_room([NODE], 1, 4, "worker").startswith("--gpus-per-worker: a worker needs 1 CPU and 4 GPUs, but no node")
+
+
+def test_a_gpu_by_default_where_there_is_one() -> None:
+    assert default_gpus([{"CPU": 4.0}, NODE]) == 1
+    assert default_gpus([{"CPU": 4.0, "GPU": 0.0}]) == default_gpus([]) == 0
