@@ -158,6 +158,48 @@ def test_an_error_is_shown_once(tmp_path: Path) -> None:
     assert output.count("regularizers: lwf cannot be divided among 2 processes") == 1
 
 
+PROGRAM = """
+import sys
+from pathlib import Path
+import polytask
+
+recipe, folder, *settings = sys.argv[1:]
+for name in ("first", "second"):  # one program may train several runs
+    finished = polytask.train(recipe, f"{folder}/{name}", settings)
+    polytask.evaluate_run(finished.folder)
+print(f"mean {finished.evaluations['dev'].mean} after {finished.summary.steps} steps")
+running = polytask.start_training(polytask.read_recipe(recipe, settings), f"{folder}/third")
+for report in running.steps():
+    pass
+if running.is_main:
+    (Path(folder) / "third" / "summary.json").mkdir()
+try:
+    running.finish()
+except Exception as error:
+    print(f"refused: {type(error).__name__}")
+try:
+    polytask.fit({}, run=f"{folder}/fourth")
+except polytask.UserError as error:
+    print(error)
+"""
+
+
+def test_a_program_under_torchrun_trains_runs_in_all_processes(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    settings = [argument.removeprefix("--set=") for argument in command(tmp_path, steps=3) if "--set=" in argument]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    arguments = [sys.executable, *launcher, str(program), str(RECIPE), str(tmp_path), *settings]
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    mean = re.findall(r"mean (.*) after 3 steps", done.stdout)
+    assert len(mean) == 2
+    assert mean[0] == mean[1]
+    assert done.stdout.count("refused: ErrorElsewhere") == 1  # and the first process has its own error
+    assert done.stdout.count("fit: runs in one process, and 2 were started") == 2
+
+
 def test_other_commands_refuse_several_processes(tmp_path: Path) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = ["pretrain", str(RECIPE), f"--set=encoder={{{ENCODER}}}", f"--run-folder={tmp_path / 'run'}"]
