@@ -29,6 +29,7 @@ SETTINGS = [
     "train.evaluate_every=25",
 ]
 TEXTS = "{kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:opinions-dev', head: mlm}"
+SMART = "regularizers=[{name: smart, epsilon: 1e-2, sigma: 1e-2, eta: 1e-2}]"
 SIMCSE = TEXTS.replace("mlm", "simcse")
 MIXED = "sampler=mixed"
 STABLE = "optimizer={name: fused_adamw, lr: 1e-4, eps: 1e-4}"
@@ -42,7 +43,10 @@ CASES = {
     "houlsby": [MIXED, "adapter=houlsby"],
     "conditional_norm": [MIXED, "adapter=conditional_norm"],
     "fewer examples than processes": ["train.batch_size=2"],
-    "smart": [MIXED, "regularizers=[{name: smart, epsilon: 1e-2, sigma: 1e-2, eta: 1e-2}]"],
+    "smart": [MIXED, SMART],
+    "smart, empty parts": [MIXED, SMART, "train.batch_size=3", "train.accumulate=2"],
+    "lnsr, empty parts": [MIXED, "regularizers=[lnsr]", "train.batch_size=3", "train.accumulate=2"],
+    "pcgrad, empty parts": [MIXED, "policy=pcgrad", SMART, "train.batch_size=3"],
     "mtdnn": [MIXED, "regularizers=[{name: smart, mode: mtdnn}]"],
     "bregman": [MIXED, "regularizers=[bregman]", "train.ema=0.9"],
     "lnsr": [MIXED, "regularizers=[lnsr]"],
@@ -52,7 +56,7 @@ CASES = {
     "uncertainty": [MIXED, "policy=uncertainty"],
     "dwa": [MIXED, "policy=dwa", "train.epochs=5", f"train.steps_per_epoch={STEPS // 5}"],
     "gem": ["policy=gem"],
-    "gem, mixed": [MIXED, "policy=gem", "regularizers=[{name: smart, epsilon: 1e-2, sigma: 1e-2, eta: 1e-2}]"],
+    "gem, mixed": [MIXED, "policy=gem", SMART],
     "a_gem": ["policy=a_gem"],
     "replay": ["policy=replay"],
     "pcgrad": [MIXED, "policy=pcgrad", PAL],
