@@ -149,13 +149,17 @@ def test_without_dropout_another_number_of_processes_may_resume(tmp_path: Path) 
             assert one["losses"] == pytest.approx(other["losses"], rel=1e-4)
 
 
-def test_an_error_is_shown_once(tmp_path: Path) -> None:
+def test_an_error_is_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").touch()
     assert run(command(tmp_path / "run", "--processes", "2"), expected=1).count("error: ") == 1
     lwf = ["--set=sampler=in_order", "--set=regularizers=[lwf]"]
     output = run(command(tmp_path / "lwf", "--processes", "2", *lwf), expected=1)
     assert output.count("regularizers: lwf cannot be divided among 2 processes") == 1
+    assert not list((tmp_path / "temporary").glob("*/*_*/attempt_*"))  # the launcher's folders
+    assert not list((tmp_path / "temporary").glob("polytask-*"))
 
 
 PROGRAM = """
