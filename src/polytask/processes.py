@@ -5,6 +5,7 @@ through torch.distributed: gloo between CPUs, NCCL between GPUs. A process on it
 Nothing is pickled: texts are UTF-8, tensors are safetensors. Knows tensors; knows no model and no method.
 """
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -148,10 +149,23 @@ class Processes:
         first, *others = self.texts(text)
         different = [rank for rank, other in enumerate(others, start=1) if other != first]
         if different:
-            raise UserError(
-                f"process {different[0]} of {self.count} has other {what} than process 0: {others[different[0] - 1]} "
-                f"instead of {first}; all processes must be given the same files, settings and versions"
-            )
+            raise self._difference(different[0], what, f"{others[different[0] - 1]} instead of {first}")
+
+    def check_equal_fields(self, what: str, fields: Mapping[str, Any]) -> None:
+        """Raise a UserError that names the fields in which a process differs from the first one."""
+        first, *others = (json.loads(text) for text in self.texts(json.dumps(fields, default=str)))
+        for rank, other in enumerate(others, start=1):
+            names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
+            if names:
+                found = (f"{name} is {other.get(name)} instead of {first.get(name)}" for name in names)
+                raise self._difference(rank, what, ", ".join(found))
+
+    def _difference(self, rank: int, what: str, found: str) -> UserError:
+        """The error that every process raises and the first one shows."""
+        return (UserError if self.is_main else ErrorElsewhere)(
+            f"process {rank} of {self.count} has other {what} than process 0: {found}; all processes must be given the "
+            "same files, settings and versions"
+        )
 
     # --- the end ------------------------------------------------------------------------------------------------------
     def leave(self) -> "Processes":

@@ -31,6 +31,27 @@ SETTINGS = [
 TEXTS = "{kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:opinions-dev', head: mlm}"
 SMART = "regularizers=[{name: smart, epsilon: 1e-2, sigma: 1e-2, eta: 1e-2}]"
 SIMCSE = TEXTS.replace("mlm", "simcse")
+TAGS = (
+    "{kind: tokens, text: text, label: spans, head: {name: tags, dropout: 0.0}, "
+    "train: 'sample:entities-train', dev: 'sample:entities-dev'}"
+)
+TOPICS = (
+    "{kind: multilabel, text: text, label: topics, head: {name: linear, dropout: 0.0}, "
+    "train: 'sample:tickets-train', dev: 'sample:tickets-dev'}"
+)
+REPLIES = (
+    "{kind: choice, text: message, options: [reply_0, reply_1, reply_2, reply_3], label: best, "
+    "head: {name: choice, dropout: 0.0}, train: 'sample:replies-train', dev: 'sample:replies-dev'}"
+)
+INBOX = (
+    "text: message, train: 'sample:inbox-train', dev: 'sample:inbox-dev', share_rows: inbox, "
+    "head: {name: linear, dropout: 0.0}"
+)
+SHARED = [
+    f"tasks.team={{kind: classes, label: team, {INBOX}}}",
+    f"tasks.urgent={{kind: yes_no, label: urgent, {INBOX}}}",
+    f"tasks.mood={{kind: score, range: [1, 5], label: mood, {INBOX}}}",
+]
 MIXED = "sampler=mixed"
 STABLE = "optimizer={name: fused_adamw, lr: 1e-4, eps: 1e-4}"
 """A pull to the start makes Adam unstable where there is no other gradient: lr * pull / eps must be below 2."""
@@ -70,6 +91,12 @@ CASES = {
     "masked words": [MIXED, f"tasks.texts={TEXTS}"],
     "masked words, surgery": [MIXED, f"tasks.texts={TEXTS}", "policy=pcgrad"],
     "simcse": [MIXED, f"tasks.texts={SIMCSE}"],
+    "tags": [MIXED, f"tasks.tags={TAGS}"],
+    "tags, smart": [MIXED, f"tasks.tags={TAGS}", SMART],
+    "topics": [MIXED, f"tasks.topics={TOPICS}"],
+    "choice": [MIXED, f"tasks.reply={REPLIES}"],
+    "shared rows": [MIXED, *SHARED],
+    "shared rows, surgery": [MIXED, *SHARED, "policy=pcgrad"],
     "class weights": [MIXED, "tasks.opinion.loss={name: cross_entropy, class_weights: balanced}"],
 }
 

@@ -19,6 +19,7 @@ from .divided_steps import CASES
 
 WORKER = Path(__file__).parent / "divided_steps.py"
 OFTEN = ("plain", "pal", "smart", "bregman", "gem, mixed", "pcgrad", "lamb", "accumulated", "frozen", "masked words")
+OFTEN += ("shared rows",)
 
 EMPTY_PARTS = ("smart, empty parts", "pcgrad, empty parts")
 """In many of their steps, the last of three processes has no examples."""

@@ -88,7 +88,8 @@ def start_run(
             prepared = prepare(start.recipe, phases)
         origin = {**encoder_origin(recipe.encoder), **teacher_origin(recipe), **methods_origin(prepared)}
         start.check_data(prepared, origin)
-        teachers = {} if start.finished else load_teachers(prepared)
+        with processes.one_error_for_all():
+            teachers = {} if start.finished else load_teachers(prepared)
         session = make_session(prepared, folder, start.device, teachers, start.checkpoint, processes)
         start.check_processes(session)
         with processes.one_error_for_all():
