@@ -82,7 +82,7 @@ class Worker:
         keep_freed_memory()
         torch.set_num_threads(1)
         joined = join_processes()
-        numbers = joined.rank, joined.count, joined.local_rank, joined.local_count
+        numbers = joined.rank, joined.count, joined.local_rank, joined.local_count, joined.run
         self.processes = Timed(*numbers)
         self.at_the_end = AtTheEnd(*numbers, self.processes.sums)
         self.session = make_session(

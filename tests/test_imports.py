@@ -15,7 +15,7 @@ TABLES = {"adapters", "heads", "losses", "optim", "policies", "regularizers", "s
 BASES = {f"{table}.base" for table in TABLES - {"optim"}}
 # What every package may import: records, kinds of labels, the table of fused forms, random draws, files, processes ...
 BASICS = {"types", "settings", "kinds", "stream", "fused_forms", "seeds", "modes", "version", "disk"}
-BASICS |= {"processes", "child_processes"}
+BASICS |= {"connection", "processes", "child_processes"}
 
 # A package (or a file at the root) -> the packages and modules it may import in addition to the basics and itself.
 MAY: dict[str, set[str]] = {

@@ -17,6 +17,7 @@ source "$HOME/polytask/.venv/bin/activate"    # on a disk that all nodes see
 # One torchrun on each node; the first node is where they meet.
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export OMP_NUM_THREADS=$((SLURM_CPUS_PER_TASK / 4))    # 4 processes share the cores of a node
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=110    # seconds for the last checkpoint, within those of --signal; else 30
 srun torchrun \
   --nnodes "$SLURM_NNODES" --nproc-per-node 4 \
   --rdzv-backend c10d --rdzv-endpoint "$head:29500" --rdzv-id "$SLURM_JOB_ID" \

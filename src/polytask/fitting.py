@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from polytask.processes import refuse_several
 from polytask.recipe.reading import recipe_from
 from polytask.recipe.task_classes import TaskFields
 from polytask.runs.finish import Finished
@@ -64,6 +65,7 @@ def fit(
         trust_plugins: Remembers that the plug-ins, which are Python programs, may run.
         settings: Further fields of a recipe, such as name, seed, max_length, adapter, sampler, optimizer or train.
     """
+    refuse_several("fit")  # a Fitted reads the run's folder, which other processes need not see
     recipe = recipe_from({"tasks": tasks, "encoder": encoder, **settings}, where="fit")
     finished = start_training(recipe, run, resume, allow_change, keep_checkpoints, trust_plugins).complete()
     return Fitted(**{f.name: getattr(finished, f.name) for f in fields(Finished)})

@@ -9,9 +9,13 @@ import os
 import signal
 import uuid
 from collections.abc import Sequence
+from tempfile import TemporaryDirectory
 
 from polytask.child_processes import python_module
 from polytask.types import UserError
+
+SHUTDOWN_SECONDS = 3600
+"""How long the processes may take to stop after a signal."""
 
 
 def launch(count: int, arguments: Sequence[str]) -> None:
@@ -21,7 +25,7 @@ def launch(count: int, arguments: Sequence[str]) -> None:
     killed. After SIGINT or SIGTERM it exits as the processes do: with 130 or 143.
     """
     # Importing torch takes a second: not for `polytask train --help`.
-    from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: PLC0415
 
@@ -32,27 +36,36 @@ def launch(count: int, arguments: Sequence[str]) -> None:
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // count)))
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=count,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
+    # A long evaluation or checkpoint must end before the launcher kills the processes, 30 s after a signal by default.
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
+    program, *options = python_module("polytask")
+    with TemporaryDirectory(prefix="polytask-processes-") as logs:
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=count,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            max_restarts=0,
+            logs_specs=DefaultLogsSpecs(logs),
+        )
+        try:
+            elastic_launch(config, program)(*options, *arguments)
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()  # later ones are those that the launcher has stopped
+            raise failed(rank, count, failure.exitcode) from None
+        except SignalException as stopped:
+            raise SystemExit(128 + stopped.sigval) from None
+
+
+def failed(rank: int, count: int, code: int) -> UserError | SystemExit:
+    """The error of a run in which this process failed first: with an exit code, or -SIGNAL if it was killed."""
+    if code > 0:
+        return SystemExit(code)  # it has shown its error
+    names = {number.value: number.name for number in signal.Signals}
+    hint = "; SIGKILL is often the system's answer to too little memory" if -code == signal.SIGKILL else ""
+    return UserError(
+        f"process {rank} of {count} was killed ({names.get(-code, f'signal {-code}')}{hint}), and the others were "
+        "stopped; --resume continues the run from its last checkpoint"
     )
-    try:
-        program, *options = python_module("polytask")
-        elastic_launch(config, program)(*options, *arguments)
-    except ChildFailedError as error:
-        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        killed = {rank: -code for rank, code in codes.items() if code in (-signal.SIGKILL, -signal.SIGSEGV)}
-        for rank, number in killed.items():
-            raise UserError(
-                f"process {rank} of {count} was killed ({signal.Signals(number).name}; SIGKILL is often the system's "
-                "answer to too little memory), and the others were stopped; --resume continues the run from its last "
-                "checkpoint"
-            ) from None
-        raise SystemExit(next((code for code in codes.values() if code > 0), 1)) from None
-    except SignalException as stopped:
-        raise SystemExit(128 + stopped.sigval) from None

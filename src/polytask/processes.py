@@ -5,24 +5,22 @@ through torch.distributed: gloo between CPUs, NCCL between GPUs. A process on it
 Nothing is pickled: texts are UTF-8, tensors are safetensors. Knows tensors; knows no model and no method.
 """
 
-import atexit
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from itertools import count as count_from
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from polytask.connection import connect, disconnect, lost_processes, publish, published, started_processes
 from polytask.types import UserError
 
-TIMEOUT = timedelta(minutes=30)
-"""How long a process waits for another one that is alive. The end of a process is noticed at once."""
-LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket", "socket", "NCCL", "store")
-"""Words in errors of torch.distributed that mean that another process has ended."""
+_runs = count_from(1)
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,8 @@ class Processes:
     """The rank among the processes of this machine."""
     local_count: int = 1
     """The number of processes on this machine."""
+    run: int = 0
+    """The number of the run: one program may train several, one after another."""
 
     @property
     def several(self) -> bool:
@@ -49,17 +49,17 @@ class Processes:
     def add_up(self, tensor: Tensor) -> Tensor:
         """Replace a tensor by its sum over the processes, which is bit-identical in all of them."""
         if self.several:
-            with _lost_processes():
+            with lost_processes():
                 dist.all_reduce(tensor)
         return tensor
 
     def start_adding_up(self, tensor: Tensor) -> Callable[[], None]:
         """Start to replace a tensor by its sum over the processes; return a function that waits for the end."""
-        with _lost_processes():
+        with lost_processes():
             work = dist.all_reduce(tensor, async_op=True)
 
         def wait() -> None:
-            with _lost_processes():
+            with lost_processes():
                 work.wait()
 
         return wait
@@ -149,10 +149,44 @@ class Processes:
         first, *others = self.texts(text)
         different = [rank for rank, other in enumerate(others, start=1) if other != first]
         if different:
-            raise UserError(
-                f"process {different[0]} of {self.count} has other {what} than process 0: {others[different[0] - 1]} "
-                f"instead of {first}; all processes must be given the same files, settings and versions"
-            )
+            raise self._difference(different[0], what, f"{others[different[0] - 1]} instead of {first}")
+
+    def check_equal_fields(self, what: str, fields: Mapping[str, Any]) -> None:
+        """Raise a UserError that names the fields in which a process differs from the first one."""
+        first, *others = (json.loads(text) for text in self.texts(json.dumps(fields, default=str)))
+        for rank, other in enumerate(others, start=1):
+            names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
+            if names:
+                found = (f"{name} is {other.get(name)} instead of {first.get(name)}" for name in names)
+                raise self._difference(rank, what, ", ".join(found))
+
+    def _difference(self, rank: int, what: str, found: str) -> UserError:
+        """The error that every process raises and the first one shows."""
+        return (UserError if self.is_main else ErrorElsewhere)(
+            f"process {rank} of {self.count} has other {what} than process 0: {found}; all processes must be given the "
+            "same files, settings and versions"
+        )
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+    def leave(self) -> "Processes":
+        """End the exchange, in all processes at the same point; return this process on its own, with its rank."""
+        if not self.several:
+            return self
+        self.any(False)  # none leaves while another still computes: NCCL could block
+        disconnect()
+        return replace(self, count=1)
+
+    def tell_others(self, text: str, wait: bool = True) -> None:
+        """In the first process: the text that `told_by_main` returns in the others, also after they have left.
+
+        `wait`: until those that wait for it have read it.
+        """
+        if self.several:
+            publish(f"polytask/run {self.run}", text, wait)
+
+    def told_by_main(self) -> str:
+        """Wait, for as long as it takes, until the first process calls `tell_others`."""
+        return published(f"polytask/run {self.run}")
 
     # --- bytes --------------------------------------------------------------------------------------------------------
     def _gather_bytes(self, content: bytes) -> list[bytes]:
@@ -162,7 +196,7 @@ class Processes:
         own = torch.zeros(max(*lengths, 1), dtype=torch.uint8)
         own[: len(content)] = _as_tensor(content)
         everyone = [torch.empty_like(own) for _ in range(self.count)]
-        with _lost_processes():
+        with lost_processes():
             dist.all_gather(everyone, own)
         return [part[:length].numpy().tobytes() for part, length in zip(everyone, lengths, strict=True)]
 
@@ -170,7 +204,7 @@ class Processes:
         assert (content is not None) == self.is_main
         size = int(self.add_up(torch.tensor(len(content or b""))).item())
         tensor = torch.empty(size, dtype=torch.uint8) if content is None else _as_tensor(content)
-        with _lost_processes():
+        with lost_processes():
             dist.broadcast(tensor, 0)
         return tensor.numpy().tobytes()
 
@@ -194,36 +228,14 @@ def _as_tensor(content: bytes) -> Tensor:
     return torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)[: len(content)]
 
 
-def started_processes(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the number of processes that torchrun, or whoever started this one, has started for one job."""
-    count = environment.get("WORLD_SIZE", "1")
-    return int(count) if count.isdecimal() and "RANK" in environment else 1
-
-
 def join_processes(environment: Mapping[str, str] = os.environ) -> Processes:
     """Return the processes of this job, connected; ALONE if this process was not started with others."""
     count = started_processes(environment)
     if count == 1:
         return ALONE
-    if not dist.is_initialized():
-        _connect()
+    connect()
     local_rank, local_count = (int(environment.get(name, "0")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-    return Processes(int(environment["RANK"]), count, local_rank, max(1, local_count))
-
-
-def _connect() -> None:
-    """Connect the processes until this one ends.
-
-    If threads of gloo still run when Python ends, they can abort the process, and a run that has ended well would have
-    failed. They end with the process group, if nothing refers to it any more: functions of `torch.distributed.nn`
-    would, in their defaults, if other parts of PyTorch imported it later.
-    """
-    import torch.distributed.nn.functional  # noqa: PLC0415
-
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    with _lost_processes():
-        dist.init_process_group(backend, timeout=TIMEOUT)
-    atexit.register(dist.destroy_process_group)
+    return Processes(int(environment["RANK"]), count, local_rank, max(1, local_count), next(_runs))
 
 
 def refuse_several(command: str) -> None:
@@ -235,20 +247,3 @@ def refuse_several(command: str) -> None:
 
 class ErrorElsewhere(UserError):
     """An error that another process has raised, and shows."""
-
-
-class ProcessLost(UserError):
-    """Another process of the job has ended."""
-
-
-@contextmanager
-def _lost_processes() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        if not any(word in str(error) for word in LOST):
-            raise
-        raise ProcessLost(
-            "another process of this run has ended (its own error, if it had one, is shown above or in its log); the "
-            "run can be continued from its last checkpoint with --resume"
-        ) from error

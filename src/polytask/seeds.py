@@ -5,8 +5,8 @@ repeated, resumed or checked without saving the state of a generator. Knows noth
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -127,17 +127,20 @@ class RandomState:
 
 
 class CommonRandom:
-    """Random numbers that are the same in all processes of a run: those that one process on its own would draw."""
+    """Random numbers that are the same in all processes of a run: those that one process on its own would draw.
+
+    On a GPU they are those of the CPU too, from which some policies draw.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._state = RandomState(device)
+        self._states = self._current()
 
     def seed(self, seed: int) -> None:
         """Start again from this seed. Other random draws of this process are not affected."""
-        with RandomState(self.device).replay():
+        with _replayed(self._current()):
             seed_torch(seed, self.device)
-            self._state = RandomState(self.device)
+            self._states = self._current()
 
     def normal(self, rows: int, like: torch.Tensor) -> torch.Tensor:
         """Draw standard normal numbers for this number of rows like those of `like`."""
@@ -147,9 +150,31 @@ class CommonRandom:
     @contextmanager
     def drawn(self) -> Iterator[None]:
         """Inside the context, torch's random numbers are the next of these."""
-        with self._state.replay():
+        with _replayed(self._states):
             yield
-            self._state = RandomState(self.device)
+            self._states = self._current()
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return what another process needs to draw the same numbers from here."""
+        return {str(number): state.state for number, state in enumerate(self._states)}
+
+    def load_state_dict(self, states: Mapping[str, torch.Tensor]) -> None:
+        """Go on from what `state_dict` returned in another process."""
+        for number, state in enumerate(self._states):
+            state.state = states[str(number)]
+
+    def _current(self) -> list[RandomState]:
+        both = self.device, torch.device("cpu")
+        return [RandomState(device) for device in (both if self.device.type == "cuda" else both[:1])]
+
+
+@contextmanager
+def _replayed(states: Iterable[RandomState]) -> Iterator[None]:
+    """Inside the context, draw the numbers that followed each of the snapshots."""
+    with ExitStack() as stack:
+        for state in states:
+            stack.enter_context(state.replay())
+        yield
 
 
 class GraphStates(Protocol):

@@ -290,8 +290,11 @@ class StepShare:
     tokens: int
     """The number of tokens of the whole step."""
     random: CommonRandom
+    """Draws the numbers that do not depend on the number of processes; each process must draw all of them."""
     taught: frozenset[str] = frozenset()
     """The tasks of the whole step that have a teacher."""
+    everyone: bool = True
+    """Whether every process has a part of the step. The first one always has."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,12 @@ def test_which_device_is_started(device: str, index: int | None, monkeypatch: py
     assert started == ([] if index is None else [index])
 
 
+def test_each_of_several_processes_starts_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    test_which_device_is_started("auto", 2, monkeypatch)
+    test_which_device_is_started("cuda:1", 1, monkeypatch)
+
+
 class Driver:
     """Records the calls of the driver's functions."""
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from polytask.cli.stopping import SIGNALS, Stop, handled_by, leave, until_stopped
+from polytask.processes import ALONE
 from polytask.training.checkpoint_writer import CheckpointWriter
 
 
@@ -58,10 +59,17 @@ def test_only_a_second_interrupt_exits_at_once(first: int, second: int, exits: b
     assert stop.signal == first
 
 
+def test_several_processes_show_one_message_without_what_their_launcher_does_not_do(capfd: Any) -> None:
+    for shown in (True, False):
+        Stop(shown, several=True)(signal.SIGINT, None)
+    assert capfd.readouterr().err.strip() == "stopping after this step, with a checkpoint"
+
+
 class FakeRun:
     """A run of three steps in one process that gets SIGTERM in its second."""
 
     is_main = True
+    processes = ALONE
 
     def __init__(self, saves_itself: bool) -> None:
         self.session = SimpleNamespace(step=0, writer=CheckpointWriter())

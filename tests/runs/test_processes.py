@@ -8,9 +8,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+import polytask
+from polytask.kinds.table import KINDS
+from polytask.processes import Processes
+from polytask.runs.session import make_division
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 NO_DROPOUT = ("tasks.opinion.head={name: linear, dropout: 0.0}", "tasks.question.head={name: cosine}")
@@ -45,6 +51,18 @@ def run(arguments: Sequence[str], expected: int = 0, launcher: Sequence[str] = (
     output, _ = process.communicate()
     assert process.returncode == expected, output
     return output
+
+
+def run_program(program: str, folder: Path) -> str:
+    """Runs a Python program in two processes; its arguments are a recipe, a folder and settings."""
+    (folder / "program.py").write_text(program)
+    settings = [argument.removeprefix("--set=") for argument in command(folder, steps=3) if "--set=" in argument]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    arguments = [sys.executable, *launcher, str(folder / "program.py"), str(RECIPE), str(folder), *settings]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def journal(folder: Path) -> list[dict[str, Any]]:
@@ -149,16 +167,109 @@ def test_without_dropout_another_number_of_processes_may_resume(tmp_path: Path) 
             assert one["losses"] == pytest.approx(other["losses"], rel=1e-4)
 
 
-def test_an_error_is_shown_once(tmp_path: Path) -> None:
+def test_an_error_is_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").touch()
     assert run(command(tmp_path / "run", "--processes", "2"), expected=1).count("error: ") == 1
     lwf = ["--set=sampler=in_order", "--set=regularizers=[lwf]"]
     output = run(command(tmp_path / "lwf", "--processes", "2", *lwf), expected=1)
     assert output.count("regularizers: lwf cannot be divided among 2 processes") == 1
+    assert not list((tmp_path / "temporary").glob("*/*_*/attempt_*"))  # the launcher's folders
+    assert not list((tmp_path / "temporary").glob("polytask-*"))
+
+
+DIFFERENT = """
+import os, sys
+import torch
+import polytask
+from polytask.runs import start
+
+recipe, folder, *settings = sys.argv[1:]
+other = os.environ["RANK"] == "1"
+
+def refused(name, settings):
+    try:
+        polytask.train(recipe, f"{folder}/{name}", settings)
+    except polytask.UserError as error:
+        sys.stdout.write(f"{type(error).__name__} {error}\\n")  # in one piece: both processes write
+
+refused("recipe", [*settings, "seed=5"] if other else settings)
+refused("option", [*settings, "optimizer={name: fused_adamw, lr: 1e-4, betas: 3}"])
+machine = start.on_this_machine
+if other:
+    start.on_this_machine = lambda *a, **k: (machine(*a, **k)[0], torch.device("meta"))
+refused("device", settings)
+"""
+
+
+def test_processes_that_differ_are_refused_with_the_difference(tmp_path: Path) -> None:
+    output = run_program(DIFFERENT, tmp_path)
+    recipe = "UserError process 1 of 2 has other settings in its recipe than process 0: seed is 5 instead of 0;"
+    assert output.count(recipe) == 1
+    assert "UserError process 1 of 2 has other devices (train.device) than process 0: meta instead of cpu;" in output
+    assert len(re.findall("^UserError", output, re.MULTILINE)) == 3  # each error is shown by one process
+    assert len(re.findall("^ErrorElsewhere", output, re.MULTILINE)) == 3
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import polytask
+
+def say(text):
+    sys.stdout.write(f"{text}\\n")  # in one piece: both processes write
+
+recipe, folder, *settings = sys.argv[1:]
+for name in ("first", "second"):  # one program may train several runs
+    finished = polytask.train(recipe, f"{folder}/{name}", settings)
+    polytask.evaluate_run(finished.folder)
+say(f"mean {finished.evaluations['dev'].mean} after {finished.summary.steps} steps")
+running = polytask.start_training(polytask.read_recipe(recipe, settings), f"{folder}/third")
+for report in running.steps():
+    pass
+if running.is_main:
+    (Path(folder) / "third" / "summary.json").mkdir()
+try:
+    running.finish()
+except Exception as error:
+    say(f"refused: {type(error).__name__}")
+try:
+    polytask.fit({}, run=f"{folder}/fourth")
+except polytask.UserError as error:
+    say(error)
+"""
+
+
+def test_a_program_under_torchrun_trains_runs_in_all_processes(tmp_path: Path) -> None:
+    output = run_program(PROGRAM, tmp_path)
+    mean = re.findall(r"mean (.*) after 3 steps", output)
+    assert len(mean) == 2
+    assert mean[0] == mean[1]
+    assert output.count("refused: ErrorElsewhere") == 1  # and the first process has its own error
+    assert output.count("fit: runs in one process, and 2 were started") == 2
 
 
 def test_other_commands_refuse_several_processes(tmp_path: Path) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = ["pretrain", str(RECIPE), f"--set=encoder={{{ENCODER}}}", f"--run-folder={tmp_path / 'run'}"]
     assert "runs in one process, and 2 were started" in run(arguments, expected=1, launcher=launcher)
+
+
+def test_tags_with_unlabelled_rows_are_not_divided() -> None:
+    """Their loss is a mean over words times a share of texts, which is no sum over parts."""
+    model: Any = SimpleNamespace(head=lambda task: SimpleNamespace(kind=KINDS["tokens"]))
+    objective: Any = SimpleNamespace(regularizers={}, losses={}, taught=frozenset({"tags"}))
+    with pytest.raises(polytask.UserError, match=r"tasks\.tags\.unlabelled: with a label for each word"):
+        make_division(model, objective, Processes(0, 2))
+
+
+def test_studies_and_tunings_refuse_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(polytask.UserError, match="tune: runs in one process, and 2 were started"):
+        polytask.tune(RECIPE, "1m")
+    study: Any = None
+    with pytest.raises(polytask.UserError, match="compare: runs in one process, and 2 were started"):
+        polytask.StudyRunning(study)

@@ -29,7 +29,29 @@ SETTINGS = [
     "train.evaluate_every=25",
 ]
 TEXTS = "{kind: text, text: text, train: 'sample:opinions-train', dev: 'sample:opinions-dev', head: mlm}"
+SMART = "regularizers=[{name: smart, epsilon: 1e-2, sigma: 1e-2, eta: 1e-2}]"
 SIMCSE = TEXTS.replace("mlm", "simcse")
+TAGS = (
+    "{kind: tokens, text: text, label: spans, head: {name: tags, dropout: 0.0}, "
+    "train: 'sample:entities-train', dev: 'sample:entities-dev'}"
+)
+TOPICS = (
+    "{kind: multilabel, text: text, label: topics, head: {name: linear, dropout: 0.0}, "
+    "train: 'sample:tickets-train', dev: 'sample:tickets-dev'}"
+)
+REPLIES = (
+    "{kind: choice, text: message, options: [reply_0, reply_1, reply_2, reply_3], label: best, "
+    "head: {name: choice, dropout: 0.0}, train: 'sample:replies-train', dev: 'sample:replies-dev'}"
+)
+INBOX = (
+    "text: message, train: 'sample:inbox-train', dev: 'sample:inbox-dev', share_rows: inbox, "
+    "head: {name: linear, dropout: 0.0}"
+)
+SHARED = [
+    f"tasks.team={{kind: classes, label: team, {INBOX}}}",
+    f"tasks.urgent={{kind: yes_no, label: urgent, {INBOX}}}",
+    f"tasks.mood={{kind: score, range: [1, 5], label: mood, {INBOX}}}",
+]
 MIXED = "sampler=mixed"
 STABLE = "optimizer={name: fused_adamw, lr: 1e-4, eps: 1e-4}"
 """A pull to the start makes Adam unstable where there is no other gradient: lr * pull / eps must be below 2."""
@@ -42,7 +64,10 @@ CASES = {
     "houlsby": [MIXED, "adapter=houlsby"],
     "conditional_norm": [MIXED, "adapter=conditional_norm"],
     "fewer examples than processes": ["train.batch_size=2"],
-    "smart": [MIXED, "regularizers=[{name: smart, epsilon: 1e-2, sigma: 1e-2, eta: 1e-2}]"],
+    "smart": [MIXED, SMART],
+    "smart, empty parts": [MIXED, SMART, "train.batch_size=3", "train.accumulate=2"],
+    "lnsr, empty parts": [MIXED, "regularizers=[lnsr]", "train.batch_size=3", "train.accumulate=2"],
+    "pcgrad, empty parts": [MIXED, "policy=pcgrad", SMART, "train.batch_size=3"],
     "mtdnn": [MIXED, "regularizers=[{name: smart, mode: mtdnn}]"],
     "bregman": [MIXED, "regularizers=[bregman]", "train.ema=0.9"],
     "lnsr": [MIXED, "regularizers=[lnsr]"],
@@ -52,7 +77,7 @@ CASES = {
     "uncertainty": [MIXED, "policy=uncertainty"],
     "dwa": [MIXED, "policy=dwa", "train.epochs=5", f"train.steps_per_epoch={STEPS // 5}"],
     "gem": ["policy=gem"],
-    "gem, mixed": [MIXED, "policy=gem", "regularizers=[{name: smart, epsilon: 1e-2, sigma: 1e-2, eta: 1e-2}]"],
+    "gem, mixed": [MIXED, "policy=gem", SMART],
     "a_gem": ["policy=a_gem"],
     "replay": ["policy=replay"],
     "pcgrad": [MIXED, "policy=pcgrad", PAL],
@@ -66,6 +91,12 @@ CASES = {
     "masked words": [MIXED, f"tasks.texts={TEXTS}"],
     "masked words, surgery": [MIXED, f"tasks.texts={TEXTS}", "policy=pcgrad"],
     "simcse": [MIXED, f"tasks.texts={SIMCSE}"],
+    "tags": [MIXED, f"tasks.tags={TAGS}"],
+    "tags, smart": [MIXED, f"tasks.tags={TAGS}", SMART],
+    "topics": [MIXED, f"tasks.topics={TOPICS}"],
+    "choice": [MIXED, f"tasks.reply={REPLIES}"],
+    "shared rows": [MIXED, *SHARED],
+    "shared rows, surgery": [MIXED, *SHARED, "policy=pcgrad"],
     "class weights": [MIXED, "tasks.opinion.loss={name: cross_entropy, class_weights: balanced}"],
 }
 

@@ -19,6 +19,10 @@ from .divided_steps import CASES
 
 WORKER = Path(__file__).parent / "divided_steps.py"
 OFTEN = ("plain", "pal", "smart", "bregman", "gem, mixed", "pcgrad", "lamb", "accumulated", "frozen", "masked words")
+OFTEN += ("shared rows",)
+
+EMPTY_PARTS = ("smart, empty parts", "pcgrad, empty parts")
+"""In many of their steps, the last of three processes has no examples."""
 
 
 def start(count: int, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
@@ -64,6 +68,12 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_processes_train_the_same_weights(one_process: Path, tmp_path: Path) -> None:
     train(2, tmp_path, *OFTEN)
     check_equal(one_process, tmp_path, OFTEN)
+
+
+def test_a_process_without_a_part_draws_what_the_others_draw(tmp_path: Path) -> None:
+    train(1, tmp_path / "one", *EMPTY_PARTS)
+    train(3, tmp_path / "several", *EMPTY_PARTS)
+    check_equal(tmp_path / "one", tmp_path / "several", EMPTY_PARTS)
 
 
 @pytest.mark.slow

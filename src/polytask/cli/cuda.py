@@ -9,12 +9,14 @@ import threading
 def start_cuda(device: str) -> None:
     """Starts the driver and the context of a device (`auto`, `cuda` or `cuda:NUMBER`) in a thread.
 
-    Does nothing for other devices and without a driver. Errors are ignored here: PyTorch finds and reports them.
+    Without a number it is the device of this process: each that torchrun has started has its own. Does nothing for
+    other devices and without a driver. Errors are ignored here: PyTorch finds and reports them.
     """
     match = re.fullmatch(r"(?:auto|cuda(?::(\d+))?)", device)
     if match is not None:
         os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # as PyTorch does before it starts CUDA
-        threading.Thread(target=_start, args=(int(match[1] or 0),), name="start-cuda", daemon=True).start()
+        index = int(match[1] or os.environ.get("LOCAL_RANK", "0"))
+        threading.Thread(target=_start, args=(index,), name="start-cuda", daemon=True).start()
 
 
 def _start(index: int) -> None:

@@ -46,6 +46,8 @@ def run(
         )
     follow(running)
     finished = running.finish()
+    if not running.is_main:
+        return
     result = finished.summary.interference
     console = plain_console()
     if result is None:

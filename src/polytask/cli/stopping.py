@@ -36,23 +36,28 @@ def leave(number: int, frame: FrameType | None = None) -> None:
 
 
 class Stop:
-    """Records the first signal. A second Ctrl-C exits at once; a second SIGTERM does not: job queues often send two."""
+    """Records the first signal. A second Ctrl-C exits at once; a second SIGTERM does not: job queues often send two.
 
-    def __init__(self) -> None:
+    Several processes get signals from their launcher, which forwards only the first one.
+    """
+
+    def __init__(self, shown: bool = True, several: bool = False) -> None:
         self.signal: int | None = None
+        hint = "" if several else "; press Ctrl-C again to exit at once"
+        self.message = f"\nstopping after this step, with a checkpoint{hint}\n".encode() if shown else b""
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.signal is None:
             self.signal = number
             # Not with print, which the signal may have interrupted.
-            os.write(2, b"\nstopping after this step, with a checkpoint; press Ctrl-C again to exit at once\n")
+            os.write(2, self.message)
         elif number == signal.SIGINT:
             leave(number)
 
 
 def until_stopped(running: "polytask.Running") -> Iterator["polytask.StepReport"]:
     """Yields the reports of all steps. After a signal it finishes the step, saves a checkpoint and exits."""
-    stop = Stop()
+    stop = Stop(running.is_main, running.processes.several)
     with handled_by(stop):
         for report in running.steps():
             yield report
@@ -65,4 +70,5 @@ def until_stopped(running: "polytask.Running") -> Iterator["polytask.StepReport"
                         "command with --resume to continue",
                         err=True,
                     )
+                running.any_process(False)  # none ends before the first one has written: the launcher would stop it
                 leave(stop.signal or signal.SIGTERM)

@@ -64,5 +64,6 @@ def run(
         running = start(content, folder, resume, allow_change, keep_checkpoints, trust_plugins)
     running.phases.seconds = {"imports": imports, **running.phases.seconds}
     follow(running)
+    finished = running.finish()
     if running.is_main:
-        print_finished(running.finish())
+        print_finished(finished)

@@ -44,12 +44,21 @@ def split_outputs(
     for examples in shared:
         for tasks in model.passes(examples.tasks):
             if len(tasks) > 1 and splits.keys() >= set(tasks):
-                answers = _answers(model, tasks, packed.batches(model, tasks[0], examples, packer), bf16, processes)
+                budget = _token_budget(model, tasks[0], processes)
+                batches = packed.batches(model, tasks[0], examples, packer, budget)
+                answers = _answers(model, tasks, batches, bf16, processes)
                 outputs |= {task: answers[task][torch.from_numpy(examples.places(task))] for task in tasks}
     for task, own in splits.items():
         if task not in outputs:
-            outputs |= _answers(model, [task], packed.batches(model, task, own, packer), bf16, processes)
+            batches = packed.batches(model, task, own, packer, _token_budget(model, task, processes))
+            outputs |= _answers(model, [task], batches, bf16, processes)
     return {task: outputs[task] for task in splits}
+
+
+def _token_budget(model: MultiTaskModel, task: str, processes: Processes) -> int:
+    """The tokens of a batch: those of the first process, because they depend on the memory of its GPU."""
+    own = model.token_budget(task)
+    return int(processes.text_from_main(str(own) if processes.is_main else None)) if processes.several else own
 
 
 def _answers(
@@ -58,18 +67,25 @@ def _answers(
     """Returns `model.answer_batches`; of several processes, each computes some of the batches."""
     if not processes.several:
         return model.answer_batches(tasks, batches, bf16)
-    listed = list(batches)
-    if len(listed) < processes.count or any(batch.rows is not None for batch in listed):
-        return model.answer_batches(tasks, listed, bf16)  # the windows of a text may be in different batches
-    own = model.answer_batches(tasks, listed[processes.rank :: processes.count], bf16)
-    order: list[int] = []
-    parts: dict[str, list[Tensor]] = {task: [] for task in tasks}
-    for rank, answers in enumerate(processes.gather(own)):
-        order += sorted(index for batch in listed[rank :: processes.count] for index in batch.indices.tolist())
-        for task in tasks:
-            parts[task].append(answers[task])
-    inverse = torch.from_numpy(np.argsort(order))
-    return {task: concatenated(outputs)[inverse] for task, outputs in parts.items()}
+    if model.input_format(tasks[0]).stride is not None:  # the windows of a text may be in different batches
+        all_outputs = model.answer_batches(tasks, batches, bf16)
+        return processes.from_main(all_outputs if processes.is_main else None)
+    indices: list[list[int]] = [[] for _ in range(processes.count)]
+    """By rank: the examples of the batches that the process computes."""
+
+    def own_batches() -> Iterator[PackedBatch]:
+        for number, batch in enumerate(batches):
+            rank = number % processes.count
+            indices[rank] += batch.indices.tolist()
+            if rank == processes.rank:
+                yield batch
+
+    gathered = processes.gather(model.answer_batches(tasks, own_batches(), bf16))
+    if not any(indices):
+        return gathered[0]
+    computed = [(sorted(own), answers) for own, answers in zip(indices, gathered, strict=True) if own]
+    inverse = torch.from_numpy(np.argsort([index for own, _ in computed for index in own]))
+    return {task: concatenated([answers[task] for _, answers in computed])[inverse] for task in tasks}
 
 
 def evaluate(

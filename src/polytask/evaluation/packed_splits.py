@@ -23,6 +23,7 @@ class _Packed:
     form: InputFormat
     packer: Packer
     device: torch.device
+    token_budget: int
     batches: tuple[PackedBatch, ...]
 
     @property
@@ -30,10 +31,16 @@ class _Packed:
         return sum(len(batch.stream.token_ids_T) for batch in self.batches)
 
     def is_for(
-        self, model: MultiTaskModel, task: str, examples: TokenizedExamples | SharedExamples, packer: Packer
+        self,
+        model: MultiTaskModel,
+        task: str,
+        examples: TokenizedExamples | SharedExamples,
+        packer: Packer,
+        token_budget: int,
     ) -> bool:
         """Whether these are the batches of the same examples. Examples never change, so the same object suffices."""
         same = self.examples is examples and self.form == model.input_format(task)
+        same = same and self.token_budget == token_budget
         return same and self.packer == packer and self.device == model.device
 
 
@@ -46,19 +53,25 @@ class PackedSplits:
     _kept: dict[str, _Packed] = field(default_factory=dict)
 
     def batches(
-        self, model: MultiTaskModel, task: str, examples: TokenizedExamples | SharedExamples, packer: Packer
+        self,
+        model: MultiTaskModel,
+        task: str,
+        examples: TokenizedExamples | SharedExamples,
+        packer: Packer,
+        token_budget: int | None = None,
     ) -> Iterable[PackedBatch]:
-        """The batches of all examples in the format of the task's head."""
+        """The batches of all examples in the format of the task's head; by default with the task's `token_budget`."""
+        budget = token_budget or model.token_budget(task)
         kept = self._kept.get(task)
-        if kept is not None and kept.is_for(model, task, examples, packer):
+        if kept is not None and kept.is_for(model, task, examples, packer, budget):
             return kept.batches
         self._kept.pop(task, None)
         texts = texts_of(examples, np.arange(len(examples)))
         tokens = int(packer.lengths(texts.lengths_NW, model.input_format(task)).sum())
-        batches = model.batches(task, texts, packer)
+        batches = model.batches(task, texts, packer, token_budget=budget)
         if tokens + sum(packed.tokens for packed in self._kept.values()) > self.max_tokens:
             return batches
-        return self._keep(batches, model, task, examples, packer)
+        return self._keep(batches, model, task, examples, packer, budget)
 
     def _keep(
         self,
@@ -67,10 +80,12 @@ class PackedSplits:
         task: str,
         examples: TokenizedExamples | SharedExamples,
         packer: Packer,
+        token_budget: int,
     ) -> Iterator[PackedBatch]:
         """Yields each batch as soon as it is packed, so that a GPU starts at once; keeps them after the last one."""
         yielded = []
         for batch in batches:
             yielded.append(batch)
             yield batch
-        self._kept[task] = _Packed(examples, model.input_format(task), packer, model.device, tuple(yielded))
+        form = model.input_format(task)
+        self._kept[task] = _Packed(examples, form, packer, model.device, token_budget, tuple(yielded))

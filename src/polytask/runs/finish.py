@@ -121,13 +121,18 @@ def _kept_scores(session: Session, step: int) -> SplitScores | None:
 
 def finish_again(folder: RunFolder, summary: Summary) -> Finished:
     """Writes the report of a finished run again."""
+    write_report(folder.path)
+    return finished_from(folder, summary)
+
+
+def finished_from(folder: RunFolder, summary: Summary) -> Finished:
+    """A run that another process has finished, now or earlier, with the scores in its summary."""
     step = summary.best.step or 0
     not_trained = [name for name, task in summary.tasks.items() if not task.trained]
     evaluations = {
         split: report_from({"step": step, "split": split, "tasks": tasks, "not_trained": not_trained})
         for split, tasks in summary.evaluations.items()
     }
-    write_report(folder.path)
     return Finished(folder.path, evaluations, summary)
 
 

@@ -1,5 +1,6 @@
 """One recipe, one run folder, from start to finish: prepare -> make_session -> fit -> finish."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,21 +11,21 @@ import torch
 from polytask.build import encoder_origin
 from polytask.disk.lock import FolderLock
 from polytask.machine import set_threads
-from polytask.processes import join_processes
+from polytask.processes import ALONE, ErrorElsewhere, Processes, join_processes
 from polytask.recipe.reading import read_recipe, recipe_from
 from polytask.recipe.records import Recipe
 from polytask.runs.bundle import load_bundle
-from polytask.runs.finish import Finished, Gate, finish, finish_again
+from polytask.runs.finish import Finished, Gate, finish, finish_again, finished_from
 from polytask.runs.folder import RunFolder
 from polytask.runs.phases import Phases
 from polytask.runs.prepare import Prepared, check_teachers, methods_origin, prepare, use_code
 from polytask.runs.score import DevScorer, score_split
 from polytask.runs.session import make_session
 from polytask.runs.start import Start, open_run
-from polytask.runs.summary import Summary
+from polytask.runs.summary import Summary, summary_from
 from polytask.runs.teachers import load_teachers, teacher_origin
 from polytask.training.loop import Session
-from polytask.types import EvalReport, StepReport, UserError, errors_in
+from polytask.types import EvalReport, StepReport, errors_in
 
 
 def train(
@@ -87,7 +88,8 @@ def start_run(
             prepared = prepare(start.recipe, phases)
         origin = {**encoder_origin(recipe.encoder), **teacher_origin(recipe), **methods_origin(prepared)}
         start.check_data(prepared, origin)
-        teachers = {} if start.finished else load_teachers(prepared)
+        with processes.one_error_for_all():
+            teachers = {} if start.finished else load_teachers(prepared)
         session = make_session(prepared, folder, start.device, teachers, start.checkpoint, processes)
         start.check_processes(session)
         with processes.one_error_for_all():
@@ -114,6 +116,8 @@ class Running:
     """Of a run that had finished before, and has nothing left to train."""
     phases: Phases = field(default_factory=Phases)
     """Where the time goes, in this process."""
+    processes: Processes = ALONE
+    """The processes that torchrun has started for the run."""
 
     @property
     def is_main(self) -> bool:
@@ -147,9 +151,14 @@ class Running:
             if isinstance(self.session.evaluate, DevScorer):
                 parts["evaluations"] = self.session.evaluate.seconds
             self.phases.end("checkpoints and records", parts)
+            self.session.processes = self.session.processes.leave()
 
     def save(self) -> Path:
-        """Writes a checkpoint of the current step, from which `resume` continues."""
+        """Writes a checkpoint of the current step, from which `resume` continues.
+
+        Of several processes every one must call it, after the same step: they compare their weights, and the first one
+        writes.
+        """
         return self.session.save()
 
     def evaluate(self, split: str) -> EvalReport:
@@ -159,17 +168,28 @@ class Running:
     def finish(self) -> Finished:
         """Loads the best weights, scores and predicts every split, and writes the model, the summary and the report.
 
-        Of several processes only the first one does this (`is_main`); the others have ended with their last step.
+        Of several processes the first one does this; the others wait for it, and return its scores and summary.
         """
         if not self.is_main:
-            raise UserError("only the first process finishes a run: call finish() where is_main is True")
+            return self._finished_by_main()
         folder = RunFolder(self.folder)
-        if self.summary is not None:
-            finished = finish_again(folder, self.summary)
-        else:
-            finished = finish(folder, self.prepared, self.session, self.gate, self.keep_checkpoints, self.phases)
+        try:
+            if self.summary is not None:
+                finished = finish_again(folder, self.summary)
+            else:
+                finished = finish(folder, self.prepared, self.session, self.gate, self.keep_checkpoints, self.phases)
+        except BaseException as error:
+            self.processes.tell_others(f"!{error or type(error).__name__}", wait=False)
+            raise
         self.lock.release()
+        self.processes.tell_others(json.dumps(finished.summary.to_json(), ensure_ascii=False))
         return finished
+
+    def _finished_by_main(self) -> Finished:
+        told = self.processes.told_by_main()
+        if told.startswith("!"):
+            raise ErrorElsewhere(f"process 0 of {self.processes.count}: {told[1:]}")
+        return finished_from(RunFolder(self.folder), summary_from(json.loads(told), "the summary of process 0"))
 
     def complete(self) -> Finished:
         """Trains to the last step and finishes the run."""
@@ -195,6 +215,7 @@ def running_from(
         keep_checkpoints=keep_checkpoints,
         gate=gate,
         summary=start.finished,
+        processes=start.processes,
     )
 
 

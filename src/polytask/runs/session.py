@@ -56,27 +56,28 @@ def make_session(
     wait_for_warm_up()
     skip_compiler_import()
     recipe, model, settings = prepared.recipe, prepared.model.to(device), prepared.recipe.train
-    sampler = make_sampler(prepared)
-    losses = make_losses(prepared)
-    weights = task_weights(prepared, losses)
-    policy = make_policy(recipe, weights, prepared.steps_per_epoch).to(device)
-    if policy.needs_task_gradients and model.adapter.shared_state():
-        raise UserError(
-            f"recipe: policy: {recipe.policy.name} combines the tasks' gradients on the encoder, but with the adapter "
-            f"{recipe.adapter.name} they share more than that; use policy: sum, or another adapter"
-        )
-    feed = make_feed(prepared, policy)
-    regularizers = make_regularizers(prepared, weights, sampler, feed)
-    check_unlabelled(prepared, losses, regularizers)
-    objective = make_objective(prepared, policy, regularizers, losses, teachers or {})
-    if processes.several:
-        with processes.one_error_for_all():
+    with processes.one_error_for_all():
+        sampler = make_sampler(prepared)
+        losses = make_losses(prepared)
+        weights = task_weights(prepared, losses)
+        policy = make_policy(recipe, weights, prepared.steps_per_epoch).to(device)
+        if policy.needs_task_gradients and model.adapter.shared_state():
+            raise UserError(
+                f"recipe: policy: {recipe.policy.name} combines the tasks' gradients on the encoder, but with the "
+                f"adapter {recipe.adapter.name} they share more than that; use policy: sum, or another adapter"
+            )
+        feed = make_feed(prepared, policy)
+        regularizers = make_regularizers(prepared, weights, sampler, feed)
+        check_unlabelled(prepared, losses, regularizers)
+        objective = make_objective(prepared, policy, regularizers, losses, teachers or {})
+        if processes.several:
             feed.division = make_division(model, objective, processes)
-    rates = [option("optimizer", recipe.optimizer, name, "recipe: optimizer") for name in ("lr", "weight_decay")]
-    groups = parameter_groups(model, settings, rates[0], rates[1], policy)
+        rates = [option("optimizer", recipe.optimizer, name, "recipe: optimizer") for name in ("lr", "weight_decay")]
+        groups = parameter_groups(model, settings, rates[0], rates[1], policy)
+        optimizer = make("optimizer", recipe.optimizer, "recipe: optimizer", groups)
     session = Session(
         model=model,
-        optimizer=make("optimizer", recipe.optimizer, "recipe: optimizer", groups),
+        optimizer=optimizer,
         objective=objective,
         sampler=sampler,
         feed=feed,
@@ -118,6 +119,13 @@ def make_division(model: MultiTaskModel, objective: Objective, processes: Proces
         raise UserError(
             f"recipe: tasks.{weighted[0]}.loss: with unlabelled rows it cannot be divided among {processes.count} "
             "processes; leave one of them out"
+        )
+    words = sorted(task for task in objective.taught if model.head(task).kind.per_word)
+    if words:
+        raise UserError(
+            f"recipe: tasks.{words[0]}.unlabelled: with a label for each word they cannot be divided among "
+            f"{processes.count} processes: the loss of the labels is weighted by texts, and its mean is over words; "
+            "leave them out, or train in one process"
         )
     whole = {task for regularizer in objective.regularizers.values() for task in regularizer.compared_tasks}
     whole |= {task for task in model.tasks if not objective.divides(model.head(task))}

@@ -98,7 +98,7 @@ class Start:
         if self.processes.several:
             data = [own["sha256"] for splits in fingerprints(prepared.tasks).values() for own in splits.values()]
             versions = {name: version for name, version in environment(self.device).items() if name in COMPARED}
-            self.processes.check_equal("versions", json.dumps(versions))
+            self.processes.check_equal_fields("versions", versions)
             self.processes.check_equal("data or starting weights", json.dumps([data, origin], default=str))
 
     def check_processes(self, session: Session) -> None:
@@ -209,7 +209,8 @@ def _follow_main(start: Start) -> None:
             settings = replace(start.recipe.train, precision=precision)
             start.recipe, start.device = on_this_machine(replace(start.recipe, train=settings), threads, processes)
             start.checkpoint = None if checkpoint is None else start.folder.checkpoints / checkpoint
-    processes.check_equal("recipe", json.dumps(flat_fields(start.recipe), default=str))
+    processes.check_equal("devices (train.device)", start.device.type)
+    processes.check_equal_fields("settings in its recipe", flat_fields(start.recipe))
 
 
 def check_free(folder: RunFolder) -> None:

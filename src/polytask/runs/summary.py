@@ -142,11 +142,15 @@ def write_summary(summary: Summary, path: Path) -> None:
 
 def read_summary(path: Path) -> Summary:
     """The summary in a file of this version or an earlier one; a UserError that names the file if it is damaged."""
-    content = read_json(path)
+    return summary_from(read_json(path), str(path))
+
+
+def summary_from(content: dict[str, Any], where: str) -> Summary:
+    """The summary of this JSON object; `where` names it in errors."""
     parameters = content.get("parameters")
     if isinstance(parameters, dict) and "trunk" in parameters:  # the name of this field in earlier versions
         parameters["encoder"] = parameters.pop("trunk")
-    summary: Summary = convert(content, Summary, str(path))
+    summary: Summary = convert(content, Summary, where)
     if summary.format != FORMAT:
-        raise UserError(f"{path}: format {summary.format} is unknown to this version, which reads {FORMAT}")
+        raise UserError(f"{where}: format {summary.format} is unknown to this version, which reads {FORMAT}")
     return summary

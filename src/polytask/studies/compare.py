@@ -18,6 +18,7 @@ from polytask.disk.json_files import read_json
 from polytask.disk.writable import check_target
 from polytask.evaluation.comparison.records import MARGIN
 from polytask.evaluation.metrics import check_metric
+from polytask.processes import refuse_several
 from polytask.recipe.reading import read_recipe
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.folder import RunFolder
@@ -78,6 +79,7 @@ class StudyRunning:
         `trust_plugins` remembers that the recipes' plug-ins, which are Python programs, may run. `engine` runs the
         cells, such as a `RayEngine`; without one, `workers` processes of this machine do.
         """
+        refuse_several("compare")
         for recipe in study.recipes.values():
             use_code(recipe, trust_plugins)
         if margin is not None:

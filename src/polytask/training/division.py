@@ -23,10 +23,13 @@ class Division:
     whole: frozenset[str] = frozenset()
     """Tasks whose examples stay together, because their loss compares the examples of a step with each other."""
 
-    def own_part(self, lengths: Sequence[int]) -> tuple[int, int]:
-        """Return the first of this process's items and the one after its last, given the tokens of each item."""
+    def own_part(self, lengths: Sequence[int]) -> tuple[int, int, bool]:
+        """Return the first of this process's items and the one after its last, given the tokens of each item.
+
+        Also whether every process has items.
+        """
         ends = equal_parts(lengths, self.processes.count)
-        return ends[self.processes.rank], ends[self.processes.rank + 1]
+        return ends[self.processes.rank], ends[self.processes.rank + 1], ends[-2] < ends[-1]
 
 
 def equal_parts(lengths: Sequence[int], count: int) -> list[int]:

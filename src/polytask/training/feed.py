@@ -248,7 +248,7 @@ class Feed:
             else:
                 blocks.append((one, 0, len(tokens_N), int(tokens_N.sum())))
         tokens = [block[3] for block in blocks]
-        first, end = division.own_part(tokens)
+        first, end, everyone = division.own_part(tokens)
         own: list[_Chosen] = []
         examples: dict[str, float] = {}
         for one, (_, items_N) in zip(chosen, sizes, strict=True):
@@ -260,7 +260,7 @@ class Feed:
                 examples |= dict.fromkeys(one.tasks, share)
         counts = {task: len(one.indices) for one in chosen for task in one.tasks}
         taught = frozenset(task for task in counts if task in self.teacher_outputs)
-        return own, StepShare(counts, examples, sum(tokens[:first]), sum(tokens), division.random, taught)
+        return own, StepShare(counts, examples, sum(tokens[:first]), sum(tokens), division.random, taught, everyone)
 
     def _sizes(self, chosen: _Chosen) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The tokens of each example, and the outputs that it has: one, or one for each word."""

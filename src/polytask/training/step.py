@@ -70,7 +70,7 @@ def take_step(
             raise
         raise memory_ran_out(model, settings, drawn) from error
     norm = _clip([p for group in optimizer.param_groups for p in group["params"]], settings.clip)
-    # Checked before the update; this is the only point that waits for the device.
+    # Checked before the update. A single process waits for the device only here; several wait for each other before.
     outcome = check_finite(totals.outcome(norm), settings, totals.non_finite_gradients)
     if outcome.skipped is None:
         optimizer.step()
@@ -293,9 +293,13 @@ def by_share_of_examples(counts: Mapping[str, int], losses: Mapping[str, Tensor]
 
 def _penalties(model: MultiTaskModel, objective: Objective, forward: Pass, processes: Processes) -> dict[str, Tensor]:
     """Return the penalties of this process's part of a step. Those of the weights belong to the first process."""
-    if not len(forward.stream):
-        return {}
-    return objective.penalties(model, forward, of_weights=None if processes.is_main else False)
+    penalties, share = {}, forward.stream.share
+    if len(forward.stream):
+        penalties = objective.penalties(model, forward, of_weights=None if processes.is_main else False)
+    if share is not None and not share.everyone and objective.regularizers:
+        # A process without a part has drawn no noise: it goes on from where the first process is.
+        share.random.load_state_dict(processes.from_main(share.random.state_dict() if processes.is_main else None))
+    return penalties
 
 
 def _penalty_gradient(

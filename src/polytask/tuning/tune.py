@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from polytask.processes import refuse_several
 from polytask.recipe.reading import portable_content, recipe_from, with_setting
 from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.runs.prepare import use_code
@@ -63,6 +64,7 @@ def start_tuning(
     engine: Engine | None = None,
 ) -> Tuning:
     """Checks everything and prepares a tuning: iterate its `reports()`, then call `finish()`."""
+    refuse_several("tune")
     check_optuna()
     seconds, share = read_budget(budget), read_hold_back(hold_back)
     if top < 1:
