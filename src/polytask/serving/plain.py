@@ -24,6 +24,7 @@ from polytask.text.masking import Ids
 MAX_TOKENS = 1024  # per batch: the activations of more tokens do not fit in the core's cache
 MIN_TOKENS = 256  # per batch of one core: smaller ones are slower per token, and are filled up with shorter sequences
 MANY_TOKENS = 4096  # from here on each core has its own batches; before, starting threads for it takes too long
+SIZE_STEP = 16  # sizes of batches of different lengths are multiples of it: oneDNN compiles a kernel for each size
 SHORTEST = 0.5  # of the longest sequence, in batches that are filled up: attention pads to the longest
 
 
@@ -99,6 +100,7 @@ class PlainEncoder:
     @torch.inference_mode()  # the mode belongs to a thread
     def _encode(self, rows: list[tuple[Ids, int]], all_tokens: bool) -> tuple[Tensor, Tensor]:
         """The first tokens and the means of a batch; without `all_tokens`, the first tokens instead of the means."""
+        count, rows = len(rows), _filled_up(rows)
         padding = _Padding.of([len(ids) for ids, _ in rows])
         ids_T = torch.from_numpy(np.concatenate([ids for ids, _ in rows]))
         columns_T = torch.from_numpy(np.concatenate([np.arange(len(ids)) for ids, _ in rows]))
@@ -110,10 +112,10 @@ class PlainEncoder:
             h_TD = layer.forward(h_TD, padding)
         if not all_tokens:
             first_BD = self.layers[-1].forward(h_TD, padding, only_first=True)
-            return first_BD, first_BD
+            return first_BD[:count], first_BD[:count]
         h_TD = self.layers[-1].forward(h_TD, padding)
         sums_BD = padding.rows(h_TD).sum(1)
-        return h_TD[padding.first_B], sums_BD / padding.lengths_B[:, None]
+        return h_TD[padding.first_B[:count]], (sums_BD / padding.lengths_B[:, None])[:count]
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,17 @@ def _deduplicate(sequences: Sequence[tuple[Sequence[Ids], int]]) -> tuple[list[t
             rows.append((ids, start))
         indices.append(index)
     return rows, indices
+
+
+def _filled_up(rows: list[tuple[Ids, int]]) -> list[tuple[Ids, int]]:
+    """The sequences of a batch, with another one of zeros behind them if their sum is no multiple of SIZE_STEP.
+
+    Batches of sequences of the same length have few different sizes anyway.
+    """
+    missing = -sum(len(ids) for ids, _ in rows) % SIZE_STEP
+    if not missing or len({len(ids) for ids, _ in rows}) == 1:
+        return rows
+    return [*rows, (np.zeros(missing, np.int64), missing)]
 
 
 def _batches(lengths_S: Ids, enough: int) -> Iterator[Ids]:
