@@ -80,3 +80,31 @@ def test_the_error_of_a_lost_process_has_that_of_pytorch() -> None:
     expected = r"has ended .* PyTorch's error: \[gloo\] Connection closed by peer$"
     with pytest.raises(ProcessLost, match=expected), lost_processes():
         raise RuntimeError("[gloo] Connection closed by peer\nmore")
+
+
+SEND_TENSORS = """
+import torch
+from polytask.processes import join_processes
+
+sent = {
+    "matrix": torch.arange(6.0).view(2, 3).T, "number": torch.tensor(5), "empty": torch.zeros(0, 4),
+    "flags": torch.tensor([True, False]), "half": torch.ones(3, dtype=torch.bfloat16), "state": torch.get_rng_state(),
+}
+processes = join_processes()
+torch.manual_seed(7)
+received = processes.from_main(sent if processes.is_main else None)
+assert list(received) == list(sent)
+for name, tensor in sent.items():
+    assert received[name].dtype == tensor.dtype and received[name].shape == tensor.shape
+    assert name == "state" or torch.equal(received[name], tensor)
+assert len(set(processes.texts(str(received["state"].sum())))) == 1
+processes.leave()
+"""
+
+
+def test_tensors_of_the_first_process_arrive_as_they_are(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SEND_TENSORS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -103,13 +103,22 @@ class Processes:
         return [load(content) for content in self._gather_bytes(save(own))] if self.several else [own]
 
     def from_main(self, tensors: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-        """Return the tensors that the first process passes; the others pass None."""
-        from safetensors.torch import load, save  # noqa: PLC0415  (only where processes exchange tensors)
+        """Return the tensors that the first process passes; the others pass None.
 
+        They are sent one after another, because a checkpoint is large and a machine may have many processes.
+        """
         if not self.several:
             return dict(tensors or {})
-        own = None if tensors is None else save({n: t.detach().cpu().contiguous() for n, t in tensors.items()})
-        return load(self._bytes_from_main(own))
+        own = {name: tensor.detach().cpu().contiguous() for name, tensor in (tensors or {}).items()}
+        shapes = {name: (str(tensor.dtype).removeprefix("torch."), tensor.shape) for name, tensor in own.items()}
+        described = self.text_from_main(json.dumps(shapes) if self.is_main else None)
+        for name, (dtype, shape) in json.loads(described).items():
+            if not self.is_main:
+                own[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+            if own[name].numel():
+                with lost_processes():
+                    dist.broadcast(own[name].view(-1).view(torch.uint8), 0)
+        return own
 
     # --- texts --------------------------------------------------------------------------------------------------------
     def texts(self, text: str) -> list[str]:
