@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ BUSY = 429
 """The status of a request that must be sent again later."""
 GROWTH = 1.05
 """The memory at the end must be less than this times that after the second reload."""
+MINUTES = 10
+"""Memory is the median of so many minutes: a single one depends on the batch that is computed."""
 
 
 class Expected:
@@ -154,9 +157,7 @@ class Soak:
         self.statuses["dropped by the client"] += 1
 
     async def state(self, connection: Connection) -> None:
-        await self.ask(
-            connection, self.random.choice(["/ready", "/live", "/health", "/tasks", "/info", "/metrics"]), None
-        )
+        await self.ask(connection, self.random.choice(STATE), None)
 
 
 def soak(port: int, pid: int, run: Path, make_text: Callable[[], str], seconds: float) -> int:
@@ -167,11 +168,11 @@ def soak(port: int, pid: int, run: Path, make_text: Callable[[], str], seconds: 
     memory = asyncio.run(run_clients(found, pid, start))
     requests, statuses = sum(found.statuses.values()), dict(sorted(found.statuses.items()))
     print(f"\n{requests:,} requests with {found.inputs:,} inputs: {statuses}")
-    reference = memory[min(2 * RELOAD_SECONDS // 60 + 1, len(memory) - 1)]
-    growth = memory[-1] / reference - 1
-    print(f"memory: {reference:.0f} MB after two reloads, {memory[-1]:.0f} MB at the end ({growth:+.1%})")
+    first = min(2 * RELOAD_SECONDS // 60 + 1, len(memory) - 1)
+    reference, end = statistics.median(memory[first : first + MINUTES]), statistics.median(memory[-MINUTES:])
+    print(f"memory: {reference:.0f} MB after two reloads, {end:.0f} MB at the end ({end / reference - 1:+.1%})")
     print(f"problems: {len(found.problems)}", *found.problems[:20], sep="\n")
-    return int(bool(found.problems) or memory[-1] > GROWTH * reference)
+    return int(bool(found.problems) or end > GROWTH * reference)
 
 
 async def run_clients(found: Soak, pid: int, start: float) -> list[float]:
