@@ -176,9 +176,7 @@ class Batcher:
             answers = items[0].model.compute(items)
             assert len(answers) == len(items)
         except Exception as error:  # whatever it is, later batches must be computed
-            # The error's message may quote a text, which must not be in a log.
-            frames = "".join(traceback.format_tb(error.__traceback__))
-            log.error("a batch of %d inputs failed with %s:\n%s", len(items), type(error).__name__, frames)
+            log.error("a batch of %d inputs failed with %s:\n%s", len(items), type(error).__name__, _frames(error))
             answers = None
         finished = self.clock()
         queued = [started - entry.job.submitted for entry in batch]
@@ -187,8 +185,8 @@ class Batcher:
         self._answer(batch, answers)
         try:
             self.observe(report)
-        except Exception:  # the same holds for what only counts
-            log.exception("a batch could not be counted")
+        except Exception as error:  # the same holds for what only counts
+            log.error("a batch could not be counted: %s\n%s", type(error).__name__, _frames(error))
 
     def _learn(self, report: BatchReport, started: float, finished: float) -> None:
         """Updates what the next decisions depend on, before clients can react to their answers."""
@@ -206,3 +204,8 @@ class Batcher:
             return
         for entry, answer in zip(batch, answers, strict=True):
             entry.job.finish(entry.index, answer)
+
+
+def _frames(error: Exception) -> str:
+    """Where an error was raised, without its message, which may quote a text: no text may be in a log."""
+    return "".join(traceback.format_tb(error.__traceback__))
