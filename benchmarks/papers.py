@@ -15,6 +15,8 @@ run     runs `polytask compare` for each study (all, or those whose name contain
         changes. OUT/NAME.json also has what `polytask compare` does not write: the changes, the scores on training
         rows (of rows with `train.evaluate_train`), and the comparisons that claims need and that are not with the
         study's reference. For those, Holm's correction is over the comparisons with the same reference.
+        pal-samplers-mlm needs runs/mlm/model (see its header); its finished runs without masked-language-model
+        training are then trained further, one after another, for the variant "MLM after".
 tables  prints a Markdown table of each study: published scores, ours with their intervals, and the verdict of every
         comparison with the study's reference.
 pack    prints what the page needs of the results (files, or all files of a folder), and nothing else: scores,
@@ -34,12 +36,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import yaml
-from papers_claims import needed_pairs, read_systems
+from papers_claims import ADDED, MEAN, needed_measures, needed_pairs, read_systems
 from papers_page import write_page
-from papers_results import pack, published_scores, read_results, table
+from papers_results import GAP, SPREAD, pack, published_scores, read_results, table
 
 from polytask import read_study
 from polytask.recipe.records import flat_fields
@@ -49,6 +52,8 @@ from polytask.studies.results import FinishedRun, comparisons_json, verdict_of
 
 ROOT = Path(__file__).parent.parent
 PAPERS = ROOT / "recipes" / "papers"
+AFTER = "after"
+"""The folder of runs that start from a study's runs, inside the study's folder."""
 GRACE = 60
 """Seconds that a study that was stopped may take for its page."""
 
@@ -72,6 +77,8 @@ def run(options: argparse.Namespace) -> None:
             log = options.out / f"{study['name']}.log"
             seconds = compare(file, folder, options.workers, left, log)
         if (folder / "study.json").is_file():
+            if study["name"] in ADDED:
+                seconds += train_further(folder, further_arguments(options.set), left - seconds, log)
             target = options.out / f"{study['name']}.json"
             shutil.copy(folder / "study.json", target)  # the details take up to a minute
             result = with_details(folder, changes_of(path, options))
@@ -123,10 +130,15 @@ def with_rates(study: Mapping[str, Any], file: Path, factor: float) -> dict[str,
 
 def compare(file: Path, folder: Path, workers: int, seconds: float, log: Path) -> float:
     """Run a study for at most so long; returns how long it took."""
+    return polytask(["compare", str(file), "--study", str(folder), "--workers", str(workers)], seconds, log)
+
+
+def polytask(arguments: Sequence[str], seconds: float, log: Path) -> float:
+    """Run a command for at most so long; returns how long it took."""
     started = time.monotonic()
-    command = [sys.executable, "-P", "-m", "polytask", "compare", str(file), "--study", str(folder)]
+    command = [sys.executable, "-P", "-m", "polytask", *arguments]
     with log.open("a", encoding="utf-8") as output:
-        process = subprocess.Popen([*command, "--workers", str(workers)], stdout=output, stderr=output, env=os.environ)
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ)
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -136,6 +148,31 @@ def compare(file: Path, folder: Path, workers: int, seconds: float, log: Path) -
             except subprocess.TimeoutExpired:
                 process.kill()
     return time.monotonic() - started
+
+
+def train_further(folder: Path, arguments: Sequence[str], seconds: float, log: Path) -> float:
+    """Train the finished runs of a study's reference further on plain text, each into folder/after/SEED."""
+    study = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+    taken = 0.0
+    for cell in study["variants"][study["reference"]]["cells"]:
+        target = folder / AFTER / str(cell["seed"])
+        if cell["state"] == "done" and summary_of(target) is None and taken < seconds:
+            seed = ["--set", f"seed={cell['seed']}"]
+            places = ["--start", str(folder / cell["run"]), "--run", str(target), *["--resume"] * target.exists()]
+            taken += polytask(["pretrain", *arguments, *seed, *places], seconds - taken, log)
+    return taken
+
+
+def further_arguments(settings: Sequence[str]) -> list[str]:
+    """The recipe, settings and texts of pal-samplers-mlm-after.yaml, whose header has the whole command."""
+    data = os.environ.get("POLYTASK_DATA", "")
+    files = ("cs224n/ids-sst-train.csv:sentence", "quora-train.tsv:sentence1", "cs224n/sts-train.csv:sentence1")
+    changes = ["train.precision=auto", *settings, "train.epochs=1", "optimizer.lr=5e-5"]
+    return [
+        str(PAPERS / "pal-samplers" / "pal-samplers-mlm-after.yaml"),
+        *(word for change in changes for word in ("--set", change)),
+        *(word for file in files for word in ("--text", f"{data}/{file}")),
+    ]
 
 
 def changes_of(path: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -156,8 +193,23 @@ def with_details(folder: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
         for cell in record["cells"]
         if (summary := summary_of(folder / cell["run"])) is not None
     ]
-    pairs = compare_pairs(study, runs, needed_pairs(read_systems(), study["name"], study["reference"]))
-    return {**study, "changes": dict(changes), "training": training_scores(runs), "pairs": pairs}
+    runs += runs_after(folder, study["name"])
+    systems = read_systems()
+    pairs = compare_pairs(study, runs, needed_pairs(systems, study["name"], study["reference"]))
+    wanted = needed_measures(systems, study["name"])
+    measured = {of: measured_scores(runs, of, tasks) for of, tasks in wanted.items()}
+    return {**study, "changes": dict(changes), "training": training_scores(runs), "measured": measured, "pairs": pairs}
+
+
+def runs_after(folder: Path, study: str) -> list[FinishedRun]:
+    """The runs that `train_further` has finished."""
+    found = [(path, summary_of(path)) for path in sorted((folder / AFTER).glob("*"))]
+    return [
+        FinishedRun(variant, int(path.name), path, summary)
+        for variant in ADDED.get(study, ())
+        for path, summary in found
+        if summary is not None
+    ]
 
 
 def training_scores(runs: Sequence[FinishedRun]) -> dict[str, dict[str, dict[str, float]]]:
@@ -168,6 +220,30 @@ def training_scores(runs: Sequence[FinishedRun]) -> dict[str, dict[str, dict[str
             value = score["metrics"][score["primary"]]["value"]
             found.setdefault(run.variant, {}).setdefault(task, {})[str(run.seed)] = value
     return found
+
+
+def measured_scores(
+    runs: Sequence[FinishedRun], of: str, tasks: Sequence[str]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """By variant, task and seed: another number than the score, of these tasks (`mean`: of all trained tasks)."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for run in runs:
+        trained = [task for task, about in run.summary["tasks"].items() if about["trained"]]
+        for task in tasks:
+            values = [measured(run.summary, of, one) for one in (trained if task == MEAN else [task])]
+            found.setdefault(run.variant, {}).setdefault(task, {})[str(run.seed)] = fmean(values)
+    return found
+
+
+def measured(summary: Mapping[str, Any], of: str, task: str) -> float:
+    """One number of a run on dev; GAP: its score on training rows minus that on dev."""
+    dev = summary["evaluations"]["dev"][task]
+    metric = dev["primary"] if of in (GAP, SPREAD) else of
+    value: float = dev["metrics"][metric]["value"]
+    if of != GAP:
+        return value
+    training: float = summary["training_rows"][task]["metrics"][metric]["value"]
+    return training - value
 
 
 def compare_pairs(

@@ -7,16 +7,20 @@ can decide it, a verdict with its reason. Every claim gets one of four verdicts:
     does not hold    at least one test shows the opposite
     cannot be told   no test shows the opposite, but at least one is undecided or missing
     not run yet      none of the tests was made
+
+Of a group of tests with `any: true`, one variant that fulfils all of its tests is enough; the group shows the opposite
+if every variant does.
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from papers_results import MARKS, TASKS, Result
+from papers_results import GAP, MARKS, SCORE, SPREAD, TASKS, Result
 
 from polytask.types import UserError, unknown
 
@@ -30,6 +34,8 @@ EXPECTED = {
     "different": ("better", "worse"),
 }
 """The outcomes of a comparison that fulfil each expectation; `undecided` neither fulfils nor contradicts it."""
+ADDED = {"pal-samplers-mlm": ("MLM after",)}
+"""Variants that no recipe can describe: papers.py trains the runs of the study's reference further."""
 OPPOSITE = {"better": "worse", "worse": "better", "same": "same", "undecided": "undecided"}
 
 
@@ -44,6 +50,14 @@ class Check:
     """A task, or `mean`: the mean of the three tasks."""
     expected: str
     rows: Literal["dev", "train"] = "dev"
+    of: str = SCORE
+    """What is compared: the score, GAP, SPREAD, or a metric of the task that is not its primary one."""
+    group: int | None = None
+    """The number of its group, if one variant of the group is enough."""
+
+
+Made = Sequence[tuple[Check, Mapping[str, Any] | None]]
+"""Tests, each with its comparison, or None if that was not made."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +111,10 @@ def read_systems(path: Path = CLAIMS) -> dict[str, System]:
 
 
 def variants_of_studies() -> dict[str, list[str]]:
-    """The variants of every study in recipes/papers/."""
+    """The variants of every study in recipes/papers/, and those that papers.py adds."""
     files = sorted((CLAIMS.parent.parent / "recipes" / "papers").glob("*/study-*.yaml"))
     studies = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files]
-    return {study["name"]: list(study["variants"]) for study in studies}
+    return {study["name"]: [*study["variants"], *ADDED.get(study["name"], ())] for study in studies}
 
 
 def check_names(claim: Claim, variants: Mapping[str, Sequence[str]], where: str) -> None:
@@ -118,7 +132,8 @@ def read_system(content: Mapping[str, Any], where: str) -> System:
 
 
 def read_claim(content: Mapping[str, Any], where: str) -> Claim:
-    tests = tuple(test for group in content.get("tests", ()) for test in read_tests(group, where))
+    groups = enumerate(content.get("tests", ()))
+    tests = tuple(test for number, group in groups for test in read_tests(group, number, where))
     claim = Claim(content["text"], tests, content.get("verdict", ""), content.get("reason", ""))
     if bool(tests) == bool(claim.verdict):
         raise UserError(f"{where}: must have either tests or a verdict")
@@ -127,22 +142,39 @@ def read_claim(content: Mapping[str, Any], where: str) -> Claim:
     return claim
 
 
-def read_tests(group: Mapping[str, Any], where: str) -> Iterable[Check]:
+def read_tests(group: Mapping[str, Any], number: int, where: str) -> Iterable[Check]:
     """One test for every variant, reference and task of a group; each may be one name or a list."""
+    if unexpected := group.keys() - {"study", "variant", "reference", "tasks", "expected", "rows", "of", "any"}:
+        raise UserError(f"{where}: unknown field {', '.join(sorted(unexpected))} in {dict(group)}")
     values = [group[key] for key in ("variant", "reference", "tasks")]
     names = [[value] if isinstance(value, str) else value for value in values]
     if group["expected"] not in EXPECTED or not set(names[2]) <= {*TASKS, MEAN}:
         raise UserError(f"{where}: unknown task or expectation in {dict(group)}")
     for variant, reference, task in itertools.product(*names):
-        yield Check(group["study"], variant, reference, task, group["expected"], group.get("rows", "dev"))
+        rows, of = group.get("rows", "dev"), group.get("of", SCORE)
+        yield Check(
+            group["study"], variant, reference, task, group["expected"], rows, of, number if group.get("any") else None
+        )
+
+
+def needed_measures(systems: Mapping[str, System], study: str) -> dict[str, list[str]]:
+    """What claims compare in a study other than scores, with the tasks."""
+    tests = [t for system in systems.values() for claim in system.claims.values() for t in claim.tests]
+    found: dict[str, dict[str, None]] = {}
+    for test in tests:
+        if test.study == study and test.of != SCORE:
+            found.setdefault(test.of, {})[test.task] = None
+    return {of: list(tasks) for of, tasks in found.items()}
 
 
 def needed_pairs(systems: Mapping[str, System], study: str, reference: str) -> dict[str, list[str]]:
-    """By reference: the variants that claims compare with it, where neither is the study's own reference."""
+    """By reference: the variants that claims compare with it, where `polytask compare` does not compare them."""
     tests = [t for system in systems.values() for claim in system.claims.values() for t in claim.tests]
     pairs: dict[str, list[str]] = {}
     for test in tests:
-        if test.study == study and test.rows == "dev" and reference not in (test.variant, test.reference):
+        if (test.study, test.rows, test.of) != (study, "dev", SCORE):
+            continue
+        if reference not in (test.variant, test.reference) or test.reference in ADDED.get(study, ()):
             if test.reference in pairs.get(test.variant, ()):
                 continue  # the same pair in the other direction
             variants = pairs.setdefault(test.reference, [])
@@ -157,7 +189,12 @@ def judge(claim: Claim, results: Mapping[str, Result]) -> Judged:
     if claim.verdict:
         return Judged(claim.verdict, claim.reason)
     made = [(test, comparison_of(test, results.get(test.study))) for test in claim.tests]
-    outcomes = [outcome(test, comparison) for test, comparison in made]
+    outcomes = [outcome(test, comparison) for test, comparison in made if test.group is None]
+    for group in dict.fromkeys(test.group for test in claim.tests if test.group is not None):
+        own = [(test, comparison) for test, comparison in made if test.group == group]
+        outcomes.append(outcome_of_any(own))
+        shown = best_of_any(own)
+        made = [one for one in made if one[0].group != group or one[0].variant == shown]
     if "contradicted" in outcomes:
         verdict = "does not hold"
     elif all(one == "missing" for one in outcomes):
@@ -170,7 +207,7 @@ def judge(claim: Claim, results: Mapping[str, Result]) -> Judged:
 def comparison_of(test: Check, result: Result | None) -> Mapping[str, Any] | None:
     """The comparison that a test needs, in its direction; None if it was not made."""
     for found in result["comparisons"] if result else ():
-        if (found["task"], found["rows"]) != (test.task, test.rows):
+        if (found["task"], found["rows"], found.get("of", SCORE)) != (test.task, test.rows, test.of):
             continue
         if (found["variant"], found["reference"]) == (test.variant, test.reference):
             return dict(found)
@@ -188,23 +225,58 @@ def outcome(test: Check, comparison: Mapping[str, Any] | None) -> str:
     return "fulfilled" if comparison["claim"] in EXPECTED[test.expected] else "contradicted"
 
 
-def sentences(made: Sequence[tuple[Check, Mapping[str, Any] | None]], results: Mapping[str, Result]) -> list[str]:
+def outcome_of_any(made: Made) -> str:
+    """The outcome of a group in which one variant is enough."""
+    by_variant: dict[str, list[str]] = {}
+    for test, comparison in made:
+        by_variant.setdefault(test.variant, []).append(outcome(test, comparison))
+    if all(set(own) == {"missing"} for own in by_variant.values()):
+        return "missing"
+    if any(set(own) == {"fulfilled"} for own in by_variant.values()):
+        return "fulfilled"
+    return "contradicted" if all("contradicted" in own for own in by_variant.values()) else "undecided"
+
+
+def best_of_any(made: Made) -> str:
+    """The variant of a group that is furthest above its references; the page shows only this one."""
+    worst: dict[str, float] = {}
+    for test, comparison in made:
+        difference = -math.inf if comparison is None else comparison["difference"]
+        worst[test.variant] = min(worst.get(test.variant, math.inf), difference)
+    return max(worst, key=worst.__getitem__)
+
+
+def sentences(made: Made, results: Mapping[str, Result]) -> list[str]:
     """For each pair of variants, the differences of their tasks; pairs that were not compared come last."""
     by_pair: dict[tuple[str, str, str], list[str]] = {}
     missing: dict[str, None] = {}
     for test, found in made:
         if found is None:
-            rows = " on training rows" if test.rows == "train" else ""
-            pair = f"{test.variant} against {test.reference}{rows}: not compared"
+            pair = f"{test.variant} against {test.reference}{where(test)}: not compared"
             missing[pair if test.study in results else f"`{test.study}` has no result"] = None
         else:
-            text = f"{TASKS.get(test.task, test.task)} {points(found)}{MARKS[found['claim']]}"
-            by_pair.setdefault((test.variant, test.reference, test.rows), []).append(text)
+            shown_as = times(found) if test.of == SPREAD else points(found)
+            text = f"{TASKS.get(test.task, test.task)} {shown_as}{MARKS[found['claim']]}"
+            by_pair.setdefault((test.variant, test.reference, where(test)), []).append(text)
     shown = [
-        f"{variant} against {reference}{' on training rows' if rows == 'train' else ''}: {', '.join(texts)}"
-        for (variant, reference, rows), texts in by_pair.items()
+        f"{variant} against {reference}{place}: {', '.join(texts)}"
+        for (variant, reference, place), texts in by_pair.items()
     ]
     return [*shown, *missing]
+
+
+def where(test: Check) -> str:
+    """What a test compares, if it is not the score on dev."""
+    if test.of == SCORE:
+        return " on training rows" if test.rows == "train" else ""
+    named = {GAP: "the gap between training rows and dev", SPREAD: "the deviation over seeds"}
+    return f" in {named.get(test.of, test.of)}"
+
+
+def times(comparison: Mapping[str, Any]) -> str:
+    """A ratio of deviations; the comparison has the logarithm of its inverse, so that smaller is better."""
+    ratio, high, low = (math.exp(-comparison[key]) for key in ("difference", "low", "high"))
+    return f"{ratio:.2f} times [{low:.2f}, {high:.2f}]"
 
 
 def points(comparison: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from papers_claims import VERDICTS, Claim, Judged, System, comparison_of, judge, read_systems
-from papers_results import TASKS, Result, Scores, decimals, has_training, own_score, published_scores, table
+from papers_results import TASKS, Result, Scores, decimals, has_training, own_score, published_scores, table, tasks_of
 
 from polytask.reports.svg import (
     BLUE,
@@ -176,7 +176,7 @@ def plot(study: str, results: Sequence[Result], published: Scores, on_training_r
     names = max(map(text_width, rows)) + TEXT
     parts = ['<rect width="100%" height="100%" fill="#ffffff"/>']
     left = 0.0
-    for number, task in enumerate(TASKS):
+    for number, task in enumerate(tasks_of(results[0])):
         width = PANEL + (names if number == 0 else 0)
         shown = panel(task, rows, results, published, on_training_rows)
         shown.width, shown.height = width, height

@@ -18,10 +18,17 @@ HERE = Path(__file__).parent
 Result = Mapping[str, Any]
 Scores = Mapping[str, Mapping[str, float]]
 """By variant and task."""
-TASKS = {"sst": "SST", "quora": "Quora", "sts": "STS"}
+TASKS = {
+    **{"sst": "SST", "quora": "Quora", "sts": "STS"},
+    **{"mrpc": "MRPC", "cola": "CoLA", "rte": "RTE", "trec": "TREC", "sick": "SICK"},
+}
 ABSENT = "\N{EN DASH}"
 MARKS = {"better": " ▲", "worse": " ▼", "same": " =", "undecided": ""}
 LEVEL = 0.05
+SCORE, GAP, SPREAD = "score", "gap", "spread"
+"""What a comparison is about: the score; the score on training rows minus that on dev; the deviation over seeds."""
+BySeed = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""By variant, task and seed."""
 
 
 def read_results() -> list[Result]:
@@ -61,8 +68,21 @@ def packed(study: Mapping[str, Any]) -> dict[str, Any]:
             name: packed_variant(record, training.get(name, {}), study["curves"].get(name, {}))
             for name, record in study["variants"].items()
         },
-        "comparisons": comparisons + training_comparisons(training, study["reference"], study["margin"] / 100),
+        "comparisons": comparisons + comparisons_over_seeds(study),
     }
+
+
+def comparisons_over_seeds(study: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The comparisons with the reference on training rows, and of what else claims compare."""
+    reference, margin = study["reference"], study["margin"] / 100
+    found = training_comparisons(study.get("training", {}), reference, margin)
+    for of, values in study.get("measured", {}).items():
+        if of == SPREAD:
+            found += spread_comparisons(values, reference)
+        else:
+            made = training_comparisons(values, reference, margin)
+            found += [{**one, "rows": "dev", "of": of} for one in made]
+    return found
 
 
 def without_folders(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,9 +131,7 @@ def over_seeds(values: Sequence[float], level: float = LEVEL) -> list[float]:
     return [rounded(middle), rounded(middle - half), rounded(middle + half)]
 
 
-def training_comparisons(
-    training: Mapping[str, Mapping[str, Mapping[str, float]]], reference: str, margin: float
-) -> list[dict[str, Any]]:
+def training_comparisons(training: BySeed, reference: str, margin: float) -> list[dict[str, Any]]:
     """Comparisons with the reference on training rows, paired by seed, with Bonferroni's correction.
 
     The rows are the same in all runs, so the noise is that of seeds only.
@@ -137,6 +155,36 @@ def training_comparisons(
     return found
 
 
+def spread_comparisons(scores: BySeed, reference: str) -> list[dict[str, Any]]:
+    """Comparisons of the deviation over seeds with the reference's: `log(s_reference / s)`, so that more is steadier.
+
+    The interval is that of the F test for two variances, with Bonferroni's correction. It assumes normal scores, and
+    ten seeds can only tell deviations that differ by a factor of two or more.
+    """
+    pairs = [
+        (variant, task, list(values.values()), list(scores[reference][task].values()))
+        for variant, tasks in scores.items()
+        for task, values in tasks.items()
+        if variant != reference and len(values) > 1 and len(scores.get(reference, {}).get(task, {})) > 1
+    ]
+    found = []
+    for variant, task, own, other in pairs:
+        middle, low, high = log_ratio(other, own, LEVEL)
+        _, surely_low, surely_high = log_ratio(other, own, LEVEL / len(pairs))
+        claim = "better" if surely_low > 0 else "worse" if surely_high < 0 else "undecided"
+        names = {"variant": variant, "reference": reference, "task": task, "claim": claim}
+        found.append({**names, "difference": middle, "low": low, "high": high, "rows": "dev", "of": SPREAD})
+    return found
+
+
+def log_ratio(one: Sequence[float], two: Sequence[float], level: float) -> tuple[float, float, float]:
+    """The logarithm of the ratio of two deviations, with its interval; numbers that are all equal count as 1e-6."""
+    middle = math.log(max(stdev(one), 1e-6) / max(stdev(two), 1e-6))
+    freedom = len(one) - 1, len(two) - 1
+    low, high = (middle - 0.5 * math.log(float(stats.f.ppf(p, *freedom))) for p in (1 - level / 2, level / 2))
+    return rounded(middle), rounded(low), rounded(high)
+
+
 # --- tables -----------------------------------------------------------------------------------------------------------
 def table(result: Result, published: Scores, on_training_rows: bool = False) -> str:
     """The rows of a study as Markdown: published scores next to ours.
@@ -150,11 +198,12 @@ def table(result: Result, published: Scores, on_training_rows: bool = False) -> 
     with_training = on_training_rows and has_training(result)
     kinds = [" published<br>(training rows)", *[" ours<br>(training rows)"] * with_training, " ours<br>(dev)"]
     kinds = kinds if on_training_rows else ["<br>published", "<br>ours"]
-    lines = ["| row | " + " | ".join(f"{task}{kind}" for task in TASKS.values() for kind in kinds) + " |"]
-    lines += ["|---" * (len(kinds) * len(TASKS) + 1) + "|"]
+    tasks = tasks_of(result)
+    lines = ["| row | " + " | ".join(f"{TASKS[task]}{kind}" for task in tasks for kind in kinds) + " |"]
+    lines += ["|---" * (len(kinds) * len(tasks) + 1) + "|"]
     for name, variant in result["variants"].items():
         cells = [name]
-        for task in TASKS:
+        for task in tasks:
             there = published.get(name, {})
             cells.append(decimals(there[task]) if task in there else ABSENT)
             if with_training:
@@ -162,6 +211,11 @@ def table(result: Result, published: Scores, on_training_rows: bool = False) -> 
             cells.append(scored(own_score(variant, there, task), claims.get((name, task, "dev"))))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def tasks_of(result: Result) -> list[str]:
+    """The tasks of a study, in the order of TASKS."""
+    return [task for task in TASKS if task in result["examples"]]
 
 
 def has_training(result: Result) -> bool:

@@ -14,7 +14,7 @@ FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init
 TABLES = {"adapters", "heads", "losses", "optim", "policies", "regularizers", "samplers"}
 BASES = {f"{table}.base" for table in TABLES - {"optim"}}
 # What every package may import: records, kinds of labels, the table of fused forms, random draws, files, processes ...
-BASICS = {"types", "settings", "kinds", "stream", "fused_forms", "seeds", "modes", "version", "disk"}
+BASICS = {"types", "settings", "kinds", "step_share", "stream", "fused_forms", "seeds", "modes", "version", "disk"}
 BASICS |= {"connection", "processes", "child_processes"}
 
 # A package (or a file at the root) -> the packages and modules it may import in addition to the basics and itself.

@@ -14,8 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from polytask.seeds import CommonRandom
 from polytask.settings import WindowPool
+from polytask.step_share import StepShare
 from polytask.types import UserError
 
 MANY_TASKS = 4
@@ -274,27 +274,6 @@ def _bucket(group: list[int], starts: list[int], lengths: tuple[int, ...], devic
         width=width,
         mask_B11L=mask_BL[:, None, None, :].to(device) if padded else None,
     )
-
-
-@dataclass(frozen=True)
-class StepShare:
-    """Which part of a step a stream is, where several processes divide the step."""
-
-    counts: Mapping[str, int]
-    """The number of examples of each task in the whole step."""
-    examples: Mapping[str, float]
-    """For each task of the stream, the share of the task's examples in the step that the stream has. For tasks with an
-    output for each word, the share of the words."""
-    first_token: int
-    """The place of the stream's first token in the stream of the whole step."""
-    tokens: int
-    """The number of tokens of the whole step."""
-    random: CommonRandom
-    """Draws the numbers that do not depend on the number of processes; each process must draw all of them."""
-    taught: frozenset[str] = frozenset()
-    """The tasks of the whole step that have a teacher."""
-    everyone: bool = True
-    """Whether every process has a part of the step. The first one always has."""
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,10 @@ def test_houlsby_is_at_the_documented_places(
     torch.testing.assert_close(got[rows], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_houlsby_starts_near_the_identity_with_its_own_deviation() -> None:
+@pytest.mark.parametrize(("options", "deviation"), [({}, 1e-3), ({"deviation": 2e-2}, 2e-2)])
+def test_houlsby_starts_near_the_identity_with_the_chosen_deviation(options: Any, deviation: float) -> None:
     wide = AdapterContext(("a",), layers=1, hidden=768, heads=12, ffn=3072, dropout=0.1)
-    weight = Houlsby(wide).layers[0].ffn.down.weights[0]
-    assert 0.8e-3 < weight.std().item() < 1e-3  # truncated at two deviations
-    assert weight.abs().max().item() <= 2e-3
+    bottleneck = Houlsby(wide, **options).layers[0].ffn
+    for weight in (bottleneck.down.weights[0], bottleneck.up.weights[0]):
+        assert 0.8 * deviation < weight.std().item() < deviation  # truncated at two deviations
+        assert weight.abs().max().item() <= 2 * deviation

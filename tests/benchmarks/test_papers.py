@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from polytask.studies.compare import compare_runs
 
 ROOT = Path(__file__).parent.parent.parent
 STUDY = "conditional-norm-table-1"
+STUDIES = sorted((ROOT / "recipes" / "papers").glob("*/study-*.yaml"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -77,6 +79,47 @@ def test_a_claim_needs_all_its_comparisons(found: dict[str, str], verdict: str) 
     assert module("papers_claims").judge(claim_on("better", ("sst", "sts")), {"S": result}).verdict == verdict
 
 
+ANY = [("C", "B"), ("C", "D"), ("A", "B"), ("A", "D")]
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict", "shown"),
+    [
+        (("undecided", "worse", "better", "better"), "holds", "A"),
+        (("worse", "worse", "same", "undecided"), "does not hold", "A"),
+        (("worse", "better", "better", "undecided"), "cannot be told", "A"),
+        ((), "not run yet", ""),
+    ],
+)
+def test_one_variant_of_a_group_is_enough(found: tuple[str, ...], verdict: str, shown: str) -> None:
+    claims = module("papers_claims")
+    tests = tuple(claims.Check("S", variant, other, "sst", "better", group=0) for variant, other in ANY)
+    made = [
+        {**comparison(claim, *pair), "difference": 0.01 * number}
+        for number, (claim, pair) in enumerate(zip(found, ANY, strict=False))
+    ]
+    judged = claims.judge(claims.Claim("Some beat B and D.", tests), {"S": {"comparisons": made}} if found else {})
+    assert judged.verdict == verdict
+    assert all(text.startswith(shown) for text in judged.shown), "only the best variant is shown"
+
+
+def test_spread_over_seeds_is_compared_by_the_f_test() -> None:
+    results, claims = module("papers_results"), module("papers_claims")
+    wide = dict(enumerate([0.40, 0.60, 0.45, 0.55, 0.42, 0.58, 0.48, 0.52, 0.44, 0.56]))
+    narrow = {seed: 0.5 + (value - 0.5) / 4 for seed, value in wide.items()}
+    (found,) = results.spread_comparisons({"hard": {"mean": wide}, "LNSR": {"mean": narrow}}, "hard")
+    # Four times: the variances' ratio is 16, divided by the quantiles 4.026 and 1 / 4.026 of F(9, 9).
+    assert [round(math.exp(found[key]), 2) for key in ("difference", "low", "high")] == [4.0, 1.99, 8.03]
+    assert (found["claim"], found["of"]) == ("better", "spread")
+    test = claims.Check("S", "LNSR", "hard", "mean", "better", of="spread")
+    judged = claims.judge(claims.Claim("Steadier.", (test,)), {"S": {"comparisons": [found]}})
+    assert judged.verdict == "holds"
+    assert judged.shown == ["LNSR against hard in the deviation over seeds: mean 0.25 times [0.12, 0.50] ▲"]
+    same = results.spread_comparisons({"hard": {"mean": wide}, "LNSR": {"mean": wide}}, "hard")
+    assert same[0]["claim"] == "undecided"
+    assert claims.judge(claim_on("better"), {"S": {"comparisons": same}}).verdict == "not run yet", "not a score"
+
+
 def test_a_study_that_was_not_run() -> None:
     judged = module("papers_claims").judge(claim_on("better"), {})
     assert (judged.verdict, judged.shown) == ("not run yet", ["`S` has no result"])
@@ -132,6 +175,44 @@ def test_every_study_is_on_the_page_and_every_claim_names_existing_variants() ->
     }
 
 
+def test_what_claims_compare_is_measured_in_all_rows_of_the_study() -> None:
+    """All need the weights after the last step; a gap needs scores on training rows, another metric its function."""
+    claims = module("papers_claims")
+    systems = claims.read_systems()
+    paths = {yaml.safe_load(path.read_text(encoding="utf-8"))["name"]: path for path in STUDIES}
+    wanted = {study: claims.needed_measures(systems, study) for study in paths}
+    assert {of for measures in wanted.values() for of in measures} == {"gap", "spread", "mean_absolute_error"}
+    for study, measures in wanted.items():
+        recipes = read_study(paths[study]).recipes.values() if measures else ()
+        for of, tasks in measures.items():
+            assert all(recipe.train.select == "last" for recipe in recipes)
+            if of == "gap":
+                assert all(recipe.train.evaluate_train > 0 for recipe in recipes)
+            elif of != "spread":
+                names = [recipe.tasks[task].metrics for recipe in recipes for task in tasks]
+                assert all(any(name.endswith(f":{of}") for name in own) for own in names)
+
+
+def test_measures_are_compared_with_the_reference_of_their_study() -> None:
+    claims = module("papers_claims")
+    references = {(s := yaml.safe_load(path.read_text(encoding="utf-8")))["name"]: s["reference"] for path in STUDIES}
+    tests = [t for system in claims.read_systems().values() for c in system.claims.values() for t in c.tests]
+    others = [t for t in tests if t.rows != "dev" or t.of != "score"]
+    assert others
+    assert all(references[t.study] in (t.variant, t.reference) for t in others)
+
+
+def test_tasks_of_claims_are_tasks_of_their_study() -> None:
+    claims = module("papers_claims")
+    paths = {yaml.safe_load(path.read_text(encoding="utf-8"))["name"]: path for path in STUDIES}
+    tasks = {
+        study: {task for r in read_study(path).recipes.values() for task in r.tasks} for study, path in paths.items()
+    }
+    tests = [t for system in claims.read_systems().values() for c in system.claims.values() for t in c.tests]
+    assert not [t for t in tests if t.task not in {*tasks[t.study], "mean"}]
+    assert len(tasks["pal-samplers-eight-tasks"]) == len(tasks["smart-adapters-eight-tasks"]) == 8
+
+
 def test_published_scores_are_those_of_existing_rows() -> None:
     variants = module("papers_claims").variants_of_studies()
     for study, rows in module("papers_results").published_scores().items():
@@ -147,7 +228,8 @@ GOOD = {"study": STUDY, "variant": "with CLN", "reference": "without CLN", "task
         ({"tests": [{**GOOD, "study": "conditional-norm-table-9"}]}, "there is no study 'conditional-norm-table-9'"),
         ({"tests": [{**GOOD, "variant": "with LN"}]}, f"no variant of {STUDY} 'with LN' \\(did you mean with CLN"),
         ({"tests": [{**GOOD, "reference": "none"}]}, f"no variant of {STUDY} 'none'"),
-        ({"tests": [{**GOOD, "tasks": ["sst", "cola"]}]}, "unknown task or expectation"),
+        ({"tests": [{**GOOD, "tasks": ["sst", "mnli"]}]}, "unknown task or expectation"),
+        ({"tests": [{**GOOD, "row": "train"}]}, "unknown field row"),
         ({"tests": [{**GOOD, "expected": "best"}]}, "unknown task or expectation"),
         ({}, "must have either tests or a verdict"),
         ({"tests": [GOOD], "verdict": "holds", "reason": "seen"}, "must have either tests or a verdict"),
@@ -228,7 +310,7 @@ def test_the_page_of_a_made_up_result() -> None:
     files = module("papers_page").files([module("papers_results").packed(study_json())])
     page = files["papers.md"]
     assert sorted(files) == [f"images/papers-{STUDY}.svg", "papers.md"]
-    assert "1 of 13 studies have results" in page
+    assert "1 of 23 studies have results" in page
     assert "**With `train.epochs=3`, 5 times the learning rate**; seeds 0, 1, 2" in page
     assert "| with CLN | .979 | .620 [.569, .671] ▲ | .430 [.420, .440] ▲ |" in page.replace("\u00a0", " ")
     assert "Furthest below the published scores: SST of without CLN, .520 instead of .964." in page
@@ -254,6 +336,11 @@ def test_details_that_study_json_lacks(
     compare_runs([tmp_path / name for name in names], tmp_path / "study")
     papers = module("papers")
     monkeypatch.setattr(papers, "needed_pairs", lambda systems, study, reference: {"lion-0": ["lamb-0"]})
+    monkeypatch.setattr(
+        papers,
+        "needed_measures",
+        lambda systems, study: {"gap": ["mean"], "spread": ["opinion"], "f1": ["opinion"]},
+    )
     study = papers.with_details(tmp_path / "study", {"rate": 5})
     assert study["reference"] == "adamw-0"
     assert {(c["variant"], c["reference"]) for c in study["pairs"]} == {("lamb-0", "lion-0")}
@@ -262,6 +349,52 @@ def test_details_that_study_json_lacks(
         task: {"0", "1"} for task in study["tasks"]
     }
     assert study["changes"] == {"rate": 5}
+    scores = {of: study["measured"][of]["lion-0"] for of in ("gap", "spread", "f1")}
+    summary = json.loads((tmp_path / "lion-1" / "summary.json").read_text(encoding="utf-8"))
+    dev, rows = summary["evaluations"]["dev"], summary["training_rows"]
+    gaps = [
+        rows[task]["metrics"][m]["value"] - dev[task]["metrics"][m]["value"]
+        for task in dev
+        if (m := dev[task]["primary"])
+    ]
+    assert scores["gap"]["mean"]["1"] == pytest.approx(sum(gaps) / len(gaps))
+    assert scores["spread"]["opinion"]["1"] == dev["opinion"]["metrics"]["accuracy"]["value"]
+    assert scores["f1"]["opinion"]["1"] == dev["opinion"]["metrics"]["f1"]["value"]
+    made = module("papers_results").comparisons_over_seeds(study)
+    assert {(one["of"], one["task"]) for one in made if "of" in one} == {
+        ("gap", "mean"),
+        ("spread", "opinion"),
+        ("f1", "opinion"),
+    }
+
+
+def test_the_runs_of_the_reference_are_trained_further_and_compared(tmp_path: Path, tiny_settings: list[str]) -> None:
+    settings = [*tiny_settings, "train.epochs=1", "train.steps_per_epoch=2"]
+    quickstart = ROOT / "recipes" / "quickstart.yaml"
+    for seed in (0, 1):
+        train(quickstart, tmp_path / f"plain-{seed}", [*settings, f"seed={seed}"])
+        train(quickstart, tmp_path / f"lamb-{seed}", [*settings, "optimizer={name: lamb, lr: 1e-3}", f"seed={seed}"])
+    study = tmp_path / "pal-samplers-mlm"
+    compare_runs([tmp_path / name for name in ("plain-0", "plain-1", "lamb-0", "lamb-1")], study)
+    papers = module("papers")
+    arguments = [str(quickstart), *(word for setting in settings for word in ("--set", setting))]
+    papers.train_further(study, arguments, 600, tmp_path / "log")
+    runs = papers.runs_after(study, "pal-samplers-mlm")
+    assert [(run.variant, run.seed) for run in runs] == [("MLM after", 0), ("MLM after", 1)], (
+        tmp_path / "log"
+    ).read_text()
+    pairs = module("papers_claims").needed_pairs(
+        module("papers_claims").read_systems(), "pal-samplers-mlm", "minBERT, round robin"
+    )
+    assert pairs == {"MLM after": ["minBERT, round robin"]}
+    content = json.loads((study / "study.json").read_text(encoding="utf-8"))
+    plain = [
+        papers.FinishedRun("plain-0", seed, tmp_path / f"plain-{seed}", papers.summary_of(tmp_path / f"plain-{seed}"))
+        for seed in (0, 1)
+    ]
+    found = papers.compare_pairs(content, [*plain, *runs], {"MLM after": ["plain-0"]})
+    assert {(one["variant"], one["reference"]) for one in found} == {("plain-0", "MLM after")}
+    assert {one["task"] for one in found} == {*content["tasks"], "mean"}
 
 
 # --- run --------------------------------------------------------------------------------------------------------------

@@ -59,6 +59,47 @@ def test_the_top_layers_only(name: str) -> None:
         make(name, layers=4)
 
 
+@pytest.mark.parametrize("name", WITH_LAYERS)
+def test_layers_by_their_numbers(name: str) -> None:
+    """Layers 0 and 2 have the adapter: only there does the same input have another output than plain BERT's."""
+    bert, adapter = encoder(), shaken(make(name, layers=(2, 0)))
+    stream = PACKER.pack(both())
+    with torch.inference_mode():
+        x_TD = bert.embed(stream, identity())
+        assert torch.equal(bert.embed(stream, adapter), x_TD), "the norm of the embeddings belongs to all layers"
+        inputs = [x_TD, *bert.states(x_TD, stream.layout, identity())]
+        changed = [
+            not torch.equal(
+                next(bert.states(inputs[index], stream.layout, adapter, index)),
+                next(bert.states(inputs[index], stream.layout, identity(), index)),
+            )
+            for index in range(SHAPE.layers)
+        ]
+    assert changed == [True, False, True]
+
+
+@pytest.mark.parametrize("name", WITH_LAYERS)
+def test_all_layers_by_their_numbers_are_all_layers(name: str) -> None:
+    every, listed = make(name).state_dict(), make(name, layers=(0, 1, 2)).state_dict()
+    assert every.keys() == listed.keys()
+    assert all(torch.equal(every[key], listed[key]) for key in every)
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ((), r"layers: must name at least one layer in \[0, 2\], or be left out for all layers"),
+        ((0, 3), r"layers: the encoder has layers 0 to 2, counted from the bottom; found 3"),
+        ((-1,), r"layers: the encoder has layers 0 to 2, counted from the bottom; found -1"),
+        ((1, 0, 1), r"layers: must name each layer once, found 1 2 times"),
+    ],
+)
+@pytest.mark.parametrize("name", WITH_LAYERS)
+def test_wrong_lists_of_layers_are_refused(name: str, layers: tuple[int, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make(name, layers=layers)
+
+
 class InputScale(LayerAdapter):
     """`W (s * x)` at the linear map `down`: changes the input of a map, where others change the output."""
 

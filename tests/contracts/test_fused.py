@@ -242,9 +242,11 @@ def made_adapter(choice: MethodChoice) -> Adapter:
 
 
 def forms(name: str) -> Iterator[MethodChoice]:
-    """An adapter with small sizes, and once more with every value of each option that has few."""
+    """An adapter with small sizes, once more with every value of each option that has few, and on the lowest layer."""
     yield MethodChoice(name, small(name))
     for option in options_of(ADAPTERS[name]):
+        if option.name == "layers":
+            yield MethodChoice(name, {**small(name), "layers": (0,)})
         for value in choices(option.kind):
             if value != option.default:
                 yield MethodChoice(name, {**small(name), option.name: value})

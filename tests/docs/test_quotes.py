@@ -19,7 +19,7 @@ from polytask.evaluation.metrics import all_metrics_for, primary_metric
 from polytask.runs.gate import drop_message
 from polytask.settings import AddSettings
 from polytask.studies.sentences import sentence
-from polytask.training.captured import reason_not_capturable
+from polytask.training.captured import reason_not_capturable, reason_not_divided
 from polytask.types import LabelKind, MetricValue
 
 ROOT = Path(__file__).parent.parent.parent
@@ -84,6 +84,7 @@ def test_every_reason_for_steps_that_are_not_captured() -> None:
     reasons = re.findall(r'return f?"(.*)"', inspect.getsource(reason_not_capturable))
     assert "only CUDA has graphs" in reasons[0]  # not printed: the first line is only printed on a GPU
     quoted = [row[1] for row in rows(page("speed"))]
+    reasons += re.findall(r'return f?"(.*)"', inspect.getsource(reason_not_divided))
     for reason in reasons[1:]:
         pattern = re.sub(r"\\\{.*?\\\}", ".+", re.escape(reason))
         assert [quote for quote in quoted if re.fullmatch(pattern, quote)], f"docs/speed.md does not list: {reason}"

@@ -45,6 +45,18 @@ with sums_of_gradients(parameters, processes):  # a process without examples com
     if processes.rank:
         loss().backward()
 assert parameters[0].grad is not None
+copies = {p: nn.Parameter(p.detach().bfloat16()) for p in parameters[:8]}  # gradients of copies, sums in float32
+for overlap in (True, False):
+    for parameter, copy in copies.items():
+        parameter.grad = torch.ones_like(parameter)  # what a penalty of the weights themselves would leave
+    with sums_of_gradients(parameters[:8], processes, copies, reached=set(parameters[:6]), overlap=overlap):
+        sum(((processes.rank + 1) * copy).sum() for copy in copies.values()).backward()
+    for number, (parameter, copy) in enumerate(copies.items()):
+        assert copy.grad is None
+        if number < 6:
+            torch.testing.assert_close(parameter.grad, torch.full_like(parameter, 1 + 2 + 3 + 3))
+        else:
+            assert parameter.grad is None
 print("equal", processes.rank)
 """
 

@@ -4,15 +4,17 @@ import string
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
+from polytask.kernels.static_tensors import shape_of
 from polytask.settings import Truncate
 from polytask.stream import Encoded, Reading, Stream
-from polytask.text.filler import FILLER_LENGTH, filler_lengths, size_class, static_rooms
+from polytask.text.filler import FILLER_LENGTH, StaticShape, filler_lengths, size_class, static_rooms
 from polytask.text.masking import Masker
 from polytask.text.packing import InputFormat, Packer, Part, batches_by_length
 from polytask.text.templates import PairForm
@@ -326,3 +328,18 @@ def test_many_tasks_have_as_many_tokens_each() -> None:
     assert layout.equal_tasks == (0, 2, 3, 4)
     assert [last - first for first, last in layout.token_ranges] == [64, 0, 64, 64, 64]
     assert len(layout.lengths) == 4 + 4 * 4
+
+
+def test_parts_of_a_step_have_one_shape_whatever_their_texts() -> None:
+    shape = StaticShape.of({"a": 90, "c": 40}, longest=30)
+
+    def packed(texts: list[tuple[npt.NDArray[np.int64], ...]]) -> Stream:
+        return packer(64).pack([Part("a", texts), Part("c", [(ids(1),)])], static_shape=shape)
+
+    one, other = packed([(ids(*range(1, 29)),)] * 3), packed([(ids(1),), (ids(2),), (ids(3),)])
+    assert shape_of(one) == shape_of(other)
+    assert one.layout.length_bound == shape.length_bound
+    assert one.layout.real_tokens == 3 * 30 + 3
+    assert other.layout.real_tokens == 4 * 3
+    assert [*other.layout.lengths[:3]] == [3, 3, 3]
+    assert sum(other.layout.lengths) == len(other.token_ids_T)

@@ -1,7 +1,8 @@
 """Trains tiny recipes for some steps and saves their weights. Torchrun starts it in several processes.
 
-    python divided_steps.py FOLDER CASE [CASE ...]
+    python divided_steps.py [--recorded] FOLDER CASE [CASE ...]
 
+With --recorded, the steps are captured, that is, recorded and run again without their Python (`recorded_graphs.py`).
 Models are in float64, so that the weights of runs with different numbers of processes can be compared: in float32, Adam
 turns the rounding of gradients that are zero in theory (those of the key biases) into whole steps.
 """
@@ -10,9 +11,14 @@ import sys
 from itertools import islice
 from pathlib import Path
 
+import pytest
+import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from polytask import read_recipe, start_training
+from polytask.training.captured import CapturedSteps, reason_not_divided
+from polytask.training.loop import Session
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 STEPS = 50
@@ -101,22 +107,66 @@ CASES = {
 }
 
 
-def main(folder: Path, cases: list[str]) -> None:
+RECORDED = (
+    "plain",
+    "one task per step",
+    "fewer examples than processes",
+    "pal",
+    "houlsby",
+    "conditional_norm",
+    "l2_sp",
+)
+RECORDED += ("ewc", "uncertainty", "dwa", "replay", "lamb", "adamax", "frozen", "heads", "tags", "topics", "choice")
+RECORDED += ("masked words", "simcse", "shared rows", "class weights")
+"""The cases that are captured in several processes: steps of one pass, without noise."""
+IN_FLOAT32 = ("lamb", "adamax")
+"""Of these, the cases whose captured updates exist in float32 only."""
+
+
+def record(session: Session) -> None:
+    """Let the steps be recorded, as CUDA captures them."""
+    from recorded_graphs import RecordedGraphs  # noqa: PLC0415  (a module beside this program)
+
+    reason = reason_not_divided(session.objective, session.settings)
+    assert reason is None, reason
+    parts = session.optimizer, session.objective, session.settings, session.average
+    session.captured = CapturedSteps(session.model, *parts, session.processes)
+    session.captured.graphs = RecordedGraphs(session.captured.graphs)
+
+
+def make_double(session: Session) -> None:
+    """Turn the model, and what its regularizers and averages keep of it, into float64."""
+    session.model.double()
+    for regularizer in session.objective.regularizers.values():
+        if hasattr(regularizer, "average"):
+            regularizer.average.double()
+        if hasattr(regularizer, "_start"):
+            regularizer._start = {weight: start.double() for weight, start in regularizer._start.items()}
+    if session.average is not None:
+        for weight in session.average.weights.values():
+            weight.data = weight.data.double()
+
+
+def norm_of_doubles(gradients: list[Tensor]) -> Tensor:
+    """The norm that captured steps compute in float32."""
+    return torch.stack([gradient.double().norm() for gradient in gradients]).norm().float()
+
+
+def main(folder: Path, cases: list[str], recorded: bool) -> None:
     for case in cases:
         run = folder / case.replace(" ", "-")
         running = start_training(read_recipe(QUICKSTART, [*SETTINGS, *CASES[case]]), run)
         session = running.session
-        session.model.double()
-        for regularizer in session.objective.regularizers.values():
-            if hasattr(regularizer, "average"):
-                regularizer.average.double()
-            if hasattr(regularizer, "_start"):
-                regularizer._start = {weight: start.double() for weight, start in regularizer._start.items()}
-        if session.average is not None:
-            for weight in session.average.weights.values():
-                weight.data = weight.data.double()
+        if not (recorded and case in IN_FLOAT32):
+            make_double(session)
+        if recorded:
+            record(session)
         for _ in islice(running.steps(), STEPS):
             pass
+        if session.captured is not None:
+            entries = session.captured.graphs.entries.values()
+            assert session.captured.reason is None, session.captured.reason
+            assert sum(entry.graph is not None for entry in entries) > len(entries) / 4
         if running.is_main:
             weights = {n: t.contiguous() for n, t in session.model.state_dict().items()}
             weights |= {f"policy.{n}": t for n, t in session.objective.policy.state_dict().items()}
@@ -124,4 +174,11 @@ def main(folder: Path, cases: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    recorded = sys.argv[1] == "--recorded"
+    if recorded:
+        from attention_by_borders import use_on_cpu
+
+        patch = pytest.MonkeyPatch()
+        use_on_cpu(patch)
+        patch.setattr("polytask.training.step_operations.norm_of", norm_of_doubles)
+    main(Path(sys.argv[1 + recorded]), sys.argv[2 + recorded :], recorded)

@@ -69,7 +69,10 @@ def _is_mask(value: Any) -> bool:
 
 
 def _run_again(func: Any, args: Any, kwargs: Any, outputs: list[Tensor], new: list[int]) -> None:
-    result = [one for one in tree_leaves(func(*args, **kwargs)) if isinstance(one, Tensor)]
+    returned = func(*args, **kwargs)
+    if func.namespace == "c10d":  # what processes exchange; a graph waits for it before it goes on
+        returned[-1].wait()
+    result = [one for one in tree_leaves(returned) if isinstance(one, Tensor)]
     for n in new:
         if outputs[n].numel():
             outputs[n].copy_(result[n])
@@ -116,7 +119,7 @@ class RecordedGraphs(Graphs):
     """Graphs of the CPU."""
 
     def __init__(self, graphs: Graphs) -> None:
-        super().__init__(graphs.device, graphs.new_table)
+        super().__init__(graphs.device, graphs.new_table, graphs.processes)
         self._states = RecordedStates(graphs.device)
 
     def _new_graph(self) -> Recording:

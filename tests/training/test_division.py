@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from polytask.training.division import equal_parts
+from polytask.training.division import deal, equal_parts
 
-from .divided_steps import CASES
+from .divided_steps import CASES, RECORDED, STEPS
 
 WORKER = Path(__file__).parent / "divided_steps.py"
 OFTEN = ("plain", "pal", "smart", "bregman", "gem, mixed", "pcgrad", "lamb", "accumulated", "frozen", "masked words")
@@ -33,10 +33,16 @@ def start(count: int, *arguments: str, **options: Any) -> "subprocess.Popen[str]
     return subprocess.Popen([*command, *arguments], env=environment, text=True, **options)
 
 
-def train(count: int, folder: Path, *cases: str) -> None:
-    process = start(count, str(WORKER), str(folder), *cases, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    output, _ = process.communicate()
+def run(count: int, *arguments: str) -> str:
+    """Run a program in several processes, and return what they print."""
+    process = start(count, *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    output: str = process.communicate()[0]
     assert process.returncode == 0, output[-4000:]
+    return output
+
+
+def train(count: int, folder: Path, *cases: str, recorded: bool = False) -> None:
+    run(count, str(WORKER), *(["--recorded"] if recorded else []), str(folder), *cases)
 
 
 def steps(folder: Path) -> list[dict[str, Any]]:
@@ -83,6 +89,56 @@ def test_every_method_trains_the_same_weights(count: int, tmp_path: Path) -> Non
     train(1, tmp_path / "one", *cases)
     train(count, tmp_path / "several", *cases)
     check_equal(tmp_path / "one", tmp_path / "several", cases)
+
+
+def test_captured_steps_of_two_processes_train_the_same_weights(tmp_path: Path) -> None:
+    """From the third step of a shape on no Python runs: what the processes exchange is recorded too."""
+    cases = ("plain", "l2_sp", "fewer examples than processes", "masked words", "tags", "shared rows")
+    train(1, tmp_path / "one", *cases, recorded=True)
+    train(2, tmp_path / "several", *cases, recorded=True)
+    check_equal(tmp_path / "one", tmp_path / "several", cases)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_captured_method_trains_the_same_weights(count: int, tmp_path: Path) -> None:
+    train(1, tmp_path / "one", *RECORDED, recorded=True)
+    train(count, tmp_path / "several", *RECORDED, recorded=True)
+    check_equal(tmp_path / "one", tmp_path / "several", RECORDED)
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
+    ],
+)
+def test_sums_inside_a_graph_change_nothing_in_one_process(device: str, tmp_path: Path) -> None:
+    """On a GPU this is NCCL in a CUDA graph, with a group of one process."""
+    launcher = [str(Path(__file__).parent / "connected_steps.py"), str(tmp_path), device]
+    output = run(1, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", *launcher)
+    graphs = [int(line.removeprefix("graphs: ")) for line in output.splitlines() if line.startswith("graphs: ")]
+    assert len(graphs) == 2, output
+    assert min(graphs) > 0
+    found = json.loads((tmp_path / "losses.json").read_text())
+    assert len(found["alone"]) == STEPS
+    for alone, connected in zip(found["alone"], found["connected"], strict=True):
+        assert connected == pytest.approx(alone, rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_dealt_parts_are_about_equal_and_their_sizes_depend_on_counts_only(seed: int) -> None:
+    rng = random.Random(seed)
+    size, count, first = rng.randint(0, 40), rng.randint(1, 8), rng.randint(0, 9)
+    lengths, others = ([rng.randint(1, 50) for _ in range(size)] for _ in range(2))
+    hands = deal(lengths, count, first)
+    assert sorted(item for hand in hands for item in hand) == list(range(size))
+    assert all(hand == sorted(hand) for hand in hands)
+    assert [len(hand) for hand in hands] == [len(hand) for hand in deal(others, count, first)]
+    assert max(map(len, hands)) - min(map(len, hands)) <= 1
+    sums = [sum(lengths[item] for item in hand) for hand in hands]
+    assert max(sums) - min(sums) <= max(lengths, default=0)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -21,6 +21,8 @@ from polytask.types import UserError
 LinearSite = Literal["query", "key", "value", "attention_output", "up", "down"]
 NormSite = Literal["embedding", "attention", "ffn"]
 SublayerSite = Literal["attention", "ffn"]
+Layers = int | tuple[int, ...] | None
+"""An adapter's layers: the last n, those with these numbers, counted from 0 at the bottom, or all."""
 Linear = Callable[[Tensor], Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor, Layout], Tensor]
 """Queries, keys and values, each [T, heads, head size], and the layout -> attention's output of the same shape."""
@@ -218,13 +220,23 @@ def per_task(x_TD: Tensor, layout: Layout, apply: Callable[[int, Tensor], Tensor
     return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
 
 
-def chosen_layers(context: AdapterContext, layers: int | None) -> list[bool]:
-    """For each layer of the encoder, whether the adapter is on it: on all, or on the last `layers`."""
+def chosen_layers(context: AdapterContext, layers: Layers) -> list[bool]:
+    """For each layer of the encoder, whether the adapter is on it."""
+    where, last = "recipe: adapter: layers", context.layers - 1
+    if isinstance(layers, tuple):
+        if not layers:
+            raise UserError(f"{where}: must name at least one layer in [0, {last}], or be left out for all layers")
+        for number in layers:
+            if not 0 <= number <= last:
+                raise UserError(f"{where}: the encoder has layers 0 to {last}, counted from the bottom; found {number}")
+            if layers.count(number) > 1:
+                raise UserError(f"{where}: must name each layer once, found {number} {layers.count(number)} times")
+        return [index in layers for index in range(context.layers)]
     if layers is not None and not 1 <= layers <= context.layers:
-        raise UserError(f"recipe: adapter: layers: must be in [1, {context.layers}], found {layers}")
+        raise UserError(f"{where}: must be in [1, {context.layers}], found {layers}")
     return [index >= context.layers - (layers or context.layers) for index in range(context.layers)]
 
 
-def on_layers(context: AdapterContext, layers: int | None, make: Callable[[], LayerAdapter]) -> Iterator[LayerAdapter]:
+def on_layers(context: AdapterContext, layers: Layers, make: Callable[[], LayerAdapter]) -> Iterator[LayerAdapter]:
     """A layer adapter from `make` for each chosen layer, and one that changes nothing for each of the others."""
     return (make() if chosen else LayerAdapter() for chosen in chosen_layers(context, layers))

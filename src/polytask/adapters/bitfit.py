@@ -2,7 +2,17 @@
 
 from torch import Tensor
 
-from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, Linear, LinearSite, NormSite, on_layers
+from polytask.adapters.base import (
+    Adapter,
+    AdapterContext,
+    LayerAdapter,
+    Layers,
+    Linear,
+    LinearSite,
+    NormSite,
+    chosen_layers,
+    on_layers,
+)
 from polytask.adapters.per_task import TaskVectors, norm_sizes
 from polytask.stream import Layout
 
@@ -31,9 +41,9 @@ class BitFit(Adapter):
     Paper: Ben Zaken et al., "BitFit", 2022, which trains the encoder's own biases for one task.
     """
 
-    def __init__(self, context: AdapterContext, *, layers: int | None = None) -> None:
+    def __init__(self, context: AdapterContext, *, layers: Layers = None) -> None:
         linears: tuple[LinearSite, ...] = ("query", "value", "attention_output", "up", "down")
-        everywhere = layers is None or layers >= context.layers
+        everywhere = all(chosen_layers(context, layers))
         super().__init__(
             BitFitLayer(context, (), ("embedding",)) if everywhere else LayerAdapter(),
             on_layers(context, layers, lambda: BitFitLayer(context, linears, ("attention", "ffn"))),

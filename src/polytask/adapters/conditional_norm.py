@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSite, on_layers
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, Layers, NormSite, chosen_layers, on_layers
 from polytask.adapters.per_task import TaskVectors, norm_sizes
 
 
@@ -24,8 +24,8 @@ class ConditionalNorm(Adapter):
     embedding; here they are free parameters, as in student systems that use this name.
     """
 
-    def __init__(self, context: AdapterContext, *, layers: int | None = None) -> None:
-        everywhere = layers is None or layers >= context.layers
+    def __init__(self, context: AdapterContext, *, layers: Layers = None) -> None:
+        everywhere = all(chosen_layers(context, layers))
         super().__init__(
             ConditionalNormLayer(context, ("embedding",)) if everywhere else LayerAdapter(),
             on_layers(context, layers, lambda: ConditionalNormLayer(context, ("attention", "ffn"))),

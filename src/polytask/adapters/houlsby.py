@@ -1,30 +1,32 @@
 """Bottleneck adapters inside every layer."""
 
+from functools import partial
 from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, SublayerSite, on_layers
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, Layers, SublayerSite, on_layers
 from polytask.adapters.per_task import TaskLinear
-from polytask.settings import Size
+from polytask.settings import Positive, Size
 from polytask.stream import Layout
 
 Position = Literal["after_ffn", "after_norm", "both_sublayers"]
 
 
-def nearly_zero(weight: Tensor) -> None:
-    """Truncated normal with a standard deviation of 1e-3, cut at two deviations."""
-    nn.init.trunc_normal_(weight, std=1e-3, a=-2e-3, b=2e-3)
+def truncated_normal(weight: Tensor, deviation: float) -> None:
+    """Truncated normal with this standard deviation, cut at two deviations."""
+    nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
 
 
 class Bottleneck(nn.Module):
     """`x + W_D gelu(W_E x + b_E) + b_D`."""
 
-    def __init__(self, context: AdapterContext, size: int) -> None:
+    def __init__(self, context: AdapterContext, size: int, deviation: float) -> None:
         super().__init__()
-        self.down = TaskLinear(context.tasks, context.hidden, size, nearly_zero)
-        self.up = TaskLinear(context.tasks, size, context.hidden, nearly_zero)
+        start = partial(truncated_normal, deviation=deviation)
+        self.down = TaskLinear(context.tasks, context.hidden, size, start)
+        self.up = TaskLinear(context.tasks, size, context.hidden, start)
 
     def forward(self, x_TD: Tensor, layout: Layout) -> Tensor:
         change_TD: Tensor = self.up(F.gelu(self.down(x_TD, layout)), layout)
@@ -32,11 +34,11 @@ class Bottleneck(nn.Module):
 
 
 class HoulsbyLayer(LayerAdapter):
-    def __init__(self, context: AdapterContext, size: int, position: Position) -> None:
+    def __init__(self, context: AdapterContext, size: int, position: Position, deviation: float) -> None:
         super().__init__()
         self.position = position
-        self.ffn = Bottleneck(context, size)
-        self.attention = Bottleneck(context, size) if position == "both_sublayers" else None
+        self.ffn = Bottleneck(context, size, deviation)
+        self.attention = Bottleneck(context, size, deviation) if position == "both_sublayers" else None
 
     def bottleneck(self, place: Literal["attention", "ffn", "layer"]) -> Bottleneck | None:
         """The bottleneck on the output of attention, of the feed-forward part, or of the whole layer."""
@@ -58,8 +60,8 @@ class Houlsby(Adapter):
 
     Position: both_sublayers (the paper: on the outputs of attention and of the feed-forward part, before the residual
     sum), after_ffn (only on the latter), or after_norm (on the layer's output). They start near the identity but not
-    exactly at it: truncated normal weights with a deviation of 1e-3, zero biases. Designed for frozen encoders
-    (`train.parts: adapters`).
+    exactly at it: truncated normal weights with a standard deviation of `deviation`, zero biases. Designed for frozen
+    encoders (`train.parts: adapters`).
     Paper: Houlsby et al., "Parameter-Efficient Transfer Learning for NLP", 2019 (size 64).
     """
 
@@ -71,7 +73,8 @@ class Houlsby(Adapter):
         *,
         size: Size = 64,
         position: Position = "both_sublayers",
-        layers: int | None = None,
+        deviation: Positive = 1e-3,
+        layers: Layers = None,
     ) -> None:
-        on = on_layers(context, layers, lambda: HoulsbyLayer(context, size, position))
+        on = on_layers(context, layers, lambda: HoulsbyLayer(context, size, position, deviation))
         super().__init__(LayerAdapter(), on, context.tasks)

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, Linear, LinearSite, on_layers
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, Layers, Linear, LinearSite, on_layers
 from polytask.adapters.per_task import TaskVectors
 from polytask.stream import Layout
 
@@ -28,5 +28,5 @@ class Ia3(Adapter):
     Paper: Liu et al., "Few-Shot Parameter-Efficient Fine-Tuning is Better and Cheaper than In-Context Learning", 2022.
     """
 
-    def __init__(self, context: AdapterContext, *, layers: int | None = None) -> None:
+    def __init__(self, context: AdapterContext, *, layers: Layers = None) -> None:
         super().__init__(LayerAdapter(), on_layers(context, layers, lambda: Ia3Layer(context)), context.tasks)

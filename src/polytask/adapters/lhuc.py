@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, NormSite, on_layers
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, Layers, NormSite, on_layers
 from polytask.adapters.per_task import TaskVector
 from polytask.stream import Layout
 
@@ -38,6 +38,6 @@ class Lhuc(Adapter):
     Paper: Swietojanski & Renals, "Learning Hidden Unit Contributions", 2014.
     """
 
-    def __init__(self, context: AdapterContext, *, layers: int | None = None) -> None:
+    def __init__(self, context: AdapterContext, *, layers: Layers = None) -> None:
         layer = LhucOutput if context.pre_norm else LhucLayer
         super().__init__(LayerAdapter(), on_layers(context, layers, lambda: layer(context)), context.tasks)

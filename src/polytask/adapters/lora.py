@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, Linear, LinearSite, on_layers
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, Layers, Linear, LinearSite, on_layers
 from polytask.adapters.per_task import TaskLinear
 from polytask.settings import Positive, Size
 from polytask.stream import Layout
@@ -59,7 +59,7 @@ class Lora(Adapter):
         rank: Size = 8,
         alpha: Positive = 16.0,
         sites: tuple[LinearSite, ...] = ("query", "value"),
-        layers: int | None = None,
+        layers: Layers = None,
     ) -> None:
         on = on_layers(context, layers, lambda: LoraLayer(context, sites, rank, alpha / rank))
         super().__init__(LayerAdapter(), on, context.tasks)

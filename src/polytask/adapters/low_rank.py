@@ -5,7 +5,7 @@ from types import MappingProxyType
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, chosen_layers, on_layers
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, Layers, chosen_layers, on_layers
 from polytask.adapters.per_task import Projections
 from polytask.settings import Size
 from polytask.stream import Layout
@@ -45,7 +45,7 @@ class LowRank(Adapter):
         size: Size = 100,
         gelu: bool = False,
         shared_projections: bool = False,
-        layers: int | None = None,
+        layers: Layers = None,
     ) -> None:
         count = sum(chosen_layers(context, layers))
         projections = [

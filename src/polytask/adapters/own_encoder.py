@@ -8,6 +8,7 @@ from polytask.adapters.base import (
     AdapterContext,
     Encoder,
     LayerAdapter,
+    Layers,
     Linear,
     LinearSite,
     NormSite,
@@ -70,13 +71,14 @@ class OwnEncoder(Adapter):
     """An encoder for each task: its own copy of every linear map and layer norm of the layers, `W_t = W` at the start.
 
     Embeddings and pooler stay shared. The encoder's own layers are not used and get no gradient. With `layers: n` the
-    last n layers are per task and those below are shared. Outputs equal plain BERT's at the start up to rounding,
-    because each task's rows are a product of their own. Needs the memory of one encoder per task; `train.layer_decay`
-    does not apply to the copies, which use the optimizer's learning rate. In a stack it must come first.
+    last n layers are per task, with `layers: [0, 2]` those two (counted from 0), and the others are shared. Outputs
+    equal plain BERT's at the start up to rounding, because each task's rows are a product of their own. Needs the
+    memory of one encoder per task; `train.layer_decay` does not apply to the copies, which use the optimizer's
+    learning rate. In a stack it must come first.
     Use it with the regularizer soft_sharing for soft sharing (Duong et al. 2015); without it, it is one model per task.
     """
 
     plain_at_start = False
 
-    def __init__(self, context: AdapterContext, *, layers: int | None = None) -> None:
+    def __init__(self, context: AdapterContext, *, layers: Layers = None) -> None:
         super().__init__(LayerAdapter(), on_layers(context, layers, lambda: OwnLayer(context)), context.tasks)

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, chosen_layers, on_layers
+from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, Layers, chosen_layers, on_layers
 from polytask.adapters.per_task import Projections, TaskLinear, normal
 from polytask.settings import Size
 from polytask.stream import Layout
@@ -55,7 +55,7 @@ class Pal(Adapter):
         shared_projections: bool = True,
         gelu: bool = False,
         attention_dropout: float = 0.0,
-        layers: int | None = None,
+        layers: Layers = None,
     ) -> None:
         if size < 1 or heads < 1 or size % heads:
             raise UserError(f"recipe: adapter: size must be a multiple of heads, found size {size} and {heads} heads")

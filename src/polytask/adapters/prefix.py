@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from polytask.adapters.base import Adapter, AdapterContext, Attend, LayerAdapter, on_layers
+from polytask.adapters.base import Adapter, AdapterContext, Attend, LayerAdapter, Layers, on_layers
 from polytask.adapters.per_task import TaskVectors, normal
 from polytask.settings import Size
 from polytask.stream import Layout
@@ -61,7 +61,7 @@ class Prefix(Adapter):
 
     plain_at_start = False
 
-    def __init__(self, context: AdapterContext, *, length: Size = 10, layers: int | None = None) -> None:
+    def __init__(self, context: AdapterContext, *, length: Size = 10, layers: Layers = None) -> None:
         super().__init__(
             LayerAdapter(), on_layers(context, layers, lambda: PrefixLayer(context, length)), context.tasks
         )

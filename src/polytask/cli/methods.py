@@ -25,12 +25,16 @@ FIELDS = {
 """Where a recipe names the methods of a table, unless the field has the table's name."""
 
 NO_MEANING = "(not documented)"
-LAYERS = "How many encoder layers have the adapter, counted from the top. None: all."
+LAYERS = (
+    "The encoder layers that have the adapter: how many, counted from the top, or a list of their numbers, counted "
+    "from 0 at the bottom. None: all."
+)
 POOLING = "How the token embeddings of a text are pooled: their mean, the first token's, or the encoder's pooler."
 MEANINGS: dict[str, dict[str, str]] = {
     "adapter": {
         "attention_dropout": "Dropout rate of the branch's attention weights.",
         "alpha": "Scale of the adapter's output; it is divided by the rank.",
+        "deviation": "Standard deviation of the starting weights.",
         "gelu": "Whether a GELU follows the branch.",
         "heads": "Number of attention heads of the branch. Must divide `size`.",
         "layers": LAYERS,

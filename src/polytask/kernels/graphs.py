@@ -17,6 +17,7 @@ from torch import Tensor
 from polytask import seeds
 from polytask.kernels.static_tensors import StaticTensors
 from polytask.kernels.updates import Table
+from polytask.processes import ALONE, Processes
 
 log = logging.getLogger(__name__)
 MAX_GRAPHS = 256
@@ -43,9 +44,16 @@ class _Entry:
 class Graphs:
     """The graphs of one device. They share their memory, so they must be replayed one after another."""
 
-    def __init__(self, device: torch.device, new_table: Callable[[], Table | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        new_table: Callable[[], Table | None] = lambda: None,
+        processes: Processes = ALONE,
+    ) -> None:
         self.device = device
         self.new_table = new_table
+        self.processes = processes
+        """Those that capture and replay the same functions at the same time: the graphs exchange tensors."""
         self.reason: str | None = None
         """Why capturing failed, if it did; the functions then run normally."""
         self.entries: dict[Hashable, _Entry] = {}
@@ -82,6 +90,7 @@ class Graphs:
         table = self.new_table()
         random = seeds.RandomState(self.device)
         self._states.register(graph, entry.second_passes)
+        failure = ""
         try:
             with _without_garbage_collection(), self._recording(graph), self._states.open(capturing=True):
                 entry.result = body(entry.inputs.tensors, table, True)
@@ -89,14 +98,18 @@ class Graphs:
             if table is not None:
                 table.send()
         except (RuntimeError, ValueError, IndexError) as error:
-            self._stop(str(error).splitlines()[0])
+            failure = str(error).splitlines()[0]
+        if self.processes.any(bool(failure)):  # if one process cannot replay it, none does
+            self._stop(failure or "another process could not capture them")
         random.restore()  # capturing has advanced the generator
 
     def _new_graph(self) -> Any:
         return torch.cuda.CUDAGraph() if self.device.type == "cuda" else None
 
     def _recording(self, graph: Any) -> Any:
-        return torch.cuda.graph(graph, pool=self._pool)
+        # A thread of NCCL queries events meanwhile, which would end a capture that watches all threads.
+        watched = "thread_local" if self.processes.several else "global"
+        return torch.cuda.graph(graph, pool=self._pool, capture_error_mode=watched)
 
     def _stop(self, reason: str) -> None:
         self.reason = reason

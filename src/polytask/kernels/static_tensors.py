@@ -36,7 +36,7 @@ def as_stream(tensors: list[Tensor], like: Stream) -> Stream:
         dict(zip(names, values, strict=False)) for names in (like.labels, like.teacher_outputs, like.words)
     )
     layout = replace(like.layout, cu_seqlens_S1=cu)
-    return Stream(tokens, positions, segments, layout, labels, teacher_outputs, tags, words)
+    return Stream(tokens, positions, segments, layout, labels, teacher_outputs, tags, words, share=like.share)
 
 
 class StaticTensors:

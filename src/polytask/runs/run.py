@@ -151,6 +151,8 @@ class Running:
             if isinstance(self.session.evaluate, DevScorer):
                 parts["evaluations"] = self.session.evaluate.seconds
             self.phases.end("checkpoints and records", parts)
+            if self.session.captured is not None and self.session.processes.several:
+                self.session.captured.graphs.clear()  # NCCL waits for the graphs that use a connection
             self.session.processes = self.session.processes.leave()
 
     def save(self) -> Path:

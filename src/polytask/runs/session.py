@@ -27,7 +27,7 @@ from polytask.tasks.describe import class_counts
 from polytask.tasks.shared_rows import SharedRows
 from polytask.tasks.training_rows import training_rows
 from polytask.training.averages import RunningAverage
-from polytask.training.captured import CapturedSteps, reason_not_capturable
+from polytask.training.captured import CapturedSteps, reason_not_capturable, reason_not_divided
 from polytask.training.checkpoint_writer import CheckpointWriter, NoCheckpoints
 from polytask.training.division import Division
 from polytask.training.feed import Feed, SharedFeed
@@ -98,9 +98,9 @@ def make_session(
     feed.use_teachers(teacher_outputs(prepared, teachers or {}, feed.memory, device))
     session.not_captured = reason_not_capturable(device, session.optimizer, objective, settings, model)
     if processes.several and session.not_captured is None:
-        session.not_captured = f"{processes.count} processes divide the steps"
+        session.not_captured = reason_not_divided(objective, settings)
     if session.not_captured is None:
-        session.captured = CapturedSteps(model, session.optimizer, objective, settings, session.average)
+        session.captured = CapturedSteps(model, session.optimizer, objective, settings, session.average, processes)
     return session
 
 

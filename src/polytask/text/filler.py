@@ -3,7 +3,7 @@
 This exists only for speed: steps of equal shapes can be captured once and replayed. Knows numbers of tokens only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -70,6 +70,24 @@ class Room(NamedTuple):
         """The lengths of the filler sequences if the task's own sequences have this many tokens; some may be 0."""
         lengths = filler_lengths(self.tokens - tokens)
         return lengths + [0] * (self.fillers - len(lengths))
+
+
+class StaticShape(NamedTuple):
+    """The shape of streams that are to be equal although they have different texts: those of a step's parts."""
+
+    rooms: tuple[tuple[str, Room], ...]
+    """The room of each task that packs sequences."""
+    length_bound: int
+
+    @classmethod
+    def of(cls, tokens: Mapping[str, int], longest: int) -> "StaticShape":
+        """The shape of streams whose tasks have at most this many tokens, and whose sequences have at most `longest`.
+
+        Some may have far fewer, so each room has filler sequences for all its tokens.
+        """
+        sizes = [room.tokens for room in static_rooms([*tokens.values()])]
+        rooms = [Room(size, -(-size // FILLER_LENGTH)) for size in sizes]
+        return cls(tuple(zip(tokens, rooms, strict=True)), longest_class(max(longest, FILLER_LENGTH)))
 
 
 def static_rooms(tokens: Sequence[int]) -> list[Room]:

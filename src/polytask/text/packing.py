@@ -22,7 +22,15 @@ from torch import Tensor
 from polytask.kinds.tokens import with_width
 from polytask.settings import Truncate, Windows
 from polytask.stream import LENGTH_OF_MISSING, Layout, Reading, Stream
-from polytask.text.filler import Room, filler_lengths, filler_positions, longest_class, size_class, static_rooms
+from polytask.text.filler import (
+    Room,
+    StaticShape,
+    filler_lengths,
+    filler_positions,
+    longest_class,
+    size_class,
+    static_rooms,
+)
 from polytask.text.masking import Ids as Ids
 from polytask.text.masking import MaskedText, Masker, masked_tokens, padded
 from polytask.text.sequences import Sequences, joined_and_separate, make_sequences, truncate_text, truncate_texts
@@ -168,17 +176,23 @@ class Packer:
         labels = np.stack([places + added, texts.ids[places]])
         return Part(task, replace(texts, ids=masked), labels=labels, mask_share=share)
 
-    def pack(self, parts: Sequence[Part], token_budget: int | None = None, static_shape: bool = False) -> Stream:
+    def pack(
+        self, parts: Sequence[Part], token_budget: int | None = None, static_shape: bool | StaticShape = False
+    ) -> Stream:
         """Pack the parts into one stream, its sequences ordered by task; filled up to `token_budget` tokens if given.
 
         A stream of static shape has the same shapes and ranges as every other one with the same number of examples of
         the same tasks and about the same number of tokens: each task's sequences are followed by filler up to a
-        `size_class`. If there are many tasks, all use the size class of the largest.
+        `size_class`. If there are many tasks, all use the size class of the largest. A given shape is used as it is.
         """
         ordered = sorted(parts, key=lambda part: self.tasks.index(part.task))
         assert len({part.task for part in ordered}) == len(ordered), "a task has one part in a stream"
         sequences = [self.sequences_of(part) for part in ordered]
-        rooms = static_rooms([own.tokens for own in sequences]) if static_shape else [None] * len(ordered)
+        shape = static_shape if isinstance(static_shape, StaticShape) else None
+        if shape is not None:
+            rooms: Sequence[Room | None] = [dict(shape.rooms)[part.task] for part in ordered]
+        else:
+            rooms = static_rooms([own.tokens for own in sequences]) if static_shape else [None] * len(ordered)
         sequence_ranges, token_ranges = [(0, 0)] * len(self.tasks), [(0, 0)] * len(self.tasks)
         lengths: list[int] = []
         starts, end = [], 0
@@ -196,12 +210,14 @@ class Packer:
         if token_budget is not None:
             lengths += filler_lengths(token_budget - end)
             end = token_budget
+        bound = longest_class(max(lengths)) if static_shape else None
+        bound = bound if shape is None else shape.length_bound
         layout = Layout(
             cu_seqlens_S1=torch.from_numpy(np.array([*accumulate(lengths, initial=0)], dtype=np.int32)),
             lengths=tuple(lengths),
             sequence_ranges=tuple(sequence_ranges),
             token_ranges=tuple(token_ranges),
-            length_bound=longest_class(max(lengths)) if static_shape else None,
+            length_bound=bound,
             options=self._options(ordered, sequences),
         )
         width = None if layout.length_bound is None else layout.length_bound - 2
@@ -210,7 +226,8 @@ class Packer:
             for part, own in zip(ordered, sequences, strict=True)
             if own.words_T is not None
         }
-        labels, windows = self._label_tensors(ordered, rooms, words), _window_tensors(ordered, sequences)
+        labels = self._label_tensors(ordered, rooms, words, shape is not None)
+        windows = _window_tensors(ordered, sequences)
         ids_T, positions_T, segments_T = _tokens(sequences, starts, end)
         tags_T = _tags(sequences, starts, end) if self.tagged else None
         return Stream(ids_T, positions_T, segments_T, layout, labels, tag_ids_T=tags_T, words=words, windows=windows)
@@ -230,11 +247,11 @@ class Packer:
         return sequences if part.windows_M is None else replace(sequences, windows_M=part.windows_M)
 
     def _label_tensors(
-        self, parts: Sequence[Part], rooms: Sequence[Room | None], words: Mapping[str, Tensor]
+        self, parts: Sequence[Part], rooms: Sequence[Room | None], words: Mapping[str, Tensor], given_shape: bool
     ) -> dict[str, Tensor]:
         """The labels of each task; those of words are as wide as the places of the words."""
         labels = {
-            part.task: torch.from_numpy(np.ascontiguousarray(self._labels(part, room)))
+            part.task: torch.from_numpy(np.ascontiguousarray(self._labels(part, room, given_shape)))
             for part, room in zip(parts, rooms, strict=True)
             if part.labels is not None
         }
@@ -243,13 +260,15 @@ class Packer:
         labels |= {task: with_width(labels[task], places.shape[1]) for task, places in words.items() if task in labels}
         return labels
 
-    def _labels(self, part: Part, room: Room | None) -> npt.NDArray[np.generic]:
+    def _labels(self, part: Part, room: Room | None, given_shape: bool) -> npt.NDArray[np.generic]:
         """The labels of a part. In a stream of static shape the number of masked tokens is static too: those that are
-        missing are filled up."""
+        missing are filled up. In a given shape there is room for as many as any texts can have."""
         assert part.labels is not None
         if part.mask_share is None or room is None:
             return part.labels
         chosen = part.labels.shape[1]
+        if given_shape:
+            return padded(part.labels, math.ceil(part.mask_share * room.tokens + len(part.texts)))
         usual = math.ceil(part.mask_share * room.tokens + len(part.texts) / 2)  # each text's share is rounded
         return padded(part.labels, usual if chosen <= usual else size_class(chosen))
 

@@ -25,6 +25,7 @@ from polytask.kernels.triton_support import kernels_run
 from polytask.kernels.updates import Table, declared
 from polytask.model import MultiTaskModel
 from polytask.modes import eval_mode
+from polytask.processes import ALONE, Processes
 from polytask.settings import TrainSettings
 from polytask.stream import Stream
 from polytask.training.averages import RunningAverage
@@ -73,6 +74,16 @@ def reason_not_capturable(
     return None
 
 
+def reason_not_divided(objective: Objective, settings: TrainSettings) -> str | None:
+    """Return why steps that can be captured cannot be if several processes divide them; None if they can."""
+    if objective.policy.needs_task_gradients or settings.accumulate > 1:
+        return "several processes divide the steps, and their policy or train.accumulate needs several passes"
+    for name, regularizer in objective.regularizers.items():
+        if not regularizer.of_weights:
+            return f"several processes divide the steps, and the regularizer {name} reads the texts"
+    return None
+
+
 class CapturedSteps:
     """Updates the weights as `take_step` does, for streams of static shape."""
 
@@ -83,12 +94,13 @@ class CapturedSteps:
         objective: Objective,
         settings: TrainSettings,
         average: RunningAverage | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         self.model, self.optimizer, self.objective, self.settings = model, optimizer, objective, settings
         self.device = model.device
-        self.operations = StepOperations(model, optimizer, objective, settings, average)
+        self.operations = StepOperations(model, optimizer, objective, settings, average, processes)
         update = self.operations.update
-        self.graphs = Graphs(self.device, lambda: update.table() if update else None)
+        self.graphs = Graphs(self.device, lambda: update.table() if update else None, processes)
         self._phase = self._current_phase()
         self._rows: GradientRows | None = None
 
@@ -106,6 +118,7 @@ class CapturedSteps:
         if self._phase != (phase := self._current_phase()):
             self._phase = phase
             self.graphs.clear()
+            self.operations.reached.clear()
         self.operations.start_step(progress, step)
         drawn: list[Batch] = []
         several = self.objective.policy.needs_task_gradients or self.settings.accumulate > 1
@@ -126,13 +139,15 @@ class CapturedSteps:
         if not kernels_run(self.device) or not first_time((self.model.encoder.shape, *methods)):
             return
         kind, stream = next(self._passes(batch))
+        if not len(stream):  # this process has no part of the step
+            return
         inputs = StaticTensors(tensors_of(stream), self.device)
         inputs.fill(tensors_of(stream))
         static = self.operations.static(inputs.tensors, stream, capturing=False)
         with compiled_in_parallel():
             with torch.no_grad(), eval_mode(self.model), half_precision(self.model, self.settings):
                 self.model(static)
-            _, pulls = self.operations.differentiate("compile", static, kind)
+            _, pulls = self.operations.differentiate("compile", static, kind, exchange=False)
             self.operations.compile_update(pulls)
         self.operations.drop_gradients()
 
@@ -143,7 +158,8 @@ class CapturedSteps:
     def _launch(self, batches: Iterable[Batch]) -> Callable[[], StepOutcome]:
         (batch,) = batches
         stream, operations = batch.together, self.operations
-        key = "step", shape_of(stream)
+        # All processes capture in the same step: a graph that adds up waits for those of the others.
+        key = "step", shape_of(stream), None if stream.share is None else stream.share.shape
 
         def body(inputs: list[Tensor], table: Table | None, capturing: bool) -> Tensor:
             values, pulls = operations.differentiate(key, operations.static(inputs, stream, capturing))
@@ -152,7 +168,8 @@ class CapturedSteps:
             return results
 
         numbers = self.graphs.run(key, tensors_of(stream), body)
-        return self._outcome([(numbers, operations.facts[key])], stream.layout.real_tokens)
+        tokens = stream.layout.real_tokens if stream.share is None else stream.share.tokens
+        return self._outcome([(numbers, operations.facts[key])], tokens)
 
     # --- a step of several passes -------------------------------------------------------------------------------------
     def _launch_passes(self, batches: Iterable[Batch]) -> Callable[[], StepOutcome]:

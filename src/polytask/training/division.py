@@ -1,7 +1,8 @@
 """How the examples of a step are divided among processes: each gets a consecutive part of the step's stream.
 
-The parts have about the same number of tokens. Whatever needs the whole step is in the `StepShare` of a part: it says
-which share of the step the part is. Knows numbers of tokens; knows no text and no model.
+The parts have about the same number of tokens. In steps that are captured, examples are dealt instead: the parts are
+not consecutive, but their shapes repeat. Whatever needs the whole step is in the `StepShare` of a part: it says which
+share of the step the part is. Knows numbers of tokens; knows no text and no model.
 """
 
 from bisect import bisect_left
@@ -30,6 +31,26 @@ class Division:
         """
         ends = equal_parts(lengths, self.processes.count)
         return ends[self.processes.rank], ends[self.processes.rank + 1], ends[-2] < ends[-1]
+
+    def hands(self, lengths: Sequence[int], turn: int, whole: bool) -> list[list[int]]:
+        """Deal the items of the `turn`-th source of a step to the processes; if `whole`, all to one of them."""
+        count = self.processes.count
+        if whole:
+            return [list(range(len(lengths))) if rank == turn % count else [] for rank in range(count)]
+        return deal(lengths, count, turn)
+
+
+def deal(lengths: Sequence[int], count: int, first: int = 0) -> list[list[int]]:
+    """Deal items to `count` hands, the longest first, in turns that go forth and back.
+
+    The hands have about the same sum of lengths, and how many items a hand has does not depend on the lengths, so that
+    shapes repeat from step to step. `first` is the hand that is dealt to first.
+    """
+    hands: list[list[int]] = [[] for _ in range(count)]
+    for place, item in enumerate(sorted(range(len(lengths)), key=lambda item: -lengths[item])):
+        turn, seat = divmod(place, count)
+        hands[(first + (count - 1 - seat if turn % 2 else seat)) % count].append(item)
+    return [sorted(hand) for hand in hands]
 
 
 def equal_parts(lengths: Sequence[int], count: int) -> list[int]:

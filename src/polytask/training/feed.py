@@ -16,7 +16,9 @@ from torch import Tensor
 
 from polytask import seeds
 from polytask.samplers.base import ExampleOrder
-from polytask.stream import Layout, StepShare, Stream
+from polytask.step_share import StepShare
+from polytask.stream import Layout, Stream
+from polytask.text.filler import StaticShape
 from polytask.text.packing import InputFormat, Packer, Part
 from polytask.text.sequences import Sequences
 from polytask.text.texts import Texts, texts_of
@@ -78,10 +80,22 @@ class _Chosen:
     """Counts the examples, so that masking differs from epoch to epoch."""
     in_order: bool = False
     """Whether they are the next examples of the source's order, from its `number`-th on."""
+    places: Sequence[int] | None = None
+    """The place of each example behind the `number`-th; None: one after another."""
 
     def part(self, first: int, last: int) -> "_Chosen":
         """Some of them: from the `first`-th to before the `last`-th."""
         return replace(self, indices=self.indices[first:last], number=self.number + first)
+
+    def some(self, places: Sequence[int]) -> "_Chosen":
+        """Those at these places."""
+        return replace(self, indices=[self.indices[place] for place in places], in_order=False, places=places)
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The number of each example."""
+        places = range(len(self.indices)) if self.places is None else self.places
+        return [self.number + place for place in places]
 
     @classmethod
     def of_task(cls, task: str, indices: Sequence[int], number: int, in_order: bool = False) -> "_Chosen":
@@ -232,8 +246,12 @@ class Feed:
         """The stream of these examples, or this process's part of it."""
         if self.division is None:
             return self._stream(chosen, static_shape)
-        own, share = self._divided(chosen, self.division)
-        stream = self._stream(own, static_shape) if own else empty_stream(len(self.packer.tasks))
+        if static_shape:
+            own, share, shape = self._dealt(chosen, self.division)
+            stream = self._stream(own, shape) if own else empty_stream(len(self.packer.tasks))
+        else:
+            own, share = self._divided(chosen, self.division)
+            stream = self._stream(own) if own else empty_stream(len(self.packer.tasks))
         return replace(stream, share=share)
 
     def _divided(self, chosen: Sequence[_Chosen], division: Division) -> tuple[list[_Chosen], StepShare]:
@@ -258,9 +276,36 @@ class Feed:
                 own.append(one.part(start, stop))
                 share = float(items_N[start:stop].sum() / max(items_N.sum(), 1))
                 examples |= dict.fromkeys(one.tasks, share)
+        share_of = self._share(chosen, division)
+        return own, share_of(examples=examples, first_token=sum(tokens[:first]), tokens=sum(tokens), everyone=everyone)
+
+    def _dealt(self, chosen: Sequence[_Chosen], division: Division) -> tuple[list[_Chosen], StepShare, StaticShape]:
+        """This process's part of the examples in a step of static shape, what share of them it is, and the part's
+        shape, which is large enough for the parts of all processes."""
+        chosen = sorted(chosen, key=lambda one: self.packer.tasks.index(one.tasks[0]))
+        own: list[_Chosen] = []
+        examples: dict[str, float] = {}
+        most: dict[str, int] = {}
+        tokens, longest = 0, 0
+        for turn, one in enumerate(chosen):
+            tokens_N, items_N = self._sizes(one)
+            hands = division.hands(tokens_N.tolist(), turn, whole=not division.whole.isdisjoint(one.tasks))
+            most[one.tasks[0]] = max(int(tokens_N[hand].sum()) for hand in hands)
+            tokens, longest = tokens + int(tokens_N.sum()), max(longest, int(tokens_N.max()))
+            mine = hands[division.processes.rank]
+            if mine:
+                own.append(one.some(mine))
+                examples |= dict.fromkeys(one.tasks, float(items_N[mine].sum() / max(items_N.sum(), 1)))
+        shape = StaticShape.of(most, min(longest, self.packer.max_length))
+        share = self._share(chosen, division)(examples=examples, first_token=0, tokens=tokens)
+        return own, replace(share, shape=(tuple(share.counts.items()), shape)), shape
+
+    def _share(self, chosen: Sequence[_Chosen], division: Division) -> Callable[..., StepShare]:
+        """Makes the share of a part from the fields that differ from process to process."""
         counts = {task: len(one.indices) for one in chosen for task in one.tasks}
         taught = frozenset(task for task in counts if task in self.teacher_outputs)
-        return own, StepShare(counts, examples, sum(tokens[:first]), sum(tokens), division.random, taught, everyone)
+        num_examples = sum(len(one.indices) for one in chosen)
+        return partial(StepShare, counts, random=division.random, taught=taught, num_examples=num_examples)
 
     def _sizes(self, chosen: _Chosen) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The tokens of each example, and the outputs that it has: one, or one for each word."""
@@ -274,7 +319,7 @@ class Feed:
         starts_N = np.concatenate([[0], tokens_N.cumsum()[:-1]])
         return tokens_N, np.add.reduceat((words != 0).astype(np.int64), starts_N)
 
-    def _stream(self, chosen: Sequence[_Chosen], static_shape: bool = False) -> Stream:
+    def _stream(self, chosen: Sequence[_Chosen], static_shape: bool | StaticShape = False) -> Stream:
         stream = self.packer.pack([self._part(one) for one in chosen], static_shape=static_shape)
         if not self.teacher_outputs:
             return stream
@@ -288,7 +333,7 @@ class Feed:
 
     def _part(self, chosen: _Chosen) -> Part:
         task, *others = chosen.tasks
-        source, number, form = chosen.source, chosen.number, self.formats.get(task, InputFormat())
+        source, form = chosen.source, self.formats.get(task, InputFormat())
         indices = np.array(chosen.indices, dtype=np.int64)
         labels = {one: self._labels(source, one)[indices] for one in chosen.tasks}
         sequences = None
@@ -298,7 +343,7 @@ class Feed:
             part = Part(task, sequences, labels=labels[task])
         else:
             # The number differs for every example of every epoch, so that every epoch masks other tokens.
-            rngs = seeds.generators(self.seed, "mask", task, numbers=range(number, number + len(indices)))
+            rngs = seeds.generators(self.seed, "mask", task, numbers=chosen.numbers)
             part = self.packer.part(task, self._texts(source, indices), form, labels[task], rngs)
         return replace(part, others={one: labels[one] for one in others})
 

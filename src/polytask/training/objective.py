@@ -13,7 +13,8 @@ from polytask.model import MultiTaskModel, Pass
 from polytask.policies.base import Policy
 from polytask.processes import ALONE, Processes
 from polytask.regularizers.base import Pull, Regularizer
-from polytask.stream import StepShare, Stream
+from polytask.step_share import StepShare
+from polytask.stream import Stream
 from polytask.types import has_label
 
 Term = Literal["labels", "teacher"]
@@ -140,15 +141,22 @@ def _of_whole_step(
     """Turn the means of this process's part into those of the whole step: `sum_r w_r m_r / sum_r w_r`."""
     terms: list[tuple[str, Term]] = [(task, "labels") for task in share.counts]
     terms += [(task, "teacher") for task in share.counts if task in share.taught]
-    zero = torch.zeros((), dtype=torch.float64)
-    own_weights = [torch.as_tensor(weights.get(term, 0.0)).detach().double() for term in terms]
+    device = share.random.device
+    zero = torch.zeros((), dtype=torch.float64, device=device)
+    own_weights = [_on(device, weights.get(term, 0.0)) for term in terms]
     sums = [
-        means[term].double() * weight.to(means[term].device) if term in means else zero
+        means[term].double() * weight if term in means else zero
         for term, weight in zip(terms, own_weights, strict=True)
     ]
-    device = next((mean.device for mean in means.values()), share.random.device)
-    both = torch.stack([value.to(device) for value in (*sums, *own_weights)])
+    both = torch.stack([*sums, *own_weights])
     sums_and_weights = processes.sum_of_parts(both)
     totals, divisors = sums_and_weights.chunk(2)
     tiny = torch.finfo(torch.float64).tiny
     return dict(zip(terms, (totals / divisors.detach().clamp(min=tiny)).float().unbind(), strict=True))
+
+
+def _on(device: torch.device, weight: float | Tensor) -> Tensor:
+    """The weight as a number on the device; a number that Python knows is written there, which can be captured."""
+    if isinstance(weight, Tensor):
+        return weight.detach().double()
+    return torch.full((), float(weight), dtype=torch.float64, device=device)

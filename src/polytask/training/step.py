@@ -203,8 +203,11 @@ def summed_gradient(
 
 def run(model: MultiTaskModel, stream: Stream) -> Pass:
     """Run a forward pass; one over a stream without tokens has no outputs."""
-    if len(stream):
-        return model.run(stream.to(model.device))
+    return model.run(stream.to(model.device)) if len(stream) else pass_without_tokens(model, stream)
+
+
+def pass_without_tokens(model: MultiTaskModel, stream: Stream) -> Pass:
+    """The pass of a process that has no part of a step."""
     nothing_TD = torch.zeros(0, model.encoder.shape.hidden, device=model.device)
     return Pass(stream, nothing_TD, (), {}, RandomState(model.device))
 

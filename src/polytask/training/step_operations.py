@@ -4,26 +4,34 @@ They read and write tensors at fixed addresses: learning rates and other numbers
 such tensors too, and no operation waits for the device. Knows interfaces; knows no concrete method.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polytask.kernels.half_weights import HalfWeights
+from polytask.kernels.overlapped_sums import sums_of_gradients
 from polytask.kernels.side_stream import SideStream
 from polytask.kernels.static_tensors import StaticTensors, as_stream
 from polytask.kernels.updates import Following, Learned, PlainUpdate, Table, norm_of, update_for
 from polytask.model import MultiTaskModel, Pass
+from polytask.processes import ALONE, Processes
 from polytask.regularizers.base import Pull
 from polytask.settings import TrainSettings
 from polytask.stream import Stream
 from polytask.training.averages import RunningAverage
 from polytask.training.gradient_rows import PassKind
 from polytask.training.objective import Objective
-from polytask.training.step import by_share_of_examples, half_precision, set_training_mode
+from polytask.training.step import (
+    by_share_of_examples,
+    half_precision,
+    pass_without_tokens,
+    set_training_mode,
+    summed_parameters,
+)
 
 SIDE_STREAM_TOKENS = 16384
 """Up to this many tokens, gradients of weights are computed on a side stream; larger steps fill the GPU anyway."""
@@ -66,8 +74,11 @@ class StepOperations:
         objective: Objective,
         settings: TrainSettings,
         average: RunningAverage | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         self.model, self.optimizer, self.objective, self.settings = model, optimizer, objective, settings
+        self.processes = processes
+        """Those that divide the steps."""
         self.device = model.device
         self.half = HalfWeights(model) if settings.precision == "bf16" else None
         self.update = update_for(optimizer)
@@ -87,6 +98,8 @@ class StepOperations:
         """1 after a NaN or infinite value with `on_nan: stop`: nothing is updated any more."""
         self.facts: dict[Any, PassFacts] = {}
         """By the key of a pass."""
+        self.reached: dict[Any, set[nn.Parameter]] = {}
+        """By the key of a pass that processes divide: the parameters that have a gradient in some of them."""
         for group in optimizer.param_groups:
             if "capturable" in group:
                 group["capturable"] = True
@@ -108,45 +121,68 @@ class StepOperations:
 
     # --- the gradient of a pass ---------------------------------------------------------------------------------------
     def differentiate(
-        self, key: Any, stream: Stream, kind: PassKind = "all", weight: float = 1.0
+        self, key: Any, stream: Stream, kind: PassKind = "all", weight: float = 1.0, *, exchange: bool = True
     ) -> tuple[Tensor, list[Pull]]:
         """Compute the gradient of `weight` times the losses and penalties.
 
         Returns them as one vector. In a step of one pass, a penalty that is a sum of pulls is not in it; the pulls,
-        whose gradients are to be added, are returned too.
+        whose gradients are to be added, are returned too. If processes divide the step, the losses and gradients are
+        those of the whole step, unless `exchange` is false.
         """
         self.drop_gradients()
         set_training_mode(self.model, self.settings)
-        with self.side_stream.open(len(stream.token_ids_T) <= SIDE_STREAM_TOKENS):
-            found = self._forward(stream, kind, may_pull=kind == "all" and weight == 1.0)
+        processes = self.processes if exchange else ALONE
+        # Gradients on the side stream would not be complete when they are sent.
+        with self.side_stream.open(len(stream) <= SIDE_STREAM_TOKENS and not processes.several):
+            found = self._forward(stream, kind, processes, may_pull=kind == "all" and weight == 1.0)
             weighted = found.losses
             if kind == "memory":
                 weighted = by_share_of_examples({task: len(own) for task, own in found.outputs.items()}, weighted)
             total = self.objective.policy.weigh(weighted) if found.losses else torch.zeros((), device=self.device)
-            total = sum(found.penalties.values(), total)
-            if total.requires_grad:
-                (total if weight == 1.0 else total * weight).backward()
+            if processes.is_main:  # penalties of the weights count once
+                total = sum(found.penalties.values(), total)
+            with self._sums(key, found, processes):
+                if total.requires_grad:
+                    (total if weight == 1.0 else total * weight).backward()
         if self.half and self.update is None:
             self.half.move_gradients()
         trained = kind in ("all", "losses")
         reported = [("losses", name) for name in found.losses if trained]
         reported += [("penalties", name) for name in (*found.penalties, found.pulled) if name is not None]
-        self.facts[key] = PassFacts(reported, stream.layout.num_examples(found.outputs.values()) if trained else 0)
+        share = stream.share
+        examples = stream.layout.num_examples(found.outputs.values()) if share is None else share.num_examples
+        self.facts[key] = PassFacts(reported, examples if trained else 0)
         return found.numbers, found.pulls
 
-    def _forward(self, stream: Stream, kind: PassKind, may_pull: bool) -> PassValues:
+    @contextmanager
+    def _sums(self, key: Any, found: PassValues, processes: Processes) -> Iterator[None]:
+        """Turn the gradients of a backward pass into the sums over the processes.
+
+        Which parameters have a gradient is exchanged when a pass runs normally, and known when it is captured.
+        """
+        if not processes.several:
+            yield
+            return
+        copies = self.half.copies if self.half else {}
+        parameters, overlap = summed_parameters(self.model, found.losses), not found.penalties
+        with sums_of_gradients(parameters, processes, copies, self.reached.get(key), overlap) as reached:
+            yield
+        self.reached[key] = reached
+
+    def _forward(self, stream: Stream, kind: PassKind, processes: Processes, may_pull: bool) -> PassValues:
         model, objective = self.model, self.objective
         forward: Pass | None = None
         half = self.half.swapped_in(self.update is None) if self.half else nullcontext()
         with half, half_precision(model, self.settings):
             if objective.regularizers and kind in ("all", "penalties"):
-                forward = model.run(stream)
+                forward = model.run(stream) if len(stream) else pass_without_tokens(model, stream)
                 found = PassValues(forward.outputs)
                 found.penalties = objective.penalties(model, forward, of_weights=False)
             else:
-                found = PassValues(model(stream))
+                found = PassValues(model(stream) if len(stream) else {})
             if kind != "penalties":
-                found.losses = objective.task_losses(model, stream, found.outputs, self._numbers.tensors[0][-1])
+                progress = self._numbers.tensors[0][-1]
+                found.losses = objective.task_losses(model, stream, found.outputs, progress, processes)
         if forward is not None:
             if may_pull:
                 found.pulled, found.pulls = self._pulls(forward)
