@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-BASICS = {"fused_forms", "modes", "seeds", "settings", "stream", "types", "version"}
+BASICS = {"fused_forms", "modes", "seeds", "settings", "step_share", "stream", "types", "version"}
 # What a part may import of polytask, in addition to itself and the basics.
 PARTS: dict[str, set[str]] = {
     "adapters": set(),
