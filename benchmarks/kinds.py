@@ -1,4 +1,4 @@
-"""Captured steps of every kind of task and every family of encoders on a GPU, beside the same steps launched one by one.
+"""Captured steps of every kind of task and every family of encoders on a GPU, beside steps launched one by one.
 
     python benchmarks/kinds.py OUT [--encoder minilm]
 
@@ -11,6 +11,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ def cases(encoder: str) -> dict[str, tuple[Path, list[str]]]:
     return found
 
 
-def measure(path: Path, changes: list[str], capture: bool, run: Path) -> dict[str, object]:
+def measure(path: Path, changes: list[str], capture: bool, run: Path) -> dict[str, Any]:
     """Train once; the rate is that of the second half of the steps, without evaluations."""
     settings = [*changes, f"train.capture={str(capture).lower()}", "train.device=cuda"]
     running = start_training(read_recipe(path, settings), run)
@@ -67,7 +68,8 @@ def main() -> None:
             file.write(json.dumps({"case": name, "captured": one, "one by one": other}) + "\n")
         rates = one["rate"], other["rate"]
         print(
-            f"| {name} | {one['steps']} | {one['state']} | {rates[0]:.0f} | {rates[1]:.0f} | {rates[0] / rates[1]:.2f} | "
+            f"| {name} | {one['steps']} | {one['state']} | {rates[0]:.0f} | {rates[1]:.0f} | "
+            f"{rates[0] / rates[1]:.2f} | "
             f"{shown(one['scores'])} | {shown(other['scores'])} |",
             flush=True,
         )
