@@ -246,6 +246,9 @@ class TrainSettings:
     """What is trained: all parameters, adapters and heads, or heads only. The rest is frozen."""
     norms: bool = False
     """Whether to train the layer norms of a frozen encoder."""
+    frozen_dropout: bool = False
+    """Whether a frozen encoder has dropout in training, as in peft and in the code of Houlsby et al. (2019). false: its
+    features do not change, and `dropout` and `attention_dropout` have no effect on it."""
     head_lr: Positive | None = None
     """Learning rate of the heads. Default: the optimizer's lr."""
     layer_decay: Positive = 1.0

@@ -80,6 +80,8 @@ CASES = {
     "l2_sp of copies": ["regularizers=[l2_sp]", "adapter=own_encoder", "sampler=mixed"],
     "l2_sp and gem": ["regularizers=[l2_sp]", "policy=gem"],
     "average": ["train.ema=0.9"],
+    "frozen dropout": ["train.parts=heads", "train.frozen_dropout=true", "tasks.similarity.head=cross"],
+    "adapters dropout": ["train.parts=adapters", "train.frozen_dropout=true", "adapter=houlsby"],
     "skip": ["train.on_nan=skip"],
     "smoothing": ["tasks.opinion.loss={name: cross_entropy, smoothing: 0.1, class_weights: balanced}"],
     "focal": ["tasks.opinion.loss=focal"],

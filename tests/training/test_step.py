@@ -11,8 +11,9 @@ import torch
 from polytask.encoders.bert import Attention
 from polytask.policies import POLICIES
 from polytask.regularizers.base import Regularizer
+from polytask.settings import MethodChoice
 from polytask.training.memory import Memory
-from polytask.training.step import take_step
+from polytask.training.step import set_training_mode, take_step
 from polytask.types import Draw
 
 
@@ -54,6 +55,24 @@ def test_heads_only_leaves_the_encoder_and_takes_no_gradient(make_session: Any) 
     assert all(p.grad is None for p in session.model.encoder.parameters())
     assert not any(p is q for p in session.model.encoder.parameters() for q in session.optimizer.state)
     assert outcome.examples == 8
+
+
+@pytest.mark.parametrize("parts", ["adapters", "heads"])
+def test_a_frozen_encoder_has_dropout_only_if_it_shall(make_session: Any, parts: str) -> None:
+    def losses(folder: str, **options: Any) -> set[float]:
+        session = make_session(folder, MethodChoice("houlsby"), parts=parts, **options)
+        session.model.heads["one"].dropout.p = 0.0
+        set_training_mode(session.model, session.settings)
+        batch = session.feed.next_batch([Draw("one", 4)])
+        found = set()
+        for seed in range(3):
+            torch.manual_seed(seed)
+            outputs = session.model.run(batch.together).outputs
+            found.add(session.objective.task_losses(session.model, batch.together, outputs, 0.0)["one"].item())
+        return found
+
+    assert len(losses("fixed")) == 1
+    assert len(losses("with dropout", frozen_dropout=True)) == 3
 
 
 def test_accumulated_gradients_are_those_of_one_large_batch(make_session: Any) -> None:

@@ -90,9 +90,9 @@ def memory_ran_out(model: MultiTaskModel, settings: TrainSettings, batches: Sequ
 
 
 def set_training_mode(model: MultiTaskModel, settings: TrainSettings) -> None:
-    """Put the model in training mode; a frozen encoder stays in eval mode, so that its features do not change."""
+    """Put the model in training mode. A frozen encoder stays in eval mode, unless it shall have dropout."""
     model.train()
-    if settings.parts != "all":
+    if settings.parts != "all" and not settings.frozen_dropout:
         model.encoder.eval()
 
 
