@@ -54,6 +54,8 @@ class PassValues:
     outputs: Mapping[str, Tensor]
     losses: Mapping[str, Tensor] = field(default_factory=dict)
     penalties: dict[str, Tensor] = field(default_factory=dict)
+    of_weights: dict[str, Tensor] = field(default_factory=dict)
+    """Those of the penalties that read weights, not the pass."""
     pulled: str | None = None
     """The regularizer whose penalty is a sum of pulls, and is not among `penalties`."""
     pulls: list[Pull] = field(default_factory=list)
@@ -140,10 +142,16 @@ class StepOperations:
                 weighted = by_share_of_examples({task: len(own) for task, own in found.outputs.items()}, weighted)
             total = self.objective.policy.weigh(weighted) if found.losses else torch.zeros((), device=self.device)
             if processes.is_main:  # penalties of the weights count once
-                total = sum(found.penalties.values(), total)
+                later = {} if processes.several else found.of_weights
+                total = sum((value for name, value in found.penalties.items() if name not in later), total)
             with self._sums(key, found, processes):
                 if total.requires_grad:
                     (total if weight == 1.0 else total * weight).backward()
+        if not processes.several:
+            # A second gradient of a weight would be added on the main stream, before the first one is complete.
+            for penalty in found.of_weights.values():
+                if penalty.requires_grad:
+                    (penalty if weight == 1.0 else penalty * weight).backward()
         if self.half and self.update is None:
             self.half.move_gradients()
         trained = kind in ("all", "losses")
@@ -186,7 +194,8 @@ class StepOperations:
         if forward is not None:
             if may_pull:
                 found.pulled, found.pulls = self._pulls(forward)
-            found.penalties |= objective.penalties(model, forward, of_weights=True, without=found.pulled)
+            found.of_weights = objective.penalties(model, forward, of_weights=True, without=found.pulled)
+            found.penalties |= found.of_weights
         return found
 
     def _pulls(self, forward: Pass) -> tuple[str | None, list[Pull]]:
