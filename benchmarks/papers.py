@@ -2,6 +2,8 @@
 
     POLYTASK_DATA=DIR python benchmarks/papers.py run OUT [--only STUDY ...] [--set FIELD=VALUE ...] [--rate FACTOR]
         [--seeds N ...] [--workers N] [--seconds N] [--studies DIR]
+    POLYTASK_DATA=DIR python benchmarks/papers.py run OUT --schedule benchmarks/papers-minilm.yaml [--only STUDY ...]
+        [--set FIELD=VALUE ...] [--workers N] [--seconds N] [--studies DIR]
     python benchmarks/papers.py tables STUDY.json ...
     python benchmarks/papers.py pack OUT ... > benchmarks/papers-DATE.json
     python benchmarks/papers.py page [--out DIR]
@@ -17,6 +19,9 @@ run     runs `polytask compare` for each study (all, or those whose name contain
         study's reference. For those, Holm's correction is over the comparisons with the same reference.
         pal-samplers-mlm needs runs/mlm/model (see its header); its finished runs without masked-language-model
         training are then trained further, one after another, for the variant "MLM after".
+        With --schedule, the changes and seeds of each study are those of the file, studies share the runs that are the
+        same, and all workers are busy until the last run. After --seconds, the runs that have not ended are left out;
+        with --seconds 0, only the results of finished runs are written.
 tables  prints a Markdown table of each study: published scores, ours with their intervals, and the verdict of every
         comparison with the study's reference.
 pack    prints what the page needs of the results (files, or all files of a folder), and nothing else: scores,
@@ -39,14 +44,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import yaml
 from papers_claims import ADDED, MEAN, needed_measures, needed_pairs, read_systems
 from papers_page import write_page
 from papers_results import GAP, SPREAD, pack, published_scores, read_results, table
+from papers_schedule import Changes, Planned, changes_of, write_changed
 
-from polytask import read_study
-from polytask.recipe.records import flat_fields
-from polytask.recipe.yaml_files import load_yaml
 from polytask.studies.cells import summary_of
 from polytask.studies.results import FinishedRun, comparisons_json, verdict_of
 
@@ -67,25 +69,45 @@ def run(options: argparse.Namespace) -> None:
         if left <= 0:
             print(f"{path.parent.name}/{path.stem}: not started, no time left", flush=True)
             continue
-        study = with_changes(path, options.set, options.seeds)
-        folder = options.studies / study["name"]
+        changes = Changes(options.set, options.rate, options.seeds)
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / "study.yaml"
-            write_yaml(study, file)
-            if options.rate != 1:
-                write_yaml(with_rates(study, file, options.rate), file)
-            log = options.out / f"{study['name']}.log"
+            name = write_changed(path, changes, file)
+            folder, log = options.studies / name, options.out / f"{name}.log"
             seconds = compare(file, folder, options.workers, left, log)
         if (folder / "study.json").is_file():
-            if study["name"] in ADDED:
+            if name in ADDED:
                 seconds += train_further(folder, further_arguments(options.set), left - seconds, log)
-            target = options.out / f"{study['name']}.json"
-            shutil.copy(folder / "study.json", target)  # the details take up to a minute
-            result = with_details(folder, changes_of(path, options))
-            target.write_text(json.dumps(result, indent=1, ensure_ascii=False), encoding="utf-8")
+            write_result(folder, options.out, changes_of(path, changes))
         else:
-            print(f"{study['name']}: no result, see {log}", flush=True)
-        print(f"{study['name']}: {seconds:.0f} s", flush=True)
+            print(f"{name}: no result, see {log}", flush=True)
+        print(f"{name}: {seconds:.0f} s", flush=True)
+
+
+def write_result(folder: Path, out: Path, changes: Mapping[str, Any]) -> None:
+    """Copy the result of a study and add the details, which take up to a minute."""
+    target = out / f"{folder.name}.json"
+    shutil.copy(folder / "study.json", target)
+    result = with_details(folder, changes)
+    target.write_text(json.dumps(result, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def run_schedule(options: argparse.Namespace) -> None:
+    """The studies of a schedule, with one pool of workers for the runs of all of them."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    planned = Planned.read(options.schedule, options.studies, options.only, options.set)
+    if options.seconds > 0:
+        for line in planned.train(options.workers, options.seconds):
+            print(line, flush=True)
+        # Results take up to a minute each: a process for each study writes them.
+        command = [sys.executable, *sys.argv, "--seconds", "0", "--only"]
+        writing = [subprocess.Popen([*command, f"{path.parent.name}/{path.stem}"]) for path in planned.running]
+        for process in writing:
+            process.wait()
+    else:
+        for path, changes, folder in planned.finish():
+            write_result(folder, options.out, changes_of(path, changes))
+            print(f"{folder.name}: written", flush=True)
 
 
 def studies(only: Sequence[str]) -> list[Path]:
@@ -94,38 +116,6 @@ def studies(only: Sequence[str]) -> list[Path]:
     if not only:
         return found
     return [path for word in only for path in found if word in f"{path.parent.name}/{path.stem}"]
-
-
-def with_changes(path: Path, settings: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
-    """The study with absolute paths, and with other settings and seeds."""
-    study: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    changes = {field: load_yaml(value, f"--set {field}") for field, _, value in (s.partition("=") for s in settings)}
-    study["set"] = {**study.get("set", {}), **changes}
-    study["seeds"] = list(seeds) or study["seeds"]
-    study["variants"] = {name: absolute(variant, path.parent) for name, variant in study["variants"].items()}
-    return study
-
-
-def absolute(variant: str | dict[str, Any], folder: Path) -> str | dict[str, Any]:
-    if isinstance(variant, str):
-        return str((folder / variant).resolve())
-    return {**variant, "recipe": str((folder / variant["recipe"]).resolve())}
-
-
-def write_yaml(study: Mapping[str, Any], file: Path) -> None:
-    file.write_text(yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True), encoding="utf-8")
-
-
-def with_rates(study: Mapping[str, Any], file: Path, factor: float) -> dict[str, Any]:
-    """The study with the learning rates of every variant multiplied; `file` holds the study."""
-    variants = {}
-    for name, recipe in read_study(file).recipes.items():
-        variant = study["variants"][name]
-        rates = {"optimizer.lr": float(f"{factor * recipe.optimizer.options['lr']:.12g}")}
-        if recipe.train.head_lr is not None:
-            rates["train.head_lr"] = float(f"{factor * recipe.train.head_lr:.12g}")
-        variants[name] = {**({"recipe": variant} if isinstance(variant, str) else variant), **rates}
-    return {**study, "variants": variants}
 
 
 def compare(file: Path, folder: Path, workers: int, seconds: float, log: Path) -> float:
@@ -173,14 +163,6 @@ def further_arguments(settings: Sequence[str]) -> list[str]:
         *(word for change in changes for word in ("--set", change)),
         *(word for file in files for word in ("--text", f"{data}/{file}")),
     ]
-
-
-def changes_of(path: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """What the options change, with the values that the recipes of a study have."""
-    fields = [flat_fields(recipe) for recipe in read_study(path).recipes.values()]
-    names = [setting.partition("=")[0] for setting in options.set]
-    values = {name: list(dict.fromkeys(str(own[name]) for own in fields if name in own)) for name in names}
-    return {"set": options.set, "rate": options.rate, "recipes": values}
 
 
 # --- what study.json lacks --------------------------------------------------------------------------------------------
@@ -287,12 +269,13 @@ def main() -> None:
     running.add_argument("--workers", type=int, default=12)
     running.add_argument("--seconds", type=float, default=1e9)
     running.add_argument("--studies", type=Path, default=Path("studies"))
+    running.add_argument("--schedule", type=Path)
     commands.add_parser("tables").add_argument("files", nargs="+", type=Path)
     commands.add_parser("pack").add_argument("files", nargs="+", type=Path)
     commands.add_parser("page").add_argument("--out", type=Path, default=ROOT / "docs")
     options = parser.parse_args()
     if options.command == "run":
-        run(options)
+        run_schedule(options) if options.schedule else run(options)
     elif options.command == "tables":
         print_tables(options.files)
     elif options.command == "pack":
