@@ -178,16 +178,15 @@ def method_versions(plugins: Iterable[Plugin], named: Iterable[str]) -> dict[str
     from a package or from Python that is called like one of the `named`."""
     names = set(named)
     others = {
-        f"{entry.table} {entry.name}": f"{entry.origin}, {_version(entry.origin)}"
+        f"{entry.table} {entry.name}": f"{entry.origin}, source {_digest(entry.origin.version)}"
         for entry in REGISTERED.values()
         if entry.origin.kind != "file" and entry.name in names
     }
     return {plugin.name: plugin.sha256 for plugin in plugins} | others
 
 
-def _version(origin: Origin) -> str:
-    is_source = origin.kind == "python"
-    return f"source {hashlib.sha256(origin.version.encode()).hexdigest()}" if is_source else f"version {origin.version}"
+def _digest(source: str) -> str:
+    return hashlib.sha256(source.encode()).hexdigest()
 
 
 def read_copies(folder: Path, hashes: Mapping[str, str], trust: bool = False) -> tuple[Plugin, ...]:
