@@ -91,6 +91,21 @@ def check_trusted(path: Path, digest: str) -> None:
         )
 
 
+def check_all_trusted(paths: Iterable[Path]) -> None:
+    """Raises a UserError that names all of the files that are not trusted, because --trust-plugins trusts them all."""
+    digests = {path: hashlib.sha256(read_plugin(path)).hexdigest() for path in paths}
+    untrusted = {path: digest for path, digest in digests.items() if not is_trusted(digest)}
+    if len(untrusted) > 1:
+        named = "".join(f"  {path} (SHA-256 {digest})\n" for path, digest in untrusted.items())
+        raise UserError(
+            f"{len(untrusted)} plug-ins are not trusted:\n{named}They are Python programs that would run with your "
+            f"rights: read them all first (less {' '.join(map(str, untrusted))}). To trust them, pass --trust-plugins, "
+            "or call polytask.trust_plugin(FILE) in Python for each; that is remembered until a file changes"
+        )
+    for path, digest in untrusted.items():
+        check_trusted(path, digest)
+
+
 def read_plugin(path: Path) -> bytes:
     if path.suffix != ".py":
         raise UserError(f"{path}: a plug-in must be a Python file, whose name ends in .py")
