@@ -190,6 +190,12 @@ def test_models_with_other_layers_are_refused(model: Any, advice: str) -> None:
         AdaptedModel(model, "topic", ADAPTERS["lora"])
 
 
+@pytest.mark.parametrize("name", ["stack", "shared"])
+def test_adapters_that_contain_others_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match=r"adapters that contain others, as Stack and Shared do, .*; use pal alone"):
+        AdaptedModel(BertModel(BertConfig(**SMALL)), ("a",), ADAPTERS[name])
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", METHODS)
 def test_on_a_gpu_as_on_the_cpu(name: str) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite, NormSite, SublayerSite
 from polytask.encoders.attention import attend
+from polytask.settings import MethodChoice
 from polytask.stream import Layout
 from polytask.types import UserError, unknown
 
@@ -44,7 +45,9 @@ class AdaptedModel(nn.Module):
         config = model.config
         sizes = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
         embedding = getattr(config, "embedding_size", None)  # ELECTRA's may differ from the hidden size
-        context = AdapterContext(self.tasks, *sizes, config.hidden_dropout_prob, embedding=embedding, attend=attend)
+        context = AdapterContext(
+            self.tasks, *sizes, config.hidden_dropout_prob, make=_refuse, embedding=embedding, attend=attend
+        )
         self.adapter = method(context, **options)
         self.adapter.start_from(self)
         _replace_forward(model.embeddings.LayerNorm, self._norm, self.adapter.embedding, "embedding")
@@ -134,6 +137,13 @@ class AdaptedModel(nn.Module):
         if not isinstance(h, Tensor):  # earlier versions of transformers return a tuple
             return (slots.output(h[0].flatten(0, 1), self.layout).view_as(h[0]), *h[1:])
         return slots.output(h.flatten(0, 1), self.layout).view_as(h)
+
+
+def _refuse(choice: MethodChoice, tasks: tuple[str, ...] | None = None) -> Adapter:
+    """Raise a UserError for an adapter that contains others."""
+    raise UserError(
+        f"adapters that contain others, as Stack and Shared do, cannot be used here; use {choice.name} alone"
+    )
 
 
 def _check_layers(model: Any) -> None:
