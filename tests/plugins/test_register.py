@@ -109,7 +109,7 @@ def test_a_registered_method_is_one_of_the_table() -> None:
 def test_an_error_says_what_is_wrong(table: str, name: str, method: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         register(table, name, method)
-    assert not methods.REGISTERED
+    assert (table, name) not in methods.REGISTERED
 
 
 def test_another_class_cannot_take_the_name() -> None:
