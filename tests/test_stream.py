@@ -71,5 +71,10 @@ def test_padding_that_is_not_a_stream() -> None:
     with pytest.raises(UserError, match="found it between tokens"):
         Layout.from_padding(torch.tensor([[1, 0, 1]]))
     for tasks in ([1, 0], [0], [0, 1, 1]):
-        with pytest.raises(UserError, match="2 indices in ascending order"):
+        with pytest.raises(UserError, match="2 indices from 0 on in ascending order"):
             Layout.from_padding(torch.ones(2, 3), tasks)
+    with pytest.raises(UserError, match=r"from 0 on .* found \[-1, 0\]"):
+        Layout.from_padding(torch.ones(2, 3), [-1, 0])
+    for mask in (torch.ones(3), torch.ones(0, 3), torch.ones(2, 1, 3)):
+        with pytest.raises(UserError, match="mask_BL: must be a matrix with a row for each text, found the shape"):
+            Layout.from_padding(mask)

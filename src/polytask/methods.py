@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module, metadata
 from typing import Any
@@ -94,7 +94,7 @@ class Origin:
     name: str
     """The plug-in's file name, the package with its version, or the class."""
     version: str
-    """What changes with the code: the SHA-256 of the file or of the source code; the version of a package."""
+    """What changes with the code: the SHA-256 of the file, or the source code; of a package, with its version."""
 
     def __str__(self) -> str:
         described = {"file": f"plug-in {self.name}", "package": f"package {self.name}", "python": f"Python {self.name}"}
@@ -157,7 +157,10 @@ def loading(origin: Origin) -> Iterator[None]:
 def current_origin(method: Callable[..., Any]) -> Origin:
     """Where a method that is registered now comes from."""
     if (origin := _loading.get()) is not None:
-        return origin
+        if origin.kind == "file":
+            return origin
+        # The code of a package that is being worked on changes without its version.
+        return replace(origin, version=f"{origin.version}\n{source_of(inspect.getmodule(method))}")
     return Origin("python", f"{method.__module__}.{name_of(method)}", source_of(method))
 
 
@@ -166,10 +169,10 @@ def name_of(method: Callable[..., Any]) -> str:
     return getattr(method, "__qualname__", None) or repr(method)
 
 
-def source_of(method: Callable[..., Any]) -> str:
-    """The source code of a class or function; empty if it is not known."""
+def source_of(code: Any) -> str:
+    """The source code of a class, function or module; empty if it is not known."""
     try:
-        return inspect.getsource(method)
+        return inspect.getsource(code)
     except (OSError, TypeError):
         return ""
 

@@ -87,10 +87,14 @@ class Layout:
         sequence of its own, of the row's task: tokens do not attend to it, and its states have no meaning.
         """
         is_token_BL = mask_BL.bool().cpu()
+        if is_token_BL.dim() != 2 or not is_token_BL.numel():
+            raise UserError(f"mask_BL: must be a matrix with a row for each text, found the shape {[*mask_BL.shape]}")
         rows, width = is_token_BL.shape
         tasks_B = [tasks] * rows if isinstance(tasks, int) else list(tasks)
-        if len(tasks_B) != rows or sorted(tasks_B) != tasks_B:
-            raise UserError(f"tasks: must be {rows} indices in ascending order, one for each row, found {tasks_B}")
+        if len(tasks_B) != rows or sorted(tasks_B) != tasks_B or tasks_B[0] < 0:
+            raise UserError(
+                f"tasks: must be {rows} indices from 0 on in ascending order, one for each row, found {tasks_B}"
+            )
         if (is_token_BL.diff(dim=1).sum(1) > 1).any():
             raise UserError("mask_BL: padding must be at the end or at the start of a row, found it between tokens")
         tokens_B = is_token_BL.sum(1)

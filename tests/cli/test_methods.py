@@ -18,7 +18,10 @@ def test_every_method_and_option_is_shown(cli: Any) -> None:
             for option in options_of(method):
                 assert f"{option.name}: " in said.out
     assert "form: concat | difference | product = difference" in said.out
-    assert "class_weights: tuple[float, ...] | balanced | None = None" in said.out
+    assert "class_weights: list of float | balanced | None = None" in said.out
+    assert "sites: list of query | key | value | attention_output | up | down = [query, value]" in said.out
+    assert "adapters: list of method = [pal, conditional_norm]" in said.out
+    assert "weights: mapping of names to float at least 0 | None = None" in said.out
     only = cli("methods", "sampler").out
     assert "round_robin" in only
     assert "adamw" not in only

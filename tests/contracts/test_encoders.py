@@ -11,7 +11,7 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 
-from polytask import load, prepare, train
+from polytask import evaluate_run, load, prepare, train
 from polytask.adapters import ADAPTERS
 from polytask.adapters.base import Adapter, LayerAdapter
 from polytask.build import make_adapter
@@ -248,6 +248,27 @@ def test_a_run_predicts_as_it_was_evaluated(kind: str, make_recipe: MakeRecipe, 
     assert done.folder.is_dir()
     (found,) = predictor.predict("two", [("the book was good", "I liked it")])
     assert found.label in ("no", "yes")
+
+
+PLAIN_TEXT = "kind: text, text: a, train: data.csv, dev: data.csv"
+HEAD_SETTINGS = {
+    "cosine": "tasks.two.head=cosine",
+    "joint": "tasks.three.head=joint",
+    "simcse": f"tasks.eight={{{PLAIN_TEXT}, head: simcse}}",
+    "mlm": f"tasks.nine={{{PLAIN_TEXT}, head: mlm}}",
+}
+"""The heads that the recipe of the contracts leaves out: it has bi, choice, cross, linear, match and tags."""
+
+
+def test_the_other_heads(kind: str, make_recipe: MakeRecipe, tmp_path: Path) -> None:
+    """Trained and saved; the loaded model has the scores of the trained one."""
+    settings = [value for head, value in HEAD_SETTINGS.items() if (kind, head) != ("electra", "mlm")]
+    done = train(make_recipe(*settings_of(kind), *settings, "train.steps_per_epoch=9"), tmp_path / "run")
+    trained = {task: score.value for task, score in done.evaluations["dev"]}
+    assert len(trained) == 5 + len(settings)
+    assert np.isfinite(list(trained.values())).all()
+    loaded = {task: score.value for task, score in evaluate_run(tmp_path / "run")}
+    assert loaded == pytest.approx(trained, abs=1e-5)
 
 
 def test_captured_steps_and_fused_layers_are_refused_with_a_reason(kind: str) -> None:

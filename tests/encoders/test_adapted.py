@@ -6,7 +6,21 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, BertModel, ElectraConfig, ElectraModel, RobertaConfig, RobertaModel
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    DistilBertConfig,
+    DistilBertModel,
+    ElectraConfig,
+    ElectraModel,
+    ModernBertConfig,
+    ModernBertModel,
+    MPNetConfig,
+    MPNetModel,
+    RobertaConfig,
+    RobertaModel,
+)
 
 from polytask.adapters import ADAPTERS
 from polytask.adapters.base import AdapterContext
@@ -149,6 +163,37 @@ def test_one_task_without_a_mask_and_tasks_that_do_not_fit() -> None:
         both(ids, task=["b", "a"])
     with pytest.raises(UserError, match="there is no task 'c'"):
         both(ids, task="c")
+
+
+SMALL = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 9}
+DISTIL = {"n_layers": 1, "dim": 8, "n_heads": 2, "hidden_dim": 8, "vocab_size": 9}
+MODERN = SMALL | dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "advice"),
+    [
+        (DistilBertModel(DistilBertConfig(**DISTIL)), "DistilBertModel"),
+        (MPNetModel(MPNetConfig(**SMALL)), "MPNetModel"),
+        (ModernBertModel(ModernBertConfig(**MODERN)), "ModernBertModel"),
+        (
+            BertForSequenceClassification(BertConfig(**SMALL)),
+            "BertForSequenceClassification; pass its encoder, `model.bert`",
+        ),
+        (nn.Linear(2, 2), "Linear"),
+    ],
+)
+def test_models_with_other_layers_are_refused(model: Any, advice: str) -> None:
+    with pytest.raises(UserError, match=f"must be a model of transformers with BERT's layers .*, found {advice}$"):
+        AdaptedModel(model, ("a",), ADAPTERS["lora"])
+    with pytest.raises(UserError, match=r"tasks: must be a list of names, as in \('topic',\), found 'topic'"):
+        AdaptedModel(model, "topic", ADAPTERS["lora"])
+
+
+@pytest.mark.parametrize("name", ["stack", "shared"])
+def test_adapters_that_contain_others_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match=r"adapters that contain others, as Stack and Shared do, .*; use pal alone"):
+        AdaptedModel(BertModel(BertConfig(**SMALL)), ("a",), ADAPTERS[name])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

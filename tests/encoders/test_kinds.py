@@ -18,6 +18,7 @@ from polytask.encoders.base import Encoder
 from polytask.encoders.bert import Bert
 from polytask.evaluation.text_maps import text_maps
 from polytask.pretrained.config import config_of, read_shape
+from polytask.pretrained.find import find_encoder
 from polytask.pretrained.kinds import KINDS, hugging_face_name, new_encoder, parameter_shapes
 from polytask.pretrained.limits import num_parameters
 from polytask.pretrained.weights import fingerprints, load_encoder, save_encoder
@@ -28,6 +29,7 @@ from polytask.text.masking import MaskedText
 from polytask.text.packing import Packer, Part
 from polytask.text.templates import PairForm
 from polytask.text.texts import Texts
+from polytask.text.tokenizer import TextTokenizer
 from polytask.types import YES_NO, LabelSpace, UserError
 
 MakeStream = Callable[..., Stream]
@@ -233,6 +235,26 @@ def test_pickled_weights_are_refused_with_the_way_to_convert(name: str, tmp_path
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"(?s)pickles, which can execute any code.*safe_serialization=True"):
         load_encoder(tmp_path)
+
+
+@torch.no_grad()
+def test_the_way_to_convert_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_stream: MakeStream) -> None:
+    """The lines of the error, run as they are, write a folder that can be loaded, with its tokenizer."""
+    theirs, ids, folder = their_model("bert"), random_texts(LENGTHS), tmp_path / "pickled"
+    theirs.save_pretrained(folder)
+    torch.save(theirs.state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nbook\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as refused:
+        find_encoder("pickled")
+    lines = [line.strip() for line in str(refused.value).splitlines() if line.startswith("    ")]
+    exec("\n".join(lines), {"transformers": transformers})
+    converted = find_encoder("converted")
+    assert (
+        our_states(load_encoder(converted).eval(), make_stream(ids)) - their_states(theirs, ids)
+    ).abs().max() <= 1e-5
+    assert TextTokenizer.load(converted).encode(["the book"])[0].tolist() == [5, 6]
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def test_tags_are_a_token_classifier(kind: str, make_kinds: MakeRun) -> None:
 
 def test_a_modern_encoder_has_another_class_for_tags(make_kinds: MakeRun) -> None:
     shape = "encoder={kind: modernbert, layers: 3, hidden: 32, heads: 4, ffn: 64, positions: 128, window: 8}"
-    with pytest.raises(UserError, match="has layers that entities has not"):
+    with pytest.raises(UserError, match="that the head of task entities does not have; use --format onnx"):
         export_hugging_face(make_kinds("entities", None, shape), "entities")
 
 

@@ -29,6 +29,8 @@ def trained(folder: Path) -> "polytask.Finished":
 # --- trust ------------------------------------------------------------------------------------------------------------
 def test_a_plug_in_does_not_run_before_it_is_trusted(folder: Path) -> None:
     (folder / "my_adapter.py").write_text("open('ran', 'w')")
+    for file in sorted(folder.glob("*.py"))[1:]:
+        polytask.trust_plugin(file)
     for use in (polytask.train, lambda path: polytask.rehearse(read_recipe(path))):
         with pytest.raises(UserError, match=r"my_adapter.py: this plug-in is not trusted \(SHA-256 \w{64}\)") as e:
             use(folder / "recipe.yaml")
@@ -36,6 +38,18 @@ def test_a_plug_in_does_not_run_before_it_is_trusted(folder: Path) -> None:
             assert part in str(e.value)
     assert not (folder / "ran").exists()
     assert not Path("ran").exists()
+
+
+def test_all_files_that_are_not_trusted_are_named_at_once(folder: Path) -> None:
+    """--trust-plugins trusts all of them, so the user must see all of them first."""
+    (folder / "own.py").write_text("def half(gold, predicted):\n    return 0.5\n")
+    recipe = read_recipe(folder / "recipe.yaml", ["tasks.mood.metrics=[own:half]"])
+    with pytest.raises(UserError, match="plug-ins are not trusted") as e:
+        polytask.rehearse(recipe)
+    for name in ("my_adapter.py", "my_loss.py", "own.py"):
+        assert f"{folder / name} (SHA-256 " in str(e.value)
+    for part in ("Python programs", f"less {folder}", "--trust-plugins", "polytask.trust_plugin("):
+        assert part in str(e.value)
 
 
 def test_trust_is_remembered_by_hash_for_this_user_only(folder: Path, tmp_path: Path) -> None:
@@ -69,7 +83,7 @@ def test_a_model_folder_from_elsewhere_runs_nothing(
     shutil.copytree(folder / "run" / "model", copy)
     assert polytask.load(copy).predict("mood", "the book was dull")[0].label in ("glad", "sad")
     monkeypatch.setenv("POLYTASK_CONFIG", str(tmp_path / "another-user"))
-    with pytest.raises(UserError, match=r"received/plugins/my_adapter.py: this plug-in is not trusted"):
+    with pytest.raises(UserError, match=r"not trusted:\n.*received/plugins/my_adapter.py \(SHA-256 \w{64}\)"):
         polytask.load(copy)
     for use in (polytask.evaluate_run, lambda run: polytask.export_adapter(run, "mood", tmp_path / "file")):
         with pytest.raises(UserError, match="not trusted"):
@@ -265,6 +279,16 @@ def test_a_file_that_cannot_be_used_is_named(folder: Path, source: str, message:
     (folder / "my_adapter.py").write_text(source)
     with pytest.raises(UserError, match=message):
         polytask.rehearse(read_recipe(folder / "recipe.yaml"), trust_plugins=True)
+
+
+def test_a_plug_in_that_imports_its_neighbour_is_told_so(folder: Path) -> None:
+    for source, message in (
+        ("import my_loss", "No module named 'my_loss'; a plug-in cannot import other files"),
+        ("import none", "'none'$"),
+    ):
+        (folder / "my_adapter.py").write_text(source)
+        with pytest.raises(UserError, match=message):
+            use_plugins([folder / "my_adapter.py"], trust=True)
 
 
 def test_two_files_of_one_name_or_with_one_method_are_refused(folder: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_run_with_a_kind_of_ones_own(project: Path, tmp_path: Path, monkeypatc
     assert resumed.evaluations["dev"].tasks["rating"].value == score.value
     use_plugins([])
     monkeypatch.setenv("POLYTASK_CONFIG", str(tmp_path / "another-user"))
-    with pytest.raises(UserError, match=r"received/plugins/my_.*\.py: this plug-in is not trusted"):
+    with pytest.raises(UserError, match=r"not trusted:\n.*received/plugins/my_.*\.py \(SHA-256"):
         polytask.load(tmp_path / "received")
 
 

@@ -1,5 +1,6 @@
 """polytask.register: what it accepts, what it refuses and why; methods of installed packages."""
 
+import importlib
 import logging
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter
 from polytask.build import make
 from polytask.losses.base import Loss
 from polytask.methods import TABLES, load_entry_points
+from polytask.plugins.files import method_versions
 from polytask.runs.prepare import methods_origin, prepare
 from polytask.samplers.base import SamplerContext, StepSampler
 from polytask.settings import MethodChoice
@@ -107,7 +109,7 @@ def test_a_registered_method_is_one_of_the_table() -> None:
 def test_an_error_says_what_is_wrong(table: str, name: str, method: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         register(table, name, method)
-    assert not methods.REGISTERED
+    assert (table, name) not in methods.REGISTERED
 
 
 def test_another_class_cannot_take_the_name() -> None:
@@ -181,6 +183,24 @@ def test_a_package_can_name_a_function_that_registers(install: Install, tmp_path
     (tmp_path / "lazy-1.5.dist-info" / "entry_points.txt").write_text("[polytask.methods]\nall = lazy_methods:add\n")
     load_entry_points()
     assert "packaged" in TABLES["adapter"]
+
+
+def test_changed_code_of_a_package_counts_although_its_version_is_the_same(install: Install, tmp_path: Path) -> None:
+    """As in a package that is installed with `pip install -e`."""
+    versions = []
+    for code in (REGISTERS, REGISTERS, REGISTERS.replace("pass", "slow = True")):
+        if versions:
+            methods.remove(methods.REGISTERED["adapter", "packaged"])
+            del sys.modules["edited_methods"]
+            (tmp_path / "edited_methods.py").write_text(code)
+        else:
+            install("edited", code)
+        load_entry_points.cache_clear()
+        importlib.invalidate_caches()
+        load_entry_points()
+        versions.append(method_versions((), ["packaged"]))
+    assert versions[0] == versions[1] != versions[2]
+    assert versions[0]["adapter packaged"].startswith("package edited 1.5, source ")
 
 
 def test_help_and_imports_do_not_load_packages(install: Install, tmp_path: Path) -> None:

@@ -60,6 +60,8 @@ def test_a_folder_that_others_can_write_to_does_not_count(plugin: Path, mode: in
     digest = trust_plugin(plugin)
     (config_folder() / FOLDER).chmod(mode)
     assert not is_trusted(digest)
+    with pytest.raises(UserError, match=r"other users can write to this folder.*; remove .* run: chmod 700"):
+        trust_plugin(plugin)
 
 
 def test_trust_can_be_written_for_another_machine(

@@ -120,6 +120,12 @@ def test_gradients_that_cannot_be_combined() -> None:
         combine_gradients(POLICIES["sum"], [one])  # type: ignore[arg-type]
     with pytest.raises(UserError, match="AGem needs one gradient"):
         combine_gradients(OF_GRADIENTS["a_gem"], [one], [one, one])
+    with pytest.raises(UserError, match=r"parameter 1 must have one shape, found \(2,\), \(3,\)"):
+        combine_gradients(PcGrad, [[one, one], [one, torch.ones(3)]])
+    with pytest.raises(UserError, match=r"must have one shape, found \(2,\), \(\), \(\)"):
+        gem.project(one, one)  # a memory in place of the list of memories
+    with pytest.raises(UserError, match=r"must be a class of polytask.policies, such as PcGrad, .* found 'pcgrad'"):
+        combine_gradients("pcgrad", [one])  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

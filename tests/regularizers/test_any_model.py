@@ -13,6 +13,7 @@ from polytask.regularizers.bregman import Bregman
 from polytask.regularizers.lnsr import Lnsr
 from polytask.regularizers.r_drop import RDrop
 from polytask.regularizers.smart import Ascent, Smart
+from polytask.types import UserError
 
 
 @pytest.fixture
@@ -166,3 +167,13 @@ def test_dropout_is_replayed_on_a_gpu(bert: BertForSequenceClassification) -> No
 
     calm = smart.penalty_of(forward, words_BLD, mask_BL=mask, ascent=Ascent(epsilon=1e-12))[1]
     assert calm.item() < 1e-6
+
+
+def test_arguments_that_do_not_fit() -> None:
+    outputs = torch.zeros(2, 3)
+    with pytest.raises(UserError, match=r"kind: there is no kind 'clases' \(did you mean classes\?"):
+        r_drop.penalty_of(outputs, outputs, "clases")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="mode: there is no mode 'fast'"):
+        Ascent(mode="fast")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="lambdas: must have 1 numbers, one for each of the layers, found 2"):
+        lnsr.penalty_of(lambda x: [x], torch.ones(1, 2, 4), lambdas=(1.0, 0.5))

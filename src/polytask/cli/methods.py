@@ -15,6 +15,7 @@ from rich.text import Text
 import polytask
 from polytask.cli.console import plain_console
 from polytask.cli.options import TrustPlugins
+from polytask.settings import MethodChoice
 
 FIELDS = {
     "regularizer": "regularizers: [{}]",
@@ -131,7 +132,7 @@ def _list(table: str | None, origins: Mapping[tuple[str, str], str]) -> None:
                 console.print(Text.assemble("  ", (method, "bold cyan"), "  ", first_line, origin), soft_wrap=True)
                 for option in polytask.options_of(constructor):
                     console.print(
-                        Text(f"      {option.name}: {kind_name(option.kind)} = {option.default}"), soft_wrap=True
+                        Text(f"      {option.name}: {kind_name(option.kind)} = {shown(option.default)}"), soft_wrap=True
                     )
 
 
@@ -156,7 +157,7 @@ def _explain(name: str, table: str, method: Callable[..., Any]) -> None:
     if options:
         console.print(Text("\nOptions", style="bold"))
     for option in options:
-        console.print(Text(f"  {option.name}: {kind_name(option.kind)} = {option.default}"), soft_wrap=True)
+        console.print(Text(f"  {option.name}: {kind_name(option.kind)} = {shown(option.default)}"), soft_wrap=True)
         meaning = meaning_of(table, option.name, paragraphs)
         console.print(
             Text(textwrap.fill(meaning, width, initial_indent="      ", subsequent_indent="      ")), soft_wrap=True
@@ -207,4 +208,17 @@ def kind_name(kind: Any) -> str:
         return " | ".join(map(str, typing.get_args(kind)))
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         return " | ".join("None" if inner is type(None) else kind_name(inner) for inner in typing.get_args(kind))
+    if typing.get_origin(kind) is tuple:
+        return f"list of {kind_name(typing.get_args(kind)[0])}"
+    if typing.get_origin(kind) is Mapping:
+        return f"mapping of names to {kind_name(typing.get_args(kind)[1])}"
+    if kind is MethodChoice:
+        return "method"
     return getattr(kind, "__name__", str(kind)) if not typing.get_args(kind) else str(kind)
+
+
+def shown(default: Any) -> str:
+    """A default value as shown to the author of a recipe."""
+    if isinstance(default, MethodChoice):
+        return default.name
+    return f"[{', '.join(map(shown, default))}]" if isinstance(default, tuple) else str(default)

@@ -10,8 +10,16 @@ from torch import Tensor, nn
 
 from polytask.adapters.base import Adapter, AdapterContext, LayerAdapter, LinearSite, NormSite, SublayerSite
 from polytask.encoders.attention import attend
+from polytask.settings import MethodChoice
 from polytask.stream import Layout
 from polytask.types import UserError, unknown
+
+MODULES = (
+    "embeddings.LayerNorm",
+    *(f"encoder.layer.0.attention.{name}" for name in ("self.query", "output.dense", "output.LayerNorm")),
+    *(f"encoder.layer.0.{name}" for name in ("intermediate.dense", "output.dense", "output.LayerNorm")),
+)
+"""Modules that tell the layers of a BertModel from others."""
 
 
 class AdaptedModel(nn.Module):
@@ -30,11 +38,16 @@ class AdaptedModel(nn.Module):
 
     def __init__(self, model: Any, tasks: Sequence[str], method: Callable[..., Adapter], **options: Any) -> None:
         super().__init__()
+        if isinstance(tasks, str):
+            raise UserError(f"tasks: must be a list of names, as in ({tasks!r},), found {tasks!r}")
+        _check_layers(model)
         self.model, self.tasks = model, tuple(tasks)
         config = model.config
         sizes = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
         embedding = getattr(config, "embedding_size", None)  # ELECTRA's may differ from the hidden size
-        context = AdapterContext(self.tasks, *sizes, config.hidden_dropout_prob, embedding=embedding, attend=attend)
+        context = AdapterContext(
+            self.tasks, *sizes, config.hidden_dropout_prob, make=_refuse, embedding=embedding, attend=attend
+        )
         self.adapter = method(context, **options)
         self.adapter.start_from(self)
         _replace_forward(model.embeddings.LayerNorm, self._norm, self.adapter.embedding, "embedding")
@@ -124,6 +137,26 @@ class AdaptedModel(nn.Module):
         if not isinstance(h, Tensor):  # earlier versions of transformers return a tuple
             return (slots.output(h[0].flatten(0, 1), self.layout).view_as(h[0]), *h[1:])
         return slots.output(h.flatten(0, 1), self.layout).view_as(h)
+
+
+def _refuse(choice: MethodChoice, tasks: tuple[str, ...] | None = None) -> Adapter:
+    """Raise a UserError for an adapter that contains others."""
+    raise UserError(
+        f"adapters that contain others, as Stack and Shared do, cannot be used here; use {choice.name} alone"
+    )
+
+
+def _check_layers(model: Any) -> None:
+    """Raise a UserError if the model has not the embeddings and layers of a `BertModel`."""
+    modules = {name for name, _ in model.named_modules()}
+    if modules.issuperset(MODULES):
+        return
+    prefix = getattr(model, "base_model_prefix", None)
+    inner = f"; pass its encoder, `model.{prefix}`" if prefix in modules else ""
+    raise UserError(
+        "model: must be a model of transformers with BERT's layers (BertModel, RobertaModel, XLMRobertaModel, "
+        f"CamembertModel, ElectraModel), found {type(model).__name__}{inner}"
+    )
 
 
 def _linears(layer: Any) -> dict[LinearSite, nn.Linear]:

@@ -74,9 +74,13 @@ def _load(reference: str, where: str) -> Callable[..., Any]:
 
 def trust_functions(specs: Iterable[TaskSpec]) -> None:
     """Remembers that the files of the tasks' functions may run, as `--trust-plugins` does."""
-    for module in _modules(specs):
-        for file in _files_to_trust(module):
-            trust_plugin(file)
+    for file in function_files(specs):
+        trust_plugin(file)
+
+
+def function_files(specs: Iterable[TaskSpec]) -> list[Path]:
+    """Returns the files of the tasks' functions that the user must trust, without those that do not exist."""
+    return [file for module in _modules(specs) for file in _files_to_trust(module) if file.is_file()]
 
 
 def function_versions(specs: Iterable[TaskSpec]) -> dict[str, str]:

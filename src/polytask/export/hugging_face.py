@@ -110,7 +110,8 @@ def _writer_of(bundle: Bundle, task: str, run: str) -> Any:
         if kind in TOKEN_CLASSES:
             return _for_tokens
         raise UserError(
-            f"{run}: the class of transformers for tags with a {kind} encoder has layers that {task} has not"
+            f"{run}: the class of transformers for tags with a {kind} encoder has layers that the head of task {task} "
+            "does not have; use --format onnx"
         )
     if name in ("bi", "cosine", "match"):
         return _for_embeddings

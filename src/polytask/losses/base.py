@@ -15,7 +15,7 @@ from torch import Tensor
 from polytask.kinds.base import Form
 from polytask.kinds.table import KINDS
 from polytask.kinds.tokens import with_width
-from polytask.types import NO_LABEL, LabelKind, LabelSpace, UserError
+from polytask.types import NO_LABEL, LabelKind, LabelSpace, UserError, unknown
 
 Terms = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """A function of outputs and labels, as `Loss.terms`."""
@@ -116,6 +116,8 @@ def symmetric_distance(one: Tensor, other: Tensor, kind: LabelKind, fixed_target
     respect to q, as in mt-dnn. The value is the same; each gradient is about half as large, exactly half in the limit
     p = q.
     """
+    if kind not in KINDS:
+        raise UserError(unknown("kind", kind, KINDS, "kind"))
     return KINDS[kind].distance(at_least_float32(one), at_least_float32(other), fixed_targets)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from polytask.disk.atomic import atomic_file
 from polytask.methods import REGISTERED, Origin, Registered, load_entry_points, loading, put, remove
 from polytask.plugins.register import check_free, collected
-from polytask.plugins.trust import check_trusted, read_plugin, trust_plugin
+from polytask.plugins.trust import check_all_trusted, check_trusted, read_plugin, trust_plugin
 from polytask.types import UserError
 
 FOLDER = "plugins"
@@ -48,9 +48,12 @@ _lock = threading.RLock()
 def read_plugins(paths: Iterable[str | Path], trust: bool = False) -> tuple[Plugin, ...]:
     """Loads plug-in files, each once; raises a UserError if one is not trusted. `trust` trusts them first."""
     plugins: dict[str, Plugin] = {}
-    for path in map(Path, paths):
-        if trust:
+    files = [Path(path) for path in paths]
+    if trust:
+        for path in files:
             trust_plugin(path)
+    check_all_trusted(files)
+    for path in files:
         plugin = _load(path)
         if plugins.setdefault(path.name, plugin).sha256 != plugin.sha256:
             raise UserError(f"{path}: another plug-in has the same file name; rename one of them")
@@ -71,7 +74,10 @@ def _load(path: Path) -> Plugin:
             except UserError as error:
                 raise UserError(f"{path}: {error}") from error
             except (Exception, SystemExit) as error:  # the user's module may raise anything
-                raise UserError(f"{path}: the plug-in cannot be loaded: {type(error).__name__}: {error}") from error
+                advice = _advice(path, error)
+                raise UserError(
+                    f"{path}: the plug-in cannot be loaded: {type(error).__name__}: {error}{advice}"
+                ) from error
             finally:
                 collected.reset(token)
             if not entries:
@@ -80,6 +86,14 @@ def _load(path: Path) -> Plugin:
                 )
             _known[path.name, digest] = Plugin(path.name, digest, source, tuple(entries))
         return _known[path.name, digest]
+
+
+def _advice(path: Path, error: BaseException) -> str:
+    """What to do if the plug-in imports another file of its folder, as a script could."""
+    top = (getattr(error, "name", None) or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if not top or not any((path.parent / name).exists() for name in (top, f"{top}.py")):
+        return ""
+    return "; a plug-in cannot import other files of its folder: put their code into it, or make a package of them"
 
 
 def _module_name(name: str, digest: str) -> str:
@@ -178,16 +192,15 @@ def method_versions(plugins: Iterable[Plugin], named: Iterable[str]) -> dict[str
     from a package or from Python that is called like one of the `named`."""
     names = set(named)
     others = {
-        f"{entry.table} {entry.name}": f"{entry.origin}, {_version(entry.origin)}"
+        f"{entry.table} {entry.name}": f"{entry.origin}, source {_digest(entry.origin.version)}"
         for entry in REGISTERED.values()
         if entry.origin.kind != "file" and entry.name in names
     }
     return {plugin.name: plugin.sha256 for plugin in plugins} | others
 
 
-def _version(origin: Origin) -> str:
-    is_source = origin.kind == "python"
-    return f"source {hashlib.sha256(origin.version.encode()).hexdigest()}" if is_source else f"version {origin.version}"
+def _digest(source: str) -> str:
+    return hashlib.sha256(source.encode()).hexdigest()
 
 
 def read_copies(folder: Path, hashes: Mapping[str, str], trust: bool = False) -> tuple[Plugin, ...]:

@@ -38,6 +38,7 @@ def trust_plugin(path: str | Path) -> str:
         marker = config_folder() / FOLDER / digest
         with writing(marker):
             marker.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_only_ours(marker.parent)
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
             with os.fdopen(os.open(marker, flags, 0o600), "w", encoding="utf-8") as file:
                 file.write(f"{path.absolute()}\n")
@@ -53,11 +54,23 @@ def trusted_plugins() -> list[str]:
     """The SHA-256 of all files that the user has trusted."""
     folder = config_folder() / FOLDER
     try:
-        if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if _others_can_write(folder):
             return []
         return sorted(marker.name for marker in folder.iterdir() if marker.is_file())
     except OSError:
         return []
+
+
+def _others_can_write(folder: Path) -> bool:
+    return bool(folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _check_only_ours(folder: Path) -> None:
+    if _others_can_write(folder):
+        raise UserError(
+            f"{folder}: other users can write to this folder, so the plug-ins that it names are not trusted; remove "
+            f"what you did not put there, and run: chmod 700 {folder}"
+        )
 
 
 def write_trusted(config: Path, digests: Iterable[str]) -> None:
@@ -76,6 +89,21 @@ def check_trusted(path: Path, digest: str) -> None:
             f"rights: read it first (less {path}). To trust it, pass --trust-plugins, or call "
             f"polytask.trust_plugin({str(path)!r}) in Python; that is remembered until the file changes"
         )
+
+
+def check_all_trusted(paths: Iterable[Path]) -> None:
+    """Raises a UserError that names all of the files that are not trusted, because --trust-plugins trusts them all."""
+    digests = {path: hashlib.sha256(read_plugin(path)).hexdigest() for path in paths}
+    untrusted = {path: digest for path, digest in digests.items() if not is_trusted(digest)}
+    if len(untrusted) > 1:
+        named = "".join(f"  {path} (SHA-256 {digest})\n" for path, digest in untrusted.items())
+        raise UserError(
+            f"{len(untrusted)} plug-ins are not trusted:\n{named}They are Python programs that would run with your "
+            f"rights: read them all first (less {' '.join(map(str, untrusted))}). To trust them, pass --trust-plugins, "
+            "or call polytask.trust_plugin(FILE) in Python for each; that is remembered until a file changes"
+        )
+    for path, digest in untrusted.items():
+        check_trusted(path, digest)
 
 
 def read_plugin(path: Path) -> bytes:

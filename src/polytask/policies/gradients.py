@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from polytask.policies.base import GradientPolicy, PolicyContext
+from polytask.policies.base import GradientPolicy, Policy, PolicyContext
 from polytask.types import UserError
 
 Gradient = Tensor | Sequence[Tensor | None]
@@ -27,7 +27,7 @@ def combine_gradients(
     has the same form and the scale of the sum of the gradients; divide it by their number for that of the mean.
     `memories` are the gradients of remembered tasks, for `Gem` (one per task) and `AGem` (one for all).
     """
-    if isinstance(policy, type):
+    if isinstance(policy, type) and issubclass(policy, Policy):
         policy = policy(PolicyContext(), **options)
     _check(policy, len(memories))
     rows = [_as_list(gradient) for gradient in (*gradients, *memories)]
@@ -35,6 +35,11 @@ def combine_gradients(
         found = ", ".join(str(len(row)) for row in rows) or "no gradients"
         raise UserError(f"gradients: every task needs one tensor (or None) per parameter, found {found}")
     columns = list(zip(*rows, strict=True))
+    for index, column in enumerate(columns):
+        shapes = [tuple(one.shape) for one in column if one is not None]
+        if len(set(shapes)) > 1:
+            found = ", ".join(map(str, shapes))
+            raise UserError(f"gradients: those of parameter {index} must have one shape, found {found}")
     products = [_inner_products(column) for column in columns if any(one is not None for one in column)]
     gram_KK = torch.stack(products).sum(0).cpu() if products else torch.zeros(len(rows), len(rows)).double()
     if not gram_KK.isfinite().all():
@@ -48,6 +53,10 @@ def combine_gradients(
 def _check(policy: GradientPolicy, count: int) -> None:
     """Raise a UserError if the policy does not weight gradients, or has no use for this number of memories."""
     name = type(policy).__name__
+    if not isinstance(policy, Policy):
+        raise UserError(
+            f"policy: must be a class of polytask.policies, such as PcGrad, or its object, found {policy!r}"
+        )
     if not policy.needs_task_gradients:
         raise UserError(f"policy: {name} weights losses, not gradients; call its weigh(losses) instead")
     if count and policy.memory is None:

@@ -84,9 +84,9 @@ def pickle_refused(where: str) -> UserError:
         f"{where} has its weights only as a .bin file. Such files are pickles, which can execute any code when they "
         f"are loaded, so polytask does not load them. Use a revision of the encoder with {WEIGHTS}, or, if you trust "
         "it, convert it once with transformers:\n"
-        f"    model = transformers.AutoModel.from_pretrained({where!r})\n"
-        '    model.save_pretrained("converted", safe_serialization=True)\n'
-        "and copy config.json and the tokenizer's files to the same folder."
+        f'    transformers.AutoModel.from_pretrained({where!r}).save_pretrained("converted", safe_serialization=True)\n'
+        f'    transformers.AutoTokenizer.from_pretrained({where!r}).save_pretrained("converted")\n'
+        "The folder converted is then the encoder."
     )
 
 

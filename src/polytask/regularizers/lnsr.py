@@ -153,4 +153,7 @@ def penalty_of(
         e_BLD = e_BLD * mask_BL[..., None]
     with random.replay():
         noisy = layers(x_BLD + e_BLD)
-    return clean, state_distance(clean, noisy, lambdas or [1.0] * len(clean), mask_BL)
+    lambdas = [1.0] * len(clean) if lambdas is None else lambdas
+    if len(lambdas) != len(clean):
+        raise UserError(f"lambdas: must have {len(clean)} numbers, one for each of the layers, found {len(lambdas)}")
+    return clean, state_distance(clean, noisy, lambdas, mask_BL)

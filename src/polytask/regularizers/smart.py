@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from polytask.regularizers.base import Regularizer, RegularizerContext
 from polytask.seeds import RandomState
 from polytask.settings import Bounds, NonNegative, Positive
 from polytask.stream import Layout
-from polytask.types import LabelKind
+from polytask.types import LabelKind, UserError, unknown
 
 if TYPE_CHECKING:
     from polytask.model import MultiTaskModel, Pass
@@ -37,6 +37,10 @@ class Ascent:
     """The standard deviation of the noise."""
     eta: float = 1e-3
     """The length of a step."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise UserError(unknown("mode", self.mode, get_args(Mode), "mode"))
 
     def climb(self, distance: Callable[[Tensor], Tensor], d: Tensor, largest: Callable[[Tensor], Tensor]) -> Tensor:
         """Move d along the gradient of `distance(d)`. `largest` is the largest absolute entry of each sequence."""

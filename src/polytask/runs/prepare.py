@@ -14,12 +14,13 @@ from polytask.disk.cache import cache_folder
 from polytask.disk.hashing import remembered_sha256
 from polytask.disk.kept import kept
 from polytask.evaluation.metrics import chosen_metric
-from polytask.evaluation.own_metrics import function_versions, own_metrics, primary_of, trust_functions
+from polytask.evaluation.own_metrics import function_files, function_versions, own_metrics, primary_of, trust_functions
 from polytask.evaluation.packed_splits import PackedSplits
 from polytask.kinds.multilabel import calibrated_thresholds
 from polytask.methods import KIND, find_method
 from polytask.model import MultiTaskModel
 from polytask.plugins.files import Plugin, method_versions, use_plugins
+from polytask.plugins.trust import check_all_trusted
 from polytask.pretrained.find import TOKENIZER_FILES
 from polytask.recipe.records import Recipe, recipe_to_mapping, strings_in, teacher_runs
 from polytask.runs.bundle import Bundle, no_model
@@ -203,6 +204,8 @@ def use_code(recipe: Recipe, trust: bool = False) -> tuple[Plugin, ...]:
     """Loads the recipe's plug-ins. `trust` remembers that they, and the files of its metric functions, may run."""
     if trust:
         trust_functions(recipe.tasks.values())
+    else:
+        check_all_trusted([*map(Path, recipe.plugins), *function_files(recipe.tasks.values())])
     return use_plugins(recipe.plugins, trust)
 
 
