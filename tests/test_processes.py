@@ -79,7 +79,7 @@ def test_processes_that_cannot_connect_say_where(tmp_path: Path, monkeypatch: py
 def test_the_error_of_a_lost_process_has_that_of_pytorch() -> None:
     expected = r"has ended .* PyTorch's error: \[gloo\] Connection closed by peer$"
     with pytest.raises(ProcessLost, match=expected), lost_processes():
-        raise RuntimeError("[gloo] Connection closed by peer\nmore")
+        raise RuntimeError("[gloo] Connection closed by peer. This is typically caused by others.\nmore")
 
 
 SEND_TENSORS = """

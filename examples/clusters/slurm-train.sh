@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Trains one recipe on the GPUs of several SLURM nodes: sbatch slurm-train.sh recipe.yaml
+# A run that the time limit has stopped continues with: sbatch slurm-train.sh recipe.yaml --resume
 # Adjust the lines with #SBATCH, and the path of the environment.
 #SBATCH --job-name=polytask-train
 #SBATCH --nodes=2
@@ -11,7 +12,7 @@
 #SBATCH --output=%x-%j.log
 set -euo pipefail
 
-recipe=${1:?usage: sbatch slurm-train.sh RECIPE}
+: "${1:?usage: sbatch slurm-train.sh RECIPE [OPTIONS of polytask train]}"
 source "$HOME/polytask/.venv/bin/activate"    # on a disk that all nodes see
 
 # One torchrun on each node; the first node is where they meet.
@@ -21,4 +22,4 @@ export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=110    # seconds for the last checkpoint, 
 srun torchrun \
   --nnodes "$SLURM_NNODES" --nproc-per-node 4 \
   --rdzv-backend c10d --rdzv-endpoint "$head:29500" --rdzv-id "$SLURM_JOB_ID" \
-  -m polytask train "$recipe"
+  -m polytask train "$@"

@@ -140,9 +140,10 @@ def lost_processes() -> Iterator[None]:
     except RuntimeError as error:
         if not any(word in str(error) for word in LOST):
             raise
+        cause, _, _ = first_line(error).partition(". ")  # gloo adds advice, which does not help here
         raise ProcessLost(
             "another process of this run has ended (its own error, if it had one, is shown above or in its log); the "
-            f"run can be continued from its last checkpoint with --resume. PyTorch's error: {first_line(error)}"
+            f"run can be continued from its last checkpoint with --resume. PyTorch's error: {cause}"
         ) from error
 
 

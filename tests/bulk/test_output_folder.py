@@ -50,6 +50,27 @@ def test_force_removes_nothing_before_the_new_command_is_checked(
         assert contents(output) == before
 
 
+@pytest.mark.parametrize("name", ["old.parquet", "more.csv", "part-00099.parquet"])
+def test_a_folder_with_other_data_is_refused(name: str, tiny_run: Finished, bulk_input: Path, tmp_path: Path) -> None:
+    """Who reads the folder would read more rows than the input has."""
+    (tmp_path / name).write_text("not ours")
+    (tmp_path / "notes.txt").write_text("no data")
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match=f"has 1 file.s. such as {name} but no _plan.json"):
+        predict(tiny_run.folder, bulk_input, tmp_path)
+    assert contents(tmp_path) == before
+    (tmp_path / name).unlink()
+    predict(tiny_run.folder, bulk_input, tmp_path)
+
+
+def test_a_file_instead_of_the_folder_is_refused(tiny_run: Finished, bulk_input: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.parquet"
+    output.write_text("a file")
+    with pytest.raises(UserError, match=r"out.parquet: is a file, and the output must be a folder"):
+        predict(tiny_run.folder, bulk_input, output)
+    assert output.read_text() == "a file"
+
+
 @pytest.mark.parametrize("plan", ["{}", "no JSON", None])
 def test_force_removes_what_another_version_wrote(
     plan: str | None, tiny_run: Finished, bulk_input: Path, tmp_path: Path

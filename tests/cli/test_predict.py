@@ -218,6 +218,11 @@ def test_many_files_and_again(cli: Any, tiny_run: Finished, tmp_path: Path) -> N
         (["--input", "a.csv", "--input", "b.csv", "--output", "out"], 1, "--input is several files; pass --engine"),
         (["--text", "x", "--engine", "ray"], 2, "--engine ray is for --input and --output"),
         (["--text", "x", "--workers", "2"], 2, "are for --engine local or ray"),
+        (
+            ["--input", "x.csv", "--output", "out", "--engine", "local", "--gpus-per-worker", "1"],
+            2,
+            "--gpus-per-worker are for --engine ray",
+        ),
         (["--text", "x", "--engine", "spark"], 2, "--engine must be torch, onnx, local or ray, found 'spark'"),
     ],
 )

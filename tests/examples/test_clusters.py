@@ -63,6 +63,26 @@ def test_predict_passes_further_options_on(tmp_path: Path) -> None:
     assert words[6:] == ["--engine", "ray", "--address", "10.0.0.1:6379", "--task", "two words"]
 
 
+def test_slurm_passes_further_options_on(tmp_path: Path) -> None:
+    """A run that the time limit has stopped needs --resume."""
+    for name, program in (("scontrol", "echo node1"), ("srun", 'printf "%s\\n" "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{program}\n")
+        (tmp_path / name).chmod(0o755)
+    activate = tmp_path / "polytask" / ".venv" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    activate.touch()
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    environment |= {
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_NNODES": "2",
+        "SLURM_JOB_ID": "7",
+        "SLURM_CPUS_PER_TASK": "8",
+    }
+    given = ["bash", str(FOLDER / "slurm-train.sh"), "recipe.yaml", "--resume"]
+    done = subprocess.run(given, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-5:] == ["-m", "polytask", "train", "recipe.yaml", "--resume"]
+
+
 def test_the_look_for_options_finds_them() -> None:
     assert dict(calls("polytask", FOLDER / "slurm-ray.sh"))["compare"] == [
         *("--engine", "--address", "--cpus-per-cell", "--gpus-per-cell")

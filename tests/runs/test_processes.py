@@ -153,6 +153,17 @@ def test_a_stopped_run_saves_a_checkpoint_and_resumes_exactly(two_processes: Pat
     assert weights(tmp_path / "stopped") == weights(two_processes)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")
+def test_the_processes_of_a_killed_launcher_stop_with_a_checkpoint(tmp_path: Path) -> None:
+    process = start(command(tmp_path / "run", "--processes", "2", steps=2000))
+    wait_for_step(process, tmp_path / "run", 5)
+    workers = children(process.pid)
+    process.kill()
+    output, _ = process.communicate(timeout=60)  # until the last process has closed the pipe
+    assert re.search(r"stopped after step \d+ of 2000 and saved", output)
+    assert not any(alive(pid) for pid in workers)
+
+
 @pytest.mark.slow
 def test_without_dropout_another_number_of_processes_may_resume(tmp_path: Path) -> None:
     process = start(command(tmp_path / "run", "--processes", "2", dropout=0))

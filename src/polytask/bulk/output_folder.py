@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from polytask.bulk.plan import AGAIN, NAME, READERS, Plan, plan_id
-from polytask.bulk.shards import Shard, num_rows
+from polytask.bulk.shards import FORMATS, Shard, num_rows
 from polytask.bulk.storage import Storage
 from polytask.disk.lock import FolderLock
 from polytask.disk.writable import make_folder
@@ -44,18 +44,23 @@ def check_plan(folder: Storage, expected: str | None) -> None:
 def earlier_plan(folder: Storage, force: bool) -> Plan | None:
     """The plan to continue: none if its shards are to be removed, or if none of them is written.
 
-    Without a plan, there must be no shards.
+    Without a plan, there must be no shards, and no other data: who reads the folder would read it as predictions.
     """
     names = folder.names()
     if NAME in names:
         plan = None if force else Plan.read(folder)
         return plan if plan and any(shard.output in names for shard in plan.shards) else None
-    if others := sorted(name for name in names if name.startswith(PART)):
+    if others := sorted(name for name in names if name.startswith(PART) or _is_data(name)):
         raise UserError(
             f"{folder.url}: has {len(others):,} file(s) such as {others[0]} but no {NAME}, so they are not ours; "
             "choose another output folder, or move them away"
         )
     return None
+
+
+def _is_data(name: str) -> bool:
+    """Whether a file of this name has rows, for who reads the folder; .txt files are more likely to be notes."""
+    return PurePosixPath(name).suffix.lower() in FORMATS.keys() - {".txt"} and name[:1] not in ("_", ".")
 
 
 def remove_earlier(folder: Storage) -> None:

@@ -169,6 +169,8 @@ def start_predicting_files(
     folder = Storage.of(str(output))
     patterns = [str(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
     check_settings(settings, [folder, *map(Storage.of, patterns)])
+    if folder.is_file():
+        raise UserError(f"{folder.url}: is a file, and the output must be a folder; choose another name")
     files = find_inputs(patterns, folder)
     predictor = Predictor.load(run, "cpu", abstain_below=settings.abstain_below, trust_plugins=settings.trust_plugins)
     model = model_hashes(Path(run))

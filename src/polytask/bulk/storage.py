@@ -91,6 +91,9 @@ class Storage:
     def is_folder(self) -> bool:
         return bool(self.system.isdir(self.path))
 
+    def is_file(self) -> bool:
+        return bool(self.system.isfile(self.path))
+
     def exists(self) -> bool:
         return bool(self.system.exists(self.path))
 

@@ -163,6 +163,8 @@ def run(
     if engine in BULK:
         if sources is None or target is None:
             raise typer.BadParameter(f"--engine {engine} is for --input and --output")
+        if engine == "local" and (address is not None or gpus_per_worker is not None):
+            raise typer.BadParameter("--address and --gpus-per-worker are for --engine ray")
         settings = polytask.BulkSettings(
             engine=cast(Literal["local", "ray"], engine),
             tasks=task,

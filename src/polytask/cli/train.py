@@ -1,11 +1,13 @@
 """polytask train: trains a recipe and writes a run folder."""
 
+import os
 import time
 from typing import Annotated
 
 import typer
 
 import polytask
+from polytask.child_processes import end_with_parent
 from polytask.cli.cuda import start_cuda
 from polytask.cli.options import AllowChange, KeepCheckpoints, NewRunFolder, RecipeFile, Resume, Settings, TrustPlugins
 from polytask.cli.progress import follow
@@ -48,6 +50,8 @@ def run(
         torchrun --nproc-per-node 2 -m polytask train recipe.yaml --run-folder runs/mine
     """
     began = time.perf_counter()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent()  # without torchrun, nobody would stop the processes that it has started
     if processes > 1:
         polytask.read_recipe(recipe, setting)  # an error in it is shown once
         options = {"--resume": resume, "--allow-change": allow_change}

@@ -9,27 +9,23 @@ A run in a worker is bit-identical to the same run in a process of its own: `res
 change in the process, and everything that is kept between runs is never written to.
 """
 
-import ctypes
 import gc
 import json
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 import polytask
+from polytask.child_processes import end_with_parent
 from polytask.cli.main import main
 from polytask.cli.stopping import handled_by, leave
 from polytask.disk.kept import keeping_values
 from polytask.disk.writable import open_in_place
-
-PR_SET_PDEATHSIG = 1
-"""A constant of Linux."""
 
 
 def serve() -> None:
@@ -101,16 +97,7 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def end_with_parent() -> None:
-    """Asks the kernel to stop this process when the study's ends, also if that is killed (Linux only).
-
-    The run then saves a checkpoint and releases its folder, so that the study can be continued at once.
-    """
-    with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 if __name__ == "__main__":
-    end_with_parent()
+    end_with_parent()  # the run saves a checkpoint and releases its folder, so that the study can be continued at once
     with handled_by(leave), keeping_values():
         serve()
