@@ -99,9 +99,9 @@ class Planned:
             self.studies.mkdir(parents=True, exist_ok=True)
             file = self.studies / f"{path.parent.name}-{path.stem}.yaml"
             folder = self.studies / write_changed(path, self.changes[path], file)
-            self.running[path] = StudyRunning(read_study(file), folder)
+            self.running[path] = running = StudyRunning(read_study(file), folder)
+            running.finish()  # the folder is this study's from now on
             (self.studies / "cells").mkdir(exist_ok=True)
-            folder.mkdir(exist_ok=True)
             if not (folder / "cells").exists():
                 (folder / "cells").symlink_to("../cells")
         return self.running[path]
