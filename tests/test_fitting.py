@@ -164,6 +164,10 @@ def generator() -> Iterator[dict[str, Any]]:
             Classes(rows(), "text", "label", encoding="cp1252"),
             "fit: tasks.t.encoding: must be left out for data in mem",
         ),
+        (
+            Classes(None, "text", "label"),
+            "tasks.t.train: must be the name of a file, a data frame, .* found .*NoneType",
+        ),
         (Score(rows(), "text", "label", standardize=False), "fit: tasks.t.standardize: false needs `range`"),
         (Match(rows(), "text"), "fit: tasks.t.text: must be two columns for kind match, found 1"),
         (

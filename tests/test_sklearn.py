@@ -123,8 +123,8 @@ def test_pipeline_cross_validation_and_search() -> None:
         ([], [], "0 sample"),
         (["a", None], [0, 1], r"X\[1\]: must be text that is not empty, found \(None,\)"),
         (["a", 3.5], [0, 1], r"X\[1\]: must be text that is not empty, found \(3.5,\)"),
-        (["a", ("b", "c")], [0, 1], r"X\[1\]: must be one text, or two for a pair, as in all rows; found 2"),
-        ([("a", "b", "c")] * 2, [0, 1], r"X\[0\]: must be one text, or two for a pair"),
+        (["a", ("b", "c")], [0, 1], r"X\[1\]: must be one text, or up to 8 .*, as many as in all rows; found 2"),
+        ([("a",) * 9] * 2, [0, 1], r"X\[0\]: must be one text, or up to 8 that belong together.*found 9"),
         ("a text", ["a"], "X must be a list"),
         (TEXTS, np.linspace(0, 1, 45), "Unknown label type"),
     ],
@@ -132,6 +132,18 @@ def test_pipeline_cross_validation_and_search() -> None:
 def test_what_cannot_be_fitted(texts: Any, labels: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TextClassifier(**OPTIONS).fit(texts, labels)
+
+
+def test_three_texts_in_a_row() -> None:
+    rows = [(text, "a thing", "and another") for text in TEXTS]
+    model = TextClassifier(**OPTIONS).fit(rows, LABELS)
+    assert model.score(pd.DataFrame(rows), LABELS) > 0.5
+
+
+@pytest.mark.parametrize("number", [0.0, -3.5, 1e9])
+def test_numbers_that_are_all_the_same_are_predicted(number: float) -> None:
+    model = TextRegressor(**{**OPTIONS, "epochs": 1}).fit(TEXTS, [number] * len(TEXTS))
+    np.testing.assert_allclose(model.predict(TEXTS), number, rtol=1e-6, atol=1e-6)
 
 
 def test_regressor_refuses_nan() -> None:

@@ -24,16 +24,18 @@ from polytask.kinds.names import class_name
 from polytask.recipe.task_classes import Classes, Score, TaskFields
 from polytask.runs.bundle import save_bundle
 from polytask.serving.predictor import Predictor
+from polytask.settings import MOST_TEXTS
 from polytask.tasks.in_memory import Record, write_rows
 from polytask.types import Prediction, UserError
 
 TASK = "label"
-COLUMNS = {1: ("text",), 2: ("text1", "text2")}
+SAME = 1e-6
+"""Half of the range of numbers that are all the same, as a share of their size."""
 SCORED = 32
 """Rows that are scored during training if none are held out. Nothing depends on these scores."""
 
 Texts = Any
-"""A list, an array or a series of texts; or pairs of texts, as a list of pairs, or an array or frame of two columns."""
+"""A list, an array or a series of texts; or of two to eight texts that belong together, as tuples or in columns."""
 
 
 class _TextEstimator(BaseEstimator):  # type: ignore[misc]
@@ -81,7 +83,8 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
     def _train(self, X: Texts, labels: Sequence[str | float], kind: type[TaskFields], **options: Any) -> None:
         """Trains the task in a temporary folder and loads its model."""
         examples = _examples(X)
-        columns = COLUMNS[len(examples[0])]
+        count = len(examples[0])
+        columns = ("text",) if count == 1 else tuple(f"text{number}" for number in range(1, count + 1))
         rows: list[Record] = [
             {**dict(zip(columns, texts, strict=True)), TASK: label}
             for texts, label in zip(examples, labels, strict=True)
@@ -138,7 +141,7 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 class TextClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
-    """Classifies texts, or pairs of texts, with a fine-tuned encoder.
+    """Classifies texts, or rows of several texts such as pairs, with a fine-tuned encoder.
 
         cross_val_score(TextClassifier(epochs=4, random_state=0), texts, labels)
 
@@ -183,9 +186,10 @@ class TextClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
 
 
 class TextRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
-    """Predicts a number for each text, or for each pair of texts, with a fine-tuned encoder.
+    """Predicts a number for each text, or for each row of several texts such as pairs, with a fine-tuned encoder.
 
-    The parameters are those of `TextClassifier`. Predictions are never outside the range of the training numbers.
+    The parameters are those of `TextClassifier`. Predictions are never outside the range of the training numbers; if
+    these are all the same, predictions differ from it by at most a millionth.
     """
 
     _estimator_type: ClassVar[Literal["regressor"]] = "regressor"
@@ -196,7 +200,8 @@ class TextRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]
         if not np.isfinite(numbers).all():
             raise UserError("fit: y must have finite numbers, found NaN or infinity")
         low, high = float(numbers.min()), float(numbers.max())
-        self._train(X, numbers.tolist(), Score, range=(low, high) if low < high else (low - 0.5, high + 0.5))
+        margin = 0.0 if low < high else SAME * max(1.0, abs(low))
+        self._train(X, numbers.tolist(), Score, range=(low - margin, high + margin))
         return self
 
     def predict(self, X: Texts) -> npt.NDArray[np.float64]:
@@ -219,7 +224,7 @@ def _labels(X: Texts, y: npt.ArrayLike | None) -> npt.NDArray[Any]:
 
 
 def _examples(X: Texts) -> list[tuple[str, ...]]:
-    """Returns single texts or pairs as tuples; raises a UserError about anything else."""
+    """Returns the texts of each row as a tuple; raises a UserError about anything else."""
     if hasattr(X, "toarray"):
         raise UserError("X must be a list, an array or a series of texts; found sparse data")
     values = X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X) if hasattr(X, "__array__") else X
@@ -230,8 +235,11 @@ def _examples(X: Texts) -> list[tuple[str, ...]]:
     if not rows:
         raise UserError("X must have at least one text; found 0 sample(s)")
     for number, row in enumerate(rows):
-        if len(row) not in COLUMNS or len(row) != len(rows[0]):
-            raise UserError(f"X[{number}]: must be one text, or two for a pair, as in all rows; found {len(row)}")
+        if not 1 <= len(row) <= MOST_TEXTS or len(row) != len(rows[0]):
+            raise UserError(
+                f"X[{number}]: must be one text, or up to {MOST_TEXTS} that belong together, as many as in all rows; "
+                f"found {len(row)}"
+            )
         if not all(isinstance(text, str) and text.strip() for text in row):
             raise UserError(f"X[{number}]: must be text that is not empty, found {row!r:.80}")
     return [tuple(map(str, row)) for row in rows]

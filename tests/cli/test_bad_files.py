@@ -93,6 +93,11 @@ REFUSED: dict[str, tuple[str, str | bytes, list[str]]] = {
         f"{TABLE}so,perhaps\n",
         ["x.csv, line 22, column 'label': 'perhaps': neither yes nor no"],
     ),
+    "words": (
+        "x.conll",
+        "text label\nso O\n" * 9,
+        ["x.conll: CoNLL files have words with tags, for kind tokens; task"],
+    ),
     "no text": ("x.csv", f"{TABLE} ,1\n", ["x.csv, line 22, column 'text': ' ': the text is empty"]),
 }
 

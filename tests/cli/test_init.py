@@ -133,6 +133,22 @@ def test_columns_that_are_given_and_several_tasks_from_one_file(cli: Any, tmp_pa
     assert "label: column 'other', as given" in said.out
 
 
+def test_label_columns_of_0_and_1_become_a_task_with_several_classes(
+    cli: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [f"ticket {i} in words,{i % 2},{i // 2 % 2},{i % 5}\n" for i in range(60)]
+    Path("tickets.csv").write_text("body,billing,login,stars\n" + "".join(lines))
+    tasks = ["--task", "topics=tickets.csv", "--task", "rest=tickets.csv"]
+    said = cli("init", *tasks, "--label", "topics=billing,login")
+    assert said.code == 0, said.err
+    written = yaml.safe_load(Path("recipe.yaml").read_text())["tasks"]
+    assert (written["topics"]["kind"], written["topics"]["label"]) == ("multilabel", ["billing", "login"])
+    assert written["rest"]["label"] == "stars"
+    checked = cli("check", "recipe.yaml", "--set", "encoder={layers: 1, hidden: 16, heads: 2, ffn: 32}")
+    assert checked.code == 0, checked.err
+
+
 def test_what_cannot_be_guessed_is_left_blank(
     cli: Any, tmp_path: Path, monkeypatch: Any, tiny_settings: list[str]
 ) -> None:

@@ -70,7 +70,10 @@ def recipe(**more: Any) -> dict[str, Any]:
             {"tasks": {"one": {**TASK, "metrics": [":measure"]}}},
             "tasks.one.metrics: must be functions as module:function, or .*; found ':measure'",
         ),
-        ({"tasks": {"one": {**TASK, "classes": ["a", "b"]}}}, "tasks.one.classes: .*classes and multilabel only"),
+        (
+            {"tasks": {"one": {**TASK, "classes": ["a", "b"]}}},
+            "tasks.one.classes: must be left out for kind yes_no, found",
+        ),
         (recipe(train={"select": "two"}), "train.select: there is no task 'two'"),
         (recipe(train={"select": "last.f1"}), "train.select: there is no task 'last'"),
         (recipe(train={"select": "last", "patience": 2}), "train.patience: must be left out with `select: last`"),
@@ -107,7 +110,16 @@ def recipe(**more: Any) -> dict[str, Any]:
             {"tasks": {"one": {**PLAIN, "loss": "focal"}}},
             "tasks.one.loss: must be left out for kind text",
         ),
-        ({"tasks": {"one": {**PLAIN, "classes": ["a", "b"]}}}, "tasks.one.classes: .*classes and multilabel only"),
+        (
+            {"tasks": {"one": {**PLAIN, "classes": ["a", "b"]}}},
+            "classes: must be left out for kind text, found .*; only",
+        ),
+        ({"tasks": {"one": {**PAIR, "classes": ["a", "b"]}}}, "tasks.one.classes: must be left out for kind match"),
+        ({"tasks": {"one": {**TASK, "kind": "classes", "classes": ["a", "a"]}}}, "must be two or more different names"),
+        (
+            {"tasks": {"one": {**TASK, "kind": "multilabel", "label": ["a", "b"], "separator": "|"}}},
+            r"tasks.one.separator: must be left out: columns of 0 and 1 have no separator; found '\|'",
+        ),
         (
             {"tasks": {"one": {**PLAIN, "text": ["a", "b"]}}},
             "tasks.one.text: must be one column for kind",

@@ -20,6 +20,7 @@ from polytask import (
     load,
     predict_file,
     read_recipe,
+    rehearse,
     start_training,
     train,
 )
@@ -182,6 +183,14 @@ def test_it_is_mixed_with_all_other_kinds_and_methods(
     scores = finished.summary.evaluations["dev"]
     assert scores.keys() == {"articles", "opinion", "similar", "topics", "plain"}
     assert all(np.isfinite(score["loss"]) for score in scores.values())
+
+
+def test_a_step_of_one_pair_is_refused(settings: list[str]) -> None:
+    few = [*settings, "train.batch_size=32", "train.batch_tokens=30"]
+    with pytest.raises(
+        UserError, match=r"batch_tokens: must be at least \d+, .* task articles of kind match.*found 30"
+    ):
+        rehearse(read_recipe(RECIPE, few))
 
 
 def test_ewc_says_why_it_cannot_be_used(tmp_path: Path, tiny_settings: list[str]) -> None:

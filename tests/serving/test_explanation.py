@@ -1,10 +1,11 @@
 """Explanations: a word's value is the change of the probability without it, and the text is shown safely."""
 
 import re
+from pathlib import Path
 
 import pytest
 
-from polytask import Explanation, Finished, Prediction, UserError, load
+from polytask import Classes, Explanation, Finished, Prediction, UserError, fit, load
 from polytask.serving.explanation import explain
 
 TEXT = "The <b>battery</b> died; don't buy it."
@@ -40,8 +41,18 @@ def test_another_class_pairs_and_scores(tiny_run: Finished) -> None:
         model.explain("a", "b", task="opinion")
     with pytest.raises(UserError, match="explain: word: task opinion has one label for the text"):
         model.explain("a", task="opinion", word="a")
+    with pytest.raises(UserError, match="explain: `task` must be given: one of opinion, question, similarity"):
+        model.explain("a")
     with pytest.raises(UserError, match="explain: the text is empty"):
         model.explain(" ", task="opinion")
+
+
+def test_the_task_can_be_left_out_if_there_is_only_one(tmp_path: Path) -> None:
+    rows = [{"text": f"{name} number {i}", "label": name} for i in range(4) for name in ("one", "two")]
+    task = Classes(rows, text="text", label="label", dev=rows)
+    tiny = {"layers": 1, "hidden": 16, "heads": 2, "ffn": 32}
+    model = fit({"name": task}, tiny, run=tmp_path / "run", train={"epochs": 1, "device": "cpu"}).model
+    assert model.explain("number one") == model.explain("number one", task="name")
 
 
 def by_word(examples: object) -> list[Prediction]:

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pandas
 import pytest
@@ -84,6 +86,15 @@ def test_examples_without_text_get_no_prediction(
         model.predict("opinion", texts, strict=True)
     with pytest.raises(UserError, match="the text is empty"):
         model.predict_tasks(["a"], [""], strict=True)
+
+
+@pytest.mark.parametrize("table", [pandas.DataFrame({"text": ["fine"]}), {"text": ["fine"]}, [{"text": "fine"}]])
+def test_a_table_in_place_of_texts_is_refused(tiny_run: Finished, table: Any) -> None:
+    model = load(tiny_run.folder)
+    expected = r"expected texts, found a (DataFrame|dict); pass one column of a table, as in table\['text'\]"
+    for ask in (partial(model.predict, "opinion"), model.embed, model.predict_tasks):
+        with pytest.raises(UserError, match=expected):
+            ask(table)
 
 
 def test_a_strange_text_still_gets_an_answer(tiny_run: Finished) -> None:

@@ -203,6 +203,13 @@ def test_a_missing_header_is_asked_about(table: Table) -> None:
     assert "is the header missing?" not in guess_task("x", table("x.csv", ["text", "mood"], rows)).reasons[1]
 
 
+def test_a_third_text_next_to_a_pair_is_pointed_out(table: Table) -> None:
+    rows: list[list[object]] = [[f"{LONG} a {i}", f"{LONG} b {i}", f"{LONG} c {i}", i % 2] for i in range(60)]
+    guess = guess_task("x", table("x.csv", ["question", "answer", "origin", "label"], rows))
+    assert guess.spec.text == ("question", "answer")
+    assert guess.reasons[0].endswith("; if more texts belong to them ('origin'), name all with --text")
+
+
 # --- several classes per row ------------------------------------------------------------------------------------------
 SETS = [["late", "broken"], ["late"], ["wrong size"], [], ["broken", "wrong size"], ["late"]]
 
@@ -216,6 +223,30 @@ def test_names_between_separators_are_several_classes(table: Table, mark: str) -
     assert guess.spec.text == ("text",)
     names = "(late, broken, wrong size): multilabel"
     assert f"3 different names separated by '{mark}' in 50 rows {names}" in guess.reasons[1]
+
+
+FLAGS: list[list[object]] = [[f"{LONG} {i}", i % 2, i // 2 % 2, i % 3] for i in range(60)]
+
+
+def test_columns_of_0_and_1_are_several_classes_if_they_are_given(table: Table) -> None:
+    train = table("x.csv", ["text", "late", "broken", "weeks"], FLAGS)
+    guess = guess_task("x", train, label=["late", " broken"])
+    assert (guess.spec.kind, guess.spec.label, guess.spec.text) == ("multilabel", ("late", "broken"), ("text",))
+    assert guess.reasons[1] == "label: columns 'late', 'broken', as given; each is a class: multilabel"
+    assert guess_task("x", train, label=["late", "broken"], text=["text"]).spec.text == ("text",)
+    with pytest.raises(UserError, match=r"x\.csv, column 'weeks': several label columns are .* found '2'; pass one"):
+        guess_task("x", train, label=["late", "weeks"])
+    with pytest.raises(UserError, match="no column 'lat'"):
+        guess_task("x", train, label=["lat", "broken"])
+
+
+def test_columns_of_0_and_1_are_pointed_out(table: Table) -> None:
+    train = table("x.csv", ["text", "late", "broken", "weeks"], FLAGS)
+    hint = "for one task whose classes are columns of 0 and 1, pass --label x=late,broken"
+    assert guess_task("x", train).reasons[1].endswith(hint)
+    for guess in (guess_task("x", train, label="late"), guess_task("x", train, others=["broken"])):
+        assert (guess.spec.kind, guess.spec.label) == ("yes_no", "late")
+        assert hint not in guess.reasons[1]
 
 
 def test_lists_are_several_classes(tmp_path: Path, table: Table) -> None:

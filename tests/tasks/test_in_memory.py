@@ -104,6 +104,7 @@ def empty() -> Iterator[dict[str, Any]]:
         ([{"text": b"a", "label": 1}], "data, row 1, column 'text': b'a': must be text"),
         ([{"text": "a", "label": 1}, "b"], "data, row 2: must be a dict, found 'b'"),
         (datasets.DatasetDict(), r"found datasets.*DatasetDict \(choose one of its splits\)"),
+        ({"text": ["a"], "label": [1]}, r"found builtins.dict \(pass pandas.DataFrame\(...\) of it\)"),
         (3, "data: must be the name of a file, a data frame"),
     ],
 )

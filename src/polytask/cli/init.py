@@ -21,12 +21,18 @@ def run(
     ] = [],  # noqa: B006
     label: Annotated[
         list[str],
-        typer.Option("--label", metavar="NAME=COLUMN", help="A task's label column. Default: guessed."),
+        typer.Option(
+            "--label",
+            metavar="NAME=COLUMN[,COLUMN]",
+            help="A task's label column, or several columns of 0 and 1, which are its classes. Default: guessed.",
+        ),
     ] = [],  # noqa: B006
     text: Annotated[
         list[str],
         typer.Option(
-            "--text", metavar="NAME=COLUMN[,COLUMN]", help="A task's text column, or two for a pair. Default: guessed."
+            "--text",
+            metavar="NAME=COLUMN[,COLUMN]",
+            help="A task's text column, or several that belong together. Default: guessed, at most a pair.",
         ),
     ] = [],  # noqa: B006
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing recipe.")] = False,
@@ -51,7 +57,7 @@ def run(
     if target.exists() and not force:
         raise polytask.UserError(f"{target}: already exists; choose another name, or pass --force to overwrite it")
     texts = {name: columns.split(",") for name, columns in pairs("--text", text, "COLUMN[,COLUMN]").items()}
-    labels = pairs("--label", label, "COLUMN")
+    labels = {name: columns.split(",") for name, columns in pairs("--label", label, "COLUMN[,COLUMN]").items()}
     starter = polytask.start_recipe(target, pairs("--task", task), pairs("--dev", dev), labels, texts)
     write_atomically(target, starter.text)
     for name, reasons in starter.reasons.items():

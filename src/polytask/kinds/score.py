@@ -13,6 +13,7 @@ from polytask.kinds.names import LabelProblem, plain_value
 from polytask.settings import TaskSpec
 from polytask.types import Label, LabelSpace, UserError
 
+LARGEST = 1e100  # of a score, whose square must be a number too
 LEAST_DEVIATION = 1e-6  # of scores, as a share of their range; with less they are all the same score
 
 
@@ -100,6 +101,8 @@ class _Reader(LabelReader):
             what = "outside the range" if math.isfinite(score) else "not a number"
             limits = f" from {self.low:g} to {self.high:g}" if math.isfinite(self.low) else ""
             raise LabelProblem(f"{what}; expected a number{limits}")
+        if abs(score) > LARGEST:
+            raise LabelProblem(f"too large; expected a number from {-LARGEST:g} to {LARGEST:g}")
         return score
 
 

@@ -41,6 +41,8 @@ def _can_be_left_out(field: str, task: Mapping[str, Any]) -> bool:
     )
 
 
+WITHOUT_CLASSES = ("yes_no", "score", "match", "choice", "text")
+"""The kinds whose labels are not names of classes."""
 NOT_FOR_WORDS = {
     "tags": "tags of a column are an input of tasks with one label per text",
     "metrics": "functions of your own take one label per text, not one per word",
@@ -155,13 +157,13 @@ def _check_task(task: TaskSpec, where: str) -> None:
     if task.classes is not None and task.kind == "tokens":
         if not task.classes or len(set(task.classes)) < len(task.classes):
             raise UserError(f"{where}.classes: must be different classes of spans, or tags; found {list(task.classes)}")
-    elif task.classes is not None and (
-        task.kind in ("yes_no", "score", "choice", "text") or len(set(task.classes)) < max(2, len(task.classes))
-    ):
+    elif task.classes is not None and task.kind in WITHOUT_CLASSES:
         raise UserError(
-            f"{where}.classes: must be two or more different names, for kinds classes and multilabel only; found "
-            f"{list(task.classes)}"
+            f"{where}.classes: must be left out for kind {task.kind}, found {list(task.classes)}; only kinds classes, "
+            "multilabel and tokens have classes"
         )
+    elif task.classes is not None and len(set(task.classes)) < max(2, len(task.classes)):
+        raise UserError(f"{where}.classes: must be two or more different names, found {list(task.classes)}")
     _check_labels(task, where)
     if task.abstain_below is not None and task.kind not in ABSTAINING:
         raise UserError(
@@ -225,6 +227,10 @@ def _check_labels(task: TaskSpec, where: str) -> None:
             raise UserError(f"{where}.label: must be two or more different columns, found {list(task.label)}")
         if task.classes is not None:
             raise UserError(f"{where}.classes: must be left out: the names of the label columns are the classes")
+        if task.separator is not None:
+            raise UserError(
+                f"{where}.separator: must be left out: columns of 0 and 1 have no separator; found {task.separator!r}"
+            )
     if task.kind == "multilabel":
         if task.separator is not None and not task.separator.strip(" "):
             raise UserError(f"{where}.separator: must be one or more characters such as |, found {task.separator!r}")

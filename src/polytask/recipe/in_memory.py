@@ -89,7 +89,8 @@ def _hold_out(task: TaskFields, sharing: Sequence[Any], where: str) -> tuple[lis
     if not 0 < task.dev_share <= 0.5:
         raise UserError(f"{where.removesuffix('train')}dev_share: must be in (0, 0.5], found {task.dev_share!r}")
     columns = _columns(sharing)
-    rows = list(rows_of(task.train, columns, where) if is_in_memory(task.train) else _file_rows(task, columns))
+    is_file = isinstance(task.train, str | os.PathLike)
+    rows = list(_file_rows(task, columns) if is_file else rows_of(task.train, columns, where))
     texts = [task.text] if isinstance(task.text, str) else list(task.text)
     if task.broken_rows == "stop":
         skips = task.blank_labels == "skip" or task.share_rows is not None or task.kind == "multilabel"

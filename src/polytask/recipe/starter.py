@@ -47,12 +47,13 @@ def start_recipe(
     target: Path,
     trains: Mapping[str, str],
     devs: Mapping[str, str] | None = None,
-    labels: Mapping[str, str] | None = None,
+    labels: Mapping[str, str | Sequence[str]] | None = None,
     texts: Mapping[str, Sequence[str]] | None = None,
 ) -> Starter:
     """Writes a recipe for these training files (by task), with paths relative to the recipe's folder.
 
-    Dev files, label columns and text columns that are not given are guessed. A task without a dev file gets one: a
+    Dev files, label columns and text columns that are not given are guessed. Several label columns are the classes of
+    kind multilabel, and have 0 and 1. A task without a dev file gets one: a
     fifth of its rows, in new files next to the recipe. Several tasks can use the same file; each gets its own label
     column, and they share rows if some of their labels are empty. A field that cannot be guessed is left blank.
     """
@@ -74,18 +75,18 @@ def start_recipe(
 def _guess_tasks(
     trains: Mapping[str, str],
     devs: Mapping[str, str],
-    labels: Mapping[str, str],
+    labels: Mapping[str, str | Sequence[str]],
     texts: Mapping[str, Sequence[str]],
 ) -> dict[str, Guess]:
-    guesses, label_columns = {}, dict(labels)
+    guesses: dict[str, Guess] = {}
+    columns = {name: [given] if isinstance(given, str) else list(given) for name, given in labels.items()}
     for name, train in trains.items():
         others = [other for other in trains if other != name and _same_file(trains[other], train)]
-        taken = [label_columns[other] for other in others if other in label_columns]
+        taken = [column for other in others for column in columns.get(other, ())]
         guess = guess_task(
             name, train, dev=devs.get(name), label=labels.get(name), text=texts.get(name), others=others, taken=taken
         )
-        if isinstance(guess.spec.label, str):
-            label_columns[name] = guess.spec.label
+        columns[name] = list(guess.spec.label_columns)
         guesses[name] = guess
     return guesses
 
@@ -159,7 +160,7 @@ def _task_text(spec: TaskSpec, reasons: list[str], folder: Path, columns: Sequen
         **({"range": [int(edge) if edge == int(edge) else edge for edge in spec.range]} if spec.range else {}),
         "text": list(spec.text) if len(spec.text) > 1 else "".join(spec.text) or None,
         **({} if spec.options is None else {"options": _plain(spec.options)}),
-        **({} if spec.kind in KINDS_WITHOUT_LABEL else {"label": spec.label}),
+        **({} if spec.kind in KINDS_WITHOUT_LABEL else {"label": spec.label and _plain(spec.label)}),
         "train": _relative(folder, spec.train) if spec.train else None,
         "dev": _relative(folder, spec.dev) if spec.dev else None,
         **{

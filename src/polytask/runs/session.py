@@ -1,5 +1,6 @@
 """A prepared recipe -> the session that trains it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -140,6 +141,7 @@ def make_sampler(prepared: Prepared) -> Sampler:
     if context.batch_sizes is not None:
         shares = {name: size / sum(sizes.values()) for name, size in sizes.items()}
         context = replace(context, batch_size=context.mixed_count(shares))
+        _check_pairs(prepared, context.batch_sizes or {})
     sampler: Sampler = make("sampler", recipe.sampler, "recipe: sampler", context)
     if settings.stop == "per_task" and sampler.stages:
         raise UserError(
@@ -153,6 +155,17 @@ def make_sampler(prepared: Prepared) -> Sampler:
             "trains tasks one after another: tasks that share rows are trained together"
         )
     return sampler
+
+
+def _check_pairs(prepared: Prepared, batch_sizes: Mapping[str, int]) -> None:
+    """Refuses steps with a single pair of a task of kind match, whose loss is then 0."""
+    for name, count in batch_sizes.items():
+        if count < 2 and name in prepared.tasks and prepared.recipe.tasks[name].kind == "match":
+            least = math.ceil(2 * prepared.mean_tokens(name))
+            raise UserError(
+                f"recipe: train.batch_tokens: must be at least {least:,}, which is two pairs of task {name} of kind "
+                f"match, which compares the pairs of a batch; found {prepared.recipe.train.batch_tokens:,}"
+            )
 
 
 def make_losses(prepared: Prepared) -> dict[str, Loss]:

@@ -1,10 +1,11 @@
 """Converts the arguments of `predict` to examples, and splits any number of examples into chunks."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from polytask.kinds.names import LabelProblem
 from polytask.kinds.options import read_options
+from polytask.tasks.in_memory import kind_of
 from polytask.tasks.rows import EMPTY_TEXT, row_words, words_problem
 from polytask.tasks.sources.source import shortened
 from polytask.types import UserError
@@ -35,6 +36,7 @@ def plain_texts(example: Example) -> tuple[str, ...]:
 
 def examples_from(text: Texts, text2: Text | Sequence[Text], strict: bool) -> list[Example]:
     """The arguments of `predict` as examples."""
+    _check_no_table(text, text2)
     if _is_one(text) != _is_one(text2) and text2 is not None:
         raise UserError("predict: text and text2 must be two texts, or two lists; found one text and one list")
     if _is_one(text):
@@ -54,6 +56,7 @@ def examples_from(text: Texts, text2: Text | Sequence[Text], strict: bool) -> li
 
 def option_examples(text: Texts, options: Any, strict: bool) -> list[Example]:
     """The arguments of `predict` as examples of kind choice: one text and a list of options, or lists of both."""
+    _check_no_table(text, options)
     texts, lists = ([text], [options]) if _is_one(text) else (list(cast(Sequence[Any], text)), options)
     if _is_one(lists) or any(_is_one(one) for one in lists) or len(texts) != len(lists):
         raise UserError(
@@ -87,6 +90,17 @@ def check_options(task: str, examples: Sequence[Example]) -> None:
 
 def _numbered(number: int) -> str:
     return f"predict: example {number} (counted from 0)"
+
+
+def _check_no_table(*texts: object) -> None:
+    """Refuses tables and dicts, of which Python iterates over the names of the columns."""
+    for given in texts:
+        first = given[0] if isinstance(given, list | tuple) and given else given
+        if isinstance(first, Mapping) or kind_of(first):
+            raise UserError(
+                f"predict: expected texts, found a {type(first).__name__}; pass one column of a table, as in "
+                "table['text'], or the table alone, as in predict(table, task='...')"
+            )
 
 
 def _is_one(value: object) -> bool:

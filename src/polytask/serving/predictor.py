@@ -296,12 +296,12 @@ class Predictor:
         text: str | Sequence[str],
         text2: str | Sequence[str] | None = None,
         *,
-        task: str,
+        task: str | None = None,
         label: str | None = None,
         word: str | int | None = None,
         method: Method = "occlusion",
     ) -> Explanation:
-        """Measures which words a prediction depends on.
+        """Measures which words a prediction depends on. `task` can be left out if the model has only one.
 
         With `occlusion`, a word's value is by how much the probability of the predicted class (or of `label`), or the
         score, falls without it. Words that say the same thing twice can both have no effect. Each word takes one more
@@ -316,6 +316,7 @@ class Predictor:
         """
         if method not in get_args(Method):
             raise UserError(unknown("explain: method", method, get_args(Method), "method"))
+        task = self._only_task() if task is None else task
         has_options = self.spec(task).has_options
         if has_options and (not isinstance(text, str) or isinstance(text2, str | None)):
             found = f"found {text!r:.80} and {text2!r:.80}"
@@ -335,6 +336,13 @@ class Predictor:
         (whole,) = self._predict_labels(task, [texts])
         whole = whole.with_options(texts[1:]) if has_options else whole
         return explain_by_gradients(self.bundle, texts, self.forward.encode((task,), [texts])[0], whole, label)
+
+    def _only_task(self) -> str:
+        """The task that has predictions; a UserError if there are several."""
+        tasks = [task for task in self.tasks if self.bundle.model.head(task).kind.has_predictions]
+        if len(tasks) != 1:
+            raise UserError(f"explain: `task` must be given: one of {', '.join(tasks) or 'no tasks with predictions'}")
+        return tasks[0]
 
     def _explain_word(
         self, task: str, text: str, word: str | int | None, label: str | None, method: Method

@@ -8,6 +8,7 @@ from typing import Any
 from polytask.kinds.names import NO, NUMBER, YES, class_name, sorted_classes
 from polytask.settings import MOST_TEXTS, TaskSpec
 from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, first_pair, likeness, rank
+from polytask.tasks.guess_flags import check_flags, flags_hint
 from polytask.tasks.guess_options import Options, guess_options
 from polytask.tasks.guess_words import guess_words
 from polytask.tasks.reading import detected_fields, open_for, open_source
@@ -45,17 +46,22 @@ def guess_task(
     train: str,
     *,
     dev: str | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     text: Sequence[str] | None = None,
     others: Collection[str] = (),
     taken: Collection[str] = (),
 ) -> Guess:
     """Guesses the task that the file `train` holds.
 
-    `dev`, `label` and `text` are not guessed if they are given. The label is none of the columns in `taken`, and none
-    that is named like one of the `others`, which are further tasks from the same file.
+    `dev`, `label` and `text` are not guessed if they are given; several columns as `label` are the classes of kind
+    multilabel. A guessed label is none of the columns in `taken`, and none that is named like one of the `others`,
+    which are further tasks from the same file.
     """
     source = open_source(train)
+    names = _given_names(source, [label] if isinstance(label, str) else label or [])
+    if len(names) > 1:
+        return _guess_flags(name, source, train, dev, names, text)
+    label = names[0] if names else None
     of_words = guess_words(source, label, text)
     if of_words is not None:
         text_column, label_column, reasons = of_words
@@ -88,11 +94,30 @@ def guess_task(
     spec = replace(spec, options=options.options if options is not None else None, **_shared_fields(source, dev))
     more = [options.reason] if options is not None else []
     label_reason += kind_reason
+    if label is None and kind == "yes_no" and not others:
+        label_reason += flags_hint(name, [column for column in columns if column.name not in not_free])
     if chosen is not None:
         spec, reason = _with_label_fields(spec, chosen)
         label_reason += reason
     reasons = [text_reason, *more, label_reason, *_format_reasons(source), dev_reason]
     return Guess(spec, reasons, source.columns, has_blanks=chosen is not None and chosen.blanks > 0)
+
+
+def _guess_flags(
+    name: str, source: Source, train: str, dev: str | None, labels: Sequence[str], text: Sequence[str] | None
+) -> Guess:
+    """Guesses the rest of a task whose classes are these columns of 0 and 1."""
+    columns = columns_of(source)
+    check_flags(train, [_given(source, columns, label) for label in labels])
+    rest = [column for column in columns if column.name not in labels]
+    given = (_given_texts(source, rest, text), f"text: {_quoted(text)}, as given") if text else None
+    texts, text_reason = given or _guess_texts(rest)
+    used = tuple(column.name for column in texts)
+    dev, dev_reason = find_dev(train, dev, (*used, *labels))
+    fields = _shared_fields(source, dev)
+    spec = TaskSpec(name, "multilabel", used, tuple(labels), train, dev or "", **fields)
+    label_reason = f"label: columns {_quoted(labels)}, as given; each is a class: multilabel"
+    return Guess(spec, [text_reason, label_reason, *_format_reasons(source), dev_reason], source.columns)
 
 
 def _with_label_fields(spec: TaskSpec, label: Column) -> tuple[TaskSpec, str]:
@@ -124,12 +149,15 @@ def _given(source: Source, columns: Sequence[Column], name: str) -> Column:
     raise no_column(source, name)
 
 
-def _given_texts(source: Source, columns: Sequence[Column], names: Sequence[str]) -> list[Column]:
-    """Returns the given columns, one or two; the name of a single column may contain a comma."""
+def _given_names(source: Source, names: Sequence[str]) -> list[str]:
+    """Returns the names of given columns; that of a single column may contain a comma."""
     joined = ",".join(names)
-    if len(names) > 1 and joined in source.columns:
-        names = [joined]
-    texts = [_given(source, columns, name.strip()) for name in names]
+    return [joined] if names and joined in source.columns else [name.strip() for name in names]
+
+
+def _given_texts(source: Source, columns: Sequence[Column], given: Sequence[str]) -> list[Column]:
+    names = _given_names(source, given)
+    texts = [_given(source, columns, name) for name in names]
     if len(texts) > MOST_TEXTS or len(set(names)) < len(names):
         raise UserError(
             f"{source.name}: text must be one column, or up to {MOST_TEXTS} different columns, found {_quoted(names)}"
@@ -176,7 +204,9 @@ def _guess_texts(columns: Sequence[Column]) -> tuple[list[Column], str]:
     pair = first_pair([column.name for column in texts])
     if pair is not None:
         both = [texts[i] for i in pair]
-        return both, f"text: columns {both[0].name!r} and {both[1].name!r}, a pair by their names"
+        rest = [column.name for column in texts if column not in both]
+        more = f"; if more texts belong to them ({_quoted(rest)}), name all with --text" if rest else ""
+        return both, f"text: columns {both[0].name!r} and {both[1].name!r}, a pair by their names{more}"
     by_length = sorted(texts, key=lambda column: -column.mean_length)
     long = [column for column in texts if column.mean_length * 2 > by_length[0].mean_length]
     named = [column for column in by_length if rank(column.name, TEXT_NAMES) is not None]

@@ -115,10 +115,13 @@ def _values(data: Any, kind: str, index: int, start: int) -> list[Any]:
 def _dict_rows(data: Any, columns: Sequence[str], where: str) -> Iterator[Record]:
     """Yields the named values of dicts. As in a file of JSON lines, the first one names the columns."""
     if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
-        split = " (choose one of its splits)" if isinstance(data, Mapping) else ""
+        advice = ""
+        if isinstance(data, Mapping):
+            is_columns = type(data) is dict and not any(map(kind_of, data.values()))
+            advice = " (pass pandas.DataFrame(...) of it)" if is_columns else " (choose one of its splits)"
         raise UserError(
             f"{where}: must be the name of a file, a data frame, a data set, a pyarrow table or a list of dicts; found "
-            f"{type(data).__module__}.{type(data).__name__}{split}"
+            f"{type(data).__module__}.{type(data).__name__}{advice}"
         )
     for number, row in enumerate(data, start=1):
         if not isinstance(row, Mapping):

@@ -18,6 +18,7 @@ from polytask.settings import RowSample, TaggerName, TaskSpec
 from polytask.tasks.caching import broken_rows, cached_part, cached_store
 from polytask.tasks.reading import open_for, warn_of_guess
 from polytask.tasks.rows import label_values, row_texts, row_words
+from polytask.tasks.sources.conll import ConllSource
 from polytask.tasks.sources.source import BrokenRow
 from polytask.text.store import TokenStore
 from polytask.text.tagging import Tagger, TagIds, TagVocabulary
@@ -274,6 +275,10 @@ def _read_source(spec: TaskSpec, source: str, labels: LabelSpace | None, reading
     A dev file is read without a label space if the training file could not be used, to report its faults too.
     """
     opened = open_for(spec, source)
+    if isinstance(opened, ConllSource) and not KINDS[spec.kind].per_word:
+        raise UserError(
+            f"{source}: CoNLL files have words with tags, for kind tokens; task {spec.name!r} is of kind {spec.kind}"
+        )
     reader = KINDS[spec.kind].reader(spec, labels, label_values(spec, opened))
     fingerprint = opened.fingerprint()
     store = cached_store(spec, opened, fingerprint, reader, reading.tokenizer, reading.cache, reading.tagger)
