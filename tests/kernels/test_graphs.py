@@ -50,3 +50,26 @@ def test_only_the_first_pass_of_a_captured_function_can_be_repeated() -> None:
         later = RandomState(CPU)
         with pytest.raises(RuntimeError, match="only the first pass"), later.replay():
             pass
+
+
+def test_after_a_clear_graphs_have_a_pool_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch refuses a capture into a pool whose graphs are gone while a tensor still has memory of it."""
+    handles = iter(range(5))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    graphs = Graphs(torch.device("cuda"))
+    before = graphs._pool
+    graphs.clear()
+    assert graphs._pool != before
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_after_a_clear_functions_are_captured_anew_while_a_result_lives() -> None:
+    graphs = Graphs(torch.device("cuda"))
+    kept = []
+    for _ in range(2):
+        for number in range(4):
+            kept.append(graphs.run("key", [torch.tensor(float(number))], doubled))
+            assert kept[-1].item() == 2 * number
+        assert graphs.reason is None
+        assert graphs.entries["key"].graph is not None
+        graphs.clear()

@@ -57,7 +57,7 @@ class Graphs:
         self.reason: str | None = None
         """Why capturing failed, if it did; the functions then run normally."""
         self.entries: dict[Hashable, _Entry] = {}
-        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._pool = self._new_pool()
         self._states = SecondPassStates(device)
 
     def run(self, key: Hashable, inputs: list[Tensor], body: Body) -> Tensor:
@@ -82,6 +82,11 @@ class Graphs:
     def clear(self) -> None:
         """Forgets all graphs; functions with the same keys are captured anew."""
         self.entries.clear()
+        # No graph may join a pool whose graphs are all gone, and it lives as long as a tensor has memory of it.
+        self._pool = self._new_pool()
+
+    def _new_pool(self) -> Any:
+        return torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
 
     def _capture(self, entry: _Entry, body: Body) -> None:
         graph = self._new_graph()
