@@ -4,12 +4,15 @@ import errno
 import runpy
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
+from typer.models import OptionInfo
 
 import polytask
+from polytask.cli.main import COMMANDS
 
 
 def test_version_and_help(cli: Any) -> None:
@@ -19,6 +22,17 @@ def test_version_and_help(cli: Any) -> None:
     for command in ("init", "check", "train", "evaluate", "predict", "compare", "report", "methods", "encoder"):
         assert command in said.out
         assert "Example" in cli(command, "--help").out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_have_the_same_names_with_every_typer(command: str) -> None:
+    """Typer 0.27 names an option without a name after its metavar, if that is the parameter's name in capitals."""
+    run = import_module(f"polytask.cli.{command.replace('-', '_')}").run
+    for name, hint in get_type_hints(run, include_extras=True).items():
+        for option in getattr(hint, "__metadata__", ()):
+            named = isinstance(option, OptionInfo) and str(option.default).startswith("-")
+            if isinstance(option, OptionInfo) and not named and option.metavar is not None:
+                assert option.metavar.lower() != name.lower(), f"{command}: name the option --{name}"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from polytask.cli.tables import print_finished
 def run(
     old: RunFolder,
     task: Annotated[
-        str, typer.Option(metavar="TASK", help="The task, of kind classes or multilabel.", show_default=False)
+        str, typer.Option("--task", metavar="TASK", help="The task, of kind classes or multilabel.", show_default=False)
     ],
     new_class: Annotated[
         str, typer.Option("--class", metavar="NAME", help="The new class, as the labels have it.", show_default=False)

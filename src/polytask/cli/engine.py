@@ -26,6 +26,7 @@ EngineOption = Annotated[
 Address = Annotated[
     str | None,
     typer.Option(
+        "--address",
         metavar="ADDRESS",
         help="With --engine ray: the cluster's address, such as auto or HOST:6379. Default: RAY_ADDRESS, else a Ray "
         "that is started on this machine.",

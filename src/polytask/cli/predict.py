@@ -27,7 +27,9 @@ def run(
     folder: RunFolder,
     task: Annotated[
         list[str] | None,
-        typer.Option(metavar="TASK", help="The task to predict. Repeatable. Default: all tasks that fit the input."),
+        typer.Option(
+            "--task", metavar="TASK", help="The task to predict. Repeatable. Default: all tasks that fit the input."
+        ),
     ] = None,
     text: Annotated[
         list[str] | None,
