@@ -8,6 +8,9 @@ can decide it, a verdict with its reason. Every claim gets one of four verdicts:
     cannot be told   no test shows the opposite, but at least one is undecided or missing
     not run yet      none of the tests was made
 
+Whether a comparison of scores is decided is judged with Holm's correction for the comparisons of its claim, where the
+result has their p values; otherwise with the correction of its study.
+
 Of a group of tests with `any: true`, one variant that fulfils all of its tests is enough; the group shows the opposite
 if every variant does.
 """
@@ -20,8 +23,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from papers_results import GAP, MARKS, SCORE, SPREAD, TASKS, Result
+from papers_results import GAP, LEVEL, MARKS, SCORE, SPREAD, TASKS, Result
 
+from polytask.evaluation.comparison.statistics import holm
 from polytask.types import UserError, unknown
 
 CLAIMS = Path(__file__).parent / "claims.yaml"
@@ -188,7 +192,7 @@ def judge(claim: Claim, results: Mapping[str, Result]) -> Judged:
     """The verdict on a claim; `results` has one result for each study that was run."""
     if claim.verdict:
         return Judged(claim.verdict, claim.reason)
-    made = [(test, comparison_of(test, results.get(test.study))) for test in claim.tests]
+    made = decided([(test, comparison_of(test, results.get(test.study))) for test in claim.tests])
     outcomes = [outcome(test, comparison) for test, comparison in made if test.group is None]
     for group in dict.fromkeys(test.group for test in claim.tests if test.group is not None):
         own = [(test, comparison) for test, comparison in made if test.group == group]
@@ -202,6 +206,24 @@ def judge(claim: Claim, results: Mapping[str, Result]) -> Judged:
     else:
         verdict = "holds" if all(one == "fulfilled" for one in outcomes) else "cannot be told"
     return Judged(verdict, claim.reason, sentences(made, results))
+
+
+def decided(made: Made) -> Made:
+    """The comparisons as they come out if only those of one claim are corrected for."""
+    with_p = [found for _, found in made if found is not None and "p" in found]
+    if not with_p:
+        return made
+    corrected = holm([found["p"] for found in with_p])
+    claims = iter([claim_of(found, p, len(with_p)) for found, p in zip(with_p, corrected, strict=True)])
+    return [
+        (test, found if found is None or "p" not in found else {**found, "claim": next(claims)}) for test, found in made
+    ]
+
+
+def claim_of(found: Mapping[str, Any], corrected: float, comparisons: int) -> str:
+    if corrected <= LEVEL:
+        return "better" if found["difference"] > 0 else "worse"
+    return "same" if found["p_same"] * comparisons <= LEVEL else "undecided"
 
 
 def comparison_of(test: Check, result: Result | None) -> Mapping[str, Any] | None:

@@ -2,19 +2,17 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from papers_claims import VERDICTS, Claim, Judged, System, comparison_of, judge, read_systems
 from papers_results import TASKS, Result, Scores, decimals, has_training, own_score, published_scores, table, tasks_of
 
 from polytask.reports.svg import (
     BLUE,
-    GREEN,
     INK,
     LEGEND,
     ORANGE,
-    PURPLE,
     TEXT,
     Axis,
     Plot,
@@ -24,7 +22,6 @@ from polytask.reports.svg import (
     text_width,
 )
 
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 PANEL, ROW = 175.0, 19.0  # points
 HARMLESS = ("train.evaluate_train",)
 """Settings that change no training, so they are not listed as changes."""
@@ -47,7 +44,7 @@ def files(results: Sequence[Result]) -> dict[str, str]:
     for study, own in by_study.items():
         if own:
             on_training_rows = any(study in system.on_training_rows for system in systems.values())
-            texts[f"images/papers-{study}.svg"] = plot(study, own, published.get(study, {}), on_training_rows)
+            texts[f"images/papers-{study}.svg"] = plot(study, own[-1], published.get(study, {}), on_training_rows)
     return texts
 
 
@@ -72,14 +69,8 @@ def page(
 
 
 def verdict(claim: Claim, by_study: Mapping[str, Sequence[Result]]) -> Judged:
-    """The verdict by the last result of each study that has the claim's rows; if the first differ, that is added."""
-    last = judge(claim, {study: last_with_rows(claim, study, own) for study, own in by_study.items() if own})
-    first = {study: own[0] for study, own in by_study.items() if own}
-    earlier = judge(claim, first)
-    if earlier.verdict in (last.verdict, "not run yet"):
-        return last
-    settings = {changes_of(first[test.study]) for test in claim.tests if test.study in first}
-    return replace(last, reason=f"{last.reason} With {' and '.join(sorted(settings))}: {earlier.verdict}.".strip())
+    """The verdict by the last result of each study that has the claim's rows."""
+    return judge(claim, {study: last_with_rows(claim, study, own) for study, own in by_study.items() if own})
 
 
 def last_with_rows(claim: Claim, study: str, results: Sequence[Result]) -> Result:
@@ -107,12 +98,15 @@ def summary(
 def study_part(
     study: str, heading: str, results: Sequence[Result], published: Scores, on_training_rows: bool
 ) -> list[str]:
-    parts = [f"### {heading}"]
-    for result in results:
-        parts += [setting(result), table(result, published, on_training_rows)]
-        if on_training_rows and not has_training(result):
-            parts += ["These results have no scores of ours on training rows."]
-        parts += shortfall(result, published, on_training_rows)
+    """The last result; the files of earlier ones, with other settings, are named."""
+    *earlier, result = results
+    parts = [f"### {heading}", setting(result), table(result, published, on_training_rows)]
+    if on_training_rows and not has_training(result):
+        parts += ["These results have no scores of ours on training rows."]
+    parts += shortfall(result, published, on_training_rows)
+    if earlier:
+        named = [f"[{one['date']}](../benchmarks/{one['file']}), with {changes_of(one)}" for one in earlier]
+        parts += [f"Earlier runs: {'; '.join(named)}."]
     crosses = "cross: published; " if published else ""
     caption = f"{heading}: {crosses}point: ours, with its 95 % interval"
     return [*parts, f"![{caption}](images/papers-{study}.svg)"]
@@ -169,23 +163,23 @@ def claims_table(claims: Mapping[str, Claim], verdicts: Mapping[str, Judged]) ->
 
 
 # --- the plots --------------------------------------------------------------------------------------------------------
-def plot(study: str, results: Sequence[Result], published: Scores, on_training_rows: bool) -> str:
+def plot(study: str, result: Result, published: Scores, on_training_rows: bool) -> str:
     """One panel for each task, a line for each row: the published score as a cross, ours with intervals."""
-    rows = list(dict.fromkeys(name for result in results for name in result["variants"]))
+    rows = list(result["variants"])
     height = 48 + ROW * len(rows)
     names = max(map(text_width, rows)) + TEXT
     parts = ['<rect width="100%" height="100%" fill="#ffffff"/>']
     left = 0.0
-    for number, task in enumerate(tasks_of(results[0])):
+    for number, task in enumerate(tasks_of(result)):
         width = PANEL + (names if number == 0 else 0)
-        shown = panel(task, rows, results, published, on_training_rows)
+        shown = panel(task, result, published, on_training_rows)
         shown.width, shown.height = width, height
         shown.y.names = [(float(row), name if number == 0 else "") for row, name in enumerate(rows)]
         shown.y.label = "" if number else " "  # room, because the width of a name is an estimate
         box = f'<svg x="{left:g}" y="0" width="{width:g}" height="{height:g}" '
         parts.append(shown.render(f"{study}-{task}").replace("<svg ", box, 1))
         left += width
-    lines = legend(results, bool(published), on_training_rows)
+    lines = legend(result, bool(published), on_training_rows)
     for number, (colour, shape, text) in enumerate(lines):
         down = height + LEGEND + 1.5 * LEGEND * number
         parts += [marker(10, down, shape, 7, colour), label(20, down, text, LEGEND)]
@@ -196,32 +190,27 @@ def plot(study: str, results: Sequence[Result], published: Scores, on_training_r
     return plain_colours(whole.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {size} {fonts} ', 1)) + "\n"
 
 
-def panel(task: str, rows: Sequence[str], results: Sequence[Result], published: Scores, on_training_rows: bool) -> Plot:
+def panel(task: str, result: Result, published: Scores, on_training_rows: bool) -> Plot:
+    rows: Mapping[str, Any] = result["variants"]
     drawn = Plot(TASKS[task], x=Axis(most_ticks=4, margin=0.08), y=Axis(limits=(len(rows) - 0.5, -0.5), grid=False))
     crosses = [(published[name][task], float(row)) for row, name in enumerate(rows) if task in published.get(name, {})]
     drawn.markers([x for x, _ in crosses], [y for _, y in crosses], INK, "X", 10)
-    for number, result in enumerate(results):
-        shift = 0.3 * (number - (len(results) - 1) / 2)
-        for row, name in enumerate(rows):
-            variant = result["variants"].get(name, {"scores": {}, "training": {}})
-            if score := own_score(variant, published.get(name, {}), task):
-                drawn.line(score[1:], [row + shift] * 2, COLOURS[number % len(COLOURS)], 1.8)
-                drawn.markers([score[0]], [row + shift], COLOURS[number % len(COLOURS)], "o", 6)
-            if on_training_rows and (score := variant["training"].get(task)):
-                drawn.markers([score[0]], [row + shift], COLOURS[number % len(COLOURS)], "s", 7)
+    for row, (name, variant) in enumerate(rows.items()):
+        if score := own_score(variant, published.get(name, {}), task):
+            drawn.line(score[1:], [row, row], BLUE, 1.8)
+            drawn.markers([score[0]], [row], BLUE, "o", 6)
+        if on_training_rows and (score := variant["training"].get(task)):
+            drawn.markers([score[0]], [row], ORANGE, "s", 7)
     return drawn
 
 
-def legend(results: Sequence[Result], published: bool, on_training_rows: bool) -> list[tuple[str, str, str]]:
+def legend(result: Result, published: bool, on_training_rows: bool) -> list[tuple[str, str, str]]:
     """Colour, marker and text of each line of the legend."""
     rows = " (training rows)" if on_training_rows else ""
     lines = [(INK, "X", f"published{rows}")] if published else []
-    for number, result in enumerate(results):
-        colour = COLOURS[number % len(COLOURS)]
-        which = f", {changes_of(result)}".replace("`", "") if len(results) > 1 else ""
-        lines.append((colour, "o", f"ours (dev){which}"))
-        if on_training_rows and has_training(result):
-            lines.append((colour, "s", f"ours (training rows){which}"))
+    lines.append((BLUE, "o", "ours (dev)"))
+    if on_training_rows and has_training(result):
+        lines.append((ORANGE, "s", "ours (training rows)"))
     return lines
 
 

@@ -32,9 +32,20 @@ BySeed = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
 def read_results() -> list[Result]:
-    """The results in benchmarks/papers-*.json, the oldest file first."""
-    files = sorted(HERE.glob("papers-*.json"))
-    return [result for file in files for result in json.loads(file.read_text(encoding="utf-8"))]
+    """The results in benchmarks/papers-*.json, the oldest file first, each with the name of its dated file."""
+    return [
+        {**result, "file": dated_file(file)}
+        for file in sorted(HERE.glob("papers-*.json"))
+        for result in json.loads(file.read_text(encoding="utf-8"))
+    ]
+
+
+def dated_file(results: Path) -> str:
+    """The file with commands and tables: 2026-11-16-papers-2-h200.md for papers-2026-11-16b.json."""
+    name = results.stem.removeprefix("papers-")
+    date, letter = name[:10], name[10:]
+    number = f"{' abcdefgh'.index(letter)}-" if letter else ""
+    return f"{date}-papers-{number}h200.md"
 
 
 def published_scores() -> dict[str, Scores]:
@@ -113,7 +124,8 @@ def interval(score: Mapping[str, Any]) -> list[float]:
 
 def short(comparison: Mapping[str, Any]) -> dict[str, Any]:
     names = {key: comparison[key] for key in ("variant", "reference", "task", "claim")}
-    return {**names, **{key: rounded(comparison[key]) for key in ("difference", "low", "high")}}
+    p_values = {key: float(f"{comparison[key]:.3g}") for key in ("p", "p_same") if key in comparison}
+    return {**names, **{key: rounded(comparison[key]) for key in ("difference", "low", "high")}, **p_values}
 
 
 def at_start(curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> dict[str, float]:

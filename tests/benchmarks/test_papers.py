@@ -137,13 +137,23 @@ def test_a_comparison_on_training_rows_is_another_one() -> None:
     assert module("papers_claims").judge(claim_on("better"), {"S": result}).verdict == "not run yet"
 
 
-def test_the_last_result_decides_and_another_verdict_before_is_named() -> None:
-    changes = [{"set": ["train.epochs=3"], "rate": 1, "recipes": {"train.epochs": ["10"]}}, {"set": [], "rate": 5}]
-    found = [{"comparisons": [comparison("undecided")], "changes": changes[0]}]
-    found += [{"comparisons": [comparison("better")], "changes": changes[1]}]
-    judged = module("papers_page").verdict(claim_on("better"), {"S": found})
-    assert judged.verdict == "holds"
-    assert judged.reason == "With `train.epochs=3` (recipes: 10): cannot be told."
+def test_the_last_result_decides() -> None:
+    found = [{"comparisons": [comparison("undecided")]}, {"comparisons": [comparison("better")]}]
+    assert module("papers_page").verdict(claim_on("better"), {"S": found}).verdict == "holds"
+
+
+@pytest.mark.parametrize(
+    ("p", "p_same", "verdict"),
+    [((0.02, 0.03), 1, "holds"), ((0.03, 0.04), 1, "cannot be told"), ((0.9, 0.9), 0.02, "does not hold")],
+)
+def test_p_values_are_corrected_for_the_comparisons_of_the_claim(
+    p: tuple[float, float], p_same: float, verdict: str
+) -> None:
+    """The study's verdict, whose correction is for all of its comparisons, does not count then."""
+    both = zip(("sst", "sts"), p, strict=True)
+    made = [{**comparison("undecided", task=task), "p": value, "p_same": p_same} for task, value in both]
+    judged = module("papers_claims").judge(claim_on("better", ("sst", "sts")), {"S": {"comparisons": made}})
+    assert judged.verdict == verdict
 
 
 def test_a_result_without_the_rows_of_a_claim_does_not_decide_it() -> None:
@@ -409,10 +419,10 @@ def test_the_runs_of_the_reference_are_trained_further_and_compared(tmp_path: Pa
 )
 def test_the_rate_of_every_row_is_multiplied(study: str, rates: dict[str, float], tmp_path: Path) -> None:
     papers = module("papers")
-    changed = papers.with_changes(ROOT / "recipes" / "papers" / f"{study}.yaml", ["train.epochs=3"], [])
+    changed = module("papers_schedule").with_changes(ROOT / "recipes" / "papers" / f"{study}.yaml", ["train.epochs=3"], [])
     file = tmp_path / "study.yaml"
-    papers.write_yaml(changed, file)
-    papers.write_yaml(papers.with_rates(changed, file, 5), file)
+    module("papers_schedule").write_yaml(changed, file)
+    module("papers_schedule").write_yaml(module("papers_schedule").with_rates(changed, file, 5), file)
     recipes = read_study(file).recipes
     assert {name: recipes[name].optimizer.options["lr"] for name in rates} == rates
     assert all(recipe.train.epochs == 3 for recipe in recipes.values())
@@ -421,10 +431,10 @@ def test_the_rate_of_every_row_is_multiplied(study: str, rates: dict[str, float]
 def test_a_rate_of_the_heads_is_multiplied_too(tmp_path: Path) -> None:
     papers = module("papers")
     path = ROOT / "recipes" / "papers" / "conditional-norm" / "study-table-1.yaml"
-    changed = papers.with_changes(path, ["train.head_lr=1e-3"], [])
+    changed = module("papers_schedule").with_changes(path, ["train.head_lr=1e-3"], [])
     file = tmp_path / "study.yaml"
-    papers.write_yaml(changed, file)
-    papers.write_yaml(papers.with_rates(changed, file, 5), file)
+    module("papers_schedule").write_yaml(changed, file)
+    module("papers_schedule").write_yaml(module("papers_schedule").with_rates(changed, file, 5), file)
     assert {recipe.train.head_lr for recipe in read_study(file).recipes.values()} == {5e-3}
 
 
