@@ -52,7 +52,6 @@ from polytask.text.tokenizer import TextTokenizer
 from polytask.text.words import WordText, encode_words
 from polytask.types import Label, LabelSpace, Prediction, UserError, errors_in
 
-"""The numbers of texts that most kinds can have."""
 SPARE = 2**20
 """Numbers that an adapter may allocate temporarily, in addition to its weights."""
 
