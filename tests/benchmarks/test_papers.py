@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -419,7 +420,9 @@ def test_the_runs_of_the_reference_are_trained_further_and_compared(tmp_path: Pa
 )
 def test_the_rate_of_every_row_is_multiplied(study: str, rates: dict[str, float], tmp_path: Path) -> None:
     papers = module("papers")
-    changed = module("papers_schedule").with_changes(ROOT / "recipes" / "papers" / f"{study}.yaml", ["train.epochs=3"], [])
+    changed = module("papers_schedule").with_changes(
+        ROOT / "recipes" / "papers" / f"{study}.yaml", ["train.epochs=3"], []
+    )
     file = tmp_path / "study.yaml"
     module("papers_schedule").write_yaml(changed, file)
     module("papers_schedule").write_yaml(module("papers_schedule").with_rates(changed, file, 5), file)
@@ -446,3 +449,27 @@ def test_the_changes_name_the_values_of_the_recipes() -> None:
         "rate": 5.0,
         "recipes": {"train.epochs": ["10", "15"]},
     }
+
+
+def test_a_schedule_trains_every_run_once_and_three_seeds_of_all_studies_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = module("papers_schedule")
+    (tmp_path / "schedule.yaml").write_text(
+        "a/study: {rate: 5, set: {train.epochs: 3}, seeds: 5}\nb/study: {seeds: 2}\n"
+    )
+    planned = schedule.Planned.read(tmp_path / "schedule.yaml", tmp_path, [], ["max_length=16"])
+    (changes, other) = planned.changes.values()
+    assert (changes.set, changes.rate, list(changes.seeds)) == (["train.epochs=3", "max_length=16"], 5, [0, 1, 2, 3, 4])
+    assert (other.set, other.rate, list(other.seeds)) == (["max_length=16"], 1, [0, 1])
+
+    def cells(self: Any, path: Path) -> list[SimpleNamespace]:
+        rows = ("shared", path.parent.name)
+        return [SimpleNamespace(key=f"{row} {seed}", seed=seed) for row in rows for seed in self.changes[path].seeds]
+
+    monkeypatch.setattr(schedule.Planned, "_plan", cells)
+    keys = [cell.key for cell in planned._cells()]
+    assert keys == [
+        *("shared 0", "a 0", "shared 1", "a 1", "shared 2", "a 2", "b 0", "b 1"),
+        *("shared 3", "a 3", "shared 4", "a 4"),
+    ]
