@@ -419,7 +419,7 @@ def test_the_runs_of_the_reference_are_trained_further_and_compared(tmp_path: Pa
     ],
 )
 def test_the_rate_of_every_row_is_multiplied(study: str, rates: dict[str, float], tmp_path: Path) -> None:
-    papers = module("papers")
+    module("papers")
     changed = module("papers_schedule").with_changes(
         ROOT / "recipes" / "papers" / f"{study}.yaml", ["train.epochs=3"], []
     )
@@ -432,7 +432,7 @@ def test_the_rate_of_every_row_is_multiplied(study: str, rates: dict[str, float]
 
 
 def test_a_rate_of_the_heads_is_multiplied_too(tmp_path: Path) -> None:
-    papers = module("papers")
+    module("papers")
     path = ROOT / "recipes" / "papers" / "conditional-norm" / "study-table-1.yaml"
     changed = module("papers_schedule").with_changes(path, ["train.head_lr=1e-3"], [])
     file = tmp_path / "study.yaml"
