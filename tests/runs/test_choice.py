@@ -291,7 +291,7 @@ def test_an_option_that_the_tokenizer_drops_is_an_option(tmp_path: Path) -> None
         ),
         ({"loss": {"name": "focal", "class_weights": "balanced"}}, "class_weights: must be left out for kind choice"),
         ({"share_rows": "g"}, "tasks.t.share_rows: must be left out for kind choice, which reads the text with each"),
-        ({"classes": ["a", "b"]}, "tasks.t.classes: must be two or more different names, for kinds classes and"),
+        ({"classes": ["a", "b"]}, "tasks.t.classes: must be left out for kind choice"),
         ({"separator": "|"}, "tasks.t.separator: must be left out for kind choice"),
         ({"label": ["right", "x"]}, "tasks.t.label: must be one column for kind choice"),
         ({"kind": "yes_no"}, "tasks.t.options: must be left out for kind yes_no, found 'answers'"),
