@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -157,11 +158,14 @@ def test_a_stopped_run_saves_a_checkpoint_and_resumes_exactly(two_processes: Pat
 def test_the_processes_of_a_killed_launcher_stop_with_a_checkpoint(tmp_path: Path) -> None:
     process = start(command(tmp_path / "run", "--processes", "2", steps=2000))
     wait_for_step(process, tmp_path / "run", 5)
-    workers = children(process.pid)
+    workers = [os.pidfd_open(pid) for pid in children(process.pid)]
+    assert len(workers) == 2
     process.kill()
     output, _ = process.communicate(timeout=60)  # until the last process has closed the pipe
     assert re.search(r"stopped after step \d+ of 2000 and saved", output)
-    assert not any(alive(pid) for pid in workers)
+    for worker in workers:  # it closes the pipe a moment before it has ended
+        assert select.select([worker], [], [], 60)[0]
+        os.close(worker)
 
 
 @pytest.mark.slow
