@@ -7,6 +7,7 @@ Trains recipes/three-tasks.yaml with its files in DIR, or without --data recipes
 All variants are in one process, and take the same steps on the same examples in every round, in a random order:
 
 - `one process`: no group
+- `one process, one stream`: the same without side streams, which a group does not use either
 - `group`: a group of one process, whose sums NCCL starts while the backward pass is still running, as training does
 - `group, sent at the end`: the same, but the gradients are sent after the backward pass
 - `group, nothing sent`: what dividing the steps costs without the exchange
@@ -38,6 +39,7 @@ from torch import Tensor
 
 from polytask import prepare, read_recipe
 from polytask.connection import connect, disconnect
+from polytask.kernels.side_stream import SideStream
 from polytask.machine import environment, pick_precision
 from polytask.processes import ALONE, Processes
 from polytask.runs.folder import RunFolder
@@ -83,15 +85,16 @@ class NothingSent(OneOfOne):
         return lambda: None
 
 
+BASE, ONE_STREAM = "one process", "one process, one stream"
 VARIANTS: dict[str, tuple[Processes, bool]] = {
-    "one process": (ALONE, True),
+    BASE: (ALONE, True),
+    ONE_STREAM: (ALONE, True),
     "group": (OneOfOne(), True),
     "group, sent at the end": (SentAtTheEnd(), True),
     "group, nothing sent": (NothingSent(), True),
     "group, not captured": (OneOfOne(), False),
 }
 """How each takes its steps, and whether they are captured."""
-BASE = "one process"
 
 
 @dataclass
@@ -175,6 +178,8 @@ def make_variant(prepared: Prepared, name: str, folder: Path, device: torch.devi
     own = replace(prepared, recipe=recipe, model=deepcopy(prepared.model))
     run = RunFolder(folder)
     session = make_session(own, run, device, processes=processes)
+    if name == ONE_STREAM and session.captured is not None:
+        session.captured.operations.side_stream = SideStream(torch.device("cpu"))  # which has none
     # As if it had taken a step: the evaluation before the first step is left out.
     session.progress.step = 1
     folder.mkdir()
