@@ -96,7 +96,11 @@ def last_with_rows(claim: Claim, study: str, results: Sequence[Result]) -> Resul
 
 def at_a_glance(systems: Mapping[str, System], verdicts: Mapping[str, Mapping[str, Judged]]) -> str:
     """All claims in one table: first those that are decided, then the open ones with the seeds that they need."""
-    lines = ["| | claim | verdict | seeds | seeds needed |", "|---" * 5 + "|"]
+    counts = Counter(judged.verdict for own in verdicts.values() for judged in own.values())
+    named = {"holds": "hold", "does not hold": "do not hold", "not run yet": "are not run yet"}
+    shown = [f"**{counts[one]}** {named.get(one, one)}" for one in VERDICTS if counts[one]]
+    lines = [f"Of {sum(counts.values())} claims, {', '.join(shown)}.", ""]
+    lines += ["| | claim | verdict | seeds | seeds needed |", "|---" * 5 + "|"]
     for one in VERDICTS:
         for name, system in systems.items():
             for number, claim in system.claims.items():

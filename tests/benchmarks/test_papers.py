@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -441,6 +442,9 @@ def test_the_page_of_a_made_up_result() -> None:
     assert "Furthest below the published scores: SST of without CLN, .520 instead of .964." in page
     assert "SST +2.0 [1.0, 3.0] ▲" in page
     at_a_glance = page[page.index("## Which claims hold") : page.index("## How to read it")]
+    assert re.search(
+        r"Of 61 claims, \*\*\d+\*\* hold, \*\*\d+\*\* do not hold, \*\*\d+\*\* cannot be told, ", at_a_glance
+    )
     numbers = [line.split("]")[0].removeprefix("| [") for line in at_a_glance.splitlines() if line.startswith("| [")]
     assert len(numbers) == len(set(numbers)) == 61
     assert numbers.index("SA5") < numbers.index("SA15") < numbers.index("CN2"), "decided claims come first"
