@@ -13,17 +13,23 @@ result has their p values; otherwise with the correction of its study.
 
 Of a group of tests with `any: true`, one variant that fulfils all of its tests is enough; the group shows the opposite
 if every variant does.
+
+Two variants that a result compares with a third one, but not with each other, are compared through it. Their difference
+is exact; half the width of its interval is at most the sum of the two, which is used, so that such a comparison decides
+less than a direct one would. Two variants with the same scores on all tasks are one model (as when the checkpoint is
+chosen before they differ): nothing was compared, and the comparison is undecided.
 """
 
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from papers_results import GAP, LEVEL, MARKS, SCORE, SPREAD, TASKS, Result
+from papers_seeds import deciding_seeds, upper_p
 
 from polytask.evaluation.comparison.statistics import holm
 from polytask.types import UserError, unknown
@@ -40,6 +46,7 @@ EXPECTED = {
 """The outcomes of a comparison that fulfil each expectation; `undecided` neither fulfils nor contradicts it."""
 ADDED = {"pal-samplers-mlm": ("MLM after",)}
 """Variants that no recipe can describe: papers.py trains the runs of the study's reference further."""
+NOT_BY_SEEDS, NOT_KNOWN = "not by seeds", "not known"
 OPPOSITE = {"better": "worse", "worse": "better", "same": "same", "undecided": "undecided"}
 
 
@@ -97,6 +104,10 @@ class Judged:
     verdict: str
     reason: str
     shown: Sequence[str] = field(default=())
+    seeds: int | None = None
+    """Of an open claim: the seeds that its undecided comparisons have."""
+    needed: int | str = ""
+    """Of an open claim: the seeds that would decide it, NOT_BY_SEEDS or NOT_KNOWN."""
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -205,7 +216,54 @@ def judge(claim: Claim, results: Mapping[str, Result]) -> Judged:
         verdict = "not run yet"
     else:
         verdict = "holds" if all(one == "fulfilled" for one in outcomes) else "cannot be told"
-    return Judged(verdict, claim.reason, sentences(made, results))
+    seeds, needed = seeds_for(made, results) if verdict == "cannot be told" else (None, "")
+    return Judged(verdict, claim.reason, sentences(made, results), seeds, needed)
+
+
+def seeds_for(made: Made, results: Mapping[str, Result]) -> tuple[int | None, int | str]:
+    """The seeds that the undecided comparisons of a claim have, and those that would decide the claim.
+
+    One comparison that would show the opposite is enough; otherwise all of them must be fulfilled. Not known are the
+    seeds for comparisons that were not made, or only through another variant, of one model, and of deviations.
+    """
+    has: list[int] = []
+    opposite: list[int] = []
+    fulfilled: list[int | None] = []
+    known = True
+    for test, found in made:
+        if found is None:
+            fulfilled.append(None)
+            known = False
+        elif outcome(test, found) == "undecided":
+            result = results[test.study]
+            has.append(seeds_of(test, result))
+            possible: Mapping[str, int] = {}
+            if test.of == SPREAD or "one_model" in found or has[-1] < 2 or "examples" not in result:
+                known = False
+            else:
+                count = sum(one is not None for _, one in made)
+                possible = deciding_seeds(found, has[-1], result["examples"], count)
+                known = known and bool(possible or "through" not in found)
+            shows = min(possible, key=possible.__getitem__, default="undecided")
+            if shows == "undecided" or shows in EXPECTED[test.expected]:
+                fulfilled.append(possible.get(shows))
+            elif test.group is None:
+                opposite.append(possible[shows])
+            else:
+                fulfilled.append(None)  # another variant of the group may still fulfil the claim
+    numbers = [number for number in fulfilled if number is not None]
+    seeds = min(has, default=None)
+    if opposite:
+        return seeds, min(opposite)
+    if numbers and len(numbers) == len(fulfilled):
+        return seeds, max(numbers)
+    return seeds, NOT_BY_SEEDS if known else NOT_KNOWN
+
+
+def seeds_of(test: Check, result: Result) -> int:
+    """The seeds that both variants of a test have."""
+    done = {name: variant["runs"][0] for name, variant in result.get("variants", {}).items()}
+    return min(int(done.get(name, len(result.get("seeds", [0])))) for name in (test.variant, test.reference))
 
 
 def decided(made: Made) -> Made:
@@ -228,7 +286,16 @@ def claim_of(found: Mapping[str, Any], corrected: float, comparisons: int) -> st
 
 def comparison_of(test: Check, result: Result | None) -> Mapping[str, Any] | None:
     """The comparison that a test needs, in its direction; None if it was not made."""
-    for found in result["comparisons"] if result else ():
+    if result is None:
+        return None
+    found = direct(test, result) or through_another(test, result)
+    if found is not None and one_model(test, result):
+        return {**found, "claim": "undecided", "one_model": True, "p": 1.0, "p_same": 1.0}
+    return found
+
+
+def direct(test: Check, result: Result) -> Mapping[str, Any] | None:
+    for found in result["comparisons"]:
         if (found["task"], found["rows"], found.get("of", SCORE)) != (test.task, test.rows, test.of):
             continue
         if (found["variant"], found["reference"]) == (test.variant, test.reference):
@@ -237,6 +304,27 @@ def comparison_of(test: Check, result: Result | None) -> Mapping[str, Any] | Non
             ends = {"difference": -found["difference"], "low": -found["high"], "high": -found["low"]}
             return {**found, **ends, "claim": OPPOSITE[found["claim"]]}
     return None
+
+
+def through_another(test: Check, result: Result) -> Mapping[str, Any] | None:
+    """The comparison of two variants that were both compared with a third one; the nearest bounds of all such ones."""
+    found: list[Mapping[str, Any]] = []
+    for third in result.get("variants", {}) if (test.rows, test.of) == ("dev", SCORE) else ():
+        one = direct(replace(test, reference=third), result)
+        two = direct(replace(test, variant=test.reference, reference=third), result)
+        if one and two:
+            difference = one["difference"] - two["difference"]
+            half = sum((side["high"] - side["low"]) / 2 for side in (one, two))
+            ends = {"difference": difference, "low": difference - half, "high": difference + half}
+            p = upper_p(difference, half, min(seeds_of(replace(test, reference=third), result), seeds_of(test, result)))
+            found.append({**one, **ends, "reference": test.reference, "p": p, "p_same": 1.0, "through": third})
+    return min(found, key=lambda one: one["high"] - one["low"], default=None)
+
+
+def one_model(test: Check, result: Result) -> bool:
+    """Whether two variants have the same scores, and intervals, on all tasks."""
+    scores = [result.get("variants", {}).get(name, {}).get("scores") for name in (test.variant, test.reference)]
+    return bool(scores[0]) and scores[0] == scores[1]
 
 
 def outcome(test: Check, comparison: Mapping[str, Any] | None) -> str:
@@ -278,7 +366,9 @@ def sentences(made: Made, results: Mapping[str, Result]) -> list[str]:
             missing[pair if test.study in results else f"`{test.study}` has no result"] = None
         else:
             shown_as = times(found) if test.of == SPREAD else points(found)
-            text = f"{TASKS.get(test.task, test.task)} {shown_as}{MARKS[found['claim']]}"
+            note = f" (through {found['through']})" if "through" in found else ""
+            note = " (the same model)" if "one_model" in found else note
+            text = f"{TASKS.get(test.task, test.task)} {shown_as}{MARKS[found['claim']]}{note}"
             by_pair.setdefault((test.variant, test.reference, where(test)), []).append(text)
     shown = [
         f"{variant} against {reference}{place}: {', '.join(texts)}"

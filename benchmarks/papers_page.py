@@ -6,7 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from papers_claims import VERDICTS, Claim, Judged, System, comparison_of, judge, read_systems
-from papers_results import TASKS, Result, Scores, decimals, has_training, own_score, published_scores, table, tasks_of
+from papers_results import (
+    ABSENT,
+    TASKS,
+    Result,
+    Scores,
+    decimals,
+    has_training,
+    own_score,
+    published_scores,
+    table,
+    tasks_of,
+)
 
 from polytask.reports.svg import (
     BLUE,
@@ -54,8 +65,10 @@ def page(
 ) -> str:
     run = sum(bool(own) for own in by_study.values())
     verdicts = {name: {c: verdict(claim, by_study) for c, claim in s.claims.items()} for name, s in systems.items()}
-    introduction = INTRODUCTION.read_text(encoding="utf-8").format(run=run, all=len(by_study))
-    parts = [introduction, summary(systems, by_study, verdicts)]
+    introduction, explained = (
+        INTRODUCTION.read_text(encoding="utf-8").format(run=run, all=len(by_study)).split("CLAIMS\n")
+    )
+    parts = [introduction, at_a_glance(systems, verdicts), explained, summary(systems, by_study, verdicts)]
     for name, system in systems.items():
         parts += [f"## {name}", system.about, system.differs]
         for study, heading in system.studies.items():
@@ -79,6 +92,30 @@ def last_with_rows(claim: Claim, study: str, results: Sequence[Result]) -> Resul
         if all(comparison_of(test, result) for test in claim.tests if test.study == study):
             return result
     return results[-1]
+
+
+def at_a_glance(systems: Mapping[str, System], verdicts: Mapping[str, Mapping[str, Judged]]) -> str:
+    """All claims in one table: first those that are decided, then the open ones with the seeds that they need."""
+    counts = Counter(judged.verdict for own in verdicts.values() for judged in own.values())
+    named = {"holds": "hold", "does not hold": "do not hold", "not run yet": "are not run yet"}
+    shown = [f"**{counts[one]}** {named.get(one, one)}" for one in VERDICTS if counts[one]]
+    lines = [f"Of {sum(counts.values())} claims, {', '.join(shown)}.", ""]
+    lines += ["| | claim | verdict | seeds | seeds needed |", "|---" * 5 + "|"]
+    for one in VERDICTS:
+        for name, system in systems.items():
+            for number, claim in system.claims.items():
+                judged = verdicts[name][number]
+                if judged.verdict == one:
+                    link = f"[{number}](#claims-of-{name})"
+                    lines.append(f"| {link} | {claim.text} | **{one.capitalize()}** | {seeds_cells(judged)} |")
+    return "\n".join(lines)
+
+
+def seeds_cells(judged: Judged) -> str:
+    """The seeds of an open claim, and those that would decide it."""
+    if judged.seeds is None:
+        return f"{ABSENT} | {ABSENT}"
+    return f"{judged.seeds} | {judged.needed}"
 
 
 def summary(

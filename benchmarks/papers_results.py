@@ -109,6 +109,7 @@ def packed_variant(
     return {
         "runs": [sum(cell["state"] == "done" for cell in record["cells"]), len(record["cells"])],
         "scores": {task: interval(score) for task, score in record["scores"].items()},
+        "seeds": {task: [rounded(value) for value in score["values"]] for task, score in record["scores"].items()},
         "training": {task: over_seeds(list(values.values())) for task, values in training.items()},
         "start": at_start(curves),
     }
@@ -124,8 +125,9 @@ def interval(score: Mapping[str, Any]) -> list[float]:
 
 def short(comparison: Mapping[str, Any]) -> dict[str, Any]:
     names = {key: comparison[key] for key in ("variant", "reference", "task", "claim")}
-    p_values = {key: float(f"{comparison[key]:.3g}") for key in ("p", "p_same") if key in comparison}
-    return {**names, **{key: rounded(comparison[key]) for key in ("difference", "low", "high")}, **p_values}
+    kept = ("p", "p_same", "seed_deviation", "example_error")
+    noise = {key: float(f"{comparison[key]:.3g}") for key in kept if comparison.get(key) is not None}
+    return {**names, **{key: rounded(comparison[key]) for key in ("difference", "low", "high")}, **noise}
 
 
 def at_start(curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> dict[str, float]:

@@ -53,7 +53,7 @@ def test_unknown_names_and_options() -> None:
     context = SamplerContext({"a": 1}, 1, 0, 1, 1)
     with pytest.raises(UserError, match=r"here: there is no sampler 'proportionl' .did you mean proportional"):
         make("sampler", MethodChoice("proportionl"), "here", context)
-    with pytest.raises(UserError, match=r"there is no option 'order' of round_robin\. Valid: none"):
+    with pytest.raises(UserError, match=r"'order' of round_robin, which has no options; write `{name: NAME, option:"):
         make("sampler", MethodChoice("round_robin", {"order": 1}), "here", context)
     with pytest.raises(UserError, match="there is no optimizer 'sgd'"):
         option("optimizer", MethodChoice("sgd"), "lr", "here")

@@ -74,7 +74,13 @@ def complete(choice: MethodChoice, where: str, saved: bool = False) -> MethodCho
 
 
 def _check_options(choice: MethodChoice, declared: Iterable[str], where: str) -> None:
+    declared = list(declared)
     for name in choice.options:
+        if not declared:
+            raise UserError(
+                f"{where}: there is no option {name!r} of {choice.name}, which has no options; write "
+                "`{name: NAME, option: value}` to choose another method"
+            )
         if name not in declared:
             raise UserError(unknown(where, name, declared, "option", f" of {choice.name}"))
 

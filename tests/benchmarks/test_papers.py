@@ -1,18 +1,24 @@
 """The page of the published systems: verdicts from comparisons, names in claims.yaml, changed learning rates."""
 
 import argparse
+import dataclasses
 import importlib
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from scipy import stats
 
 from polytask import UserError, read_study, train
+from polytask.evaluation.comparison.records import TaskData
+from polytask.evaluation.comparison.verdict import judge as compare_variants
 from polytask.studies.compare import compare_runs
 
 ROOT = Path(__file__).parent.parent.parent
@@ -170,6 +176,115 @@ def test_the_folder_of_an_encoder_is_not_in_a_result() -> None:
     assert module("papers_results").without_folders(changes)["set"] == ["encoder=bert"]
 
 
+def scores_of(**numbers: float) -> dict[str, Any]:
+    """Variants with three seeds, and the same score on all tasks."""
+    tasks = ("sst", "quora", "sts", "mean")
+    return {
+        name: {"runs": [3, 3], "scores": {t: [n, n - 0.01, n + 0.01] for t in tasks}} for name, n in numbers.items()
+    }
+
+
+def through(one: float, two: float, half: float = 0.01) -> dict[str, Any]:
+    """A result that compares A and B with R, but not with each other."""
+    made = [
+        {**comparison("undecided", name, "R"), "difference": d, "low": d - half, "high": d + half}
+        for name, d in (("A", one), ("B", two))
+    ]
+    return {"variants": scores_of(A=0.5, B=0.51, R=0.52), "comparisons": made, "examples": {"sst": 1101}}
+
+
+@pytest.mark.parametrize(("two", "verdict"), [(0.2, "does not hold"), (0.015, "cannot be told")])
+def test_two_variants_are_compared_through_a_third_one(two: float, verdict: str) -> None:
+    judged = module("papers_claims").judge(claim_on("better"), {"S": through(0.0, two)})
+    assert judged.verdict == verdict
+    assert judged.shown[0].startswith(f"A against B: SST -{100 * two:.1f} [{-100 * two - 2:.1f}, ")
+    assert judged.shown[0].endswith(" (through R)")
+
+
+def test_an_interval_through_a_third_variant_is_never_too_narrow() -> None:
+    """Half of it is at least that of the paired t interval of the two, whatever their scores."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        scores = rng.normal(size=(3, 3)) * rng.uniform(0.1, 5, size=(3, 1))
+        found = module("papers_results").training_comparisons(
+            {name: {"sst": dict(enumerate(own))} for name, own in zip("ABR", scores, strict=True)}, "R", 0.005
+        )
+        made = [{**one, "rows": "dev"} for one in found]
+        result = {"variants": scores_of(A=0.5, B=0.51, R=0.52), "comparisons": made}
+        compared = module("papers_claims").comparison_of(claim_on("better").tests[0], result)
+        direct = stats.ttest_rel(scores[0], scores[1])
+        ends = direct.confidence_interval(0.95)
+        assert compared["difference"] == pytest.approx((scores[0] - scores[1]).mean(), abs=1e-5)
+        assert compared["low"] <= ends.low + 1e-5
+        assert compared["high"] >= ends.high - 1e-5
+        assert compared["p"] >= direct.pvalue - 1e-4
+
+
+def test_two_rows_that_are_the_same_model_decide_nothing() -> None:
+    """As annealed and proportional sampling, if the best checkpoint is that of the first epoch."""
+    same = {**comparison("same"), "p": 1.0, "p_same": 1e-6}
+    for variants, verdict in (
+        (scores_of(A=0.5, B=0.5), "cannot be told"),
+        (scores_of(A=0.5, B=0.501), "does not hold"),
+    ):
+        result = {"variants": variants, "comparisons": [same], "examples": {"sst": 1101}}
+        assert module("papers_claims").judge(claim_on("better"), {"S": result}).verdict == verdict
+
+
+def test_the_seeds_that_would_decide_are_those_of_polytask_compare() -> None:
+    """With both kinds of noise known, it is the number that `compare` gives for the same comparison."""
+    rng = np.random.default_rng(5)
+    gold = rng.integers(0, 2, 2000)
+
+    def answers(right: float) -> Any:
+        rates = right + rng.normal(size=3) * 0.02
+        return np.stack([np.where(rng.random(2000) < rate, gold, 1 - gold) for rate in rates])
+
+    predictions = {"B": answers(0.70), "A": answers(0.75)}
+    data = TaskData("sst", "yes_no", 2, "accuracy", gold, predictions)
+    (compared,) = compare_variants([data], "B").comparisons
+    assert compared.claim == "undecided"
+    assert compared.seeds_needed is not None
+    found = {**module("papers_results").short(dataclasses.asdict(compared)), "rows": "dev"}
+    seeds = module("papers_seeds").deciding_seeds(found, 3, {"sst": 2000}, 1)
+    assert abs(seeds["better"] - compared.seeds_needed) <= 1
+    assumed = module("papers_seeds").deciding_seeds(
+        {key: value for key, value in found.items() if key not in ("seed_deviation", "example_error")},
+        3,
+        {"sst": 2000},
+        1,
+    )
+    assert abs(assumed["better"] - compared.seeds_needed) <= 2
+
+
+def open_one(difference: float, half: float, task: str = "sst") -> dict[str, Any]:
+    ends = {"difference": difference, "low": difference - half, "high": difference + half}
+    return {**comparison("undecided", task=task), **ends, "p": 0.5, "p_same": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("sst", "sts", "needed"),
+    [
+        ((0.05, 0.08), (0.05, 0.12), "both"),  # both must be claimed: the one that needs more seeds
+        ((0.05, 0.08), (-0.05, 0.12), "sts"),  # one the other way is enough
+        ((0.05, 0.08), (0.02, 0.06), "not by seeds"),  # STS: two points are within the noise of 863 examples
+    ],
+)
+def test_the_seeds_that_a_claim_needs(sst: tuple[float, float], sts: tuple[float, float], needed: str) -> None:
+    claims, examples = module("papers_claims"), {"sst": 1101, "sts": 863}
+    made = [open_one(*sst), open_one(*sts, task="sts")]
+    result = {"variants": scores_of(A=0.5, B=0.51), "comparisons": made, "examples": examples}
+    judged = claims.judge(claim_on("better", ("sst", "sts")), {"S": result})
+    each = [module("papers_seeds").deciding_seeds(one, 3, examples, 2) for one in made]
+    assert (judged.verdict, judged.seeds) == ("cannot be told", 3)
+    if needed == "both":
+        assert judged.needed == max(each[0]["better"], each[1]["better"]) > 3
+    elif needed == "sts":
+        assert judged.needed == each[1]["worse"]
+    else:
+        assert judged.needed == needed
+
+
 # --- claims.yaml ------------------------------------------------------------------------------------------------------
 def test_every_study_is_on_the_page_and_every_claim_names_existing_variants() -> None:
     claims = module("papers_claims")
@@ -271,7 +386,7 @@ def study_json() -> dict[str, Any]:
 
     def variant(value: float) -> dict[str, Any]:
         cells = [{"seed": seed, "run": f"cells/{seed}", "state": "done"} for seed in range(3)]
-        score = {"mean": value, "low": value - 0.01, "high": value + 0.01}
+        score = {"mean": value, "low": value - 0.01, "high": value + 0.01, "values": [value] * 3}
         return {"settings": {"recipe": "/home/me/row.yaml"}, "cells": cells, "scores": {"sst": score}}
 
     compared = comparison("better", "with CLN", "without CLN")
@@ -326,6 +441,19 @@ def test_the_page_of_a_made_up_result() -> None:
     assert "| with CLN | .979 | .620 [.569, .671] ▲ | .430 [.420, .440] ▲ |" in page.replace("\u00a0", " ")
     assert "Furthest below the published scores: SST of without CLN, .520 instead of .964." in page
     assert "SST +2.0 [1.0, 3.0] ▲" in page
+    at_a_glance = page[page.index("## Which claims hold") : page.index("## How to read it")]
+    assert re.search(
+        r"Of 61 claims, \*\*\d+\*\* hold, \*\*\d+\*\* do not hold, \*\*\d+\*\* cannot be told, ", at_a_glance
+    )
+    numbers = [line.split("]")[0].removeprefix("| [") for line in at_a_glance.splitlines() if line.startswith("| [")]
+    assert len(numbers) == len(set(numbers)) == 61
+    assert numbers.index("SA5") < numbers.index("SA15") < numbers.index("CN2"), "decided claims come first"
+    judged = module("papers_claims").Judged
+    cells = [
+        module("papers_page").seeds_cells(judged("cannot be told", "", (), *own))
+        for own in ((), (3, "not by seeds"), (3, 8))
+    ]
+    assert cells == ["\N{EN DASH} | \N{EN DASH}", "3 | not by seeds", "3 | 8"]
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -173,6 +173,17 @@ def test_the_largest_bracket_that_leaves_time_for_the_final() -> None:
     assert budget(34, workers=3).bracket() == 9
 
 
+def test_a_search_that_passes_the_check_has_trials() -> None:
+    """Half of the time is kept for the final, but not if no trial would be left."""
+    short = Budget(1000, 1, 3, 0.0, (9.0, 100.0))  # tiny runs: most of their time is that of starting
+    short.check()
+    assert (short.bracket(), short.bracket(first=True)) == (None, 3)
+    used = budget(52)
+    used.started -= 2  # the calibration took two seconds
+    with pytest.raises(UserError, match=r"52.0 s is too short.*53.0 s"):
+        used.check()
+
+
 def test_estimates_become_measurements() -> None:
     one = budget(100)
     assert one.seconds(3) == 3

@@ -18,7 +18,8 @@ def test_no_trial_has_finished() -> None:
     trials = [trial(0, None)]
     assert _winner(PLAN, [], None, trials) == START
     answer, sentence = _answer(PLAN, START, None, trials)
-    assert (answer, sentence) == ("no", "Beats the recipe on held-back rows: no. No trial has finished.")
+    assert answer == "cannot be told"
+    assert sentence == "Beats the recipe on held-back rows: cannot be told. No trial has finished."
 
 
 def test_without_final_runs_the_best_trial_wins_and_the_answer_is_open() -> None:

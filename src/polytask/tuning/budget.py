@@ -72,10 +72,14 @@ class Budget:
         return min(max(self.total / 2, self.least_final()), MOST_SEEDS * self.round_seconds(self.top + 1))
 
     # --- what fits ----------------------------------------------------------------------------------------------------
-    def bracket(self) -> int | None:
-        """Returns the size of the largest bracket that fits; None if there is no time for any."""
+    def bracket(self, first: bool = False) -> int | None:
+        """Returns the size of the largest bracket that fits; None if there is no time for any.
+
+        The first bracket has at least three trials: `check` has found time for them and for the smallest final.
+        """
         left = self.left - self.reserve()
-        return next((size for size in BRACKETS if self.bracket_seconds(size) <= left), None)
+        fitting = (size for size in BRACKETS if self.bracket_seconds(size) <= left)
+        return next(fitting, BRACKETS[-1] if first else None)
 
     def allows(self, ninths: int) -> bool:
         """Whether a run of the search fits: estimates may have been wrong when its bracket started."""
@@ -87,9 +91,9 @@ class Budget:
         return max(fitting, default=1)
 
     def check(self) -> None:
-        """Raises a UserError if the smallest search does not fit into the budget."""
+        """Raises a UserError if the smallest search, after the time already used, does not fit into the budget."""
         fewest, one = BRACKETS[-1], self.seconds(RUNGS[-1])
-        needed = self.bracket_seconds(fewest) + self.least_final()
+        needed = self.used + self.bracket_seconds(fewest) + self.least_final()
         if needed > self.total:
             raise UserError(
                 f"--budget: {seconds(self.total)} is too short: one run of this recipe takes about {seconds(one)} "

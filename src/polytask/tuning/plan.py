@@ -163,9 +163,10 @@ def _check_folder(folder: Path, identity: Mapping[str, Any]) -> None:
         write_atomically(path, json.dumps(identity, indent=1, ensure_ascii=False))
         return
     other = read_json(path)
-    changed = [name for name, value in json.loads(json.dumps(identity)).items() if other.get(name) != value]
+    names = {"recipe": "recipe", "fields": "--vary", "hold_back": "--hold-back"}
+    changed = [names[name] for name, value in json.loads(json.dumps(identity)).items() if other.get(name) != value]
     if changed:
         raise UserError(
-            f"{folder}: the folder belongs to another tuning (its {' and '.join(changed)} differ); pass --folder DIR "
-            "to choose another one"
+            f"{folder}: the folder belongs to a tuning with another {' and another '.join(changed)}; pass --folder DIR "
+            "to choose another one, or delete this one"
         )

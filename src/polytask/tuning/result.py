@@ -134,7 +134,7 @@ def rows_name(plan: TunePlan) -> str:
 def _answer(plan: TunePlan, winner: str, verdict: Verdict | None, trials: Sequence[Trial]) -> tuple[str, str]:
     question = f"Beats the recipe on {rows_name(plan)}"
     if not any(trial.scores for trial in trials):
-        return "no", f"{question}: no. No trial has finished."
+        return "cannot be told", f"{question}: cannot be told. No trial has finished."
     if verdict is None:
         reason = f"There are no final runs with fresh seeds; {winner} has the best score of the search."
         return "cannot be told", f"{question}: cannot be told. {reason}"

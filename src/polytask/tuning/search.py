@@ -122,7 +122,8 @@ class Tuning:
 
     def _new_bracket(self) -> list[Trial]:
         """Starts the largest bracket that the time allows; returns no trials if there is no time for any."""
-        known, size = self.trials.all(), self.budget.bracket()
+        known = self.trials.all()
+        size = self.budget.bracket(first=not known)
         if size is None:
             return []
         start = self.plan.start

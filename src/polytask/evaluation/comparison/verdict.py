@@ -188,7 +188,7 @@ def _compare(
         effect_seeds=_effect_seeds(pair, view, difference),
         effect_examples=float(np.mean([_ratio(part.mean(), part.std(ddof=1)) or 0.0 for part in parts])),
         detectable=min(known.half_width(LEVEL / family) + own.half_width(2 * (1 - POWER)), width) if many else None,
-        seeds_needed=_seeds_needed(known, difference, seeds, family) if many else None,
+        seeds_needed=seeds_needed(known, difference, seeds, family) if many else None,
         seed_differences=_seed_differences(pair, view),
         seed_deviation=float(np.sqrt(sum(v * (d + 1) for v, d in own.seeds))) if many else None,
         example_error=float(np.sqrt(own.examples)),
@@ -217,7 +217,7 @@ def _seed_differences(pair: Pair, view: View) -> tuple[float, ...] | None:
     return tuple(values)
 
 
-def _seeds_needed(known: AnyNoise, difference: float, seeds: int, family: int) -> int | None:
+def seeds_needed(known: AnyNoise, difference: float, seeds: int, family: int) -> int | None:
     """Returns the fewest seeds, as noisy as these, with which a difference of this size would be claimed."""
     for more in range(seeds + 1, MOST_SEEDS + 1):
         if known.with_seeds(more).half_width(LEVEL / family) <= abs(difference):
