@@ -4,7 +4,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from polytask.kinds.names import LabelProblem
 from polytask.kinds.options import read_options
@@ -32,7 +31,7 @@ class Series(Protocol):
     def to_list(self) -> list[Any]: ...
 
 
-Column = Series | npt.NDArray[np.generic]
+Column = Series | np.ndarray[Any, Any]
 """A column of texts. A column of pyarrow has no type, and is taken too."""
 Texts = Text | Sequence[Text] | Sequence[tuple[Text, ...]] | Column
 """One text, a list or column of texts, or a list of tuples of texts."""
