@@ -62,7 +62,7 @@ MAY: dict[str, set[str]] = {
         "text",
     },
     "fitting": {"recipe", "runs", "serving"},
-    "sklearn": {"fitting", "recipe", "runs.bundle", "serving", "tasks"},
+    "sklearn": {"fitting", "plugins.trust", "recipe", "runs.bundle", "serving", "tasks"},
     "__main__": {"cli"},
 }
 

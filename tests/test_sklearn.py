@@ -4,11 +4,14 @@ import io
 import pickle
 import pickletools
 import warnings
+from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
@@ -20,6 +23,7 @@ from sklearn.utils.estimator_checks import _yield_all_checks, check_estimator
 
 import polytask
 from polytask.sklearn import TextClassifier, TextRegressor
+from polytask.types import UserError
 
 TINY = {"layers": 2, "hidden": 32, "heads": 4, "ffn": 64, "positions": 128}
 OPTIONS: dict[str, Any] = {
@@ -127,11 +131,54 @@ def test_pipeline_cross_validation_and_search() -> None:
         ([("a",) * 9] * 2, [0, 1], r"X\[0\]: must be one text, or up to 8 that belong together.*found 9"),
         ("a text", ["a"], "X must be a list"),
         (TEXTS, np.linspace(0, 1, 45), "Unknown label type"),
+        (TEXTS[:3], ["a", None, "b"], r"y\[1\]: the label is missing, found None"),
+        (TEXTS[:3], pd.Series(["a", "b", pd.NA], dtype="string"), r"y\[2\]: the label is missing, found <NA>"),
     ],
 )
 def test_what_cannot_be_fitted(texts: Any, labels: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TextClassifier(**OPTIONS).fit(texts, labels)
+
+
+def test_settings_cannot_replace_what_an_estimator_chooses() -> None:
+    with pytest.raises(UserError, match="settings must be further fields of a recipe, found run"):
+        TextClassifier(**{**OPTIONS, "settings": {"run": "here"}}).fit(TEXTS, LABELS)
+
+
+def test_columns_in_another_order_are_refused(regressor: TextRegressor) -> None:
+    frame = pd.DataFrame({"a": TEXTS, "b": "a thing"})
+    model = TextRegressor(**{**OPTIONS, "epochs": 1}).fit(frame, LABELS)
+    assert model.feature_names_in_.tolist() == ["a", "b"]
+    assert len(model.predict(frame.to_numpy())) == len(frame)  # an array has no names
+    for other in (frame[["b", "a"]], pl.DataFrame(frame)[["b", "a"]], pa.table(frame[["b", "a"]])):
+        with pytest.raises(ValueError, match=r"\['a', 'b'\]; found \['b', 'a'\]"):
+            model.predict(other)
+    assert not hasattr(regressor, "feature_names_in_")
+    assert not hasattr(model.fit(frame.to_numpy(), LABELS), "feature_names_in_")
+
+
+def test_texts_of_pyarrow(classifier: TextClassifier) -> None:
+    expected = classifier.predict_proba(TEXTS)
+    table = pa.table({"text": TEXTS})
+    for texts in (pa.array(TEXTS), table["text"], table):
+        assert (classifier.predict_proba(texts) == expected).all()
+
+
+def test_a_pickle_holds_plug_ins_which_run_only_if_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = tmp_path / "my_adapter.py"
+    plugin.write_text(
+        "import polytask\nfrom polytask.adapters.low_rank import LowRank\n"
+        "class Mine(LowRank): pass\npolytask.register('adapter', 'mine', Mine)\n"
+    )
+    monkeypatch.setenv("POLYTASK_CONFIG", str(tmp_path / "config"))
+    polytask.trust_plugin(plugin)
+    settings = {"plugins": [str(plugin)], "adapter": "mine", **OPTIONS["settings"]}
+    model = TextClassifier(**{**OPTIONS, "epochs": 1, "settings": settings}).fit(TEXTS, LABELS)
+    content = pickle.dumps(model)
+    assert (pickle.loads(content).predict_proba(TEXTS) == model.predict_proba(TEXTS)).all()  # noqa: S301
+    monkeypatch.setenv("POLYTASK_CONFIG", str(tmp_path / "another"))
+    with pytest.raises(UserError, match=r"my_adapter\.py: this plug-in is not trusted"):
+        pickle.loads(content)  # noqa: S301
 
 
 def test_three_texts_in_a_row() -> None:

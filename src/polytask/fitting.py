@@ -55,7 +55,8 @@ def fit(
     To see the progress or to stop early, iterate `start_training({"tasks": tasks, ...}).steps()` instead.
 
     Args:
-        tasks: The tasks by name: `Classes`, `YesNo`, `Score`, `MultiLabel` or `Match`, or mappings as in a recipe file.
+        tasks: The tasks by name: `Classes`, `YesNo`, `Score`, `MultiLabel`, `Tokens`, `Match` or `Choice`, or mappings
+            as in a recipe file.
         encoder: The pretrained encoder: minilm, a folder or a hub ID; {"layers": 2, ...} is an untrained one.
         run: The folder to write. Default: runs/NAME, where NAME is the setting `name` (default: run). A folder that
             contains a run is an error, unless `resume` is given.

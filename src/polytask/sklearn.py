@@ -3,6 +3,7 @@
 They can be used where scikit-learn takes an estimator: in a `Pipeline`, in `cross_val_score` and in `GridSearchCV`.
 """
 
+import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,11 +22,12 @@ except ImportError as error:
 
 from polytask.fitting import fit
 from polytask.kinds.names import class_name
+from polytask.plugins.trust import check_trusted
 from polytask.recipe.task_classes import Classes, Score, TaskFields
 from polytask.runs.bundle import save_bundle
 from polytask.serving.predictor import Predictor
 from polytask.settings import MOST_TEXTS
-from polytask.tasks.in_memory import Record, write_rows
+from polytask.tasks.in_memory import MISSING, Record, write_rows
 from polytask.types import Prediction, UserError
 
 TASK = "label"
@@ -33,6 +35,9 @@ SAME = 1e-6
 """Half of the range of numbers that are all the same, as a share of their size."""
 SCORED = 32
 """Rows that are scored during training if none are held out. Nothing depends on these scores."""
+TAKEN = {"tasks", "encoder", "run", "resume", "allow_change", "keep_checkpoints"}
+"""Arguments of `polytask.fit` that the estimators choose themselves."""
+TAKEN_ADVICE = "an estimator has one task, its encoder is a parameter, and its run is in a temporary folder"
 
 Texts = Any
 """A list, an array or a series of texts; or of two to eight texts that belong together, as tuples or in columns."""
@@ -42,6 +47,8 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
     """What both estimators share: parameters, training, prediction and pickling."""
 
     model_: Predictor
+    feature_names_in_: npt.NDArray[Any]
+    """The names of the columns of a frame that `fit` was given; other data leaves it unset."""
 
     def __init__(
         self,
@@ -82,6 +89,7 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _train(self, X: Texts, labels: Sequence[str | float], kind: type[TaskFields], **options: Any) -> None:
         """Trains the task in a temporary folder and loads its model."""
+        settings = self._settings()
         examples = _examples(X)
         count = len(examples[0])
         columns = ("text",) if count == 1 else tuple(f"text{number}" for number in range(1, count + 1))
@@ -95,10 +103,16 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
             if self.validation_fraction is not None:
                 dev = {"dev": None, "dev_share": self.validation_fraction}
             task = kind(train, text=columns, label=TASK, **dev, **options)
-            self.model_ = fit({TASK: task}, self.encoder, run=Path(folder) / "run", **self._settings()).model
+            self.model_ = fit({TASK: task}, self.encoder, run=Path(folder) / "run", **settings).model
+        if (names := _column_names(X)) is not None:
+            self.feature_names_in_ = names
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
 
     def _settings(self) -> dict[str, Any]:
         own = dict(self.settings or {})
+        if taken := sorted(TAKEN & own.keys()):
+            raise UserError(f"fit: settings must be further fields of a recipe, found {taken[0]}; {TAKEN_ADVICE}")
         train: dict[str, Any] = {"epochs": self.epochs, "batch_size": self.batch_size, "head_lr": self.head_lr}
         if self.validation_fraction is None:
             train["select"] = "last"
@@ -114,6 +128,11 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _predictions(self, X: Texts) -> list[Prediction]:
         check_is_fitted(self, "model_")
+        names, fitted = _column_names(X), getattr(self, "feature_names_in_", None)
+        if names is not None and fitted is not None and names.tolist() != fitted.tolist():
+            raise UserError(
+                f"X must have the columns that fit was given, in their order: {fitted.tolist()}; found {names.tolist()}"
+            )
         return self.model_.predict_tasks(_examples(X), tasks=[TASK], strict=True)[TASK]
 
     # --- pickling: the state holds the model folder's files as bytes, safetensors and JSON, so no class of the model
@@ -123,8 +142,10 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         if "model_" in state:
             with tempfile.TemporaryDirectory(prefix="polytask-") as folder:
                 save_bundle(state.pop("model_").bundle, Path(folder) / "model")
-                files = (Path(folder) / "model").iterdir()
-                state["model_files_"] = {file.name: file.read_bytes() for file in files if file.is_file()}
+                files = [file for file in (Path(folder) / "model").rglob("*") if file.is_file()]
+                state["model_files_"] = {
+                    file.relative_to(Path(folder) / "model").as_posix(): file.read_bytes() for file in files
+                }
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -132,9 +153,14 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         files: dict[str, bytes] | None = state.pop("model_files_", None)
         super().__setstate__(state)
         if files is not None:
+            for name, content in files.items():
+                if name.startswith("plugins/"):
+                    check_trusted(Path(name).relative_to("plugins"), hashlib.sha256(content).hexdigest())
             with tempfile.TemporaryDirectory(prefix="polytask-") as folder:
                 for name, content in files.items():
-                    (Path(folder) / Path(name).name).write_bytes(content)
+                    file = Path(folder) / name
+                    file.parent.mkdir(exist_ok=True)  # plugins/
+                    file.write_bytes(content)
                 self.model_ = Predictor.load(
                     folder, device=(self.settings or {}).get("train", {}).get("device", "auto")
                 )
@@ -218,16 +244,29 @@ def _class_names(classes: npt.NDArray[Any]) -> list[str]:
 def _labels(X: Texts, y: npt.ArrayLike | None) -> npt.NDArray[Any]:
     if y is None:
         raise UserError("fit: requires y to be passed, but the target y is None")
-    labels = column_or_1d(y, warn=True)
+    labels = np.asarray(column_or_1d(y, warn=True))
     check_consistent_length(_examples(X), labels)
-    return np.asarray(labels)
+    for number, value in enumerate(labels.tolist() if labels.dtype == object else ()):  # NaN as a number: scikit-learn
+        if value is None or type(value).__name__ in MISSING or (isinstance(value, float) and np.isnan(value)):
+            raise UserError(f"y[{number}]: the label is missing, found {value!r}; leave such rows out of X and y")
+    return labels
+
+
+def _column_names(X: Texts) -> npt.NDArray[Any] | None:
+    """Returns the names of a frame's columns; None if they are not all text, or for other data."""
+    names = [*getattr(X, "column_names" if hasattr(X, "column_names") else "columns", ())]
+    return np.array(names, dtype=object) if names and all(isinstance(name, str) for name in names) else None
 
 
 def _examples(X: Texts) -> list[tuple[str, ...]]:
     """Returns the texts of each row as a tuple; raises a UserError about anything else."""
     if hasattr(X, "toarray"):
         raise UserError("X must be a list, an array or a series of texts; found sparse data")
-    values = X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X) if hasattr(X, "__array__") else X
+    values: Any
+    if hasattr(X, "to_pylist"):  # of pyarrow, whose tables become dicts
+        values = [[*row.values()] if isinstance(row, dict) else row for row in X.to_pylist()]
+    else:
+        values = X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X) if hasattr(X, "__array__") else X
     if isinstance(values, str) or not hasattr(values, "__len__"):
         raise UserError(f"X must be a list, an array or a series of texts; found {type(X).__name__}")
     values = values.tolist() if isinstance(values, np.ndarray) else list(values)

@@ -87,6 +87,18 @@ register("head", "bad", Bad)
 """,
         "outputs for kind yes_no must have the shape (12,), found (12, 1)",
     ),
+    "a head that compares the examples of a batch": (
+        """
+class Bad(LinearHead):
+    kinds = ("classes",)
+    def features(self, encoded):
+        features = super().features(encoded)
+        return features - features.mean(0)
+
+register("head", "bad", Bad)
+""",
+        "its outputs for an example change with the other examples of the batch",
+    ),
     "a sampler that forgets its place": (
         """
 class Bad(RoundRobin):

@@ -188,6 +188,9 @@ def test_models_with_other_layers_are_refused(model: Any, advice: str) -> None:
         AdaptedModel(model, ("a",), ADAPTERS["lora"])
     with pytest.raises(UserError, match=r"tasks: must be a list of names, as in \('topic',\), found 'topic'"):
         AdaptedModel(model, "topic", ADAPTERS["lora"])
+    name: Any = "lora"
+    with pytest.raises(UserError, match=r"method: must be a class of polytask\.adapters, .*, found 'lora'"):
+        AdaptedModel(model, ("a",), name)
 
 
 @pytest.mark.parametrize("name", ["stack", "shared"])

@@ -272,6 +272,16 @@ def test_the_way_to_convert_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 1.0}}},
             "full_attention.rope_type: must be 'default', found 'yarn'",
         ),
+        (
+            "modernbert of version 4",
+            {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+            "rope_scaling: must be left out or null, found {'rope_type': 'linear'",
+        ),
+        (
+            "modernbert of version 4",
+            {"rope_parameters": None, "local_rope_theta": None},
+            "local_rope_theta: must be a number, found None",
+        ),
         ("distilbert", {"n_heads": 5}, "n_heads: must divide dim, which is 24; found 5"),
     ],
 )

@@ -137,13 +137,15 @@ def test_modules_are_looked_up_next_to_the_recipe(file: Path, monkeypatch: pytes
 
 
 def test_nothing_runs_before_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file, a module and a package on the path; a module of an installed package needs no trust."""
+    """A file, a module and packages on the path; a module of an installed package needs no trust."""
     code = f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef f(gold, predicted):\n    return 1.0\n"
     monkeypatch.syspath_prepend(str(tmp_path / "path"))
     (tmp_path / "path" / "own_package").mkdir(parents=True)
-    for name in ("path/own_package/__init__.py", "path/own_package/inner.py", "path/own_module.py", "own_file.py"):
+    (tmp_path / "path" / "runs" / "own_run").mkdir(parents=True)  # without __init__.py
+    modules = ("own_package/__init__.py", "own_package/inner.py", "runs/own_run/own.py", "own_module.py")
+    for name in (*(f"path/{module}" for module in modules), "own_file.py"):
         (tmp_path / name).write_text(f"# {name}\n{code}")
-    for module in (f"{tmp_path}/own_file.py", "own_module", "own_package.inner"):
+    for module in (f"{tmp_path}/own_file.py", "own_module", "own_package.inner", "runs.own_run.own"):
         (tmp_path / "ran").unlink(missing_ok=True)
         with pytest.raises(UserError, match=r"recipe: tasks.mood.metrics: .*: this plug-in is not trusted .SHA-256"):
             own_metrics(spec(f"{module}:f"))

@@ -96,3 +96,9 @@ def test_shares_of_the_tasks() -> None:
 def test_sizes_below_one(sizes: dict[str, int], batch_size: int) -> None:
     with pytest.raises(UserError, match="must be at least 1"):
         TaskBatchSampler(Proportional, sizes, batch_size)
+
+
+def test_a_name_in_place_of_a_class() -> None:
+    name: Any = "mixed"
+    with pytest.raises(UserError, match=r"method: must be a class of polytask\.samplers, .*, found 'mixed'"):
+        TaskBatchSampler(name, {"a": 3}, 4)

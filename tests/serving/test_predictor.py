@@ -5,7 +5,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas
+import polars
+import pyarrow
 import pytest
 
 from polytask import Finished, Prediction, UserError, load
@@ -61,6 +64,17 @@ def test_two_lists_are_pairs(tiny_run: Finished) -> None:
         model.predict("similarity", firsts, "is it?")
     with pytest.raises(UserError, match=r"takes 1 text\(s\) per example, found 2"):
         model.predict("opinion", firsts, seconds)
+
+
+@pytest.mark.parametrize(
+    "column", [pandas.Series, polars.Series, np.array, pyarrow.array, lambda texts: pyarrow.table({"a": texts})["a"]]
+)
+def test_columns_of_tables_are_lists_of_texts(tiny_run: Finished, column: Any) -> None:
+    model = load(tiny_run.folder)
+    firsts, seconds = ["is it?", "who is it?"], ["is it not?", "because"]
+    assert model.predict("similarity", column(firsts), column(seconds)) == model.predict("similarity", firsts, seconds)
+    assert model.predict(column(firsts), task="opinion") == model.predict("opinion", firsts)
+    assert (model.embed(column(firsts)) == model.embed(firsts)).all()
 
 
 @pytest.mark.parametrize("chunk", [2, 4096])

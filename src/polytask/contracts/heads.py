@@ -61,13 +61,14 @@ def subjects(kinds: Iterable[str], method: Method) -> dict[str, Subject]:
     return named
 
 
-def part_of(head: Head, gold: Any = None) -> Part:
-    """Twelve examples in the head's input format."""
+def part_of(head: Head, gold: Any = None, count: int = EXAMPLES) -> Part:
+    """Twelve examples, or the first `count` of them, in the head's input format."""
     rng = np.random.default_rng(0)
     width = 1 + OPTIONS if head.reading == "options" else min(head.texts[-1], MOST_TEXTS)
     texts = [tuple(rng.integers(5, 100, rng.integers(1, 12)) for _ in range(width)) for _ in range(EXAMPLES)]
     if head.reading == "options":
         texts = [(*text[:-1], text[-1][: i % 3]) for i, text in enumerate(texts)]
+    texts = texts[:count]
     if head.mask_share is not None:
         return Part.masked("t", [PACKER.mask(text, head.mask_share, rng) for (text,) in texts], head.mask_share)
     if head.stride is not None:  # every token is a word
@@ -222,6 +223,17 @@ def it_sees_its_own_task_only(subject: Subject) -> None:
     require(set(both(PACKER.pack([Part("other", other)]))) == {"other"}, "it has outputs in a step without its task")
 
 
+def it_reads_each_example_alone(subject: Subject) -> None:
+    """The outputs of an example do not depend on the other examples of the batch, so that predictions do not."""
+    model, stream = one_task(subject)
+    head, count = model.head("t"), EXAMPLES // 3
+    model.eval()
+    few = model(Packer(("t",), 2, 3, 32).pack([part_of(head, count=count)]))["t"]
+    same = tuple(map(slice, few.shape))  # few texts may have fewer words
+    message = "its outputs for an example change with the other examples of the batch"
+    require_close(few, model(stream)["t"][same], message, atol=1e-5, rtol=1e-4)
+
+
 def save_and_load(subject: Subject) -> None:
     """A head that loads another's state_dict computes the same."""
     model, stream = one_task(subject)
@@ -239,5 +251,6 @@ PROPERTIES = (
     predictions_are_valid,
     it_declares_its_pooling,
     it_sees_its_own_task_only,
+    it_reads_each_example_alone,
     save_and_load,
 )

@@ -40,6 +40,8 @@ class AdaptedModel(nn.Module):
         super().__init__()
         if isinstance(tasks, str):
             raise UserError(f"tasks: must be a list of names, as in ({tasks!r},), found {tasks!r}")
+        if not callable(method):
+            raise UserError(f"method: must be a class of polytask.adapters, such as Pal, found {method!r}")
         _check_layers(model)
         self.model, self.tasks = model, tuple(tasks)
         config = model.config

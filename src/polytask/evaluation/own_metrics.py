@@ -7,6 +7,7 @@ absolute path.
 
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import site
 import sys
@@ -105,24 +106,30 @@ def _modules(specs: Iterable[TaskSpec]) -> list[str]:
 def _files_to_trust(module: str) -> list[Path]:
     """Returns the files that run when a module is imported, unless it is part of Python or of an installed package.
 
-    Nothing is imported. Of a package, these are its own file and that of the module.
+    Nothing is imported. Of a package, these are its own file and that of the module; a folder without `__init__.py`,
+    which Python imports too, has only the latter.
     """
     if module.endswith(".py"):
         return [Path(module)]
-    top, *inner = module.split(".")
-    if top in sys.stdlib_module_names:
+    if module.partition(".")[0] in sys.stdlib_module_names:
         return []
+    found: list[Path] = []
+    folders: list[str] | None = None
+    for name in module.split("."):
+        spec = _spec_of(name) if folders is None else importlib.machinery.PathFinder.find_spec(name, folders)
+        if spec is None:
+            break
+        if spec.has_location and spec.origin is not None:
+            found.append(Path(spec.origin))
+        folders = list(spec.submodule_search_locations or ())
+    return [file for file in found if not _is_installed(file)]
+
+
+def _spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
     try:
-        spec = importlib.util.find_spec(top)
+        return importlib.util.find_spec(name)
     except (ImportError, ValueError):
-        spec = None
-    if spec is None or spec.origin is None or _is_installed(Path(spec.origin)):
-        return []
-    found, folder = [Path(spec.origin)], Path(spec.origin).parent
-    for name in inner:
-        folder /= name
-        found += [file for file in (folder / "__init__.py", folder.with_suffix(".py")) if file.is_file()]
-    return found
+        return None
 
 
 def _is_installed(file: Path) -> bool:

@@ -86,12 +86,16 @@ def _without_padding_rows(path: Path, config: Mapping[str, Any], kind: Kind, sha
 def _rotary_base(path: Path, config: Mapping[str, Any], name: str) -> float:
     layer_type, earlier_key = THETAS[name]
     where = f"{path}: rope_parameters.{layer_type}"
+    if config.get("rope_scaling") not in (None, {}, {"rope_type": "default"}):
+        raise UserError(f"{path}: rope_scaling: must be left out or null, found {config['rope_scaling']!r:.200}")
     given = mapping(config.get("rope_parameters") or {}, f"{path}: rope_parameters")
     own = mapping(given.get(layer_type) or {}, where)
     if own.get("rope_type", "default") != "default":
         raise UserError(f"{where}.rope_type: must be 'default', found {own['rope_type']!r}")
-    value = own.get("rope_theta", config.get(earlier_key) or getattr(ModernBertShape(), name))
-    base: float = convert(value, Positive, f"{where}.rope_theta")
+    value, where = own.get("rope_theta"), f"{where}.rope_theta"
+    if "rope_theta" not in own:
+        value, where = config.get(earlier_key, getattr(ModernBertShape(), name)), f"{path}: {earlier_key}"
+    base: float = convert(value, Positive, where)
     return base
 
 

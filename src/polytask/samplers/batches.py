@@ -35,6 +35,8 @@ class TaskBatchSampler(torch.utils.data.Sampler[list[int]]):
         seed: int = 0,
         **options: Any,
     ) -> None:
+        if not callable(method):
+            raise UserError(f"method: must be a class of polytask.samplers, such as SquareRoot, found {method!r}")
         if batch_size < 1 or not sizes or min(sizes.values()) < 1:
             raise UserError(f"sizes and batch_size: must be at least 1, found {dict(sizes)} and {batch_size}")
         self.steps_per_epoch = steps_per_epoch or math.ceil(sum(sizes.values()) / batch_size)

@@ -1,7 +1,9 @@
 """Converts the arguments of `predict` to examples, and splits any number of examples into chunks."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, cast
+
+import numpy as np
 
 from polytask.kinds.names import LabelProblem
 from polytask.kinds.options import read_options
@@ -18,8 +20,21 @@ CHUNK_CHARACTERS = 16_000_000
 T = TypeVar("T")
 Text = str | None
 """None, like an empty text, is a missing text."""
-Texts = Text | Sequence[Text] | Sequence[tuple[Text, ...]]
-"""One text, a list of texts, or a list of tuples of texts."""
+
+
+class Series(Protocol):
+    """A column of a frame: a series of pandas or Polars."""
+
+    @property
+    def name(self) -> Hashable: ...
+
+    def to_list(self) -> list[Any]: ...
+
+
+Column = Series | np.ndarray[Any, Any]
+"""A column of texts. A column of pyarrow has no type, and is taken too."""
+Texts = Text | Sequence[Text] | Sequence[tuple[Text, ...]] | Column
+"""One text, a list or column of texts, or a list of tuples of texts."""
 Example = tuple[Text | tuple[str, ...], ...]
 """One or more texts; for kind choice, a text and its options; for tags of words, a text may be a tuple of words."""
 
@@ -34,9 +49,10 @@ def plain_texts(example: Example) -> tuple[str, ...]:
     return tuple(row_words(text).text for text in example)
 
 
-def examples_from(text: Texts, text2: Text | Sequence[Text], strict: bool) -> list[Example]:
+def examples_from(text: Texts, text2: Text | Sequence[Text] | Column, strict: bool) -> list[Example]:
     """The arguments of `predict` as examples."""
     _check_no_table(text, text2)
+    text, text2 = _listed(text), _listed(text2)
     if _is_one(text) != _is_one(text2) and text2 is not None:
         raise UserError("predict: text and text2 must be two texts, or two lists; found one text and one list")
     if _is_one(text):
@@ -44,7 +60,7 @@ def examples_from(text: Texts, text2: Text | Sequence[Text], strict: bool) -> li
     elif text2 is None:
         rows = [(item,) if _is_one(item) else tuple(item) for item in cast(Sequence[Any], text)]
     else:
-        firsts, seconds = list(cast(Sequence[Text], text)), list(text2)
+        firsts, seconds = list(cast(Sequence[Text], text)), list(cast(Sequence[Text], text2))
         if len(firsts) != len(seconds):
             raise UserError(
                 f"predict: text has {len(firsts):,} texts and text2 has {len(seconds):,}; both lists must have the "
@@ -57,6 +73,7 @@ def examples_from(text: Texts, text2: Text | Sequence[Text], strict: bool) -> li
 def option_examples(text: Texts, options: Any, strict: bool) -> list[Example]:
     """The arguments of `predict` as examples of kind choice: one text and a list of options, or lists of both."""
     _check_no_table(text, options)
+    text, options = _listed(text), _listed(options)
     texts, lists = ([text], [options]) if _is_one(text) else (list(cast(Sequence[Any], text)), options)
     if _is_one(lists) or any(_is_one(one) for one in lists) or len(texts) != len(lists):
         raise UserError(
@@ -101,6 +118,11 @@ def _check_no_table(*texts: object) -> None:
                 f"predict: expected texts, found a {type(first).__name__}; pass one column of a table, as in "
                 "table['text'], or the table alone, as in predict(table, task='...')"
             )
+
+
+def _listed(value: Any) -> Any:
+    """A column of pyarrow as a list, because its items are not Python's."""
+    return value.to_pylist() if hasattr(value, "to_pylist") else value
 
 
 def _is_one(value: object) -> bool:

@@ -14,6 +14,7 @@ from polytask.kinds.tokens import located
 from polytask.machine import multiplies_bf16, pick_device
 from polytask.runs.bundle import Bundle, load_run
 from polytask.serving.examples import (
+    Column,
     Example,
     Text,
     Texts,
@@ -88,11 +89,13 @@ class Predictor:
 
     @overload
     def predict(
-        self, task: str, text: Texts, text2: Text | Sequence[Text] = None, *, strict: bool = False
+        self, task: str, text: Texts, text2: Text | Sequence[Text] | Column = None, *, strict: bool = False
     ) -> list[Prediction]: ...
 
     @overload
-    def predict(self, text: str | Sequence[str], /, *, task: str, strict: bool = False) -> list[Prediction]: ...
+    def predict(
+        self, text: str | Sequence[str] | Column, /, *, task: str, strict: bool = False
+    ) -> list[Prediction]: ...
 
     @overload
     def predict(
@@ -159,7 +162,7 @@ class Predictor:
     def predict_tasks(
         self,
         text: Texts,
-        text2: Text | Sequence[Text] = None,
+        text2: Text | Sequence[Text] | Column = None,
         tasks: Sequence[str] | None = None,
         *,
         strict: bool = False,
@@ -266,7 +269,7 @@ class Predictor:
             )
 
     def embed(
-        self, texts: str | Sequence[Text], normalize: bool = True, *, task: str | None = None
+        self, texts: str | Sequence[Text] | Column, normalize: bool = True, *, task: str | None = None
     ) -> npt.NDArray[np.float32]:
         """Returns a vector for each text, [N, D]: the mean over the tokens of the encoder's last hidden states.
 
